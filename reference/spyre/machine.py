@@ -1,0 +1,61 @@
+"""The Spyre machine from its first state on: what the environment does, what the scheduler does."""
+
+from collections.abc import Iterable, Mapping
+
+from attrs import frozen
+
+from reference.block_pool import new_pool
+from reference.spyre import transitions
+from reference.spyre.step import scheduler_step
+from spec.config import Config
+from spec.records import Context, Step
+from spec.requests import BlockKeys, Request, refuse_unservable
+from spec.state import Sequence, State
+
+
+@frozen
+class SpyreMachine:
+    """A scheduler for one configuration and a set of requests that may arrive.
+
+    All methods are pure: they take a state and return what follows from it.
+    """
+
+    ctx: Context
+
+    @staticmethod
+    def of(config: Config, requests: Iterable[Request]) -> "SpyreMachine":
+        """The machine for these requests.
+
+        Raises:
+            WorkloadError: a request that could never be served.
+        """
+        by_id: Mapping[str, Request] = {request.id: request for request in requests}
+        for request in by_id.values():
+            refuse_unservable(request, config)
+        return SpyreMachine(Context(config, by_id, BlockKeys(by_id, config.block_size)))
+
+    def initial(self) -> State:
+        """Nobody has arrived, all blocks are free."""
+        return State(pool=new_pool(self.ctx.config.pool_blocks))
+
+    def arrive(self, state: State, request_id: str) -> State:
+        """A request is handed in between two steps."""
+        return transitions.arrive(self.ctx, state, request_id)
+
+    def abort(self, state: State, request_id: str) -> State:
+        """A client goes away between two steps."""
+        return transitions.abort(self.ctx, state, request_id)
+
+    def step(
+        self,
+        state: State,
+        ends: transitions.Ends | None = None,
+        index: int = 0,
+        time: float = 0.0,
+    ) -> Step:
+        """One scheduler step; by default requests end where they say that they do."""
+        return scheduler_step(self.ctx, state, ends or self.ends_as_said, index, time)
+
+    def ends_as_said(self, row: Sequence) -> bool:
+        """True if the request's own output is complete."""
+        return row.generated >= self.ctx.requests[row.id].end

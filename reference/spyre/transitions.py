@@ -1,0 +1,322 @@
+"""What can happen to a request: one short pure function each, guard first, then effect.
+
+Every transition takes the context and a state and returns the next state with the events that
+tell what it did, each with the rule it stands for. Source: spyre, the sections named at each
+function; `reserve`, `pause` and `resume` are those of sendnn-inference 2.6.3; `preempt` is
+vLLM V1's recomputation, used where blocks are not reserved.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+
+from attrs import evolve
+
+from reference.block_pool import allocate, register, release, touch
+from reference.guards import require
+from reference.spyre.admission import blocks_of_next_chunk, worst_case_blocks
+from reference.spyre.chunks import cached_blocks, next_chunk, with_block_table, with_prefix_hit
+from spec.padding import batch_width_blocks, block_count, row_left_padding
+from spec.records import Chunk, Context, Event
+from spec.state import BlockPool, Sequence, State
+
+Moved = tuple[State, tuple[Event, ...]]
+Ends = Callable[[Sequence], bool]  # does the request sample end-of-sequence as its last token?
+
+
+def arrive(ctx: Context, state: State, request_id: str) -> State:
+    """A client hands in a request: it goes to the end of the waiting queue."""
+    # guard
+    known = {*(one.id for one in state.present), *state.finished, *state.aborted}
+    require(request_id not in known, "arrive", "LIF-1")
+    # effect
+    newcomer = Sequence(request_id, prefill_len=ctx.requests[request_id].prompt_len)
+    return evolve(state, waiting=(*state.waiting, newcomer))
+
+
+def abort(_ctx: Context, state: State, request_id: str) -> State:
+    """A client goes away: the request leaves, in whatever phase, and gives everything back."""
+    # guard
+    leaver = next((one for one in state.present if one.id == request_id), None)
+    require(leaver is not None, "abort", "LIF-4")
+    assert leaver is not None
+    # effect
+    return evolve(
+        _removed(state, request_id),
+        pool=release(state.pool, leaver.blocks),
+        aborted=state.aborted | {request_id},
+    )
+
+
+def _removed(state: State, request_id: str) -> State:
+    """The state without the request in any queue."""
+
+    def others(queue: tuple[Sequence, ...]) -> tuple[Sequence, ...]:
+        return tuple(one for one in queue if one.id != request_id)
+
+    prefilling = state.prefilling
+    return evolve(
+        state,
+        waiting=others(state.waiting),
+        prefilling=None if prefilling and prefilling.id == request_id else prefilling,
+        decoding=others(state.decoding),
+        paused=others(state.paused),
+    )
+
+
+# --- prefill --------------------------------------------------------------------------------
+
+
+def admit(_ctx: Context, state: State, sequence: Sequence) -> Moved:
+    """A waiting request takes the prefill slot (spyre, "First-chunk constraints")."""
+    # guard
+    require(state.prefilling is None, "admit", "SPY-PRI-1")
+    require(sequence in state.waiting, "admit", "LIF-1")
+    # effect
+    waiting = tuple(one for one in state.waiting if one is not sequence)
+    moved = evolve(state, waiting=waiting, prefilling=sequence)
+    return moved, (Event("admit", sequence.id, "SPY-ADM-1"),)
+
+
+def prefix_hit(ctx: Context, state: State) -> Moved:
+    """The admitted request takes the cached blocks of its prompt (spyre, "Prefix caching")."""
+    # guard
+    sequence = state.prefilling
+    require(sequence is not None and not sequence.blocks, "prefix_hit", "SPY-PFX-3")
+    assert sequence is not None
+    # effect
+    hits = cached_blocks(ctx, state, sequence)
+    if not hits:
+        return state, ()
+    moved = evolve(
+        state,
+        pool=touch(state.pool, hits),
+        prefilling=with_prefix_hit(ctx, sequence, hits),
+    )
+    return moved, (Event("prefix_hit", sequence.id, "SPY-PFX-3", (), hits),)
+
+
+def reserve(ctx: Context, state: State) -> Moved:
+    """Set aside what the admitted request may ever need beyond the cached blocks that it holds.
+
+    Source: sendnn-inference 2.6.3, block reservation.
+    """
+    # guard
+    sequence = state.prefilling
+    require(sequence is not None and sequence.reserved == 0, "reserve", "SPY-RES-2")
+    assert sequence is not None
+    needed = worst_case_blocks(ctx, sequence) - len(sequence.blocks)
+    free = len(state.pool.free) - sum(one.reserved for one in state.admitted)
+    require(needed <= free, "reserve", "SPY-RES-1")
+    # effect
+    return (
+        evolve(state, prefilling=evolve(sequence, reserved=needed)),
+        (Event("reserve", sequence.id, "SPY-RES-2", 0, needed),),
+    )
+
+
+def chunk(ctx: Context, state: State) -> tuple[State, Chunk, tuple[Event, ...]]:
+    """The prefilling request computes its next chunk (spyre, "Chunked Prefill")."""
+    # guard
+    sequence = state.prefilling
+    require(sequence is not None, "chunk", "SPY-PRI-1")
+    assert sequence is not None
+    # effect
+    planned = next_chunk(ctx, sequence)
+    pool, grown, events = _grow(
+        state.pool, sequence, blocks_of_next_chunk(ctx, state, sequence), "SPY-CHK-1"
+    )
+    planned = with_block_table(ctx, planned, grown)
+    computed = evolve(grown, computed=planned.end)
+    pool = _cache_full_blocks(ctx, pool, computed)
+    chunk_event = Event("chunk", sequence.id, "SPY-CHK-3", sequence.computed, planned.end)
+    return evolve(state, pool=pool, prefilling=computed), planned, (*events, chunk_event)
+
+
+def join(_ctx: Context, state: State) -> Moved:
+    """After its last chunk a request has its first token and joins the decode batch, in front.
+
+    Source: spyre, "Chunked Prefill" and "Last-chunk constraints".
+    """
+    # guard
+    sequence = state.prefilling
+    require(
+        sequence is not None and sequence.computed == sequence.prefill_len, "join", "SPY-CHK-4"
+    )
+    assert sequence is not None
+    # effect
+    joined = evolve(sequence, generated=sequence.generated + 1)
+    moved = evolve(state, prefilling=None, decoding=(joined, *state.decoding))
+    return moved, (Event("join", sequence.id, "SPY-CHK-4"),)
+
+
+def _grow(
+    pool: BlockPool, sequence: Sequence, count: int, rule: str
+) -> tuple[BlockPool, Sequence, tuple[Event, ...]]:
+    """`count` new blocks at the end of the request's table, out of those set aside for it."""
+    if count == 0:
+        return pool, sequence, ()
+    pool, blocks = allocate(pool, count)
+    grown = evolve(
+        sequence,
+        blocks=(*sequence.blocks, *blocks),
+        reserved=max(sequence.reserved - count, 0),
+    )
+    return pool, grown, (Event("allocate", sequence.id, rule, sequence.blocks, blocks),)
+
+
+def _cache_full_blocks(ctx: Context, pool: BlockPool, sequence: Sequence) -> BlockPool:
+    """Let lookups find the request's full blocks that are not cached yet."""
+    full = sequence.computed // ctx.config.block_size
+    if not ctx.config.prefix_caching or full == 0 or sequence.blocks[full - 1] in pool.keys:
+        return pool
+    keys = ctx.keys.of(sequence.id, full)
+    fresh = [index for index in range(full) if sequence.blocks[index] not in pool.keys]
+    return register(
+        pool, [sequence.blocks[index] for index in fresh], [keys[index] for index in fresh]
+    )
+
+
+# --- decode ---------------------------------------------------------------------------------
+
+
+def pad(ctx: Context, state: State) -> Moved:
+    """Give every row the least left padding that makes the next step's table rectangular.
+
+    A row whose tkv then moves by anything but +1 jumps. Source: spyre, "Left-padding with full
+    blocks" and "tkv jumping".
+    """
+    # guard
+    require(bool(state.decoding), "pad", "SPY-DEC-2")
+    # effect
+    size = ctx.config.block_size
+    width = batch_width_blocks([row.computed + 1 for row in state.decoding], size)
+    padded = tuple(
+        evolve(row, left_padding=row_left_padding(row.computed + 1, width, size))
+        for row in state.decoding
+    )
+    jumps = tuple(
+        Event("jump_tkv", row.id, "SPY-TKV-6", row.tkv, moved.tkv + 1)
+        for row, moved in zip(state.decoding, padded, strict=True)
+        if row.left_padding != moved.left_padding
+    )
+    return evolve(state, decoding=padded), jumps
+
+
+def extend(ctx: Context, state: State) -> Moved:
+    """Hand a new block to each row whose next token starts one, in batch order."""
+    # guard
+    require(all(row.blocks for row in state.decoding), "extend", "BLK-8")
+    # effect
+    pool, rows, events = state.pool, [], []
+    for row in state.decoding:
+        missing = block_count(row.computed + 1, ctx.config.block_size) - len(row.blocks)
+        pool, grown, grew = _grow(pool, row, missing, "SPY-DEC-5")
+        rows.append(grown)
+        events.extend(grew)
+    return evolve(state, pool=pool, decoding=tuple(rows)), tuple(events)
+
+
+def decode(ctx: Context, state: State) -> Moved:
+    """Every row computes one token and samples the next (spyre, "Decode padding")."""
+    # guard
+    size = ctx.config.block_size
+    fits = all(row.computed < len(row.blocks) * size for row in state.decoding)
+    require(fits, "decode", "BLK-8")
+    # effect
+    rows = tuple(
+        evolve(row, computed=row.computed + 1, generated=row.generated + 1, waited_steps=0)
+        for row in state.decoding
+    )
+    pool = state.pool
+    for row in rows:
+        if row.computed % size == 0:
+            pool = _cache_full_blocks(ctx, pool, row)
+    return evolve(state, pool=pool, decoding=rows), (Event("decode", "", "SPY-DEC-1"),)
+
+
+def finish(ctx: Context, state: State, ends: Ends) -> Moved:
+    """Rows that have all their tokens, or sampled the end of sequence, leave at once."""
+    # guard
+    require(bool(state.decoding), "finish", "LIF-3")
+    # effect
+    leaving = [
+        row
+        for row in state.decoding
+        if row.generated >= ctx.requests[row.id].max_tokens or ends(row)
+    ]
+    if not leaving:
+        return state, ()
+    pool = state.pool
+    for row in leaving:
+        pool = release(pool, row.blocks)
+    left = evolve(
+        state,
+        pool=pool,
+        decoding=tuple(row for row in state.decoding if row not in leaving),
+        finished=state.finished | {row.id for row in leaving},
+    )
+    return left, tuple(Event("finish", row.id, "LIF-3") for row in leaving)
+
+
+# --- blocks run out, or the limit is reached ---------------------------------------------------
+
+
+def preempt(ctx: Context, state: State, victim: Sequence) -> Moved:
+    """Take everything from a request: it waits first in the queue and computes all again.
+
+    Its prefill then covers what it had generated too. The text is silent about a pool that
+    runs dry; this is vLLM V1's recomputation.
+    """
+    # guard
+    require(victim in state.admitted and not ctx.config.reservation, "preempt", "SPY-PRE-1")
+    # effect
+    again = Sequence(
+        victim.id,
+        prefill_len=ctx.requests[victim.id].prompt_len + victim.generated,
+        generated=victim.generated,
+    )
+    moved = evolve(
+        _removed(state, victim.id),
+        pool=release(state.pool, victim.blocks),
+        waiting=(again, *state.waiting),
+    )
+    return moved, (Event("preempt", victim.id, "SPY-PRE-1"),)
+
+
+def pause(_ctx: Context, state: State, row: Sequence) -> Moved:
+    """A row sits out until the volume limit lets it decode again; it keeps its blocks."""
+    # guard
+    require(row in state.decoding, "pause", "SPY-PAU-1")
+    # effect
+    moved = evolve(
+        state,
+        decoding=tuple(one for one in state.decoding if one is not row),
+        paused=(*state.paused, row),
+    )
+    return moved, (Event("pause", row.id, "SPY-PAU-2"),)
+
+
+def resume(_ctx: Context, state: State, row: Sequence) -> Moved:
+    """A paused row decodes again, at the end of the batch."""
+    # guard
+    require(row in state.paused, "resume", "SPY-PAU-3")
+    # effect
+    moved = evolve(
+        state,
+        decoding=(*state.decoding, evolve(row, waited_steps=0)),
+        paused=tuple(one for one in state.paused if one is not row),
+    )
+    return moved, (Event("resume", row.id, "SPY-PAU-3"),)
+
+
+def sit_out(_ctx: Context, state: State, order: Seq[str]) -> State:
+    """The paused rows wait one step longer; `order` is the order in which they were judged."""
+    # guard
+    waiting = {row.id: row for row in state.paused}
+    require(sorted(waiting) == sorted(order), "sit_out", "SPY-PAU-1")
+    # effect
+    paused = tuple(
+        evolve(waiting[row_id], waited_steps=waiting[row_id].waited_steps + 1)
+        for row_id in order
+    )
+    return evolve(state, paused=paused)

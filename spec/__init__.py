@@ -1,0 +1,1 @@
+"""Claims: the arithmetic, configuration, rules and invariants, and the chapters people read."""

@@ -1,0 +1,148 @@
+"""The configuration of a Spyre scheduler: every key, its default and its range.
+
+The keys are those of the configuration file. `released_2_6_3` gives the values under which
+the machine behaves as sendnn-inference 2.6.3 does.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Self
+
+from attrs import asdict, field, fields, frozen
+
+from spec.errors import ConfigError
+
+
+class Admission(StrEnum):
+    """Which rule decides whether a request may join the decode batch."""
+
+    EXACT = "exact"
+    DOCUMENTED = "documented"
+    SHIPPED = "shipped"
+
+
+class Queue(StrEnum):
+    """Who is looked at for admission.
+
+    `fcfs`: only the head of the waiting queue, as the text's priorities imply.
+    `overtaking`: whoever meets the conditions first, as 2.6.3 does: a request that is refused
+    is stepped over, unless it was refused for lack of blocks.
+    """
+
+    FCFS = "fcfs"
+    OVERTAKING = "overtaking"
+
+
+def _key(default: Any, about: str, at_least: float | None = None) -> Any:
+    return field(default=default, metadata={"about": about, "at_least": at_least})
+
+
+@frozen(kw_only=True)
+class Config:
+    """What a scheduler is configured with; lengths in tokens.
+
+    Raises:
+        ConfigError: a value of the wrong type or outside its range, a chunk that is no multiple
+            of the block, a chunk longer than the model length.
+    """
+
+    policy: str = _key("spyre", "which scheduler: spyre")
+    block_size: int = _key(64, "tokens per KV block", 1)
+    chunk_size: int = _key(512, "prompt tokens per prefill step, a multiple of block_size", 1)
+    max_model_len: int = _key(32_768, "longest prompt plus output, in tokens", 1)
+    max_num_seqs: int = _key(32, "requests in the batch, prefill included", 1)
+    max_batch_tkv_limit: int = _key(131_072, "most tokens of batch size x max tkv", 1)
+    num_blocks: int | None = _key(
+        None, "KV blocks that requests can hold, the padding block not counted; absent: enough", 1
+    )
+    interleave: bool = _key(True, "a decode step between two prefill steps while others decode")
+    prefix_caching: bool = _key(True, "reuse cached blocks of equal token prefixes")
+    admission: Admission = _key(Admission.EXACT, "volume rule: exact, documented or shipped")
+    queue: Queue = _key(Queue.FCFS, "who is looked at for admission: fcfs or overtaking")
+    reservation: bool = _key(True, "set worst-case blocks aside at admission, else preempt")
+    pausing: bool = _key(False, "admit by capacity alone and pause requests to keep the limit")
+    long_output_first: bool = _key(False, "pausing: serve most generated first, else fewest")
+    prefill_time: float = _key(8.0, "simulated time units of a prefill step", 0)
+    decode_time: float = _key(1.0, "simulated time units of a decode step", 0)
+
+    def __attrs_post_init__(self) -> None:
+        if self.policy != "spyre":
+            raise ConfigError("policy", self.policy, "spyre")
+        for key in fields(Config):
+            _check_range(key.name, getattr(self, key.name), key.metadata["at_least"])
+        if self.chunk_size % self.block_size:
+            allowed = f"a multiple of block_size ({self.block_size})"
+            raise ConfigError("chunk_size", self.chunk_size, allowed)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """The configuration with `values` over the defaults, types checked.
+
+        Raises:
+            ConfigError: an unknown key, or what the class itself refuses.
+        """
+        known = {key.name: key for key in fields(cls)}
+        checked: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in known:
+                raise ConfigError(name, value, f"a key out of {', '.join(known)}")
+            checked[name] = _typed(name, value, known[name].type)
+        return cls(**checked)
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Every key with its value; keys that are absent by default are left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def blocks_per_chunk(self) -> int:
+        """Blocks of a prefill step."""
+        return self.chunk_size // self.block_size
+
+    @property
+    def pool_blocks(self) -> int:
+        """KV blocks of the pool, padding block not counted; enough for every slot if absent."""
+        if self.num_blocks is not None:
+            return self.num_blocks
+        return self.max_num_seqs * -(-self.max_model_len // self.block_size)
+
+
+def released_2_6_3(**overrides: Any) -> Config:
+    """The configuration under which the machine behaves as sendnn-inference 2.6.3."""
+    values: dict[str, Any] = {
+        "admission": Admission.SHIPPED,
+        "queue": Queue.OVERTAKING,
+        "reservation": True,
+        "pausing": True,
+    }
+    return Config(**(values | overrides))
+
+
+def _check_range(name: str, value: Any, at_least: float | None) -> None:
+    if at_least is not None and value is not None and value < at_least:
+        raise ConfigError(name, value, f"{at_least} or more")
+
+
+def _typed(name: str, value: Any, type_: Any) -> Any:
+    """`value` as the key's type: enums by their value, whole numbers for times."""
+    if isinstance(type_, type) and issubclass(type_, StrEnum):
+        try:
+            return type_(value)
+        except ValueError:
+            raise ConfigError(name, value, ", ".join(type_)) from None
+    allowed, is_right = _TYPES[type_]
+    if not is_right(value):
+        raise ConfigError(name, value, allowed)
+    return value
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_TYPES: dict[Any, tuple[str, Any]] = {
+    str: ("a text", lambda value: isinstance(value, str)),
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    int: ("a whole number", _is_whole),
+    int | None: ("a whole number", _is_whole),
+    float: ("a number", lambda value: _is_whole(value) or isinstance(value, float)),
+}

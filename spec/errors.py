@@ -1,0 +1,50 @@
+"""What a user's input can be refused for: one message with place, value and remedy."""
+
+from attrs import evolve, frozen
+
+
+@frozen
+class Place:
+    """Where an input error was found: a file or option, and a line in it (from 1)."""
+
+    source: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.source if self.line is None else f"{self.source}, line {self.line}"
+
+
+@frozen(slots=False)
+class InputError(Exception):
+    """An input that cannot be used; nothing was run.
+
+    `field` is the key that is wrong, `found` its value, `allowed` what it may be; `place` is
+    added by whoever knows the file. Commands print the message and exit with code 2.
+    """
+
+    field: str
+    found: object
+    allowed: str
+    place: Place | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.place is None else f"{self.place}: "
+        return f"{where}{self.field}: found {self.found!r}; allowed: {self.allowed}"
+
+    def at(self, source: object, line: int | None = None) -> "InputError":
+        """The same error with its place, unless it already has one."""
+        if self.place is not None:
+            return self
+        return evolve(self, place=Place(str(source), line))
+
+
+class ConfigError(InputError):
+    """A configuration key that is unknown or has a value outside its range."""
+
+
+class WorkloadError(InputError):
+    """A request that is malformed or can never be served under the configuration."""
+
+
+class TraceError(InputError):
+    """A trace, counterexample or divergence file that cannot be read."""
