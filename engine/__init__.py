@@ -1,0 +1,1 @@
+"""The fast one: scheduler, block manager, simulated device, workloads and metrics."""

@@ -1,0 +1,25 @@
+"""The two tiers of the tests: the fast one always runs, the thorough one on request."""
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("fast", derandomize=True, deadline=None)
+settings.register_profile("thorough", max_examples=2_000, deadline=None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--thorough", action="store_true", help="also run what needs minutes or the network"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("thorough" if config.getoption("--thorough") else "fast")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--thorough"):
+        return
+    for item in items:
+        if item.get_closest_marker("thorough"):
+            item.add_marker(pytest.mark.skip(reason="thorough: runs with --thorough"))
