@@ -73,6 +73,10 @@ class Config:
         if self.chunk_size % self.block_size:
             allowed = f"a multiple of block_size ({self.block_size})"
             raise ConfigError("chunk_size", self.chunk_size, allowed)
+        if self.may_pause and not self.reservation:
+            # A paused request keeps its blocks; unreserved, they could be the ones lacking.
+            allowed = "true, where requests may be paused (pausing, or admission = shipped)"
+            raise ConfigError("reservation", self.reservation, allowed)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
@@ -97,6 +101,14 @@ class Config:
     def blocks_per_chunk(self) -> int:
         """Blocks of a prefill step."""
         return self.chunk_size // self.block_size
+
+    @property
+    def may_pause(self) -> bool:
+        """True if a decode step may leave requests out to keep the volume limit.
+
+        2.6.3 does so even with pausing switched off: the switch changes its admission only.
+        """
+        return self.pausing or self.admission is Admission.SHIPPED
 
     @property
     def pool_blocks(self) -> int:

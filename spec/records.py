@@ -7,6 +7,7 @@ from attrs import field, frozen
 
 from spec.config import Config
 from spec.requests import BlockKeys, Request
+from spec.state import Sequence as Row
 from spec.state import State
 
 PREFILL, DECODE, IDLE = "prefill", "decode", "idle"
@@ -60,8 +61,9 @@ class Step:
 
     `before` includes the arrivals and aborts since the step before. `time`: simulated clock
     when it began. `scheduled`: tokens computed, by request. `tkv` and `volume`: of this step,
-    in tokens. `chunk`: of a prefill step. `outputs`: tokens sampled. `refusal`: the rule for
-    which nobody's prefill was scheduled although somebody wanted one.
+    in tokens. `chunk`: of a prefill step. `batch`: the rows of a decode step as computed, also
+    those that then left. `outputs`: tokens sampled. `refusal`: the rule that first kept
+    somebody from a prefill step.
     """
 
     index: int
@@ -73,6 +75,7 @@ class Step:
     tkv: int = 0
     volume: int = 0
     chunk: Chunk | None = None
+    batch: tuple[Row, ...] = ()
     outputs: Mapping[str, Sequence[int]] = field(factory=dict)
     finished: tuple[str, ...] = ()
     aborted: tuple[str, ...] = ()

@@ -102,7 +102,7 @@ def _admitted(
 def _decode_step(ctx: Context, state: State, ends: Ends) -> dict[str, Any]:
     """One token of every request in the batch, as far as limit and pool allow."""
     events: tuple[Event, ...] = ()
-    if ctx.config.pausing:
+    if ctx.config.may_pause:
         state, events = _paused_or_resumed(ctx, state)
     state, more = _with_blocks(ctx, state)
     events += more
@@ -118,6 +118,7 @@ def _decode_step(ctx: Context, state: State, ends: Ends) -> dict[str, Any]:
         "scheduled": {row.id: 1 for row in batch},
         "tkv": tkv,
         "volume": volume(len(batch), tkv),
+        "batch": batch,
         "outputs": _outputs(ctx, batch),
         "finished": tuple(event.id for event in more),
         "events": events + more,

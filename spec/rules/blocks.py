@@ -1,0 +1,199 @@
+"""Rules of the block pool: nothing is lost, shared without count, or handed out twice.
+
+Source: vllm-v1, the KV cache manager that the plugin uses; spyre, "Padding", for block 0.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from spec.config import Config
+from spec.records import Context, Step
+from spec.rules.observed import spyre
+from spec.rules.registry import Source, always, of_step
+from spec.state import PADDING_BLOCK, State
+
+_POOL = Source("vllm-v1", "KV cache manager")
+
+
+@always(
+    "BLK-1",
+    "Every block is either free, once, or held.",
+    _POOL,
+    witness=lambda _ctx, step: bool(step.after.pool.references),
+)
+def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
+    """Free and held blocks together are the pool."""
+    pool = state.pool
+    held = set(pool.references)
+    if len(pool.free) + len(held) != pool.size or held & set(pool.free):
+        yield f"{len(pool.free)} free and {len(held)} held of {pool.size} blocks"
+    elif len(set(pool.free)) != len(pool.free):
+        yield f"free list {list(pool.free)} names a block twice"
+
+
+@always(
+    "BLK-2",
+    "A block's reference count is the number of requests that hold it.",
+    _POOL,
+    witness=lambda _ctx, step: any(
+        count > 1 for count in step.after.pool.references.values()
+    ),
+)
+def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
+    """Also: no block twice in one table, and whoever waits or has left holds none."""
+    holders = Counter(block for one in state.present for block in one.blocks)
+    if holders != state.pool.references:
+        wrong = {
+            block: (state.pool.references.get(block, 0), holders[block])
+            for block in holders.keys() | state.pool.references.keys()
+            if state.pool.references.get(block, 0) != holders[block]
+        }
+        yield f"(counted, holders) by block: {wrong}"
+
+
+@always(
+    "BLK-3",
+    "Block 0 is never handed out.",
+    spyre("Padding, Rectangular Decode"),
+    witness=lambda _ctx, step: any(row.left_padding for row in step.batch),
+)
+def block_zero_is_padding(_ctx: Context, state: State) -> Iterator[str]:
+    """It is neither free nor in anybody's table."""
+    if PADDING_BLOCK in state.pool.free or PADDING_BLOCK in state.pool.references:
+        yield "block 0 is in the pool"
+
+
+@of_step(
+    "BLK-4",
+    "Blocks are handed out from the head of the free list; of the blocks given back, those "
+    "without cached content come next, those with it last, a table's tail first.",
+    _POOL,
+    witness=lambda _ctx, step: bool(step.finished) and bool(step.before.pool.free),
+)
+def free_order(_ctx: Context, step: Step) -> Iterator[str]:
+    """The step's events, applied to the free list before it, give the free list after it."""
+    free = list(step.before.pool.free)
+    holders = Counter(block for one in step.before.present for block in one.blocks)
+    tables = {one.id: list(one.blocks) for one in step.before.present}
+    for event in step.events:
+        if event.transition == "prefix_hit":
+            free = [block for block in free if block not in event.after]
+            _take(tables, holders, event.id, event.after)
+        elif event.transition == "allocate":
+            if tuple(free[: len(event.after)]) != tuple(event.after):
+                yield f"handed out {list(event.after)}, next were {free[:len(event.after)]}"
+            free = free[len(event.after) :]
+            _take(tables, holders, event.id, event.after)
+        elif event.transition in ("finish", "preempt"):
+            freed = _give_back(tables, holders, event.id)
+            known = [block for block in freed if block in step.after.pool.keys]
+            free = [block for block in freed if block not in known] + free + known
+    if tuple(free) != step.after.pool.free:
+        yield f"free list {list(step.after.pool.free)}, expected {free}"
+
+
+def _take(
+    tables: dict[str, list[int]], holders: "Counter[int]", owner: str, blocks: tuple[int, ...]
+) -> None:
+    tables[owner].extend(blocks)
+    holders.update(blocks)
+
+
+def _give_back(tables: dict[str, list[int]], holders: "Counter[int]", owner: str) -> list[int]:
+    """The owner's blocks that nobody else holds, its last first."""
+    freed = []
+    for block in reversed(tables.pop(owner)):
+        holders[block] -= 1
+        if not holders[block]:
+            freed.append(block)
+    tables[owner] = []
+    return freed
+
+
+@always(
+    "BLK-5",
+    "Keys and cached blocks name each other; a block handed out anew has lost its old content.",
+    _POOL,
+    witness=lambda _ctx, step: any(
+        block in step.before.pool.keys
+        for event in step.happened("allocate")
+        for block in event.after
+    ),
+    applies=lambda config: config.prefix_caching,
+)
+def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
+    """Both maps describe the same set of pairs."""
+    pool = state.pool
+    by_block = set(pool.keys.items())
+    by_key = {(block, key) for key, blocks in pool.cached.items() for block in blocks}
+    if by_block != by_key:
+        yield f"{len(by_block)} keys by block, {len(by_key)} blocks by key"
+
+
+@always(
+    "BLK-6",
+    "When nobody is left, every block has been given back.",
+    _POOL,
+    witness=lambda _ctx, step: step.after.is_idle and bool(step.finished),
+)
+def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
+    """Cached content may stay, holders may not."""
+    if state.is_idle and state.pool.references:
+        yield f"held by nobody: {sorted(state.pool.references)}"
+
+
+@of_step(
+    "BLK-7",
+    "A block that several requests hold is never written.",
+    spyre("Boundary chunk"),
+    witness=lambda _ctx, step: any(
+        count > 1 for count in step.after.pool.references.values()
+    ),
+    applies=lambda config: config.prefix_caching,
+)
+def shared_blocks_are_not_written(_ctx: Context, step: Step) -> Iterator[str]:
+    """Written are a chunk's blocks and the last block of each decode row."""
+    written = {block for block in step.chunk.writes if block} if step.chunk else set()
+    written |= {row.blocks[-1] for row in step.batch}
+    tables = [set(one.blocks) for one in (*step.before.present, *step.after.present)]
+    owners = {one.id for one in step.before.present if written & set(one.blocks)}
+    shared = {
+        block
+        for block in written
+        if step.before.pool.references.get(block, 0) > 1
+        or step.after.pool.references.get(block, 0) > 1
+    }
+    if shared and tables:
+        yield f"blocks {sorted(shared)} are shared and written, holders {sorted(owners)}"
+
+
+@always(
+    "BLK-8",
+    "A request holds exactly the blocks of its computed tokens, or its cached blocks if more.",
+    _POOL,
+    witness=lambda _ctx, step: any(len(one.blocks) > 1 for one in step.after.admitted),
+)
+def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
+    """Nothing is handed out before it is needed; the waiting hold nothing."""
+    size = ctx.config.block_size
+    for one in state.present:
+        expected = max(-(-one.computed // size), one.hit_blocks)
+        if len(one.blocks) != expected:
+            yield f"request {one.id}: {one.computed} tokens, blocks {list(one.blocks)}"
+
+
+def _without_reservation(config: Config) -> bool:
+    return not config.reservation
+
+
+@of_step(
+    "BLK-9",
+    "Without reservation, a chunk is computed only if the free blocks suffice for it.",
+    _POOL,
+    witness=lambda _ctx, step: step.refusal == "BLK-9",
+    applies=_without_reservation,
+)
+def chunk_finds_its_blocks(_ctx: Context, step: Step) -> Iterator[str]:
+    """Nobody is preempted for a prefill."""
+    if step.chunk is not None and step.happened("preempt"):
+        yield f"prefill of {step.chunk.id} preempted {step.happened('preempt')[0].id}"

@@ -1,0 +1,104 @@
+"""Rules of a request's life: it is in one place, it leaves once, it always leaves.
+
+Source: spyre, "Overview" and "Priority rules"; the engine core's contract of vllm-v1.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from spec.records import Context, Step
+from spec.rules.observed import spyre
+from spec.rules.registry import Source, always, eventually, of_step
+from spec.state import State
+
+_CORE = Source("vllm-v1", "request lifecycle")
+
+
+@always(
+    "LIF-1",
+    "A request is in exactly one place: a queue, the prefill slot, the batch, paused, or gone.",
+    _CORE,
+    witness=lambda _ctx, step: len(step.after.present) > 1,
+)
+def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
+    """Counted over all places."""
+    places = Counter(
+        [*(one.id for one in state.present), *state.finished, *state.aborted]
+    )
+    several = [one for one, count in places.items() if count > 1]
+    if several:
+        yield f"in several places: {several}"
+
+
+@of_step(
+    "LIF-2",
+    "No step loses or invents a request.",
+    _CORE,
+    witness=lambda _ctx, step: bool(step.finished) and bool(step.after.present),
+)
+def nobody_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
+    """Whoever was there is there, or has finished."""
+    before = {one.id for one in step.before.present}
+    after = {one.id for one in step.after.present} | set(step.finished)
+    if before != after:
+        yield f"before {sorted(before)}, after {sorted(after)}"
+
+
+@of_step(
+    "LIF-3",
+    "A request finishes once: with max_tokens tokens, or when it samples the end of sequence.",
+    spyre("Overview"),
+    witness=lambda _ctx, step: len(step.finished) > 1,
+)
+def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
+    """Whoever finished sampled in this step; whoever stayed has fewer than max_tokens."""
+    if set(step.finished) != step.after.finished - step.before.finished:
+        yield f"reported {list(step.finished)}"
+    silent = [one for one in step.finished if one not in step.outputs]
+    if silent or len(set(step.finished)) != len(step.finished):
+        yield f"finished {list(step.finished)}, without a token {silent}"
+    for one in step.after.present:
+        if one.generated >= ctx.requests[one.id].max_tokens:
+            yield f"request {one.id} stays with {one.generated} tokens"
+
+
+@of_step(
+    "LIF-4",
+    "A request never has more than max_tokens tokens, and gains one only when it is scheduled.",
+    spyre("Decode padding"),
+    witness=lambda _ctx, step: bool(step.outputs),
+)
+def tokens_are_counted(ctx: Context, step: Step) -> Iterator[str]:
+    """Compared with what the step says it sampled."""
+    generated = {one.id: one.generated for one in step.before.present}
+    for one in step.after.present:
+        gained = one.generated - generated.get(one.id, 0)
+        if gained != len(step.outputs.get(one.id, ())):
+            yield f"request {one.id} gained {gained} tokens"
+    for one_id in step.outputs:
+        if one_id not in step.scheduled or generated[one_id] >= ctx.requests[one_id].max_tokens:
+            yield f"request {one_id} sampled beyond its {generated[one_id]} tokens"
+
+
+@always(
+    "LIF-5",
+    "Whoever waits or has gone away holds no block and no promise of one.",
+    _CORE,
+    witness=lambda _ctx, step: bool(step.before.aborted),
+)
+def only_the_admitted_hold(_ctx: Context, state: State) -> Iterator[str]:
+    """Together with BLK-2: an abort in any phase gives everything back."""
+    for one in state.waiting:
+        if one.blocks or one.reserved:
+            yield f"request {one.id} waits with {len(one.blocks)} blocks"
+
+
+@eventually(
+    "LIF-6",
+    "Every request that arrives finishes or is aborted.",
+    spyre("Priority rules, No idle steps"),
+    witness=lambda _ctx, step: bool(step.finished),
+)
+def everybody_leaves(state: State, request_id: str) -> bool:
+    """No request waits, prefills, decodes or stays paused for ever."""
+    return request_id in state.finished or request_id in state.aborted

@@ -1,0 +1,139 @@
+"""The registry: every rule once, with id, sentence, source, predicate and witness.
+
+A predicate yields what it found wrong, a line each, and nothing where the rule holds. It is
+given only what anybody can observe of a scheduler, so the same rule judges the reference, the
+engine, a recorded trace and a released scheduler. A witness is a step that must be reachable
+somewhere, so that no rule holds only because it never applies.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+
+from attrs import frozen
+
+from spec.config import Config
+from spec.records import Context, Step
+from spec.state import State
+
+
+class Kind(StrEnum):
+    """When a rule is judged."""
+
+    ALWAYS = "always"  # in every state
+    STEP = "step"  # of every scheduler step
+    GUARD = "guard"  # of every step that takes, or refuses, the transition that it guards
+    EVENTUALLY = "eventually"  # along every path on which the scheduler keeps stepping
+
+
+@frozen
+class Source:
+    """Where a rule is written: a text and the section of it."""
+
+    text: str
+    section: str
+
+    def __str__(self) -> str:
+        return f"{self.text}, {self.section}"
+
+
+StatePredicate = Callable[[Context, State], Iterator[str]]
+StepPredicate = Callable[[Context, Step], Iterator[str]]
+Witness = Callable[[Context, Step], bool]
+Applies = Callable[[Config], bool]
+
+
+@frozen
+class Rule:
+    """One rule. `in_state` or `of_step` holds its predicate, by its kind.
+
+    `of_request` is that of an `eventually` rule: is the request where it must come to be?
+    `applies` tells under which configurations the rule is meant.
+    """
+
+    id: str
+    sentence: str
+    source: Source
+    kind: Kind
+    witness: Witness
+    applies: Applies
+    in_state: StatePredicate | None = None
+    of_step: StepPredicate | None = None
+    of_request: Callable[[State, str], bool] | None = None
+
+    def found_in_state(self, ctx: Context, state: State) -> str | None:
+        """What is wrong with the state, or None."""
+        return next(self.in_state(ctx, state), None) if self.in_state else None
+
+    def found_of_step(self, ctx: Context, step: Step) -> str | None:
+        """What is wrong with the step or with the state that it left, or None."""
+        if self.of_step:
+            return next(self.of_step(ctx, step), None)
+        return self.found_in_state(ctx, step.after)
+
+
+REGISTRY: dict[str, Rule] = {}
+
+
+def _add(rule: Rule) -> None:
+    if rule.id in REGISTRY:
+        raise ValueError(f"two rules are called {rule.id}")
+    REGISTRY[rule.id] = rule
+
+
+def _everywhere(_config: Config) -> bool:
+    return True
+
+
+def always(
+    id_: str, sentence: str, source: Source, *, witness: Witness, applies: Applies = _everywhere
+) -> Callable[[StatePredicate], StatePredicate]:
+    """Register the decorated predicate as a rule about every state."""
+
+    def register(predicate: StatePredicate) -> StatePredicate:
+        _add(Rule(id_, sentence, source, Kind.ALWAYS, witness, applies, in_state=predicate))
+        return predicate
+
+    return register
+
+
+def of_step(
+    id_: str,
+    sentence: str,
+    source: Source,
+    *,
+    witness: Witness,
+    applies: Applies = _everywhere,
+    kind: Kind = Kind.STEP,
+) -> Callable[[StepPredicate], StepPredicate]:
+    """Register the decorated predicate as a rule about every step (or as a guard)."""
+
+    def register(predicate: StepPredicate) -> StepPredicate:
+        _add(Rule(id_, sentence, source, kind, witness, applies, of_step=predicate))
+        return predicate
+
+    return register
+
+
+def eventually(
+    id_: str, sentence: str, source: Source, *, witness: Witness, applies: Applies = _everywhere
+) -> Callable[[Callable[[State, str], bool]], Callable[[State, str], bool]]:
+    """Register the decorated goal of a request as a rule about every fair path."""
+
+    def register(goal: Callable[[State, str], bool]) -> Callable[[State, str], bool]:
+        _add(Rule(id_, sentence, source, Kind.EVENTUALLY, witness, applies, of_request=goal))
+        return goal
+
+    return register
+
+
+def applicable(config: Config) -> list[Rule]:
+    """The rules that are meant under this configuration, in the order of the registry."""
+    return [rule for rule in REGISTRY.values() if rule.applies(config)]
+
+
+def judge(rules: Iterable[Rule], ctx: Context, step: Step) -> Iterator[tuple[Rule, str]]:
+    """Every rule that a step breaks, with what was found."""
+    for rule in rules:
+        found = rule.found_of_step(ctx, step)
+        if found is not None:
+            yield rule, found
