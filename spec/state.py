@@ -37,6 +37,9 @@ class FrozenMap(dict[Key, Value]):
         """A copy that lacks `keys`."""
         return type(self)((key, value) for key, value in self.items() if key not in keys)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (dict(self),))
+
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("a FrozenMap never changes; use set() or without() for a copy")
 

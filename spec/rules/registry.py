@@ -38,6 +38,7 @@ class Source:
 
 StatePredicate = Callable[[Context, State], Iterator[str]]
 StepPredicate = Callable[[Context, Step], Iterator[str]]
+Goal = Callable[[State], bool]
 Witness = Callable[[Context, Step], bool]
 Applies = Callable[[Config], bool]
 
@@ -46,7 +47,7 @@ Applies = Callable[[Config], bool]
 class Rule:
     """One rule. `in_state` or `of_step` holds its predicate, by its kind.
 
-    `of_request` is that of an `eventually` rule: is the request where it must come to be?
+    `goal` is that of an `eventually` rule: a state that must be reached from every other.
     `applies` tells under which configurations the rule is meant.
     """
 
@@ -58,7 +59,7 @@ class Rule:
     applies: Applies
     in_state: StatePredicate | None = None
     of_step: StepPredicate | None = None
-    of_request: Callable[[State, str], bool] | None = None
+    goal: Goal | None = None
 
     def found_in_state(self, ctx: Context, state: State) -> str | None:
         """What is wrong with the state, or None."""
@@ -116,11 +117,11 @@ def of_step(
 
 def eventually(
     id_: str, sentence: str, source: Source, *, witness: Witness, applies: Applies = _everywhere
-) -> Callable[[Callable[[State, str], bool]], Callable[[State, str], bool]]:
-    """Register the decorated goal of a request as a rule about every fair path."""
+) -> Callable[[Goal], Goal]:
+    """Register the decorated goal as a rule about every fair path."""
 
-    def register(goal: Callable[[State, str], bool]) -> Callable[[State, str], bool]:
-        _add(Rule(id_, sentence, source, Kind.EVENTUALLY, witness, applies, of_request=goal))
+    def register(goal: Goal) -> Goal:
+        _add(Rule(id_, sentence, source, Kind.EVENTUALLY, witness, applies, goal=goal))
         return goal
 
     return register
