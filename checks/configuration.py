@@ -1,0 +1,203 @@
+"""The configuration of a run: a TOML file, environment variables and single settings.
+
+What comes later wins: defaults, file, environment, settings. Every error names the place that the
+value came from.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from attrs import fields, frozen
+
+from spec.config import Config
+from spec.errors import ConfigError, InputError, Place
+
+# Limits that only a mistake exceeds: the pool is kept block by block, numbers are printed.
+MOST_BLOCKS = 2**22
+MOST = 10**9
+MOST_FILE_BYTES = 2**20
+
+# Variables of the production plugin and the keys that mean the same; a switch is 0 or not 0.
+VARIABLES = {
+    "SENDNN_INFERENCE_CP_INTERLEAVE_STEPS": "interleave",
+    "SENDNN_INFERENCE_PAUSING_ENABLED": "pausing",
+    "SENDNN_INFERENCE_LONG_OUT_PRIO": "long_output_first",
+    "VLLM_DT_MAX_BATCH_TKV_LIMIT": "max_batch_tkv_limit",
+}
+
+_KEYS = tuple(key.name for key in fields(Config))
+_SHOWN_CHARACTERS = 60
+
+
+@frozen
+class _Given:
+    """A value for a key, and where it was given."""
+
+    key: str
+    value: Any
+    place: Place
+
+
+def read_config(
+    path: Path | None,
+    settings: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Config:
+    """The configuration that file, environment and settings make together.
+
+    `path`: a TOML file of top-level keys. `settings`: `key=value` each, the value in TOML's
+    syntax or, for text, a bare word; of two for one key the later wins. `environment`: where the
+    production plugin's variables are looked up; None: nowhere. An empty variable counts as unset.
+
+    Raises:
+        ConfigError: a file that cannot be read or is no TOML, an unknown key, a value of the
+            wrong type or out of range; with file and line, `--set KEY` or the variable.
+    """
+    given: dict[str, _Given] = {}
+    for one in (*_from_file(path), *_from_environment(environment or {}), *_from_set(settings)):
+        _refuse_misplaced(one)
+        _refuse_excess(one)
+        given[one.key] = one
+    try:
+        config = Config.from_mapping({key: one.value for key, one in given.items()})
+        _refuse_large_pool(config)
+    except ConfigError as error:
+        raise _placed(error, given) from None
+    return config
+
+
+def _placed(error: ConfigError, given: Mapping[str, _Given]) -> InputError:
+    """The error where its value was given, else where a value was that it does not go with."""
+    involved = [error.field, *(key for key in given if key in error.allowed)]
+    place = next((given[key].place for key in involved if key in given), None)
+    return error if place is None else error.at(place.source, place.line)
+
+
+def _refuse_misplaced(one: _Given) -> None:
+    """Refuse what is no key, and values that are no single value."""
+    where = one.place.source, one.place.line
+    if isinstance(one.value, (dict, list)):
+        kind = "table" if isinstance(one.value, dict) else "array"
+        raise ConfigError(kind, _brief(one.key), "only keys with a single value").at(*where)
+    if one.key not in _KEYS:
+        nearest = "".join(f"; nearest: {key}" for key in get_close_matches(one.key, _KEYS, n=1))
+        raise ConfigError("key", _brief(one.key), f"{', '.join(_KEYS)}{nearest}").at(*where)
+
+
+def _refuse_excess(one: _Given) -> None:
+    """Refuse numbers that no machine could work with."""
+    if isinstance(one.value, (int, float)) and not abs(one.value) <= MOST:  # not: also for NaN
+        error = ConfigError(one.key, _brief(one.value), f"a number up to {MOST}")
+        raise error.at(one.place.source, one.place.line)
+
+
+def _refuse_large_pool(config: Config) -> None:
+    """Refuse a pool, named or worked out, that would not fit the memory."""
+    if config.pool_blocks > MOST_BLOCKS:
+        allowed = f"at most {MOST_BLOCKS}; if absent: max_num_seqs x the blocks of max_model_len"
+        raise ConfigError("num_blocks", config.pool_blocks, allowed)
+
+
+def _brief(value: object) -> object:
+    """`value`, or its beginning where a message would drown in it."""
+    if isinstance(value, int) and abs(value) > MOST:
+        return f"{value.bit_length()} bits"  # the longest cannot be written out
+    text = value if isinstance(value, str) else repr(value)
+    return value if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+
+
+# --- the file -----------------------------------------------------------------------------------
+
+
+def _from_file(path: Path | None) -> Iterator[_Given]:
+    if path is None:
+        return
+    text = _text(path)
+    for key, value in _toml(text, path).items():
+        yield _Given(key, value, Place(str(path), _line_of(key, text)))
+
+
+def _text(path: Path) -> str:
+    """The content of the file."""
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MOST_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError("file", error.strerror, "a file that can be read").at(path) from None
+    except ValueError:  # a path with a zero byte
+        raise ConfigError("file", str(path), "the path of a file") from None
+    if len(raw) > MOST_FILE_BYTES:
+        found = f"over {MOST_FILE_BYTES} bytes"
+        raise ConfigError("file", found, "a configuration, which is short").at(path)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        found = f"byte {raw[error.start]:#04x}"
+        raise ConfigError("file", found, "UTF-8 text").at(path, line) from None
+
+
+def _toml(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        line, what = _broken_line(str(error), text)
+        found = _brief(text.split("\n")[line - 1].strip())
+        raise ConfigError("line", found, f"valid TOML ({what})").at(path, line) from None
+
+
+def _broken_line(message: str, text: str) -> tuple[int, str]:
+    """The line, from 1, that the parser's message points at, and what it says of it."""
+    match = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message, re.S)
+    if match is None:  # a number or a nesting without end
+        return 1, "a number or a nesting in this file is too long"
+    return int(match[2] or text.rstrip("\n").count("\n") + 1), match[1]
+
+
+def _line_of(key: str, text: str) -> int | None:
+    """The line, from 1, on which a key or the table of this name first stands."""
+    pattern = re.compile(rf"""\s*\[*\s*(["']?){re.escape(key)}\1\s*[].=]""")
+    lines = enumerate(text.split("\n"), start=1)
+    return next((number for number, line in lines if pattern.match(line)), None)
+
+
+# --- environment and settings -------------------------------------------------------------------
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[_Given]:
+    for variable, key in VARIABLES.items():
+        text = environment.get(variable, "")
+        if text:
+            is_switch = isinstance(getattr(Config(), key), bool)
+            number = _number(variable, text, is_switch)
+            yield _Given(key, bool(number) if is_switch else number, Place(variable))
+
+
+def _number(variable: str, text: str, is_switch: bool) -> int:
+    if not re.fullmatch(r"\s*-?[0-9]{1,20}\s*", text):
+        allowed = "0 or 1" if is_switch else "a whole number"
+        raise ConfigError(VARIABLES[variable], _brief(text), allowed).at(variable)
+    return int(text)
+
+
+def _from_set(settings: Sequence[str]) -> Iterator[_Given]:
+    for setting in settings:
+        key, equals, text = (part.strip() for part in setting.partition("="))
+        if not key or not equals:
+            raise ConfigError("setting", _brief(setting), "key=value").at("--set")
+        # A key that is none may hold anything: it is shown as what was found, not as a place.
+        place = Place(f"--set {key}" if key in _KEYS else "--set")
+        yield _Given(key, _value(text), place)
+
+
+def _value(text: str) -> Any:
+    """What the text means as a TOML value; a text that means nothing there stands for itself."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return _brief(text)
+    return parsed["value"] if len(parsed) == 1 else _brief(text)

@@ -1,0 +1,25 @@
+"""Workloads: the requests that a run serves, read from files of three formats.
+
+`lockstep`: JSON lines, one request a line, optionally after a first line
+`{"format": "lockstep-workload", "version": 1}`. Keys of a request:
+
+- `id`: printable text, unique in the file.
+- `arrival`: the step before which the request is handed in (default 0), or `arrival_s`: seconds on
+  the simulated clock.
+- one of `prompt_len` (tokens that no other request shares), `prompt` (token ids) and
+  `prompt_parts` (`[[name, tokens], …]`: equal names are equal tokens).
+- `max_tokens`; optionally `output_len` (it samples end-of-sequence as this token), `output` (the
+  token ids that it samples), `abort_at` (the client goes away before this step), `priority`.
+
+`azure`: the Azure LLM inference traces, CSV with the columns `TIMESTAMP`, `ContextTokens` and
+`GeneratedTokens`. `mooncake`: the Mooncake traces, JSON lines with `timestamp` (milliseconds),
+`input_length`, `output_length` and `hash_ids` (one for each 512 tokens begun). In both a request
+is named by its row, from 0, and generates exactly as many tokens as it did in the trace.
+
+Blank lines are skipped. Numbers have upper limits (`engine.workloads.checked`), so that a slip of
+the pen cannot exhaust the memory.
+"""
+
+from engine.workloads.workload import Format, Workload, fit, read_workload
+
+__all__ = ["Format", "Workload", "fit", "read_workload"]

@@ -1,0 +1,162 @@
+"""The format `lockstep`: one JSON object a request, with every freedom that a request has."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.workloads.checked import (
+    MOST_PRIORITY,
+    MOST_STEPS,
+    MOST_TOKENS,
+    NOTHING,
+    brief,
+    checked_text,
+    json_object,
+    only_known_keys,
+    seconds,
+    text,
+    token_ids,
+    whole,
+)
+from spec.errors import WorkloadError
+from spec.requests import Prompt, Request
+
+NAME, VERSION = "lockstep-workload", 1
+PROMPT_KEYS = ("prompt_len", "prompt", "prompt_parts")
+KEYS = (
+    "id",
+    "arrival",
+    "arrival_s",
+    *PROMPT_KEYS,
+    "max_tokens",
+    "output_len",
+    "output",
+    "abort_at",
+    "priority",
+)
+
+_OWN = "own:"  # begins the names of streams that one request alone may use
+
+
+def own_stream(request_id: str) -> str:
+    """Name of the token stream that no other request shares."""
+    return _OWN + request_id
+
+
+class OwnRows:
+    """Reads the lines of one file."""
+
+    def takes_as_header(self, line: str) -> bool:
+        """True for a first line that names format and version; refused if it names others."""
+        header = json_object(line)
+        if "format" not in header:
+            return False
+        only_known_keys(header, ("format", "version"))
+        if header["format"] != NAME:
+            raise WorkloadError("format", brief(header["format"]), NAME)
+        whole("version", header.get("version", NOTHING), VERSION, VERSION)
+        return True
+
+    def request(self, line: str, _row: int) -> Request:
+        """The request of one line."""
+        return request_of(json_object(line))
+
+
+def request_of(entry: Mapping[str, Any]) -> Request:
+    """The request that a line's keys and values describe.
+
+    Raises:
+        WorkloadError: an unknown key, a missing one, two that exclude each other, a value of
+            the wrong type or outside its range.
+    """
+    only_known_keys(entry, KEYS)
+    request_id = text(entry, "id")
+    arrival, arrival_time = _arrival(entry)
+    max_tokens = whole("max_tokens", entry.get("max_tokens", NOTHING), 1, MOST_TOKENS, "tokens")
+    output_len, output = _output(entry, max_tokens)
+    return Request(
+        id=request_id,
+        prompt=_prompt(entry, request_id),
+        max_tokens=max_tokens,
+        arrival=arrival,
+        arrival_time=arrival_time,
+        output_len=output_len,
+        output=output,
+        abort_at=_abort_at(entry, arrival),
+        priority=whole("priority", entry.get("priority", 0), -MOST_PRIORITY, MOST_PRIORITY),
+    )
+
+
+def _arrival(entry: Mapping[str, Any]) -> tuple[int, float | None]:
+    """The step before which it arrives, and the moment where that counts instead."""
+    if "arrival_s" not in entry:
+        return whole("arrival", entry.get("arrival", 0), 0, MOST_STEPS, "steps"), None
+    if "arrival" in entry:
+        raise WorkloadError("arrival", ["arrival", "arrival_s"], "one of the two")
+    return 0, seconds("arrival_s", entry["arrival_s"])
+
+
+def _abort_at(entry: Mapping[str, Any], arrival: int) -> int | None:
+    if "abort_at" not in entry:
+        return None
+    step = whole("abort_at", entry["abort_at"], 0, MOST_STEPS, "steps")
+    if step < arrival:
+        raise WorkloadError("abort_at", step, f"arrival ({arrival}) or later")
+    return step
+
+
+def _prompt(entry: Mapping[str, Any], request_id: str) -> Prompt:
+    given = [key for key in PROMPT_KEYS if key in entry]
+    if len(given) != 1:
+        found: object = given or NOTHING
+        raise WorkloadError("prompt", found, f"exactly one of {', '.join(PROMPT_KEYS)}")
+    value = entry[given[0]]
+    match given[0]:
+        case "prompt_len":
+            length = whole("prompt_len", value, 1, MOST_TOKENS, "tokens")
+            return Prompt.of_stream(own_stream(request_id), length)
+        case "prompt":
+            return Prompt.of_tokens(token_ids("prompt", value))
+    return _prompt_of_parts(value, request_id)
+
+
+def _prompt_of_parts(value: object, request_id: str) -> Prompt:
+    """A part may name the request's own stream; then the tokens are those of `prompt_len`."""
+    if not isinstance(value, list) or not value:
+        raise WorkloadError("prompt_parts", brief(value), "a list of [name, tokens]")
+    parts = [_part(f"prompt_parts[{index}]", part) for index, part in enumerate(value)]
+    for index, (name, _) in enumerate(parts):
+        if name.startswith(_OWN) and name != own_stream(request_id):
+            allowed = f"a name that does not begin with {_OWN!r}: prompt_len uses those"
+            raise WorkloadError(f"prompt_parts[{index}]", name, allowed)
+    prompt = Prompt.of_parts(parts)
+    if prompt.length > MOST_TOKENS:
+        raise WorkloadError("prompt_parts", prompt.length, f"at most {MOST_TOKENS} tokens in all")
+    return prompt
+
+
+def _part(field: str, part: object) -> tuple[str, int]:
+    if not isinstance(part, list) or len(part) != 2:
+        raise WorkloadError(field, brief(part), "[name, tokens]")
+    name, tokens = part
+    return checked_text(field, name), whole(field, tokens, 1, MOST_TOKENS, "tokens")
+
+
+def _output(entry: Mapping[str, Any], max_tokens: int) -> tuple[int | None, tuple[int, ...] | None]:
+    """Length and tokens of the output, as far as the line gives them; they must agree."""
+    output_len, output = None, None
+    if "output_len" in entry:
+        output_len = whole("output_len", entry["output_len"], 1, MOST_TOKENS, "tokens")
+        _at_most_max_tokens("output_len", output_len, max_tokens)
+    if "output" in entry:
+        output = token_ids("output", entry["output"])
+        _at_most_max_tokens("output", len(output), max_tokens)
+    if output_len is not None and output is not None and output_len != len(output):
+        allowed = f"the number of tokens in output ({len(output)})"
+        raise WorkloadError("output_len", output_len, allowed)
+    return output_len, output
+
+
+def _at_most_max_tokens(field: str, tokens: int, max_tokens: int) -> None:
+    if tokens > max_tokens:
+        allowed = f"at most max_tokens ({max_tokens}) tokens"
+        raise WorkloadError(field, tokens, allowed)

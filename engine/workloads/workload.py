@@ -1,0 +1,157 @@
+"""A workload as read from a file: which format, which requests, and on which line each stands."""
+
+from enum import StrEnum
+from os import PathLike, fspath
+from typing import Protocol
+
+from attrs import define, field, frozen
+
+from engine.workloads import azure
+from engine.workloads.azure import AzureRows
+from engine.workloads.checked import MOST_REQUESTS, brief, json_object, whole
+from engine.workloads.lines import numbered_lines
+from engine.workloads.mooncake import MooncakeRows
+from engine.workloads.own import OwnRows
+from spec.config import Config
+from spec.errors import InputError, WorkloadError
+from spec.requests import Request, refuse_unservable
+
+
+class Format(StrEnum):
+    """The formats of workload files."""
+
+    LOCKSTEP = "lockstep"
+    AZURE = "azure"
+    MOONCAKE = "mooncake"
+
+
+class _Rows(Protocol):
+    """What every format provides: the meaning of a first line and of any other."""
+
+    def takes_as_header(self, line: str) -> bool: ...
+
+    def request(self, line: str, row: int) -> Request | None: ...
+
+
+_ROWS: dict[Format, type[_Rows]] = {
+    Format.LOCKSTEP: OwnRows,
+    Format.AZURE: AzureRows,
+    Format.MOONCAKE: MooncakeRows,
+}
+
+
+@frozen
+class Workload:
+    """Requests in the order of their file.
+
+    `lines`: the line of each request, from 1. `skipped`: rows of a public trace that are no
+    requests, for they have no prompt or generated nothing.
+    """
+
+    path: str
+    format: Format
+    requests: tuple[Request, ...]
+    lines: tuple[int, ...]
+    skipped: int = 0
+
+
+def read_workload(
+    path: str | PathLike[str], format: str | None = None, limit: int | None = None
+) -> Workload:
+    """The requests of a file, at most the first `limit` of them.
+
+    `format`: one of `Format`; by default what the file's first line looks like. Rows behind the
+    limit are not looked at.
+
+    Raises:
+        WorkloadError: a file that cannot be read, an unknown format, a line that is no request,
+            an id that an earlier line has, no request at all; with file and line.
+    """
+    source = fspath(path)
+    reader = _Reader(None if format is None else _named_format(format))
+    wanted = None if limit is None else whole("limit", limit, 1, MOST_REQUESTS, "requests")
+    for number, line in numbered_lines(source):
+        try:
+            reader.take(number, line)
+        except WorkloadError as error:
+            raise error.at(source, number) from None
+        if len(reader.lines) == wanted:
+            break
+    if reader.format is None or not reader.lines:
+        raise WorkloadError("file", "no request", "one request or more").at(source)
+    requests = tuple(reader.requests)
+    return Workload(source, reader.format, requests, tuple(reader.lines.values()), reader.skipped)
+
+
+@define
+class _Reader:
+    """What has been read so far; `lines` by request id, `rows` is the meaning of a line."""
+
+    format: Format | None
+    rows: _Rows | None = None
+    requests: list[Request] = field(factory=list)
+    lines: dict[str, int] = field(factory=dict)
+    skipped: int = 0
+
+    def take(self, number: int, line: str) -> None:
+        if self.rows is None:
+            self.format = self.format or _likely_format(line)
+            self.rows = _ROWS[self.format]()
+            if self.rows.takes_as_header(line):
+                return
+        request = self.rows.request(line, len(self.requests) + self.skipped)
+        if request is None:
+            self.skipped += 1
+        else:
+            self._add(request, number)
+
+    def _add(self, request: Request, number: int) -> None:
+        if request.id in self.lines:
+            allowed = f"an id of its own; line {self.lines[request.id]} has this one"
+            raise WorkloadError("id", request.id, allowed)
+        if len(self.requests) == MOST_REQUESTS:
+            allowed = f"{MOST_REQUESTS}; a limit reads the first ones"
+            raise WorkloadError("requests", "one more", allowed)
+        self.requests.append(request)
+        self.lines[request.id] = number
+
+
+def _named_format(name: str) -> Format:
+    try:
+        return Format(name)
+    except ValueError:
+        raise WorkloadError("format", brief(name), ", ".join(Format)) from None
+
+
+def _likely_format(first_line: str) -> Format:
+    if first_line.startswith("TIMESTAMP"):
+        return Format.AZURE
+    if not first_line.startswith("{"):
+        allowed = f"JSON lines (lockstep, mooncake) or the CSV header {azure.HEADER} (azure)"
+        raise WorkloadError("format", brief(first_line), allowed)
+    is_mooncake = {"hash_ids", "input_length"} & json_object(first_line).keys()
+    return Format.MOONCAKE if is_mooncake else Format.LOCKSTEP
+
+
+def fit(workload: Workload, config: Config) -> tuple[list[Request], list[InputError]]:
+    """The requests that can be served, and of each other one why it never can.
+
+    A public trace was recorded on other hardware: what is too long for this one is left out and
+    counted. A file of our own format is meant as it stands.
+
+    Raises:
+        WorkloadError: the first request of an own file that can never be served, with file and
+            line.
+    """
+    servable: list[Request] = []
+    refused: list[InputError] = []
+    for request, line in zip(workload.requests, workload.lines, strict=True):
+        try:
+            refuse_unservable(request, config)
+        except WorkloadError as error:
+            refused.append(error.at(workload.path, line))
+        else:
+            servable.append(request)
+    if refused and workload.format is Format.LOCKSTEP:
+        raise refused[0]
+    return servable, refused

@@ -1,0 +1,302 @@
+"""The configuration: what wins over what, and what each source is refused for."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import fields
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.configuration import VARIABLES, read_config
+from spec.config import Admission, Config
+from spec.errors import ConfigError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LIMIT = "VLLM_DT_MAX_BATCH_TKV_LIMIT"
+KNOWN = ", ".join(key.name for key in fields(Config))
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)  # messages then name the file without the temporary directory
+    return Path("c.toml")
+
+
+def read(file: Path, text: str, **others: Any) -> Config:
+    file.write_text(text, encoding="utf-8")
+    return read_config(file, **others)
+
+
+def refusal(path: Path | None, *settings: str, env: Mapping[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read_config(path, settings, env)
+    return str(caught.value)
+
+
+def file_refusal(file: Path, text: str) -> str:
+    file.write_text(text, encoding="utf-8")
+    return refusal(file)
+
+
+# --- what wins ----------------------------------------------------------------------------------
+
+
+def test_nothing_given_is_the_default() -> None:
+    assert read_config(None) == Config()
+
+
+def test_a_file_goes_over_the_defaults(file: Path) -> None:
+    text = 'block_size = 32\nadmission = "shipped"\ninterleave = false\nprefill_time = 2.5\n'
+
+    assert read(file, text) == Config(
+        block_size=32, admission=Admission.SHIPPED, interleave=False, prefill_time=2.5
+    )
+
+
+def test_environment_goes_over_the_file_and_a_setting_over_both(file: Path) -> None:
+    text, env = "max_batch_tkv_limit = 1000", {LIMIT: "2000"}
+    settings = ["max_batch_tkv_limit=3000"]
+
+    assert read(file, text).max_batch_tkv_limit == 1000
+    assert read(file, text, environment=env).max_batch_tkv_limit == 2000
+    assert read(file, text, environment=env, settings=settings).max_batch_tkv_limit == 3000
+
+
+def test_of_two_settings_for_a_key_the_later_wins() -> None:
+    assert read_config(None, ["max_num_seqs=2", "max_num_seqs=3"]).max_num_seqs == 3
+
+
+@pytest.mark.parametrize(
+    ("setting", "key", "value"),
+    [
+        ("block_size=32", "block_size", 32),
+        (" block_size = 32 ", "block_size", 32),
+        ("max_model_len=65_536", "max_model_len", 65_536),
+        ("pausing=true", "pausing", True),
+        ("decode_time=0.25", "decode_time", 0.25),
+        ("decode_time=2", "decode_time", 2),
+        ("admission=documented", "admission", Admission.DOCUMENTED),
+        ('admission="documented"', "admission", Admission.DOCUMENTED),
+        ("policy=spyre", "policy", "spyre"),
+    ],
+)
+def test_a_setting_has_a_value_as_in_toml_or_a_bare_word(
+    setting: str, key: str, value: object
+) -> None:
+    assert getattr(read_config(None, [setting]), key) == value
+
+
+@pytest.mark.parametrize("variable", [name for name in VARIABLES if name != LIMIT])
+def test_a_switch_of_the_plugin_is_zero_or_not(variable: str) -> None:
+    def switched(text: str) -> object:
+        return getattr(read_config(None, (), {variable: text}), VARIABLES[variable])
+
+    assert switched("0") is False
+    assert switched("1") is True
+    assert switched("2") is True
+    assert switched("") == getattr(Config(), VARIABLES[variable])
+
+
+def test_other_variables_mean_nothing() -> None:
+    assert read_config(None, (), {"VLLM_DT_MAX_BATCH_SIZE": "x", "block_size": "1"}) == Config()
+
+
+def test_white_space_and_a_byte_order_mark_mean_nothing(file: Path) -> None:
+    assert read(file, "\ufeff\r\n block_size = 32 # tokens\r\n") == Config(block_size=32)
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "# sizes\nblock_size = 64\n\nblok_size = 32\n",
+            f"line 4: key: found 'blok_size'; allowed: {KNOWN}; nearest: block_size",
+        ),
+        ("xyz = 1", f"line 1: key: found 'xyz'; allowed: {KNOWN}"),
+        (
+            "\n[spyre]\nblock_size = 64\n",
+            "line 2: table: found 'spyre'; allowed: only keys with a single value",
+        ),
+        (
+            "block_size.tokens = 64\n",
+            "line 1: table: found 'block_size'; allowed: only keys with a single value",
+        ),
+        (
+            "\nblock_size = [64]\n",
+            "line 2: array: found 'block_size'; allowed: only keys with a single value",
+        ),
+        (
+            "block_size = 64\nblock_size = 32\n",
+            "line 2: line: found 'block_size = 32'; allowed: valid TOML (Cannot overwrite a value)",
+        ),
+        (
+            "block_size = 64\npausing = yes\n",
+            "line 2: line: found 'pausing = yes'; allowed: valid TOML (Invalid value)",
+        ),
+        ("block_size =", "line 1: line: found 'block_size ='; allowed: valid TOML (Invalid value)"),
+        (
+            f"# digits\nblock_size = {'9' * 5_000}",
+            "line 1: line: found '# digits'; "
+            "allowed: valid TOML (a number or a nesting in this file is too long)",
+        ),
+        (
+            f"block_size = 0x{'f' * 5_000}",
+            "line 1: block_size: found '20000 bits'; allowed: a number up to 1000000000",
+        ),
+        ("block_size = true", "line 1: block_size: found True; allowed: a whole number"),
+        ("block_size = 64.0", "line 1: block_size: found 64.0; allowed: a whole number"),
+        ("block_size = 0", "line 1: block_size: found 0; allowed: 1 or more"),
+        ("pausing = 1", "line 1: pausing: found 1; allowed: true or false"),
+        (
+            'block_size = 8\n"admission" = "exakt"',
+            "line 2: admission: found 'exakt'; allowed: exact, documented, shipped",
+        ),
+        ('policy = "fifo"', "line 1: policy: found 'fifo'; allowed: spyre"),
+        (
+            "decode_time = nan",
+            "line 1: decode_time: found nan; allowed: a number up to 1000000000",
+        ),
+        (
+            "decode_time = inf",
+            "line 1: decode_time: found inf; allowed: a number up to 1000000000",
+        ),
+        (
+            "block_size = 64\nchunk_size = 96",
+            "line 2: chunk_size: found 96; allowed: a multiple of block_size (64)",
+        ),
+        (
+            "pausing = true\nreservation = false",
+            "line 2: reservation: found False; allowed: true, where requests may be paused "
+            "(pausing, or admission = shipped)",
+        ),
+    ],
+    ids=lambda value: value[:24] if "found" not in value else "",
+)
+def test_a_bad_file_is_refused_with_its_line(file: Path, text: str, message: str) -> None:
+    assert file_refusal(file, text) == f"c.toml, {message}"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("block_size", "--set: setting: found 'block_size'; allowed: key=value"),
+        ("=64", "--set: setting: found '=64'; allowed: key=value"),
+        (
+            "blocksize=64",
+            f"--set: key: found 'blocksize'; allowed: {KNOWN}; nearest: block_size",
+        ),
+        (
+            "block_size=many",
+            "--set block_size: block_size: found 'many'; allowed: a whole number",
+        ),
+        ("block_size=", "--set block_size: block_size: found ''; allowed: a whole number"),
+        (
+            "block_size=1\nchunk_size=2",
+            "--set block_size: block_size: found '1\\nchunk_size=2'; allowed: a whole number",
+        ),
+        ("pausing=True", "--set pausing: pausing: found 'True'; allowed: true or false"),
+        (
+            "admission=strict",
+            "--set admission: admission: found 'strict'; allowed: exact, documented, shipped",
+        ),
+        (
+            "num_blocks=[1]",
+            "--set num_blocks: array: found 'num_blocks'; allowed: only keys with a single value",
+        ),
+    ],
+    ids=lambda value: value[:24] if "found" not in value else "",
+)
+def test_a_bad_setting_is_refused_with_its_key(setting: str, message: str) -> None:
+    assert refusal(None, setting) == message
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "message"),
+    [
+        (LIMIT, "131k", "max_batch_tkv_limit: found '131k'; allowed: a whole number"),
+        (LIMIT, "0", "max_batch_tkv_limit: found 0; allowed: 1 or more"),
+        (
+            "SENDNN_INFERENCE_PAUSING_ENABLED",
+            "true",
+            "pausing: found 'true'; allowed: 0 or 1",
+        ),
+    ],
+)
+def test_a_bad_variable_is_refused_by_name(variable: str, text: str, message: str) -> None:
+    assert refusal(None, env={variable: text}) == f"{variable}: {message}"
+
+
+def test_a_default_that_does_not_go_with_a_given_value_is_blamed_on_that_value(
+    file: Path,
+) -> None:
+    assert file_refusal(file, "interleave = true\nblock_size = 48") == (
+        "c.toml, line 2: chunk_size: found 512; allowed: a multiple of block_size (48)"
+    )
+    assert refusal(None, "max_num_seqs=1000000") == (
+        "--set max_num_seqs: num_blocks: found 512000000; "
+        "allowed: at most 4194304; if absent: max_num_seqs x the blocks of max_model_len"
+    )
+
+
+def test_a_file_that_cannot_be_read_is_refused(file: Path) -> None:
+    assert refusal(file) == (
+        "c.toml: file: found 'No such file or directory'; allowed: a file that can be read"
+    )
+    assert refusal(Path()) == ".: file: found 'Is a directory'; allowed: a file that can be read"
+    assert refusal(Path("a\0b")) == "file: found 'a\\x00b'; allowed: the path of a file"
+    file.write_bytes(b"block_size = 64\n\x80")
+    assert refusal(file) == "c.toml, line 2: file: found 'byte 0x80'; allowed: UTF-8 text"
+    file.write_bytes(b"#" * (2**20 + 1))
+    assert refusal(file) == (
+        "c.toml: file: found 'over 1048576 bytes'; allowed: a configuration, which is short"
+    )
+
+
+TOML_TEXTS = st.lists(
+    st.sampled_from([key.name for key in fields(Config)] + ["x", "[", "=", '"', "#", "\n"])
+    | st.sampled_from([" = ", " = 1\n", " = 8\n", " = true\n", ' = "exact"\n', " = nan\n"])
+    | st.text(max_size=4),
+    max_size=8,
+).map("".join)
+
+
+def outcome(path: Path, settings: list[str], env: dict[str, str]) -> Config | ConfigError:
+    try:
+        return read_config(path, settings, env)
+    except ConfigError as error:
+        return error
+
+
+@given(
+    raw=TOML_TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binary(),
+    settings=st.lists(TOML_TEXTS, max_size=2),
+    env=st.dictionaries(st.sampled_from(list(VARIABLES)), st.text(max_size=4)),
+)
+def test_whatever_is_given_it_is_a_configuration_or_refused(
+    tmp_path_factory: pytest.TempPathFactory,
+    raw: bytes,
+    settings: list[str],
+    env: dict[str, str],
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_bytes(raw)
+
+    read = outcome(path, settings, env)
+
+    if isinstance(read, Config):
+        assert Config.from_mapping(read.as_mapping()) == read
+    else:
+        assert read.place is not None
+        str(read).encode()  # a message that can be printed
+
+
+def test_the_example_is_a_configuration_whose_limit_binds() -> None:
+    config = read_config(EXAMPLES / "first.toml")
+
+    assert (config.block_size, config.chunk_size) == (64, 128)
+    assert config.max_batch_tkv_limit < config.max_num_seqs * config.max_model_len

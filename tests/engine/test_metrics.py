@@ -1,0 +1,334 @@
+"""Metrics of runs that are short enough to be worked out by hand."""
+
+import json
+import pickle
+from collections.abc import Iterable, Iterator
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.configuration import read_config
+from engine.metrics import Distribution, Metrics, Spread, Summary
+from engine.workloads import read_workload
+from reference.spyre.machine import SpyreMachine
+from spec.config import Config
+from spec.records import Step
+from spec.requests import Prompt, Request
+from spec.state import BlockPool, Sequence, State
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def request(name: str, prompt_len: int, max_tokens: int, **more: object) -> Request:
+    prompt = Prompt.of_stream(name, prompt_len)
+    return Request(id=name, prompt=prompt, max_tokens=max_tokens, **more)  # type: ignore[arg-type]
+
+
+def config(**more: object) -> Config:
+    """Blocks of 4 and chunks of 12 tokens; a prefill step takes 8 units, a decode step 1."""
+    small = {"block_size": 4, "chunk_size": 12, "max_model_len": 64, "num_blocks": 40}
+    return Config.from_mapping(small | more)
+
+
+def steps_of(config: Config, requests: Iterable[Request]) -> Iterator[Step]:
+    """The run of these requests; an idle step lasts one unit."""
+    machine = SpyreMachine.of(config, requests)
+    state, time, index = machine.initial(), 0.0, 0
+    coming = dict(machine.ctx.requests)
+    lasts = {"prefill": config.prefill_time, "decode": config.decode_time, "idle": 1.0}
+    while coming or not state.is_idle:
+        for name, one in list(coming.items()):
+            if one.arrival <= index and (one.arrival_time or 0) <= time:
+                state = machine.arrive(state, name)
+                del coming[name]
+        leaving = [
+            one.id for one in state.present if machine.ctx.requests[one.id].abort_at == index
+        ]
+        for name in leaving:
+            state = machine.abort(state, name)
+        step = evolve(machine.step(state, index=index, time=time), aborted=tuple(leaving))
+        yield step
+        state, time, index = step.after, time + lasts[step.kind], index + 1
+
+
+def measured(config: Config, *requests: Request) -> Summary:
+    metrics = Metrics(config, {one.id: one for one in requests})
+    for step in steps_of(config, requests):
+        metrics.observe(step)
+    return metrics.summary()
+
+
+def only(value: float) -> Spread:
+    return Spread(1, value, value, value, value, value)
+
+
+# --- latencies -----------------------------------------------------------------------------------
+
+
+def test_one_request_alone() -> None:
+    # Its prefill takes from 0 to 8 and yields a token, two decode steps end at 9 and 10.
+    summary = measured(config(), request("a", prompt_len=6, max_tokens=3))
+
+    assert (summary.requests, summary.finished, summary.unfinished) == (1, 1, 0)
+    assert summary.steps == {"prefill": 1, "decode": 2, "idle": 0}
+    assert (summary.prompt_tokens, summary.output_tokens) == (6, 3)
+    assert (summary.ttft_steps, summary.ttft_units) == (only(1), only(8))
+    assert (summary.itl_steps, summary.itl_units) == (Spread(2, 1, 1, 1, 1, 1),) * 2
+    assert (summary.end_to_end_steps, summary.end_to_end_units) == (only(3), only(10))
+    assert (summary.duration_units, summary.output_tokens_per_unit) == (10, 0.3)
+
+
+def two_requests(**more: object) -> Summary:
+    """Steps: prefill a (ends at 8), decode a (9), prefill b (17), decode both (18)."""
+    return measured(config(**more), request("a", 9, 3), request("b", 2, 2))
+
+
+def test_waiting_for_a_turn_counts_as_latency() -> None:
+    summary = two_requests()
+
+    # First tokens: a at 8 in its first step, b at 17 in the third.
+    assert summary.ttft_units == Spread(2, 12.5, 8, 17, 17, 17)
+    assert summary.ttft_steps == Spread(2, 2, 1, 3, 3, 3)
+    # a: tokens at 8, 9 and 18; b: at 17 and 18.
+    assert summary.itl_units == Spread(3, 11 / 3, 1, 9, 9, 9)
+    assert summary.itl_steps == Spread(3, 4 / 3, 1, 2, 2, 2)
+    assert summary.end_to_end_units == Spread(2, 18, 18, 18, 18, 18)
+    assert summary.waits == {"SPY-PRI-3": 1}
+
+
+def test_the_clock_follows_the_configured_times() -> None:
+    summary = two_requests(prefill_time=3, decode_time=0.5)
+
+    assert summary.ttft_units == Spread(2, 4.75, 3, 6.5, 6.5, 6.5)
+    assert summary.duration_units == 7
+
+
+def test_a_request_arrives_when_its_step_begins() -> None:
+    # Step 1 begins at 8: the prefill of b runs from 9 to 17, after a decode step.
+    summary = measured(config(), request("a", 9, 3), request("b", 2, 1, arrival=1))
+
+    assert summary.ttft_units == Spread(2, 8.5, 8, 9, 9, 9)
+    assert summary.ttft_steps == Spread(2, 1.5, 1, 2, 2, 2)
+
+
+def test_a_request_arrives_at_its_own_moment_in_the_middle_of_a_step() -> None:
+    # b comes at 2.5, is seen when step 1 begins at 8, and has its token at 17.
+    summary = measured(config(), request("a", 9, 3), request("b", 2, 1, arrival_time=2.5))
+
+    assert summary.ttft_units == Spread(2, 11.25, 8, 14.5, 14.5, 14.5)
+    assert summary.ttft_steps == Spread(2, 1.5, 1, 2, 2, 2)
+
+
+def test_time_before_the_first_request_and_after_the_last_token_is_told_apart() -> None:
+    # Idle until 5, then a prefill until 13.
+    summary = measured(config(), request("a", 6, 1, arrival_time=4.5))
+
+    assert summary.steps == {"prefill": 1, "decode": 0, "idle": 5}
+    assert summary.ttft_units == only(8.5)
+    assert summary.duration_units == 13
+
+
+def test_requests_that_did_not_finish_have_no_end() -> None:
+    # a leaves with two tokens, b before it had any, c never comes.
+    requests = [
+        request("a", 6, 9, abort_at=2),
+        request("b", 6, 9, abort_at=1),
+        request("c", 6, 9, arrival=99),
+    ]
+    metrics = Metrics(config(), {one.id: one for one in requests})
+    for step in steps_of(config(), requests):
+        if step.index < 4:
+            metrics.observe(step)
+    summary = metrics.summary()
+
+    assert (summary.finished, summary.aborted, summary.unfinished) == (0, 2, 1)
+    assert (summary.prompt_tokens, summary.output_tokens) == (6, 2)
+    assert summary.ttft_units == only(8)
+    assert summary.end_to_end_units == Spread(0)
+    assert summary.duration_units == 9  # the idle steps that follow do not count
+
+
+# --- padding, cache, volume ----------------------------------------------------------------------
+
+
+def test_padding_of_decode_is_what_the_batch_addresses_beyond_its_tokens() -> None:
+    summary = two_requests()
+
+    # First decode: a alone, 10 tokens. Second: a with 11 and b with 3, both padded to 11.
+    assert (summary.decode_volume, summary.decode_padding_tokens) == (10 + 22, 8)
+    assert summary.decode_padding_share == 0.25
+    assert (summary.peak_volume, summary.peak_batch) == (22, 2)
+    assert summary.volume_limit == 131_072
+    assert summary.tkv_jumps == 1  # b, from 2 to 11
+
+
+def test_the_way_to_the_largest_tkv_is_padding_too() -> None:
+    # In the last step a has 12 tokens and b 2, padded with two blocks to a tkv of 10.
+    summary = measured(config(), request("a", 10, 3), request("b", 1, 2))
+
+    assert (summary.decode_volume, summary.decode_padding_tokens) == (11 + 24, 24 - 12 - 2)
+
+
+def test_padding_of_prefill_is_what_its_chunks_hold_beyond_the_prompt() -> None:
+    assert two_requests().prefill_padding_tokens == 24 - 9 - 2
+    assert measured(config(), request("a", 25, 1)).prefill_padding_tokens == 36 - 25
+
+
+def test_cached_tokens_are_reused_or_computed_again() -> None:
+    # Prompts of 5 blocks, 4 of them shared, in chunks of 2 blocks after 1 block of padding: the
+    # second request skips two chunks, so 3 blocks, and computes the fourth again.
+    def prompt(name: str) -> Prompt:
+        return Prompt.of_parts([("system", 16), (name, 4)])
+
+    requests = [Request(id=name, prompt=prompt(name), max_tokens=1) for name in "ab"]
+    summary = measured(config(chunk_size=8), *requests)
+
+    assert (summary.prompt_tokens, summary.prefill_tokens) == (40, 40)
+    assert (summary.reused_tokens, summary.recomputed_tokens) == (12, 4)
+    assert summary.prefix_hit_rate == 0.3
+
+
+def test_a_preempted_request_is_prefilled_again() -> None:
+    # Six blocks hold both prompts (8 and 12 tokens). The first decode step of both needs seven:
+    # b goes, then a runs alone to its end, then b is prefilled with the token that it had.
+    summary = measured(
+        config(num_blocks=6, reservation=False, prefix_caching=False),
+        request("a", 8, 6),
+        request("b", 12, 3),
+    )
+
+    assert summary.preemptions == 1
+    assert (summary.prompt_tokens, summary.output_tokens) == (20, 9)
+    assert summary.prefill_tokens == 8 + 12 + 13
+    assert summary.finished == 2
+
+
+def test_pauses_are_counted() -> None:
+    # Step 3 is the first decode step of both: two rows of 10 and 9 tokens, 20 with padding. In
+    # step 4 they would take 22, so a, which has generated more, sits out; it leaves at once.
+    summary = measured(
+        config(pausing=True, max_batch_tkv_limit=20),
+        request("a", 8, 9, abort_at=5),
+        request("b", 8, 4),
+    )
+
+    assert summary.pauses == 1
+    assert summary.peak_volume == 20
+    assert (summary.finished, summary.aborted) == (1, 1)
+
+
+def test_waits_are_counted_by_the_rule_that_refused() -> None:
+    # Never more than 20 tokens of volume: b waits until a has gone, three decode steps. The first
+    # of them is owed to interleaving.
+    summary = measured(config(max_batch_tkv_limit=20), request("a", 8, 4), request("b", 8, 4))
+
+    assert summary.waits == {"SPY-PRI-3": 1, "SPY-VOL-4": 2}
+
+
+# --- the summary ---------------------------------------------------------------------------------
+
+
+def test_a_run_of_no_step_has_no_shares() -> None:
+    summary = Metrics(config(), {"a": request("a", 6, 3)}).summary()
+
+    assert (summary.requests, summary.unfinished) == (1, 1)
+    assert summary.ttft_units == Spread(0, None, None, None, None, None)
+    assert (summary.duration_units, summary.output_tokens_per_unit) == (0, None)
+    assert (summary.decode_padding_share, summary.prefix_hit_rate) == (None, None)
+
+
+def test_a_summary_is_json() -> None:
+    mapping = two_requests().as_mapping()
+
+    assert json.loads(json.dumps(mapping)) == mapping
+    assert mapping["itl_units"]["p90"] == 9
+    assert mapping["steps"]["decode"] == 2
+
+
+def test_what_is_kept_does_not_grow_with_the_run() -> None:
+    row = Sequence("a", prefill_len=4, computed=5)
+    state = State(BlockPool(1, (1,)), decoding=(row,))
+    metrics = Metrics(config(), {"a": request("a", 4, 60)})
+
+    def size_after(steps: range) -> int:
+        for index in steps:
+            outputs = {"a": [1]}
+            metrics.observe(
+                Step(index, index * 1.1, "decode", state, state, batch=(row,), outputs=outputs)
+            )
+        return len(pickle.dumps(metrics))
+
+    assert size_after(range(1_000, 3_000)) <= size_after(range(1_000)) + 50
+
+
+@pytest.mark.parametrize("how", ["finished", "aborted"])
+def test_requests_that_have_left_are_forgotten(how: str) -> None:
+    names = tuple(str(number) for number in range(200))
+    metrics = Metrics(config(), {name: request(name, 4, 1) for name in names})
+    state = State(BlockPool(1, (1,)))
+
+    unused = len(pickle.dumps(metrics))
+    metrics.observe(Step(0, 0.0, "idle", state, state))
+    all_present = len(pickle.dumps(metrics))
+    leaving: Any = {how: names}
+    metrics.observe(Step(1, 0.0, "decode", state, state, **leaving))
+    none_present = len(pickle.dumps(metrics))
+
+    assert unused < all_present
+    assert none_present < unused + 200
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 99, 100, 101, 1_000])
+def test_percentiles_are_of_the_nearest_rank(count: int) -> None:
+    distribution = Distribution()
+    for value in range(1, count + 1):
+        distribution.add(value)
+
+    assert distribution.spread() == Spread(
+        count,
+        (count + 1) / 2,
+        ceil(count / 2),
+        ceil(count * 9 / 10),
+        ceil(count * 99 / 100),
+        count,
+    )
+
+
+@given(st.lists(st.integers(0, 20), min_size=1))
+def test_percentiles_are_those_of_the_sorted_values(values: list[int]) -> None:
+    distribution = Distribution()
+    for value in values:
+        distribution.add(value)
+    spread = distribution.spread()
+
+    ranked = sorted(values)
+    for percentile, percent in ((spread.p50, 50), (spread.p90, 90), (spread.p99, 99)):
+        assert percentile == ranked[-(-percent * len(values) // 100) - 1]
+    assert spread.max == ranked[-1]
+    assert spread.mean == pytest.approx(sum(values) / len(values))
+
+
+def test_waits_that_differ_by_rounding_only_are_equal() -> None:
+    distribution = Distribution()
+    distribution.add(0.1 + 0.2)
+    distribution.add(0.3)
+
+    assert distribution.spread() == Spread(2, 0.3, 0.3, 0.3, 0.3, 0.3)
+
+
+# --- the example of the README --------------------------------------------------------------------
+
+
+def test_the_first_example_shows_waits_hits_jumps_and_an_abort() -> None:
+    shown = read_config(EXAMPLES / "first.toml")
+    summary = measured(shown, *read_workload(EXAMPLES / "first.jsonl").requests)
+
+    assert (summary.requests, summary.finished, summary.aborted) == (7, 6, 1)
+    assert summary.waits["SPY-VOL-4"] == 25
+    assert (summary.reused_tokens, summary.recomputed_tokens) == (320, 64)
+    assert (summary.tkv_jumps, summary.peak_batch, summary.peak_volume) == (6, 3, 948)

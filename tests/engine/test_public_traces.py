@@ -1,0 +1,195 @@
+"""Azure and Mooncake traces: what their rows mean, and which of them can be served."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.workloads import Format, fit
+from spec.config import Config
+from spec.errors import WorkloadError
+from spec.requests import BlockKeys
+from tests.engine.workload_files import HEADER, azure, entry, mooncake, read_lines, refusal
+
+# --- public traces ------------------------------------------------------------------------------
+
+
+def test_an_azure_row_arrives_as_long_after_the_first_as_it_did(file: Path) -> None:
+    workload = read_lines(
+        file,
+        *azure(
+            "2023-11-16 23:59:59.9999999,374,44\r",
+            "2023-11-17 00:00:00.0000000,396,109\r",
+            "2023-11-18 00:00:01.5,5,1\r",
+        ),
+    )
+
+    assert workload.format is Format.AZURE
+    assert [request.arrival_time for request in workload.requests] == [0, 1e-7, 86_401.5000001]
+    second = workload.requests[1]
+    assert (second.id, second.prompt_len, second.max_tokens, second.end) == ("1", 396, 109, 109)
+    assert workload.lines == (2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            "2023-11-16 18:15:46,374",
+            f"row: found '2023-11-16 18:15:46,374'; allowed: 3 columns: {HEADER}",
+        ),
+        (
+            "2023-13-16 18:15:46,374,44",
+            "TIMESTAMP: found '2023-13-16 18:15:46'; "
+            "allowed: YYYY-MM-DD HH:MM:SS with up to 7 decimals",
+        ),
+        (
+            "yesterday,374,44",
+            "TIMESTAMP: found 'yesterday'; allowed: YYYY-MM-DD HH:MM:SS with up to 7 decimals",
+        ),
+        (
+            "2023-11-16 18:15:45.9,374,44",
+            "TIMESTAMP: found '2023-11-16 18:15:45.9'; allowed: not before that of the first row",
+        ),
+        (
+            "2023-11-16 18:15:46,-1,44",
+            "ContextTokens: found '-1'; allowed: a whole number of tokens from 0 to 1048576",
+        ),
+        (
+            "2023-11-16 18:15:46,374,\u0661",
+            "GeneratedTokens: found '\u0661'; allowed: a whole number of tokens from 0 to 1048576",
+        ),
+        (
+            f"2023-11-16 18:15:46,{'9' * 5_000},44",
+            f"ContextTokens: found '{'9' * 59}…'; "
+            "allowed: a whole number of tokens from 0 to 1048576",
+        ),
+    ],
+    ids=["columns", "date", "text", "earlier", "negative", "foreign digit", "digits"],
+)
+def test_a_bad_azure_row_is_refused(file: Path, row: str, message: str) -> None:
+    assert refusal(file, *azure("2023-11-16 18:15:46.0000000,1,1", row)) == (
+        f"w.jsonl, line 3: {message}"
+    )
+
+
+def test_rows_without_tokens_are_counted_and_left_out(file: Path) -> None:
+    workload = read_lines(
+        file,
+        *azure(
+            "2023-11-16 18:15:46,0,44", "2023-11-16 18:15:47,374,0", "2023-11-16 18:15:48,374,44"
+        ),
+    )
+
+    assert workload.skipped == 2
+    assert [(one.id, one.arrival_time) for one in workload.requests] == [("2", 2.0)]
+
+
+def test_a_mooncake_row_has_its_lengths_and_arrives_in_milliseconds(file: Path) -> None:
+    workload = read_lines(file, mooncake(700, 3, 4), mooncake(5, 6, timestamp=27_482, extra=None))
+
+    assert workload.format is Format.MOONCAKE
+    assert [one.arrival_time for one in workload.requests] == [0, 27.482]
+    assert [one.prompt_len for one in workload.requests] == [700, 5]
+    assert [one.end for one in workload.requests] == [9, 9]
+
+
+def shared_blocks(file: Path, first: str, second: str, block_size: int) -> int:
+    """Leading full blocks that the prompts of two rows have in common."""
+    requests = {one.id: one for one in read_lines(file, first, second).requests}
+    keys = BlockKeys(requests, block_size)
+    one, other = (keys.of(one.id, one.prompt_len // block_size) for one in requests.values())
+    return sum(left == right for left, right in zip(one, other, strict=False))
+
+
+@pytest.mark.parametrize(("block_size", "blocks"), [(512, 2), (64, 16), (48, 21)])
+def test_equal_mooncake_ids_are_equal_blocks_of_any_size(
+    file: Path, block_size: int, blocks: int
+) -> None:
+    first, second = mooncake(1_600, 7, 8, 9, 10), mooncake(1_600, 7, 8, 11, 12)
+
+    assert shared_blocks(file, first, second, block_size) == blocks
+
+
+def test_a_last_mooncake_block_that_is_not_full_is_shared_with_nobody(file: Path) -> None:
+    assert shared_blocks(file, mooncake(1_023, 7, 8), mooncake(1_023, 7, 8), 64) == 8
+    assert shared_blocks(file, mooncake(1_024, 7, 8), mooncake(1_024, 7, 8), 64) == 16
+    assert shared_blocks(file, mooncake(1_024, 7, 8), mooncake(1_023, 7, 8), 64) == 8
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            mooncake(1_024, 7),
+            "hash_ids: found [7]; allowed: a list of 2 ids, one for each 512 tokens begun",
+        ),
+        (
+            mooncake(5, -7),
+            "hash_ids[0]: found -7; allowed: a whole number from 0 to 18446744073709551615",
+        ),
+        (
+            mooncake(5, 7, timestamp=-1),
+            "timestamp: found -1; allowed: a number of milliseconds from 0 to 1000000000000",
+        ),
+        (
+            mooncake(5, 7, output_length="9"),
+            "output_length: found '9'; allowed: a whole number of tokens from 0 to 1048576",
+        ),
+        (
+            '{"input_length": 5}',
+            "timestamp: found nothing; allowed: a number of milliseconds from 0 to 1000000000000",
+        ),
+    ],
+    ids=["too few ids", "negative id", "negative time", "text", "missing"],
+)
+def test_a_bad_mooncake_row_is_refused(file: Path, line: str, message: str) -> None:
+    assert refusal(file, mooncake(5, 7), line) == f"w.jsonl, line 2: {message}"
+
+
+def test_mooncake_rows_without_tokens_are_counted_and_left_out(file: Path) -> None:
+    workload = read_lines(file, mooncake(0), mooncake(5, 7, output_length=0), mooncake(5, 8))
+
+    assert workload.skipped == 2
+    assert [one.id for one in workload.requests] == ["2"]
+
+
+# --- what can be served -------------------------------------------------------------------------
+
+SMALL = Config(block_size=4, chunk_size=8, max_model_len=64, max_batch_tkv_limit=100)
+
+
+def test_requests_of_a_public_trace_that_are_too_long_are_left_out(file: Path) -> None:
+    workload = read_lines(file, mooncake(55, 7), mooncake(56, 8), mooncake(5, 9))
+
+    servable, refused = fit(workload, SMALL)
+
+    assert [one.id for one in servable] == ["0", "2"]
+    assert [str(error) for error in refused] == [
+        "w.jsonl, line 2: prompt_len + max_tokens: found 65; allowed: at most max_model_len (64)"
+    ]
+
+
+def test_a_request_of_an_own_file_that_is_too_long_is_an_error(file: Path) -> None:
+    workload = read_lines(file, entry(id="a", prompt_len=5), "", entry(id="b", prompt_len=55))
+
+    with pytest.raises(WorkloadError) as caught:
+        fit(workload, SMALL)
+    assert str(caught.value) == (
+        "w.jsonl, line 3: prompt_len + max_tokens: found 65; allowed: at most max_model_len (64)"
+    )
+
+
+def test_what_can_be_served_is_served(file: Path) -> None:
+    workload = read_lines(file, entry(prompt_len=54))
+
+    assert fit(workload, SMALL) == (list(workload.requests), [])
+
+
+def test_twenty_thousand_long_prompts_take_little_memory(file: Path) -> None:
+    lines = (f"2023-11-16 18:15:46,{30_000 + row % 7},100" for row in range(20_000))
+
+    workload = read_lines(file, *azure(*lines))
+
+    parts = {id(part): part for one in workload.requests for part in one.prompt.parts}
+    assert sum(map(sys.getsizeof, parts.values())) < 2_000_000  # the tokens would take 4.8 GB

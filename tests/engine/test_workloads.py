@@ -1,0 +1,451 @@
+"""Workload files: what they may say, and what they are refused for."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from engine.workloads import Format, Workload, checked, own, read_workload
+from engine.workloads import mooncake as mooncake_format
+from spec.errors import InputError, WorkloadError
+from tests.engine.workload_files import HEADER, entry, mooncake, only_request, read_lines, refusal
+
+# --- our own format -----------------------------------------------------------------------------
+
+
+def test_a_request_has_what_its_line_says(file: Path) -> None:
+    request = only_request(
+        file, entry(id="a", arrival=3, prompt="-", abort_at=9, output_len=4, priority=-1)
+    )
+
+    assert (request.id, request.prompt_len, request.max_tokens) == ("a", 60, 10)
+    assert (request.arrival, request.arrival_time, request.abort_at) == (3, None, 9)
+    assert (request.output_len, request.end, request.priority) == (4, 4, -1)
+
+
+def test_what_a_line_leaves_out_has_a_default(file: Path) -> None:
+    request = only_request(file, entry())
+
+    assert (request.arrival, request.arrival_time, request.abort_at) == (0, None, None)
+    assert (request.output, request.end, request.priority) == (None, 10, 0)
+
+
+def test_arrival_in_seconds_is_a_moment_on_the_clock(file: Path) -> None:
+    assert only_request(file, entry(arrival_s=0.731)).arrival_time == 0.731
+    assert only_request(file, entry(arrival_s=2)).arrival_time == 2.0
+
+
+def test_token_ids_of_prompt_and_output_are_taken_literally(file: Path) -> None:
+    request = only_request(file, entry(prompt_len="-", prompt=[17, 17, 4], output=[5, 5]))
+
+    assert list(request.prompt.tokens()) == [17, 17, 4]
+    assert [request.output_token(index) for index in range(request.end)] == [5, 5]
+
+
+def test_an_output_may_use_all_of_max_tokens(file: Path) -> None:
+    assert only_request(file, entry(output_len=10)).end == 10
+    assert only_request(file, entry(output=[7] * 10, output_len=10)).end == 10
+
+
+def test_a_client_may_leave_before_the_step_that_it_came_for(file: Path) -> None:
+    assert only_request(file, entry(arrival=5, abort_at=5)).abort_at == 5
+
+
+def test_equal_names_are_equal_tokens(file: Path) -> None:
+    first, second = read_lines(
+        file,
+        entry(id="a", prompt_len="-", prompt_parts=[["system", 40], ["a", 20]]),
+        entry(id="b", prompt_len="-", prompt_parts=[["system", 40], ["b", 20]]),
+    ).requests
+
+    assert first.prompt.tokens()[:40] == second.prompt.tokens()[:40]
+    assert first.prompt.tokens()[40:] != second.prompt.tokens()[40:]
+
+
+def test_prompt_len_is_shared_with_nobody(file: Path) -> None:
+    first, second = read_lines(file, entry(id="a"), entry(id="b")).requests
+
+    assert first.prompt.tokens() != second.prompt.tokens()
+    assert refusal(
+        file, entry(id="a"), entry(id="b", prompt_len="-", prompt_parts=[["own:a", 60]])
+    ) == (
+        "w.jsonl, line 2: prompt_parts[0]: found 'own:a'; "
+        "allowed: a name that does not begin with 'own:': prompt_len uses those"
+    )
+
+
+def test_a_request_may_name_its_own_stream(file: Path) -> None:
+    by_length = only_request(file, entry(id="a"))
+    by_name = only_request(file, entry(id="a", prompt_len="-", prompt_parts=[["own:a", 60]]))
+
+    assert by_name == by_length
+
+
+def test_blank_lines_line_endings_and_a_byte_order_mark_mean_nothing(file: Path) -> None:
+    file.write_bytes(f"\ufeff\r\n  \n{entry(id='a')}\r\n\n{entry(id='b')}".encode())
+
+    workload = read_workload(file)
+
+    assert [request.id for request in workload.requests] == ["a", "b"]
+    assert workload.lines == (3, 5)
+
+
+def test_a_first_line_may_name_format_and_version(file: Path) -> None:
+    header = '{"format": "lockstep-workload", "version": 1}'
+
+    assert read_lines(file, header, entry()).lines == (2,)
+    assert refusal(file, header.replace("1", "2"), entry()) == (
+        "w.jsonl, line 1: version: found 2; allowed: a whole number from 1 to 1"
+    )
+    assert refusal(file, '{"format": "lockstep-trace", "version": 1}') == (
+        "w.jsonl, line 1: format: found 'lockstep-trace'; allowed: lockstep-workload"
+    )
+
+
+def test_a_limit_reads_the_first_requests_and_nothing_behind_them(file: Path) -> None:
+    workload = read_lines(file, entry(id="a"), entry(id="b"), "broken", limit=2)
+
+    assert [request.id for request in workload.requests] == ["a", "b"]
+    assert refusal(file, entry(), limit=0) == (
+        "limit: found 0; allowed: a whole number of requests from 1 to 1000000"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"id": "-"}, "id: found nothing; allowed: printable text of 1 to 200 characters"),
+        ({"id": 0}, "id: found 0; allowed: printable text of 1 to 200 characters"),
+        ({"id": ""}, "id: found ''; allowed: printable text of 1 to 200 characters"),
+        ({"id": "\x1b[2J"}, "id: found '\\x1b[2J'; allowed: printable text of 1 to 200 characters"),
+        ({"id": "\ud800"}, "id: found '\\ud800'; allowed: printable text of 1 to 200 characters"),
+        (
+            {"prompt_length": 3},
+            "key: found 'prompt_length'; allowed: id, arrival, arrival_s, prompt_len, prompt, "
+            "prompt_parts, max_tokens, output_len, output, abort_at, priority; "
+            "nearest: prompt_len",
+        ),
+        (
+            {"prompt": [1]},
+            "prompt: found ['prompt_len', 'prompt']; "
+            "allowed: exactly one of prompt_len, prompt, prompt_parts",
+        ),
+        (
+            {"prompt_len": "-"},
+            "prompt: found nothing; allowed: exactly one of prompt_len, prompt, prompt_parts",
+        ),
+        (
+            {"prompt_len": 0},
+            "prompt_len: found 0; allowed: a whole number of tokens from 1 to 1048576",
+        ),
+        (
+            {"prompt_len": True},
+            "prompt_len: found True; allowed: a whole number of tokens from 1 to 1048576",
+        ),
+        (
+            {"prompt_len": 60.0},
+            "prompt_len: found 60.0; allowed: a whole number of tokens from 1 to 1048576",
+        ),
+        (
+            {"prompt_len": 10**12},
+            "prompt_len: found 1000000000000; allowed: a whole number of tokens from 1 to 1048576",
+        ),
+        (
+            {"max_tokens": 0},
+            "max_tokens: found 0; allowed: a whole number of tokens from 1 to 1048576",
+        ),
+        (
+            {"max_tokens": "-"},
+            "max_tokens: found nothing; allowed: a whole number of tokens from 1 to 1048576",
+        ),
+        (
+            {"arrival": -1},
+            "arrival: found -1; allowed: a whole number of steps from 0 to 1000000000",
+        ),
+        (
+            {"arrival": None},
+            "arrival: found None; allowed: a whole number of steps from 0 to 1000000000",
+        ),
+        (
+            {"arrival": 1, "arrival_s": 1},
+            "arrival: found ['arrival', 'arrival_s']; allowed: one of the two",
+        ),
+        (
+            {"arrival_s": -0.5},
+            "arrival_s: found -0.5; allowed: a number of seconds from 0 to 1000000000",
+        ),
+        (
+            {"arrival_s": float("nan")},
+            "arrival_s: found nan; allowed: a number of seconds from 0 to 1000000000",
+        ),
+        (
+            {"arrival_s": float("inf")},
+            "arrival_s: found inf; allowed: a number of seconds from 0 to 1000000000",
+        ),
+        (
+            {"arrival_s": False},
+            "arrival_s: found False; allowed: a number of seconds from 0 to 1000000000",
+        ),
+        (
+            {"output_len": 11},
+            "output_len: found 11; allowed: at most max_tokens (10) tokens",
+        ),
+        (
+            {"output_len": 0},
+            "output_len: found 0; allowed: a whole number of tokens from 1 to 1048576",
+        ),
+        ({"output": [7] * 11}, "output: found 11; allowed: at most max_tokens (10) tokens"),
+        ({"output": []}, "output: found []; allowed: a list of 1 to 1048576 token ids"),
+        (
+            {"output": [7, -1]},
+            "output[1]: found -1; allowed: a whole number from 0 to 2147483647",
+        ),
+        (
+            {"output": [7, 7], "output_len": 3},
+            "output_len: found 3; allowed: the number of tokens in output (2)",
+        ),
+        (
+            {"output": [7, 7], "output_len": 1},
+            "output_len: found 1; allowed: the number of tokens in output (2)",
+        ),
+        (
+            {"abort_at": -1},
+            "abort_at: found -1; allowed: a whole number of steps from 0 to 1000000000",
+        ),
+        (
+            {"arrival": 5, "abort_at": 4},
+            "abort_at: found 4; allowed: arrival (5) or later",
+        ),
+        (
+            {"priority": "high"},
+            "priority: found 'high'; allowed: a whole number from -1000000000 to 1000000000",
+        ),
+        (
+            {"prompt_len": "-", "prompt": "hello " * 20},
+            "prompt: found 'hello hello hello hello hello hello hello hello hello hello…'; "
+            "allowed: a list of 1 to 1048576 token ids",
+        ),
+        (
+            {"prompt_len": "-", "prompt_parts": [["system", 5], ["user"]]},
+            "prompt_parts[1]: found ['user']; allowed: [name, tokens]",
+        ),
+        (
+            {"prompt_len": "-", "prompt_parts": []},
+            "prompt_parts: found []; allowed: a list of [name, tokens]",
+        ),
+        (
+            {"prompt_len": "-", "prompt_parts": [["system", 2**20], ["user", 1]]},
+            "prompt_parts: found 1048577; allowed: at most 1048576 tokens in all",
+        ),
+        (
+            {"prompt_len": "-", "prompt_parts": [["system", 0]]},
+            "prompt_parts[0]: found 0; allowed: a whole number of tokens from 1 to 1048576",
+        ),
+    ],
+    ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",
+)
+def test_a_bad_value_is_refused_by_field(
+    file: Path, changes: Mapping[str, object], message: str
+) -> None:
+    assert refusal(file, entry(id="fine"), entry(**changes)) == f"w.jsonl, line 2: {message}"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            '{"id": "1" "prompt_len": 6}',
+            'line: found \'{"id": "1" "prompt_len": 6}\'; '
+            "allowed: one JSON object; this is broken at column 12",
+        ),
+        ("[1, 2]", "line: found '[1, 2]'; allowed: one JSON object"),
+        ('{"id": "1", "id": "2"}', "key: found 'id'; allowed: each key once"),
+        (
+            '{"id": ' + "[" * 100_000,
+            f"line: found '{{\"id\": {'[' * 52}…'; allowed: one JSON object of sane size",
+        ),
+        (
+            '{"arrival": ' + "9" * 5_000 + "}",
+            f"line: found '{{\"arrival\": {'9' * 47}…'; allowed: one JSON object of sane size",
+        ),
+        ("\0", "line: found '\\x00'; allowed: one JSON object; this is broken at column 1"),
+    ],
+    ids=["broken", "no object", "repeated key", "nesting", "digits", "zero byte"],
+)
+def test_a_line_that_is_no_request_is_refused(file: Path, line: str, message: str) -> None:
+    assert refusal(file, entry(id="fine"), line) == f"w.jsonl, line 2: {message}"
+
+
+def test_a_second_request_with_an_id_is_refused_with_the_line_of_the_first(file: Path) -> None:
+    assert refusal(file, entry(id="a"), "", entry(id="b"), entry(id="a")) == (
+        "w.jsonl, line 4: id: found 'a'; allowed: an id of its own; line 1 has this one"
+    )
+
+
+def test_a_line_longer_than_any_request_is_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.workloads.lines.MOST_LINE_BYTES", 100)
+
+    assert refusal(file, entry(), " " * 101) == (
+        "w.jsonl, line 2: line: found 'over 100 bytes'; allowed: a shorter line"
+    )
+
+
+def test_more_requests_than_the_memory_may_hold_are_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.workloads.workload.MOST_REQUESTS", 2)
+
+    assert refusal(file, *(entry(id=name) for name in "abc")) == (
+        "w.jsonl, line 3: requests: found 'one more'; allowed: 2; a limit reads the first ones"
+    )
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def test_a_file_that_cannot_be_read_is_refused(file: Path) -> None:
+    missing = "w.jsonl: file: found 'No such file or directory'; allowed: a file that can be read"
+    directory = ".: file: found 'Is a directory'; allowed: a file that can be read"
+
+    with pytest.raises(WorkloadError) as caught:
+        read_workload(file)
+    assert str(caught.value) == missing
+    with pytest.raises(WorkloadError) as caught:
+        read_workload(Path())
+    assert str(caught.value) == directory
+    with pytest.raises(WorkloadError, match="the path of a file"):
+        read_workload("a\0b")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [(), ("", "  "), ('{"format": "lockstep-workload", "version": 1}',), (HEADER,)],
+    ids=["empty", "blank", "own header", "azure header"],
+)
+def test_a_file_without_requests_is_refused(file: Path, lines: tuple[str, ...]) -> None:
+    assert refusal(file, *lines) == (
+        "w.jsonl: file: found 'no request'; allowed: one request or more"
+    )
+
+
+def test_a_binary_file_is_refused(file: Path) -> None:
+    file.write_bytes(entry().encode() + b"\n\x1f\x8b\x08\x00")
+
+    with pytest.raises(WorkloadError) as caught:
+        read_workload(file)
+    assert str(caught.value) == (
+        "w.jsonl, line 2: line: found 'byte 0x8b at column 2'; allowed: UTF-8 text"
+    )
+
+
+def test_an_unknown_format_is_refused(file: Path) -> None:
+    assert refusal(file, "block_size = 64") == (
+        "w.jsonl, line 1: format: found 'block_size = 64'; allowed: JSON lines (lockstep, "
+        "mooncake) or the CSV header TIMESTAMP,ContextTokens,GeneratedTokens (azure)"
+    )
+    assert refusal(file, entry(), format="csv") == (
+        "format: found 'csv'; allowed: lockstep, azure, mooncake"
+    )
+
+
+def test_a_named_format_goes_before_what_the_file_looks_like(file: Path) -> None:
+    assert refusal(file, HEADER, format="lockstep") == (
+        f"w.jsonl, line 1: line: found {HEADER!r}; "
+        "allowed: one JSON object; this is broken at column 1"
+    )
+    assert refusal(file, entry(), format="azure") == (
+        f"w.jsonl, line 1: header: found {entry()!r}; allowed: {HEADER}"
+    )
+    assert refusal(file, entry(), format="mooncake") == (
+        "w.jsonl, line 1: timestamp: found nothing; "
+        "allowed: a number of milliseconds from 0 to 1000000000000"
+    )
+
+
+# --- whatever a file holds ------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+VALUES = st.integers(-1, 12) | st.lists(st.integers(0, 3), max_size=3) | JSON
+REQUESTS: list[dict[str, object]] = [
+    {"id": "1", "prompt_len": 5, "max_tokens": 3},
+    {"id": "2", "prompt": [3, 3], "max_tokens": 3, "arrival": 2, "output": [2]},
+    {"id": "3", "prompt_parts": [["a", 1], ["b", 2]], "max_tokens": 3, "arrival_s": 0.5},
+]
+MOONCAKE_ROW = {"timestamp": 3, "input_length": 5, "output_length": 3, "hash_ids": [7]}
+
+
+def changed(
+    plain: dict[str, object], keys: tuple[str, ...]
+) -> st.SearchStrategy[dict[str, object]]:
+    """`plain` with other values under some of the keys."""
+    changes = st.dictionaries(st.sampled_from(keys) | st.text(max_size=3), VALUES, max_size=2)
+    return changes.map(lambda some: plain | some)
+
+
+ENTRIES = st.one_of(
+    *(changed(plain, own.KEYS) for plain in REQUESTS), changed(MOONCAKE_ROW, mooncake_format.KEYS)
+)
+AZURE_CELLS = st.sampled_from(
+    ["2023-11-16 18:15:46.6805900", "2023-02-30 00:00:00", "0", "12", "-1", "", "x"]
+)
+LINES = (
+    ENTRIES.map(lambda one: json.dumps(one).encode())
+    | st.tuples(AZURE_CELLS, AZURE_CELLS, AZURE_CELLS).map(lambda cells: ",".join(cells).encode())
+    | st.binary(max_size=40)
+    | st.text(max_size=40).map(lambda text: text.encode("utf-8", "surrogatepass"))
+)
+
+
+def outcome(path: Path, name: str | None) -> Workload | InputError:
+    try:
+        return read_workload(path, format=name)
+    except WorkloadError as error:
+        return error
+
+
+def check_read_or_refused(path: Path, content: bytes, name: str | None = None) -> None:
+    path.write_bytes(content)
+
+    read = outcome(path, name)
+
+    if isinstance(read, Workload):
+        assert read.requests
+    else:
+        assert read.place is not None
+        str(read).encode()  # a message that can be printed
+
+
+@given(
+    lines=st.lists(LINES, max_size=4),
+    first=st.sampled_from([b"", HEADER.encode(), entry().encode(), mooncake(5, 7).encode()]),
+    name=st.sampled_from([None, *Format]),
+)
+def test_whatever_a_file_holds_it_is_read_or_refused_with_its_place(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], first: bytes, name: str | None
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any"
+    check_read_or_refused(path, b"\n".join([first, *lines]), name)
+
+
+@given(line=ENTRIES.map(json.dumps))
+@example(line='{"id": "1", "prompt_len": 5, "max_tokens": 3, "arrival_s": 1e999}')
+@example(line='{"id": "1", "prompt_len": 5, "max_tokens": 3, "arrival_s": 1%s}' % ("0" * 400))
+def test_whatever_a_request_says_it_is_read_or_refused_with_its_place(
+    tmp_path_factory: pytest.TempPathFactory, line: str
+) -> None:
+    check_read_or_refused(tmp_path_factory.getbasetemp() / "any", line.encode())
+
+
+def test_the_limits_let_the_longest_allowed_line_through() -> None:
+    longest = 2 * checked.MOST_TOKENS * len(f"{checked.MOST_TOKEN_ID}, ")
+
+    assert longest < checked.MOST_LINE_BYTES

@@ -1,0 +1,44 @@
+"""Workload files as the tests write them, and what reading them says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.workloads import Workload, read_workload
+from spec.errors import WorkloadError
+from spec.requests import Request
+
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
+
+
+def read_lines(file: Path, *lines: str, **options: Any) -> Workload:
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return read_workload(file, **options)
+
+
+def entry(**changes: object) -> str:
+    """A line of our own format: the simplest request, with `changes`."""
+    plain = {"id": "0", "prompt_len": 60, "max_tokens": 10}
+    return json.dumps({key: value for key, value in (plain | changes).items() if value != "-"})
+
+
+def refusal(file: Path, *lines: str, **options: Any) -> str:
+    with pytest.raises(WorkloadError) as caught:
+        read_lines(file, *lines, **options)
+    return str(caught.value)
+
+
+def only_request(file: Path, line: str) -> Request:
+    (request,) = read_lines(file, line).requests
+    return request
+
+
+def azure(*rows: str) -> tuple[str, ...]:
+    return (HEADER, *rows)
+
+
+def mooncake(prompt_len: int, *hash_ids: object, **changes: object) -> str:
+    plain = {"timestamp": 0, "input_length": prompt_len, "output_length": 9}
+    return json.dumps(plain | {"hash_ids": hash_ids} | changes)
