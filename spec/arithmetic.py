@@ -13,16 +13,19 @@ Number = Any
 Truth = Any
 
 
-def is_term(value: object) -> bool:
-    """True for a solver term, False for a Python number or truth value."""
-    return not isinstance(value, (int, float))
+_PLAIN = frozenset({int, float, bool})
+
+
+def _are_plain(values: Iterable[object]) -> bool:
+    """True if all are Python numbers or truth values, none a solver term."""
+    return _PLAIN.issuperset(map(type, values))
 
 
 def floor_div(dividend: Number, divisor: Number) -> Number:
     """`dividend // divisor`, rounded towards minus infinity, for a positive divisor."""
-    if is_term(dividend) or is_term(divisor):
-        return dividend / divisor  # integer terms: Euclidean, the same for positive divisors
-    return dividend // divisor
+    if type(dividend) is int and type(divisor) is int:
+        return dividend // divisor
+    return dividend / divisor  # integer terms: Euclidean, the same for positive divisors
 
 
 def cdiv(dividend: Number, divisor: Number) -> Number:
@@ -37,24 +40,30 @@ def round_up(value: Number, multiple: Number) -> Number:
 
 def select(condition: Truth, then: Number, otherwise: Number) -> Number:
     """`then` where the condition holds, else `otherwise`."""
-    if is_term(condition):
-        import z3
+    if condition is True:
+        return then
+    if condition is False:
+        return otherwise
+    import z3
 
-        return z3.If(condition, then, otherwise)
-    return then if condition else otherwise
+    return z3.If(condition, then, otherwise)
 
 
-def maximum(first: Number, *others: Number) -> Number:
-    """The largest of the arguments."""
-    largest = first
+def maximum(*values: Number) -> Number:
+    """The largest of the arguments, at least one."""
+    if _are_plain(values):
+        return max(values)
+    largest, *others = values
     for other in others:
         largest = select(other > largest, other, largest)
     return largest
 
 
-def minimum(first: Number, *others: Number) -> Number:
-    """The smallest of the arguments."""
-    smallest = first
+def minimum(*values: Number) -> Number:
+    """The smallest of the arguments, at least one."""
+    if _are_plain(values):
+        return min(values)
+    smallest, *others = values
     for other in others:
         smallest = select(other < smallest, other, smallest)
     return smallest
@@ -63,17 +72,8 @@ def minimum(first: Number, *others: Number) -> Number:
 def every(conditions: Iterable[Truth]) -> Truth:
     """True if all conditions hold; a solver term if one of them is."""
     listed = list(conditions)
-    if any(is_term(condition) for condition in listed):
-        import z3
+    if _are_plain(listed):
+        return all(listed)
+    import z3
 
-        return z3.And(listed)
-    return all(listed)
-
-
-def either(first: Truth, second: Truth) -> Truth:
-    """True if one of the two conditions holds; a solver term if one of them is."""
-    if is_term(first) or is_term(second):
-        import z3
-
-        return z3.Or(first, second)
-    return first or second
+    return z3.And(listed)

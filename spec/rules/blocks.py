@@ -20,6 +20,7 @@ _POOL = Source("vllm-v1", "KV cache manager")
     "Every block is either free, once, or held.",
     _POOL,
     witness=lambda _ctx, step: bool(step.after.pool.references),
+    part=lambda state: state.pool,
 )
 def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
     """Free and held blocks together are the pool."""
@@ -56,6 +57,7 @@ def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     "Block 0 is never handed out.",
     spyre("Padding, Rectangular Decode"),
     witness=lambda _ctx, step: any(row.left_padding for row in step.batch),
+    part=lambda state: state.pool,
 )
 def block_zero_is_padding(_ctx: Context, state: State) -> Iterator[str]:
     """It is neither free nor in anybody's table."""
@@ -120,14 +122,15 @@ def _give_back(tables: dict[str, list[int]], holders: "Counter[int]", owner: str
         for block in event.after
     ),
     applies=lambda config: config.prefix_caching,
+    part=lambda state: state.pool,
 )
 def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
     """Both maps describe the same set of pairs."""
     pool = state.pool
-    by_block = set(pool.keys.items())
-    by_key = {(block, key) for key, blocks in pool.cached.items() for block in blocks}
-    if by_block != by_key:
-        yield f"{len(by_block)} keys by block, {len(by_key)} blocks by key"
+    by_key = {block: key for key, blocks in pool.cached.items() for block in blocks}
+    listed = sum(map(len, pool.cached.values()))
+    if by_key != pool.keys or listed != len(by_key):
+        yield f"{len(pool.keys)} keys by block, {listed} blocks by key"
 
 
 @always(

@@ -1,6 +1,5 @@
 """What several rules look at in a step, said once."""
 
-from spec.config import Admission, Config
 from spec.records import DECODE, Chunk, Step
 from spec.rules.registry import Source
 from spec.state import Sequence
@@ -18,7 +17,10 @@ def release(section: str) -> Source:
 
 def entering(step: Step, request_id: str) -> Sequence:
     """The request as the step found it."""
-    return next(one for one in step.before.present if one.id == request_id)
+    before = step.before
+    return next(
+        one for queue in (before.admitted, before.waiting) for one in queue if one.id == request_id
+    )
 
 
 def last_chunk(step: Step) -> Chunk | None:
@@ -34,12 +36,3 @@ def computed_before(step: Step, chunk: Chunk) -> int:
 def is_decode(step: Step) -> bool:
     """True for a decode step."""
     return step.kind == DECODE
-
-
-def variant(admission: Admission) -> "object":
-    """A condition on the configuration: this admission rule decides, not pausing."""
-
-    def applies(config: Config) -> bool:
-        return config.admission is admission and not config.pausing
-
-    return applies

@@ -43,12 +43,17 @@ Witness = Callable[[Context, Step], bool]
 Applies = Callable[[Config], bool]
 
 
+def _whole(state: State) -> object:
+    return state
+
+
 @frozen
 class Rule:
     """One rule. `in_state` or `of_step` holds its predicate, by its kind.
 
     `goal` is that of an `eventually` rule: a state that must be reached from every other.
-    `applies` tells under which configurations the rule is meant.
+    `applies` tells under which configurations the rule is meant. `part` is what a state
+    predicate reads of the state: a step that leaves it untouched cannot break the rule.
     """
 
     id: str
@@ -57,6 +62,7 @@ class Rule:
     kind: Kind
     witness: Witness
     applies: Applies
+    part: Callable[[State], object] = _whole
     in_state: StatePredicate | None = None
     of_step: StepPredicate | None = None
     goal: Goal | None = None
@@ -69,6 +75,8 @@ class Rule:
         """What is wrong with the step or with the state that it left, or None."""
         if self.of_step:
             return next(self.of_step(ctx, step), None)
+        if self.part(step.before) is self.part(step.after):
+            return None
         return self.found_in_state(ctx, step.after)
 
 
@@ -86,12 +94,18 @@ def _everywhere(_config: Config) -> bool:
 
 
 def always(
-    id_: str, sentence: str, source: Source, *, witness: Witness, applies: Applies = _everywhere
+    id_: str,
+    sentence: str,
+    source: Source,
+    *,
+    witness: Witness,
+    applies: Applies = _everywhere,
+    part: Callable[[State], object] = _whole,
 ) -> Callable[[StatePredicate], StatePredicate]:
-    """Register the decorated predicate as a rule about every state."""
+    """Register the decorated predicate as a rule about every state, or one part of it."""
 
     def register(predicate: StatePredicate) -> StatePredicate:
-        _add(Rule(id_, sentence, source, Kind.ALWAYS, witness, applies, in_state=predicate))
+        _add(Rule(id_, sentence, source, Kind.ALWAYS, witness, applies, part, predicate))
         return predicate
 
     return register

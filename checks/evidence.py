@@ -1,0 +1,91 @@
+"""Verdicts on record: what exploring the default instances showed, kept with the project.
+
+The file is written by `lockstep explore --record` and pinned by a test, so a change that moves a
+count or a verdict shows in its diff. `lockstep rules` and the chapters quote it.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from checks.exploring import Exploration
+from spec.rules import Rule
+
+EXPLORED = "explored.json"
+
+
+def record_of(explorations: Iterable[Exploration]) -> dict[str, Any]:
+    """What is worth keeping of explorations: exact counts and verdicts, no times."""
+    return {
+        one.instance.name: {
+            "about": one.instance.about,
+            "states": one.states,
+            "transitions": one.transitions,
+            "depth": one.depth,
+            "violations": {
+                found.rule: {"found": found.found, "actions": list(found.actions)}
+                for found in one.findings
+            },
+            "rules": list(one.rules),
+            "witnesses": {rule: edges for rule, edges in one.witnesses.items() if edges},
+        }
+        for one in explorations
+    }
+
+
+def write_record(record: dict[str, Any], path: Path) -> None:
+    """Write the record so that a change to one instance is a change to its lines alone."""
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def recorded() -> dict[str, Any]:
+    """The record kept with the project."""
+    text = files("checks").joinpath("recorded", EXPLORED).read_text(encoding="utf-8")
+    content: dict[str, Any] = json.loads(text)
+    return content
+
+
+@frozen
+class Verdict:
+    """What the record says about one rule.
+
+    `holds_in` and `refuted_in`: instances; `states`: explored states of those where it holds;
+    `witnessed`: edges on which its witness was seen, over all instances.
+    """
+
+    rule: Rule
+    holds_in: tuple[str, ...]
+    refuted_in: tuple[str, ...]
+    states: int
+    witnessed: int
+
+    def __str__(self) -> str:
+        held = f"holds in {len(self.holds_in)} instances, {self.states:,} states"
+        if not self.holds_in and not self.refuted_in:
+            return "not judged"
+        if not self.refuted_in:
+            return held
+        refuted = f"refuted in: {'; '.join(self.refuted_in)}"
+        return f"{refuted} ({held})" if self.holds_in else refuted
+
+
+def verdicts(rules: Sequence[Rule], record: dict[str, Any]) -> list[Verdict]:
+    """The verdict on each rule."""
+    return [_verdict(rule, record) for rule in rules]
+
+
+def _verdict(rule: Rule, record: dict[str, Any]) -> Verdict:
+    judged = {name: one for name, one in record.items() if rule.id in one["rules"]}
+    refuted = tuple(name for name, one in judged.items() if rule.id in one["violations"])
+    holds = tuple(name for name in judged if name not in refuted)
+    return Verdict(
+        rule=rule,
+        holds_in=holds,
+        refuted_in=refuted,
+        states=sum(judged[name]["states"] for name in holds),
+        witnessed=sum(one["witnesses"].get(rule.id, 0) for one in judged.values()),
+    )

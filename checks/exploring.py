@@ -1,0 +1,217 @@
+"""Explore instances, side by side where there are cores, and say what came out."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, frozen
+
+from checks.explore import Bounds, Order, Outcome, Progress, Result, explore, load, save
+from checks.models.spyre import Instance, SpyreModel, properties_of
+from checks.traces import TraceWriter, Violation
+from spec.records import Step
+from spec.rules import REGISTRY
+from spec.state import State
+
+
+@frozen
+class Finding:
+    """A broken rule: what was found, the actions that lead there, and the steps among them.
+
+    `loop` is the step from which a run that never gets where it must repeats itself.
+    """
+
+    rule: str
+    found: str
+    actions: tuple[str, ...]
+    steps: tuple[Step, ...]
+    loop: int | None = None
+
+
+@frozen
+class Exploration:
+    """What exploring one instance showed; the counts are exact if it is complete.
+
+    `rules`: judged ones. `witnesses`: by rule, edges on which its witness was seen.
+    `stopped_by` names the bound that ended it, None if every reachable state was expanded.
+    """
+
+    instance: Instance
+    outcome: Outcome
+    stopped_by: str | None
+    states: int
+    transitions: int
+    depth: int
+    seconds: float
+    bytes_per_state: float
+    findings: tuple[Finding, ...]
+    rules: tuple[str, ...]
+    witnesses: dict[str, int]
+    actions: dict[str, int]
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every reachable state was expanded."""
+        return self.stopped_by is None
+
+    def as_mapping(self) -> dict[str, Any]:
+        """All of it for a JSON report; counterexamples are files of their own."""
+        return {
+            "instance": self.instance.name,
+            "about": self.instance.about,
+            "config": self.instance.config.as_mapping(),
+            "outcome": self.outcome.value,
+            "stopped_by": self.stopped_by,
+            "states": self.states,
+            "transitions": self.transitions,
+            "depth": self.depth,
+            "seconds": round(self.seconds, 3),
+            "states_per_second": round(self.states / self.seconds) if self.seconds else None,
+            "bytes_per_state": round(self.bytes_per_state),
+            "actions": self.actions,
+            "violations": {
+                one.rule: {"found": one.found, "actions": list(one.actions)}
+                for one in self.findings
+            },
+            "rules": list(self.rules),
+            "witnesses": self.witnesses,
+        }
+
+
+def explore_instance(
+    instance: Instance,
+    bounds: Bounds | None = None,
+    *,
+    order: Order = "bfs",
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    checkpoint: Path | None = None,
+) -> Exploration:
+    """Judge every rule that applies in every reachable state; the first breach of each is kept.
+
+    With `checkpoint` the search goes on from that file if it is there, and is saved to it
+    whenever a bound or `stop` ends it.
+
+    Raises:
+        WorkloadError: a request of the instance could never be served.
+        CheckpointError: the file is damaged or of another instance.
+    """
+    model = SpyreModel(instance)
+    properties = properties_of(model)
+    fingerprint = repr((instance, order))
+    resume = None
+    if checkpoint is not None and checkpoint.exists():
+        resume = load(checkpoint, fingerprint)
+    result = explore(
+        model,
+        properties.all,
+        properties.witnesses,
+        order=order,
+        bounds=bounds,
+        seed=seed,
+        keep_going=True,
+        progress=progress,
+        stop=stop,
+        resume=resume,
+    )
+    if checkpoint is not None and result.checkpoint is not None:
+        save(result.checkpoint, checkpoint, fingerprint)
+    return _report(instance, result, tuple(rule.id for rule in properties.rules))
+
+
+def _report(
+    instance: Instance, result: Result[State], rules: tuple[str, ...]
+) -> Exploration:
+    return Exploration(
+        instance=instance,
+        outcome=result.outcome,
+        stopped_by=result.stopped_by,
+        states=result.states,
+        transitions=result.transitions,
+        depth=result.depth,
+        seconds=result.seconds,
+        bytes_per_state=result.bytes_per_state,
+        findings=tuple(_findings(result)),
+        rules=rules,
+        witnesses={rule: seen.edges for rule, seen in result.witnesses.items()},
+        actions=result.actions,
+    )
+
+
+def _findings(result: Result[State]) -> Iterator[Finding]:
+    """The violations with their steps numbered as a trace numbers them."""
+    for violation in result.violations:
+        edges = violation.counterexample.steps
+        records = [edge.record for edge in edges if isinstance(edge.record, Step)]
+        loop_from = violation.counterexample.loop_from
+        before_loop = edges[: loop_from or 0]
+        yield Finding(
+            rule=violation.rule,
+            found=violation.found,
+            actions=tuple(edge.action for edge in edges),
+            steps=numbered(records, instance_times(records)),
+            loop=None if loop_from is None else sum(edge.fair for edge in before_loop),
+        )
+
+
+def instance_times(steps: Sequence[Step]) -> list[float]:
+    """The explorer knows no clock: a counterexample's steps take one unit each."""
+    return [float(index) for index, _ in enumerate(steps)]
+
+
+def numbered(steps: Sequence[Step], times: Sequence[float]) -> tuple[Step, ...]:
+    """The steps with their numbers, times and the requests aborted before each."""
+    out: list[Step] = []
+    for index, (step, time) in enumerate(zip(steps, times, strict=True)):
+        gone = out[-1].after.aborted if out else frozenset[str]()
+        aborted = tuple(sorted(step.before.aborted - gone))
+        out.append(evolve(step, index=index, time=time, aborted=aborted))
+    return tuple(out)
+
+
+def explore_all(
+    instances: Sequence[Instance], bounds: Bounds | None = None, processes: int | None = None
+) -> Iterator[Exploration]:
+    """Explore instances in the order given, on all cores, yielding each when its turn comes."""
+    workers = min(processes or os.cpu_count() or 1, len(instances))
+    if workers <= 1:
+        yield from (explore_instance(instance, bounds) for instance in instances)
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        yield from pool.map(explore_instance, instances, [bounds] * len(instances))
+
+
+def write_counterexample(exploration: Exploration, finding: Finding, path: Path) -> None:
+    """A finding as a full trace with the actions that led there: `lockstep replay` reads it."""
+    instance = exploration.instance
+    with TraceWriter(
+        path, instance.config, instance.requests, full=True, actions=finding.actions
+    ) as trace:
+        for step in finding.steps:
+            trace.write(step)
+        trace.violated(Violation(finding.rule, sentence(finding.rule), finding.found, finding.loop))
+
+
+def sentence(rule: str) -> str:
+    """What a rule says; the explorer has two of its own."""
+    if rule in REGISTRY:
+        return REGISTRY[rule].sentence
+    return {
+        "deadlock": "While a request is pending there is a next step.",
+        "machine-error": "No transition is taken where its guard does not hold.",
+    }[rule]
+
+
+def counterexample_name(exploration: Exploration, finding: Finding) -> str:
+    """A file name of instance and rule."""
+    words = "".join(one if one.isalnum() else " " for one in exploration.instance.name).split()
+    return f"{'-'.join([*words, finding.rule.lower()])}.jsonl"
+
+
+def total(explorations: Iterable[Exploration]) -> tuple[int, int]:
+    """States and transitions of all together."""
+    listed = list(explorations)
+    return sum(one.states for one in listed), sum(one.transitions for one in listed)
