@@ -6,7 +6,6 @@ count or a verdict shows in its diff. `lockstep rules` and the chapters quote it
 
 import json
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from attrs import frozen
 
 from checks.exploring import Exploration
 from spec.rules import Rule
-
-EXPLORED = "explored.json"
 
 
 def record_of(explorations: Iterable[Exploration]) -> dict[str, Any]:
@@ -44,9 +41,13 @@ def write_record(record: dict[str, Any], path: Path) -> None:
 
 def recorded() -> dict[str, Any]:
     """The record kept with the project."""
-    text = files("checks").joinpath("recorded", EXPLORED).read_text(encoding="utf-8")
-    content: dict[str, Any] = json.loads(text)
+    content: dict[str, Any] = json.loads(recorded_path().read_text(encoding="utf-8"))
     return content
+
+
+def recorded_path() -> Path:
+    """Where the record is kept: a file of this package."""
+    return Path(__file__).with_name("recorded") / "explored.json"
 
 
 @frozen

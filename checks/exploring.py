@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from attrs import evolve, frozen
 
 from checks.explore import Bounds, Order, Outcome, Progress, Result, explore, load, save
 from checks.models.spyre import Instance, SpyreModel, properties_of
+from checks.running import step_time
 from checks.traces import TraceWriter, Violation
+from spec.config import Config
 from spec.records import Step
 from spec.rules import REGISTRY
 from spec.state import State
@@ -134,14 +137,14 @@ def _report(
         depth=result.depth,
         seconds=result.seconds,
         bytes_per_state=result.bytes_per_state,
-        findings=tuple(_findings(result)),
+        findings=tuple(_findings(instance.config, result)),
         rules=rules,
         witnesses={rule: seen.edges for rule, seen in result.witnesses.items()},
         actions=result.actions,
     )
 
 
-def _findings(result: Result[State]) -> Iterator[Finding]:
+def _findings(config: Config, result: Result[State]) -> Iterator[Finding]:
     """The violations with their steps numbered as a trace numbers them."""
     for violation in result.violations:
         edges = violation.counterexample.steps
@@ -152,36 +155,34 @@ def _findings(result: Result[State]) -> Iterator[Finding]:
             rule=violation.rule,
             found=violation.found,
             actions=tuple(edge.action for edge in edges),
-            steps=numbered(records, instance_times(records)),
+            steps=numbered(config, records),
             loop=None if loop_from is None else sum(edge.fair for edge in before_loop),
         )
 
 
-def instance_times(steps: Sequence[Step]) -> list[float]:
-    """The explorer knows no clock: a counterexample's steps take one unit each."""
-    return [float(index) for index, _ in enumerate(steps)]
-
-
-def numbered(steps: Sequence[Step], times: Sequence[float]) -> tuple[Step, ...]:
+def numbered(config: Config, steps: Iterable[Step]) -> tuple[Step, ...]:
     """The steps with their numbers, times and the requests aborted before each."""
     out: list[Step] = []
-    for index, (step, time) in enumerate(zip(steps, times, strict=True)):
+    time = 0.0
+    for index, step in enumerate(steps):
         gone = out[-1].after.aborted if out else frozenset[str]()
         aborted = tuple(sorted(step.before.aborted - gone))
         out.append(evolve(step, index=index, time=time, aborted=aborted))
+        time += step_time(config, step.kind)
     return tuple(out)
 
 
 def explore_all(
-    instances: Sequence[Instance], bounds: Bounds | None = None, processes: int | None = None
+    instances: Sequence[Instance], bounds: Bounds | None = None, *, order: Order = "bfs"
 ) -> Iterator[Exploration]:
-    """Explore instances in the order given, on all cores, yielding each when its turn comes."""
-    workers = min(processes or os.cpu_count() or 1, len(instances))
+    """Explore instances on all cores; yield them in the order given."""
+    explored = partial(explore_instance, bounds=bounds, order=order)
+    workers = min(os.cpu_count() or 1, len(instances))
     if workers <= 1:
-        yield from (explore_instance(instance, bounds) for instance in instances)
+        yield from map(explored, instances)
         return
     with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(explore_instance, instances, [bounds] * len(instances))
+        yield from pool.map(explored, instances)
 
 
 def write_counterexample(exploration: Exploration, finding: Finding, path: Path) -> None:

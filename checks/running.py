@@ -1,6 +1,6 @@
 """Serve a workload step by step: arrivals and aborts as written, the clock, every rule judged."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from attrs import define, evolve, field
 
@@ -9,7 +9,6 @@ from spec.config import Config
 from spec.records import PREFILL, Context, Step
 from spec.requests import Request
 from spec.rules import Kind, Rule, applicable, judge
-from spec.state import State
 
 
 def step_time(config: Config, kind: str) -> float:
@@ -25,35 +24,43 @@ def serve(machine: SpyreMachine, requests: Sequence[Request]) -> Iterator[Step]:
     A client that goes away before its request arrives never sends it.
     """
     arrivals = _Arrivals(requests)
-    leaving = sorted(
-        (request for request in requests if request.abort_at is not None),
-        key=lambda request: request.abort_at or 0,
-        reverse=True,
-    )
+    leaving = _by_time_of(requests, lambda one: one.abort_at)
     state, index, time = machine.initial(), 0, 0.0
     while arrivals.pending or not state.is_idle:
         if state.is_idle:
             time = max(time, arrivals.next_time())
         for request in arrivals.due(index, time):
             state = machine.arrive(state, request.id)
-        state, aborted = _abort(machine, state, leaving, index)
+        aborted: list[str] = []
+        while leaving and (leaving[-1].abort_at or 0) <= index:
+            leaver = leaving.pop().id
+            arrivals.cancel(leaver)
+            if any(one.id == leaver for one in state.present):
+                state = machine.abort(state, leaver)
+                aborted.append(leaver)
         step = machine.step(state, index=index, time=time)
-        yield evolve(step, aborted=aborted) if aborted else step
+        yield evolve(step, aborted=tuple(aborted)) if aborted else step
         state, index = step.after, index + 1
         time += step_time(machine.ctx.config, step.kind)
+
+
+def _by_time_of(
+    requests: Iterable[Request], when: Callable[[Request], float | None]
+) -> list[Request]:
+    """The requests for which there is such a moment, the earliest last."""
+    dated = [(moment, one) for one in requests if (moment := when(one)) is not None]
+    return [one for _, one in sorted(dated, key=lambda pair: pair[0])][::-1]
 
 
 class _Arrivals:
     """Requests that have not arrived, the next one last: by step number and by time."""
 
-    def __init__(self, requests: Iterable[Request]) -> None:
-        listed = [request for request in requests if not _gone_before(request)]
-        self._by_time = [one for one in listed if one.arrival_time is not None]
-        self._by_step = [one for one in listed if one.arrival_time is None]
-        self._by_time.sort(key=lambda one: one.arrival_time or 0.0)
-        self._by_step.sort(key=lambda one: one.arrival)
-        self._by_time.reverse()
-        self._by_step.reverse()
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._by_time = _by_time_of(requests, lambda one: one.arrival_time)
+        self._by_step = _by_time_of(
+            (one for one in requests if one.arrival_time is None), lambda one: one.arrival
+        )
+        self._cancelled: set[str] = set()
 
     @property
     def pending(self) -> bool:
@@ -66,34 +73,20 @@ class _Arrivals:
             return 0.0
         return self._by_time[-1].arrival_time or 0.0
 
+    def cancel(self, request_id: str) -> None:
+        """The client has gone: if the request has not arrived yet, it never will."""
+        self._cancelled.add(request_id)
+
     def due(self, index: int, time: float) -> Iterator[Request]:
         """Who arrives before step `index`, which begins at `time`; each only once."""
         while self._by_step and self._by_step[-1].arrival <= index:
-            yield self._by_step.pop()
+            yield from self._unless_cancelled(self._by_step.pop())
         while self._by_time and (self._by_time[-1].arrival_time or 0.0) <= time:
-            yield self._by_time.pop()
+            yield from self._unless_cancelled(self._by_time.pop())
 
-
-def _gone_before(request: Request) -> bool:
-    """True if the client goes away before the step at which the request would arrive."""
-    return (
-        request.abort_at is not None
-        and request.arrival_time is None
-        and request.abort_at < request.arrival
-    )
-
-
-def _abort(
-    machine: SpyreMachine, state: State, leaving: list[Request], index: int
-) -> tuple[State, tuple[str, ...]]:
-    """The state without those whose clients go away before this step, if they are there."""
-    aborted = []
-    while leaving and (leaving[-1].abort_at or 0) <= index:
-        request_id = leaving.pop().id
-        if any(one.id == request_id for one in state.present):
-            state = machine.abort(state, request_id)
-            aborted.append(request_id)
-    return state, tuple(aborted)
+    def _unless_cancelled(self, request: Request) -> Iterator[Request]:
+        if request.id not in self._cancelled:
+            yield request
 
 
 @define

@@ -1,0 +1,1 @@
+"""The subcommands of `lockstep`, a module each."""

@@ -1,0 +1,89 @@
+"""Options and output that several subcommands share."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from checks.configuration import read_config
+from checks.traces import new_file
+from spec.config import Config
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# Piped output has a fixed width, so that it does not change with the terminal it was made in.
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+err = Console(stderr=True, highlight=False)
+
+PATH = click.Path(path_type=Path)
+
+
+def config_options(command: Command) -> Command:
+    """`--config`, `--set` and `--from-env`."""
+    command = click.option(
+        "--from-env", is_flag=True, help="Read the plugin's environment variables too."
+    )(command)
+    command = click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one key."
+    )(command)
+    return click.option("--config", "config_path", type=PATH, help="Configuration, TOML.")(command)
+
+
+def config_of(config_path: Path | None, settings: tuple[str, ...], from_env: bool) -> Config:
+    """The configuration of the options.
+
+    Raises:
+        ConfigError: see `read_config`.
+    """
+    return read_config(config_path, settings, os.environ if from_env else None)
+
+
+def json_option(command: Command) -> Command:
+    """`--json FILE`; `-` is standard output."""
+    return click.option(
+        "--json", "json_path", type=PATH, help="Machine-readable report; - for standard output."
+    )(command)
+
+
+def write_json(report: dict[str, Any] | list[Any], path: Path | None) -> None:
+    """Write the report, if one was asked for."""
+    if path is None:
+        return
+    text = json.dumps(report, indent=2) + "\n"
+    if str(path) == "-":
+        click.echo(text, nl=False)
+        return
+    with new_file(path) as file:
+        file.write(text)
+
+
+def to_stdout(json_path: Path | None) -> bool:
+    """True if the report takes standard output, so that tables must not."""
+    return json_path is not None and str(json_path) == "-"
+
+
+def console(json_path: Path | None) -> Console:
+    """Where tables go: to standard error if the report takes standard output."""
+    return err if to_stdout(json_path) else out
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
+    """A bar on standard error, only on a terminal; call it with the amount done and a note."""
+    columns = (
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(what, total=total, note="")
+        yield lambda done, note: bar.update(task, completed=done, note=note)

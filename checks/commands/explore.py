@@ -1,0 +1,273 @@
+"""`lockstep explore`: every reachable state of small instances, every rule in each."""
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import networkx as nx
+from rich.console import Console
+from rich.table import Table
+
+from checks.commands.common import (
+    PATH,
+    config_of,
+    config_options,
+    console,
+    err,
+    json_option,
+    progress_bar,
+    write_json,
+)
+from checks.evidence import record_of, recorded_path, write_record
+from checks.explore import Bounds, Order, Progress, state_graph
+from checks.exploring import (
+    Exploration,
+    Finding,
+    counterexample_name,
+    explore_all,
+    explore_instance,
+    sentence,
+    total,
+    write_counterexample,
+)
+from checks.models.instances import DEFAULT
+from checks.models.spyre import Instance, SpyreModel
+from engine.workloads import fit, read_workload
+from spec.errors import InputError
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[INSTANCE …]")
+@config_options
+@click.option("--workload", "workload_path", type=PATH, help="Requests of an instance of your own.")
+@click.option("--fixed-ends", is_flag=True, help="Own instance: requests end where they say.")
+@click.option("--no-aborts", is_flag=True, help="Own instance: no client goes away.")
+@click.option("--max-states", type=click.IntRange(1), help="Stop after so many states.")
+@click.option("--max-depth", type=click.IntRange(1), help="Go no further from the start.")
+@click.option("--time", "seconds", type=click.FloatRange(0), help="Stop after S seconds each.")
+@click.option(
+    "--order",
+    type=click.Choice(["bfs", "dfs", "random"]),
+    default="bfs",
+    show_default=True,
+    help="bfs gives shortest counterexamples; random walks need --max-depth and --time.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random walks.")
+@click.option("--resume", "checkpoint", type=PATH, help="Go on from, and stop into, this file.")
+@click.option(
+    "--out",
+    "out_path",
+    type=PATH,
+    default=Path("counterexamples"),
+    show_default=True,
+    help="Directory for counterexamples.",
+)
+@click.option("--graph", "graph_path", type=PATH, help="Write one instance's state graph, GraphML.")
+@click.option("--record", is_flag=True, help="Keep the verdicts with the project (default set).")
+@click.option("--list", "list_", is_flag=True, help="List the default instances and stop.")
+@json_option
+def explore(
+    names: tuple[str, ...],
+    config_path: Path | None,
+    settings: tuple[str, ...],
+    from_env: bool,
+    workload_path: Path | None,
+    fixed_ends: bool,
+    no_aborts: bool,
+    max_states: int | None,
+    max_depth: int | None,
+    seconds: float | None,
+    order: Order,
+    seed: int,
+    checkpoint: Path | None,
+    out_path: Path,
+    graph_path: Path | None,
+    record: bool,
+    list_: bool,
+    json_path: Path | None,
+) -> int:
+    """Go through every reachable state and judge every rule in it.
+
+    Without INSTANCE the default set is explored, on all cores. Arrivals are free in order and
+    time, any client may go away, any request may sample the end of sequence, as far as the
+    instance says. With --workload and --config the requests of that file are the instance.
+
+    A broken rule is written as a counterexample, the shortest there is with --order bfs, and the
+    command that replays it is printed.
+    """
+    if list_:
+        console(json_path).print(_catalogue())
+        return 0
+    bounds = Bounds(max_states=max_states, max_seconds=seconds, max_depth=max_depth)
+    _refuse_endless_walks(order, bounds)
+    instances: Sequence[Instance] = _named(names)
+    if workload_path is not None:
+        config = config_of(config_path, settings, from_env)
+        requests, _ = fit(read_workload(workload_path), config)
+        everybody = frozenset(request.id for request in requests)
+        instances = [
+            Instance(
+                name=workload_path.stem,
+                about=f"the requests of {workload_path}",
+                config=config,
+                requests=tuple(requests),
+                aborts=frozenset() if no_aborts else everybody,
+                early_ends=frozenset() if fixed_ends else everybody,
+            )
+        ]
+    elif config_path is not None or settings:
+        raise InputError("--config", str(config_path or settings), "only together with --workload")
+    one = instances[0] if len(instances) == 1 else None
+    if one is None and (checkpoint or graph_path or order == "random"):
+        raise InputError("INSTANCE", "several", "one, with --resume, --graph or random walks")
+    if one is not None:
+        found = [_explore_one(one, bounds, order, seed, checkpoint)]
+    else:
+        found = _explore_several(instances, bounds, order)
+    if graph_path is not None and one is not None:
+        _write_graph(one, bounds, graph_path)
+    return _tell(found, out_path, json_path, record and not names and workload_path is None)
+
+
+def _refuse_endless_walks(order: Order, bounds: Bounds) -> None:
+    if order == "random" and (bounds.max_depth is None or bounds.max_seconds is None):
+        raise InputError("--order", order, "random only with --max-depth and --time")
+
+
+def _named(names: tuple[str, ...]) -> Sequence[Instance]:
+    """The default instances of these names, or all.
+
+    Raises:
+        InputError: an unknown name.
+    """
+    known = {instance.name: instance for instance in DEFAULT}
+    for name in names:
+        if name not in known:
+            raise InputError("INSTANCE", name, f"{'; '.join(known)}; see --list")
+    return [known[name] for name in names] if names else DEFAULT
+
+
+def _catalogue() -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("instance", "requests", "about"):
+        table.add_column(column, overflow="fold")
+    for instance in DEFAULT:
+        table.add_row(instance.name, str(len(instance.requests)), instance.about)
+    return table
+
+
+def _explore_one(
+    instance: Instance, bounds: Bounds, order: Order, seed: int, checkpoint: Path | None
+) -> Exploration:
+    """With progress, and an interrupt that ends the search where it is."""
+    interrupted: list[bool] = []
+    with progress_bar("states", bounds.max_states) as show:
+
+        def progress(at: Progress) -> None:
+            rate = f"{at.states_per_second:,.0f} states/s"
+            show(at.states, f"depth {at.depth}, queue {at.queue:,}, {rate}")
+
+        with _interrupt_into(interrupted):
+            return explore_instance(
+                instance,
+                bounds,
+                order=order,
+                seed=seed,
+                progress=progress,
+                stop=lambda: bool(interrupted),
+                checkpoint=checkpoint,
+            )
+
+
+@contextmanager
+def _interrupt_into(noted: list[bool]) -> Iterator[None]:
+    """While it lasts, the first Ctrl-C is noted instead of raised."""
+
+    def note(_signal: int, _frame: object) -> None:
+        if noted:
+            raise KeyboardInterrupt
+        noted.append(True)
+        err.print("stopping; again to stop at once")
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _explore_several(
+    instances: Sequence[Instance], bounds: Bounds, order: Order
+) -> list[Exploration]:
+    found = []
+    with progress_bar("instances", len(instances)) as show:
+        for exploration in explore_all(instances, bounds, order=order):
+            found.append(exploration)
+            show(len(found), exploration.instance.name)
+    return found
+
+
+def _write_graph(instance: Instance, bounds: Bounds, path: Path) -> None:
+    nx.write_graphml(state_graph(SpyreModel(instance), bounds), path)
+
+
+def _tell(
+    found: Sequence[Exploration], out_path: Path, json_path: Path | None, record: bool
+) -> int:
+    """Tables, counterexamples, the record; the exit code."""
+    screen = console(json_path)
+    screen.print(_counts(found))
+    states, transitions = total(found)
+    screen.print(f"{len(found)} instances, {states:,} states, {transitions:,} transitions")
+    for exploration in found:
+        for finding in exploration.findings:
+            path = out_path / counterexample_name(exploration, finding)
+            out_path.mkdir(parents=True, exist_ok=True)
+            write_counterexample(exploration, finding, path)
+            _print_finding(screen, exploration, finding, path)
+    write_json([exploration.as_mapping() for exploration in found], json_path)
+    if record:
+        write_record(record_of(found), recorded_path())
+        screen.print(f"recorded: {recorded_path().name}")
+    if any(exploration.findings for exploration in found):
+        return 1
+    return 0 if all(exploration.is_complete for exploration in found) else 3
+
+
+def _counts(found: Sequence[Exploration]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("instance", overflow="fold")
+    for column in ("states", "transitions", "depth", "states/s", "bytes/state"):
+        table.add_column(column, justify="right")
+    table.add_column("verdict", overflow="fold")
+    for one in found:
+        rate = one.states / one.seconds if one.seconds else 0
+        table.add_row(
+            one.instance.name,
+            f"{one.states:,}",
+            f"{one.transitions:,}",
+            str(one.depth),
+            f"{rate:,.0f}",
+            f"{one.bytes_per_state:,.0f}",
+            _verdict(one),
+        )
+    return table
+
+
+def _verdict(one: Exploration) -> str:
+    unless_complete = "" if one.is_complete else f"incomplete ({one.stopped_by}), "
+    if one.findings:
+        return f"{unless_complete}refuted: {', '.join(finding.rule for finding in one.findings)}"
+    return unless_complete + f"{len(one.rules)} rules hold" + ("" if one.is_complete else " so far")
+
+
+def _print_finding(screen: Console, one: Exploration, finding: Finding, path: Path) -> None:
+    screen.print()
+    screen.print(f"[bold red]{finding.rule}[/bold red] is broken in '{one.instance.name}'")
+    screen.print(f"  says: {sentence(finding.rule)}")
+    screen.print(f"  found: {finding.found}")
+    screen.print(f"  after: {', '.join(finding.actions)}")
+    screen.print(f"  replay: lockstep replay {path}")
+

@@ -1,0 +1,118 @@
+"""`lockstep replay`: run again what a trace or a counterexample says, and compare."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from checks.commands.common import PATH, console, json_option, write_json
+from checks.itf import write_itf
+from checks.replaying import Difference, Replay, replay_of
+from checks.traces import Trace, read_trace
+from spec.records import Step
+
+
+@click.command()
+@click.argument("file", type=PATH)
+@click.option(
+    "--target",
+    type=click.Choice(["reference"]),
+    default="reference",
+    show_default=True,
+    help="Who schedules this time.",
+)
+@click.option("--states", is_flag=True, help="Print the whole state after each step.")
+@click.option("--itf", "itf_path", type=PATH, help="Write it as an ITF trace too.")
+@json_option
+def replay(
+    file: Path, target: str, states: bool, itf_path: Path | None, json_path: Path | None
+) -> int:
+    """Run again what FILE says and compare, step by step.
+
+    FILE is a trace that `run --trace` wrote or a counterexample. Printed are the steps, of each
+    what changed, and the rule that is broken in the end. Exit code 0: all as the file says and no
+    rule broken; 1: the violation is confirmed, or a step differs.
+    """
+    trace = read_trace(file)
+    result = replay_of(trace)
+    screen = console(json_path)
+    for step in result.steps:
+        _print_step(screen, step, states)
+    _print_end(screen, trace, result)
+    if itf_path is not None:
+        write_itf(itf_path, result.steps, trace.violation)
+        screen.print(f"written: {itf_path}")
+    write_json(_report(file, target, result), json_path)
+    return 1 if result.broken or result.difference else 0
+
+
+def _print_step(screen: Console, step: Step, states: bool) -> None:
+    """The step, its transitions, and only what changed."""
+    refused = f", prefill refused by {step.refusal}" if step.refusal else ""
+    screen.print(
+        f"[bold]step {step.index}[/bold] {step.kind}: tkv {step.tkv}, volume {step.volume}{refused}"
+    )
+    for line in _changes(step):
+        screen.print(f"    {line}")
+    if states:
+        screen.print(step.after)
+
+
+def _changes(step: Step) -> Iterator[str]:
+    """Who came and went, which transitions, and of each request what it has now."""
+    if step.aborted:
+        yield f"aborted before: {', '.join(step.aborted)}"
+    for event in step.events:
+        moved = "" if event.after is None else f" {event.before} -> {event.after}"
+        yield f"{event.transition} {event.id}{moved}  ({event.rule})"
+    before = {one.id: one for one in step.before.present}
+    for one in step.after.present:
+        old = before[one.id]
+        changed = [
+            f"{name} {getattr(old, name)} -> {getattr(one, name)}"
+            for name in ("computed", "generated", "left_padding", "tkv")
+            if getattr(old, name) != getattr(one, name)
+        ]
+        if changed:
+            yield f"request {one.id}: {', '.join(changed)}"
+
+
+def _print_end(screen: Console, trace: Trace, result: Replay) -> None:
+    if result.difference is not None:
+        _print_difference(screen, result.difference)
+    for one in result.broken:
+        screen.print(f"[bold red]{one.rule}[/bold red] is broken in step {one.step}")
+        screen.print(f"  says: {one.says}")
+        screen.print(f"  found: {one.found}")
+    if trace.violation is not None:
+        confirmed = any(one.rule == trace.violation.rule for one in result.broken)
+        screen.print(
+            "the violation is confirmed"
+            if confirmed and result.difference is None
+            else f"the violation of {trace.violation.rule} is not confirmed"
+        )
+    elif result.difference is None and not result.broken:
+        screen.print(f"{len(result.steps):,} steps as in the file, no rule broken")
+
+
+def _print_difference(screen: Console, difference: Difference) -> None:
+    screen.print(f"[bold red]step {difference.step} differs[/bold red]")
+    for name, (told, seen) in difference.fields.items():
+        screen.print(f"  {name}: the file says {told!r}, now {seen!r}")
+
+
+def _report(file: Path, target: str, result: Replay) -> dict[str, Any]:
+    return {
+        "file": str(file),
+        "target": target,
+        "steps": len(result.steps),
+        "confirmed": result.confirms,
+        "violations": [
+            {"step": one.step, "rule": one.rule, "found": one.found} for one in result.broken
+        ],
+        "difference": None
+        if result.difference is None
+        else {"step": result.difference.step, "fields": result.difference.fields},
+    }

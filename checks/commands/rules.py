@@ -1,0 +1,75 @@
+"""`lockstep rules`: every rule, where it is written, and what the checks say about it."""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from checks.commands.common import console, json_option, write_json
+from checks.evidence import Verdict, recorded, verdicts
+from spec.errors import InputError
+from spec.rules import REGISTRY, Rule
+
+
+@click.command()
+@click.argument("ids", nargs=-1, metavar="[ID …]")
+@json_option
+def rules(ids: tuple[str, ...], json_path: Path | None) -> int:
+    """List every rule: its sentence, its source, and which checks cover it with what result.
+
+    ID is a rule's id or the beginning of several: SPY-VOL-1, SPY-PFX, BLK. The verdicts are those
+    on record with this version, made by exploring the default instances.
+    """
+    listed = verdicts(_selected(ids), recorded())
+    write_json([_as_mapping(verdict) for verdict in listed], json_path)
+    screen = console(json_path)
+    if ids and len(listed) == 1:
+        for name, value in _as_mapping(listed[0]).items():
+            screen.print(f"[bold]{name}[/bold]: {value}")
+        return 0
+    screen.print(_table(listed))
+    screen.print(f"{len(listed)} rules; one alone: lockstep rules {listed[0].rule.id}")
+    return 0
+
+
+def _selected(ids: tuple[str, ...]) -> list[Rule]:
+    """The rules whose id begins with one of these, in the order of the registry.
+
+    Raises:
+        InputError: nothing begins so.
+    """
+    for wanted in ids:
+        if not any(known.startswith(wanted.upper()) for known in REGISTRY):
+            near = get_close_matches(wanted.upper(), REGISTRY, n=3)
+            families = sorted({known.rpartition("-")[0] for known in REGISTRY})
+            allowed = f"{', '.join(near or families)}, or their beginning"
+            raise InputError("ID", wanted, allowed)
+    prefixes = tuple(wanted.upper() for wanted in ids) or ("",)
+    return [rule for rule in REGISTRY.values() if rule.id.startswith(prefixes)]
+
+
+def _table(listed: list[Verdict]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("rule", "kind", "says", "source", "explored"):
+        table.add_column(name, overflow="fold")
+    for one in listed:
+        rule = one.rule
+        table.add_row(rule.id, rule.kind.value, rule.sentence, str(rule.source), str(one))
+    return table
+
+
+def _as_mapping(verdict: Verdict) -> dict[str, Any]:
+    rule = verdict.rule
+    return {
+        "id": rule.id,
+        "says": rule.sentence,
+        "source": str(rule.source),
+        "kind": rule.kind.value,
+        "explored": str(verdict),
+        "holds in": list(verdict.holds_in),
+        "refuted in": list(verdict.refuted_in),
+        "states": verdict.states,
+        "witness seen on edges": verdict.witnessed,
+    }

@@ -1,0 +1,193 @@
+"""What is checked of every state and edge, in the order in which a search meets them."""
+
+from collections.abc import Callable, Sequence
+from typing import Generic
+
+from attrs import define
+
+from checks.explore.liveness import GOAL, TRIGGER, packed
+from checks.explore.model import Always, Eventually, Model, OnStep, Property, S, Transition, Witness
+from checks.explore.result import Counterexample, Violation
+from checks.explore.store import Store
+
+DEADLOCK, MACHINE_ERROR = "deadlock", "machine-error"
+
+
+class HaltError(Exception):
+    """A violation was found and the search was not told to keep going."""
+
+
+@define
+class Examiner(Generic[S]):
+    """Checks states and edges and notes them in the store.
+
+    `run_to` gives the run to a state that is being expanded. Of each rule the first violation is
+    kept, and the rule is not looked at any more.
+    """
+
+    model: Model[S]
+    store: Store[S]
+    always: list[Always[S]]
+    on_step: list[OnStep[S]]
+    eventually: list[Eventually[S]]
+    witnesses: list[Witness[S]]
+    keep_going: bool
+    run_to: Callable[[int], Counterexample[S]]
+
+    def enter(self) -> list[tuple[int, S]]:
+        """Check the initial states and return the distinct ones.
+
+        Raises:
+            HaltError: a violation, if the search does not keep going.
+            ValueError: the model has no initial state.
+        """
+        store, distinct = self.store, []
+        for ordinal, state in enumerate(self.model.initial()):
+            index = store.seen.setdefault(self.model.canonical(state), len(store.seen))
+            if index == len(store.parents):
+                store.add(index, ordinal, 0)
+                self._check_state(state, index)
+                distinct.append((index, state))
+        if not distinct:
+            raise ValueError("the model has no initial state, so that everything would hold")
+        return distinct
+
+    def transitions(self, index: int, state: S) -> tuple[Transition[S], ...] | None:
+        """The successors of a state; None if the machine raised.
+
+        Raises:
+            HaltError: a violation, if the search does not keep going.
+        """
+        try:
+            return tuple(self.model.successors(state))
+        except Exception as error:
+            self._violate(MACHINE_ERROR, _raised(error), index)
+            return None
+
+    def expand(
+        self, index: int, state: S, transitions: Sequence[Transition[S]]
+    ) -> list[tuple[int, S]]:
+        """Check every edge that leaves a state, and return the states that were not known before.
+
+        Raises:
+            HaltError: a violation, if the search does not keep going.
+        """
+        store, canonical = self.store, self.model.canonical
+        seen, labels, parents, edges = store.seen, store.labels, store.parents, store.edges
+        checked = bool(self.on_step or self.witnesses)
+        depth = store.depths[index] + 1
+        found, row = [], []
+        store.transitions += len(transitions)
+        if not transitions:
+            self._check_end(index, state)
+        for ordinal, transition in enumerate(transitions):
+            after = transition.state
+            labels[transition.action] = labels.get(transition.action, 0) + 1
+            if checked:
+                self._check_edge(index, state, transition, depth)
+            try:
+                target = seen.setdefault(canonical(after), len(seen))
+            except Exception as error:
+                self._violate(MACHINE_ERROR, _raised(error), index, transition)
+                continue
+            if target == len(parents):
+                store.add(index, ordinal, depth)
+                self._check_state(after, index, transition)
+                found.append((target, after))
+            if edges is not None:
+                row.append(packed(target, transition.fair))
+        if edges is not None:
+            edges.expand(index, row)
+        return found
+
+    def index_of(self, state: S) -> int | None:
+        """The index of a state; None if it is not known or has no canonical value."""
+        try:
+            return self.store.seen.get(self.model.canonical(state))
+        except Exception:  # reported when the state was found
+            return None
+
+    def _check_end(self, index: int, state: S) -> None:
+        try:
+            unfinished = self.model.unfinished(state)
+        except Exception as error:
+            self._violate(MACHINE_ERROR, _raised(error), index)
+            return
+        if unfinished:
+            self.store.deadlocks += 1
+            self._violate(DEADLOCK, "work is pending and no action is possible", index)
+
+    def _check_state(self, state: S, index: int, *last: Transition[S]) -> None:
+        """Check a state that was reached by the last transition from the state with this index."""
+        for always in self.always:
+            try:
+                found = always.holds(state)
+            except Exception as error:
+                found = _raised(error)
+            if found is not None:
+                self._violate(always.rule, found, index, *last)
+        for eventually, marks in zip(self.eventually, self.store.marks, strict=True):
+            mark = 0
+            try:
+                mark = TRIGGER * bool(eventually.trigger(state)) | GOAL * bool(
+                    eventually.goal(state)
+                )
+            except Exception as error:
+                self._violate(eventually.rule, _raised(error), index, *last)
+            marks.append(mark)
+
+    def _check_edge(self, index: int, state: S, transition: Transition[S], depth: int) -> None:
+        for on_step in self.on_step:
+            try:
+                found = on_step.holds(state, transition)
+            except Exception as error:
+                found = _raised(error)
+            if found is not None:
+                self._violate(on_step.rule, found, index, transition)
+        for witness in self.witnesses:
+            try:
+                if witness.seen(state, transition):
+                    self._sight(witness.rule, depth)
+            except Exception as error:
+                self._violate(witness.rule, _raised(error), index, transition)
+
+    def _sight(self, rule: str, depth: int) -> None:
+        sightings = self.store.sightings
+        edges, first = sightings.get(rule, (0, depth))
+        sightings[rule] = (edges + 1, min(first, depth))
+
+    def _violate(self, rule: str, found: str, index: int, *last: Transition[S]) -> None:
+        if rule not in self.store.violations:
+            run = self.run_to(index).then(*last)
+            self.store.violations[rule] = Violation(rule, found, run)
+            self.always = [always for always in self.always if always.rule != rule]
+            self.on_step = [on_step for on_step in self.on_step if on_step.rule != rule]
+        if not self.keep_going:
+            raise HaltError
+
+
+def examiner_of(
+    model: Model[S],
+    properties: Sequence[Property[S]],
+    witnesses: Sequence[Witness[S]],
+    store: Store[S],
+    *,
+    keep_going: bool,
+    run_to: Callable[[int], Counterexample[S]],
+) -> Examiner[S]:
+    """An examiner for the properties that the store has not seen violated yet."""
+    left = [p for p in properties if p.rule not in store.violations]
+    return Examiner(
+        model=model,
+        store=store,
+        always=[p for p in left if isinstance(p, Always)],
+        on_step=[p for p in left if isinstance(p, OnStep)],
+        eventually=[p for p in properties if isinstance(p, Eventually)],
+        witnesses=list(witnesses),
+        keep_going=keep_going,
+        run_to=run_to,
+    )
+
+
+def _raised(error: Exception) -> str:
+    return f"raised {type(error).__name__}: {error}"

@@ -1,0 +1,88 @@
+"""What a machine gives the explorer, and what can be asked of it."""
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from attrs import frozen
+
+S = TypeVar("S")
+
+
+@frozen
+class Transition(Generic[S]):
+    """One edge of the state graph.
+
+    `action` is the label that people read ("arrive 1", "step, 1 ends"); its first word is the kind
+    of action that is counted. `record` says what happened on the way, for properties and
+    counterexamples. The `fair` actions are the ones that must happen: where one of them stays
+    possible for ever, one of them is taken again and again. Nobody forces the other actions.
+    """
+
+    action: str
+    state: S
+    record: object | None = None
+    fair: bool = False
+
+
+class Model(Protocol[S]):
+    """A machine, by its states and edges.
+
+    All four must be pure, and `initial` and `successors` must yield the same things in the same
+    order whenever they are asked: paths are kept as positions in that order and run again.
+    """
+
+    def initial(self) -> Iterable[S]:
+        """The states that a run can start in: at least one."""
+
+    def successors(self, state: S) -> Iterable[Transition[S]]:
+        """Every transition possible in the state; raising is a violation of `machine-error`."""
+
+    def canonical(self, state: S) -> Hashable:
+        """A value that is equal for exactly the states that need not be told apart.
+
+        The state itself where there is no symmetry. States with equal values must have successors
+        with equal values, and no property may tell them apart.
+        """
+
+    def unfinished(self, state: S) -> bool:
+        """Whether work is pending, so that a state without successors is a deadlock."""
+
+
+@frozen
+class Always(Generic[S]):
+    """`holds` in every reachable state: None, or one line that says what was found instead."""
+
+    rule: str
+    holds: Callable[[S], str | None]
+
+
+@frozen
+class OnStep(Generic[S]):
+    """`holds` on every reachable transition: None, or one line that says what was found instead."""
+
+    rule: str
+    holds: Callable[[S, Transition[S]], str | None]
+
+
+@frozen
+class Eventually(Generic[S]):
+    """After (or in) every state with `trigger` comes one with `goal`, on every fair run.
+
+    A run is fair if it takes fair actions infinitely often, or is infinitely often in states
+    where none is possible. It may stay for ever where no fair action is possible.
+    """
+
+    rule: str
+    trigger: Callable[[S], bool]
+    goal: Callable[[S], bool]
+
+
+@frozen
+class Witness(Generic[S]):
+    """Something that must be `seen` on one transition at least, or the rule says nothing."""
+
+    rule: str
+    seen: Callable[[S, Transition[S]], bool]
+
+
+Property: TypeAlias = Always[S] | OnStep[S] | Eventually[S]

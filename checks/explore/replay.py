@@ -1,0 +1,64 @@
+"""Runs computed again from what a search keeps of them."""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TypeVar
+
+from checks.explore.liveness import Lasso
+from checks.explore.model import Model, S, Transition
+from checks.explore.result import Counterexample
+from checks.explore.store import Store
+
+T = TypeVar("T")
+
+
+class UnrepeatableError(Exception):
+    """The model answered differently when it was asked a second time, so no path can be trusted."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model is not repeatable: `initial` or `successors` gave other states, or another "
+            "order, when asked again; make them pure, and sort what they take from a set"
+        )
+
+
+def run_to(model: Model[S], store: Store[S], index: int) -> Counterexample[S]:
+    """The run by which a state was found; breadth-first, a shortest one.
+
+    Raises:
+        UnrepeatableError: the model leads elsewhere this time.
+    """
+    first, ordinals = store.route(index)
+    run = Counterexample(_nth(model.initial(), first))
+    steps: list[Transition[S]] = []
+    for ordinal in ordinals:
+        steps.append(_nth(model.successors(steps[-1].state if steps else run.initial), ordinal))
+    run = run.then(*steps)
+    if store.seen.get(model.canonical(run.last)) != index:
+        raise UnrepeatableError
+    return run
+
+
+def run_along(model: Model[S], store: Store[S], lasso: Lasso) -> Counterexample[S]:
+    """The endless run that a lasso describes.
+
+    Raises:
+        UnrepeatableError: the model has no such run this time.
+    """
+    initial = run_to(model, store, lasso.initial).initial
+    steps: list[Transition[S]] = []
+    for edge in lasso.prefix + lasso.cycle:
+        successors = model.successors(steps[-1].state if steps else initial)
+        steps.append(_nth((t for t in successors if _fits(model, store, t, edge)), 0))
+    return Counterexample(initial, tuple(steps), loop_from=len(lasso.prefix))
+
+
+def _fits(model: Model[S], store: Store[S], transition: Transition[S], edge: int) -> bool:
+    target = store.seen.get(model.canonical(transition.state))
+    return (target, transition.fair) == (edge >> 1, bool(edge & 1))
+
+
+def _nth(items: Iterable[T], position: int) -> T:
+    for item in islice(items, position, None):
+        return item
+    raise UnrepeatableError

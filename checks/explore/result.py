@@ -1,0 +1,106 @@
+"""What an exploration found."""
+
+from enum import Enum
+from typing import TYPE_CHECKING, Generic
+
+from attrs import frozen
+
+from checks.explore.model import S, Transition
+
+if TYPE_CHECKING:
+    from checks.explore.checkpoint import Checkpoint
+
+
+class Outcome(Enum):
+    """The three answers; `HOLDS` is only said when every reachable state was expanded."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    INCOMPLETE = "incomplete"
+
+
+@frozen
+class Counterexample(Generic[S]):
+    """A run of the machine: the initial state and then every transition with the state it leads to.
+
+    `loop_from` is given for runs that never end: after that many steps the run repeats what
+    follows for ever (up to symmetry), or stays where it is if nothing follows.
+    """
+
+    initial: S
+    steps: tuple[Transition[S], ...] = ()
+    loop_from: int | None = None
+
+    @property
+    def last(self) -> S:
+        """The state that the run ends in."""
+        return self.steps[-1].state if self.steps else self.initial
+
+    def then(self, *steps: Transition[S]) -> "Counterexample[S]":
+        """This finite run, continued."""
+        return Counterexample(self.initial, self.steps + steps)
+
+
+@frozen
+class Violation(Generic[S]):
+    """A rule that does not hold, what was found instead, and how to get there."""
+
+    rule: str
+    found: str
+    counterexample: Counterexample[S]
+
+
+@frozen
+class Sightings:
+    """How often a witness was seen: on how many edges, and first after how many steps."""
+
+    edges: int = 0
+    first_depth: int | None = None
+
+
+@frozen
+class Progress:
+    """How far a search is; `queue` counts the states that wait for expansion."""
+
+    states: int
+    transitions: int
+    depth: int
+    queue: int
+    states_per_second: float
+
+
+@frozen
+class Result(Generic[S]):
+    """The outcome and the exact counts of one search.
+
+    `states` are counted up to symmetry, `transitions` are the edges generated from distinct
+    states, `depth` is the largest number of steps to a state (breadth-first: of shortest ones),
+    `actions` counts edges by the first word of their label. `stopped_by` names what ended the
+    search before every state was expanded: a field of `Bounds`, "stop", or "violation".
+    `seconds` and `states_per_second` include the time before a resume. `bytes_per_state` is
+    what the explorer keeps for a state, measured as `checks.explore.memory` says.
+    """
+
+    outcome: Outcome
+    stopped_by: str | None
+    states: int
+    transitions: int
+    depth: int
+    deadlocks: int
+    violations: tuple[Violation[S], ...]
+    witnesses: dict[str, Sightings]
+    actions: dict[str, int]
+    peak_queue: int
+    seconds: float
+    bytes_per_state: float
+    checkpoint: "Checkpoint[S] | None"
+
+    @property
+    def states_per_second(self) -> float:
+        """Distinct states found per second of wall-clock time."""
+        return self.states / self.seconds if self.seconds else 0.0
+
+    @property
+    def missing_witnesses(self) -> tuple[str, ...]:
+        """The rules whose witness was never seen; final only when the outcome is `HOLDS`."""
+        return tuple(rule for rule, seen in self.witnesses.items() if not seen.edges)

@@ -1,0 +1,229 @@
+"""The explorer: every reachable state of a machine, or random walks through it."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import repeat
+from random import Random
+from typing import Literal, TypeAlias, get_args
+
+from checks.explore.bounds import Bounds, Watch
+from checks.explore.checkpoint import Checkpoint, Setup
+from checks.explore.examine import Examiner, HaltError, examiner_of
+from checks.explore.liveness import Edges, refutation
+from checks.explore.memory import bytes_per_state
+from checks.explore.model import Eventually, Model, Property, S, Transition, Witness
+from checks.explore.replay import run_along, run_to
+from checks.explore.result import (
+    Counterexample,
+    Outcome,
+    Progress,
+    Result,
+    Sightings,
+    Violation,
+)
+from checks.explore.store import Store
+
+Order: TypeAlias = Literal["bfs", "dfs", "random"]
+
+
+def explore(
+    model: Model[S],
+    properties: Sequence[Property[S]],
+    witnesses: Sequence[Witness[S]] = (),
+    *,
+    order: Order = "bfs",
+    bounds: Bounds | None = None,
+    seed: int = 0,
+    keep_going: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    resume: Checkpoint[S] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Result[S]:
+    """Check the properties in every reachable state and on every edge.
+
+    Breadth-first ("bfs") the counterexample of each rule is a shortest one; depth-first ("dfs")
+    expands the newest state first. "random" walks from the initial states along random edges, each
+    walk `max_depth` steps at most, and checks all edges of every state that it comes through; it
+    needs `max_depth` and one of `max_walks` and `max_seconds`, never ends in `HOLDS`, and has no
+    checkpoint.
+
+    Two rules need not be given: "deadlock" (no successors while the state is unfinished) and
+    "machine-error" (the model raised). A property that raises is violated. The search stops
+    at the first violation, or with `keep_going` keeps the first of each rule and goes on.
+    `Eventually` is checked at the end, on what was expanded, unless the caller asked to stop.
+
+    `stop` is asked before each expansion and `progress` called at most four times a second. A
+    search that a bound or `stop` ended has a checkpoint; to `resume` it the model, properties,
+    witnesses and order must be the same, and the counts come out as if it had never stopped (if
+    `max_depth` ended a depth-first search: all but the depth and the peak of the queue).
+
+    Raises:
+        ValueError: unknown order, bounds that no random walk can have, no initial state.
+        CheckpointError: the checkpoint is used up or of a search with other settings.
+        UnrepeatableError: a counterexample cannot be run again; the model is not repeatable.
+    """
+    bounds = bounds or Bounds()
+    _require_order(order, bounds)
+    setup = Setup(
+        order, keep_going, tuple(p.rule for p in properties), tuple(w.rule for w in witnesses)
+    )
+    store = _fresh_store(properties) if resume is None else resume.take(setup)
+    watch = Watch(bounds, stop, progress)
+    examiner = examiner_of(
+        model,
+        properties,
+        witnesses,
+        store,
+        keep_going=keep_going,
+        run_to=partial(run_to, model, store),
+    )
+    stopped_by = (
+        _walks(examiner, watch, Random(seed))
+        if order == "random"
+        else _exhaust(examiner, watch, order)
+    )
+    violations = list(store.violations.values())
+    if stopped_by not in ("stop", "violation"):
+        violations += _refuted(examiner)[: None if keep_going else 1]
+    store.seconds += watch.seconds
+    resumable = order != "random" and stopped_by not in (None, "violation")
+    checkpoint = Checkpoint(setup, store) if resumable and (keep_going or not violations) else None
+    return _result(store, stopped_by, violations, setup.witnesses, checkpoint)
+
+
+def _require_order(order: str, bounds: Bounds) -> None:
+    if order not in get_args(Order):
+        raise ValueError(f"order: found {order!r}; allowed: {', '.join(get_args(Order))}")
+    if order == "random" and (
+        not bounds.max_depth or (bounds.max_walks is None and bounds.max_seconds is None)
+    ):
+        raise ValueError("random walks need max_depth, and max_walks or max_seconds")
+
+
+def _fresh_store(properties: Sequence[Property[S]]) -> Store[S]:
+    eventually = [p for p in properties if isinstance(p, Eventually)]
+    return Store(edges=Edges() if eventually else None, marks=[bytearray() for _ in eventually])
+
+
+def _exhaust(examiner: Examiner[S], watch: Watch, order: Order) -> str | None:
+    """Expand states until none is left; returns what ended it earlier."""
+    store, deepest = examiner.store, watch.bounds.max_depth
+    waiting, too_deep = store.frontier, []
+    take = waiting.popleft if order == "bfs" else waiting.pop
+    try:
+        if not store.seen:
+            waiting.extend(examiner.enter())
+        while waiting:
+            store.peak_queue = max(store.peak_queue, len(waiting))
+            if reason := watch.reason_to_stop(store):
+                return reason
+            index, state = take()
+            if deepest is not None and store.depths[index] >= deepest:
+                too_deep.append((index, state))
+            elif (transitions := examiner.transitions(index, state)) is not None:
+                waiting.extend(examiner.expand(index, state, transitions))
+    except HaltError:
+        return "violation"
+    finally:
+        waiting.extendleft(reversed(too_deep))
+    return "max_depth" if too_deep else None
+
+
+def _walks(examiner: Examiner[S], watch: Watch, random: Random) -> str:
+    """Walk until a bound is met; returns which."""
+    expanded: set[int] = set()
+    walks = repeat(0) if watch.bounds.max_walks is None else range(watch.bounds.max_walks)
+    try:
+        initial = examiner.enter()
+        for _ in walks:
+            if reason := _walk(examiner, watch, random, random.choice(initial), expanded):
+                return reason
+    except HaltError:
+        return "violation"
+    return "max_walks"
+
+
+def _walk(
+    examiner: Examiner[S],
+    watch: Watch,
+    random: Random,
+    start: tuple[int, S],
+    expanded: set[int],
+) -> str | None:
+    """One walk; each state's edges are checked and counted when it is first come through."""
+    index, state = start
+    steps: list[Transition[S]] = []
+    examiner.run_to = lambda _: Counterexample(start[1], tuple(steps))
+    for _ in range(watch.bounds.max_depth or 0):
+        if reason := watch.reason_to_stop(examiner.store):
+            return reason
+        transitions = examiner.transitions(index, state)
+        if transitions is not None and index not in expanded:
+            expanded.add(index)
+            examiner.expand(index, state, transitions)
+        if not transitions:
+            return None
+        steps.append(random.choice(transitions))
+        state = steps[-1].state
+        reached = examiner.index_of(state)
+        if reached is None:
+            return None
+        index = reached
+    return None
+
+
+def _refuted(examiner: Examiner[S]) -> list[Violation[S]]:
+    """The `Eventually` properties that a run among the expanded states refutes."""
+    store = examiner.store
+    refuted = []
+    for eventually, marks in zip(examiner.eventually, store.marks, strict=True):
+        initial = (index for index, parent in enumerate(store.parents) if index == parent)
+        if store.edges is None or eventually.rule in store.violations:
+            continue
+        if lasso := refutation(store.edges, marks, initial):
+            run = run_along(examiner.model, store, lasso)
+            refuted.append(Violation(eventually.rule, _endless(run), run))
+    return refuted
+
+
+def _endless(run: Counterexample[S]) -> str:
+    first, last = (run.loop_from or 0) + 1, len(run.steps)
+    if first > last:
+        return "the run may end here without the goal: no fair action is possible"
+    if first == last:
+        return f"step {last} repeats for ever without the goal"
+    return f"steps {first} to {last} repeat for ever without the goal"
+
+
+def _result(
+    store: Store[S],
+    stopped_by: str | None,
+    violations: Sequence[Violation[S]],
+    witnesses: Sequence[str],
+    checkpoint: Checkpoint[S] | None,
+) -> Result[S]:
+    complete = Outcome.HOLDS if stopped_by is None else Outcome.INCOMPLETE
+    return Result(
+        outcome=Outcome.VIOLATED if violations else complete,
+        stopped_by=stopped_by,
+        states=len(store.seen),
+        transitions=store.transitions,
+        depth=store.depth,
+        deadlocks=store.deadlocks,
+        violations=tuple(violations),
+        witnesses={rule: Sightings(*store.sightings.get(rule, (0, None))) for rule in witnesses},
+        actions=_by_kind(store.labels),
+        peak_queue=store.peak_queue,
+        seconds=store.seconds,
+        bytes_per_state=bytes_per_state(store),
+        checkpoint=checkpoint,
+    )
+
+
+def _by_kind(labels: dict[str, int]) -> dict[str, int]:
+    """Edge counts by the first word of the label, without the punctuation that ends it."""
+    kinds: Counter[str] = Counter()
+    for label, edges in labels.items():
+        kinds[label.partition(" ")[0].rstrip(",:;")] += edges
+    return dict(sorted(kinds.items()))

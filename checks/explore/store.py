@@ -1,0 +1,60 @@
+"""What a search keeps: every state found, how it was found, and what was counted."""
+
+from array import array
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic
+
+from attrs import Factory, define
+
+from checks.explore.liveness import Edges
+from checks.explore.model import S
+from checks.explore.result import Violation
+
+
+def _unsigned() -> "array[int]":
+    return array("I")
+
+
+@define
+class Store(Generic[S]):
+    """The states found so far and the counts; all that a stopped search needs to go on.
+
+    A state is known by its index, in order of discovery. `seen` maps its canonical value to the
+    index, by equality of the values and not of their hashes; the arrays hold for each index the
+    state it was found from (itself if initial), the position of the edge among the successors,
+    and the number of steps. The states of a path are not kept but computed again.
+    """
+
+    seen: dict[Hashable, int] = Factory(dict)
+    parents: "array[int]" = Factory(_unsigned)
+    ordinals: "array[int]" = Factory(_unsigned)
+    depths: "array[int]" = Factory(_unsigned)
+    frontier: deque[tuple[int, S]] = Factory(deque)
+    edges: Edges | None = None  # only kept when a property needs the whole graph
+    marks: list[bytearray] = Factory(list)  # by `Eventually` property, then by state
+    depth: int = 0  # the largest of `depths`
+    transitions: int = 0
+    deadlocks: int = 0
+    peak_queue: int = 0
+    seconds: float = 0.0
+    labels: dict[str, int] = Factory(dict)
+    sightings: dict[str, tuple[int, int]] = Factory(dict)  # of witnesses: edges, least depth
+    violations: dict[str, Violation[S]] = Factory(dict)
+
+    def add(self, parent: int, ordinal: int, depth: int) -> None:
+        """Note how the state that was just put into `seen` was found."""
+        self.parents.append(parent)
+        self.ordinals.append(ordinal)
+        self.depths.append(depth)
+        self.depth = max(self.depth, depth)
+        if self.edges is not None:
+            self.edges.add_state()
+
+    def route(self, index: int) -> tuple[int, list[int]]:
+        """The position of the initial state, and then of each successor on the way to the state."""
+        ordinals = []
+        while self.parents[index] != index:
+            ordinals.append(self.ordinals[index])
+            index = self.parents[index]
+        return self.ordinals[index], ordinals[::-1]

@@ -1,0 +1,229 @@
+"""Steps, states and requests as JSON values. What the fields mean stands in `checks.traces`."""
+
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any
+
+from attrs import fields, frozen
+
+from checks.traces.violation import Violation
+from engine.workloads.own import own_stream
+from spec.records import Chunk, Event, Step
+from spec.requests import Request
+from spec.state import BlockPool, Sequence, State
+
+Json = dict[str, Any]
+
+SEQUENCE_DEFAULTS = {key.name: key.default for key in fields(Sequence)}
+_REQUEST_OPTIONS = ("output_len", "output", "abort_at")
+
+
+@frozen
+class Past:
+    """What of the steps before shows in a step's line; nothing, before the first.
+
+    `state`: what the last step left. `chunk`: the chunk that ran last, whenever that was.
+    """
+
+    state: State | None = None
+    chunk: Chunk | None = None
+
+    def then(self, step: Step) -> "Past":
+        """What shows in the line after that of `step`."""
+        return Past(step.after, step.chunk or self.chunk)
+
+
+def step_as_json(step: Step, past: Past | None = None, *, full: bool = False) -> Json:
+    """The step's line, with `state` if it is to be `full`."""
+    past = past or Past()
+    after = step.after
+    line = {
+        "step": step.index,
+        "time": step.time,
+        "kind": step.kind,
+        "scheduled": dict(step.scheduled),
+        "tkv": step.tkv,
+        "volume": step.volume,
+        "waiting": _ids(after.waiting),
+        "prefilling": _prefilling(step, past),
+        "decoding": [_row(row) for row in after.decoding],
+        "running": _ids(after.running),
+        "paused": _ids(after.paused),
+        "outputs": {id_: list(tokens) for id_, tokens in step.outputs.items()},
+        "finished": list(step.finished),
+        "aborted": _aborted(step, past.state),
+        "blocks": _blocks(after),
+        "block_tables": {one.id: list(one.blocks) for one in after.admitted},
+        "events": [_event(event) for event in step.events],
+        "arrived": _arrived(step.before, past.state),
+        "refusal": step.refusal,
+    }
+    if full:
+        line["state"] = _states(step, past.state)
+    return line
+
+
+_id_of = attrgetter("id")
+
+
+def _ids(queue: Iterable[Sequence]) -> list[str]:
+    return list(map(_id_of, queue))
+
+
+def _row(row: Sequence) -> Json:
+    return {
+        "id": row.id,
+        "tkv": row.left_padding + row.computed,
+        "left_padding": row.left_padding,
+        "computed": row.computed,
+        "generated": row.generated,
+    }
+
+
+def _prefilling(step: Step, past: Past) -> Json | None:
+    chunk, slot = step.chunk, step.after.prefilling
+    if chunk is None and slot is not None and past.chunk is not None:
+        chunk = past.chunk if past.chunk.id == slot.id else None
+    return None if chunk is None else _chunk(chunk)
+
+
+def _chunk(chunk: Chunk) -> Json:
+    return {
+        "id": chunk.id,
+        "chunk": chunk.chunk,
+        "chunks": chunk.chunks,
+        "start": chunk.start,
+        "end": chunk.end,
+        "left_padding": chunk.left_padding,
+        "right_padding": chunk.right_padding,
+        "cached_tokens": chunk.cached_tokens,
+        "inner_padding": chunk.inner_padding,
+    }
+
+
+def _blocks(state: State) -> Json:
+    return {
+        "used": len(state.pool.references),
+        "reserved": sum(one.reserved for one in state.admitted),
+        "free": len(state.pool.free),
+    }
+
+
+def _event(event: Event) -> Json:
+    line: Json = {"transition": event.transition, "id": event.id}
+    if event.before is not None:
+        line["from"] = _listed(event.before)
+    if event.after is not None:
+        line["to"] = _listed(event.after)
+    line["rule"] = event.rule
+    return line
+
+
+def _listed(value: Any) -> Any:
+    return [_listed(one) for one in value] if isinstance(value, tuple) else value
+
+
+# --- what happened between two steps ---------------------------------------------------------
+
+
+def _arrived(before: State, last: State | None) -> list[str]:
+    """Who came since the state `last`: newcomers wait, or have already gone away again."""
+    if before is last:  # nothing happened; the usual case
+        return []
+    known = set() if last is None else {one.id for one in last.present}
+    came = [one.id for one in before.present if one.id not in known]
+    gone = before.aborted if last is None else before.aborted - last.aborted
+    return [*came, *sorted(gone - known)]
+
+
+def _aborted(step: Step, last: State | None) -> list[str]:
+    """Whose clients left: as the record orders them, else what the states tell."""
+    if step.aborted or step.before is last:
+        return list(step.aborted)
+    return sorted(step.before.aborted - (frozenset() if last is None else last.aborted))
+
+
+# --- the whole state -------------------------------------------------------------------------
+
+
+def _states(step: Step, last: State | None) -> Json:
+    states: Json = {} if step.before == last else {"before": state_as_json(step.before)}
+    states["after"] = state_as_json(step.after)
+    if step.batch:
+        states["batch"] = [_sequence(row) for row in step.batch]
+    if step.chunk is not None:
+        states["block_table"] = list(step.chunk.block_table)
+        states["writes"] = list(step.chunk.writes)
+    return states
+
+
+def state_as_json(state: State) -> Json:
+    """All of a state."""
+    slot = state.prefilling
+    return {
+        "waiting": [_sequence(one) for one in state.waiting],
+        "prefilling": None if slot is None else _sequence(slot),
+        "decoding": [_sequence(one) for one in state.decoding],
+        "paused": [_sequence(one) for one in state.paused],
+        "finished": sorted(state.finished),
+        "aborted": sorted(state.aborted),
+        "last_kind": state.last_kind,
+        "last_tkv": state.last_tkv,
+        "pool": _pool(state.pool),
+    }
+
+
+def _sequence(sequence: Sequence) -> Json:
+    values = {name: getattr(sequence, name) for name in SEQUENCE_DEFAULTS}
+    return {
+        name: _listed(value) for name, value in values.items() if value != SEQUENCE_DEFAULTS[name]
+    }
+
+
+def _pool(pool: BlockPool) -> Json:
+    return {
+        "size": pool.size,
+        "free": list(pool.free),
+        "references": {str(block): count for block, count in pool.references.items()},
+        "keys": {str(block): key.hex() for block, key in pool.keys.items()},
+        "cached": {key.hex(): list(blocks) for key, blocks in pool.cached.items()},
+    }
+
+
+def violation_as_json(violation: Violation) -> Json:
+    """The fields of the last line; `loop` and `state` only where there are any."""
+    line = {"rule": violation.rule, "says": violation.says, "found": violation.found}
+    if violation.loop is not None:
+        line["loop"] = violation.loop
+    if violation.state is not None:
+        line["state"] = state_as_json(violation.state)
+    return line
+
+
+# --- requests --------------------------------------------------------------------------------
+
+
+def request_as_json(request: Request) -> Json:
+    """The request as a line of a workload file."""
+    line: Json = {"id": request.id}
+    if request.arrival_time is None:
+        line["arrival"] = request.arrival
+    else:
+        line["arrival_s"] = request.arrival_time
+    line |= _prompt(request)
+    line["max_tokens"] = request.max_tokens
+    for name in _REQUEST_OPTIONS:
+        if getattr(request, name) is not None:
+            line[name] = _listed(getattr(request, name))
+    if request.priority:
+        line["priority"] = request.priority
+    return line
+
+
+def _prompt(request: Request) -> Json:
+    parts = request.prompt.parts
+    if parts == ((own_stream(request.id), request.prompt_len),):
+        return {"prompt_len": request.prompt_len}
+    if all(part and isinstance(part[0], str) for part in parts):
+        return {"prompt_parts": [list(part) for part in parts]}
+    return {"prompt": list(request.prompt.tokens())}

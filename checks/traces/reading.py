@@ -1,0 +1,189 @@
+"""Traces, read back and checked: line by line, field by field, then as steps."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from attrs import frozen
+
+from checks.traces.decoding import (
+    config_from_json,
+    requests_from_json,
+    state_from_json,
+    step_from_json,
+)
+from checks.traces.encoding import Json, Past, step_as_json
+from checks.traces.lines import FULL_STEP, HEADER, STEP, VIOLATION
+from checks.traces.shapes import Check
+from checks.traces.violation import Violation
+from checks.traces.writing import FORMAT, VERSION
+from engine.workloads.checked import NOTHING, brief
+from spec.config import Config
+from spec.errors import InputError, TraceError
+from spec.records import Context, Step
+from spec.requests import BlockKeys, Request
+
+_FIRST_STEP_LINE = 2
+
+
+@frozen
+class Trace:
+    """A trace file's content; `steps` as they stand there, `requests` empty if it names none."""
+
+    path: Path
+    header: Mapping[str, Any]
+    config: Config
+    requests: Mapping[str, Request]
+    steps: list[Json]
+    violation: Violation | None
+
+    def context(self) -> Context:
+        """What rules may look up.
+
+        Raises:
+            TraceError: the trace does not say which requests it served.
+        """
+        if "requests" not in self.header:
+            allowed = "the workload, without which nothing can be judged or replayed"
+            raise TraceError("requests", NOTHING, allowed).at(self.path, 1)
+        return Context(self.config, self.requests, BlockKeys(self.requests, self.config.block_size))
+
+
+def read_trace(path: Path) -> Trace:
+    """The trace in a file, its form checked.
+
+    Raises:
+        TraceError: no trace, another version, a line that is no step or not the next one.
+    """
+    lines = _numbered_lines(path)
+    _, first = next(lines, (1, b""))
+    with _placed(path, 1):
+        header, config, requests = _header(first)
+    shape = FULL_STEP if header.get("full", False) else STEP
+    steps: list[Json] = []
+    violation: Violation | None = None
+    for number, text in lines:
+        with _placed(path, number):
+            if violation is not None:
+                raise TraceError("line", brief(_text(text)), "nothing after the violation")
+            line = _object(text)
+            if "violation" in line:
+                violation = _violation(line, requests)
+            else:
+                steps.append(_step(line, shape, len(steps)))
+    return Trace(path, header, config, requests, steps, violation)
+
+
+def steps_of(trace: Trace) -> Iterator[Step]:
+    """The steps as the scheduler recorded them, with the whole states before and after.
+
+    Raises:
+        TraceError: the trace is not full, or a line contradicts itself.
+    """
+    if not trace.header.get("full", False):
+        allowed = "true; only a full trace has the states (TraceWriter(…, full=True))"
+        raise TraceError("full", False, allowed).at(trace.path, 1)
+    requests = trace.context().requests
+    past = Past()
+    for number, line in enumerate(trace.steps, start=_FIRST_STEP_LINE):
+        with _placed(trace.path, number):
+            step = step_from_json(line, past.state, requests)
+            _check_agreement(line, step_as_json(step, past, full=True))
+        past = past.then(step)
+        yield step
+
+
+def _check_agreement(line: Json, again: Json) -> None:
+    """Refuse a line that does not come out again when the step read from it is written.
+
+    So both halves of a full line, the fields for readers and `state`, tell of the same step:
+    what is judged is what is shown.
+    """
+    for name, value in again.items():
+        agrees = line[name] == value if name == "block_tables" else _includes(line[name], value)
+        if not agrees:
+            raise TraceError(name, line[name], f"{brief(value)!r}, as the states tell")
+
+
+def _includes(found: Any, due: Any) -> bool:
+    """True if `found` is `due`, but for fields that nobody knows."""
+    if isinstance(due, dict):
+        return all(name in found and _includes(found[name], due[name]) for name in due)
+    if isinstance(due, list):
+        return len(found) == len(due) and all(map(_includes, found, due))
+    return bool(found == due)
+
+
+# --- lines -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _placed(path: Path, number: int) -> Iterator[None]:
+    """What is refused in the block is refused with its place."""
+    try:
+        yield
+    except InputError as error:
+        shown = TraceError(str(brief(error.field)), brief(error.found), error.allowed)
+        raise shown.at(path, number) from None
+
+
+def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with path.open("rb") as file:
+            yield from enumerate(file, start=1)
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        allowed = f"a file that can be read ({getattr(error, 'strerror', error)})"
+        raise TraceError("file", str(path), allowed) from None
+
+
+def _object(text: bytes) -> Json:
+    try:
+        line = json.loads(text.decode(), parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        line = None
+    if not isinstance(line, dict):
+        raise TraceError("line", brief(_text(text)), "a JSON object")
+    return line
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace").rstrip("\r\n")
+
+
+def _header(text: bytes) -> tuple[Json, Config, dict[str, Request]]:
+    header = _object(text)
+    if header.get("format") != FORMAT:
+        raise TraceError("format", header.get("format"), FORMAT)
+    if type(header.get("version")) is not int or header["version"] != VERSION:
+        raise TraceError("version", header.get("version"), str(VERSION))
+    HEADER(header)
+    config = config_from_json(header["config"])
+    if header["policy"] != config.policy:
+        raise TraceError("policy", header["policy"], f"{config.policy}, as config says")
+    return header, config, requests_from_json(header.get("requests", []))
+
+
+def _step(line: Json, shape: Check, due: int) -> Json:
+    shape(line)
+    if line["step"] != due:
+        raise TraceError("step", line["step"], f"{due}: steps follow each other from 0")
+    return line
+
+
+def _violation(line: Json, requests: Mapping[str, Request]) -> Violation:
+    VIOLATION(line)
+    fields = line["violation"]
+    state = fields.get("state")
+    return Violation(
+        fields["rule"],
+        fields["says"],
+        fields["found"],
+        fields.get("loop"),
+        None if state is None else state_from_json(state, requests),
+    )
