@@ -1,0 +1,101 @@
+"""The published figures: the runs behind them, and what we read off them, in our own words.
+
+The numbers here were written down from the figures, so that the tests prove something without
+the published files too.
+"""
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from checks.running import serve
+from reference.spyre.machine import SpyreMachine
+from spec.config import Config
+from spec.records import Step
+from spec.requests import Prompt, Request
+
+
+@frozen
+class Run:
+    """A configuration, its requests and the steps in which the reference serves them."""
+
+    config: Config
+    requests: tuple[Request, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def by_id(self) -> dict[str, Request]:
+        return {request.id: request for request in self.requests}
+
+
+def run_of(config: Config, *requests: Request) -> Run:
+    return Run(config, requests, tuple(serve(SpyreMachine.of(config, requests), requests)))
+
+
+def of_prompt(id_: str, prompt_len: int, max_tokens: int, output_len: int | None = None) -> Request:
+    prompt = Prompt.of_stream(f"prompt {id_}", prompt_len)
+    return Request(id=id_, prompt=prompt, max_tokens=max_tokens, output_len=output_len)
+
+
+def small_config(max_batch_tkv_limit: int) -> Config:
+    """The header of three of the four figures."""
+    return Config(
+        block_size=64,
+        chunk_size=128,
+        max_model_len=512,
+        max_num_seqs=4,
+        max_batch_tkv_limit=max_batch_tkv_limit,
+    )
+
+
+def prefill_figure(prompt_len: int) -> Run:
+    return run_of(small_config(1024), of_prompt("0", prompt_len, max_tokens=3))
+
+
+# The published header says 1024. The New Request alone may grow to 1,818 tokens of tkv, and the
+# three rows of the tkv-jump figure have 3 x 367: no scheduler that keeps the limit serves either.
+LIMIT_THAT_ADMITS = 2048
+
+
+def prefix_figure() -> Run:
+    """The second request comes when the first has left its blocks in the cache."""
+    config = Config(
+        block_size=64,
+        chunk_size=256,
+        max_model_len=2048,
+        max_num_seqs=4,
+        max_batch_tkv_limit=LIMIT_THAT_ADMITS,
+    )
+    cached = Prompt.of_parts([("common", 921), ("only the first", 389)])
+    new = Prompt.of_parts([("common", 921), ("only the second", 398)])
+    return run_of(
+        config,
+        Request(id="Cached Request", prompt=cached, max_tokens=86),
+        Request(id="New Request", prompt=new, max_tokens=500, arrival=100),
+    )
+
+
+def tkv_jump_figure() -> Run:
+    """Three requests that end early: with their 62nd, 71st and 67th token."""
+    return run_of(
+        small_config(LIMIT_THAT_ADMITS),
+        of_prompt("0", 264, max_tokens=100, output_len=62),
+        of_prompt("1", 45, max_tokens=100, output_len=71),
+        of_prompt("2", 115, max_tokens=100, output_len=67),
+    )
+
+
+TKV_JUMP_LINES = 69  # decode lines; the figure begins with the first in which all three decode
+
+# By line, from 0: what moves by anything but +1, as (id, tkv in the line before, tkv).
+TKV_JUMPS: dict[int, list[tuple[str, int, int]]] = {
+    12: [("2", 320, 257)],
+    17: [("1", 320, 257)],
+    53: [("1", 292, 357), ("2", 297, 362)],
+    59: [("1", 362, 171), ("2", 367, 176)],
+    66: [("1", 177, 114)],
+}
+TKV_JUMP_ENDS = {58: ["0"], 65: ["2"], 68: ["1"]}
+# (tkv, padding) of the rows 0, 1 and 2 in the first line, and of the one row in the last.
+TKV_JUMP_FIRST: Sequence[tuple[int, int]] = [(268, 0), (304, 256), (309, 192)]
+TKV_JUMP_LAST: Sequence[tuple[int, int]] = [(116, 0)]

@@ -1,0 +1,378 @@
+"""The published figures come out of the reference, line by line."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.figures import figure_lines, prefix_caching_lines
+from spec.config import Config
+from spec.errors import WorkloadError
+from spec.records import DECODE
+from spec.requests import Prompt, Request, refuse_unservable
+from tests.checks.figures_data import (
+    TKV_JUMP_ENDS,
+    TKV_JUMP_FIRST,
+    TKV_JUMP_LAST,
+    TKV_JUMP_LINES,
+    TKV_JUMPS,
+    Run,
+    of_prompt,
+    prefill_figure,
+    prefix_figure,
+    run_of,
+    small_config,
+    tkv_jump_figure,
+)
+
+PUBLISHED = Path(__file__).parents[2].parent / "shared" / "figures"
+
+Line = dict[str, Any]
+
+
+def published(name: str) -> list[Line]:
+    path = PUBLISHED / name
+    if not path.exists():
+        pytest.skip("the published figures are not here")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def drawn(run: Run) -> list[Line]:
+    return list(figure_lines(run.config, run.by_id, run.steps))
+
+
+def drawn_pair(run: Run) -> list[Line]:
+    first, second = run.requests
+    return list(prefix_caching_lines(run.config, first, second, run.steps))
+
+
+def without_limit(header: Line) -> Line:
+    return {key: value for key, value in header.items() if key != "max_batch_tkv_limit"}
+
+
+def decode_lines(lines: list[Line]) -> list[Line]:
+    """Those that the tkv-jump figure shows: from where all three requests decode."""
+    decodes = [line for line in lines if line.get("step_type") == "decode"]
+    first = next(index for index, line in enumerate(decodes) if len(line["decoding"]) == 3)
+    return decodes[first:]
+
+
+def jumps(lines: list[Line]) -> dict[int, list[tuple[str, int, int]]]:
+    """By line: the rows whose tkv moved by anything but +1, with both values."""
+    found = {}
+    for index, (line, after) in enumerate(pairwise(lines), start=1):
+        tkv = {row["id"]: row["tkv"] for row in line["decoding"]}
+        moved = [
+            (row["id"], tkv[row["id"]], row["tkv"])
+            for row in after["decoding"]
+            if row["tkv"] != tkv[row["id"]] + 1
+        ]
+        if moved:
+            found[index] = moved
+    return found
+
+
+# --- against the published files --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt_len"),
+    [("prefill_single_chunks.jsonl", 15), ("prefill_three_chunks.jsonl", 302)],
+)
+def test_prefill_figure_is_the_beginning_of_our_run(name: str, prompt_len: int) -> None:
+    lines = published(name)
+
+    assert drawn(prefill_figure(prompt_len))[: len(lines)] == lines
+
+
+def test_prefix_caching_figure_comes_out_but_for_the_limit_of_its_header() -> None:
+    header, *lines = published("prefix_caching_1.jsonl")
+
+    ours, *our_lines = drawn_pair(prefix_figure())
+
+    assert our_lines == lines
+    assert without_limit(ours) == without_limit(header)
+
+
+def test_tkv_jump_figure_is_the_end_of_our_run_but_for_the_limit_of_its_header() -> None:
+    header, *lines = published("scheduling_padding_tkv_jump.jsonl")
+
+    ours, *our_lines = drawn(tkv_jump_figure())
+
+    assert our_lines[-len(lines) :] == lines
+    assert without_limit(ours) == without_limit(header)
+
+
+def test_tkv_jump_figure_begins_with_the_first_step_that_all_three_decode_in() -> None:
+    lines = published("scheduling_padding_tkv_jump.jsonl")[1:]
+
+    before = drawn(tkv_jump_figure())[1 : -len(lines)]
+
+    assert [line["step_type"] for line in before[-3:]] == ["prefill", "decode", "prefill"]
+
+
+def test_our_own_numbers_are_those_of_the_published_tkv_jump_figure() -> None:
+    lines = published("scheduling_padding_tkv_jump.jsonl")[1:-1]
+
+    assert len(lines) == TKV_JUMP_LINES
+    assert jumps(lines) == TKV_JUMPS
+    assert {i: line["completed"] for i, line in enumerate(lines) if "completed" in line} == (
+        TKV_JUMP_ENDS
+    )
+
+
+def test_tkv_jump_figure_exceeds_the_limit_of_its_own_header() -> None:
+    header, *lines = published("scheduling_padding_tkv_jump.jsonl")
+
+    volumes = [
+        len(line["decoding"]) * max(row["tkv"] for row in line["decoding"]) for line in lines[:-1]
+    ]
+
+    assert max(volumes) == 3 * 367
+    assert header["max_batch_tkv_limit"] == 1024
+
+
+def test_second_request_of_the_prefix_figure_is_refused_under_the_limit_of_its_header() -> None:
+    _, request = prefix_figure().requests
+    config = Config(block_size=64, chunk_size=256, max_model_len=2048, max_batch_tkv_limit=1024)
+
+    with pytest.raises(WorkloadError, match="found 1818; allowed: at most max_batch_tkv_limit"):
+        refuse_unservable(request, config)
+
+
+# --- against our own numbers, where the published files are not -------------------------------
+
+
+def test_every_jump_of_the_tkv_jump_figure() -> None:
+    lines = decode_lines(drawn(tkv_jump_figure()))
+
+    assert len(lines) == TKV_JUMP_LINES
+    assert jumps(lines) == TKV_JUMPS
+
+
+def test_every_end_of_the_tkv_jump_figure() -> None:
+    lines = decode_lines(drawn(tkv_jump_figure()))
+
+    ends = {index: line["completed"] for index, line in enumerate(lines) if "completed" in line}
+
+    assert ends == TKV_JUMP_ENDS
+
+
+def test_first_and_last_batch_of_the_tkv_jump_figure() -> None:
+    lines = decode_lines(drawn(tkv_jump_figure()))
+
+    assert [(row["tkv"], row["padding"]) for row in lines[0]["decoding"]] == TKV_JUMP_FIRST
+    assert [(row["tkv"], row["padding"]) for row in lines[-1]["decoding"]] == TKV_JUMP_LAST
+
+
+def test_chunks_of_the_prefill_figures() -> None:
+    def chunks(prompt_len: int) -> list[tuple[int, int]]:
+        return [
+            (chunk["chunk_prompt_token_start"], chunk["chunk_prompt_token_end"])
+            for line in drawn(prefill_figure(prompt_len))[1:]
+            if (chunk := line["prefilling"])
+        ]
+
+    assert chunks(15) == [(0, 15)]
+    assert chunks(302) == [(0, 64), (64, 192), (192, 302)]
+
+
+def test_chunks_of_the_prefix_figure_begin_one_token_before_what_is_not_cached() -> None:
+    _, pair, *lines = drawn_pair(prefix_figure())
+
+    assert pair["common_prompt_tokens"] == 921  # 14 full blocks, 896 tokens
+    assert [
+        (
+            line["prefilling"]["chunks_done"],
+            line["prefilling"]["cached_tokens"],
+            line["prefilling"]["inner_padding"],
+            line["prefilling"]["chunk_prompt_token_start"],
+            line["prefilling"]["chunk_prompt_token_end"],
+        )
+        for line in lines
+    ] == [(4, 832, 64, 895, 1088), (5, 832, 64, 1088, 1319)]
+
+
+# --- conventions ------------------------------------------------------------------------------
+
+
+def test_drawn_tkv_is_one_more_than_that_of_the_device_and_jumps_one_step_before_it() -> None:
+    run = tkv_jump_figure()
+    lines = decode_lines(drawn(run))
+    steps = [step for step in run.steps if step.kind == DECODE][-len(lines) :]
+
+    ahead = [
+        max(row["tkv"] for row in line["decoding"]) - step.tkv
+        for line, step in zip(lines, steps, strict=True)
+    ]
+
+    # The jumps at 59 and 66 follow an end, in which figure and device are at one.
+    assert {line: by for line, by in enumerate(ahead) if by != 1} == {12: -4, 17: -35, 53: 42}
+
+
+def test_request_that_ends_with_its_prefill_is_drawn_in_that_line_only() -> None:
+    run = run_of(small_config(1024), of_prompt("0", 10, max_tokens=1))
+
+    _, prefill, done = drawn(run)
+
+    assert prefill["completed"] == ["0"]
+    assert prefill["decoding"] == []
+    assert done == {"step_type": "done", "waiting": [], "prefilling": None, "decoding": []}
+
+
+def held_prefill() -> Run:
+    """The second request's last chunk waits until the first has left."""
+    return run_of(small_config(250), of_prompt("0", 20, 4), of_prompt("1", 200, 5))
+
+
+def test_prefill_under_way_is_drawn_between_its_chunks_with_an_empty_range() -> None:
+    lines = drawn(held_prefill())[1:]
+
+    assert [line["step_type"] for line in lines[3:6]] == ["decode", "decode", "prefill"]
+    assert [row["id"] for row in lines[4]["decoding"]] == ["0"]
+    assert lines[3]["prefilling"] == lines[4]["prefilling"]
+    assert lines[4]["prefilling"] == {
+        "id": "1",
+        "prompt_len": 200,
+        "max_tokens": 5,
+        "chunks_total": 2,
+        "chunks_done": 1,
+        "chunk_prompt_token_start": 128,
+        "chunk_prompt_token_end": 128,
+        "left_padding": 0,
+        "right_padding": 56,
+    }
+
+
+def test_prefill_under_way_is_not_drawn_if_its_chunks_are_not_among_the_steps() -> None:
+    run = held_prefill()
+    others = [step for step in run.steps if step.chunk is None or step.chunk.id != "1"]
+
+    _, prefill, *decodes, _ = figure_lines(run.config, run.by_id, others)
+
+    assert prefill["prefilling"]["id"] == "0"
+    assert [line["prefilling"] for line in decodes] == [None] * len(decodes)
+
+
+def test_run_drawn_from_its_middle_on_keeps_the_order_of_admission() -> None:
+    run = tkv_jump_figure()
+
+    lines = list(figure_lines(run.config, run.by_id, run.steps[-30:]))
+
+    assert [row["id"] for row in lines[1]["decoding"]] == ["0", "1", "2"]
+
+
+def test_hit_in_the_first_chunk_is_all_inner_padding() -> None:
+    config = Config(block_size=4, chunk_size=8, max_model_len=16, max_batch_tkv_limit=64)
+    prompt = Prompt.of_stream("shared", 7)
+    run = run_of(
+        config,
+        Request(id="0", prompt=prompt, max_tokens=1),
+        Request(id="1", prompt=prompt, max_tokens=1, arrival=1),
+    )
+
+    first, second = (line["prefilling"] for line in drawn(run)[1:3])
+
+    assert first.keys() & {"cached_tokens", "inner_padding"} == set()
+    assert (second["cached_tokens"], second["inner_padding"]) == (0, 4)
+    assert (second["chunk_prompt_token_start"], second["chunk_prompt_token_end"]) == (3, 7)
+
+
+def test_who_waits_is_listed_until_its_first_chunk() -> None:
+    run = run_of(small_config(2048), of_prompt("0", 20, 20), of_prompt("1", 200, 5))
+
+    _, *lines = drawn(run)
+
+    assert [[one["id"] for one in line["waiting"]] for line in lines[:3]] == [["1"], ["1"], []]
+    assert lines[0]["waiting"] == [{"id": "1", "prompt_len": 200, "max_tokens": 5}]
+
+
+def test_paused_request_is_listed_and_out_of_the_batch() -> None:
+    config = Config(
+        block_size=4,
+        chunk_size=4,
+        max_model_len=16,
+        max_num_seqs=2,
+        max_batch_tkv_limit=12,
+        pausing=True,
+    )
+    run = run_of(config, of_prompt("a", 4, 8), of_prompt("b", 4, 8))
+
+    paused = next(line for line in drawn(run)[1:] if "paused" in line)
+
+    assert paused["paused"] == [{"id": "a", "prompt_len": 4, "max_tokens": 8, "decoded": 3}]
+    assert [row["id"] for row in paused["decoding"]] == ["b"]
+
+
+def test_rows_keep_the_order_of_admission_after_a_pause() -> None:
+    config = Config(
+        block_size=4,
+        chunk_size=4,
+        max_model_len=32,
+        max_num_seqs=3,
+        max_batch_tkv_limit=24,
+        pausing=True,
+    )
+    run = run_of(config, *(of_prompt(id_, 4, 12) for id_ in "abc"))
+
+    batches = ["".join(row["id"] for row in line["decoding"]) for line in drawn(run)[1:]]
+
+    assert len(set(batches)) > 3
+    assert all(list(batch) == sorted(batch) for batch in batches)
+
+
+def test_preempted_request_is_prefilled_with_what_it_had_generated() -> None:
+    config = Config(
+        block_size=2,
+        chunk_size=2,
+        max_model_len=12,
+        max_num_seqs=2,
+        num_blocks=6,
+        reservation=False,
+        max_batch_tkv_limit=64,
+    )
+    run = run_of(config, of_prompt("a", 4, 8), of_prompt("b", 4, 8))
+
+    chunks = [line["prefilling"] for line in drawn(run)[1:] if line["prefilling"]]
+
+    assert [(chunk["id"], chunk["prompt_len"]) for chunk in chunks if not chunk["chunks_done"]] == [
+        ("a", 4),
+        ("b", 4),
+        ("b", 5),
+    ]
+
+
+def test_run_that_was_cut_has_no_line_done() -> None:
+    run = prefill_figure(302)
+
+    lines = list(figure_lines(run.config, run.by_id, run.steps[:2]))
+
+    assert [line["step_type"] for line in lines[1:]] == ["prefill", "prefill"]
+
+
+def test_pair_whose_second_prompt_goes_on_with_what_the_first_generated() -> None:
+    config = small_config(2048)
+    first = Request(id="first", prompt=Prompt.of_tokens([1] * 70), max_tokens=60, output=(2,) * 60)
+    second = Request(
+        id="second",
+        prompt=Prompt.of_tokens([1] * 70 + [2] * 60 + [3] * 20),
+        max_tokens=5,
+        arrival=100,
+    )
+
+    _, pair, line, *_ = drawn_pair(run_of(config, first, second))
+
+    assert pair == {
+        "req1_id": "first",
+        "common_prompt_tokens": 70,
+        "req1_diff_prompt": 0,
+        "prefix_output_tokens": 60,
+        "req1_output": 60,
+        "req2_id": "second",
+        "req2_diff_prompt": 20,
+        "req2_max_output": 5,
+    }
+    # 129 of the 130 common tokens were computed: two full blocks.
+    assert (line["prefilling"]["cached_tokens"], line["prefilling"]["inner_padding"]) == (64, 64)

@@ -1,0 +1,232 @@
+"""ITF traces: the form of the format, and that no part of a state is lost in it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.itf import itf_trace, itf_value, write_itf
+from checks.traces import Violation
+from reference.spyre.machine import SpyreMachine
+from spec.config import Config
+from spec.requests import Prompt, Request
+from spec.state import BlockPool, FrozenMap, Sequence, State
+from tests.checks.figures_data import Run, of_prompt, run_of
+
+Json = dict[str, Any]
+
+
+def sharing_run() -> Run:
+    """The second request comes after the first step, finds a block of the first, and leaves."""
+    config = Config(block_size=2, chunk_size=4, max_model_len=12, max_num_seqs=2, num_blocks=12)
+    return run_of(
+        config,
+        Request(id="a", prompt=Prompt.of_parts([("p", 3)]), max_tokens=4),
+        Request(id="b", prompt=Prompt.of_parts([("p", 8)]), max_tokens=2, arrival=1, abort_at=3),
+    )
+
+
+def tiny_run() -> Run:
+    """One request of one token that generates one token."""
+    config = Config(block_size=2, chunk_size=2, max_model_len=2, num_blocks=1)
+    return run_of(config, of_prompt("a", 1, max_tokens=1))
+
+
+# --- a reader of our own: what the format says, and nothing of how we write it ----------------
+
+
+def plain(value: Any) -> Any:
+    """ITF values as Python values: maps, sets, lists as tuples, large numbers."""
+    match value:
+        case {"#bigint": digits}:
+            return int(digits)
+        case {"#map": pairs}:
+            return FrozenMap({plain(key): plain(held) for key, held in pairs})
+        case {"#set": members}:
+            return frozenset(map(plain, members))
+        case list():
+            return tuple(map(plain, value))
+        case dict():
+            return {name: plain(held) for name, held in value.items()}
+    return value
+
+
+def state_of(moment: Json) -> State:
+    values = {name: plain(value) for name, value in moment.items() if name != "#meta"}
+    pool = values["pool"]
+    keys = {block: bytes.fromhex(key) for block, key in pool["keys"].items()}
+    cached = {bytes.fromhex(key): blocks for key, blocks in pool["cached"].items()}
+    slot = [Sequence(**one) for one in values["prefilling"]]
+    return State(
+        pool=BlockPool(**pool | {"keys": FrozenMap(keys), "cached": FrozenMap(cached)}),
+        waiting=tuple(Sequence(**one) for one in values["waiting"]),
+        prefilling=slot[0] if slot else None,
+        decoding=tuple(Sequence(**one) for one in values["decoding"]),
+        paused=tuple(Sequence(**one) for one in values["paused"]),
+        finished=values["finished"],
+        aborted=values["aborted"],
+        last_kind=values["last_kind"],
+        last_tkv=values["last_tkv"],
+    )
+
+
+def actions(trace: Json) -> list[str]:
+    return [moment["action"] for moment in trace["states"]]
+
+
+# --- tests ------------------------------------------------------------------------------------
+
+
+def test_states_of_an_itf_trace_are_those_of_the_run() -> None:
+    run = sharing_run()
+    moments = itf_trace(run.steps)["states"]
+
+    after = [state_of(moment) for moment in moments if "step" in moment["#meta"]]
+    between = [state_of(moment) for moment in moments if "step" not in moment["#meta"]]
+
+    assert after == [step.after for step in run.steps]
+    assert between == [run.steps[index].before for index in (0, 1, 3)]
+
+
+def test_arrivals_and_aborts_are_moments_of_their_own() -> None:
+    trace = itf_trace(sharing_run().steps)
+
+    assert actions(trace)[:7] == [
+        "init",
+        "prefill",
+        "environment",
+        "decode",
+        "prefill",
+        "environment",
+        "decode",
+    ]
+    assert [moment["#meta"]["index"] for moment in trace["states"]] == list(
+        range(len(trace["states"]))
+    )
+
+
+def test_whole_file_of_a_tiny_run(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.itf.json"
+
+    write_itf(path, tiny_run().steps)
+
+    trace = json.loads(path.read_text())
+    assert trace["#meta"]["format"] == "ITF"
+    assert trace["vars"] == [name for name in trace["states"][0] if name != "#meta"]
+    assert trace["states"][1] == {
+        "#meta": {"index": 1, "step": 0},
+        "action": "prefill",
+        "scheduled": {"#map": [["a", 1]]},
+        "tkv": 1,
+        "volume": 1,
+        "chunk": [
+            {
+                "id": "a",
+                "chunk": 0,
+                "chunks": 1,
+                "start": 0,
+                "end": 1,
+                "left_padding": 0,
+                "right_padding": 1,
+                "cached_tokens": 0,
+                "inner_padding": 0,
+                "block_table": [1],
+                "writes": [1],
+            }
+        ],
+        "batch": [],
+        "outputs": {"#map": [["a", [tiny_run().requests[0].output_token(0)]]]},
+        "refusal": [],
+        "events": [
+            {"transition": "admit", "id": "a", "rule": "SPY-ADM-1"},
+            {"transition": "reserve", "id": "a", "rule": "SPY-RES-2"},
+            {"transition": "allocate", "id": "a", "rule": "SPY-CHK-1"},
+            {"transition": "chunk", "id": "a", "rule": "SPY-CHK-3"},
+            {"transition": "join", "id": "a", "rule": "SPY-CHK-4"},
+            {"transition": "finish", "id": "a", "rule": "LIF-3"},
+        ],
+        "pool": {
+            "size": 1,
+            "free": [1],
+            "references": {"#map": []},
+            "keys": {"#map": []},
+            "cached": {"#map": []},
+        },
+        "waiting": [],
+        "prefilling": [],
+        "decoding": [],
+        "paused": [],
+        "finished": {"#set": ["a"]},
+        "aborted": {"#set": []},
+        "last_kind": "prefill",
+        "last_tkv": 0,
+    }
+
+
+def test_every_state_gives_every_variable() -> None:
+    trace = itf_trace(sharing_run().steps)
+
+    assert {tuple(moment)[1:] for moment in trace["states"]} == {tuple(trace["vars"])}
+
+
+def test_violation_stands_in_the_description_of_the_trace() -> None:
+    trace = itf_trace(tiny_run().steps, Violation("LIF-1", "Nothing is lost.", "a is gone"))
+
+    assert trace["#meta"]["status"] == "violation"
+    assert trace["#meta"]["rule"] == "LIF-1"
+    assert trace["#meta"]["says"] == "Nothing is lost."
+    assert "loop" not in trace
+
+
+@pytest.mark.parametrize(
+    ("step", "state", "action"),
+    [(0, 0, "init"), (1, 2, "environment"), (2, 3, "decode"), (3, 5, "environment")],
+)
+def test_loop_goes_back_to_the_state_that_its_first_step_starts_from(
+    step: int, state: int, action: str
+) -> None:
+    trace = itf_trace(sharing_run().steps, Violation("LIF-2", "All end.", "b waits", loop=step))
+
+    assert trace["loop"] == state
+    assert actions(trace)[state] == action
+
+
+def test_loop_behind_the_last_step_stays_in_the_last_state() -> None:
+    run = tiny_run()
+
+    trace = itf_trace(run.steps, Violation("LIF-2", "All end.", "b waits", loop=len(run.steps)))
+
+    assert trace["loop"] == len(trace["states"]) - 1
+
+
+def test_state_that_no_step_follows_is_the_last_moment() -> None:
+    run = tiny_run()
+    machine = SpyreMachine.of(run.config, [*run.requests, of_prompt("b", 1, max_tokens=1)])
+    end = machine.arrive(run.steps[-1].after, "b")
+
+    trace = itf_trace(run.steps, Violation("LIF-1", "Nothing is lost.", "b is gone", state=end))
+
+    assert actions(trace) == ["init", "prefill", "environment"]
+    assert state_of(trace["states"][-1]) == end
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (2**53 - 1, 9007199254740991),
+        (2**53, {"#bigint": "9007199254740992"}),
+        (-(2**53), {"#bigint": "-9007199254740992"}),
+        (True, True),
+        (b"\x00\xff", "00ff"),
+        (frozenset({"b", "a"}), {"#set": ["a", "b"]}),
+        ({1: ("x", 2)}, {"#map": [[1, ["x", 2]]]}),
+    ],
+)
+def test_value_in_itf(value: Any, written: Any) -> None:
+    assert itf_value(value) == written
+
+
+def test_value_that_itf_does_not_know_is_refused() -> None:
+    with pytest.raises(TypeError, match="no ITF value for float"):
+        itf_value(0.5)
