@@ -29,6 +29,25 @@ _FIRST_STEP_LINE = 2
 
 
 @frozen
+class Lines:
+    """The lines of the steps, checked; each is read anew whenever it is asked for.
+
+    Kept as text: as objects, those of a long run would take ten times the memory.
+    """
+
+    _texts: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, step: int) -> Json:
+        return _object(self._texts[step])
+
+    def __iter__(self) -> Iterator[Json]:
+        return map(_object, self._texts)
+
+
+@frozen
 class Trace:
     """A trace file's content; `steps` as they stand there, `requests` empty if it names none."""
 
@@ -36,7 +55,7 @@ class Trace:
     header: Mapping[str, Any]
     config: Config
     requests: Mapping[str, Request]
-    steps: list[Json]
+    steps: Lines
     violation: Violation | None
 
     def context(self) -> Context:
@@ -62,7 +81,7 @@ def read_trace(path: Path) -> Trace:
     with _placed(path, 1):
         header, config, requests = _header(first)
     shape = FULL_STEP if header.get("full", False) else STEP
-    steps: list[Json] = []
+    steps: list[bytes] = []
     violation: Violation | None = None
     for number, text in lines:
         with _placed(path, number):
@@ -72,8 +91,9 @@ def read_trace(path: Path) -> Trace:
             if "violation" in line:
                 violation = _violation(line, requests)
             else:
-                steps.append(_step(line, shape, len(steps)))
-    return Trace(path, header, config, requests, steps, violation)
+                _check_step(line, shape, len(steps))
+                steps.append(text)
+    return Trace(path, header, config, requests, Lines(steps), violation)
 
 
 def steps_of(trace: Trace) -> Iterator[Step]:
@@ -169,11 +189,10 @@ def _header(text: bytes) -> tuple[Json, Config, dict[str, Request]]:
     return header, config, requests_from_json(header.get("requests", []))
 
 
-def _step(line: Json, shape: Check, due: int) -> Json:
+def _check_step(line: Json, shape: Check, due: int) -> None:
     shape(line)
     if line["step"] != due:
         raise TraceError("step", line["step"], f"{due}: steps follow each other from 0")
-    return line
 
 
 def _violation(line: Json, requests: Mapping[str, Request]) -> Violation:

@@ -463,6 +463,14 @@ def test_trace_can_be_replayed_from_what_its_header_says(tmp_path: Path) -> None
     assert again == run.steps
 
 
+def test_line_of_a_step_is_found_by_its_number(tmp_path: Path) -> None:
+    run = tight_run()
+
+    steps = read_trace(written(run, tmp_path / "t", full=False)).steps
+
+    assert [steps[index]["step"] for index in range(len(steps))] == [0, 1, 2, 3]
+
+
 def test_fields_that_nobody_knows_are_welcome(tmp_path: Path) -> None:
     def add(lines: list[Json]) -> None:
         for line in lines:
