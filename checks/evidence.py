@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
+import spec
 from checks.exploring import Exploration
 from spec.rules import Rule
 
@@ -90,3 +91,29 @@ def _verdict(rule: Rule, record: dict[str, Any]) -> Verdict:
         states=sum(judged[name]["states"] for name in holds),
         witnessed=sum(one["witnesses"].get(rule.id, 0) for one in judged.values()),
     )
+
+
+_BEGIN, _END = "<!-- rules -->\n", "<!-- end of rules -->\n"
+
+
+def chapter_path() -> Path:
+    """The chapter that shows the verdicts."""
+    return Path(spec.__file__).parent / "chapters" / "spyre.md"
+
+
+def with_table(chapter: str, listed: Sequence[Verdict]) -> str:
+    """The chapter with its table of rules made anew."""
+    before, _, rest = chapter.partition(_BEGIN)
+    after = rest.partition(_END)[2]
+    rows = [
+        f"| {one.rule.id} | {one.rule.sentence} | {one.rule.source} | {one} | {one.witnessed:,} |"
+        for one in listed
+    ]
+    head = ["| rule | says | source | explored | witnessed |", "| --- | --- | --- | --- | --- |"]
+    return before + _BEGIN + "\n".join([*head, *rows]) + "\n" + _END + after
+
+
+def write_chapter(listed: Sequence[Verdict]) -> None:
+    """Bring the chapter's table up to date."""
+    path = chapter_path()
+    path.write_text(with_table(path.read_text(encoding="utf-8"), listed), encoding="utf-8")

@@ -125,9 +125,7 @@ def explore_instance(
     return _report(instance, result, tuple(rule.id for rule in properties.rules))
 
 
-def _report(
-    instance: Instance, result: Result[State], rules: tuple[str, ...]
-) -> Exploration:
+def _report(instance: Instance, result: Result[State], rules: tuple[str, ...]) -> Exploration:
     return Exploration(
         instance=instance,
         outcome=result.outcome,

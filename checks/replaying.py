@@ -81,9 +81,7 @@ def _broken(step: int, rule: str, found: str) -> BrokenRule:
     return BrokenRule(step, rule, sentence(rule), found)
 
 
-def _steps(
-    trace: Trace, machine: SpyreMachine, judge: Judge, result: Replay
-) -> Iterator[Step]:
+def _steps(trace: Trace, machine: SpyreMachine, judge: Judge, result: Replay) -> Iterator[Step]:
     """The steps as the actions of the header, or else the workload, make them happen."""
     actions = trace.header.get("actions")
     if actions is None:
@@ -138,7 +136,9 @@ def _difference(trace: Trace, step: Step, past: Past) -> Difference | None:
         return Difference(step.index, {"step": (None, step.index)})
     told = trace.steps[step.index]
     seen = step_as_json(step, past, full="state" in told)
-    fields = {name: (told[name], seen[name]) for name in told if name in seen and seen[name] != told[name]}
+    fields = {
+        name: (told[name], seen[name]) for name in told if name in seen and seen[name] != told[name]
+    }
     return Difference(step.index, fields) if fields else None
 
 

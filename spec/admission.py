@@ -28,15 +28,11 @@ class Member:
     remaining: Number
 
 
-def joined_tkvs(
-    decoding: Sequence[Member], candidate: Member, block_size: Number
-) -> list[Number]:
+def joined_tkvs(decoding: Sequence[Member], candidate: Member, block_size: Number) -> list[Number]:
     """Tkv of every member, the candidate last, in the batch that the candidate has joined."""
     lengths = [member.length for member in (*decoding, candidate)]
     width = batch_width_blocks(lengths, block_size)
-    return [
-        row_tkv(length, row_left_padding(length, width, block_size)) for length in lengths
-    ]
+    return [row_tkv(length, row_left_padding(length, width, block_size)) for length in lengths]
 
 
 def projected_volumes(future_tkvs: Sequence[Number], candidate_tkv: Number) -> list[Number]:
@@ -68,8 +64,7 @@ def documented_volume_holds(
     """
     *tkvs, candidate_tkv = joined_tkvs(decoding, candidate, block_size)
     future = [
-        tkv + member.remaining + block_size
-        for tkv, member in zip(tkvs, decoding, strict=True)
+        tkv + member.remaining + block_size for tkv, member in zip(tkvs, decoding, strict=True)
     ]
     volumes = projected_volumes(future, candidate_tkv + candidate.remaining)
     return every(value <= limit for value in volumes)
@@ -138,9 +133,7 @@ def exact_volume_holds(
 
     The worst case: nobody else joins and every request generates all it may.
     """
-    return every(
-        value <= limit for value in worst_case_volumes(decoding, candidate, block_size)
-    )
+    return every(value <= limit for value in worst_case_volumes(decoding, candidate, block_size))
 
 
 def model_length_holds(
@@ -154,6 +147,4 @@ def model_length_holds(
     """
     tkvs = joined_tkvs(decoding, candidate, block_size)
     remaining = [*(member.remaining for member in decoding), candidate.remaining - 1]
-    return every(
-        tkv + still <= max_model_len for tkv, still in zip(tkvs, remaining, strict=True)
-    )
+    return every(tkv + still <= max_model_len for tkv, still in zip(tkvs, remaining, strict=True))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Self
 
-from attrs import asdict, field, fields, frozen
+from attrs import asdict, fields, frozen
 
 from spec.errors import ConfigError
 
@@ -33,43 +33,67 @@ class Queue(StrEnum):
     OVERTAKING = "overtaking"
 
 
-def _key(default: Any, about: str, at_least: float | None = None) -> Any:
-    return field(default=default, metadata={"about": about, "at_least": at_least})
+_MOST = 10**9  # of any length, count or time: a slip of the pen must not exhaust the memory
+_LEAST = {
+    "block_size": 1,
+    "chunk_size": 1,
+    "max_model_len": 1,
+    "max_num_seqs": 1,
+    "max_batch_tkv_limit": 1,
+    "num_blocks": 1,
+    "prefill_time": 0,
+    "decode_time": 0,
+}
 
 
 @frozen(kw_only=True)
 class Config:
-    """What a scheduler is configured with; lengths in tokens.
+    """What a scheduler is configured with; lengths in tokens, times in simulated units.
+
+    - `policy`: which scheduler; "spyre" so far.
+    - `block_size`: tokens per KV block.
+    - `chunk_size`: prompt tokens per prefill step, a multiple of the block.
+    - `max_model_len`: longest prompt plus output.
+    - `max_num_seqs`: requests in the batch, prefill included.
+    - `max_batch_tkv_limit`: most tokens of batch size x max tkv.
+    - `num_blocks`: KV blocks that requests can hold, the padding block not counted; None: enough
+      for every slot at full length.
+    - `interleave`: a decode step between two prefill steps while requests decode.
+    - `prefix_caching`: cached blocks of equal token prefixes are reused.
+    - `admission`: the volume rule.
+    - `queue`: who is looked at for admission.
+    - `reservation`: worst-case blocks are set aside at admission; else requests are preempted.
+    - `pausing`: admit by slots alone, pause requests to keep the volume limit.
+    - `long_output_first`: pausing serves who generated most first, else who generated fewest.
+    - `prefill_time`, `decode_time`: how long a step takes on the simulated clock.
 
     Raises:
         ConfigError: a value of the wrong type or outside its range, a chunk that is no multiple
-            of the block, a chunk longer than the model length.
+            of the block, requests that may be paused without reservation.
     """
 
-    policy: str = _key("spyre", "which scheduler: spyre")
-    block_size: int = _key(64, "tokens per KV block", 1)
-    chunk_size: int = _key(512, "prompt tokens per prefill step, a multiple of block_size", 1)
-    max_model_len: int = _key(32_768, "longest prompt plus output, in tokens", 1)
-    max_num_seqs: int = _key(32, "requests in the batch, prefill included", 1)
-    max_batch_tkv_limit: int = _key(131_072, "most tokens of batch size x max tkv", 1)
-    num_blocks: int | None = _key(
-        None, "KV blocks that requests can hold, the padding block not counted; absent: enough", 1
-    )
-    interleave: bool = _key(True, "a decode step between two prefill steps while others decode")
-    prefix_caching: bool = _key(True, "reuse cached blocks of equal token prefixes")
-    admission: Admission = _key(Admission.EXACT, "volume rule: exact, documented or shipped")
-    queue: Queue = _key(Queue.FCFS, "who is looked at for admission: fcfs or overtaking")
-    reservation: bool = _key(True, "set worst-case blocks aside at admission, else preempt")
-    pausing: bool = _key(False, "admit by capacity alone and pause requests to keep the limit")
-    long_output_first: bool = _key(False, "pausing: serve most generated first, else fewest")
-    prefill_time: float = _key(8.0, "simulated time units of a prefill step", 0)
-    decode_time: float = _key(1.0, "simulated time units of a decode step", 0)
+    policy: str = "spyre"
+    block_size: int = 64
+    chunk_size: int = 512
+    max_model_len: int = 32_768
+    max_num_seqs: int = 32
+    max_batch_tkv_limit: int = 131_072
+    num_blocks: int | None = None
+    interleave: bool = True
+    prefix_caching: bool = True
+    admission: Admission = Admission.EXACT
+    queue: Queue = Queue.FCFS
+    reservation: bool = True
+    pausing: bool = False
+    long_output_first: bool = False
+    prefill_time: float = 8.0
+    decode_time: float = 1.0
 
     def __attrs_post_init__(self) -> None:
         if self.policy != "spyre":
             raise ConfigError("policy", self.policy, "spyre")
-        for key in fields(Config):
-            _check_range(key.name, getattr(self, key.name), key.metadata["at_least"])
+        for name, least in _LEAST.items():
+            _check_range(name, getattr(self, name), least)
         if self.chunk_size % self.block_size:
             allowed = f"a multiple of block_size ({self.block_size})"
             raise ConfigError("chunk_size", self.chunk_size, allowed)
@@ -129,9 +153,9 @@ def released_2_6_3(**overrides: Any) -> Config:
     return Config(**(values | overrides))
 
 
-def _check_range(name: str, value: Any, at_least: float | None) -> None:
-    if at_least is not None and value is not None and value < at_least:
-        raise ConfigError(name, value, f"{at_least} or more")
+def _check_range(name: str, value: float | None, least: int) -> None:
+    if value is not None and not least <= value <= _MOST:  # NaN is outside too
+        raise ConfigError(name, value, f"{least} to {_MOST}")
 
 
 def _typed(name: str, value: Any, type_: Any) -> Any:

@@ -1,5 +1,7 @@
 """What a user's input can be refused for: one message with place, value and remedy."""
 
+from typing import Self
+
 from attrs import evolve, frozen
 
 
@@ -31,7 +33,7 @@ class InputError(Exception):
         where = "" if self.place is None else f"{self.place}: "
         return f"{where}{self.field}: found {self.found!r}; allowed: {self.allowed}"
 
-    def at(self, source: object, line: int | None = None) -> "InputError":
+    def at(self, source: object, line: int | None = None) -> Self:
         """The same error with its place, unless it already has one."""
         if self.place is not None:
             return self

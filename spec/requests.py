@@ -25,8 +25,9 @@ BlockKey = bytes  # identifies a full block's tokens and everything before them
 
 def stream_tokens(name: str, count: int) -> Sequence[int]:
     """The first `count` tokens of the stream `name`: the same for the same name."""
-    seed = int.from_bytes(blake2b(name.encode(), digest_size=4).digest(), "big")
-    return [(seed + index * 2_654_435_761) & 0x7FFF_FFFF for index in range(count)]
+    digest = blake2b(name.encode(), digest_size=8).digest()
+    seed, stride = int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:], "big") | 1
+    return [(seed + index * stride) & 0x7FFF_FFFF for index in range(count)]
 
 
 def sampled_token(state: int) -> int:
@@ -72,7 +73,7 @@ def _part_tokens(part: tuple[str, int] | tuple[int, ...]) -> Sequence[int]:
     match part:
         case (str(name), count):
             return stream_tokens(name, count)
-    return part  # type: ignore[return-value]  # literal token ids
+    return part  # literal token ids
 
 
 @frozen(kw_only=True, slots=False)
@@ -153,7 +154,6 @@ class BlockKeys:
         self._requests = requests
         self._block_size = block_size
         self._keys: dict[str, list[BlockKey]] = {}
-        self._tails: dict[str, array[int]] = {}
 
     def of(self, request_id: str, blocks: int) -> Sequence[BlockKey]:
         """Keys of the request's first `blocks` blocks, prompt and sampled tokens alike."""

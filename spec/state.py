@@ -43,8 +43,8 @@ class FrozenMap(dict[Key, Value]):
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("a FrozenMap never changes; use set() or without() for a copy")
 
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
-    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
 
 @frozen(cache_hash=True)

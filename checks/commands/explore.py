@@ -20,7 +20,14 @@ from checks.commands.common import (
     progress_bar,
     write_json,
 )
-from checks.evidence import record_of, recorded_path, write_record
+from checks.evidence import (
+    record_of,
+    recorded,
+    recorded_path,
+    verdicts,
+    write_chapter,
+    write_record,
+)
 from checks.explore import Bounds, Order, Progress, state_graph
 from checks.exploring import (
     Exploration,
@@ -36,6 +43,7 @@ from checks.models.instances import DEFAULT
 from checks.models.spyre import Instance, SpyreModel
 from engine.workloads import fit, read_workload
 from spec.errors import InputError
+from spec.rules import REGISTRY
 
 
 @click.command()
@@ -230,6 +238,7 @@ def _tell(
     write_json([exploration.as_mapping() for exploration in found], json_path)
     if record:
         write_record(record_of(found), recorded_path())
+        write_chapter(verdicts(list(REGISTRY.values()), recorded()))
         screen.print(f"recorded: {recorded_path().name}")
     if any(exploration.findings for exploration in found):
         return 1
@@ -270,4 +279,3 @@ def _print_finding(screen: Console, one: Exploration, finding: Finding, path: Pa
     screen.print(f"  found: {finding.found}")
     screen.print(f"  after: {', '.join(finding.actions)}")
     screen.print(f"  replay: lockstep replay {path}")
-

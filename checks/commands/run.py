@@ -90,9 +90,7 @@ def run(
     if figures_path is not None:
         write_lines(figures_path, figure_lines(config, machine.ctx.requests, kept))
     summary = metrics.summary()
-    write_json(
-        _report(summary, judge, using, len(refused) + read.skipped, seconds), json_path
-    )
+    write_json(_report(summary, judge, using, len(refused) + read.skipped, seconds), json_path)
     screen = console(json_path)
     _print_tables(screen, summary, judge, len(refused), read.skipped, seconds)
     for path in (trace_path, figures_path):
@@ -222,5 +220,3 @@ def _rounded(value: float | None) -> str:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
-
-

@@ -175,13 +175,12 @@ def examiner_of(
     keep_going: bool,
     run_to: Callable[[int], Counterexample[S]],
 ) -> Examiner[S]:
-    """An examiner for the properties that the store has not seen violated yet."""
-    left = [p for p in properties if p.rule not in store.violations]
+    """An examiner for these properties, sorted by kind."""
     return Examiner(
         model=model,
         store=store,
-        always=[p for p in left if isinstance(p, Always)],
-        on_step=[p for p in left if isinstance(p, OnStep)],
+        always=[p for p in properties if isinstance(p, Always)],
+        on_step=[p for p in properties if isinstance(p, OnStep)],
         eventually=[p for p in properties if isinstance(p, Eventually)],
         witnesses=list(witnesses),
         keep_going=keep_going,

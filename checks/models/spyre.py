@@ -129,9 +129,7 @@ def properties_of(model: SpyreModel) -> Properties:
     return Properties(
         always=tuple(_always(rule, ctx) for rule in rules if rule.kind is Kind.ALWAYS),
         on_step=tuple(_on_step(rule, ctx) for rule in rules if rule.of_step is not None),
-        eventually=tuple(
-            _eventually(rule) for rule in rules if rule.kind is Kind.EVENTUALLY
-        ),
+        eventually=tuple(_eventually(rule) for rule in rules if rule.kind is Kind.EVENTUALLY),
         witnesses=tuple(_witness(rule, ctx) for rule in rules),
         rules=tuple(rules),
     )
@@ -143,7 +141,7 @@ def _always(rule: Rule, ctx: Context) -> Always[State]:
 
 def _on_step(rule: Rule, ctx: Context) -> OnStep[State]:
     def holds(_before: State, edge: Transition[State]) -> str | None:
-        return None if edge.record is None else rule.found_of_step(ctx, edge.record)
+        return rule.found_of_step(ctx, edge.record) if isinstance(edge.record, Step) else None
 
     return OnStep(rule.id, holds)
 
@@ -156,7 +154,7 @@ def _eventually(rule: Rule) -> Eventually[State]:
 
 def _witness(rule: Rule, ctx: Context) -> Witness[State]:
     def seen(_before: State, edge: Transition[State]) -> bool:
-        return edge.record is not None and rule.witness(ctx, edge.record)
+        return isinstance(edge.record, Step) and rule.witness(ctx, edge.record)
 
     return Witness(rule.id, seen)
 

@@ -105,9 +105,7 @@ def last_chunk_refusal(ctx: Context, state: State, sequence: Sequence) -> Refusa
         return "SPY-ADM-3"
     if ctx.config.pausing:
         return None
-    decoding = [
-        Member(row.computed, remaining_tokens(ctx, row)) for row in state.decoding
-    ]
+    decoding = [Member(row.computed, remaining_tokens(ctx, row)) for row in state.decoding]
     candidate = Member(sequence.prefill_len, remaining_tokens(ctx, sequence))
     return _VARIANTS[ctx.config.admission](ctx, state, decoding, candidate)
 

@@ -46,9 +46,7 @@ def with_prefix_hit(ctx: Context, sequence: Sequence, hits: tuple[int, ...]) -> 
         config.blocks_per_chunk,
         chunk_count(sequence.prefill_len, config.chunk_size),
     )
-    return evolve(
-        sequence, blocks=hits, hit_blocks=len(hits), computed=reused * config.block_size
-    )
+    return evolve(sequence, blocks=hits, hit_blocks=len(hits), computed=reused * config.block_size)
 
 
 def next_chunk(ctx: Context, sequence: Sequence) -> Chunk:

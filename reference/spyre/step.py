@@ -14,7 +14,7 @@ from reference.spyre.admission import Refusal, prefill_refusal
 from reference.spyre.transitions import Ends
 from spec.config import Admission, Queue
 from spec.padding import block_count, max_tkv, volume
-from spec.records import DECODE, IDLE, PREFILL, Chunk, Context, Event, Step
+from spec.records import DECODE, IDLE, PREFILL, Context, Event, Step
 from spec.state import Sequence, State
 
 
@@ -84,9 +84,7 @@ def _prefill_step(ctx: Context, state: State, candidate: Sequence, ends: Ends) -
     }
 
 
-def _admitted(
-    ctx: Context, state: State, candidate: Sequence
-) -> tuple[State, tuple[Event, ...]]:
+def _admitted(ctx: Context, state: State, candidate: Sequence) -> tuple[State, tuple[Event, ...]]:
     """The state with the candidate in the prefill slot, and how it came there."""
     if candidate is state.prefilling:
         return state, ()

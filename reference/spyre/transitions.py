@@ -139,9 +139,7 @@ def join(_ctx: Context, state: State) -> Moved:
     """
     # guard
     sequence = state.prefilling
-    require(
-        sequence is not None and sequence.computed == sequence.prefill_len, "join", "SPY-CHK-4"
-    )
+    require(sequence is not None and sequence.computed == sequence.prefill_len, "join", "SPY-CHK-4")
     assert sequence is not None
     # effect
     joined = evolve(sequence, generated=sequence.generated + 1)
@@ -207,7 +205,9 @@ def extend(ctx: Context, state: State) -> Moved:
     # guard
     require(all(row.blocks for row in state.decoding), "extend", "BLK-8")
     # effect
-    pool, rows, events = state.pool, [], []
+    pool = state.pool
+    rows: list[Sequence] = []
+    events: list[Event] = []
     for row in state.decoding:
         missing = block_count(row.computed + 1, ctx.config.block_size) - len(row.blocks)
         pool, grown, grew = _grow(pool, row, missing, "SPY-DEC-5")
@@ -316,7 +316,6 @@ def sit_out(_ctx: Context, state: State, order: Seq[str]) -> State:
     require(sorted(waiting) == sorted(order), "sit_out", "SPY-PAU-1")
     # effect
     paused = tuple(
-        evolve(waiting[row_id], waited_steps=waiting[row_id].waited_steps + 1)
-        for row_id in order
+        evolve(waiting[row_id], waited_steps=waiting[row_id].waited_steps + 1) for row_id in order
     )
     return evolve(state, paused=paused)

@@ -116,12 +116,15 @@ def _judged(
     chunk = last_chunk(step)
     if at_admission:
         chunk = step.chunk if step.happened("admit") else None
-    if chunk is not None and not condition(ctx, step, *_members(ctx, step, entering(step, chunk.id))):
-        yield f"{chunk.id} passed, batch of {len(step.before.decoding)}"
+    rows = len(step.before.decoding)
+    if chunk is not None:
+        passed = entering(step, chunk.id)
+        if not condition(ctx, step, *_members(ctx, step, passed)):
+            yield f"{passed.id} passed, batch of {rows}"
     if step.refusal == rule:
         refused = step.before.prefilling or step.before.waiting[0]
         if condition(ctx, step, *_members(ctx, step, refused)):
-            yield f"{refused.id} refused, batch of {len(step.before.decoding)}"
+            yield f"{refused.id} refused, batch of {rows}"
 
 
 def _decided_by(admission: Admission) -> Callable[[Config], bool]:
@@ -146,9 +149,7 @@ def model_length_at_admission(ctx: Context, step: Step) -> Iterator[str]:
 
     def condition(ctx: Context, _step: Step, batch: list[Member], candidate: Member) -> bool:
         config = ctx.config
-        return bool(
-            model_length_holds(batch, candidate, config.max_model_len, config.block_size)
-        )
+        return bool(model_length_holds(batch, candidate, config.max_model_len, config.block_size))
 
     yield from _judged(ctx, step, "SPY-LEN-2", condition)
 

@@ -36,9 +36,7 @@ def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
     "BLK-2",
     "A block's reference count is the number of requests that hold it.",
     _POOL,
-    witness=lambda _ctx, step: any(
-        count > 1 for count in step.after.pool.references.values()
-    ),
+    witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
 )
 def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     """Also: no block twice in one table, and whoever waits or has left holds none."""
@@ -83,7 +81,7 @@ def free_order(_ctx: Context, step: Step) -> Iterator[str]:
             _take(tables, holders, event.id, event.after)
         elif event.transition == "allocate":
             if tuple(free[: len(event.after)]) != tuple(event.after):
-                yield f"handed out {list(event.after)}, next were {free[:len(event.after)]}"
+                yield f"handed out {list(event.after)}, next were {free[: len(event.after)]}"
             free = free[len(event.after) :]
             _take(tables, holders, event.id, event.after)
         elif event.transition in ("finish", "preempt"):
@@ -149,25 +147,17 @@ def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
     "BLK-7",
     "A block that several requests hold is never written.",
     spyre("Boundary chunk"),
-    witness=lambda _ctx, step: any(
-        count > 1 for count in step.after.pool.references.values()
-    ),
+    witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
     applies=lambda config: config.prefix_caching,
 )
 def shared_blocks_are_not_written(_ctx: Context, step: Step) -> Iterator[str]:
     """Written are a chunk's blocks and the last block of each decode row."""
     written = {block for block in step.chunk.writes if block} if step.chunk else set()
     written |= {row.blocks[-1] for row in step.batch}
-    tables = [set(one.blocks) for one in (*step.before.present, *step.after.present)]
-    owners = {one.id for one in step.before.present if written & set(one.blocks)}
-    shared = {
-        block
-        for block in written
-        if step.before.pool.references.get(block, 0) > 1
-        or step.after.pool.references.get(block, 0) > 1
-    }
-    if shared and tables:
-        yield f"blocks {sorted(shared)} are shared and written, holders {sorted(owners)}"
+    for block in written:
+        holders = max(pool.references.get(block, 0) for pool in (step.before.pool, step.after.pool))
+        if holders > 1:
+            yield f"block {block} is written, {holders} requests hold it"
 
 
 @always(

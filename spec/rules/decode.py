@@ -66,9 +66,7 @@ def some_row_has_no_left_padding(_ctx: Context, step: Step) -> Iterator[str]:
     "SPY-DEC-4",
     "Rows are left-padded by whole blocks.",
     spyre("Left-padding with full blocks"),
-    witness=lambda ctx, step: any(
-        row.left_padding > ctx.config.block_size for row in step.batch
-    ),
+    witness=lambda ctx, step: any(row.left_padding > ctx.config.block_size for row in step.batch),
 )
 def row_padding_is_whole_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """No negative padding, none inside a block."""
@@ -123,19 +121,13 @@ def tkv_of_a_row(_ctx: Context, step: Step) -> Iterator[str]:
     "The tkv of a decode step is that of the row that reaches furthest into the last block; "
     "of a prefill step it is the prompt length.",
     spyre("Per-request tkv"),
-    witness=lambda ctx, step: (
-        any(
-            row.tkv == step.tkv and row.left_padding for row in step.batch
-        )
-    ),
+    witness=lambda ctx, step: any(row.tkv == step.tkv and row.left_padding for row in step.batch),
 )
 def tkv_of_the_step(_ctx: Context, step: Step) -> Iterator[str]:
     """The published trace format fixes the convention for prefill steps."""
     expected = max((row.tkv for row in step.batch), default=0)
     if step.kind == PREFILL and step.chunk is not None:
-        expected = next(
-            one.prefill_len for one in step.before.present if one.id == step.chunk.id
-        )
+        expected = next(one.prefill_len for one in step.before.present if one.id == step.chunk.id)
     if step.tkv != expected:
         yield f"tkv {step.tkv}, rows reach {expected}"
 
@@ -255,9 +247,7 @@ def nothing_else_moves_tkv(ctx: Context, step: Step) -> Iterator[str]:
     "SPY-TKV-7",
     "When a request with more blocks joins, the others are padded to its width: tkv jump forward.",
     spyre("Left-padding with full blocks"),
-    witness=lambda ctx, step: (
-        0 < _moves(ctx, step).width < _moves(ctx, step).joined_width
-    ),
+    witness=lambda ctx, step: 0 < _moves(ctx, step).width < _moves(ctx, step).joined_width,
 )
 def longer_request_joins(ctx: Context, step: Step) -> Iterator[str]:
     """A request that is no wider than the batch moves nobody."""

@@ -20,9 +20,7 @@ from spec.state import State
 )
 def one_prefill_at_a_time(_ctx: Context, state: State) -> Iterator[str]:
     """Partly prefilled requests are found by their tokens, wherever they are queued."""
-    partial = [
-        one.id for one in state.present if 0 < one.computed < one.prefill_len
-    ]
+    partial = [one.id for one in state.present if 0 < one.computed < one.prefill_len]
     slot = [] if state.prefilling is None else [state.prefilling.id]
     if len({*partial, *slot}) > 1:
         yield f"prefilling: {partial}"

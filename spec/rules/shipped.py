@@ -194,9 +194,7 @@ def last_admitted_is_preempted(ctx: Context, step: Step) -> Iterator[str]:
     "SPY-PRE-2",
     "A preempted request waits first in the queue, keeps its tokens and computes all again.",
     _PREEMPTION,
-    witness=lambda _ctx, step: any(
-        one.generated for one in step.after.waiting
-    ),
+    witness=lambda _ctx, step: any(one.generated for one in step.after.waiting),
     applies=_preempting,
 )
 def preempted_starts_again(_ctx: Context, step: Step) -> Iterator[str]:
