@@ -33,7 +33,6 @@ class Queue(StrEnum):
     OVERTAKING = "overtaking"
 
 
-_MOST = 10**9  # of any length, count or time: a slip of the pen must not exhaust the memory
 _LEAST = {
     "block_size": 1,
     "chunk_size": 1,
@@ -154,8 +153,8 @@ def released_2_6_3(**overrides: Any) -> Config:
 
 
 def _check_range(name: str, value: float | None, least: int) -> None:
-    if value is not None and not least <= value <= _MOST:  # NaN is outside too
-        raise ConfigError(name, value, f"{least} to {_MOST}")
+    if value is not None and not value >= least:  # not: also for NaN
+        raise ConfigError(name, value, f"{least} or more")
 
 
 def _typed(name: str, value: Any, type_: Any) -> Any:
