@@ -1,0 +1,307 @@
+"""`Eventually` under weak fairness, by cases and against the definition on all small graphs."""
+
+from itertools import chain, combinations
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.explore import Bounds, Counterexample, Eventually, Outcome, Violation, explore
+from tests.checks.explore.toys import (
+    CRITICAL,
+    TRYING,
+    Counter,
+    Drawn,
+    Mutex,
+    Polite,
+    Processes,
+    Queue,
+    drawn,
+)
+
+SERVED = Eventually[Processes](
+    "served", trigger=lambda state: TRYING in state, goal=lambda state: CRITICAL in state
+)
+THROUGH = Eventually[str]("through", trigger=lambda _: True, goal=lambda s: s == "through")
+
+
+def _reaches(goal: int, trigger: int = 0) -> Eventually[int]:
+    return Eventually("reaches", lambda state: state == trigger, lambda state: state == goal)
+
+
+def _refute(model: Drawn, eventually: Eventually[int]) -> Violation[int]:
+    (violation,) = explore(model, [eventually]).violations
+    return violation
+
+
+def _holds(model: Drawn, eventually: Eventually[int]) -> bool:
+    return explore(model, [eventually]).outcome is Outcome.HOLDS
+
+
+def test_counter_reaches_its_limit() -> None:
+    assert explore(Counter(9), [_reaches(9)]).outcome is Outcome.HOLDS
+
+
+def test_run_that_ends_without_the_goal_refutes() -> None:
+    violation = _refute(Drawn(edges=((0, 1, True), (1, 2, True))), _reaches(5))
+
+    assert violation.found == "the run may end here without the goal: no fair action is possible"
+    assert [step.state for step in violation.counterexample.steps] == [1, 2]
+    assert violation.counterexample.loop_from == 2
+
+
+def test_goal_in_the_triggering_state_itself_is_enough() -> None:
+    assert _holds(Drawn(edges=((0, 1, True),)), _reaches(0))
+
+
+def test_goal_before_the_trigger_is_not_enough() -> None:
+    violation = _refute(Drawn(edges=((0, 1, True), (1, 2, True))), _reaches(1, trigger=2))
+
+    assert violation.counterexample.last == 2
+
+
+def test_trigger_that_is_never_met_asks_for_nothing() -> None:
+    assert _holds(Drawn(edges=((0, 1, True),)), _reaches(5, trigger=4))
+
+
+def test_nobody_forces_the_environment() -> None:
+    """Only an unfair edge leads to the goal: the run may stay where it is."""
+    violation = _refute(Drawn(edges=((0, 1, False),)), _reaches(1))
+
+    assert violation.found == "the run may end here without the goal: no fair action is possible"
+    assert violation.counterexample == Counterexample(0, (), loop_from=0)
+
+
+def test_fair_way_out_of_an_unfair_cycle_is_taken() -> None:
+    """The environment cannot keep a step away for ever by being busy."""
+    assert _holds(
+        Drawn(edges=((0, 1, False), (1, 0, False), (0, 2, True), (1, 2, True))), _reaches(2)
+    )
+
+
+def test_unfair_cycle_with_a_state_that_has_no_fair_edge_refutes() -> None:
+    violation = _refute(Drawn(edges=((0, 1, False), (1, 0, False), (0, 2, True))), _reaches(2))
+
+    assert violation.counterexample.last == 1
+
+
+def test_fair_cycle_refutes() -> None:
+    edges = ((0, 1, True), (1, 2, True), (2, 1, False), (1, 3, True), (2, 3, True))
+
+    violation = _refute(Drawn(edges=edges), _reaches(3))
+
+    assert violation.found == "steps 2 to 3 repeat for ever without the goal"
+    assert [step.state for step in violation.counterexample.steps] == [1, 2, 1]
+    assert violation.counterexample.loop_from == 1
+
+
+def test_fair_edge_between_two_cycles_makes_neither_fair() -> None:
+    edges = ((0, 0, False), (0, 1, True), (1, 1, False), (1, 2, True))
+
+    assert _holds(Drawn(edges=edges), _reaches(2))
+
+
+def test_cycle_through_the_goal_does_not_refute() -> None:
+    assert _holds(Drawn(edges=((0, 1, True), (1, 2, True), (2, 0, True))), _reaches(2))
+
+
+def test_shortest_way_and_shortest_cycle_are_shown() -> None:
+    """To the cycle 4, 5 in two steps or in three; back from 5 in one step or through 6."""
+    ways = ((0, 3, True), (3, 4, True), (0, 1, True), (1, 2, True), (2, 4, True))
+    edges = (*ways, (4, 5, True), (5, 6, True), (6, 4, True), (5, 4, True))
+
+    run = _refute(Drawn(edges=edges), _reaches(9)).counterexample
+
+    assert [step.state for step in run.steps] == [3, 4, 5, 4]
+
+
+def test_shorter_way_through_the_goal_is_not_the_one() -> None:
+    edges = ((0, 1, True), (1, 4, True), (0, 2, True), (2, 3, True), (3, 4, True))
+
+    run = _refute(Drawn(edges=edges), _reaches(1)).counterexample
+
+    assert [step.state for step in run.steps] == [2, 3, 4]
+
+
+def test_shorter_cycle_through_the_goal_is_not_the_one() -> None:
+    edges = ((0, 1, True), (1, 0, True), (0, 2, True), (2, 3, True), (3, 0, True))
+
+    run = _refute(Drawn(edges=edges), _reaches(1)).counterexample
+
+    assert [step.state for step in run.steps] == [2, 3, 0]
+
+
+def test_cycle_in_the_goal_does_not_refute() -> None:
+    assert _holds(Drawn(edges=((0, 0, False), (0, 1, True), (1, 1, True))), _reaches(1))
+
+
+def test_fair_one_of_two_edges_to_the_same_state_is_shown() -> None:
+    run = _refute(
+        Drawn(edges=((0, 0, False), (0, 0, True), (0, 1, True))), _reaches(1)
+    ).counterexample
+
+    assert [step.action for step in run.steps] == ["edge 1"]
+
+
+def test_door_where_bowing_counts_as_progress_is_a_livelock() -> None:
+    (violation,) = explore(Polite(bowing_is_fair=True), [THROUGH]).violations
+
+    assert violation.found == "steps 1 to 2 repeat for ever without the goal"
+    assert [s.action for s in violation.counterexample.steps] == ["bow left", "bow right"]
+    assert violation.counterexample.loop_from == 0
+
+
+def test_livelock_is_found_up_to_symmetry() -> None:
+    (violation,) = explore(Polite(bowing_is_fair=True, symmetric=True), [THROUGH]).violations
+
+    assert violation.found == "step 1 repeats for ever without the goal"
+    assert [s.action for s in violation.counterexample.steps] == ["bow left"]
+
+
+def test_door_where_somebody_has_to_go_at_last_holds() -> None:
+    assert explore(Polite(bowing_is_fair=False), [THROUGH]).outcome is Outcome.HOLDS
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_mutex_lets_somebody_in_exactly_if_entering_is_fair(symmetric: bool) -> None:
+    eager = explore(Mutex(3, symmetric=symmetric), [SERVED])
+    lazy = explore(Mutex(3, symmetric=symmetric, enter_is_fair=False), [SERVED])
+
+    assert eager.outcome is Outcome.HOLDS
+    assert [len(v.counterexample.steps) for v in lazy.violations] == [1]
+
+
+def test_queue_is_emptied_although_more_arrives() -> None:
+    empty = Eventually[tuple[int, int, int]](
+        "empty", trigger=lambda state: state[1] > 0, goal=lambda state: state[1] == 0
+    )
+
+    assert explore(Queue(arrivals=6, room=3), [empty]).outcome is Outcome.HOLDS
+
+
+def test_refutation_among_the_expanded_states_of_a_bounded_search_counts() -> None:
+    edges = ((0, 1, True), (1, 0, True), *((i, i + 1, True) for i in range(1, 9)))
+
+    result = explore(Drawn(edges=edges), [_reaches(9)], bounds=Bounds(max_depth=5))
+
+    assert (result.outcome, result.stopped_by) == (Outcome.VIOLATED, "max_depth")
+    assert result.checkpoint is None
+
+
+def test_frontier_of_a_bounded_search_is_no_end_of_a_run() -> None:
+    result = explore(Counter(9), [_reaches(9)], bounds=Bounds(max_depth=5))
+
+    assert result.outcome is Outcome.INCOMPLETE
+
+
+def test_each_eventually_is_judged_by_itself() -> None:
+    model = Drawn(edges=((0, 1, True), (1, 2, True)))
+    first, second, third = _reaches(5), _reaches(2), Eventually[int]("late", lambda s: s == 1, bool)
+
+    result = explore(model, [second, third, first], keep_going=True)
+
+    assert [violation.rule for violation in result.violations] == ["reaches"]
+
+
+def test_first_refuted_one_is_enough_unless_told_to_keep_going() -> None:
+    never = [Eventually[int](rule, lambda _: True, lambda _: False) for rule in ("a", "b")]
+
+    assert [v.rule for v in explore(Counter(3), never).violations] == ["a"]
+    assert [v.rule for v in explore(Counter(3), never, keep_going=True).violations] == ["a", "b"]
+
+
+def test_eventually_that_raised_is_not_reported_twice() -> None:
+    raising = Eventually[int]("raises", trigger=lambda s: 1 // (3 - s) >= 0, goal=lambda _: False)
+
+    result = explore(Counter(9), [raising], keep_going=True)
+
+    assert [violation.counterexample.last for violation in result.violations] == [3]
+
+
+def test_long_graphs_need_no_recursion() -> None:
+    (violation,) = explore(Counter(19_999, wraps=True), [_reaches(-1)]).violations
+
+    assert violation.found == "steps 1 to 20000 repeat for ever without the goal"
+
+
+States = frozenset[int]
+
+
+@given(
+    drawn(states=5, edges=12),
+    st.frozensets(st.integers(0, 4)),
+    st.frozensets(st.integers(0, 4)),
+    st.sampled_from(["bfs", "dfs"]),
+)
+def test_verdict_and_lasso_agree_with_the_definition(
+    model: Drawn, triggers: States, goals: States, order: str
+) -> None:
+    eventually = Eventually[int]("x", lambda i: i in triggers, lambda i: i in goals)
+    way = _way_to_refutation(model, triggers, goals)
+
+    result = explore(model, [eventually], order="dfs" if order == "dfs" else "bfs", keep_going=True)
+
+    runs = [v.counterexample for v in result.violations if v.rule == "x"]
+    assert [run.loop_from for run in runs] == ([] if way is None else [way])
+    for run in runs:
+        _assert_refutes(model, run, triggers, goals)
+
+
+def _way_to_refutation(model: Drawn, triggers: States, goals: States) -> int | None:
+    """The least number of steps, through a pending state, to states to stay in for ever."""
+    ways: nx.DiGraph[tuple[int, bool]] = nx.DiGraph()
+    ways.add_nodes_from((i, pending) for i in range(5) for pending in (False, True))
+    for source, target, _ in model.edges:
+        ways.add_edge((source, False), (target, False))
+        if target in triggers - goals:
+            ways.add_edge((source, False), (target, True))
+        if target not in goals:
+            ways.add_edge((source, True), (target, True))
+    starts = [(i, False) for i in model.starts]
+    starts += [(i, True) for i in model.starts if i in triggers - goals]
+    lengths = [
+        int(nx.shortest_path_length(ways, start, (i, True)))
+        for start in starts
+        for states in _subsets(range(5))
+        if not goals.intersection(states) and _can_stay(model, states)
+        for i in states
+        if nx.has_path(ways, start, (i, True))
+    ]
+    return min(lengths, default=None)
+
+
+def _subsets(states: range) -> list[tuple[int, ...]]:
+    return list(chain.from_iterable(combinations(states, size) for size in range(1, 6)))
+
+
+def _can_stay(model: Drawn, states: tuple[int, ...]) -> bool:
+    """Whether a fair run can be in exactly these states for ever."""
+    possible = {source for source, _, fair in model.edges if fair}
+    if len(states) == 1 and states[0] not in possible:
+        return True
+    inside = [e for e in model.edges if e[0] in states and e[1] in states]
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(states)
+    graph.add_edges_from((source, target) for source, target, _ in inside)
+    taken = any(fair for _, _, fair in inside)
+    goes_on = bool(inside) and nx.is_strongly_connected(graph)
+    return goes_on and (taken or not possible.issuperset(states))
+
+
+def _assert_refutes(
+    model: Drawn, run: Counterexample[int], triggers: States, goals: States
+) -> None:
+    states = [run.initial, *(step.state for step in run.steps)]
+    assert run.initial in model.starts
+    assert run.loop_from is not None
+    for before, step in zip(states, run.steps, strict=False):
+        number = int(step.action.removeprefix("edge "))
+        assert model.edges[number] == (before, step.state, step.fair)
+    last_goal = max((i for i, state in enumerate(states) if state in goals), default=-1)
+    assert any(state in triggers for state in states[last_goal + 1 : run.loop_from + 1])
+    cycle = run.steps[run.loop_from :]
+    assert states[-1] == states[run.loop_from]
+    assert any(step.fair for step in cycle) or not any(
+        fair and source == states[-1] for source, _, fair in model.edges
+    )
