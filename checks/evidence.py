@@ -93,6 +93,11 @@ def _verdict(rule: Rule, record: dict[str, Any]) -> Verdict:
     )
 
 
+def unwitnessed(rules: Sequence[Rule], record: dict[str, Any]) -> list[str]:
+    """Ids of rules that no instance judges, or whose witness was seen in none: vacuous so far."""
+    return [one.rule.id for one in verdicts(rules, record) if not one.witnessed]
+
+
 _BEGIN, _END = "<!-- rules -->\n", "<!-- end of rules -->\n"
 
 

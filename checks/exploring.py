@@ -23,13 +23,15 @@ from spec.state import State
 class Finding:
     """A broken rule: what was found, the actions that lead there, and the steps among them.
 
-    `loop` is the step from which a run that never gets where it must repeats itself.
+    `end` is the state in which it was found. `loop` is the step from which a run that never gets
+    where it must repeats itself.
     """
 
     rule: str
     found: str
     actions: tuple[str, ...]
     steps: tuple[Step, ...]
+    end: State
     loop: int | None = None
 
 
@@ -154,6 +156,7 @@ def _findings(config: Config, result: Result[State]) -> Iterator[Finding]:
             found=violation.found,
             actions=tuple(edge.action for edge in edges),
             steps=numbered(config, records),
+            end=violation.counterexample.last,
             loop=None if loop_from is None else sum(edge.fair for edge in before_loop),
         )
 
@@ -191,7 +194,10 @@ def write_counterexample(exploration: Exploration, finding: Finding, path: Path)
     ) as trace:
         for step in finding.steps:
             trace.write(step)
-        trace.violated(Violation(finding.rule, sentence(finding.rule), finding.found, finding.loop))
+        # An arrival or an abort may break a rule too: no step shows the state that it leaves.
+        unseen = None if finding.steps and finding.end == finding.steps[-1].after else finding.end
+        says = sentence(finding.rule)
+        trace.violated(Violation(finding.rule, says, finding.found, finding.loop, unseen))
 
 
 def sentence(rule: str) -> str:

@@ -23,22 +23,28 @@ from spec.records import Step
     show_default=True,
     help="Who schedules this time.",
 )
+@click.option("--steps", is_flag=True, help="Print the steps of a trace without violation too.")
 @click.option("--states", is_flag=True, help="Print the whole state after each step.")
 @click.option("--itf", "itf_path", type=PATH, help="Write it as an ITF trace too.")
 @json_option
 def replay(
-    file: Path, target: str, states: bool, itf_path: Path | None, json_path: Path | None
+    file: Path,
+    target: str,
+    steps: bool,
+    states: bool,
+    itf_path: Path | None,
+    json_path: Path | None,
 ) -> int:
     """Run again what FILE says and compare, step by step.
 
-    FILE is a trace that `run --trace` wrote or a counterexample. Printed are the steps, of each
-    what changed, and the rule that is broken in the end. Exit code 0: all as the file says and no
-    rule broken; 1: the violation is confirmed, or a step differs.
+    FILE is a trace that `run --trace` wrote or a counterexample. Of a counterexample the steps are
+    printed, of each what changed, and the rule that is broken in the end. Exit code 0: all as the
+    file says and no rule broken; 1: the violation is confirmed, or a step differs.
     """
     trace = read_trace(file)
     result = replay_of(trace)
     screen = console(json_path)
-    for step in result.steps:
+    for step in result.steps if steps or states or trace.violation else ():
         _print_step(screen, step, states)
     _print_end(screen, trace, result)
     if itf_path is not None:

@@ -154,8 +154,8 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         with path.open("rb") as file:
             yield from enumerate(file, start=1)
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        allowed = f"a file that can be read ({getattr(error, 'strerror', error)})"
-        raise TraceError("file", str(path), allowed) from None
+        found = getattr(error, "strerror", None) or str(error)
+        raise TraceError("file", found, "a file that can be read").at(path) from None
 
 
 def _object(text: bytes) -> Json:

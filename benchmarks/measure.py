@@ -1,0 +1,88 @@
+"""Measure the explorer and `run`; prints the table of the README's benchmark section.
+
+    ./bootstrap python benchmarks/measure.py [--requests N] [--trace FILE]
+
+Explores every default instance on one core and serves generated requests on the reference with
+the plugin's real sizes, every rule judged. `--trace` serves the first requests of a public trace
+instead.
+"""
+
+import argparse
+import os
+import platform
+import random
+from pathlib import Path
+from time import perf_counter
+
+from checks.exploring import Exploration, explore_instance
+from checks.models.instances import DEFAULT
+from checks.running import Judge, serve
+from engine.workloads import fit, read_workload
+from reference.spyre.machine import SpyreMachine
+from spec.config import Config
+from spec.requests import Prompt, Request
+
+
+def generated(count: int, seed: int = 0) -> list[Request]:
+    """Requests with the spread of lengths of a chat service, all there from the start."""
+    draw = random.Random(seed)
+    return [
+        Request(
+            id=str(index),
+            prompt=Prompt.of_stream(f"request {index}", int(draw.lognormvariate(6.5, 0.9)) + 1),
+            max_tokens=int(draw.lognormvariate(5.0, 0.8)) + 1,
+        )
+        for index in range(count)
+    ]
+
+
+def served(requests: list[Request], *, judged: bool) -> tuple[int, int, float]:
+    """Steps, broken rules and seconds of a run with the plugin's real sizes."""
+    machine = SpyreMachine.of(Config(), requests)
+    judge, steps, began = Judge(machine.ctx), 0, perf_counter()
+    for step in serve(machine, requests):
+        steps += 1
+        if judged:
+            judge.observe(step)
+    return steps, len(judge.broken), perf_counter() - began
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=300)
+    parser.add_argument("--trace", type=Path)
+    options = parser.parse_args()
+    print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores\n")
+    print("| what | amount | seconds | rate |\n| --- | --- | --- | --- |")
+    _explored([explore_instance(instance) for instance in DEFAULT])
+    requests = generated(options.requests)
+    if options.trace is not None:
+        requests, _ = fit(read_workload(options.trace, limit=options.requests), Config())
+    for judged in (False, True):
+        steps, broken, seconds = served(requests, judged=judged)
+        rules = f"every rule judged, {broken} broken" if judged else "no rule judged"
+        print(
+            f"| run, {len(requests):,} requests, {rules} | {steps:,} steps | {seconds:.1f} "
+            f"| {steps / seconds:,.0f} steps/s |"
+        )
+
+
+def _explored(found: list[Exploration]) -> None:
+    """One row for all instances, one for the largest."""
+    states = sum(one.states for one in found)
+    seconds = sum(one.seconds for one in found)
+    print(
+        f"| explore, {len(found)} default instances, one core | {states:,} states "
+        f"| {seconds:.1f} | {states / seconds:,.0f} states/s |"
+    )
+    largest = max(found, key=lambda one: one.states)
+    print(
+        f"| explore '{largest.instance.name}' | {largest.states:,} states | {largest.seconds:.1f} "
+        f"| {largest.states / largest.seconds:,.0f} states/s, "
+        f"{largest.bytes_per_state:,.0f} bytes per state |"
+    )
+
+
+if __name__ == "__main__":
+    main()
