@@ -46,12 +46,14 @@ def read_config(
     path: Path | None,
     settings: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    base: Config | None = None,
 ) -> Config:
-    """The configuration that file, environment and settings make together.
+    """The configuration that file, environment and settings make together, over `base`.
 
     `path`: a TOML file of top-level keys. `settings`: `key=value` each, the value in TOML's
     syntax or, for text, a bare word; of two for one key the later wins. `environment`: where the
     production plugin's variables are looked up; None: nowhere. An empty variable counts as unset.
+    `base`: instead of the defaults.
 
     Raises:
         ConfigError: a file that cannot be read or is no TOML, an unknown key, a value of the
@@ -63,7 +65,8 @@ def read_config(
         _refuse_excess(one)
         given[one.key] = one
     try:
-        config = Config.from_mapping({key: one.value for key, one in given.items()})
+        values = {} if base is None else base.as_mapping()
+        config = Config.from_mapping(values | {key: one.value for key, one in given.items()})
         _refuse_large_pool(config)
     except ConfigError as error:
         raise _placed(error, given) from None

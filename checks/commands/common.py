@@ -36,13 +36,18 @@ def config_options(command: Command) -> Command:
     return click.option("--config", "config_path", type=PATH, help="Configuration, TOML.")(command)
 
 
-def config_of(config_path: Path | None, settings: tuple[str, ...], from_env: bool) -> Config:
-    """The configuration of the options.
+def config_of(
+    config_path: Path | None,
+    settings: tuple[str, ...],
+    from_env: bool,
+    base: Config | None = None,
+) -> Config:
+    """The configuration of the options, over `base` instead of the defaults if it is given.
 
     Raises:
         ConfigError: see `read_config`.
     """
-    return read_config(config_path, settings, os.environ if from_env else None)
+    return read_config(config_path, settings, os.environ if from_env else None, base)
 
 
 def json_option(command: Command) -> Command:

@@ -3,10 +3,12 @@
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
 import networkx as nx
+from attrs import evolve
 from rich.console import Console
 from rich.table import Table
 
@@ -42,6 +44,7 @@ from checks.exploring import (
 from checks.models.instances import DEFAULT
 from checks.models.spyre import Instance, SpyreModel
 from engine.workloads import fit, read_workload
+from spec.config import Config
 from spec.errors import InputError
 from spec.rules import REGISTRY
 
@@ -98,9 +101,10 @@ def explore(
 ) -> int:
     """Go through every reachable state and judge every rule in it.
 
-    Without INSTANCE the default set is explored, on all cores. Arrivals are free in order and
+    Without INSTANCE the default set is explored, on all cores; --config and --set change keys of
+    it. With --workload the requests of that file are the instance. Arrivals are free in order and
     time, any client may go away, any request may sample the end of sequence, as far as the
-    instance says. With --workload and --config the requests of that file are the instance.
+    instance says.
 
     A broken rule is written as a counterexample, the shortest there is with --order bfs, and the
     command that replays it is printed.
@@ -108,40 +112,47 @@ def explore(
     if list_:
         console(json_path).print(_catalogue())
         return 0
+    changed = partial(config_of, config_path, settings, from_env)
+    if workload_path is None:
+        instances = [evolve(one, config=changed(one.config)) for one in _named(names)]
+    else:
+        instances = [_own_instance(workload_path, changed(), fixed_ends, no_aborts)]
     bounds = Bounds(max_states=max_states, max_seconds=seconds, max_depth=max_depth)
-    _refuse_endless_walks(order, bounds)
-    instances: Sequence[Instance] = _named(names)
-    if workload_path is not None:
-        config = config_of(config_path, settings, from_env)
-        requests, _ = fit(read_workload(workload_path), config)
-        everybody = frozenset(request.id for request in requests)
-        instances = [
-            Instance(
-                name=workload_path.stem,
-                about=f"the requests of {workload_path}",
-                config=config,
-                requests=tuple(requests),
-                aborts=frozenset() if no_aborts else everybody,
-                early_ends=frozenset() if fixed_ends else everybody,
-            )
-        ]
-    elif config_path is not None or settings:
-        raise InputError("--config", str(config_path or settings), "only together with --workload")
-    one = instances[0] if len(instances) == 1 else None
-    if one is None and (checkpoint or graph_path or order == "random"):
-        raise InputError("INSTANCE", "several", "one, with --resume, --graph or random walks")
-    if one is not None:
-        found = [_explore_one(one, bounds, order, seed, checkpoint)]
+    _refuse_what_does_not_go(order, bounds, instances, checkpoint or graph_path)
+    if len(instances) == 1:
+        found = [_explore_one(instances[0], bounds, order, seed, checkpoint)]
     else:
         found = _explore_several(instances, bounds, order)
-    if graph_path is not None and one is not None:
-        _write_graph(one, bounds, graph_path)
-    return _tell(found, out_path, json_path, record and not names and workload_path is None)
+    if graph_path is not None:
+        nx.write_graphml(state_graph(SpyreModel(instances[0]), bounds), graph_path)
+    is_default_set = tuple(instances) == DEFAULT and bounds == Bounds()
+    return _tell(found, out_path, json_path, record=record and is_default_set)
 
 
-def _refuse_endless_walks(order: Order, bounds: Bounds) -> None:
+def _own_instance(
+    workload_path: Path, config: Config, fixed_ends: bool, no_aborts: bool
+) -> Instance:
+    """The requests of a file, with as much freedom as the options leave them."""
+    requests, _ = fit(read_workload(workload_path), config)
+    everybody = frozenset(request.id for request in requests)
+    return Instance(
+        name=workload_path.stem,
+        about=f"the requests of {workload_path}",
+        config=config,
+        requests=tuple(requests),
+        aborts=frozenset() if no_aborts else everybody,
+        early_ends=frozenset() if fixed_ends else everybody,
+    )
+
+
+def _refuse_what_does_not_go(
+    order: Order, bounds: Bounds, instances: Sequence[Instance], file: Path | None
+) -> None:
+    """Refuse random walks without an end, and one file for several instances."""
     if order == "random" and (bounds.max_depth is None or bounds.max_seconds is None):
         raise InputError("--order", order, "random only with --max-depth and --time")
+    if len(instances) > 1 and (file or order == "random"):
+        raise InputError("INSTANCE", "several", "one, with --resume, --graph or random walks")
 
 
 def _named(names: tuple[str, ...]) -> Sequence[Instance]:
@@ -217,12 +228,8 @@ def _explore_several(
     return found
 
 
-def _write_graph(instance: Instance, bounds: Bounds, path: Path) -> None:
-    nx.write_graphml(state_graph(SpyreModel(instance), bounds), path)
-
-
 def _tell(
-    found: Sequence[Exploration], out_path: Path, json_path: Path | None, record: bool
+    found: Sequence[Exploration], out_path: Path, json_path: Path | None, *, record: bool
 ) -> int:
     """Tables, counterexamples, the record; the exit code."""
     screen = console(json_path)

@@ -175,6 +175,13 @@ def test_an_instance_of_ones_own_is_explored() -> None:
     assert json.loads(ran.out)[0]["outcome"] == "holds"
 
 
+def test_a_key_of_the_default_instances_can_be_changed() -> None:
+    assert lockstep("explore", "documented", "--set", "admission=exact").code == 0
+    assert lockstep("explore", "exact", "--set", "admission=documented").code == 0
+    ran = lockstep("explore", "exact", "--set", "max_batch_tkv_limit=8")
+    assert_refused(ran, "prompt_len + max_tokens - 1 (its largest tkv): found 10; allowed: at most")
+
+
 def test_a_state_graph_is_written_as_graphml() -> None:
     import networkx as nx
 
