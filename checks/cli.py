@@ -6,6 +6,7 @@ from importlib.metadata import version
 import click
 
 from checks.commands.explore import explore
+from checks.commands.prove import prove
 from checks.commands.replay import replay
 from checks.commands.rules import rules
 from checks.commands.run import run
@@ -30,11 +31,12 @@ def lockstep() -> None:
     """Read, run and break the specification of LLM schedulers.
 
     `rules` lists what is claimed, `run` serves a workload and judges every step, `explore` goes
-    through every reachable state of small instances, `replay` confirms what a file says.
+    through every reachable state of small instances, `prove` decides claims for every length,
+    `replay` confirms what a file says.
     """
 
 
-for command in (run, explore, replay, rules):
+for command in (run, explore, prove, replay, rules):
     lockstep.add_command(command)
 
 

@@ -77,3 +77,15 @@ def every(conditions: Iterable[Truth]) -> Truth:
     import z3
 
     return z3.And(listed)
+
+
+def negate(condition: Truth) -> Truth:
+    """True where the condition does not hold."""
+    return (not condition) if isinstance(condition, bool) else ~condition
+
+
+def implies(condition: Truth, consequence: Truth) -> Truth:
+    """The consequence, wherever the condition holds."""
+    if isinstance(condition, bool):
+        return consequence if condition else True
+    return negate(condition) | consequence

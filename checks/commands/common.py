@@ -50,6 +50,18 @@ def config_of(
     return read_config(config_path, settings, os.environ if from_env else None, base)
 
 
+def out_option(command: Command) -> Command:
+    """`--out DIR` for counterexamples."""
+    return click.option(
+        "--out",
+        "out_path",
+        type=PATH,
+        default=Path("counterexamples"),
+        show_default=True,
+        help="Directory for counterexamples.",
+    )(command)
+
+
 def json_option(command: Command) -> Command:
     """`--json FILE`; `-` is standard output."""
     return click.option(

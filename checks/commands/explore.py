@@ -19,6 +19,7 @@ from checks.commands.common import (
     console,
     err,
     json_option,
+    out_option,
     progress_bar,
     write_json,
 )
@@ -67,14 +68,7 @@ from spec.rules import REGISTRY
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random walks.")
 @click.option("--resume", "checkpoint", type=PATH, help="Go on from, and stop into, this file.")
-@click.option(
-    "--out",
-    "out_path",
-    type=PATH,
-    default=Path("counterexamples"),
-    show_default=True,
-    help="Directory for counterexamples.",
-)
+@out_option
 @click.option("--graph", "graph_path", type=PATH, help="Write one instance's state graph, GraphML.")
 @click.option("--record", is_flag=True, help="Keep the verdicts with the project (default set).")
 @click.option("--list", "list_", is_flag=True, help="List the default instances and stop.")

@@ -1,0 +1,116 @@
+"""Prove or refute obligations: each by the solver, side by side, with a time limit."""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import z3
+from attrs import frozen
+
+from spec.obligations import OBLIGATIONS, Obligation, Verdict
+
+
+@frozen
+class Proof:
+    """What the solver said of an obligation.
+
+    `numbers`: of a refutation, a value for each variable that breaks the claim. `size`: distinct
+    terms that the solver was given. `reason`: why it gave up, if it did.
+    """
+
+    obligation: str
+    verdict: Verdict
+    seconds: float
+    size: int
+    numbers: dict[str, int]
+    reason: str = ""
+
+    @property
+    def is_as_expected(self) -> bool:
+        """True if the verdict is the one that a correct specification has."""
+        return self.verdict is OBLIGATIONS[self.obligation].expected
+
+    def as_mapping(self) -> dict[str, Any]:
+        """All of it, with the obligation's text, for a JSON report."""
+        told = OBLIGATIONS[self.obligation]
+        return {
+            "obligation": told.id,
+            "says": told.sentence,
+            "bounds": told.bounds,
+            "rules": list(told.rules),
+            "verdict": self.verdict.value,
+            "expected": told.expected.value,
+            "seconds": round(self.seconds, 3),
+            "size": self.size,
+            "numbers": self.numbers,
+            "reason": self.reason,
+        }
+
+
+def prove(obligation: Obligation, timeout_seconds: float = 60.0, seed: int = 0) -> Proof:
+    """Ask the solver for numbers that break the claim; that there are none proves it."""
+    began = perf_counter()
+    variables: dict[str, z3.ArithRef] = {}
+
+    def integer(name: str) -> z3.ArithRef:
+        return variables.setdefault(name, z3.Int(name))
+
+    broken = obligation.statement(integer).is_counterexample
+    solver = z3.Solver()
+    solver.set("timeout", int(timeout_seconds * 1000))
+    solver.set("random_seed", seed)
+    solver.add(broken)
+    answer = solver.check()
+    verdict = _VERDICTS[str(answer)]
+    numbers = _numbers(solver.model(), variables) if verdict is Verdict.REFUTED else {}
+    return Proof(
+        obligation=obligation.id,
+        verdict=verdict,
+        seconds=perf_counter() - began,
+        size=_size(solver.assertions()),
+        numbers=numbers,
+        reason=solver.reason_unknown() if verdict is Verdict.UNKNOWN else "",
+    )
+
+
+_VERDICTS = {"unsat": Verdict.PROVEN, "sat": Verdict.REFUTED, "unknown": Verdict.UNKNOWN}
+
+
+def _numbers(model: z3.ModelRef, variables: dict[str, z3.ArithRef]) -> dict[str, int]:
+    return {
+        name: model.eval(variable, model_completion=True).as_long()
+        for name, variable in variables.items()
+    }
+
+
+def _size(assertions: Sequence[z3.ExprRef]) -> int:
+    """Distinct terms, shared ones counted once."""
+    seen: set[int] = set()
+    pending = list(assertions)
+    while pending:
+        term = pending.pop()
+        if term.get_id() not in seen:
+            seen.add(term.get_id())
+            pending.extend(term.children())
+    return len(seen)
+
+
+def prove_all(
+    names: Sequence[str], timeout_seconds: float = 60.0, seed: int = 0
+) -> Iterator[Proof]:
+    """Proofs of these obligations, on all cores, in the order given."""
+    proven = partial(_prove_named, timeout_seconds=timeout_seconds, seed=seed)
+    workers = min(os.cpu_count() or 1, len(names))
+    if workers <= 1:
+        yield from map(proven, names)
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        yield from pool.map(proven, names)
+
+
+def _prove_named(name: str, timeout_seconds: float, seed: int) -> Proof:
+    """Statements do not travel between processes; names do."""
+    return prove(OBLIGATIONS[name], timeout_seconds, seed)
