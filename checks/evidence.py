@@ -1,7 +1,8 @@
-"""Verdicts on record: what exploring the default instances showed, kept with the project.
+"""Verdicts on record: what exploring and proving showed, kept with the project.
 
-The file is written by `lockstep explore --record` and pinned by a test, so a change that moves a
-count or a verdict shows in its diff. `lockstep rules` and the chapters quote it.
+The files are written by `lockstep explore --record` and `lockstep prove --record` and pinned by
+tests, so a change that moves a count or a verdict shows in its diff. `lockstep rules` and the
+chapter quote them.
 """
 
 import json
@@ -13,6 +14,8 @@ from attrs import frozen
 
 import spec
 from checks.exploring import Exploration
+from checks.prove.prover import Proof
+from spec.obligations import OBLIGATIONS
 from spec.rules import Rule
 
 
@@ -35,28 +38,41 @@ def record_of(explorations: Iterable[Exploration]) -> dict[str, Any]:
     }
 
 
+def proofs_of(proofs: Iterable[Proof]) -> dict[str, Any]:
+    """What is worth keeping of proofs: the claims and their verdicts, no times."""
+    return {
+        one.obligation: {
+            "says": OBLIGATIONS[one.obligation].sentence,
+            "bounds": OBLIGATIONS[one.obligation].bounds,
+            "rules": list(OBLIGATIONS[one.obligation].rules),
+            "verdict": one.verdict.value,
+        }
+        for one in proofs
+    }
+
+
 def write_record(record: dict[str, Any], path: Path) -> None:
     """Write the record so that a change to one instance is a change to its lines alone."""
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-def recorded() -> dict[str, Any]:
-    """The record kept with the project."""
-    content: dict[str, Any] = json.loads(recorded_path().read_text(encoding="utf-8"))
+EXPLORED = Path(__file__).with_name("recorded") / "explored.json"
+PROVEN = Path(__file__).with_name("recorded") / "proven.json"
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    """A record kept with the project, `EXPLORED` by instance or `PROVEN` by obligation."""
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
-
-
-def recorded_path() -> Path:
-    """Where the record is kept: a file of this package."""
-    return Path(__file__).with_name("recorded") / "explored.json"
 
 
 @frozen
 class Verdict:
-    """What the record says about one rule.
+    """What the records say about one rule.
 
     `holds_in` and `refuted_in`: instances; `states`: explored states of those where it holds;
-    `witnessed`: edges on which its witness was seen, over all instances.
+    `witnessed`: edges on which its witness was seen, over all instances. `proven` and `disproven`:
+    obligations that serve it.
     """
 
     rule: Rule
@@ -64,8 +80,12 @@ class Verdict:
     refuted_in: tuple[str, ...]
     states: int
     witnessed: int
+    proven: tuple[str, ...]
+    disproven: tuple[str, ...]
 
-    def __str__(self) -> str:
+    @property
+    def explored(self) -> str:
+        """What exploring showed, in words."""
         held = f"holds in {len(self.holds_in)} instances, {self.states:,} states"
         if not self.holds_in and not self.refuted_in:
             return "not judged"
@@ -74,28 +94,45 @@ class Verdict:
         refuted = f"refuted in: {'; '.join(self.refuted_in)}"
         return f"{refuted} ({held})" if self.holds_in else refuted
 
+    @property
+    def proofs(self) -> str:
+        """What proving showed, in words: the obligations tell for which lengths."""
+        told = [f"proven: {', '.join(self.proven)}"] if self.proven else []
+        told += [f"refuted: {', '.join(self.disproven)}"] if self.disproven else []
+        return "; ".join(told) or "-"
 
-def verdicts(rules: Sequence[Rule], record: dict[str, Any]) -> list[Verdict]:
-    """The verdict on each rule."""
-    return [_verdict(rule, record) for rule in rules]
+
+def verdicts(
+    rules: Sequence[Rule], explored: dict[str, Any], proven: dict[str, Any]
+) -> list[Verdict]:
+    """The verdict on each rule, from both records."""
+    return [_verdict(rule, explored, proven) for rule in rules]
 
 
-def _verdict(rule: Rule, record: dict[str, Any]) -> Verdict:
-    judged = {name: one for name, one in record.items() if rule.id in one["rules"]}
+def recorded_verdicts(rules: Sequence[Rule]) -> list[Verdict]:
+    """The verdict on each rule, from the records kept with the project."""
+    return verdicts(rules, recorded(EXPLORED), recorded(PROVEN))
+
+
+def _verdict(rule: Rule, explored: dict[str, Any], proven: dict[str, Any]) -> Verdict:
+    judged = {name: one for name, one in explored.items() if rule.id in one["rules"]}
     refuted = tuple(name for name, one in judged.items() if rule.id in one["violations"])
     holds = tuple(name for name in judged if name not in refuted)
+    serving = {name: one["verdict"] for name, one in proven.items() if rule.id in one["rules"]}
     return Verdict(
         rule=rule,
         holds_in=holds,
         refuted_in=refuted,
         states=sum(judged[name]["states"] for name in holds),
         witnessed=sum(one["witnesses"].get(rule.id, 0) for one in judged.values()),
+        proven=tuple(name for name, verdict in serving.items() if verdict == "proven"),
+        disproven=tuple(name for name, verdict in serving.items() if verdict == "refuted"),
     )
 
 
-def unwitnessed(rules: Sequence[Rule], record: dict[str, Any]) -> list[str]:
+def unwitnessed(rules: Sequence[Rule], explored: dict[str, Any]) -> list[str]:
     """Ids of rules that no instance judges, or whose witness was seen in none: vacuous so far."""
-    return [one.rule.id for one in verdicts(rules, record) if not one.witnessed]
+    return [one.rule.id for one in verdicts(rules, explored, {}) if not one.witnessed]
 
 
 _BEGIN, _END = "<!-- rules -->\n", "<!-- end of rules -->\n"
@@ -111,14 +148,16 @@ def with_table(chapter: str, listed: Sequence[Verdict]) -> str:
     before, _, rest = chapter.partition(_BEGIN)
     after = rest.partition(_END)[2]
     rows = [
-        f"| {one.rule.id} | {one.rule.sentence} | {one.rule.source} | {one} | {one.witnessed:,} |"
+        f"| {one.rule.id} | {one.rule.sentence} | {one.rule.source} | {one.explored} "
+        f"| {one.witnessed:,} | {one.proofs} |"
         for one in listed
     ]
-    head = ["| rule | says | source | explored | witnessed |", "| --- | --- | --- | --- | --- |"]
+    columns = ("rule", "says", "source", "explored", "witnessed", "proofs")
+    head = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
     return before + _BEGIN + "\n".join([*head, *rows]) + "\n" + _END + after
 
 
-def write_chapter(listed: Sequence[Verdict]) -> None:
-    """Bring the chapter's table up to date."""
-    path = chapter_path()
+def write_chapter(rules: Sequence[Rule]) -> None:
+    """Bring the chapter's table up to date with the records."""
+    path, listed = chapter_path(), recorded_verdicts(rules)
     path.write_text(with_table(path.read_text(encoding="utf-8"), listed), encoding="utf-8")

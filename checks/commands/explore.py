@@ -23,14 +23,7 @@ from checks.commands.common import (
     progress_bar,
     write_json,
 )
-from checks.evidence import (
-    record_of,
-    recorded,
-    recorded_path,
-    verdicts,
-    write_chapter,
-    write_record,
-)
+from checks.evidence import EXPLORED, record_of, write_chapter, write_record
 from checks.explore import Bounds, Order, Progress, state_graph
 from checks.exploring import (
     Exploration,
@@ -238,9 +231,9 @@ def _tell(
             _print_finding(screen, exploration, finding, path)
     write_json([exploration.as_mapping() for exploration in found], json_path)
     if record:
-        write_record(record_of(found), recorded_path())
-        write_chapter(verdicts(list(REGISTRY.values()), recorded()))
-        screen.print(f"recorded: {recorded_path().name}")
+        write_record(record_of(found), EXPLORED)
+        write_chapter(list(REGISTRY.values()))
+        screen.print(f"recorded: {EXPLORED.name}")
     if any(exploration.findings for exploration in found):
         return 1
     return 0 if all(exploration.is_complete for exploration in found) else 3

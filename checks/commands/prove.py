@@ -8,10 +8,12 @@ from rich.console import Console
 from rich.table import Table
 
 from checks.commands.common import console, json_option, out_option, progress_bar, write_json
+from checks.evidence import PROVEN, proofs_of, write_chapter, write_record
 from checks.prove.prover import Proof, prove_all
 from checks.prove.scenario import write_scenario
 from spec.errors import InputError
 from spec.obligations import OBLIGATIONS, Verdict
+from spec.rules import REGISTRY
 
 
 @click.command()
@@ -26,6 +28,7 @@ from spec.obligations import OBLIGATIONS, Verdict
     help="Give up on an obligation after S seconds.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the solver.")
+@click.option("--record", is_flag=True, help="Keep the verdicts with the project (all of them).")
 @out_option
 @json_option
 def prove(
@@ -33,6 +36,7 @@ def prove(
     thorough: bool,
     seconds: float,
     seed: int,
+    record: bool,
     out_path: Path,
     json_path: Path | None,
 ) -> int:
@@ -55,6 +59,10 @@ def prove(
         _print_detail(screen, proof, out_path)
     screen.print(_total(proofs))
     write_json([proof.as_mapping() for proof in proofs], json_path)
+    if record and len(proofs) == len(OBLIGATIONS):
+        write_record(proofs_of(proofs), PROVEN)
+        write_chapter(list(REGISTRY.values()))
+        screen.print(f"recorded: {PROVEN.name}")
     return _exit_code(proofs)
 
 

@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 
 from checks.commands.common import console, json_option, write_json
-from checks.evidence import Verdict, recorded, verdicts
+from checks.evidence import Verdict, recorded_verdicts
 from spec.errors import InputError
 from spec.rules import REGISTRY, Rule
 
@@ -20,9 +20,10 @@ def rules(ids: tuple[str, ...], json_path: Path | None) -> int:
     """List every rule: its sentence, its source, and which checks cover it with what result.
 
     ID is a rule's id or the beginning of several: SPY-VOL-1, SPY-PFX, BLK. The verdicts are those
-    on record with this version, made by exploring the default instances.
+    on record with this version, made by exploring the default instances and by proving the
+    obligations, whose bounds `lockstep prove` shows.
     """
-    listed = verdicts(_selected(ids), recorded())
+    listed = recorded_verdicts(_selected(ids))
     write_json([_as_mapping(verdict) for verdict in listed], json_path)
     screen = console(json_path)
     if ids and len(listed) == 1:
@@ -52,11 +53,12 @@ def _selected(ids: tuple[str, ...]) -> list[Rule]:
 
 def _table(listed: list[Verdict]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("rule", "kind", "says", "source", "explored"):
+    for name in ("rule", "kind", "says", "source", "explored", "proofs"):
         table.add_column(name, overflow="fold")
     for one in listed:
         rule = one.rule
-        table.add_row(rule.id, rule.kind.value, rule.sentence, str(rule.source), str(one))
+        source = str(rule.source)
+        table.add_row(rule.id, rule.kind.value, rule.sentence, source, one.explored, one.proofs)
     return table
 
 
@@ -67,9 +69,11 @@ def _as_mapping(verdict: Verdict) -> dict[str, Any]:
         "says": rule.sentence,
         "source": str(rule.source),
         "kind": rule.kind.value,
-        "explored": str(verdict),
+        "explored": verdict.explored,
         "holds in": list(verdict.holds_in),
         "refuted in": list(verdict.refuted_in),
         "states": verdict.states,
         "witness seen on edges": verdict.witnessed,
+        "proven by": list(verdict.proven),
+        "refuted by": list(verdict.disproven),
     }

@@ -22,6 +22,8 @@ from spec.admission import (
 from spec.config import Admission
 from spec.padding import block_count
 from spec.records import PREFILL, Context
+from spec.reservation import may_reserve
+from spec.reservation import worst_case_blocks as worst_case_of
 from spec.state import Sequence, State
 
 Refusal = str | None
@@ -29,8 +31,8 @@ Refusal = str | None
 
 def worst_case_blocks(ctx: Context, sequence: Sequence) -> int:
     """Blocks of everything that the request may ever hold, one token more than it writes."""
-    total = sequence.prefill_len + remaining_tokens(ctx, sequence)
-    return int(block_count(total, ctx.config.block_size))
+    remaining = remaining_tokens(ctx, sequence)
+    return int(worst_case_of(sequence.prefill_len, remaining, ctx.config.block_size))
 
 
 def prefill_refusal(ctx: Context, state: State, sequence: Sequence) -> Refusal:
@@ -58,11 +60,13 @@ def _block_refusal(ctx: Context, state: State, sequence: Sequence) -> Refusal:
     first = sequence is not state.prefilling
     hits = cached_blocks(ctx, state, sequence) if first else ()
     free = len(state.pool.free)
+    if ctx.config.reservation and not first:
+        return None  # its blocks were set aside when it was admitted
     if ctx.config.reservation:
-        # What an ongoing prefill needs was set aside when it was admitted.
         shared = sum(block in state.pool.references for block in hits)
-        needed = worst_case_blocks(ctx, sequence) - shared if first else 0
-        return None if needed <= free - reserved_blocks(state) else "SPY-RES-1"
+        worst_case = worst_case_blocks(ctx, sequence)
+        fits = may_reserve(worst_case, shared, free, reserved_blocks(state))
+        return None if fits else "SPY-RES-1"
     revived = sum(block not in state.pool.references for block in hits)
     return None if revived + blocks_of_next_chunk(ctx, state, sequence) <= free else "BLK-9"
 

@@ -17,6 +17,7 @@ from reference.spyre.admission import blocks_of_next_chunk, worst_case_blocks
 from reference.spyre.chunks import cached_blocks, next_chunk, with_block_table, with_prefix_hit
 from spec.padding import batch_width_blocks, block_count, row_left_padding
 from spec.records import Chunk, Context, Event
+from spec.reservation import promised_blocks, still_promised
 from spec.state import BlockPool, Sequence, State
 
 Moved = tuple[State, tuple[Event, ...]]
@@ -104,7 +105,7 @@ def reserve(ctx: Context, state: State) -> Moved:
     sequence = state.prefilling
     require(sequence is not None and sequence.reserved == 0, "reserve", "SPY-RES-2")
     assert sequence is not None
-    needed = worst_case_blocks(ctx, sequence) - len(sequence.blocks)
+    needed = promised_blocks(worst_case_blocks(ctx, sequence), held=len(sequence.blocks))
     free = len(state.pool.free) - sum(one.reserved for one in state.admitted)
     require(needed <= free, "reserve", "SPY-RES-1")
     # effect
@@ -157,7 +158,7 @@ def _grow(
     grown = evolve(
         sequence,
         blocks=(*sequence.blocks, *blocks),
-        reserved=max(sequence.reserved - count, 0),
+        reserved=max(still_promised(sequence.reserved, count), 0),
     )
     return pool, grown, (Event("allocate", sequence.id, rule, sequence.blocks, blocks),)
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from checks.evidence import chapter_path, recorded, unwitnessed, verdicts, with_table
+from checks.evidence import (
+    EXPLORED,
+    chapter_path,
+    recorded,
+    recorded_verdicts,
+    unwitnessed,
+    with_table,
+)
 from checks.models.instances import DEFAULT
 from spec.rules import REGISTRY, Rule
 from tests.checks.command import Ran, lockstep
@@ -29,7 +36,7 @@ def test_the_default_set_is_explored_to_the_recorded_counts_and_verdicts(
 ) -> None:
     ran, report, _ = explored
     assert ran.code == 1
-    record = recorded()
+    record = recorded(EXPLORED)
     assert list(report) == list(record) == [instance.name for instance in DEFAULT]
     for name, kept in record.items():
         found = report[name]
@@ -40,7 +47,7 @@ def test_the_default_set_is_explored_to_the_recorded_counts_and_verdicts(
 
 
 def test_exactly_the_known_rules_are_refuted() -> None:
-    refuted = {one.rule.id: one.refuted_in for one in verdicts(RULES, recorded())}
+    refuted = {one.rule.id: one.refuted_in for one in recorded_verdicts(RULES)}
     assert {rule: where for rule, where in refuted.items() if where} == {
         "SPY-VOL-1": ("documented",),
         "SPY-LEN-1": ("odd length, shipped", "odd length, exact"),
@@ -59,7 +66,7 @@ def test_every_counterexample_is_confirmed_by_replay(
 
 
 def test_every_rule_is_judged_and_witnessed_somewhere() -> None:
-    assert unwitnessed(RULES, recorded()) == []
+    assert unwitnessed(RULES, recorded(EXPLORED)) == []
 
 
 def test_a_rule_whose_witness_is_never_seen_would_be_found() -> None:
@@ -71,12 +78,12 @@ def test_a_rule_whose_witness_is_never_seen_would_be_found() -> None:
         witness=lambda _ctx, _step: False,
         applies=lambda _config: True,
     )
-    assert unwitnessed([*RULES, vacuous], recorded()) == ["SPY-NEVER-1"]
+    assert unwitnessed([*RULES, vacuous], recorded(EXPLORED)) == ["SPY-NEVER-1"]
 
 
 def test_the_chapter_shows_every_rule_with_the_recorded_verdict() -> None:
     chapter = chapter_path().read_text(encoding="utf-8")
-    assert chapter == with_table(chapter, verdicts(RULES, recorded()))
+    assert chapter == with_table(chapter, recorded_verdicts(RULES))
 
 
 def test_the_chapter_speaks_of_every_rule_before_the_table_lists_them() -> None:
