@@ -1,14 +1,13 @@
 """Explore instances, side by side where there are cores, and say what came out."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve, frozen
 
+from checks.cores import on_all_cores
 from checks.explore import Bounds, Order, Outcome, Progress, Result, explore, load, save
 from checks.models.spyre import Instance, SpyreModel, properties_of
 from checks.running import step_time
@@ -177,13 +176,7 @@ def explore_all(
     instances: Sequence[Instance], bounds: Bounds | None = None, *, order: Order = "bfs"
 ) -> Iterator[Exploration]:
     """Explore instances on all cores; yield them in the order given."""
-    explored = partial(explore_instance, bounds=bounds, order=order)
-    workers = min(os.cpu_count() or 1, len(instances))
-    if workers <= 1:
-        yield from map(explored, instances)
-        return
-    with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(explored, instances)
+    yield from on_all_cores(partial(explore_instance, bounds=bounds, order=order), instances)
 
 
 def write_counterexample(exploration: Exploration, finding: Finding, path: Path) -> None:

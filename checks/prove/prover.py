@@ -1,8 +1,6 @@
 """Prove or refute obligations: each by the solver, side by side, with a time limit."""
 
-import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 import z3
 from attrs import frozen
 
+from checks.cores import on_all_cores
 from spec.obligations import OBLIGATIONS, Obligation, Verdict
 
 
@@ -102,13 +101,8 @@ def prove_all(
     names: Sequence[str], timeout_seconds: float = 60.0, seed: int = 0
 ) -> Iterator[Proof]:
     """Proofs of these obligations, on all cores, in the order given."""
-    proven = partial(_prove_named, timeout_seconds=timeout_seconds, seed=seed)
-    workers = min(os.cpu_count() or 1, len(names))
-    if workers <= 1:
-        yield from map(proven, names)
-        return
-    with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(proven, names)
+    work = partial(_prove_named, timeout_seconds=timeout_seconds, seed=seed)
+    yield from on_all_cores(work, names)
 
 
 def _prove_named(name: str, timeout_seconds: float, seed: int) -> Proof:
