@@ -144,9 +144,9 @@ DEFAULT: tuple[Instance, ...] = (
         name="odd length, documented",
         about="the maximum-length constraint with such a model length",
         config=_config(
-            block_size=4, chunk_size=4, max_model_len=10, admission=Admission.DOCUMENTED
+            block_size=4, chunk_size=4, max_model_len=7, admission=Admission.DOCUMENTED
         ),
-        requests=_requests((3, 5), (6, 4)),
+        requests=_requests((1, 4), (3, 3), (4, 2)),
         early_ends=_ids("0 1"),
     ),
     Instance(

@@ -185,8 +185,8 @@ def test_a_key_of_the_default_instances_can_be_changed() -> None:
 def test_a_state_graph_is_written_as_graphml() -> None:
     import networkx as nx
 
-    assert lockstep("explore", "odd length, documented", "--graph", "g.graphml").code == 0
-    assert len(nx.read_graphml("g.graphml")) == 88
+    assert lockstep("explore", "dialogue", "--graph", "g.graphml").code == 0
+    assert len(nx.read_graphml("g.graphml")) == 392
 
 
 def test_a_counterexample_is_written_as_itf() -> None:
