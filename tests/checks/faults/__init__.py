@@ -1,0 +1,18 @@
+"""Planted faults: small wrong versions of each transition, to be switched in one at a time.
+
+The modules hold one function a fault, by what it is about; importing this fills the table.
+"""
+
+from tests.checks.faults import admission, blocks, decode, leaving, prefill
+from tests.checks.faults.planting import FAULTS, INSTANCES, Fault
+
+__all__ = [
+    "FAULTS",
+    "INSTANCES",
+    "Fault",
+    "admission",
+    "blocks",
+    "decode",
+    "leaving",
+    "prefill",
+]

@@ -1,0 +1,217 @@
+"""Faults of the decode step: padding and tkv jumps, new blocks, tokens."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attrs import evolve
+
+from reference.spyre import step, transitions
+from reference.spyre.transitions import Moved
+from spec.records import Context
+from spec.state import Sequence as Row
+from spec.state import State
+from tests.checks.faults.planting import Right, fault, with_config
+
+# --- pad -----------------------------------------------------------------------------------------
+
+
+@fault("pad", transitions, "batch_width_blocks", on="layout", caught_by="SPY-DEC-3, SPY-TKV-2")
+def a_column_too_many(right: Right, lengths: Sequence[int], block_size: int) -> Any:
+    """Every row is padded by a block more than it needs."""
+    return right(lengths, block_size) + 1
+
+
+@fault("pad", transitions, "row_left_padding", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6")
+def rows_not_padded(_right: Right, *_arguments: int) -> int:
+    """No row is padded."""
+    return 0
+
+
+@fault("pad", transitions, "pad", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6")
+def newest_row_not_padded(right: Right, ctx: Context, state: State) -> Moved:
+    """The row that joined last is left without padding."""
+    moved, events = right(ctx, state)
+    newest, *others = moved.decoding
+    return evolve(moved, decoding=(evolve(newest, left_padding=0), *others)), events
+
+
+@fault(
+    "pad",
+    transitions,
+    "row_left_padding",
+    on="layout",
+    caught_by="SPY-DEC-4, SPY-DEC-3, SPY-TKV-2",
+)
+def rows_padded_by_tokens(_right: Right, length: int, width_blocks: int, block_size: int) -> int:
+    """Rows are padded by tokens until they end together."""
+    return width_blocks * block_size - length
+
+
+@fault("pad", step, "max_tkv", on="layout", caught_by="SPY-TKV-2")
+def tkv_of_the_longest(_right: Right, lengths: Sequence[int], _block_size: int) -> int:
+    """The tkv of a decode step is taken to be that of its longest row."""
+    return max(lengths)
+
+
+@fault("pad", step, "volume", on="layout", caught_by="SPY-VOL-1")
+def volume_of_one_row(_right: Right, _batch_size: int, tkv: int) -> int:
+    """The volume of a decode step counts one row."""
+    return tkv
+
+
+# --- jump_tkv ------------------------------------------------------------------------------------
+
+
+def _decoded(state: State) -> list[Row]:
+    """The rows that have decoded before, whose padding the last step left."""
+    return [row for row in state.decoding if row.computed > row.prefill_len]
+
+
+def _crosses(ctx: Context, row: Row) -> bool:
+    return row.computed % ctx.config.block_size == 0
+
+
+def _joined(state: State) -> bool:
+    """True if the batch has a row that has not decoded before."""
+    return len(_decoded(state)) < len(state.decoding)
+
+
+def _unless(state: State, moved: Moved, stays: Callable[[Row, Row], bool]) -> Moved:
+    """What `pad` did, but rows that decoded before stay as they were where `stays` says so."""
+    old_rows = _decoded(state)
+    rows = tuple(
+        old if old in old_rows and stays(old, new) else new
+        for old, new in zip(state.decoding, moved[0].decoding, strict=True)
+    )
+    return evolve(moved[0], decoding=rows), moved[1]
+
+
+@fault(
+    "jump_tkv",
+    transitions,
+    "pad",
+    on="short and long",
+    caught_by="SPY-TKV-3, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6",
+)
+def no_jump_when_crossing(right: Right, ctx: Context, state: State) -> Moved:
+    """A padded row that crosses into a new block keeps its padding."""
+    return _unless(
+        state,
+        right(ctx, state),
+        lambda old, new: _crosses(ctx, old) and old.left_padding > new.left_padding,
+    )
+
+
+@fault(
+    "jump_tkv",
+    transitions,
+    "pad",
+    on="short and long",
+    caught_by="SPY-TKV-4, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6",
+)
+def no_jump_when_the_batch_grows(right: Right, ctx: Context, state: State) -> Moved:
+    """When an unpadded row crosses into a new block, the others are not padded further."""
+    return _unless(
+        state,
+        right(ctx, state),
+        lambda old, new: not _joined(state) and old.left_padding < new.left_padding,
+    )
+
+
+@fault(
+    "jump_tkv",
+    transitions,
+    "pad",
+    on="short and long",
+    caught_by="SPY-TKV-7, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6",
+)
+def no_jump_when_a_longer_joins(right: Right, ctx: Context, state: State) -> Moved:
+    """When a longer request joins, the others are not padded to its width."""
+    return _unless(
+        state,
+        right(ctx, state),
+        lambda old, new: (
+            _joined(state) and not _crosses(ctx, old) and old.left_padding < new.left_padding
+        ),
+    )
+
+
+@fault("jump_tkv", transitions, "pad", on="layout", caught_by="SPY-TKV-5, SPY-TKV-2, SPY-DEC-3")
+def no_jump_when_the_longest_leaves(right: Right, ctx: Context, state: State) -> Moved:
+    """When the longest request leaves, the others keep the padding that it caused."""
+    return _unless(
+        state,
+        right(ctx, state),
+        lambda old, new: not _crosses(ctx, old) and old.left_padding > new.left_padding,
+    )
+
+
+@fault("jump_tkv", transitions, "pad", on="layout", caught_by="SPY-TKV-6, SPY-TKV-2, SPY-DEC-3")
+def jumps_without_cause(right: Right, ctx: Context, state: State) -> Moved:
+    """A row that stays within its block is padded by a block more than the step before."""
+    moved, events = right(ctx, state)
+    size = ctx.config.block_size
+    rows = tuple(
+        evolve(row, left_padding=row.left_padding + size)
+        if row.computed > row.prefill_len and not _crosses(ctx, row)
+        else row
+        for row in moved.decoding
+    )
+    return evolve(moved, decoding=rows), events
+
+
+# --- extend, decode ------------------------------------------------------------------------------
+
+
+@fault("extend", transitions, "block_count", on="layout", caught_by="SPY-DEC-5, BLK-8")
+def a_block_too_many(right: Right, length: int, block_size: int) -> Any:
+    """A row is given a block more than its next token needs."""
+    return right(length, block_size) + 1
+
+
+@fault("extend", transitions, "extend", on="layout", caught_by="guard BLK-8")
+def a_block_missing(_right: Right, _ctx: Context, state: State) -> Moved:
+    """A row whose next token starts a block is given none."""
+    return state, ()
+
+
+@fault(
+    "decode",
+    transitions,
+    "decode",
+    on="layout",
+    caught_by="SPY-DEC-1, SPY-DEC-5, SPY-TKV-1, LIF-4, BLK-8",
+)
+def a_row_is_skipped(right: Right, ctx: Context, state: State) -> Moved:
+    """The last row of the batch computes nothing."""
+    moved, events = right(ctx, state)
+    return evolve(moved, decoding=(*moved.decoding[:-1], state.decoding[-1])), events
+
+
+@fault(
+    "decode",
+    transitions,
+    "decode",
+    on="layout",
+    caught_by="SPY-DEC-1, SPY-DEC-5, SPY-TKV-1, BLK-8",
+)
+def computed_not_advanced(right: Right, ctx: Context, state: State) -> Moved:
+    """A row samples a token, and the tokens in its cache are not counted up."""
+    moved, events = right(ctx, state)
+    rows = zip(state.decoding, moved.decoding, strict=True)
+    stuck = tuple(evolve(new, computed=old.computed) for old, new in rows)
+    return evolve(moved, decoding=stuck), events
+
+
+@fault("decode", transitions, "decode", on="layout", caught_by="LIF-4")
+def two_tokens_at_once(right: Right, ctx: Context, state: State) -> Moved:
+    """A row is a token further than it sampled."""
+    moved, events = right(ctx, state)
+    rows = tuple(evolve(row, generated=row.generated + 1) for row in moved.decoding)
+    return evolve(moved, decoding=rows), events
+
+
+@fault("decode", transitions, "decode", on="dialogue", caught_by="SPY-PFX-8")
+def answers_not_cached(right: Right, ctx: Context, state: State) -> Any:
+    """Blocks that fill up with generated tokens are not cached."""
+    return right(with_config(ctx, prefix_caching=False), state)

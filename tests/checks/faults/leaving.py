@@ -1,0 +1,228 @@
+"""Faults of leaving and standing back: finish, abort, preempt, pause, resume, sit out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import evolve
+
+from reference import block_pool
+from reference.spyre import machine, step, transitions
+from reference.spyre.transitions import Ends, Moved
+from spec.records import Context, Event, Step
+from spec.state import Sequence as Row
+from spec.state import State
+from tests.checks.faults.planting import Right, fault, with_config
+
+# --- finish --------------------------------------------------------------------------------------
+
+
+@fault("finish", transitions, "finish", on="layout", caught_by="LIF-3")
+def never_at_max_tokens(right: Right, ctx: Context, state: State, ends: Ends) -> Any:
+    """Only the end of sequence ends a request, max_tokens does not."""
+    unlimited = {one.id: evolve(one, max_tokens=99) for one in ctx.requests.values()}
+    return right(evolve(ctx, requests=unlimited), state, ends)
+
+
+@fault("finish", transitions, "finish", on="layout", caught_by="BLK-2, BLK-4, BLK-6")
+def finished_keeps_blocks(right: Right, ctx: Context, state: State, ends: Ends) -> Moved:
+    """A finished request gives no block back."""
+    moved, events = right(ctx, state, ends)
+    return evolve(moved, pool=state.pool), events
+
+
+@fault("finish", transitions, "finish", on="layout", caught_by="LIF-3")
+def finishes_twice(right: Right, ctx: Context, state: State, ends: Ends) -> Moved:
+    """A request is reported finished twice."""
+    moved, events = right(ctx, state, ends)
+    return moved, events + events
+
+
+@fault("finish", transitions, "finish", on="layout", caught_by="LIF-3, LIF-2, BLK-4")
+def finishes_silently(right: Right, ctx: Context, state: State, ends: Ends) -> Moved:
+    """A request leaves without being reported finished."""
+    moved, _events = right(ctx, state, ends)
+    return moved, ()
+
+
+@fault("finish", transitions, "finish", on="layout", caught_by="LIF-1, BLK-2")
+def finishes_and_stays(right: Right, ctx: Context, state: State, ends: Ends) -> Moved:
+    """A finished request stays in the batch."""
+    moved, events = right(ctx, state, ends)
+    return evolve(moved, decoding=state.decoding), events
+
+
+# --- abort ---------------------------------------------------------------------------------------
+
+
+@fault("abort", transitions, "abort", on="layout", caught_by="BLK-2, BLK-6")
+def aborted_keeps_blocks(right: Right, ctx: Context, state: State, request_id: str) -> Any:
+    """A request whose client goes away gives no block back."""
+    return evolve(right(ctx, state, request_id), pool=state.pool)
+
+
+@fault("abort", transitions, "abort", on="layout", caught_by="LIF-1, BLK-2")
+def aborted_keeps_the_slot(right: Right, ctx: Context, state: State, request_id: str) -> Any:
+    """A request whose client goes away during its prefill keeps the slot."""
+    return evolve(right(ctx, state, request_id), prefilling=state.prefilling)
+
+
+@fault("abort", transitions, "abort", on="pausing", caught_by="LIF-1, BLK-2")
+def aborted_stays_paused(right: Right, ctx: Context, state: State, request_id: str) -> Any:
+    """A request whose client goes away while it is paused stays among the paused."""
+    return evolve(right(ctx, state, request_id), paused=state.paused)
+
+
+# --- preempt -------------------------------------------------------------------------------------
+
+
+@fault("preempt", transitions, "preempt", on="preemption", caught_by="SPY-PRE-1")
+def first_admitted_preempted(right: Right, ctx: Context, state: State, _victim: Row) -> Any:
+    """The request that was admitted first is preempted."""
+    return right(ctx, state, state.decoding[-1])
+
+
+@fault("preempt", step, "_blocks_lacking", on="preemption", caught_by="SPY-PRE-1")
+def preempted_too_early(right: Right, ctx: Context, state: State) -> Any:
+    """Somebody is preempted although the free blocks just suffice."""
+    needs = any(row.computed % ctx.config.block_size == 0 for row in state.decoding)
+    return right(ctx, state) + needs
+
+
+@fault(
+    "preempt",
+    transitions,
+    "preempt",
+    on="preemption",
+    caught_by="SPY-PRE-2, LIF-5, BLK-2, BLK-8",
+)
+def preempted_keeps_blocks(right: Right, ctx: Context, state: State, victim: Row) -> Moved:
+    """A preempted request keeps its block table."""
+    moved, events = right(ctx, state, victim)
+    first, *others = moved.waiting
+    return evolve(moved, waiting=(evolve(first, blocks=victim.blocks), *others)), events
+
+
+@fault("preempt", transitions, "preempt", on="preemption", caught_by="SPY-PRE-2, LIF-4")
+def preempted_loses_its_answer(right: Right, ctx: Context, state: State, victim: Row) -> Moved:
+    """A preempted request forgets what it had generated."""
+    moved, events = right(ctx, state, victim)
+    first, *others = moved.waiting
+    return evolve(moved, waiting=(evolve(first, generated=0), *others)), events
+
+
+@fault("preempt", transitions, "preempt", on="preemption", caught_by="SPY-PRE-2")
+def preempted_goes_to_the_back(right: Right, ctx: Context, state: State, victim: Row) -> Moved:
+    """A preempted request waits behind all others."""
+    moved, events = right(ctx, state, victim)
+    first, *others = moved.waiting
+    return evolve(moved, waiting=(*others, first)), events
+
+
+@fault("preempt", step, "_prefill_step", on="preemption", caught_by="BLK-9, SPY-PRE-1")
+def preempted_for_a_prefill(
+    right: Right, ctx: Context, state: State, candidate: Row, ends: Ends
+) -> dict[str, Any]:
+    """A prefill takes its blocks from the front of the batch."""
+    events: tuple[Event, ...] = ()
+    if state.decoding:
+        state, events = transitions.preempt(ctx, state, state.decoding[0])
+    done: dict[str, Any] = right(ctx, state, candidate, ends)
+    return done | {"events": events + done["events"]}
+
+
+@fault("preempt", step, "_with_blocks", on="dry pool", caught_by="SPY-RES-3")
+def preempted_despite_the_promise(right: Right, ctx: Context, state: State) -> Any:
+    """When blocks get scarce, somebody is preempted although all were set aside."""
+    if len(state.pool.free) > 2 or len(state.decoding) < 2:
+        return right(ctx, state)
+    return transitions.preempt(with_config(ctx, reservation=False), state, state.decoding[0])
+
+
+# --- pause, resume, sit_out ----------------------------------------------------------------------
+
+
+@fault(
+    "pause",
+    transitions,
+    "pause",
+    on="pausing",
+    caught_by="SPY-PAU-1, SPY-RES-2, BLK-4, BLK-8",
+)
+def paused_loses_blocks(right: Right, ctx: Context, state: State, row: Row) -> Moved:
+    """A paused request gives its blocks back."""
+    moved, events = right(ctx, state, row)
+    *others, last = moved.paused
+    pool = block_pool.release(moved.pool, row.blocks)
+    return evolve(moved, pool=pool, paused=(*others, evolve(last, blocks=()))), events
+
+
+@fault("pause", step, "_fits_limit", on="pausing", caught_by="SPY-PAU-2")
+def paused_without_reason(right: Right, ctx: Context, rows: list[Row]) -> Any:
+    """The volume limit is compared with `<` where `<=` is meant."""
+    limit = ctx.config.max_batch_tkv_limit - 1
+    return right(with_config(ctx, max_batch_tkv_limit=limit), rows)
+
+
+@fault("pause", step, "_fits_limit", on="pausing", caught_by="SPY-VOL-1")
+def nobody_paused(_right: Right, _ctx: Context, _rows: list[Row]) -> bool:
+    """Decode steps do not look at the volume limit."""
+    return True
+
+
+@fault("pause", step, "_paused_or_resumed", on="pausing", caught_by="SPY-PAU-3")
+def longest_answer_first(right: Right, ctx: Context, state: State) -> Any:
+    """Who generated most decodes first although the configuration says least."""
+    return right(with_config(ctx, long_output_first=True), state)
+
+
+@fault(
+    "resume",
+    step,
+    "_paused_or_resumed",
+    on="pausing",
+    caught_by="SPY-PAU-3, SPY-PAU-2, guard SPY-DEC-2",
+)
+def never_resumed(right: Right, ctx: Context, state: State) -> Moved:
+    """The paused are not looked at any more."""
+    moved, events = right(ctx, evolve(state, paused=()))
+    return evolve(moved, paused=(*state.paused, *moved.paused)), events
+
+
+@fault("resume", machine, "scheduler_step", on="pausing", caught_by="SPY-PRI-4")
+def idle_with_the_paused(right: Right, ctx: Context, state: State, *rest: Any) -> Any:
+    """When only paused requests are left, nobody is resumed and nothing is computed."""
+    if state.present != state.paused:
+        return right(ctx, state, *rest)
+    idle: Step = right(ctx, evolve(state, paused=()), *rest)
+    return evolve(idle, before=state, after=evolve(idle.after, paused=state.paused))
+
+
+@fault("resume", step, "_paused_or_resumed", on="pausing", caught_by="SPY-PAU-3")
+def waiting_counts_for_nothing(right: Right, ctx: Context, state: State) -> Any:
+    """How long somebody was paused does not count."""
+    fresh = tuple(evolve(row, waited_steps=0) for row in state.paused)
+    return right(ctx, evolve(state, paused=fresh))
+
+
+@fault("resume", transitions, "resume", on="pausing", caught_by="SPY-DEC-1, SPY-TKV-1")
+def resumed_a_token_back(right: Right, ctx: Context, state: State, row: Row) -> Moved:
+    """A resumed request computes its last token again."""
+    moved, events = right(ctx, state, row)
+    *others, last = moved.decoding
+    return evolve(moved, decoding=(*others, evolve(last, computed=last.computed - 1))), events
+
+
+@fault("sit_out", transitions, "sit_out", on="pausing", caught_by="SPY-PAU-1, LIF-4")
+def sitting_out_costs_a_token(
+    right: Right, ctx: Context, state: State, order: Sequence[str]
+) -> State:
+    """A paused request loses a token in every step that it sits out."""
+    moved: State = right(ctx, state, order)
+    rows = tuple(evolve(row, generated=row.generated - 1) for row in moved.paused)
+    return evolve(moved, paused=rows)
+
+
+@fault("sit_out", transitions, "sit_out", on="pausing", caught_by="LIF-2, BLK-2, BLK-6")
+def sitting_out_forgets(right: Right, ctx: Context, state: State, order: Sequence[str]) -> Any:
+    """Whoever sits out is forgotten."""
+    return evolve(right(ctx, state, order), paused=())

@@ -1,0 +1,151 @@
+"""What a planted fault is, how one is entered into the table, and small instances to look in."""
+
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import pytest
+from attrs import evolve, frozen
+
+from checks.models.instances import DEFAULT
+from checks.models.spyre import Instance
+from spec.config import Admission, Config
+from spec.records import Context
+from spec.requests import Prompt, Request
+
+Right = Callable[..., Any]
+
+
+@frozen
+class Fault:
+    """A wrong version of a transition, or of what decides whether it is taken.
+
+    It replaces the function `attribute` of the module `place`. `instance` is where to look.
+    `rules` are exactly those that the shortest runs into any violation break; the first of them
+    names the fault. "guard" before a rule: the machine stopped at a guard that names that rule.
+    """
+
+    name: str
+    sentence: str
+    transition: str
+    place: ModuleType
+    attribute: str
+    wrong: Right
+    instance: str
+    rules: tuple[str, ...]
+
+    def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Switch the fault in."""
+        right = getattr(self.place, self.attribute)
+        monkeypatch.setattr(self.place, self.attribute, partial(self.wrong, right))
+
+
+FAULTS: list[Fault] = []
+
+
+def fault(
+    transition: str, place: ModuleType, attribute: str, *, on: str, caught_by: str
+) -> Callable[[Right], Right]:
+    """Enter the decorated function as a fault of `transition`, to be looked for `on` an instance.
+
+    `caught_by` lists the rules, separated by commas. The function is given the right one first,
+    then the arguments; its name and its docstring say what is wrong.
+    """
+
+    def register(wrong: Right) -> Right:
+        FAULTS.append(
+            Fault(
+                name=wrong.__name__.replace("_", " "),
+                sentence=wrong.__doc__ or "",
+                transition=transition,
+                place=place,
+                attribute=attribute,
+                wrong=wrong,
+                instance=on,
+                rules=tuple(caught_by.split(", ")),
+            )
+        )
+        return wrong
+
+    return register
+
+
+def with_config(ctx: Context, **changes: Any) -> Context:
+    """The context with other values in its configuration."""
+    return evolve(ctx, config=evolve(ctx.config, **changes))
+
+
+# --- instances: the default ones, and some that lead to one situation quickly --------------------
+
+
+def _instance(
+    name: str, about: str, *requests: tuple[list[tuple[str, int]], int], **changes: Any
+) -> Instance:
+    """Blocks of two tokens, chunks of four; requests are named streams and a maximum output."""
+    small = {"block_size": 2, "chunk_size": 4, "max_model_len": 16, "max_num_seqs": 3}
+    return Instance(
+        name=name,
+        about=about,
+        config=Config(**{**small, "max_batch_tkv_limit": 48, **changes}),
+        requests=tuple(
+            Request(id=str(index), prompt=Prompt.of_parts(parts), max_tokens=tokens)
+            for index, (parts, tokens) in enumerate(requests)
+        ),
+    )
+
+
+INSTANCES = {
+    instance.name: instance
+    for instance in (
+        *DEFAULT,
+        _instance(
+            "short and long",
+            "two rows of different width that decode together for a while",
+            ([("a", 4)], 6),
+            ([("b", 1)], 6),
+            prefix_caching=False,
+        ),
+        _instance(
+            "same prompt",
+            "two equal prompts of whole blocks, computed while both are there",
+            ([("a", 4)], 4),
+            ([("a", 4)], 4),
+        ),
+        _instance(
+            "hit up to the last chunk",
+            "a prefix hit leaves one chunk of a request that must wait for the limit",
+            ([("a", 4)], 4),
+            ([("a", 4), ("b", 2)], 3),
+            max_batch_tkv_limit=13,
+        ),
+        _instance(
+            "peak before the end",
+            "two rows whose volume is largest before the last step that they share",
+            ([("a", 2)], 5),
+            ([("b", 4)], 3),
+            block_size=4,
+            max_batch_tkv_limit=13,
+            prefix_caching=False,
+        ),
+        _instance(
+            "half a block of length",
+            "the maximum-length constraint is all that keeps the model length",
+            ([("a", 3)], 5),
+            ([("b", 6)], 4),
+            block_size=4,
+            max_model_len=10,
+            admission=Admission.DOCUMENTED,
+            prefix_caching=False,
+        ),
+        _instance(
+            "a block of slack",
+            "2.6.3 keeps a limit only because of the slack in its projection",
+            ([("a", 4)], 4),
+            ([("b", 4)], 3),
+            max_batch_tkv_limit=14,
+            admission=Admission.SHIPPED,
+            prefix_caching=False,
+        ),
+    )
+}
