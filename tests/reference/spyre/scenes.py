@@ -1,0 +1,80 @@
+"""Small scenes: a machine, requests that have arrived, a decode batch, steps that were taken.
+
+Blocks of 4 tokens and chunks of 8, unless a scene says otherwise.
+"""
+
+from typing import Any
+
+from attrs import evolve
+
+from reference.block_pool import allocate
+from reference.spyre.machine import SpyreMachine
+from spec.config import Config
+from spec.records import Step
+from spec.requests import Prompt, Request
+from spec.state import Sequence, State
+
+SMALL: dict[str, Any] = {
+    "block_size": 4,
+    "chunk_size": 8,
+    "max_model_len": 64,
+    "max_num_seqs": 4,
+    "num_blocks": 40,
+    "prefix_caching": False,
+}
+
+
+def request(id_: str, prompt_len: int, max_tokens: int = 8, **more: Any) -> Request:
+    prompt = Prompt.of_stream(f"prompt {id_}", prompt_len)
+    return Request(id=id_, prompt=prompt, max_tokens=max_tokens, **more)
+
+
+def of_parts(id_: str, *parts: tuple[str, int], max_tokens: int = 8) -> Request:
+    return Request(id=id_, prompt=Prompt.of_parts(parts), max_tokens=max_tokens)
+
+
+def machine(*requests: Request, **config: Any) -> SpyreMachine:
+    return SpyreMachine.of(Config(**(SMALL | config)), requests)
+
+
+def arrived(machine: SpyreMachine, *ids: str) -> State:
+    """These have arrived in this order, or all if none is named."""
+    state = machine.initial()
+    for id_ in ids or machine.ctx.requests:
+        state = machine.arrive(state, id_)
+    return state
+
+
+def steps_from(machine: SpyreMachine, state: State, count: int) -> list[Step]:
+    steps: list[Step] = []
+    for index in range(count):
+        steps.append(machine.step(state, index=index))
+        state = steps[-1].after
+    return steps
+
+
+def steps_to_the_end(machine: SpyreMachine, state: State) -> list[Step]:
+    steps: list[Step] = []
+    while not state.is_idle:
+        steps.append(machine.step(state, index=len(steps)))
+        state = steps[-1].after
+        assert len(steps) < 1_000, "no end in sight"
+    return steps
+
+
+def batch(machine: SpyreMachine, **rows: tuple[int, int]) -> State:
+    """A decode batch: by request its computed tokens and the left padding of its last step."""
+    state = machine.initial()
+    for id_, (computed, left_padding) in rows.items():
+        asked = machine.ctx.requests[id_]
+        pool, blocks = allocate(state.pool, -(-computed // machine.ctx.config.block_size))
+        row = Sequence(
+            id_,
+            prefill_len=asked.prompt_len,
+            computed=computed,
+            generated=computed - asked.prompt_len + 1,
+            left_padding=left_padding,
+            blocks=blocks,
+        )
+        state = evolve(state, pool=pool, decoding=(*state.decoding, row))
+    return evolve(state, last_kind="decode")

@@ -1,0 +1,524 @@
+"""The scheduler step by example, in the order of the text: padding, decode, priority, caching."""
+
+from collections.abc import Sequence as Seq
+
+import pytest
+from attrs import evolve
+
+from reference.spyre.step import choose_prefill
+from spec.config import Admission, Queue
+from spec.records import Event, Step
+from spec.requests import Prompt
+from spec.state import State
+from tests.reference.spyre.scenes import (
+    arrived,
+    batch,
+    machine,
+    of_parts,
+    request,
+    steps_from,
+    steps_to_the_end,
+)
+
+
+def told(steps: Seq[Step]) -> list[str]:
+    """Each step in a few words: the chunk that was computed, or who decoded."""
+    return [
+        f"{step.chunk.id} {step.chunk.chunk + 1}/{step.chunk.chunks}"
+        if step.chunk
+        else "+".join(row.id for row in step.batch) or step.kind
+        for step in steps
+    ]
+
+
+def tkvs(step: Step) -> dict[str, int]:
+    return {row.id: row.tkv for row in step.batch}
+
+
+# --- prefill padding ------------------------------------------------------------------------------
+
+
+def test_prompt_of_302_tokens_is_prefilled_in_three_steps() -> None:
+    """Block 64, chunk 128: a block of padding in front, 18 tokens of it behind."""
+    scene = machine(request("a", 302, 3), block_size=64, chunk_size=128, max_model_len=512)
+
+    steps = steps_to_the_end(scene, arrived(scene))
+
+    chunks = [step.chunk for step in steps[:3] if step.chunk]
+    assert [(one.left_padding, one.right_padding) for one in chunks] == [(64, 18)] * 3
+    assert [(one.start, one.end) for one in chunks] == [(0, 64), (64, 192), (192, 302)]
+    assert [one.block_table for one in chunks] == [(0, 1), (0, 1, 2, 3), (0, 1, 2, 3, 4, 5)]
+    assert [one.writes for one in chunks] == [(0, 1), (2, 3), (4, 5)]
+    assert [step.scheduled for step in steps] == [
+        {"a": 64},
+        {"a": 128},
+        {"a": 110},
+        *[{"a": 1}] * 2,
+    ]
+    assert [list(step.outputs) for step in steps] == [[], [], ["a"], ["a"], ["a"]]
+    assert [(step.tkv, step.volume) for step in steps] == [
+        (302, 302),
+        (302, 302),
+        (302, 302),
+        (303, 303),
+        (304, 304),
+    ]
+    assert [step.finished for step in steps] == [(), (), (), (), ("a",)]
+
+
+def test_prompt_of_15_tokens_is_one_chunk_behind_a_block_of_padding() -> None:
+    scene = machine(request("a", 15), block_size=64, chunk_size=128, max_model_len=512)
+
+    chunk = scene.step(arrived(scene)).chunk
+
+    assert chunk is not None
+    assert (chunk.chunks, chunk.start, chunk.end) == (1, 0, 15)
+    assert (chunk.left_padding, chunk.right_padding) == (64, 49)
+    assert (chunk.block_table, chunk.writes) == ((0, 1), (0, 1))
+
+
+def test_request_that_may_generate_one_token_finishes_with_its_last_chunk() -> None:
+    scene = machine(request("a", 3, 1))
+
+    step = scene.step(arrived(scene))
+
+    assert (step.kind, step.finished) == ("prefill", ("a",))
+    assert step.after.is_idle
+    assert step.after.pool.references == {}
+
+
+def test_events_tell_the_transitions_of_a_step_in_their_order() -> None:
+    scene = machine(request("a", 3, 2), prefix_caching=True)
+
+    prefill, decode = steps_from(scene, arrived(scene), 2)
+
+    assert prefill.events == (
+        Event("admit", "a", "SPY-ADM-1"),
+        Event("reserve", "a", "SPY-RES-2", 0, 2),
+        Event("allocate", "a", "SPY-CHK-1", (), (1,)),
+        Event("chunk", "a", "SPY-CHK-3", 0, 3),
+        Event("join", "a", "SPY-CHK-4"),
+    )
+    assert decode.events == (Event("decode", "", "SPY-DEC-1"), Event("finish", "a", "LIF-3"))
+
+
+# --- decode: padding and tkv ----------------------------------------------------------------------
+
+
+def test_two_requests_decode_under_one_width_and_jump_as_the_text_says() -> None:
+    """Blocks of 4. B, padded, crosses a block; then A, the longest, does; then A leaves."""
+    scene = machine(request("a", 9, 6), request("b", 3, 9))
+
+    steps = steps_to_the_end(scene, arrived(scene))
+
+    assert told(steps) == ["a 1/2", "a 2/2", "a", "b 1/1", *["b+a"] * 4, *["b"] * 4]
+    assert [tkvs(step) for step in steps[4:]] == [
+        {"a": 11, "b": 12},  # B is padded by two blocks
+        {"a": 12, "b": 9},  # B crosses into its second block and gives up one of padding
+        {"a": 13, "b": 14},  # A crosses into its fourth block: B gets one more of padding
+        {"a": 14, "b": 15},  # nothing happens; then A has its six tokens
+        {"b": 8},  # nobody longer is there: all padding of B goes
+        {"b": 9},
+        {"b": 10},
+        {"b": 11},
+    ]
+    assert [step.volume for step in steps[4:]] == [24, 24, 28, 30, 8, 9, 10, 11]
+    jumps = {
+        step.index: [(jump.id, jump.before, jump.after) for jump in step.happened("jump_tkv")]
+        for step in steps
+        if step.happened("jump_tkv")
+    }
+    assert jumps == {
+        4: [("b", 3, 12)],
+        5: [("b", 12, 9)],
+        6: [("b", 9, 14)],
+        8: [("b", 15, 8)],
+    }
+
+
+def test_longer_request_that_joins_pads_those_who_were_there() -> None:
+    scene = machine(request("a", 2, 9), request("b", 9, 4))
+
+    steps = steps_to_the_end(scene, arrived(scene))
+
+    assert told(steps[:6]) == ["a 1/1", "a", "b 1/2", "a", "b 2/2", "b+a"]
+    assert [tkvs(step) for step in (steps[3], steps[5])] == [{"a": 4}, {"b": 10, "a": 9}]
+    assert steps[5].happened("jump_tkv") == [Event("jump_tkv", "a", "SPY-TKV-6", 4, 9)]
+
+
+def test_batch_of_a_step_is_as_computed_with_those_who_then_left() -> None:
+    scene = machine(request("a", 1, 9), request("b", 1, 9))
+
+    step = scene.step(batch(scene, a=(8, 0), b=(2, 4)))
+
+    assert tkvs(step) == {"a": 9, "b": 11}
+    assert step.finished == ("a",)
+    assert [row.id for row in step.after.decoding] == ["b"]
+
+
+def test_requests_end_where_the_environment_says() -> None:
+    scene = machine(request("a", 1, 9), request("b", 1, 9))
+    state = batch(scene, a=(2, 0), b=(2, 0))
+
+    assert scene.step(state).finished == ()
+    assert scene.step(state, ends=lambda row: row.id == "b").finished == ("b",)
+
+
+# --- priority rules -------------------------------------------------------------------------------
+
+
+def test_with_interleaving_a_decode_step_follows_every_prefill_step() -> None:
+    scene = machine(request("a", 3, 9), request("b", 20, 2))
+
+    steps = steps_to_the_end(scene, arrived(scene))
+
+    assert told(steps[:8]) == ["a 1/1", "a", "b 1/3", "a", "b 2/3", "a", "b 3/3", "b+a"]
+    assert [step.refusal for step in steps[:6]] == [None, "SPY-PRI-3"] * 3
+
+
+def test_without_interleaving_prefill_steps_run_back_to_back() -> None:
+    scene = machine(request("a", 3, 9), request("b", 20, 2), interleave=False)
+
+    steps = steps_to_the_end(scene, arrived(scene))
+
+    assert told(steps[:5]) == ["a 1/1", "b 1/3", "b 2/3", "b 3/3", "b+a"]
+
+
+def test_prefill_steps_follow_each_other_while_nobody_decodes() -> None:
+    scene = machine(request("a", 20, 1), request("b", 3, 1))
+
+    steps = steps_to_the_end(scene, arrived(scene))
+
+    assert told(steps) == ["a 1/3", "a 2/3", "a 3/3", "b 1/1"]
+
+
+def test_requests_are_served_in_the_order_of_their_arrival() -> None:
+    scene = machine(*(request(id_, 3, 1) for id_ in "cab"))
+
+    assert told(steps_to_the_end(scene, arrived(scene, "b", "c", "a"))) == [
+        "b 1/1",
+        "c 1/1",
+        "a 1/1",
+    ]
+
+
+def test_request_that_waits_for_a_slot_is_admitted_when_one_is_free() -> None:
+    scene = machine(request("a", 3, 4), request("b", 3, 2), max_num_seqs=1)
+
+    steps = steps_to_the_end(scene, arrived(scene))
+
+    assert told(steps) == ["a 1/1", "a", "a", "a", "b 1/1", "b"]
+    assert [step.refusal for step in steps[1:4]] == ["SPY-PRI-3", "SPY-ADM-1", "SPY-ADM-1"]
+
+
+def test_nothing_runs_when_nobody_is_there() -> None:
+    scene = machine(request("a", 3))
+    after_a_decode = evolve(scene.initial(), last_kind="decode", last_tkv=9)
+
+    step = scene.step(after_a_decode)
+
+    assert (step.kind, step.tkv, step.volume, step.scheduled) == ("idle", 0, 0, {})
+    assert (step.after.last_kind, step.after.last_tkv) == ("idle", 0)
+
+
+@pytest.mark.parametrize(
+    ("queue", "order"),
+    [
+        (Queue.FCFS, ["a+b+c", "a+b+c", "long 1/1", "long+b+c"]),
+        (Queue.OVERTAKING, ["a+b+c", "short 1/1", "short+a+b+c", "long 1/1"]),
+    ],
+)
+def test_who_is_refused_is_waited_for_or_overtaken(queue: Queue, order: list[str]) -> None:
+    """Limit 28: with the long request four rows would be at 4 x 8; when A has left, 3 x 8."""
+    scene = machine(
+        *(request(id_, 1, tokens) for id_, tokens in (("a", 3), ("b", 4), ("c", 4))),
+        request("long", 7, 2),
+        request("short", 1, 2),
+        max_batch_tkv_limit=28,
+        max_num_seqs=5,
+        queue=queue,
+    )
+    state = batch(scene, a=(1, 0), b=(1, 0), c=(1, 0))
+    state = scene.arrive(scene.arrive(state, "long"), "short")
+
+    steps = steps_from(scene, evolve(state, last_kind="prefill"), 4)
+
+    assert told(steps) == order
+
+
+def test_overtaking_stops_at_a_lack_of_blocks() -> None:
+    scene = machine(
+        request("a", 1, 11),
+        request("big", 20, 4),
+        request("small", 1, 2),
+        num_blocks=6,
+        queue=Queue.OVERTAKING,
+    )
+    state = scene.arrive(scene.arrive(batch(scene, a=(5, 0)), "big"), "small")
+
+    assert choose_prefill(scene.ctx, state) == (None, "SPY-RES-1")
+    assert choose_prefill(scene.ctx, evolve(state, waiting=state.waiting[1:]))[0] is not None
+
+
+def test_request_that_overtakes_leaves_the_reason_in_the_step() -> None:
+    scene = machine(
+        request("a", 1, 20),
+        request("long", 9, 9),
+        request("short", 1, 2),
+        max_batch_tkv_limit=21,
+        chunk_size=12,
+        queue=Queue.OVERTAKING,
+    )
+    state = scene.arrive(scene.arrive(batch(scene, a=(2, 0)), "long"), "short")
+
+    step = scene.step(state)
+
+    assert step.happened("admit") == [Event("admit", "short", "SPY-ADM-1")]
+    assert step.refusal == "SPY-VOL-4"
+    assert [one.id for one in step.after.waiting] == ["long"]
+
+
+# --- last-chunk constraints -----------------------------------------------------------------------
+
+
+def test_last_chunk_is_held_back_until_a_request_with_much_to_come_has_left() -> None:
+    """As in the text: two of three chunks are computed, then the model length is in the way."""
+    scene = machine(
+        request("0", 10, 400, output_len=22),
+        request("1", 300, 20),
+        block_size=64,
+        chunk_size=128,
+        max_model_len=512,
+        admission=Admission.DOCUMENTED,
+    )
+
+    steps = steps_to_the_end(scene, arrived(scene))
+
+    computed = {step.index: told([step])[0] for step in steps if step.chunk}
+    assert computed == {0: "0 1/1", 2: "1 1/3", 4: "1 2/3", 24: "1 3/3"}
+    assert {step.refusal for step in steps[6:24]} == {"SPY-LEN-2"}
+    assert steps[23].finished == ("0",)
+
+
+@pytest.mark.parametrize(("limit", "deferred"), [(1756, 0), (1755, 1), (1536, 45)])
+def test_prefill_is_deferred_until_the_volume_allows_it(limit: int, deferred: int) -> None:
+    """With D four rows would be at tkv 439 when C, after 45 steps, ends; without C there is room.
+
+    A then needs a seventh block and D, with 375 tokens, reaches 55 tokens into it.
+    """
+    sizes = {"a": (300, 101), "b": (150, 151), "c": (150, 76), "d": (330, 97)}
+    scene = machine(
+        *(request(id_, *size) for id_, size in sizes.items()),
+        block_size=64,
+        chunk_size=512,
+        max_model_len=512,
+        max_batch_tkv_limit=limit,
+    )
+    state = scene.arrive(batch(scene, a=(340, 0), b=(200, 128), c=(180, 192)), "d")
+
+    steps = steps_to_the_end(scene, state)
+
+    assert told(steps[: deferred + 1]) == [*["a+b+c"] * deferred, "d 1/1"]
+    assert {step.refusal for step in steps[:deferred]} <= {"SPY-VOL-4"}
+    assert max(step.volume for step in steps) <= limit
+
+
+# --- prefix caching -------------------------------------------------------------------------------
+
+
+def test_prompt_that_is_cached_whole_computes_its_last_chunk_again() -> None:
+    """16 tokens in two chunks of two blocks: three blocks are shared, the last is duplicated."""
+    scene = machine(of_parts("a", ("s", 16)), of_parts("b", ("s", 16)), prefix_caching=True)
+
+    *_, step = steps_from(scene, arrived(scene), 4)
+
+    assert told([step]) == ["b 2/2"]
+    assert step.chunk is not None
+    assert (step.chunk.start, step.chunk.end) == (8, 16)
+    assert (step.chunk.cached_tokens, step.chunk.inner_padding) == (8, 4)
+    assert step.chunk.block_table == (1, 2, 3, 6)
+    assert step.chunk.writes == (
+        0,
+        6,
+    )  # the third block is read, what is computed of it thrown away
+    assert step.scheduled == {"b": 8}
+    assert step.after.pool.references == {1: 2, 2: 2, 3: 2, 4: 1, 5: 1, 6: 1}
+
+
+def after_three_cached_blocks(own_tokens: int) -> list[Step]:
+    """A request whose first three blocks are cached, and so many tokens more; chunks of two."""
+    scene = machine(
+        of_parts("a", ("s", 12), max_tokens=1),
+        of_parts("b", ("s", 12), ("b", own_tokens), max_tokens=1),
+        prefix_caching=True,
+    )
+    cached = steps_to_the_end(scene, arrived(scene, "a"))[-1].after
+    return steps_to_the_end(scene, scene.arrive(cached, "b"))
+
+
+def test_boundary_chunk_is_computed_again_and_does_not_write_the_cached_blocks() -> None:
+    steps = after_three_cached_blocks(own_tokens=12)
+
+    assert told(steps) == ["b 2/3", "b 3/3"]
+    boundary, last = (step.chunk for step in steps if step.chunk)
+    assert (boundary.start, boundary.end) == (8, 16)
+    assert (boundary.cached_tokens, boundary.inner_padding) == (8, 4)
+    assert (boundary.block_table, boundary.writes) == ((1, 2, 3, 4), (0, 4))
+    assert (last.block_table, last.writes) == ((1, 2, 3, 4, 5, 6), (5, 6))
+
+
+def test_cached_blocks_and_the_padding_in_front_of_them_make_up_whole_chunks() -> None:
+    """One block of padding and three cached ones: two chunks are skipped."""
+    steps = after_three_cached_blocks(own_tokens=8)
+
+    assert told(steps) == ["b 3/3"]
+    last = steps[0].chunk
+    assert last is not None
+    assert (last.left_padding, last.cached_tokens, last.inner_padding) == (4, 12, 0)
+    assert (last.block_table, last.writes) == ((0, 1, 2, 3, 4, 5), (4, 5))
+
+
+def test_prompt_finds_the_tokens_that_another_request_generated() -> None:
+    """A dialogue: the second prompt is the first one, its answer, and a new question."""
+    first = request("a", 6, 10)
+    answer = [first.output_token(index) for index in range(10)]
+    history = [*first.prompt.tokens(), *answer]
+    second = evolve(first, id="b", prompt=Prompt.of_tokens([*history, 1, 2, 3]))
+    scene = machine(first, second, prefix_caching=True)
+    done = steps_to_the_end(scene, arrived(scene, "a"))[-1].after
+
+    step = scene.step(scene.arrive(done, "b"))
+
+    # 15 of the 16 tokens were computed: three full blocks.
+    assert [event.after for event in step.happened("prefix_hit")] == [(1, 2, 3)]
+
+
+def test_equal_prompts_share_nothing_without_caching() -> None:
+    scene = machine(of_parts("a", ("s", 16)), of_parts("b", ("s", 16)))
+
+    steps = steps_from(scene, arrived(scene), 7)
+
+    assert told(steps) == ["a 1/2", "a 2/2", "a", "b 1/2", "a", "b 2/2", "b+a"]
+    assert set(steps[-1].after.pool.references.values()) == {1}
+
+
+# --- preemption -----------------------------------------------------------------------------------
+
+
+def test_prefill_in_progress_is_preempted_first_for_it_was_admitted_last() -> None:
+    scene = machine(request("a", 1, 9), request("b", 20, 2), num_blocks=7, reservation=False)
+    state = scene.arrive(batch(scene, a=(4, 0)), "b")
+    begun = steps_from(scene, state, 1)[0].after
+    assert begun.prefilling is not None
+    crowded = evolve(begun, pool=evolve(begun.pool, free=()))
+
+    step = scene.step(crowded)
+
+    assert [event.id for event in step.happened("preempt")] == ["b"]
+    assert told([step]) == ["a"]
+    assert [one.id for one in step.after.waiting] == ["b"]
+
+
+def test_row_at_the_front_is_preempted_for_it_joined_last() -> None:
+    scene = machine(*(request(id_, 1, 12) for id_ in "abc"), num_blocks=4, reservation=False)
+    state = batch(scene, a=(4, 0), b=(4, 0), c=(5, 0))
+
+    step = scene.step(state)
+
+    assert [event.id for event in step.happened("preempt")] == ["a"]
+    assert told([step]) == ["b+c"]
+    assert [(one.id, one.prefill_len) for one in step.after.waiting] == [("a", 5)]
+
+
+def test_nobody_is_preempted_while_the_blocks_suffice() -> None:
+    scene = machine(*(request(id_, 1, 12) for id_ in "ab"), num_blocks=4, reservation=False)
+
+    step = scene.step(batch(scene, a=(4, 0), b=(4, 0)))
+
+    assert step.happened("preempt") == []
+    assert step.after.pool.free == ()
+
+
+def test_preempted_request_samples_what_it_would_have_sampled() -> None:
+    scene = machine(request("a", 4, 9), request("b", 4, 9), num_blocks=4, reservation=False)
+
+    steps = steps_to_the_end(scene, arrived(scene))
+
+    assert any(step.happened("preempt") for step in steps)
+    sampled = [token for step in steps for token in step.outputs.get("b", ())]
+    assert sampled == [request("b", 4, 9).output_token(index) for index in range(9)]
+
+
+# --- pausing --------------------------------------------------------------------------------------
+
+
+def crowd(limit: int, **config: bool) -> tuple[list[Step], State]:
+    """A, B and C with 5, 3 and 4 tokens generated; the limit lets only some of them decode."""
+    scene = machine(
+        *(request(id_, 1, 9) for id_ in "abc"),
+        max_batch_tkv_limit=limit,
+        pausing=True,
+        **config,
+    )
+    state = batch(scene, a=(5, 0), b=(3, 4), c=(4, 4))
+    return steps_from(scene, state, 4), state
+
+
+def test_nobody_is_paused_while_the_limit_allows_all() -> None:
+    steps, _ = crowd(36)
+
+    assert told(steps) == ["a+b+c"] * 4
+    assert steps[-1].volume == 36
+
+
+def test_who_was_paused_longest_decodes_first_and_then_who_generated_least() -> None:
+    """Limit 9: any two of them would be at 2 x 5 or more, so they decode one by one."""
+    steps, _ = crowd(9)
+
+    assert told(steps) == ["b", "c", "a", "b"]
+    assert [[(row.id, row.waited_steps) for row in step.after.paused] for step in steps] == [
+        [("c", 1), ("a", 1)],
+        [("a", 2), ("b", 1)],
+        [("b", 2), ("c", 1)],
+        [("c", 2), ("a", 1)],
+    ]
+
+
+def test_who_generated_most_decodes_first_if_so_configured() -> None:
+    steps, _ = crowd(9, long_output_first=True)
+
+    assert told(steps) == ["a", "c", "b", "a"]
+
+
+def test_paused_rows_keep_their_blocks_and_come_back_at_the_end_of_the_batch() -> None:
+    steps, state = crowd(9)
+
+    blocks = {row.id: row.blocks for row in state.decoding}
+    assert {row.id: row.blocks for row in steps[0].after.paused} == {
+        "a": blocks["a"],
+        "c": blocks["c"],
+    }
+    assert [event.id for event in steps[0].happened("pause")] == ["c", "a"]
+    assert [event.id for event in steps[1].happened("resume")] == ["c"]
+
+
+def test_row_that_does_not_fit_is_stepped_over_for_one_that_does() -> None:
+    """Limit 22: B and C are at 2 x 8, with A the three would be at 3 x 12, B and A at 2 x 12."""
+    scene = machine(*(request(id_, 1, 20) for id_ in "abc"), max_batch_tkv_limit=22, pausing=True)
+    state = batch(scene, a=(8, 0), b=(7, 0), c=(7, 0))
+    longest_paused = evolve(state.decoding[0], waited_steps=1)
+
+    step = scene.step(state)
+    other = scene.step(evolve(state, decoding=state.decoding[1:], paused=(longest_paused,)))
+
+    assert (told([step]), step.volume) == (["b+c"], 16)
+    assert (told([other]), other.volume) == (["a"], 9)
+
+
+def test_shipped_rule_pauses_too_and_the_others_never_do() -> None:
+    for admission in Admission:
+        scene = machine(
+            *(request(id_, 1, 30) for id_ in "ab"), max_batch_tkv_limit=30, admission=admission
+        )
+        step = scene.step(batch(scene, a=(15, 0), b=(15, 0)))
+        assert bool(step.happened("pause")) == (admission is Admission.SHIPPED)

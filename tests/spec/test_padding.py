@@ -1,0 +1,254 @@
+"""Layout formulas: the numbers of the text, and tables drawn cell by cell."""
+
+from collections.abc import Sequence
+from itertools import chain, product
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, composite
+
+from spec.padding import (
+    active_chunk,
+    batch_width_blocks,
+    block_count,
+    chunk_count,
+    chunk_end,
+    chunk_start,
+    last_block_offset,
+    left_padding,
+    max_tkv,
+    padded_length,
+    peak_tkv,
+    reaches_block_end,
+    redirected_blocks,
+    reused_blocks,
+    right_padding,
+    row_left_padding,
+    row_tkv,
+    skipped_chunks,
+    volume,
+)
+
+# --- the numbers of the text ----------------------------------------------------------------------
+
+
+def test_prompt_of_15_tokens_is_one_chunk_behind_a_block_of_padding() -> None:
+    assert chunk_count(15, 128) == 1
+    assert (left_padding(15, 64, 128), right_padding(15, 64)) == (64, 49)
+    assert padded_length(15, 128) == 64 + 15 + 49
+    assert (chunk_start(0, 64, 128), chunk_end(0, 64, 128, 15)) == (0, 15)
+
+
+def test_prompt_of_302_tokens_is_three_chunks_the_first_half_padding() -> None:
+    assert chunk_count(302, 128) == 3
+    assert (left_padding(302, 64, 128), right_padding(302, 64)) == (64, 18)
+    assert padded_length(302, 128) == 64 + 302 + 18
+    assert [(chunk_start(i, 64, 128), chunk_end(i, 64, 128, 302)) for i in range(3)] == [
+        (0, 64),
+        (64, 192),
+        (192, 302),
+    ]
+    assert [active_chunk(computed, 64, 128) for computed in (0, 64, 192)] == [0, 1, 2]
+
+
+def test_prompt_that_fills_its_chunks_needs_no_padding() -> None:
+    assert (chunk_count(256, 128), left_padding(256, 64, 128), right_padding(256, 64)) == (2, 0, 0)
+
+
+def test_prompt_one_token_longer_than_its_chunks_gets_one_more_chunk() -> None:
+    assert chunk_count(257, 128) == 3
+    assert (left_padding(257, 64, 128), right_padding(257, 64)) == (64, 63)
+
+
+def test_prefix_figure_reuses_832_tokens_and_pads_one_block_inside() -> None:
+    """A prompt of 1319 tokens, chunks of 256, the first 14 blocks cached."""
+    padding_blocks = left_padding(1319, 64, 256) // 64
+    layout = (14, padding_blocks, 256 // 64, chunk_count(1319, 256))
+
+    assert layout == (14, 3, 4, 6)
+    assert skipped_chunks(*layout) == 4
+    assert reused_blocks(*layout) * 64 == 832
+    assert redirected_blocks(*layout) * 64 == 64
+    assert chunk_start(4, 3 * 64, 256) == 832  # the boundary chunk: padded positions 1024 to 1279
+
+
+def test_last_chunk_is_computed_even_if_every_block_of_it_is_cached() -> None:
+    """A prompt of 256 tokens, chunks of two blocks: three blocks can be found at most."""
+    assert skipped_chunks(3, 0, 2, 2) == 1
+    assert reused_blocks(3, 0, 2, 2) == 2
+    assert redirected_blocks(3, 0, 2, 2) == 1
+
+
+def test_left_padding_counts_as_cached_but_never_as_reused() -> None:
+    """Three chunks of two blocks, one block of padding, one hit: the first chunk is skipped."""
+    assert skipped_chunks(1, 1, 2, 3) == 1
+    assert reused_blocks(1, 1, 2, 3) == 1
+    assert reused_blocks(0, 1, 2, 3) == 0
+
+
+def test_decode_figure_begins_with_three_rows_of_five_blocks() -> None:
+    """Prompts of 264, 45 and 115 tokens, with the token that each of them computes."""
+    rows = [265, 46, 116]
+    width = batch_width_blocks(rows, 64)
+
+    assert [block_count(row, 64) for row in rows] == [5, 1, 2]
+    paddings = [row_left_padding(row, width, 64) for row in rows]
+    assert paddings == [0, 256, 192]
+    tkvs = [row_tkv(row, padding) for row, padding in zip(rows, paddings, strict=True)]
+    assert tkvs == [265, 302, 308]
+    assert max_tkv(rows, 64) == 308
+    assert volume(3, 308) == 924
+
+
+def test_last_block_is_filled_to_the_brim_or_begun() -> None:
+    assert [last_block_offset(length, 64) for length in (1, 63, 64, 65)] == [1, 63, 64, 1]
+    assert [reaches_block_end(first, 130, 64) for first in (127, 128, 129)] == [True, True, False]
+
+
+def test_peak_is_in_the_middle_where_a_row_fills_its_block_before_the_end() -> None:
+    """Rows of 4 and 2 tokens, blocks of 4: in the second of three steps the shorter one has 4."""
+    assert [max_tkv([4 + step, 2 + step], 4) for step in (1, 2, 3)] == [7, 8, 7]
+    assert peak_tkv([4, 2], 3, 4) == 8
+
+
+# --- the prompt, drawn cell by cell ---------------------------------------------------------------
+
+Cells = list[int | None]  # a prompt position, or padding
+
+
+def drawn_prompt(length: int, block_size: int, chunk_size: int) -> list[Cells]:
+    """The chunks of a prompt: whole blocks, padded on the right, then put behind empty blocks."""
+    cells: Cells = list(range(length))
+    while len(cells) % block_size:
+        cells.append(None)
+    while len(cells) % chunk_size:
+        cells = [*[None] * block_size, *cells]
+    return [cells[start : start + chunk_size] for start in range(0, len(cells), chunk_size)]
+
+
+@composite
+def prompts(draw: DrawFn) -> tuple[int, int, int]:
+    """Length, block and chunk size."""
+    size = draw(st.integers(1, 6))
+    return draw(st.integers(1, 40)), size, size * draw(st.integers(1, 4))
+
+
+@given(prompts())
+def test_chunks_are_those_of_the_drawn_prompt(prompt: tuple[int, int, int]) -> None:
+    length, size, chunk_size = prompt
+    chunks = drawn_prompt(length, size, chunk_size)
+    cells = list(chain.from_iterable(chunks))
+    padding = left_padding(length, size, chunk_size)
+
+    assert chunk_count(length, chunk_size) == len(chunks)
+    assert padded_length(length, chunk_size) == len(cells)
+    assert padding == cells.index(0)
+    assert right_padding(length, size) == cells[::-1].index(length - 1)
+    for index, chunk in enumerate(chunks):
+        positions = [cell for cell in chunk if cell is not None]
+        assert chunk_start(index, padding, chunk_size) == positions[0]
+        assert chunk_end(index, padding, chunk_size, length) == positions[-1] + 1
+        assert active_chunk(positions[0], padding, chunk_size) == index
+
+
+@given(prompts())
+def test_padding_is_whole_blocks_on_the_left_and_less_than_a_block_on_the_right(
+    prompt: tuple[int, int, int],
+) -> None:
+    length, size, chunk_size = prompt
+    left, right = left_padding(length, size, chunk_size), right_padding(length, size)
+
+    assert left % size == 0
+    assert 0 <= left < chunk_size
+    assert 0 <= right < size
+    assert (left + length + right) % chunk_size == 0
+
+
+@given(prompts(), st.data())
+def test_skipped_are_the_leading_chunks_without_a_block_to_compute_but_never_the_last(
+    prompt: tuple[int, int, int], data: st.DataObject
+) -> None:
+    length, size, chunk_size = prompt
+    hit = data.draw(st.integers(0, block_count(length, size)), label="cached blocks")
+    *before_last, _last = drawn_prompt(length, size, chunk_size)
+    skipped = 0
+    for cells in before_last:
+        if any(cell is not None and cell >= hit * size for cell in cells):
+            break
+        skipped += 1
+    reused = {cell // size for cells in before_last[:skipped] for cell in cells if cell is not None}
+
+    padding_blocks = left_padding(length, size, chunk_size) // size
+    layout = (hit, padding_blocks, chunk_size // size, len(before_last) + 1)
+
+    assert skipped_chunks(*layout) == skipped
+    assert reused_blocks(*layout) == len(reused)
+    assert redirected_blocks(*layout) == hit - len(reused)
+
+
+# --- the decode batch, drawn cell by cell ---------------------------------------------------------
+
+
+def drawn_batch(lengths: Sequence[int], block_size: int) -> list[list[str]]:
+    """Rows of equally many blocks: `.` left padding, `t` a token, `_` right padding."""
+    rows = [["t"] * length for length in lengths]
+    for row in rows:
+        while len(row) % block_size:
+            row.append("_")
+    width = max(map(len, rows))
+    return [["."] * (width - len(row)) + row for row in rows]
+
+
+def last_token(row: list[str]) -> int:
+    """Padded position after the last token."""
+    return max(index for index, cell in enumerate(row) if cell == "t") + 1
+
+
+batches = st.lists(st.integers(1, 30), min_size=1, max_size=6)
+
+
+@given(batches, st.integers(1, 6))
+def test_rows_are_those_of_the_drawn_batch(lengths: list[int], size: int) -> None:
+    rows = drawn_batch(lengths, size)
+    width = batch_width_blocks(lengths, size)
+
+    assert width * size == len(rows[0])
+    for length, row in zip(lengths, rows, strict=True):
+        padding = row_left_padding(length, width, size)
+        assert padding == row.count(".")
+        assert row_tkv(length, padding) == last_token(row)
+        assert last_block_offset(length, size) == last_token(row) - (width - 1) * size
+
+
+@given(batches, st.integers(1, 6))
+def test_max_tkv_is_that_of_the_row_that_reaches_furthest(lengths: list[int], size: int) -> None:
+    assert max_tkv(lengths, size) == max(map(last_token, drawn_batch(lengths, size)))
+
+
+def largest_tkv(lengths: Sequence[int], steps: int, size: int) -> int:
+    """The largest tkv of the drawn batches of all steps."""
+    batches = [[length + step for length in lengths] for step in range(1, steps + 1)]
+    return max(last_token(row) for rows in batches for row in drawn_batch(rows, size))
+
+
+@given(batches, st.integers(1, 12), st.integers(1, 6))
+def test_peak_is_the_largest_tkv_of_all_steps(lengths: list[int], steps: int, size: int) -> None:
+    assert peak_tkv(lengths, steps, size) == largest_tkv(lengths, steps, size)
+
+
+def test_peak_is_the_largest_tkv_of_all_steps_for_every_small_pair_of_rows() -> None:
+    """Rows of up to two blocks and a token, over a block and more."""
+    for size in range(1, 5):
+        lengths = range(1, 2 * size + 2)
+        for one, other, steps in product(lengths, lengths, range(1, size + 3)):
+            expected = largest_tkv([one, other], steps, size)
+            assert peak_tkv([one, other], steps, size) == expected, (one, other, steps, size)
+
+
+@given(st.integers(1, 30), st.integers(0, 12), st.integers(1, 6))
+def test_block_end_is_reached_if_some_length_on_the_way_fills_a_block(
+    first: int, more: int, size: int
+) -> None:
+    fills = any(length % size == 0 for length in range(first, first + more + 1))
+
+    assert reaches_block_end(first, first + more, size) == fills

