@@ -3,11 +3,13 @@
 Blocks of 4 tokens and chunks of 8, unless a scene says otherwise.
 """
 
+from collections.abc import Sequence as Seq
 from typing import Any
 
 from attrs import evolve
 
 from reference.block_pool import allocate
+from reference.spyre import transitions
 from reference.spyre.machine import SpyreMachine
 from spec.config import Config
 from spec.records import Step
@@ -78,3 +80,38 @@ def batch(machine: SpyreMachine, **rows: tuple[int, int]) -> State:
         )
         state = evolve(state, pool=pool, decoding=(*state.decoding, row))
     return evolve(state, last_kind="decode")
+
+
+def ids(state: State) -> dict[str, list[str]]:
+    """Who is where, empty places left out."""
+    places = {
+        "waiting": [one.id for one in state.waiting],
+        "prefilling": [] if state.prefilling is None else [state.prefilling.id],
+        "decoding": [one.id for one in state.decoding],
+        "paused": [one.id for one in state.paused],
+        "finished": sorted(state.finished),
+        "aborted": sorted(state.aborted),
+    }
+    return {place: there for place, there in places.items() if there}
+
+
+def admitted(scene: SpyreMachine, state: State | None = None) -> State:
+    """The head of the queue in the prefill slot, with its cached blocks and its reservation."""
+    state = arrived(scene) if state is None else state
+    state, _ = transitions.admit(scene.ctx, state, state.waiting[0])
+    state, _ = transitions.prefix_hit(scene.ctx, state)
+    return transitions.reserve(scene.ctx, state)[0]
+
+
+def told(steps: Seq[Step]) -> list[str]:
+    """Each step in a few words: the chunk that was computed, or who decoded."""
+    return [
+        f"{step.chunk.id} {step.chunk.chunk + 1}/{step.chunk.chunks}"
+        if step.chunk
+        else "+".join(row.id for row in step.batch) or step.kind
+        for step in steps
+    ]
+
+
+def tkvs(step: Step) -> dict[str, int]:
+    return {row.id: row.tkv for row in step.batch}

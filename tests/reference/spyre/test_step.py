@@ -1,7 +1,5 @@
 """The scheduler step by example, in the order of the text: padding, decode, priority, caching."""
 
-from collections.abc import Sequence as Seq
-
 import pytest
 from attrs import evolve
 
@@ -18,22 +16,9 @@ from tests.reference.spyre.scenes import (
     request,
     steps_from,
     steps_to_the_end,
+    tkvs,
+    told,
 )
-
-
-def told(steps: Seq[Step]) -> list[str]:
-    """Each step in a few words: the chunk that was computed, or who decoded."""
-    return [
-        f"{step.chunk.id} {step.chunk.chunk + 1}/{step.chunk.chunks}"
-        if step.chunk
-        else "+".join(row.id for row in step.batch) or step.kind
-        for step in steps
-    ]
-
-
-def tkvs(step: Step) -> dict[str, int]:
-    return {row.id: row.tkv for row in step.batch}
-
 
 # --- prefill padding ------------------------------------------------------------------------------
 
@@ -244,6 +229,7 @@ def test_who_is_refused_is_waited_for_or_overtaken(queue: Queue, order: list[str
     steps = steps_from(scene, evolve(state, last_kind="prefill"), 4)
 
     assert told(steps) == order
+    assert steps[1].refusal == "SPY-VOL-4"
 
 
 def test_overtaking_stops_at_a_lack_of_blocks() -> None:
@@ -258,24 +244,6 @@ def test_overtaking_stops_at_a_lack_of_blocks() -> None:
 
     assert choose_prefill(scene.ctx, state) == (None, "SPY-RES-1")
     assert choose_prefill(scene.ctx, evolve(state, waiting=state.waiting[1:]))[0] is not None
-
-
-def test_request_that_overtakes_leaves_the_reason_in_the_step() -> None:
-    scene = machine(
-        request("a", 1, 20),
-        request("long", 9, 9),
-        request("short", 1, 2),
-        max_batch_tkv_limit=21,
-        chunk_size=12,
-        queue=Queue.OVERTAKING,
-    )
-    state = scene.arrive(scene.arrive(batch(scene, a=(2, 0)), "long"), "short")
-
-    step = scene.step(state)
-
-    assert step.happened("admit") == [Event("admit", "short", "SPY-ADM-1")]
-    assert step.refusal == "SPY-VOL-4"
-    assert [one.id for one in step.after.waiting] == ["long"]
 
 
 # --- last-chunk constraints -----------------------------------------------------------------------

@@ -11,36 +11,16 @@ from reference.spyre.machine import SpyreMachine
 from spec.records import Event
 from spec.state import FrozenMap, State
 from tests.reference.spyre.scenes import (
+    admitted,
     arrived,
     batch,
+    ids,
     machine,
     of_parts,
     request,
     steps_from,
     steps_to_the_end,
 )
-
-
-def ids(state: State) -> dict[str, list[str]]:
-    """Who is where, empty places left out."""
-    places = {
-        "waiting": [one.id for one in state.waiting],
-        "prefilling": [] if state.prefilling is None else [state.prefilling.id],
-        "decoding": [one.id for one in state.decoding],
-        "paused": [one.id for one in state.paused],
-        "finished": sorted(state.finished),
-        "aborted": sorted(state.aborted),
-    }
-    return {place: there for place, there in places.items() if there}
-
-
-def admitted(scene: SpyreMachine, state: State | None = None) -> State:
-    """The head of the queue in the prefill slot, with its cached blocks and its reservation."""
-    state = arrived(scene) if state is None else state
-    state, _ = transitions.admit(scene.ctx, state, state.waiting[0])
-    state, _ = transitions.prefix_hit(scene.ctx, state)
-    return transitions.reserve(scene.ctx, state)[0]
-
 
 # --- arrive and abort -----------------------------------------------------------------------------
 
