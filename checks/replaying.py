@@ -112,9 +112,9 @@ def _along(
             raise TraceError("actions", action, "what the environment can do here").at(
                 trace.path, 1
             )
-        state = edge.state
+        before, state = state, edge.state
         if not isinstance(edge.record, Step):
-            result.broken += _broken_in(state, judge, index)
+            result.broken += _broken_between(before, state, judge, index)
             continue
         aborted = tuple(sorted(edge.record.before.aborted - gone))
         yield evolve(edge.record, index=index, time=time, aborted=aborted)
@@ -122,10 +122,12 @@ def _along(
         index, time = index + 1, time + step_time(trace.config, edge.record.kind)
 
 
-def _broken_in(state: State, judge: Judge, index: int) -> Iterator[BrokenRule]:
-    """Rules about states that an arrival or an abort breaks, before step `index`."""
+def _broken_between(before: State, state: State, judge: Judge, index: int) -> Iterator[BrokenRule]:
+    """Rules that an arrival or an abort breaks, before step `index`."""
     for rule in judge.rules:
-        found = rule.found_in_state(judge.ctx, state)
+        found = rule.found_in_state(judge.ctx, state) or rule.found_between(
+            judge.ctx, before, state
+        )
         if found is not None:
             yield _broken(index, rule.id, found)
 

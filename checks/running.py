@@ -9,6 +9,7 @@ from spec.config import Config
 from spec.records import PREFILL, Context, Step
 from spec.requests import Request
 from spec.rules import Kind, Rule, applicable, judge
+from spec.state import State
 
 
 def step_time(config: Config, kind: str) -> float:
@@ -67,6 +68,12 @@ class _Arrivals:
         """True if somebody has yet to arrive."""
         return bool(self._by_time or self._by_step)
 
+    def _drop_cancelled(self) -> None:
+        """So that nobody waits for a client that has gone: the next ones are sure to come."""
+        for queue in (self._by_time, self._by_step):
+            while queue and queue[-1].id in self._cancelled:
+                queue.pop()
+
     def next_time(self) -> float:
         """The next arrival on the clock; 0 if the next ones are given by step."""
         if self._by_step or not self._by_time:
@@ -76,17 +83,19 @@ class _Arrivals:
     def cancel(self, request_id: str) -> None:
         """The client has gone: if the request has not arrived yet, it never will."""
         self._cancelled.add(request_id)
+        self._drop_cancelled()
 
     def due(self, index: int, time: float) -> Iterator[Request]:
         """Who arrives before step `index`, which begins at `time`; each only once."""
         while self._by_step and self._by_step[-1].arrival <= index:
-            yield from self._unless_cancelled(self._by_step.pop())
+            yield self._next_of(self._by_step)
         while self._by_time and (self._by_time[-1].arrival_time or 0.0) <= time:
-            yield from self._unless_cancelled(self._by_time.pop())
+            yield self._next_of(self._by_time)
 
-    def _unless_cancelled(self, request: Request) -> Iterator[Request]:
-        if request.id not in self._cancelled:
-            yield request
+    def _next_of(self, queue: list[Request]) -> Request:
+        request = queue.pop()
+        self._drop_cancelled()
+        return request
 
 
 @define
@@ -107,6 +116,7 @@ class Judge:
     judged: int = 0
     broken: list[Broken] = field(factory=list)
     rules: list[Rule] = field(init=False)
+    _left: State | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.rules = [
@@ -116,6 +126,12 @@ class Judge:
     def observe(self, step: Step) -> None:
         """Judge a step and the state that it left; after aborts also the state it started from."""
         self.judged += 1
+        if self._left is not None:
+            for rule in self.rules:
+                found_between = rule.found_between(self.ctx, self._left, step.before)
+                if found_between is not None:
+                    self._note(step, rule, found_between)
+        self._left = step.after
         for rule, found in judge(self.rules, self.ctx, step):
             self._note(step, rule, found)
         if step.aborted:

@@ -68,7 +68,8 @@ def allocate(pool: BlockPool, count: int) -> tuple[BlockPool, tuple[int, ...]]:
 def evict(pool: BlockPool, blocks: Sequence[int]) -> BlockPool:
     """Forget what `blocks` hold, so that no lookup finds them."""
     # guard
-    require(all(block not in pool.references for block in blocks), "evict", "BLK-5")
+    known = all(block in pool.keys and block not in pool.references for block in blocks)
+    require(known, "evict", "BLK-5")
     # effect
     if not blocks:
         return pool
@@ -84,7 +85,8 @@ def evict(pool: BlockPool, blocks: Sequence[int]) -> BlockPool:
 def register(pool: BlockPool, blocks: Sequence[int], keys: Sequence[BlockKey]) -> BlockPool:
     """Let lookups find `blocks` under `keys`; a content may be held by several blocks."""
     # guard
-    require(all(block in pool.references for block in blocks), "register", "PFX-1")
+    new = all(block in pool.references and block not in pool.keys for block in blocks)
+    require(new, "register", "SPY-PFX-1")
     # effect
     if not blocks:
         return pool

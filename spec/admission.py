@@ -141,9 +141,9 @@ def model_length_holds(
 ) -> Truth:
     """What every member may still generate fits the context length after the candidate joined.
 
-    Source: spyre, "Last-chunk constraints", Max-model-length constraint. A tkv of t with r
-    tokens to come reaches t + r - 1 at most without a further jump: the last token's key and
-    value are never written; the candidate's first token comes from its last chunk.
+    Source: spyre, "Last-chunk constraints", Max-model-length constraint. A tkv of t reaches
+    t + r without a further jump, where r are the decode steps to come: those of a decoding request
+    are its remaining tokens; the candidate's first token comes from its last chunk.
     """
     tkvs = joined_tkvs(decoding, candidate, block_size)
     remaining = [*(member.remaining for member in decoding), candidate.remaining - 1]

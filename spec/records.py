@@ -62,8 +62,9 @@ class Step:
     `before` includes the arrivals and aborts since the step before. `time`: simulated clock
     when it began. `scheduled`: tokens computed, by request. `tkv` and `volume`: of this step,
     in tokens. `chunk`: of a prefill step. `batch`: the rows of a decode step as computed, also
-    those that then left. `outputs`: tokens sampled. `refusal`: the rule that first kept
-    somebody from a prefill step.
+    those that then left. `outputs`: tokens sampled. `ended`: who sampled the end of sequence where
+    the environment decided so and not the request. `refusal`: the rule that first kept somebody
+    from a prefill step.
     """
 
     index: int
@@ -77,6 +78,7 @@ class Step:
     chunk: Chunk | None = None
     batch: tuple[Row, ...] = ()
     outputs: Mapping[str, Sequence[int]] = field(factory=dict)
+    ended: tuple[str, ...] = ()
     finished: tuple[str, ...] = ()
     aborted: tuple[str, ...] = ()
     refusal: str | None = None

@@ -41,6 +41,7 @@ from engine.workloads import fit, read_workload
 from spec.config import Config
 from spec.errors import InputError
 from spec.rules import REGISTRY
+from spec.state import State
 
 
 @click.command()
@@ -111,7 +112,7 @@ def explore(
     else:
         found = _explore_several(instances, bounds, order)
     if graph_path is not None:
-        nx.write_graphml(state_graph(SpyreModel(instances[0]), bounds), graph_path)
+        _write_graph(instances[0], bounds, graph_path)
     is_default_set = tuple(instances) == DEFAULT and bounds == Bounds()
     return _tell(found, out_path, json_path, record=record and is_default_set)
 
@@ -213,6 +214,21 @@ def _explore_several(
             found.append(exploration)
             show(len(found), exploration.instance.name)
     return found
+
+
+def _write_graph(instance: Instance, bounds: Bounds, path: Path) -> None:
+    """The state graph with the states numbered as they were found; who is where, by id."""
+    graph = state_graph(SpyreModel(instance), bounds)
+    numbered = nx.convert_node_labels_to_integers(graph, label_attribute="state")
+    for _, node in numbered.nodes(data=True):
+        state: State = node.pop("state")
+        slot = () if state.prefilling is None else (state.prefilling,)
+        places = ("waiting", state.waiting), ("prefilling", slot), ("decoding", state.decoding)
+        for name, queue in (*places, ("paused", state.paused)):
+            node[name] = " ".join(one.id for one in queue)
+        node["finished"] = " ".join(sorted(state.finished))
+        node["aborted"] = " ".join(sorted(state.aborted))
+    nx.write_graphml(numbered, path)
 
 
 def _tell(

@@ -61,7 +61,7 @@ DEFAULT: tuple[Instance, ...] = (
     Instance(
         name="exact",
         about="exact admission, a limit that binds, fewer slots than requests",
-        config=_config(max_batch_tkv_limit=20, max_num_seqs=2),
+        config=_config(max_batch_tkv_limit=18, max_num_seqs=2),
         requests=_requests((3, 5), (7, 4), (2, 6)),
         aborts=_ids("1"),
         early_ends=_ids("0 1 2"),
@@ -143,9 +143,7 @@ DEFAULT: tuple[Instance, ...] = (
     Instance(
         name="odd length, documented",
         about="the maximum-length constraint with such a model length",
-        config=_config(
-            block_size=4, chunk_size=4, max_model_len=7, admission=Admission.DOCUMENTED
-        ),
+        config=_config(block_size=4, chunk_size=4, max_model_len=7, admission=Admission.DOCUMENTED),
         requests=_requests((1, 4), (3, 3), (4, 2)),
         early_ends=_ids("0 1"),
     ),

@@ -101,7 +101,7 @@ def _one_of(ending: tuple[str, ...]) -> Callable[[Sequence], bool]:
 def _as_transition(step: Step, ending: tuple[str, ...]) -> Transition[State]:
     """The edge of a step; `ending` are those who sampled the end of sequence early."""
     label = f"step, {' and '.join(ending)} ends" if ending else "step"
-    return Transition(label, step.after, record=step, fair=True)
+    return Transition(label, step.after, record=evolve(step, ended=ending), fair=True)
 
 
 # --- properties, taken from the registry --------------------------------------------------------
@@ -128,7 +128,7 @@ def properties_of(model: SpyreModel) -> Properties:
     rules, ctx = applicable(model.instance.config), model.ctx
     return Properties(
         always=tuple(_always(rule, ctx) for rule in rules if rule.kind is Kind.ALWAYS),
-        on_step=tuple(_on_step(rule, ctx) for rule in rules if rule.of_step is not None),
+        on_step=tuple(_on_step(rule, ctx) for rule in rules if rule.of_step or rule.of_change),
         eventually=tuple(_eventually(rule) for rule in rules if rule.kind is Kind.EVENTUALLY),
         witnesses=tuple(_witness(rule, ctx) for rule in rules),
         rules=tuple(rules),
@@ -140,8 +140,10 @@ def _always(rule: Rule, ctx: Context) -> Always[State]:
 
 
 def _on_step(rule: Rule, ctx: Context) -> OnStep[State]:
-    def holds(_before: State, edge: Transition[State]) -> str | None:
-        return rule.found_of_step(ctx, edge.record) if isinstance(edge.record, Step) else None
+    def holds(before: State, edge: Transition[State]) -> str | None:
+        if isinstance(edge.record, Step):
+            return rule.found_of_step(ctx, edge.record) if rule.of_step else None
+        return rule.found_between(ctx, before, edge.state)
 
     return OnStep(rule.id, holds)
 

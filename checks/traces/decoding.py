@@ -48,6 +48,7 @@ def step_from_json(line: Json, last: State | None, requests: Mapping[str, Reques
         chunk=_chunk(line) if line["kind"] == PREFILL else None,
         batch=tuple(_sequence(row, requests) for row in states.get("batch", ())),
         outputs=line["outputs"],
+        ended=tuple(states.get("ended", ())),
         finished=tuple(line["finished"]),
         aborted=tuple(line["aborted"]),
         refusal=line["refusal"],

@@ -154,6 +154,8 @@ def _states(step: Step, last: State | None) -> Json:
     if step.chunk is not None:
         states["block_table"] = list(step.chunk.block_table)
         states["writes"] = list(step.chunk.writes)
+    if step.ended:
+        states["ended"] = list(step.ended)
     return states
 
 

@@ -112,6 +112,7 @@ FULL_STEP = record(
                 "batch": list_of(_SEQUENCE),
                 "block_table": wholes,
                 "writes": wholes,
+                "ended": texts,
             },
         ),
     }

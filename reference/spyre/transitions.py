@@ -38,7 +38,7 @@ def abort(_ctx: Context, state: State, request_id: str) -> State:
     """A client goes away: the request leaves, in whatever phase, and gives everything back."""
     # guard
     leaver = next((one for one in state.present if one.id == request_id), None)
-    require(leaver is not None, "abort", "LIF-4")
+    require(leaver is not None, "abort", "LIF-5")
     assert leaver is not None
     # effect
     return evolve(
@@ -193,12 +193,31 @@ def pad(ctx: Context, state: State) -> Moved:
         evolve(row, left_padding=row_left_padding(row.computed + 1, width, size))
         for row in state.decoding
     )
+    pairs = tuple(zip(state.decoding, padded, strict=True))
     jumps = tuple(
-        Event("jump_tkv", row.id, "SPY-TKV-6", row.tkv, moved.tkv + 1)
-        for row, moved in zip(state.decoding, padded, strict=True)
+        Event("jump_tkv", row.id, _jump_rule(pairs, row, moved, size), row.tkv, moved.tkv + 1)
+        for row, moved in pairs
         if row.left_padding != moved.left_padding
     )
     return evolve(state, decoding=padded), jumps
+
+
+def _jump_rule(
+    pairs: Seq[tuple[Sequence, Sequence]], row: Sequence, moved: Sequence, block_size: int
+) -> str:
+    """The rule for which a row jumps: its own block, or who grew, left or joined.
+
+    `pairs` are all rows before and after. Who grew was unpadded, is so still, and is no newcomer.
+    """
+    if moved.left_padding < row.left_padding:
+        return "SPY-TKV-3" if row.computed % block_size == 0 else "SPY-TKV-5"
+    grew = any(
+        old.computed % block_size == 0
+        and old.computed > old.prefill_len
+        and old.left_padding == new.left_padding == 0
+        for old, new in pairs
+    )
+    return "SPY-TKV-4" if grew else "SPY-TKV-7"
 
 
 def extend(ctx: Context, state: State) -> Moved:
@@ -225,7 +244,7 @@ def decode(ctx: Context, state: State) -> Moved:
     require(fits, "decode", "BLK-8")
     # effect
     rows = tuple(
-        evolve(row, computed=row.computed + 1, generated=row.generated + 1, waited_steps=0)
+        evolve(row, computed=row.computed + 1, generated=row.generated + 1)
         for row in state.decoding
     )
     pool = state.pool

@@ -14,7 +14,14 @@ from spec.admission import (
 )
 from spec.config import Admission, Config
 from spec.records import Context, Step
-from spec.rules.observed import entering, last_chunk, release, spyre
+from spec.rules.observed import (
+    computed_when_admitted,
+    entering,
+    last_chunk,
+    refused,
+    release,
+    spyre,
+)
 from spec.rules.registry import Kind, Source, always, of_step
 from spec.state import Sequence, State
 
@@ -88,7 +95,7 @@ def free_prefill_slot_at_admission(_ctx: Context, step: Step) -> Iterator[str]:
 )
 def decode_batch_has_room(ctx: Context, state: State) -> Iterator[str]:
     """The batch with the paused requests, who will come back, never exceeds the slots."""
-    rows = len(state.decoding)
+    rows = len(state.decoding) + len(state.paused)
     if rows > ctx.config.max_num_seqs:
         yield f"{rows} decoding, {ctx.config.max_num_seqs} slots"
 
@@ -189,6 +196,8 @@ def shipped_projection(ctx: Context, step: Step) -> Iterator[str]:
         size, tkv = ctx.config.block_size, step.before.last_tkv
         return bool(shipped_volume_holds(batch, candidate, _limit(ctx), size, tkv))
 
+    if step.after.last_tkv != step.tkv:
+        yield f"the next step is told tkv {step.after.last_tkv}, it was {step.tkv}"
     first = not ctx.config.interleave
     yield from _judged(ctx, step, "SPY-VOL-3", condition, at_admission=first)
 
@@ -211,6 +220,9 @@ def exact_projection(ctx: Context, step: Step) -> Iterator[str]:
     yield from _judged(ctx, step, "SPY-VOL-4", condition)
 
 
+_LAST_CHUNK_RULES = ("SPY-ADM-3", "SPY-LEN-2", "SPY-VOL-2", "SPY-VOL-3", "SPY-VOL-4")
+
+
 @of_step(
     "SPY-ADM-4",
     "The last-chunk conditions are judged when what is left of the prompt, after the prefix hit, "
@@ -224,7 +236,16 @@ def exact_projection(ctx: Context, step: Step) -> Iterator[str]:
     kind=Kind.GUARD,
 )
 def last_chunk_after_the_hit(ctx: Context, step: Step) -> Iterator[str]:
-    """A chunk is the last exactly if the tokens not reused and not computed fit in it."""
+    """A chunk is the last exactly if the tokens not reused and not computed fit in it.
+
+    Nobody is refused by a last-chunk condition before; without interleaving 2.6.3 does that.
+    """
+    whole = ctx.config.admission is Admission.SHIPPED and not ctx.config.interleave
+    held = refused(step)
+    if held is not None and step.refusal in _LAST_CHUNK_RULES and not whole:
+        left = held.prefill_len - computed_when_admitted(ctx, step.before, held)
+        if left > ctx.config.chunk_size:
+            yield f"{held.id} refused by {step.refusal} with {left} tokens left"
     if step.chunk is None:
         return
     sequence = entering(step, step.chunk.id)

@@ -8,8 +8,14 @@ from collections.abc import Iterator
 
 from spec.config import Config
 from spec.records import Context, Step
-from spec.rules.observed import spyre
-from spec.rules.registry import Source, always, of_step
+from spec.rules.observed import (
+    computed_when_admitted,
+    next_chunk_end,
+    prefix_hits,
+    refused,
+    spyre,
+)
+from spec.rules.registry import Source, always, between, of_step
 from spec.state import PADDING_BLOCK, State
 
 _POOL = Source("vllm-v1", "KV cache manager")
@@ -90,6 +96,25 @@ def free_order(_ctx: Context, step: Step) -> Iterator[str]:
             free = [block for block in freed if block not in known] + free + known
     if tuple(free) != step.after.pool.free:
         yield f"free list {list(step.after.pool.free)}, expected {free}"
+
+
+@between(
+    "BLK-10",
+    "An abort gives blocks back in the same order as an end.",
+    _POOL,
+    witness=lambda _ctx, step: bool(step.before.aborted) and bool(step.before.pool.references),
+)
+def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterator[str]:
+    """Where several go at once their order is not known, so that only one is judged."""
+    gone = [one for one in before.present if one.id in after.aborted]
+    if len(gone) != 1:
+        return
+    holders = Counter(block for one in before.present for block in one.blocks)
+    freed = _give_back({gone[0].id: list(gone[0].blocks)}, holders, gone[0].id)
+    known = [block for block in freed if block in before.pool.keys]
+    expected = [block for block in freed if block not in known] + [*before.pool.free] + known
+    if after.pool.free != tuple(expected):
+        yield f"free list {list(after.pool.free)}, expected {expected}"
 
 
 def _take(
@@ -186,7 +211,14 @@ def _without_reservation(config: Config) -> bool:
     witness=lambda _ctx, step: step.refusal == "BLK-9",
     applies=_without_reservation,
 )
-def chunk_finds_its_blocks(_ctx: Context, step: Step) -> Iterator[str]:
-    """Nobody is preempted for a prefill."""
+def chunk_finds_its_blocks(ctx: Context, step: Step) -> Iterator[str]:
+    """Nobody is preempted for a prefill, and nobody is refused one while the blocks are there."""
+    one, size = refused(step), ctx.config.block_size
+    if one is not None and step.refusal == "BLK-9":
+        held = one.blocks or prefix_hits(ctx, step.before, one)
+        revived = sum(block not in step.before.pool.references for block in held)
+        end = next_chunk_end(ctx, one, computed_when_admitted(ctx, step.before, one))
+        if -(-end // size) - len(held) + revived <= len(step.before.pool.free):
+            yield f"{one.id} refused, {len(step.before.pool.free)} blocks free"
     if step.chunk is not None and step.happened("preempt"):
         yield f"prefill of {step.chunk.id} preempted {step.happened('preempt')[0].id}"

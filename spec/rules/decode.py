@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from spec.records import PREFILL, Context, Step
-from spec.rules.observed import is_decode, spyre
+from spec.rules.observed import is_decode, release, spyre
 from spec.rules.registry import of_step
 from spec.state import Sequence
 
@@ -259,3 +259,41 @@ def longer_request_joins(ctx: Context, step: Step) -> Iterator[str]:
     for row, moved in moves.rows:
         if moved != expected:
             yield f"request {row.id}: tkv moved {moved}, expected {expected}"
+
+
+@of_step(
+    "SPY-TKV-8",
+    "Every change of a row's left padding is told as a jump, with the tkv before and after.",
+    spyre("tkv jumping"),
+    witness=lambda _ctx, step: bool(step.happened("jump_tkv")),
+)
+def jumps_are_told(_ctx: Context, step: Step) -> Iterator[str]:
+    """And nothing else is."""
+    old = {row.id: row for row in step.before.admitted}
+    jumped = {
+        (row.id, old[row.id].tkv, row.tkv)
+        for row in step.batch
+        if row.left_padding != old[row.id].left_padding
+    }
+    told = {(event.id, event.before, event.after) for event in step.happened("jump_tkv")}
+    if told != jumped:
+        yield f"told {sorted(told)}, jumped {sorted(jumped)}"
+
+
+@of_step(
+    "SPY-DEC-7",
+    "Who joins the batch is put in front, who is resumed behind; the others keep their places.",
+    release("order of the batch"),
+    witness=lambda _ctx, step: bool(step.happened("join")) and len(step.after.decoding) > 1,
+)
+def batch_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
+    """So that the front of the batch was admitted last, which is what preemption looks at."""
+    gone = {event.id for event in step.happened("pause", "preempt", "finish")}
+    order = [
+        *(event.id for event in step.happened("join")),
+        *(row.id for row in step.before.decoding),
+        *(event.id for event in step.happened("resume")),
+    ]
+    expected = [one for one in order if one not in gone]
+    if [row.id for row in step.after.decoding] != expected:
+        yield f"batch {[row.id for row in step.after.decoding]}, expected {expected}"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from spec.records import Context, Step
 from spec.rules.observed import spyre
-from spec.rules.registry import Source, always, eventually, of_step
-from spec.state import State
+from spec.rules.registry import Source, always, between, eventually, of_step
+from spec.state import Sequence, State
 
 _CORE = Source("vllm-v1", "request lifecycle")
 
@@ -52,6 +52,12 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     """Whoever finished sampled in this step; whoever stayed has fewer than max_tokens."""
     if set(step.finished) != step.after.finished - step.before.finished:
         yield f"reported {list(step.finished)}"
+    tokens = {one.id: one.generated for one in step.before.present}
+    for one_id in step.finished:
+        request = ctx.requests[one_id]
+        count = tokens.get(one_id, 0) + len(step.outputs.get(one_id, ()))
+        if count not in (request.max_tokens, request.end) and one_id not in step.ended:
+            yield f"request {one_id} finished with {count} tokens"
     silent = [one for one in step.finished if one not in step.outputs]
     if silent or len(set(step.finished)) != len(step.finished):
         yield f"finished {list(step.finished)}, without a token {silent}"
@@ -89,6 +95,44 @@ def only_the_admitted_hold(_ctx: Context, state: State) -> Iterator[str]:
     for one in state.waiting:
         if one.blocks or one.reserved:
             yield f"request {one.id} waits with {len(one.blocks)} blocks"
+
+
+@between(
+    "LIF-7",
+    "Between two steps requests only arrive, at the end of the queue, or go away.",
+    _CORE,
+    witness=lambda _ctx, step: len(step.before.waiting) > 1,
+)
+def queue_grows_at_its_end(ctx: Context, before: State, after: State) -> Iterator[str]:
+    """Nobody else is touched; a newcomer has computed nothing of its whole prompt."""
+    gone = {one.id for one in before.present} - {one.id for one in after.present}
+    if gone != after.aborted - before.aborted or before.finished != after.finished:
+        yield f"gone are {sorted(gone)}, aborted {sorted(after.aborted - before.aborted)}"
+    stayed = tuple(one for one in before.waiting if one.id not in gone)
+    new = after.waiting[len(stayed) :]
+    if after.waiting[: len(stayed)] != stayed:
+        yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
+    elif new != tuple(Sequence(one.id, ctx.requests[one.id].prompt_len) for one in new):
+        yield f"newcomers {new}"
+    if after.admitted != tuple(one for one in before.admitted if one.id not in gone):
+        yield "an admitted request changed"
+
+
+@always(
+    "LIF-8",
+    "What is cached of a decoding request is its prompt and its answer but for the newest token; "
+    "whoever waits or prefills will compute all that it has.",
+    _CORE,
+    witness=lambda _ctx, step: bool(step.batch),
+)
+def cache_holds_all_but_the_newest(ctx: Context, state: State) -> Iterator[str]:
+    """A preempted request computes its answer so far again, like a prompt."""
+    slot = () if state.prefilling is None else (state.prefilling,)
+    covered = [(one, one.prefill_len) for one in (*state.waiting, *slot)]
+    covered += [(one, one.computed + 1) for one in (*state.decoding, *state.paused)]
+    for one, tokens in covered:
+        if tokens != ctx.requests[one.id].prompt_len + one.generated:
+            yield f"request {one.id}: {tokens} tokens, {one.generated} generated"
 
 
 @eventually(

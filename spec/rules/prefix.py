@@ -120,6 +120,9 @@ def cached_blocks_are_not_written(ctx: Context, step: Step) -> Iterator[str]:
     if step.chunk is None:
         return
     chunk, size = step.chunk, ctx.config.block_size
+    hit = len(event.after) * size if (event := _hit(step)) else 0
+    if step.happened("admit") and chunk.cached_tokens + chunk.inner_padding != hit:
+        yield f"{chunk.cached_tokens} + {chunk.inner_padding} of {hit} cached tokens"
     first = chunk.chunk * ctx.config.blocks_per_chunk
     kept = (chunk.left_padding + chunk.cached_tokens + chunk.inner_padding) // size
     own = chunk.block_table[first:]
@@ -199,6 +202,35 @@ def _hits_output(ctx: Context, step: Step, hit: Event) -> bool:
         and list(ctx.keys.of(done, blocks)) == keys
         for done in step.before.finished
     )
+
+
+@of_step(
+    "SPY-PFX-10",
+    "Requests that share a block have the same tokens up to its end.",
+    spyre("Padding, Prefix caching"),
+    witness=lambda _ctx, step: (
+        (hit := _hit(step)) is not None
+        and any(hit.after[-1] in one.blocks for one in step.before.admitted)
+    ),
+    applies=_caching,
+)
+def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
+    """Judged by the tokens themselves, not by the keys, whenever a block gets another holder."""
+    hit = _hit(step)
+    if hit is None:
+        return
+    for other in step.before.admitted:
+        shared = [place for place, block in enumerate(hit.after) if block in other.blocks]
+        end = (max(shared) + 1) * ctx.config.block_size if shared else 0
+        if _first_tokens(ctx, hit.id, end) != _first_tokens(ctx, other.id, end):
+            yield f"{hit.id} and {other.id} share {len(shared)} blocks, their tokens differ"
+
+
+def _first_tokens(ctx: Context, request_id: str, count: int) -> list[int]:
+    """The first tokens of a request, prompt and answer."""
+    request = ctx.requests[request_id]
+    answer = range(max(count - request.prompt_len, 0))
+    return [*request.prompt.tokens()[:count], *(request.output_token(one) for one in answer)]
 
 
 @of_step(

@@ -51,7 +51,9 @@ def ongoing_prefill_first(_ctx: Context, step: Step) -> Iterator[str]:
     applies=lambda config: config.interleave,
 )
 def prefills_are_interleaved(_ctx: Context, step: Step) -> Iterator[str]:
-    """Paused requests do not decode and so do not count."""
+    """Paused requests do not decode and so do not count; the next step is told what this was."""
+    if step.after.last_kind != step.kind:
+        yield f"{step.kind} step noted as {step.after.last_kind}"
     if step.kind == PREFILL == step.before.last_kind and step.before.decoding:
         yield f"second prefill step in a row, {len(step.before.decoding)} decoding"
 
@@ -99,7 +101,7 @@ def prefill_goes_first(ctx: Context, step: Step) -> Iterator[str]:
         "SPY-PRI-3": before.last_kind == PREFILL and bool(before.decoding),
         "SPY-ADM-1": len(before.running) >= slots,
         "SPY-ADM-3": len(before.decoding) >= slots,
-        "SPY-PAU-4": bool(before.paused),
+        "SPY-PAU-4": bool(before.paused and before.running),
     }
     if not visible.get(step.refusal, True):
         yield f"{step.kind} step, prefill refused by {step.refusal}"

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     ALWAYS = "always"  # in every state
     STEP = "step"  # of every scheduler step
     GUARD = "guard"  # of every step that takes, or refuses, the transition that it guards
+    BETWEEN = "between"  # of every change between two steps: arrivals and aborts
     EVENTUALLY = "eventually"  # along every path on which the scheduler keeps stepping
 
 
@@ -38,6 +39,7 @@ class Source:
 
 StatePredicate = Callable[[Context, State], Iterator[str]]
 StepPredicate = Callable[[Context, Step], Iterator[str]]
+ChangePredicate = Callable[[Context, State, State], Iterator[str]]
 Goal = Callable[[State], bool]
 Witness = Callable[[Context, Step], bool]
 Applies = Callable[[Config], bool]
@@ -49,7 +51,7 @@ def _whole(state: State) -> object:
 
 @frozen
 class Rule:
-    """One rule. `in_state` or `of_step` holds its predicate, by its kind.
+    """One rule. `in_state`, `of_step` or `of_change` holds its predicate, by its kind.
 
     `goal` is that of an `eventually` rule: a state that must be reached from every other.
     `applies` tells under which configurations the rule is meant. `part` is what a state
@@ -65,6 +67,7 @@ class Rule:
     part: Callable[[State], object] = _whole
     in_state: StatePredicate | None = None
     of_step: StepPredicate | None = None
+    of_change: ChangePredicate | None = None
     goal: Goal | None = None
 
     def found_in_state(self, ctx: Context, state: State) -> str | None:
@@ -78,6 +81,12 @@ class Rule:
         if self.part(step.before) is self.part(step.after):
             return None
         return self.found_in_state(ctx, step.after)
+
+    def found_between(self, ctx: Context, before: State, after: State) -> str | None:
+        """What is wrong with how one step's end became the next one's beginning, or None."""
+        if self.of_change is None or before is after or before == after:
+            return None
+        return next(self.of_change(ctx, before, after), None)
 
 
 REGISTRY: dict[str, Rule] = {}
@@ -124,6 +133,18 @@ def of_step(
 
     def register(predicate: StepPredicate) -> StepPredicate:
         _add(Rule(id_, sentence, source, kind, witness, applies, of_step=predicate))
+        return predicate
+
+    return register
+
+
+def between(
+    id_: str, sentence: str, source: Source, *, witness: Witness, applies: Applies = _everywhere
+) -> Callable[[ChangePredicate], ChangePredicate]:
+    """Register the decorated predicate as a rule about what happens between two steps."""
+
+    def register(predicate: ChangePredicate) -> ChangePredicate:
+        _add(Rule(id_, sentence, source, Kind.BETWEEN, witness, applies, of_change=predicate))
         return predicate
 
     return register

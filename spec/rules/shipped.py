@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from spec.config import Config
 from spec.padding import max_tkv
 from spec.records import Context, Step
-from spec.rules.observed import release
-from spec.rules.registry import Source, always, eventually, of_step
+from spec.reservation import may_reserve, worst_case_blocks
+from spec.rules.observed import prefix_hits, refused, release
+from spec.rules.registry import Kind, Source, always, eventually, of_step
 from spec.state import Sequence, State
 
 _PREEMPTION = Source("vllm-v1", "Preemption")
@@ -56,6 +57,31 @@ def worst_case_is_set_aside(ctx: Context, state: State) -> Iterator[str]:
         needed = -(-total // ctx.config.block_size)
         if len(one.blocks) + one.reserved != needed:
             yield f"request {one.id}: {len(one.blocks)} held, {one.reserved} promised of {needed}"
+
+
+@of_step(
+    "SPY-RES-4",
+    "A request is refused for lack of blocks only if its worst case, less the cached blocks that "
+    "others hold, exceeds the free blocks that nobody is promised.",
+    release("block reservation"),
+    witness=lambda _ctx, step: step.refusal == "SPY-RES-1",
+    applies=_reserving,
+    kind=Kind.GUARD,
+)
+def refused_only_for_lack_of_blocks(ctx: Context, step: Step) -> Iterator[str]:
+    """So that a request never waits for blocks that are there."""
+    one = refused(step)
+    if one is None or step.refusal != "SPY-RES-1":
+        return
+    before = step.before
+    remaining = ctx.requests[one.id].max_tokens - one.generated
+    worst_case = worst_case_blocks(one.prefill_len, remaining, ctx.config.block_size)
+    hits = prefix_hits(ctx, before, one)
+    shared = sum(block in before.pool.references for block in hits)
+    promised = sum(other.reserved for other in before.admitted)
+    if may_reserve(worst_case, shared, len(before.pool.free), promised):
+        free = len(before.pool.free)
+        yield f"{one.id} refused: needs {worst_case}, {free} free, {promised} promised"
 
 
 @of_step(
@@ -124,6 +150,9 @@ def longest_paused_first(ctx: Context, step: Step) -> Iterator[str]:
 
     decoded = {row.id for row in step.batch}
     rows = {row.id: row for row in (*step.before.decoding, *step.before.paused)}
+    for row in step.after.paused if step.batch else ():
+        if row.waited_steps != rows[row.id].waited_steps + 1:
+            yield f"request {row.id} sits out, counted {row.waited_steps} steps"
     first = min((rank(rows[one]) for one in decoded if one in rows), default=None)
     for row in step.after.paused if step.batch else ():
         if first is not None and rank(rows[row.id]) < first:

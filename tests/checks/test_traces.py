@@ -117,7 +117,7 @@ def test_step_of_the_documented_example() -> None:
         "blocks": {"used": 3, "reserved": 1, "free": 1},
         "block_tables": {"1": [2, 3], "0": [1]},
         "events": [
-            {"transition": "jump_tkv", "id": "0", "from": 61, "to": 126, "rule": "SPY-TKV-6"},
+            {"transition": "jump_tkv", "id": "0", "from": 61, "to": 126, "rule": "SPY-TKV-7"},
             {"transition": "decode", "id": "", "rule": "SPY-DEC-1"},
         ],
         "arrived": [],

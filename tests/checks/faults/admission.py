@@ -10,7 +10,7 @@ from reference.spyre.transitions import Moved
 from spec import admission as formulas
 from spec.admission import Member
 from spec.padding import block_count, max_tkv
-from spec.records import Context, Step
+from spec.records import DECODE, Context, Step
 from spec.state import Sequence as Row
 from spec.state import State
 from tests.checks.faults.planting import Right, fault, with_config
@@ -25,7 +25,7 @@ def arrives_twice(right: Right, ctx: Context, state: State, request_id: str) -> 
     return evolve(state, waiting=(*state.waiting, state.waiting[-1]))
 
 
-@fault("arrive", transitions, "arrive", on="layout", caught_by="BLK-8")
+@fault("arrive", transitions, "arrive", on="layout", caught_by="BLK-8, LIF-7")
 def arrives_computed(right: Right, ctx: Context, state: State, request_id: str) -> State:
     """A request arrives with its first token computed."""
     *others, newcomer = right(ctx, state, request_id).waiting
@@ -44,6 +44,27 @@ def queue_is_cleared(right: Right, ctx: Context, state: State, sequence: Row) ->
     """Whoever waits behind an admitted request is forgotten."""
     moved, events = right(ctx, state, sequence)
     return evolve(moved, waiting=()), events
+
+
+@fault("arrive", transitions, "arrive", on="layout", caught_by="LIF-7")
+def arrives_in_front(right: Right, ctx: Context, state: State, request_id: str) -> State:
+    """A request that arrives is put before all that wait."""
+    *others, newcomer = right(ctx, state, request_id).waiting
+    return evolve(state, waiting=(newcomer, *others))
+
+
+@fault("arrive", transitions, "arrive", on="layout", caught_by="LIF-7")
+def arrives_alone(right: Right, ctx: Context, state: State, request_id: str) -> State:
+    """Whoever waits when a request arrives is forgotten."""
+    return evolve(state, waiting=right(ctx, state, request_id).waiting[-1:])
+
+
+@fault("arrive", transitions, "arrive", on="layout", caught_by="LIF-7, LIF-8")
+def arrives_shortened(right: Right, ctx: Context, state: State, request_id: str) -> State:
+    """The last token of a prompt is dropped when its request arrives."""
+    *others, newcomer = right(ctx, state, request_id).waiting
+    shorter = evolve(newcomer, prefill_len=newcomer.prefill_len - 1)
+    return evolve(state, waiting=(*others, shorter))
 
 
 # --- priority rules ------------------------------------------------------------------------------
@@ -95,7 +116,7 @@ def newcomer_before_the_prefill(right: Right, ctx: Context, state: State) -> Any
     return right(ctx, evolve(state, prefilling=None) if state.waiting else state)
 
 
-@fault("admit", step, "choose_prefill", on="layout", caught_by="SPY-PRI-4")
+@fault("admit", step, "choose_prefill", on="layout", caught_by="SPY-PRI-4, SPY-RES-4")
 def idle_although_pending(right: Right, ctx: Context, state: State) -> Any:
     """While nobody decodes nobody is admitted, allegedly for lack of blocks."""
     return right(ctx, state) if state.decoding else (None, "SPY-RES-1")
@@ -111,6 +132,24 @@ def decodes_first(right: Right, ctx: Context, state: State) -> Any:
 def interleaved_with_nobody(right: Right, ctx: Context, state: State, sequence: Row) -> Any:
     """Interleaving is given as the reason after a decode step too."""
     return "SPY-PRI-3" if state.decoding else right(ctx, state, sequence)
+
+
+@fault("admit", step, "_rest", on="exact", caught_by="SPY-PRI-3")
+def prefills_not_noted(right: Right, ctx: Context, state: State, _kind: str, tkv: int) -> Any:
+    """Every step is noted as a decode step, so that prefills seem never to follow each other."""
+    return right(ctx, state, DECODE, tkv)
+
+
+@fault("admit", step, "_rest", on="shipped", caught_by="SPY-VOL-3")
+def tkv_not_noted(right: Right, ctx: Context, state: State, kind: str, _tkv: int) -> Any:
+    """The shipped rule is told no tkv of the step before."""
+    return right(ctx, state, kind, 0)
+
+
+@fault("admit", admission, "_priority_refusal", on="pausing", caught_by="SPY-PRI-6")
+def paused_before_all(right: Right, ctx: Context, state: State, sequence: Row) -> Any:
+    """Who is paused keeps others from their prefill even if nobody runs."""
+    return "SPY-PAU-4" if state.paused else right(ctx, state, sequence)
 
 
 # --- first-chunk and last-chunk conditions -------------------------------------------------------
@@ -133,6 +172,15 @@ def judged_a_chunk_too_late(right: Right, ctx: Context, state: State, sequence: 
 def judged_without_the_hit(_right: Right, _ctx: Context, _state: State, sequence: Row) -> Row:
     """Whether the next chunk is the last is judged as if nothing were cached."""
     return sequence
+
+
+@fault("admit", admission, "_chunk_refusal", on="exact, not interleaved", caught_by="SPY-ADM-4")
+def judged_a_chunk_too_early(right: Right, ctx: Context, state: State, sequence: Row) -> Any:
+    """The last-chunk conditions are judged before the first chunk too."""
+    refusal = right(ctx, state, sequence)
+    if refusal is None and sequence is not state.prefilling:
+        return admission.last_chunk_refusal(ctx, state, sequence)
+    return refusal
 
 
 @fault("admit", admission, "exact_volume_holds", on="exact, longer blocks", caught_by="SPY-VOL-4")
@@ -226,3 +274,19 @@ def promised_for_ever(_right: Right, promised: int, _handed_out: int) -> int:
 def promised_to_two(_right: Right, _state: State) -> int:
     """Blocks that are promised already are promised again."""
     return 0
+
+
+def _one_block_less(state: State) -> State:
+    return evolve(state, pool=evolve(state.pool, free=state.pool.free[1:]))
+
+
+@fault("reserve", admission, "_block_refusal", on="dry pool", caught_by="SPY-RES-4")
+def last_block_not_promised(right: Right, ctx: Context, state: State, sequence: Row) -> Any:
+    """A request waits for a block more than it needs."""
+    return right(ctx, _one_block_less(state), sequence)
+
+
+@fault("chunk", admission, "_block_refusal", on="preemption", caught_by="BLK-9")
+def last_block_not_used(right: Right, ctx: Context, state: State, sequence: Row) -> Any:
+    """While others decode, a chunk waits for a block more than it needs."""
+    return right(ctx, _one_block_less(state) if state.decoding else state, sequence)

@@ -7,6 +7,7 @@ from attrs import evolve
 
 from reference import block_pool
 from reference.spyre import machine, transitions
+from spec import requests
 from spec.records import Context
 from spec.requests import BlockKey
 from spec.state import BlockPool
@@ -88,7 +89,7 @@ def released_head_first(right: Right, pool: BlockPool, blocks: Sequence[int]) ->
     return right(pool, blocks[::-1])
 
 
-@fault("release", transitions, "release", on="shared prefix", caught_by="BLK-4")
+@fault("release", transitions, "release", on="shared prefix", caught_by="BLK-4, BLK-10")
 def cached_blocks_next(right: Right, pool: BlockPool, blocks: Sequence[int]) -> BlockPool:
     """Cached blocks that are given back are handed out next."""
     given_back: BlockPool = right(pool, blocks)
@@ -103,7 +104,7 @@ def shared_blocks_freed(right: Right, pool: BlockPool, blocks: Sequence[int]) ->
     return right(evolve(pool, references=alone), blocks)
 
 
-@fault("release", transitions, "release", on="shared prefix", caught_by="BLK-1, BLK-4")
+@fault("release", transitions, "release", on="shared prefix", caught_by="BLK-1, BLK-4, BLK-10")
 def cached_blocks_lost(right: Right, pool: BlockPool, blocks: Sequence[int]) -> BlockPool:
     """Cached blocks that are given back are never free again."""
     given_back: BlockPool = right(pool, blocks)
@@ -141,3 +142,9 @@ def earlier_block_forgotten(
 def nothing_cached(_right: Right, _ctx: Context, pool: BlockPool, _sequence: Row) -> BlockPool:
     """Full blocks are not cached."""
     return pool
+
+
+@fault("register", requests, "blake2b", on="a false prefix", caught_by="SPY-PFX-10")
+def keys_without_the_prefix(right: Right, data: bytes, *, digest_size: int) -> Any:
+    """A block's key covers its own tokens only."""
+    return right(data[-2 * 8 :], digest_size=digest_size)

@@ -37,39 +37,66 @@ def finishes_twice(right: Right, ctx: Context, state: State, ends: Ends) -> Move
     return moved, events + events
 
 
-@fault("finish", transitions, "finish", on="layout", caught_by="LIF-3, LIF-2, BLK-4")
+@fault("finish", transitions, "finish", on="layout", caught_by="LIF-3, LIF-2, BLK-4, SPY-DEC-7")
 def finishes_silently(right: Right, ctx: Context, state: State, ends: Ends) -> Moved:
     """A request leaves without being reported finished."""
     moved, _events = right(ctx, state, ends)
     return moved, ()
 
 
-@fault("finish", transitions, "finish", on="layout", caught_by="LIF-1, BLK-2")
+@fault("finish", transitions, "finish", on="layout", caught_by="LIF-1, BLK-2, SPY-DEC-7")
 def finishes_and_stays(right: Right, ctx: Context, state: State, ends: Ends) -> Moved:
     """A finished request stays in the batch."""
     moved, events = right(ctx, state, ends)
     return evolve(moved, decoding=state.decoding), events
 
 
+@fault("finish", transitions, "finish", on="layout", caught_by="LIF-3")
+def finishes_a_token_early(right: Right, ctx: Context, state: State, ends: Ends) -> Any:
+    """A request ends a token before max_tokens."""
+    shorter = {one.id: evolve(one, max_tokens=one.max_tokens - 1) for one in ctx.requests.values()}
+    return right(evolve(ctx, requests=shorter), state, ends)
+
+
 # --- abort ---------------------------------------------------------------------------------------
 
 
-@fault("abort", transitions, "abort", on="layout", caught_by="BLK-2, BLK-6")
+@fault("abort", transitions, "abort", on="layout", caught_by="BLK-2, BLK-6, BLK-10")
 def aborted_keeps_blocks(right: Right, ctx: Context, state: State, request_id: str) -> Any:
     """A request whose client goes away gives no block back."""
     return evolve(right(ctx, state, request_id), pool=state.pool)
 
 
-@fault("abort", transitions, "abort", on="layout", caught_by="LIF-1, BLK-2")
+@fault("abort", transitions, "abort", on="layout", caught_by="LIF-1, BLK-2, LIF-7")
 def aborted_keeps_the_slot(right: Right, ctx: Context, state: State, request_id: str) -> Any:
     """A request whose client goes away during its prefill keeps the slot."""
     return evolve(right(ctx, state, request_id), prefilling=state.prefilling)
 
 
-@fault("abort", transitions, "abort", on="pausing", caught_by="LIF-1, BLK-2")
+@fault("abort", transitions, "abort", on="pausing", caught_by="LIF-1, BLK-2, LIF-7")
 def aborted_stays_paused(right: Right, ctx: Context, state: State, request_id: str) -> Any:
     """A request whose client goes away while it is paused stays among the paused."""
     return evolve(right(ctx, state, request_id), paused=state.paused)
+
+
+@fault("abort", transitions, "abort", on="layout", caught_by="LIF-7")
+def abort_not_noted(right: Right, ctx: Context, state: State, request_id: str) -> Any:
+    """A request whose client goes away leaves without a trace."""
+    return evolve(right(ctx, state, request_id), aborted=state.aborted)
+
+
+@fault("abort", transitions, "abort", on="layout", caught_by="LIF-7")
+def abort_clears_the_queue(right: Right, ctx: Context, state: State, request_id: str) -> Any:
+    """When a client goes away all that wait are forgotten."""
+    return evolve(right(ctx, state, request_id), waiting=())
+
+
+@fault("abort", transitions, "abort", on="layout", caught_by="BLK-10")
+def aborted_head_first(right: Right, ctx: Context, state: State, request_id: str) -> Any:
+    """The blocks of a request whose client goes away are given back head first."""
+    table = next(one.blocks for one in state.present if one.id == request_id)
+    pool = block_pool.release(state.pool, table[::-1])
+    return evolve(right(ctx, state, request_id), pool=pool)
 
 
 # --- preempt -------------------------------------------------------------------------------------
@@ -102,7 +129,7 @@ def preempted_keeps_blocks(right: Right, ctx: Context, state: State, victim: Row
     return evolve(moved, waiting=(evolve(first, blocks=victim.blocks), *others)), events
 
 
-@fault("preempt", transitions, "preempt", on="preemption", caught_by="SPY-PRE-2, LIF-4")
+@fault("preempt", transitions, "preempt", on="preemption", caught_by="SPY-PRE-2, LIF-4, LIF-8")
 def preempted_loses_its_answer(right: Right, ctx: Context, state: State, victim: Row) -> Moved:
     """A preempted request forgets what it had generated."""
     moved, events = right(ctx, state, victim)
@@ -116,6 +143,17 @@ def preempted_goes_to_the_back(right: Right, ctx: Context, state: State, victim:
     moved, events = right(ctx, state, victim)
     first, *others = moved.waiting
     return evolve(moved, waiting=(*others, first)), events
+
+
+@fault("preempt", transitions, "preempt", on="preemption", caught_by="LIF-8")
+def preempted_computes_its_prompt_only(
+    right: Right, ctx: Context, state: State, victim: Row
+) -> Moved:
+    """A preempted request does not compute again what it had generated."""
+    moved, events = right(ctx, state, victim)
+    first, *others = moved.waiting
+    prompt_only = evolve(first, prefill_len=ctx.requests[first.id].prompt_len)
+    return evolve(moved, waiting=(prompt_only, *others)), events
 
 
 @fault("preempt", step, "_prefill_step", on="preemption", caught_by="BLK-9, SPY-PRE-1")
@@ -204,7 +242,7 @@ def waiting_counts_for_nothing(right: Right, ctx: Context, state: State) -> Any:
     return right(ctx, evolve(state, paused=fresh))
 
 
-@fault("resume", transitions, "resume", on="pausing", caught_by="SPY-DEC-1, SPY-TKV-1")
+@fault("resume", transitions, "resume", on="pausing", caught_by="SPY-DEC-1, SPY-TKV-1, LIF-8")
 def resumed_a_token_back(right: Right, ctx: Context, state: State, row: Row) -> Moved:
     """A resumed request computes its last token again."""
     moved, events = right(ctx, state, row)
@@ -212,7 +250,7 @@ def resumed_a_token_back(right: Right, ctx: Context, state: State, row: Row) -> 
     return evolve(moved, decoding=(*others, evolve(last, computed=last.computed - 1))), events
 
 
-@fault("sit_out", transitions, "sit_out", on="pausing", caught_by="SPY-PAU-1, LIF-4")
+@fault("sit_out", transitions, "sit_out", on="pausing", caught_by="SPY-PAU-1, LIF-4, LIF-8")
 def sitting_out_costs_a_token(
     right: Right, ctx: Context, state: State, order: Sequence[str]
 ) -> State:
@@ -226,3 +264,17 @@ def sitting_out_costs_a_token(
 def sitting_out_forgets(right: Right, ctx: Context, state: State, order: Sequence[str]) -> Any:
     """Whoever sits out is forgotten."""
     return evolve(right(ctx, state, order), paused=())
+
+
+@fault("sit_out", transitions, "sit_out", on="pausing", caught_by="SPY-PAU-3")
+def waiting_not_counted(_right: Right, _ctx: Context, state: State, _order: Sequence[str]) -> Any:
+    """The steps that a paused request sits out are not counted."""
+    return state
+
+
+@fault("resume", transitions, "resume", on="pausing", caught_by="SPY-DEC-7")
+def resumed_in_front(right: Right, ctx: Context, state: State, row: Row) -> Moved:
+    """A resumed request goes before the batch."""
+    moved, events = right(ctx, state, row)
+    *others, last = moved.decoding
+    return evolve(moved, decoding=(last, *others)), events

@@ -139,6 +139,13 @@ INSTANCES = {
             prefix_caching=False,
         ),
         _instance(
+            "a false prefix",
+            "two prompts of which a third has a block each, at its place",
+            ([("a", 2), ("b", 2), ("x", 2)], 3),
+            ([("c", 2), ("d", 2), ("y", 2)], 3),
+            ([("a", 2), ("d", 2), ("z", 2)], 3),
+        ),
+        _instance(
             "a block of slack",
             "2.6.3 keeps a limit only because of the slack in its projection",
             ([("a", 4)], 4),

@@ -46,7 +46,13 @@ def last_block_shared(right: Right, ctx: Context, state: State, sequence: Row) -
     return right(ctx, state, evolve(sequence, prefill_len=sequence.prefill_len + 1))
 
 
-@fault("prefix_hit", transitions, "prefix_hit", on="same prompt", caught_by="BLK-2, SPY-PFX-6")
+@fault(
+    "prefix_hit",
+    transitions,
+    "prefix_hit",
+    on="same prompt",
+    caught_by="BLK-2, SPY-PFX-6, SPY-PFX-5",
+)
 def hit_is_computed_anew(right: Right, ctx: Context, state: State) -> Moved:
     """A prefix hit is noted, and its blocks are not taken."""
     moved, events = right(ctx, state)
@@ -195,7 +201,7 @@ def no_first_token(_right: Right, _ctx: Context, _rows: tuple[Row, ...]) -> dict
     return {}
 
 
-@fault("join", step, "_prefill_step", on="exact", caught_by="SPY-CHK-4")
+@fault("join", step, "_prefill_step", on="exact", caught_by="SPY-CHK-4, LIF-8")
 def first_token_too_early(
     right: Right, ctx: Context, state: State, candidate: Row, ends: Ends
 ) -> dict[str, Any]:
@@ -208,7 +214,7 @@ def first_token_too_early(
     return done | {"after": evolve(after, prefilling=row), "outputs": {candidate.id: [0]}}
 
 
-@fault("join", transitions, "join", on="layout", caught_by="LIF-4")
+@fault("join", transitions, "join", on="layout", caught_by="LIF-4, LIF-8")
 def joins_with_two_tokens(right: Right, ctx: Context, state: State) -> Moved:
     """A request joins the batch with two tokens."""
     moved, events = right(ctx, state)
@@ -222,3 +228,20 @@ def joins_and_stays(right: Right, ctx: Context, state: State) -> Moved:
     """A request that joins the batch keeps the prefill slot."""
     moved, events = right(ctx, state)
     return evolve(moved, prefilling=state.prefilling), events
+
+
+@fault("join", step, "_prefill_step", on="layout", caught_by="SPY-DEC-7")
+def joins_at_the_back(
+    right: Right, ctx: Context, state: State, candidate: Row, ends: Ends
+) -> dict[str, Any]:
+    """A request joins the batch behind all others."""
+    done: dict[str, Any] = right(ctx, state, candidate, ends)
+    after: State = done["after"]
+    rows = sorted(after.decoding, key=lambda row: row.id == candidate.id)
+    return done | {"after": evolve(after, decoding=tuple(rows))}
+
+
+@fault("prefix_hit", chunks, "evolve", on="same prompt", caught_by="SPY-PFX-5, BLK-7")
+def hit_not_noted(right: Right, one: Any, **changes: Any) -> Any:
+    """A request takes cached blocks and treats them like its own."""
+    return right(one, **(changes | ({"hit_blocks": 0} if "hit_blocks" in changes else {})))

@@ -128,7 +128,7 @@ def test_longer_request_that_joins_pads_those_who_were_there() -> None:
 
     assert told(steps[:6]) == ["a 1/1", "a", "b 1/2", "a", "b 2/2", "b+a"]
     assert [tkvs(step) for step in (steps[3], steps[5])] == [{"a": 4}, {"b": 10, "a": 9}]
-    assert steps[5].happened("jump_tkv") == [Event("jump_tkv", "a", "SPY-TKV-6", 4, 9)]
+    assert steps[5].happened("jump_tkv") == [Event("jump_tkv", "a", "SPY-TKV-7", 4, 9)]
 
 
 def test_batch_of_a_step_is_as_computed_with_those_who_then_left() -> None:
