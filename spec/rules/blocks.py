@@ -31,11 +31,9 @@ _POOL = Source("vllm-v1", "KV cache manager")
 def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
     """Free and held blocks together are the pool."""
     pool = state.pool
-    held = set(pool.references)
-    if len(pool.free) + len(held) != pool.size or held & set(pool.free):
-        yield f"{len(pool.free)} free and {len(held)} held of {pool.size} blocks"
-    elif len(set(pool.free)) != len(pool.free):
-        yield f"free list {list(pool.free)} names a block twice"
+    listed = len(pool.free) + len(pool.references)
+    if not listed == len({*pool.free, *pool.references}) == pool.size:
+        yield f"{len(pool.free)} free and {len(pool.references)} held of {pool.size} blocks"
 
 
 @always(

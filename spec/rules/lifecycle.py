@@ -22,10 +22,9 @@ _CORE = Source("vllm-v1", "request lifecycle")
 )
 def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     """Counted over all places."""
-    places = Counter([*(one.id for one in state.present), *state.finished, *state.aborted])
-    several = [one for one, count in places.items() if count > 1]
-    if several:
-        yield f"in several places: {several}"
+    places = [*(one.id for one in state.present), *state.finished, *state.aborted]
+    if len(set(places)) != len(places):
+        yield f"in several places: {[one for one, count in Counter(places).items() if count > 1]}"
 
 
 @of_step(
