@@ -59,6 +59,8 @@ def replay_of(trace: Trace) -> Replay:
     judge, past, result = Judge(machine.ctx), Past(), Replay()
     try:
         for step in _steps(trace, machine, judge, result):
+            if trace.violation is not None and step.index == len(trace.steps):
+                break  # the file ends where the rule is broken, the workload may go on
             judge.observe(step)
             result.steps.append(step)
             result.difference = _difference(trace, step, past)
