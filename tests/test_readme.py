@@ -13,7 +13,11 @@ from tests.checks.command import lockstep
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXPECTED = {"lockstep explore documented": 1, "lockstep replay": 1}  # all others: 0
+EXPECTED = {
+    "lockstep explore documented": 1,
+    "lockstep replay": 1,
+    "lockstep prove": 1,
+}  # all others: 0
 SLOW = "lockstep explore"  # run by tests/checks/test_evidence.py
 
 

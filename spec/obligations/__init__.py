@@ -1,6 +1,15 @@
 """What is claimed for every length and batch; importing this fills the registry."""
 
-from spec.obligations import blocks, padding
+from spec.obligations import blocks, decode, documented, padding
 from spec.obligations.registry import OBLIGATIONS, Obligation, Statement, Verdict
 
-__all__ = ["OBLIGATIONS", "Obligation", "Statement", "Verdict", "blocks", "padding"]
+__all__ = [
+    "OBLIGATIONS",
+    "Obligation",
+    "Statement",
+    "Verdict",
+    "blocks",
+    "decode",
+    "documented",
+    "padding",
+]
