@@ -1,0 +1,1 @@
+"""Differential fuzzing: a target and the reference, step by step, until both are idle."""

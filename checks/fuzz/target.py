@@ -1,0 +1,34 @@
+"""What can be held in lockstep with the reference: our engine, a driver, the reference itself."""
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
+
+from spec.config import Config
+from spec.records import Step
+from spec.requests import Request
+
+
+class Target(Protocol):
+    """A scheduler that runs step by step, for requests that it was told of when it was made.
+
+    What it cannot know of a step it leaves at its default; the comparison names what was left out.
+    """
+
+    def arrive(self, request_id: str) -> None:
+        """The request is handed in between two steps."""
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """The client goes away between two steps; nothing happens if the request has left."""
+        ...
+
+    def step(self, index: int, time: float, ends: Collection[str] | None = None) -> Step:
+        """One scheduler step, numbered `index`, begun at `time` on the simulated clock.
+
+        `ends`: who of those that sample in this step samples the end of sequence; by default
+        each request ends where it says that it does.
+        """
+        ...
+
+
+Maker = Callable[[Config, Iterable[Request]], Target]
