@@ -7,7 +7,7 @@ from attrs import field, frozen
 
 
 @frozen(slots=False)
-class DeviceFault(Exception):
+class ConstraintError(Exception):
     """The tensors ask for what the hardware cannot do: an error of whoever built them.
 
     `constraint` names what was broken, `numbers` what was found and what is allowed.
@@ -30,7 +30,7 @@ class Failure(StrEnum):
 
 
 @frozen(slots=False)
-class DeviceFailure(Exception):
+class DeviceFailedError(Exception):
     """The hardware failed; `kind` tells what is left of the step."""
 
     kind: Failure

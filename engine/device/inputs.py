@@ -64,8 +64,8 @@ class DecodeInput:
 class Device(Protocol):
     """What computes tokens from tensors; it keeps the KV cache itself.
 
-    Both raise `engine.device.faults.DeviceFault` for what the hardware refuses and
-    `engine.device.faults.DeviceFailure` if the hardware fails.
+    Both raise `engine.device.faults.ConstraintError` for what the hardware refuses and
+    `engine.device.faults.DeviceFailedError` if the hardware fails.
     """
 
     def prefill(self, given: PrefillInput) -> Tensor:
