@@ -24,18 +24,15 @@ def serve(machine: SpyreMachine, requests: Sequence[Request]) -> Iterator[Step]:
     that begins then or later; while nobody is there the clock is put forward to the next time.
     A client that goes away before its request arrives never sends it.
     """
-    arrivals = _Arrivals(requests)
-    leaving = _by_time_of(requests, lambda one: one.abort_at)
+    clients = Clients(requests)
     state, index, time = machine.initial(), 0, 0.0
-    while arrivals.pending or not state.is_idle:
+    while clients.pending or not state.is_idle:
         if state.is_idle:
-            time = max(time, arrivals.next_time())
-        for request in arrivals.due(index, time):
-            state = machine.arrive(state, request.id)
+            time = max(time, clients.next_time())
+        for newcomer in clients.arriving(index, time):
+            state = machine.arrive(state, newcomer)
         aborted: list[str] = []
-        while leaving and (leaving[-1].abort_at or 0) <= index:
-            leaver = leaving.pop().id
-            arrivals.cancel(leaver)
+        for leaver in clients.leaving(index):
             if any(one.id == leaver for one in state.present):
                 state = machine.abort(state, leaver)
                 aborted.append(leaver)
@@ -53,14 +50,19 @@ def _by_time_of(
     return [one for _, one in sorted(dated, key=lambda pair: pair[0])][::-1]
 
 
-class _Arrivals:
-    """Requests that have not arrived, the next one last: by step number and by time."""
+class Clients:
+    """What the clients of a workload do between the steps, each thing once.
+
+    Before a step first the arriving are taken, then the leaving.
+    """
 
     def __init__(self, requests: Sequence[Request]) -> None:
+        # The next one last: by time, and by step number.
         self._by_time = _by_time_of(requests, lambda one: one.arrival_time)
         self._by_step = _by_time_of(
             (one for one in requests if one.arrival_time is None), lambda one: one.arrival
         )
+        self._leaving = _by_time_of(requests, lambda one: one.abort_at)
         self._cancelled: set[str] = set()
 
     @property
@@ -68,34 +70,37 @@ class _Arrivals:
         """True if somebody has yet to arrive."""
         return bool(self._by_time or self._by_step)
 
-    def _drop_cancelled(self) -> None:
-        """So that nobody waits for a client that has gone: the next ones are sure to come."""
-        for queue in (self._by_time, self._by_step):
-            while queue and queue[-1].id in self._cancelled:
-                queue.pop()
-
     def next_time(self) -> float:
         """The next arrival on the clock; 0 if the next ones are given by step."""
         if self._by_step or not self._by_time:
             return 0.0
         return self._by_time[-1].arrival_time or 0.0
 
-    def cancel(self, request_id: str) -> None:
-        """The client has gone: if the request has not arrived yet, it never will."""
-        self._cancelled.add(request_id)
-        self._drop_cancelled()
-
-    def due(self, index: int, time: float) -> Iterator[Request]:
-        """Who arrives before step `index`, which begins at `time`; each only once."""
+    def arriving(self, index: int, time: float) -> Iterator[str]:
+        """Who arrives before step `index`, which begins at `time`."""
         while self._by_step and self._by_step[-1].arrival <= index:
             yield self._next_of(self._by_step)
         while self._by_time and (self._by_time[-1].arrival_time or 0.0) <= time:
             yield self._next_of(self._by_time)
 
-    def _next_of(self, queue: list[Request]) -> Request:
+    def leaving(self, index: int) -> Iterator[str]:
+        """Whose client goes away before step `index`; if it has not arrived yet, it never will."""
+        while self._leaving and (self._leaving[-1].abort_at or 0) <= index:
+            leaver = self._leaving.pop().id
+            self._cancelled.add(leaver)
+            self._drop_cancelled()
+            yield leaver
+
+    def _next_of(self, queue: list[Request]) -> str:
         request = queue.pop()
         self._drop_cancelled()
-        return request
+        return request.id
+
+    def _drop_cancelled(self) -> None:
+        """So that nobody waits for a client that has gone: the next ones are sure to come."""
+        for queue in (self._by_time, self._by_step):
+            while queue and queue[-1].id in self._cancelled:
+                queue.pop()
 
 
 @define
