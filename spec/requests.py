@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, count
 
 from attrs import field, frozen
 
@@ -17,8 +17,14 @@ from spec.errors import WorkloadError
 from spec.padding import block_count
 
 VOCABULARY = 50_000  # token ids that the model samples: 0 to VOCABULARY - 1
-_MODULUS = 2**61 - 1
-_MULTIPLIER = 1_000_003
+WORD = 2**64 - 1  # the model's numbers are 64-bit words that wrap around
+# Words of successive positions lie this far apart. It is 2**64 over the golden ratio, so that even
+# the words of a million positions are further from each other than the largest token id.
+POSITION_STEP = 0x9E37_79B9_7F4A_7C15
+# The mixing of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
+# OOPSLA 2014): each round is a shift to the right and a multiplication.
+MIXING_ROUNDS = ((30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB))
+LAST_SHIFT = 31
 
 BlockKey = bytes  # identifies a full block's tokens and everything before them
 
@@ -30,16 +36,29 @@ def stream_tokens(name: str, count: int) -> Sequence[int]:
     return [(seed + index * stride) & 0x7FFF_FFFF for index in range(count)]
 
 
-def sampled_token(state: int) -> int:
-    """The token that the model samples when its tokens folded to `state`."""
-    return state % VOCABULARY
+def cached_value(token: int, position: int) -> int:
+    """What the simulated model caches for a token at its real position: one 64-bit word.
+
+    No two pairs of token id and position have the same word, and words show no pattern: sums of
+    them differ as soon as a token or a place does, but for a chance of one in 2**64.
+    """
+    word = (token + (position + 1) * POSITION_STEP) & WORD
+    for shift, factor in MIXING_ROUNDS:
+        word = ((word ^ (word >> shift)) * factor) & WORD
+    return word ^ (word >> LAST_SHIFT)
 
 
-def fold_tokens(tokens: Sequence[int], state: int = 0) -> int:
-    """All tokens so far, in order, as one number: what the simulated model knows of them."""
-    for token in tokens:
-        state = (state * _MULTIPLIER + token + 1) % _MODULUS
-    return state
+def attended_sum(tokens: Sequence[int], start: int = 0) -> int:
+    """What the model makes of the tokens from position `start` on: their cached words, added up.
+
+    Sums of parts add up to the sum of the whole, modulo 2**64, so a device may add block by block.
+    """
+    return sum(map(cached_value, tokens, count(start))) & WORD
+
+
+def sampled_token(attended: int) -> int:
+    """The token that the model samples when all that it attends to adds up to `attended`."""
+    return attended % VOCABULARY
 
 
 @frozen
@@ -97,7 +116,7 @@ class Request:
     output: tuple[int, ...] | None = None
     abort_at: int | None = None
     priority: int = 0
-    _folded: list[int] = field(factory=list, init=False, eq=False, repr=False)
+    _attended: list[int] = field(factory=list, init=False, eq=False, repr=False)
     _sampled: list[int] = field(factory=list, init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -132,13 +151,14 @@ class Request:
         return self._sampled[index]
 
     def _sample_next(self) -> None:
-        count = len(self._sampled)
-        if not self._folded:
-            self._folded.append(fold_tokens(self.prompt.tokens()))
-        known = self.output is not None and count < len(self.output)
-        token = self.output[count] if known and self.output else sampled_token(self._folded[0])
+        index = len(self._sampled)
+        if not self._attended:
+            self._attended.append(attended_sum(self.prompt.tokens()))
+        known = self.output is not None and index < len(self.output)
+        token = self.output[index] if known and self.output else sampled_token(self._attended[0])
         self._sampled.append(token)
-        self._folded[0] = fold_tokens((token,), self._folded[0])
+        value = cached_value(token, self.prompt_len + index)
+        self._attended[0] = (self._attended[0] + value) & WORD
 
 
 class BlockKeys:

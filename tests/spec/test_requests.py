@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,11 +10,14 @@ from hypothesis import strategies as st
 from spec.config import Config
 from spec.errors import WorkloadError
 from spec.requests import (
+    POSITION_STEP,
     VOCABULARY,
+    WORD,
     BlockKeys,
     Prompt,
     Request,
-    fold_tokens,
+    attended_sum,
+    cached_value,
     refuse_unservable,
     sampled_token,
     stream_tokens,
@@ -182,9 +186,56 @@ def test_one_other_token_anywhere_changes_what_is_sampled() -> None:
     assert of_tokens("d", prompt[::-1]).output_token(0) != first
 
 
+def test_first_sampled_token_follows_from_the_words_of_the_prompt() -> None:
+    """Written out with other means: exact integers, reduced only in the end."""
+    words = []
+    for place, token in enumerate([3, 1, 4], start=1):
+        mixed = (token + place * 0x9E3779B97F4A7C15) % 2**64
+        mixed = (mixed ^ mixed // 2**30) * 0xBF58476D1CE4E5B9 % 2**64
+        mixed = (mixed ^ mixed // 2**27) * 0x94D049BB133111EB % 2**64
+        words.append(mixed ^ mixed // 2**31)
+
+    first = of_tokens("a", [3, 1, 4]).output_token(0)
+
+    assert first == sum(words) % 2**64 % 50_000
+
+
+def test_mixing_is_that_of_splitmix64() -> None:
+    """The first outputs of the published generator for seed 0, whose state grows by the step."""
+    published = [0xE220_A839_7B1D_CDAF, 0x6E78_9E6A_A1B9_65F4, 0x06C4_5D18_8009_454F]
+
+    assert [cached_value(0, position) for position in range(3)] == published
+
+
+def test_no_two_tokens_and_positions_have_the_same_word() -> None:
+    """Mixing can be undone; before it, positions lie further apart than the largest token id."""
+    steps = np.arange(1, 2**21, dtype=np.uint64) * np.uint64(POSITION_STEP)
+
+    assert min(steps.min(), (-steps).min()) > 2**31
+
+
 @given(tokens, tokens)
-def test_folding_goes_on_where_it_stopped(head: list[int], tail: list[int]) -> None:
-    assert fold_tokens(tail, fold_tokens(head)) == fold_tokens(head + tail)
+def test_sum_goes_on_where_it_stopped(head: list[int], tail: list[int]) -> None:
+    parts = attended_sum(head) + attended_sum(tail, start=len(head))
+
+    assert parts & WORD == attended_sum(head + tail)
+
+
+@given(st.lists(st.integers(0, 2**31 - 1), min_size=2, max_size=9), st.data())
+def test_content_and_place_of_every_token_change_the_sum(
+    prompt: list[int], data: st.DataObject
+) -> None:
+    place = data.draw(st.integers(0, len(prompt) - 2))
+    other = data.draw(st.integers(0, 2**31 - 1).filter(lambda token: token != prompt[place]))
+    whole = attended_sum(prompt)
+
+    assert attended_sum([*prompt[:place], other, *prompt[place + 1 :]]) != whole
+    assert attended_sum([*prompt[:place], *prompt[place + 1 :]]) != whole
+    assert attended_sum([*prompt[:place], 0, *prompt[place:]]) != whole
+    assert attended_sum(prompt, start=1) != whole
+    if prompt[place] != prompt[place + 1]:
+        swapped = [prompt[place + 1], prompt[place]]
+        assert attended_sum([*prompt[:place], *swapped, *prompt[place + 2 :]]) != whole
 
 
 def test_sampled_token_is_in_the_vocabulary() -> None:
