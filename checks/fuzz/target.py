@@ -3,6 +3,8 @@
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
+from attrs import frozen
+
 from spec.config import Config
 from spec.records import Step
 from spec.requests import Request
@@ -32,3 +34,21 @@ class Target(Protocol):
 
 
 Maker = Callable[[Config, Iterable[Request]], Target]
+
+
+def _any_config(_config: Config) -> bool:
+    return True
+
+
+@frozen
+class Subject:
+    """Who is fuzzed: a maker of targets with its name.
+
+    `leaves_out`: fields of a step or state that its targets do not know, as `compare` names them;
+    they are not compared. `can_do`: whether its targets implement what a configuration asks for.
+    """
+
+    name: str
+    make: Maker
+    leaves_out: frozenset[str] = frozenset()
+    can_do: Callable[[Config], bool] = _any_config

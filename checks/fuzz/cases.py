@@ -1,0 +1,260 @@
+"""Cases: a random configuration with random requests, skewed to where schedulers go wrong.
+
+Each case first draws a `Swarm`: whole kinds of action are switched off in it, the others are more
+or less frequent. So some cases have nothing but aborts in a tight pool, others only nested
+prefixes. The same seed and episode give the same case on every machine.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import asdict, field, frozen
+
+from checks.fuzz.dice import Dice
+from checks.fuzz.prompts import Prompts
+from checks.traces import request_as_json
+from spec.config import Admission, Config, Queue
+from spec.errors import ConfigError
+from spec.padding import block_count, chunk_count
+from spec.requests import Request
+
+MOST_REQUESTS = 12
+_TRIES = 200  # draws of a configuration until one is allowed
+
+
+@frozen
+class Swarm:
+    """How often a case does what; a share of 0 switches the kind of action off.
+
+    `boundaries`: lengths on a block or chunk boundary, or one off. `shared`, `repeated`,
+    `continued`: prompts that begin like another, are another, contain another's output.
+    `prescribed`: outputs given token by token. `gap`: most steps between two arrivals.
+    """
+
+    requests: int
+    boundaries: float
+    shared: float
+    repeated: float
+    continued: float
+    prescribed: float
+    early_ends: float
+    aborts: float
+    gap: int
+    tight_pool: bool
+    tight_limit: bool
+    odd_model_len: bool
+
+
+@frozen
+class Case:
+    """What one episode runs: who asks for what, when, of which scheduler."""
+
+    config: Config
+    requests: tuple[Request, ...]
+    swarm: Swarm | None = field(default=None, eq=False)
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Configuration and requests as files write them."""
+        return {
+            "config": self.config.as_mapping(),
+            "requests": [request_as_json(request) for request in self.requests],
+        }
+
+    @property
+    def parameters(self) -> str:
+        """What was drawn, in one line: the configuration and the swarm."""
+        drawn = {} if self.swarm is None else asdict(self.swarm)
+        told = {**_changed_keys(self.config), **drawn}
+        return " ".join(f"{name}={_short(value)}" for name, value in told.items())
+
+
+def _changed_keys(config: Config) -> dict[str, Any]:
+    default = Config().as_mapping()
+    return {key: value for key, value in config.as_mapping().items() if value != default.get(key)}
+
+
+def _short(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def case_of(
+    seed: int,
+    episode: int,
+    pinned: Mapping[str, Any] | None = None,
+    can_do: Callable[[Config], bool] = lambda _config: True,
+) -> Case:
+    """The case of an episode. `pinned`: configuration keys that are not drawn.
+
+    Raises:
+        ConfigError: no configuration with the pinned keys is allowed, can be served, and can be
+            done.
+    """
+    dice = Dice(seed, episode)
+    swarm = _swarm(dice)
+    config = _config(dice, swarm, pinned or {}, can_do)
+    return Case(config, _requests(dice, swarm, config), swarm)
+
+
+def _swarm(dice: Dice) -> Swarm:
+    return Swarm(
+        requests=dice.between(1, MOST_REQUESTS),
+        boundaries=dice.one_of((0.0, 0.5, 0.8, 1.0)),
+        shared=_share(dice, 0.8),
+        repeated=_share(dice, 0.5),
+        continued=_share(dice, 0.5),
+        prescribed=_share(dice, 0.7),
+        early_ends=_share(dice, 0.8),
+        aborts=_share(dice, 0.6),
+        gap=dice.one_of((0, 0, 0, 1, 1, 2, 4, 9)),
+        tight_pool=dice.chance(0.5),
+        tight_limit=dice.chance(0.6),
+        odd_model_len=dice.chance(0.3),
+    )
+
+
+def _share(dice: Dice, most: float) -> float:
+    """0 in two of five cases, else up to `most`."""
+    return dice.one_of((0.0, 0.0, 0.25, 0.5, 1.0)) * most
+
+
+# --- the configuration ------------------------------------------------------------------------
+
+
+def _config(
+    dice: Dice, swarm: Swarm, pinned: Mapping[str, Any], can_do: Callable[[Config], bool]
+) -> Config:
+    refused = ConfigError("--set", dict(pinned), "a configuration that the target can do")
+    for _ in range(_TRIES):
+        try:
+            config = Config(**_keys(dice, swarm, pinned))
+        except ConfigError as error:
+            refused = error
+            continue
+        if _most_tokens(config) >= 2 and can_do(config):  # a prompt token and an output token
+            return config
+    raise refused
+
+
+def _keys(dice: Dice, swarm: Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
+    """Every key that matters; the sizes go with those that are pinned."""
+    block = pinned.get("block_size") or dice.one_of((1, 2, 2, 3, 4, 4, 5, 8, 16))
+    chunk = pinned.get("chunk_size") or block * dice.one_of((1, 2, 2, 3, 4))
+    if "block_size" not in pinned and "chunk_size" in pinned:
+        block = dice.one_of([size for size in range(1, 65) if chunk % size == 0])
+    length = pinned.get("max_model_len") or _model_len(dice, swarm, block, chunk)
+    seqs = pinned.get("max_num_seqs") or dice.one_of((1, 2, 2, 3, 3, 4, 4, 5, 6))
+    keys = {
+        "block_size": block,
+        "chunk_size": chunk,
+        "max_model_len": length,
+        "max_num_seqs": seqs,
+        "max_batch_tkv_limit": _limit(dice, swarm, block, length, seqs),
+        "num_blocks": _pool(dice, swarm, block, length, seqs),
+        "interleave": dice.chance(0.65),
+        "prefix_caching": dice.chance(0.7),
+        "admission": dice.one_of((*Admission, Admission.EXACT)),
+        "queue": dice.one_of((Queue.FCFS, Queue.FCFS, Queue.OVERTAKING)),
+        "reservation": dice.chance(0.75),
+        "pausing": dice.chance(0.25),
+        "long_output_first": dice.chance(0.5),
+    }
+    return keys | dict(pinned)
+
+
+def _model_len(dice: Dice, swarm: Swarm, block: int, chunk: int) -> int:
+    whole = block * dice.between(2, 9) if dice.chance(0.6) else chunk * dice.between(1, 5)
+    return whole + (dice.between(1, block) - 1 if swarm.odd_model_len else 0)
+
+
+def _limit(dice: Dice, swarm: Swarm, block: int, length: int, seqs: int) -> int:
+    """Loose: never reached. Tight: around what some of the requests need together."""
+    padded = block * int(block_count(length, block))
+    if not swarm.tight_limit:
+        return 2 * padded * seqs + block
+    rows = dice.between(1, seqs)
+    return max(1, dice.between(padded // 2, padded) * rows + dice.one_of((-1, 0, 0, 1)))
+
+
+def _pool(dice: Dice, swarm: Swarm, block: int, length: int, seqs: int) -> int | None:
+    """Loose: absent, which is enough. Tight: for one or two requests of full length."""
+    if not swarm.tight_pool:
+        return None
+    blocks = int(block_count(length, block))
+    return dice.between(max(1, blocks // 2), max(1, min(blocks * seqs, 2 * blocks)))
+
+
+def _most_tokens(config: Config) -> int:
+    """Most tokens, prompt and output, of a request that can be served."""
+    return min(
+        config.max_model_len,
+        config.max_batch_tkv_limit + 1,
+        config.pool_blocks * config.block_size,
+    )
+
+
+# --- the requests -----------------------------------------------------------------------------
+
+
+def _requests(dice: Dice, swarm: Swarm, config: Config) -> tuple[Request, ...]:
+    prompts = Prompts(dice, swarm.shared, swarm.repeated, swarm.continued)
+    requests: list[Request] = []
+    arrival = 0
+    for index in range(swarm.requests):
+        arrival += dice.between(0, swarm.gap)
+        request = _request(dice, swarm, config, prompts, str(index), arrival)
+        prompts.known.append(request)
+        requests.append(request)
+    return tuple(requests)
+
+
+def _request(
+    dice: Dice, swarm: Swarm, config: Config, prompts: Prompts, id_: str, arrival: int
+) -> Request:
+    most = _most_tokens(config)
+    prompt = prompts.draw(id_, _length(dice, swarm, config, most - 1), most - 1)
+    max_tokens = _output_len(dice, swarm, config, prompt.length, most - prompt.length)
+    ends = dice.between(1, max_tokens) if dice.chance(swarm.early_ends) else None
+    output = None
+    if dice.chance(swarm.prescribed):
+        output = tuple(dice.between(0, 2) for _ in range(ends or max_tokens))
+    abort_at = None
+    if dice.chance(swarm.aborts):
+        abort_at = arrival + _lifetime(dice, config, prompt.length, max_tokens)
+    return Request(
+        id=id_,
+        prompt=prompt,
+        max_tokens=max_tokens,
+        arrival=arrival,
+        output_len=None if output else ends,
+        output=output,
+        abort_at=abort_at,
+    )
+
+
+def _length(dice: Dice, swarm: Swarm, config: Config, most: int) -> int:
+    """A prompt length, often on a boundary or one off, sometimes the longest there can be."""
+    if dice.chance(swarm.boundaries):
+        unit = dice.one_of((config.block_size, config.chunk_size))
+        units = dice.between(1, dice.between(1, max(1, most // unit)))
+        near = unit * units + dice.one_of((-1, 0, 0, 1))
+    else:
+        near = most if dice.chance(0.05) else dice.between(1, dice.between(1, most))
+    return min(max(near, 1), most)
+
+
+def _output_len(dice: Dice, swarm: Swarm, config: Config, prompt_len: int, most: int) -> int:
+    """A maximum output; with the prompt often on a block boundary or one off, or all there is."""
+    if dice.chance(0.2):
+        return most
+    if dice.chance(swarm.boundaries):
+        size = config.block_size
+        end = size * (int(block_count(prompt_len, size)) + dice.between(0, 5))
+        return min(max(end + dice.one_of((-1, 0, 1)) - prompt_len, 1), most)
+    return dice.between(1, most)
+
+
+def _lifetime(dice: Dice, config: Config, prompt_len: int, max_tokens: int) -> int:
+    """Steps until the client goes away: while waiting, in the prefill, in the decode batch."""
+    chunks = int(chunk_count(prompt_len, config.chunk_size))
+    longest = dice.one_of((2, 2 * chunks, 2 * chunks + max_tokens, 2 * chunks + 3 * max_tokens))
+    return dice.between(0, longest)

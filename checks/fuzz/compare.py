@@ -1,0 +1,148 @@
+"""Two records of the same step, held against each other field by field.
+
+Fields are named as the records name them: `kind`, `tkv`, `after.decoding.computed`,
+`before.pool.free`. Two steps that are equal as a whole are not looked into.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Sequence as Seq
+from enum import StrEnum
+from typing import Any
+
+from attrs import fields, frozen, has
+
+from checks.traces import Past, step_as_json
+from spec.records import Step
+from spec.state import Sequence
+
+
+class Strictness(StrEnum):
+    """What must agree.
+
+    `exact`: every field of the step and of the states before and after. `observable`: what a
+    trace file shows of the step. `decisions`: what was scheduled and what came out.
+    """
+
+    EXACT = "exact"
+    OBSERVABLE = "observable"
+    DECISIONS = "decisions"
+
+
+@frozen
+class Difference:
+    """A field in which two records of a step differ.
+
+    `field`: its name. `place`: which request, block or entry of it, or nothing. `expected` is the
+    reference's value, `found` the target's.
+    """
+
+    field: str
+    place: str
+    expected: Any
+    found: Any
+
+
+_DECISIONS = ("kind", "scheduled", "tkv", "outputs", "finished")
+
+# A trace's fields but for the number of the step; `refusal` and `arrived` say why, not what.
+_OBSERVABLE = (
+    *("kind", "scheduled", "tkv", "volume", "outputs", "finished", "aborted", "waiting"),
+    *("prefilling", "decoding", "running", "paused", "blocks", "block_tables", "events", "time"),
+)
+
+# What a step decided comes before what follows from it.
+_EXACT = (
+    *("before", "kind", "scheduled", "tkv", "volume", "refusal", "outputs", "finished"),
+    *("ended", "aborted", "chunk", "batch", "after", "events", "index", "time"),
+)
+
+
+def differences(
+    expected: Step,
+    found: Step,
+    strictness: Strictness = Strictness.EXACT,
+    past: Past | None = None,
+    leaves_out: Collection[str] = (),
+) -> tuple[Difference, ...]:
+    """Where `found` differs from `expected`, as strictly as asked for, the decisive field first.
+
+    `past`: what was before the step. `leaves_out`: fields, each with all below it, that do not
+    count.
+    """
+    if expected == found:
+        return ()
+    seen = _LOOK[strictness](expected, found, past)
+    return tuple(one for one in seen if not _is_left_out(one.field, leaves_out))
+
+
+def _is_left_out(field: str, leaves_out: Collection[str]) -> bool:
+    return any(field == name or field.startswith(f"{name}.") for name in leaves_out)
+
+
+def _in_all_fields(expected: Step, found: Step, _past: Past | None) -> Iterator[Difference]:
+    for name in _EXACT:
+        yield from _between(name, "", getattr(expected, name), getattr(found, name))
+
+
+def _in_a_trace(expected: Step, found: Step, past: Past | None) -> Iterator[Difference]:
+    ours, theirs = step_as_json(expected, past), step_as_json(found, past)
+    for name in _OBSERVABLE:
+        yield from _between(name, "", ours[name], theirs[name])
+
+
+def _in_decisions(expected: Step, found: Step, _past: Past | None) -> Iterator[Difference]:
+    for name in _DECISIONS:
+        yield from _between(name, "", getattr(expected, name), getattr(found, name))
+
+
+_LOOK: dict[Strictness, Callable[[Step, Step, Past | None], Iterator[Difference]]] = {
+    Strictness.EXACT: _in_all_fields,
+    Strictness.OBSERVABLE: _in_a_trace,
+    Strictness.DECISIONS: _in_decisions,
+}
+
+
+def _between(name: str, place: str, expected: Any, found: Any) -> Iterator[Difference]:
+    """The differing parts of two values; lists and tuples of the same entries are the same."""
+    if expected == found:
+        return
+    if has(type(expected)) and type(expected) is type(found):
+        for key in fields(type(expected)):
+            ours, theirs = getattr(expected, key.name), getattr(found, key.name)
+            yield from _between(f"{name}.{key.name}", place, ours, theirs)
+    elif isinstance(expected, Mapping) and isinstance(found, Mapping):
+        for key in sorted({**expected, **found}, key=str):
+            yield from _between(name, _text(key), expected.get(key), found.get(key))
+    elif isinstance(expected, (list, tuple)) and isinstance(found, (list, tuple)):
+        yield from _between_lists(name, place, expected, found)
+    else:
+        yield Difference(name, place, expected, found)
+
+
+def _between_lists(
+    name: str, place: str, expected: Seq[Any], found: Seq[Any]
+) -> Iterator[Difference]:
+    if list(expected) == list(found):
+        return
+    ours, theirs = list(map(_name_of, expected)), list(map(_name_of, found))
+    if ours != theirs or None in ours:
+        yield Difference(name, place, _told(expected), _told(found))
+        return
+    for request_id, one, other in zip(ours, expected, found, strict=True):
+        yield from _between(name, str(request_id), one, other)
+
+
+def _name_of(row: Any) -> str | None:
+    """The request that an entry of a queue or a batch is about, or nothing."""
+    if isinstance(row, Sequence):
+        return row.id
+    return row["id"] if isinstance(row, dict) and "computed" in row else None
+
+
+def _told(entries: Seq[Any]) -> list[Any]:
+    """A list as its readers want it: of a queue who is in it, else the entries."""
+    return [_name_of(one) or one for one in entries]
+
+
+def _text(key: Any) -> str:
+    return key.hex() if isinstance(key, bytes) else str(key)

@@ -1,0 +1,203 @@
+"""Smaller cases that show the same finding.
+
+Delta debugging: requests are left out, then what is left is made simpler one choice at a time, as
+long as the finding stays the same. Bounded by the steps that it runs, not by the clock, so that
+the same finding always shrinks to the same case.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from attrs import evolve, frozen
+
+from checks.fuzz.cases import Case
+from checks.fuzz.finding import Finding
+from checks.fuzz.lockstep import Terms, run_case
+from checks.fuzz.target import Subject
+from spec.config import Admission, Config, Queue
+from spec.errors import InputError
+from spec.requests import Prompt, Request
+
+MOST_STEPS = 40_000
+
+
+@frozen
+class Shrunk:
+    """The smallest case that was found, its finding, the runs and steps that it took."""
+
+    case: Case
+    finding: Finding
+    runs: int
+    steps: int
+
+
+def shrink(
+    subject: Subject, case: Case, finding: Finding, terms: Terms, most_steps: int = MOST_STEPS
+) -> Shrunk:
+    """The case made smaller until nothing smaller shows the finding, or the steps are used up."""
+    shrunk, position, fruitless = Shrunk(case, finding, 0, 0), 0, False
+    while not fruitless:
+        fruitless = position == 0  # a whole pass over the choices that finds nothing is the last
+        for choice, simpler in islice(enumerate(_simpler(shrunk.case)), position, None):
+            if shrunk.steps >= most_steps:
+                return shrunk
+            shrunk, better = _tried(subject, shrunk, simpler, terms)
+            if better:
+                fruitless, position = False, choice
+                break
+        else:
+            position = 0
+    return shrunk
+
+
+def _tried(subject: Subject, shrunk: Shrunk, simpler: Case, terms: Terms) -> tuple[Shrunk, bool]:
+    """What is known after one more run, and whether the simpler case shows the finding."""
+    if not subject.can_do(simpler.config):
+        return shrunk, False
+    try:
+        episode = run_case(subject, simpler, terms)
+    except InputError:  # a request that this configuration could never serve
+        return shrunk, False
+    spent = evolve(shrunk, runs=shrunk.runs + 1, steps=shrunk.steps + episode.steps)
+    found = episode.finding
+    if found is None or found.signature != shrunk.finding.signature:
+        return spent, False
+    return evolve(spent, case=simpler, finding=found), True
+
+
+# --- simpler cases, the boldest first -----------------------------------------------------------
+
+
+def _simpler(case: Case) -> Iterator[Case]:
+    """Cases with less in them, each by one choice."""
+    for requests in (*_fewer(case.requests), *_plainer(case.requests)):
+        yield Case(case.config, requests)
+    yield from _plainer_configs(case)
+
+
+def _fewer(requests: tuple[Request, ...]) -> Iterator[tuple[Request, ...]]:
+    """Without a run of them: half, a quarter, down to one."""
+    size = len(requests) // 2
+    while size >= 1:
+        for start in range(0, len(requests), size):
+            yield requests[:start] + requests[start + size :]
+        size //= 2
+
+
+def _plainer(requests: tuple[Request, ...]) -> Iterator[tuple[Request, ...]]:
+    """One of them simpler, or all of them earlier."""
+    least = min(one.arrival for one in requests)
+    if least:
+        yield tuple(_earlier(one, least) for one in requests)
+    for index, request in enumerate(requests):
+        for plain in _plainer_requests(request):
+            yield (*requests[:index], plain, *requests[index + 1 :])
+
+
+def _earlier(request: Request, steps: int) -> Request:
+    leaves = None if request.abort_at is None else request.abort_at - steps
+    return evolve(request, arrival=request.arrival - steps, abort_at=leaves)
+
+
+def _plainer_requests(request: Request) -> Iterator[Request]:
+    if request.abort_at is not None:
+        yield evolve(request, abort_at=None)
+        for step in _less(request.abort_at, request.arrival):
+            yield evolve(request, abort_at=step)
+    if request.output is not None:
+        yield evolve(request, output=None, output_len=len(request.output))
+    if request.output_len is not None:
+        yield evolve(request, output_len=None)
+    for tokens in _less(request.max_tokens, 1):
+        yield _with_max_tokens(request, tokens)
+    for step in _less(request.arrival, 0):
+        yield evolve(request, arrival=step)
+    yield from (evolve(request, prompt=prompt) for prompt in _plainer_prompts(request))
+
+
+def _with_max_tokens(request: Request, tokens: int) -> Request:
+    ends = None if request.output_len is None else min(request.output_len, tokens)
+    output = None if request.output is None else request.output[:tokens]
+    return evolve(request, max_tokens=tokens, output_len=ends, output=output)
+
+
+def _plainer_prompts(request: Request) -> Iterator[Prompt]:
+    """Tokens of its own instead of shared ones, then fewer tokens."""
+    prompt, own = request.prompt, f"r{request.id}"
+    if prompt != Prompt.of_stream(own, prompt.length):
+        yield Prompt.of_stream(own, prompt.length)
+    for length in _less(prompt.length, 1):
+        yield _cut(prompt, length)
+
+
+def _cut(prompt: Prompt, length: int) -> Prompt:
+    """The first `length` tokens."""
+    parts: list[Any] = []
+    for part in prompt.parts:
+        match part:
+            case (str(name), int(count)):
+                parts.append((name, min(count, length)))
+                length -= min(count, length)
+            case _:
+                return Prompt.of_tokens(prompt.tokens()[:length])
+        if length == 0:
+            break
+    return Prompt.of_parts(parts)
+
+
+def _less(value: int, least: int) -> Iterator[int]:
+    """Smaller values down to `least`: the least itself, then nearer and nearer."""
+    gap = value - least
+    while gap:
+        yield value - gap
+        gap //= 2
+
+
+# --- simpler configurations -----------------------------------------------------------------------
+
+_PLAIN: dict[str, Any] = {
+    "pausing": False,
+    "long_output_first": False,
+    "prefix_caching": False,
+    "interleave": True,
+    "reservation": True,
+    "queue": Queue.FCFS,
+    "admission": Admission.EXACT,
+    "num_blocks": None,
+}
+_SIZES = ("max_num_seqs", "max_model_len", "num_blocks")
+_NO_LIMIT = Config().max_batch_tkv_limit
+
+
+def _plainer_configs(case: Case) -> Iterator[Case]:
+    """One key at its plain value, then smaller sizes."""
+    config = case.config
+    changes: list[dict[str, Any]] = [
+        {key: value} for key, value in _PLAIN.items() if getattr(config, key) != value
+    ]
+    if config.max_batch_tkv_limit != _NO_LIMIT:
+        limits = (_NO_LIMIT, *_less(config.max_batch_tkv_limit, 1))
+        changes += [{"max_batch_tkv_limit": limit} for limit in limits]
+    changes += [
+        {"chunk_size": size * config.block_size} for size in _less(config.blocks_per_chunk, 1)
+    ]
+    changes += [
+        {"block_size": size, "chunk_size": size * config.blocks_per_chunk}
+        for size in _less(config.block_size, 1)
+    ]
+    for key in _SIZES:
+        if getattr(config, key) is not None:
+            changes += [{key: size} for size in _less(getattr(config, key), 1)]
+    for change in changes:
+        plain = _changed(config, change)
+        if plain is not None and plain != config:
+            yield Case(plain, case.requests)
+
+
+def _changed(config: Config, change: dict[str, Any]) -> Config | None:
+    """The configuration with the change, if it is one that can be had."""
+    try:
+        return evolve(config, **change)
+    except InputError:
+        return None
