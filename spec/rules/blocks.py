@@ -75,7 +75,11 @@ def block_zero_is_padding(_ctx: Context, state: State) -> Iterator[str]:
     witness=lambda _ctx, step: bool(step.finished) and bool(step.before.pool.free),
 )
 def free_order(_ctx: Context, step: Step) -> Iterator[str]:
-    """The step's events, applied to the free list before it, give the free list after it."""
+    """The step's events, applied to the free list before it, give the free list after it.
+
+    Who is preempted goes before anything is handed out: its blocks' content is that before the
+    step. Who finishes goes last, with what the step computed.
+    """
     free = list(step.before.pool.free)
     holders = Counter(block for one in step.before.present for block in one.blocks)
     tables = {one.id: list(one.blocks) for one in step.before.present}
@@ -90,7 +94,8 @@ def free_order(_ctx: Context, step: Step) -> Iterator[str]:
             _take(tables, holders, event.id, event.after)
         elif event.transition in ("finish", "preempt"):
             freed = _give_back(tables, holders, event.id)
-            known = [block for block in freed if block in step.after.pool.keys]
+            content = step.before if event.transition == "preempt" else step.after
+            known = [block for block in freed if block in content.pool.keys]
             free = [block for block in freed if block not in known] + free + known
     if tuple(free) != step.after.pool.free:
         yield f"free list {list(step.after.pool.free)}, expected {free}"

@@ -103,10 +103,15 @@ def only_the_admitted_hold(_ctx: Context, state: State) -> Iterator[str]:
     witness=lambda _ctx, step: len(step.before.waiting) > 1,
 )
 def queue_grows_at_its_end(ctx: Context, before: State, after: State) -> Iterator[str]:
-    """Nobody else is touched; a newcomer has computed nothing of its whole prompt."""
-    gone = {one.id for one in before.present} - {one.id for one in after.present}
-    if gone != after.aborted - before.aborted or before.finished != after.finished:
-        yield f"gone are {sorted(gone)}, aborted {sorted(after.aborted - before.aborted)}"
+    """Nobody else is touched; a newcomer has computed nothing of its whole prompt.
+
+    Who came and went away again was not there before, and is among the aborted all the same.
+    """
+    known = {one.id for one in before.present}
+    gone = known - {one.id for one in after.present}
+    aborted = (after.aborted - before.aborted) & (known | before.finished)
+    if gone != aborted or before.finished != after.finished:
+        yield f"gone are {sorted(gone)}, aborted {sorted(aborted)}"
     stayed = tuple(one for one in before.waiting if one.id not in gone)
     new = after.waiting[len(stayed) :]
     if after.waiting[: len(stayed)] != stayed:
