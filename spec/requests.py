@@ -16,6 +16,7 @@ from spec.config import Config
 from spec.errors import WorkloadError
 from spec.padding import block_count
 
+MOST_TOKEN_ID = 2**31 - 1  # of a prompt
 VOCABULARY = 50_000  # token ids that the model samples: 0 to VOCABULARY - 1
 WORD = 2**64 - 1  # the model's numbers are 64-bit words that wrap around
 # Words of successive positions lie this far apart. It is 2**64 over the golden ratio, so that even
@@ -33,7 +34,7 @@ def stream_tokens(name: str, count: int) -> Sequence[int]:
     """The first `count` tokens of the stream `name`: the same for the same name."""
     digest = blake2b(name.encode(), digest_size=8).digest()
     seed, stride = int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:], "big") | 1
-    return [(seed + index * stride) & 0x7FFF_FFFF for index in range(count)]
+    return [(seed + index * stride) & MOST_TOKEN_ID for index in range(count)]
 
 
 def cached_value(token: int, position: int) -> int:

@@ -5,20 +5,23 @@ from enum import StrEnum
 
 from attrs import field, frozen
 
+from engine.device.constraints import SAYS, Constraint
+
 
 @frozen(slots=False)
 class ConstraintError(Exception):
     """The tensors ask for what the hardware cannot do: an error of whoever built them.
 
-    `constraint` names what was broken, `numbers` what was found and what is allowed.
+    `constraint` names what was broken, `numbers` where, what was found and what is allowed. The
+    step was not done: the cache is as it was before.
     """
 
-    constraint: str
-    numbers: Mapping[str, int] = field(factory=dict)
+    constraint: Constraint
+    numbers: Mapping[str, int | str] = field(factory=dict)
 
     def __str__(self) -> str:
         told = ", ".join(f"{name} {value}" for name, value in self.numbers.items())
-        return f"the device refuses: {self.constraint} ({told})"
+        return f"the device refuses: {self.constraint}: {SAYS[self.constraint]} Found: {told}"
 
 
 class Failure(StrEnum):

@@ -1,0 +1,67 @@
+"""What the simulated device refuses, each constraint with its name and its sentence.
+
+Source: spyre, "Key concepts", "Padding", "Prefill padding", "Decode padding" and "Boundary chunk";
+vllm-v1, "KV cache manager". Hardware would stop, or compute on and give wrong tokens; the simulated
+device refuses both alike, before it writes anything.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class Constraint(StrEnum):
+    """The name of something that the device refuses; `SAYS` has its sentence."""
+
+    # The tensors themselves.
+    DTYPE = "dtype"
+    SHAPE = "shape"
+    TOKEN_ID = "token id"
+    BLOCK_ID = "block id"
+    POSITION = "position"
+    MODEL_LENGTH = "model length"
+    # The batch.
+    BATCH_SIZE = "batch size"
+    VOLUME = "volume"
+    # Layout.
+    LEFT_PADDING = "left padding"
+    EXCESS_PADDING = "excess padding"
+    PADDING_BLOCKS = "padding blocks"
+    EMPTY_LAST_BLOCK = "empty last block"
+    RECTANGLE = "rectangle"
+    CHUNK = "chunk"
+    # Writes.
+    WRITE_OUTSIDE = "write outside"
+    WRITE_OFFSET = "write offset"
+    WRITE_SHARED = "write shared"
+    WRITE_GAP = "write gap"
+    OVERWRITE = "overwrite"
+    # Reads.
+    READ_UNWRITTEN = "read unwritten"
+    READ_POSITION = "read position"
+    READ_CONTENT = "read content"
+
+
+SAYS: Mapping[Constraint, str] = {
+    Constraint.DTYPE: "Every tensor holds 64-bit integers.",
+    Constraint.SHAPE: "Every tensor has the shape that its place in the step asks for.",
+    Constraint.TOKEN_ID: "Token ids are 0 to 2**31 - 1, and 0 where there is padding.",
+    Constraint.BLOCK_ID: "Blocks are those of the pool, and block 0 for padding.",
+    Constraint.POSITION: "A real position is the padded one less the left padding; 0 in padding.",
+    Constraint.MODEL_LENGTH: "A real position is less than the model's context length.",
+    Constraint.BATCH_SIZE: "A prefill has one row, a decode at most max_num_seqs.",
+    Constraint.VOLUME: "Batch size times the largest tkv does not exceed the limit.",
+    Constraint.LEFT_PADDING: "Left padding is whole blocks, fewer than the row or the chunk has.",
+    Constraint.EXCESS_PADDING: "Some row of a decode batch has no left padding.",
+    Constraint.PADDING_BLOCKS: "A block table has block 0 in its left padding and nowhere else.",
+    Constraint.EMPTY_LAST_BLOCK: "The last block of a table holds at least one real token.",
+    Constraint.RECTANGLE: "The tkv of all rows of a decode batch lie in the table's last block.",
+    Constraint.CHUNK: "A prefill step is a whole chunk, filled to the right unless it is the last.",
+    Constraint.WRITE_OUTSIDE: "A token is written to the block that the row's table has for it.",
+    Constraint.WRITE_OFFSET: "A token is written to the slot of its padded position in its block.",
+    Constraint.WRITE_SHARED: "A block that is written stands once in all tables of the batch.",
+    Constraint.WRITE_GAP: "A block is begun at its first slot and goes on at the next one.",
+    Constraint.OVERWRITE: "Inside a block, only the same token may be written a second time.",
+    Constraint.READ_UNWRITTEN: "A row attends only to slots that were written.",
+    Constraint.READ_POSITION: "A row finds every block written for the positions that it expects.",
+    Constraint.READ_CONTENT: "A block is read only behind the tokens that it was written behind.",
+}

@@ -1,0 +1,86 @@
+"""Tensors for the device, laid out by hand, position by position, without the engine's help."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from attrs import define, field
+
+from engine.device.inputs import DecodeInput, PrefillInput
+from spec.config import Config
+
+
+def config(**overrides: Any) -> Config:
+    """Blocks of 4, chunks of 8, room for everything else."""
+    small = {"block_size": 4, "chunk_size": 8, "max_model_len": 64, "max_num_seqs": 4}
+    return Config(**(small | {"num_blocks": 40} | overrides))
+
+
+@define
+class Row:
+    """A request as the device's caller knows it: all its tokens, and the blocks that it holds.
+
+    `cached`: of its blocks, those that were found in the cache. `computed`: tokens in the cache.
+    """
+
+    prompt_len: int
+    tokens: list[int]
+    blocks: list[int] = field(factory=list)
+    cached: int = 0
+    computed: int = 0
+
+    @staticmethod
+    def of(prompt: Sequence[int], blocks: Sequence[int], cached: int = 0) -> "Row":
+        return Row(len(prompt), list(prompt), list(blocks), cached)
+
+
+def left_padding_of(prompt_len: int, config: Config) -> int:
+    """Blocks before the prompt, until prompt and padding are whole chunks."""
+    padding = 0
+    while (padding + -(-prompt_len // config.block_size)) % config.blocks_per_chunk:
+        padding += 1
+    return padding * config.block_size
+
+
+def prefill_input(config: Config, row: Row, chunk: int) -> PrefillInput:
+    """Chunk `chunk` of the row's prompt; what was cached is computed again, written to block 0."""
+    size, length = config.block_size, row.prompt_len
+    padding = left_padding_of(length, config)
+    table = [0] * (padding // size) + row.blocks
+    token_ids, positions, slots = [], [], []
+    for padded in range(chunk * config.chunk_size, (chunk + 1) * config.chunk_size):
+        position = padded - padding
+        is_real = 0 <= position < length
+        is_written = is_real and position >= row.cached * size
+        token_ids.append(row.tokens[position] if is_real else 0)
+        positions.append(position if is_real else 0)
+        slots.append((table[padded // size] if is_written else 0) * size + padded % size)
+    end = (chunk + 1) * config.chunk_size
+    return PrefillInput(
+        token_ids=np.array(token_ids),
+        positions=np.array(positions),
+        slot_mapping=np.array(slots),
+        block_table=np.array([table[: end // size]]),
+        left_padding=np.array([padding]),
+        length=np.array([min(end, padding + length)]),
+        chunk=np.array([chunk]),
+        is_last=np.array([int(padding + length <= end)]),
+    )
+
+
+def decode_input(config: Config, rows: Sequence[Row]) -> DecodeInput:
+    """The newest token of every row, which no block holds yet; each row has the block for it."""
+    size, width = config.block_size, max(len(row.blocks) for row in rows)
+    paddings = [(width - len(row.blocks)) * size for row in rows]
+    newest = [len(row.tokens) - 1 for row in rows]
+    pairs = list(zip(rows, newest, strict=True))
+    return DecodeInput(
+        token_ids=np.array([row.tokens[-1] for row in rows]),
+        positions=np.array(newest),
+        slot_mapping=np.array([row.blocks[at // size] * size + at % size for row, at in pairs]),
+        block_table=np.array([[0] * (width - len(row.blocks)) + row.blocks for row in rows]),
+        left_padding=np.array(paddings),
+        tkv=np.array(
+            [padding + len(row.tokens) for padding, row in zip(paddings, rows, strict=True)]
+        ),
+    )
