@@ -6,6 +6,7 @@ from importlib.metadata import version
 import click
 
 from checks.commands.explore import explore
+from checks.commands.fuzz import fuzz
 from checks.commands.prove import prove
 from checks.commands.replay import replay
 from checks.commands.rules import rules
@@ -32,11 +33,12 @@ def lockstep() -> None:
 
     `rules` lists what is claimed, `run` serves a workload and judges every step, `explore` goes
     through every reachable state of small instances, `prove` decides claims for every length,
-    `replay` confirms what a file says.
+    `fuzz` compares a scheduler with the reference in random cases, `replay` confirms what a file
+    says.
     """
 
 
-for command in (run, explore, prove, replay, rules):
+for command in (run, explore, prove, fuzz, replay, rules):
     lockstep.add_command(command)
 
 

@@ -8,7 +8,7 @@ prefixes. The same seed and episode give the same case on every machine.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import asdict, field, frozen
+from attrs import asdict, evolve, field, frozen
 
 from checks.fuzz.dice import Dice
 from checks.fuzz.prompts import Prompts
@@ -91,8 +91,21 @@ def case_of(
     """
     dice = Dice(seed, episode)
     swarm = _swarm(dice)
-    config = _config(dice, swarm, pinned or {}, can_do)
-    return Case(config, _requests(dice, swarm, config), swarm)
+    fixed = dict(pinned or {})
+    refused = ConfigError("--set", fixed, "what can be drawn, and done by the target")
+    for _ in range(_TRIES):
+        try:
+            config = Config(**_keys(dice, swarm, fixed))
+        except ConfigError as error:
+            refused = error
+            continue
+        if _most_tokens(config) < 2:  # a prompt token and an output token
+            continue
+        requests = _requests(dice, swarm, config)
+        config = _tightened(dice, swarm, config, requests, fixed)
+        if can_do(config):
+            return Case(config, requests, swarm)
+    raise refused
 
 
 def _swarm(dice: Dice) -> Swarm:
@@ -120,25 +133,10 @@ def _share(dice: Dice, most: float) -> float:
 # --- the configuration ------------------------------------------------------------------------
 
 
-def _config(
-    dice: Dice, swarm: Swarm, pinned: Mapping[str, Any], can_do: Callable[[Config], bool]
-) -> Config:
-    refused = ConfigError("--set", dict(pinned), "a configuration that the target can do")
-    for _ in range(_TRIES):
-        try:
-            config = Config(**_keys(dice, swarm, pinned))
-        except ConfigError as error:
-            refused = error
-            continue
-        if _most_tokens(config) >= 2 and can_do(config):  # a prompt token and an output token
-            return config
-    raise refused
-
-
 def _keys(dice: Dice, swarm: Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
     """Every key that matters; the sizes go with those that are pinned."""
     block = pinned.get("block_size") or dice.one_of((1, 2, 2, 3, 4, 4, 5, 8, 16))
-    chunk = pinned.get("chunk_size") or block * dice.one_of((1, 2, 2, 3, 4))
+    chunk = pinned.get("chunk_size") or block * dice.one_of((1, 1, 2, 2, 3, 4))
     if "block_size" not in pinned and "chunk_size" in pinned:
         block = dice.one_of([size for size in range(1, 65) if chunk % size == 0])
     length = pinned.get("max_model_len") or _model_len(dice, swarm, block, chunk)
@@ -148,13 +146,11 @@ def _keys(dice: Dice, swarm: Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]
         "chunk_size": chunk,
         "max_model_len": length,
         "max_num_seqs": seqs,
-        "max_batch_tkv_limit": _limit(dice, swarm, block, length, seqs),
-        "num_blocks": _pool(dice, swarm, block, length, seqs),
         "interleave": dice.chance(0.65),
         "prefix_caching": dice.chance(0.7),
         "admission": dice.one_of((*Admission, Admission.EXACT)),
         "queue": dice.one_of((Queue.FCFS, Queue.FCFS, Queue.OVERTAKING)),
-        "reservation": dice.chance(0.75),
+        "reservation": dice.chance(0.7),
         "pausing": dice.chance(0.25),
         "long_output_first": dice.chance(0.5),
     }
@@ -166,21 +162,42 @@ def _model_len(dice: Dice, swarm: Swarm, block: int, chunk: int) -> int:
     return whole + (dice.between(1, block) - 1 if swarm.odd_model_len else 0)
 
 
-def _limit(dice: Dice, swarm: Swarm, block: int, length: int, seqs: int) -> int:
-    """Loose: never reached. Tight: around what some of the requests need together."""
-    padded = block * int(block_count(length, block))
-    if not swarm.tight_limit:
-        return 2 * padded * seqs + block
-    rows = dice.between(1, seqs)
-    return max(1, dice.between(padded // 2, padded) * rows + dice.one_of((-1, 0, 0, 1)))
+def _tightened(
+    dice: Dice,
+    swarm: Swarm,
+    config: Config,
+    requests: tuple[Request, ...],
+    pinned: Mapping[str, Any],
+) -> Config:
+    """With a limit, and a pool, that some of the requests together just reach, or just not.
+
+    Without reservation the pool is always tight, so that somebody is preempted.
+    """
+    limit, blocks = _limit(dice, config, requests), _pool(dice, config, requests)
+    changes: dict[str, Any] = {}
+    if swarm.tight_limit:
+        changes["max_batch_tkv_limit"] = limit
+    if swarm.tight_pool or not config.reservation:
+        changes["num_blocks"] = blocks
+    return evolve(config, **(changes | dict(pinned)))
 
 
-def _pool(dice: Dice, swarm: Swarm, block: int, length: int, seqs: int) -> int | None:
-    """Loose: absent, which is enough. Tight: for one or two requests of full length."""
-    if not swarm.tight_pool:
-        return None
-    blocks = int(block_count(length, block))
-    return dice.between(max(1, blocks // 2), max(1, min(blocks * seqs, 2 * blocks)))
+def _limit(dice: Dice, config: Config, requests: tuple[Request, ...]) -> int:
+    """Around the volume of some rows as long as one of the requests, and no request alone over."""
+    totals = [one.prompt_len + one.max_tokens for one in requests]
+    tkv = dice.one_of(totals) - 1
+    if dice.chance(0.5):
+        tkv = config.block_size * int(block_count(tkv, config.block_size))
+    volume = tkv * dice.between(1, config.max_num_seqs) + dice.one_of((-1, 0, 0, 1))
+    return max(volume, max(totals) - 1)
+
+
+def _pool(dice: Dice, config: Config, requests: tuple[Request, ...]) -> int:
+    """Around the blocks of some of the requests, and no request alone over."""
+    size = config.block_size
+    blocks = [int(block_count(one.prompt_len + one.max_tokens, size)) for one in requests]
+    together = sum(dice.one_of(blocks) for _ in range(dice.between(1, config.max_num_seqs)))
+    return max(together + dice.one_of((-1, 0, 0, 1)), *blocks)
 
 
 def _most_tokens(config: Config) -> int:
@@ -256,5 +273,6 @@ def _output_len(dice: Dice, swarm: Swarm, config: Config, prompt_len: int, most:
 def _lifetime(dice: Dice, config: Config, prompt_len: int, max_tokens: int) -> int:
     """Steps until the client goes away: while waiting, in the prefill, in the decode batch."""
     chunks = int(chunk_count(prompt_len, config.chunk_size))
-    longest = dice.one_of((2, 2 * chunks, 2 * chunks + max_tokens, 2 * chunks + 3 * max_tokens))
+    joined = 2 * chunks
+    longest = dice.one_of((2, joined, joined + max_tokens, joined + 3 * max_tokens))
     return dice.between(0, longest)

@@ -25,8 +25,9 @@ class Finding:
     """What is wrong, in which step.
 
     `cause`: the first differing field, the rule, the type of the error. `says`: one sentence.
-    `rules`: ids of the registry with what was found about each. `steps`: the reference's, up to
-    the one in question.
+    `followed`: the rule that the reference followed where the target did not, and in what.
+    `broken`: rules that the target's step breaks by itself, each with what was found. `steps`: the
+    reference's, up to the one in question.
     """
 
     kind: Kind
@@ -34,13 +35,21 @@ class Finding:
     cause: str
     says: str
     differences: tuple[Difference, ...] = ()
-    rules: tuple[tuple[str, str], ...] = ()
+    followed: tuple[str, str] | None = None
+    broken: tuple[tuple[str, str], ...] = ()
     steps: tuple[Step, ...] = field(default=(), repr=False, eq=False)
 
     @property
     def signature(self) -> tuple[Kind, str]:
         """Two findings with the same one count as the same; shrinking keeps it."""
         return self.kind, self.cause
+
+    @property
+    def rule(self) -> str:
+        """The rule that names it best: one that the target breaks, else the reference's."""
+        if self.broken:
+            return self.broken[0][0]
+        return self.kind.replace(" ", "-") if self.followed is None else self.followed[0]
 
 
 @frozen

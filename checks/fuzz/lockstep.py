@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from attrs import define, field, frozen
 
 from checks.fuzz.cases import Case
-from checks.fuzz.compare import Difference, Strictness, differences
+from checks.fuzz.compare import Strictness, differences
 from checks.fuzz.counts import count_step, phase_of
 from checks.fuzz.finding import Episode, Finding, Kind
 from checks.fuzz.known import known_reason
@@ -123,9 +124,14 @@ class _Run:
         seen = differences(expected, found, strictness, self._past, leaves_out)
         if not seen:
             return None
-        rules = (*_rules_behind(expected, found), *_rules_broken(self.ctx, found))
-        says = f"{seen[0].field} differs"
-        return self._found(Kind.DIVERGENCE, seen[0].field, says, seen, rules)
+        return self._found(
+            Kind.DIVERGENCE,
+            seen[0].field,
+            f"{seen[0].field} differs",
+            differences=seen,
+            followed=_rule_followed(expected, found),
+            broken=tuple(_rules_broken(self.ctx, found)),
+        )
 
     def _broken_rule(self, found: Step) -> Finding | None:
         """The first rule that the step breaks, unless it is known not to hold here."""
@@ -136,7 +142,7 @@ class _Run:
         for one in broken:
             if known_reason(one.rule.id, self.case.config) is None:
                 told = ((one.rule.id, one.found),)
-                return self._found(Kind.BROKEN_RULE, one.rule.id, one.rule.sentence, rules=told)
+                return self._found(Kind.BROKEN_RULE, one.rule.id, one.rule.sentence, broken=told)
             self.known[one.rule.id] += 1
         return None
 
@@ -150,15 +156,8 @@ class _Run:
         says = f"everybody has left, still there: {', '.join(told)}"
         return self._found(Kind.HELD, "BLK-6", says) if told else None
 
-    def _found(
-        self,
-        kind: Kind,
-        cause: str,
-        says: str,
-        seen: tuple[Difference, ...] = (),
-        rules: tuple[tuple[str, str], ...] = (),
-    ) -> Finding:
-        return Finding(kind, self._index, cause, says, seen, rules, tuple(self.steps))
+    def _found(self, kind: Kind, cause: str, says: str, **details: Any) -> Finding:
+        return Finding(kind, self._index, cause, says, steps=tuple(self.steps), **details)
 
 
 class _Guarded(Target):
@@ -196,22 +195,21 @@ def _most_steps(case: Case) -> int:
     return max(one.arrival for one in case.requests) + _PATIENCE * int(work) + 1
 
 
-def _rules_behind(expected: Step, found: Step) -> Iterator[tuple[str, str]]:
+def _rule_followed(expected: Step, found: Step) -> tuple[str, str] | None:
     """The rule that the reference followed where the target did otherwise.
 
     It is the one that refused a prefill, else that of the first event that only one of them had.
     """
     if expected.refusal is not None and expected.refusal != found.refusal:
-        yield expected.refusal, "it kept the reference from a prefill step"
-        return
+        return expected.refusal, "it keeps the reference from a prefill step"
     ours, theirs = _first_of_its_own(expected, found), _first_of_its_own(found, expected)
     if ours is not None:
-        yield ours.rule, f"the reference's {ours.transition} of {ours.id or 'the batch'}"
-    elif theirs is not None:
-        yield (
-            theirs.rule,
-            f"{theirs.transition} of {theirs.id or 'the batch'} is not the reference's",
-        )
+        return ours.rule, f"the reference's {_told(ours)}"
+    return None if theirs is None else (theirs.rule, f"the reference has no {_told(theirs)}")
+
+
+def _told(event: Event) -> str:
+    return f"{event.transition} of {event.id or 'the batch'}"
 
 
 def _first_of_its_own(step: Step, other: Step) -> Event | None:

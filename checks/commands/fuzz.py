@@ -1,0 +1,201 @@
+"""`lockstep fuzz`: random cases, a target and the reference step by step."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import click
+from rich.console import Console
+
+from checks.commands.common import PATH, config_of, console, json_option, progress_bar, write_json
+from checks.fuzz.campaign import Campaign, Plan, batches_for, batches_of, campaign, shrunk
+from checks.fuzz.compare import Strictness
+from checks.fuzz.corpus import write_finding
+from checks.fuzz.lockstep import Terms
+from checks.fuzz.report import counts_table, known_lines, print_finding, where_met
+from checks.fuzz.shrink import Shrunk
+from checks.fuzz.subjects import SUBJECTS
+from spec.config import Config
+from spec.errors import InputError
+
+_DEFAULT_SECONDS = 60.0
+_SIZES = ("block_size", "chunk_size")
+
+
+@click.command()
+@click.option(
+    "--target",
+    type=click.Choice(list(SUBJECTS)),
+    default=list(SUBJECTS)[-1],
+    show_default=True,
+    help="Who is held against the reference.",
+)
+@click.option(
+    "--time",
+    "seconds",
+    type=click.FloatRange(0, min_open=True),
+    help=f"Begin no episode after S seconds.  [default: {_DEFAULT_SECONDS:g}]",
+)
+@click.option("--episodes", type=click.IntRange(1), help="Run so many episodes instead.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--strictness",
+    type=click.Choice(list(Strictness)),
+    default=Strictness.EXACT,
+    show_default=True,
+    help="exact: every field; observable: what a trace shows; decisions: what was scheduled.",
+)
+@click.option("--judge", is_flag=True, help="Hold every rule against the target's steps, too.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Do not draw this key.")
+@click.option(
+    "--corpus",
+    type=PATH,
+    default=Path("corpus"),
+    show_default=True,
+    help="Directory for findings.",
+)
+@json_option
+def fuzz(
+    target: str,
+    seconds: float | None,
+    episodes: int | None,
+    seed: int,
+    strictness: Strictness,
+    judge: bool,
+    settings: tuple[str, ...],
+    corpus: Path,
+    json_path: Path | None,
+) -> int:
+    """Serve random cases with a target and with the reference, and compare every step.
+
+    Each episode draws a configuration and requests; whole kinds of action are switched off in it,
+    the others skewed. Both serve them until nobody is left and nothing is held. What differs is
+    made as small as it can be and written into the corpus, with the command that replays it. With
+    --episodes the answer is the same for the same seed, on every machine.
+    """
+    if seconds is not None and episodes is not None:
+        raise InputError("--time", seconds, "not together with --episodes")
+    plan = Plan(SUBJECTS[target], seed, Terms(Strictness(strictness), judge), pinned_keys(settings))
+    plan.case(0)  # what cannot be drawn is refused before anything runs
+    screen = console(json_path)
+    began = monotonic()
+    seen = _run(plan, seconds or _DEFAULT_SECONDS, episodes)
+    took = monotonic() - began
+    findings = shrunk(plan, seen.met.values())
+    paths = [write_finding(corpus, target, one.case, one.finding, plan.terms) for one in findings]
+    _tell(screen, plan, seen, findings, paths, took)
+    write_json(_report(plan, seen, findings, paths, took), json_path)
+    if findings:
+        return 1
+    return 0 if seen.steps else 3
+
+
+def pinned_keys(settings: tuple[str, ...]) -> dict[str, Any]:
+    """The keys that are set, with their values; a size that is not set goes with the other.
+
+    Raises:
+        ConfigError: a setting that no configuration can have.
+    """
+    keys = [setting.partition("=")[0].strip() for setting in settings]
+    given = dict(zip(keys, settings, strict=True))
+    if "block_size" in given and "chunk_size" not in given:
+        settings = (*settings, given["block_size"].replace("block_size", "chunk_size", 1))
+    elif "chunk_size" in given and "block_size" not in given:
+        settings = (*settings, "block_size=1")
+    config: Config = config_of(None, settings, from_env=False)
+    return {key: getattr(config, key) for key in keys}
+
+
+def _run(plan: Plan, seconds: float, episodes: int | None) -> Campaign:
+    """The campaign, with a bar of episodes or seconds."""
+    began = monotonic()
+    total = round(seconds) if episodes is None else episodes
+    batches = batches_for(seconds) if episodes is None else batches_of(episodes)
+    with progress_bar("seconds" if episodes is None else "episodes", total) as show:
+
+        def progress(seen: Campaign) -> None:
+            done = round(monotonic() - began) if episodes is None else seen.episodes
+            found = sum(seen.times.values())
+            show(done, f"{seen.episodes:,} episodes, {seen.steps:,} steps, {found} found")
+
+        return campaign(plan, batches, progress)
+
+
+def _tell(
+    screen: Console,
+    plan: Plan,
+    seen: Campaign,
+    findings: Sequence[Shrunk],
+    paths: Sequence[Path],
+    seconds: float,
+) -> None:
+    name = plan.subject.name
+    screen.print(counts_table(seen))
+    if seen.never:
+        screen.print(f"[bold]never happened:[/bold] {', '.join(seen.never)}")
+    for line in known_lines(seen):
+        screen.print(line)
+    for met, one, path in zip(seen.met.values(), findings, paths, strict=True):
+        screen.print()
+        print_finding(screen, name, one.case, one.finding)
+        told = where_met(plan.seed, met, seen.times[met.finding.signature])
+        screen.print(f"  {told}; shrunk in {one.runs:,} runs, {one.steps:,} steps")
+        screen.print(f"  replay: lockstep replay {path} --target {name}", soft_wrap=True)
+    screen.print()
+    screen.print(_verdict(plan, seen, seconds), soft_wrap=True)
+
+
+def _verdict(plan: Plan, seen: Campaign, seconds: float) -> str:
+    """What was found in how much work, and how it was compared."""
+    found = sum(seen.times.values())
+    told = f"{found:,} findings" if found else "no divergence"
+    judged = ", every rule judged" if plan.terms.judged else ""
+    rate = seen.steps / max(seconds, 1e-9)
+    return (
+        f"{plan.subject.name}: {told} in {seen.episodes:,} episodes, {seen.steps:,} steps compared "
+        f"({plan.terms.strictness}{_left_out(plan)}{judged}, seed {plan.seed}; "
+        f"{seconds:.1f} s, {rate:,.0f} steps/s)"
+    )
+
+
+def _left_out(plan: Plan) -> str:
+    names = sorted(plan.subject.leaves_out)
+    return f" without {', '.join(names)}" if names else ""
+
+
+def _report(
+    plan: Plan,
+    seen: Campaign,
+    findings: Sequence[Shrunk],
+    paths: Sequence[Path],
+    seconds: float,
+) -> dict[str, Any]:
+    return {
+        "target": plan.subject.name,
+        "seed": plan.seed,
+        "strictness": plan.terms.strictness.value,
+        "left_out": sorted(plan.subject.leaves_out),
+        "judged": plan.terms.judged,
+        "set": dict(plan.pinned),
+        "episodes": seen.episodes,
+        "steps": seen.steps,
+        "actions": dict(sorted(seen.counts.items())),
+        "never": seen.never,
+        "known": dict(sorted(seen.known.items())),
+        "findings": [
+            {
+                "kind": one.finding.kind.value,
+                "cause": one.finding.cause,
+                "rule": one.finding.rule,
+                "step": one.finding.step,
+                "episode": met.episode,
+                "times": seen.times[met.finding.signature],
+                "file": str(path),
+                **one.case.as_mapping(),
+            }
+            for met, one, path in zip(seen.met.values(), findings, paths, strict=True)
+        ],
+        "seconds": round(seconds, 3),
+        "steps_per_second": round(seen.steps / max(seconds, 1e-9)),
+    }

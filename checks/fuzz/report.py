@@ -1,0 +1,86 @@
+"""Findings as people read them."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from checks.fuzz.campaign import Campaign, Met
+from checks.fuzz.cases import Case
+from checks.fuzz.compare import Difference
+from checks.fuzz.corpus import as_json
+from checks.fuzz.counts import ACTIONS
+from checks.fuzz.finding import Finding
+from checks.fuzz.known import KNOWN
+from checks.traces.files import as_line
+from spec.rules import REGISTRY
+
+_MOST_DIFFERENCES = 8  # the file has all
+_MOST_BROKEN = 4
+
+
+def print_finding(screen: Console, target: str, case: Case, finding: Finding) -> None:
+    """The step, the differing fields side by side, the rules, and the workload."""
+    screen.print(f"[bold red]{finding.kind}[/bold red] in step {finding.step}: {finding.says}")
+    if finding.differences:
+        screen.print(_side_by_side(target, finding.differences))
+    for line in _rules(target, finding):
+        screen.print(f"  {line}", markup=False)
+    screen.print(f"  configuration: {case.parameters}", markup=False)
+    for request in case.as_mapping()["requests"]:
+        screen.print(f"  {as_line(request)}", markup=False, soft_wrap=True)
+
+
+def _side_by_side(target: str, differences: Sequence[Difference]) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 2))
+    for column in ("field", "reference", target):
+        table.add_column(column, overflow="fold")
+    for one in differences[:_MOST_DIFFERENCES]:
+        name = f"{one.field} {one.place}".strip()
+        table.add_row(name, _shown(one.expected), _shown(one.found))
+    if len(differences) > _MOST_DIFFERENCES:
+        table.add_row(f"and {len(differences) - _MOST_DIFFERENCES} more", "", "")
+    return table
+
+
+def _shown(value: object) -> str:
+    return as_line(as_json(value)).replace("[", r"\[")
+
+
+def _rules(target: str, finding: Finding) -> Iterator[str]:
+    if finding.followed is not None:
+        rule, why = finding.followed
+        yield f"{rule}, {why}: {REGISTRY[rule].sentence}"
+    for rule, found in finding.broken[:_MOST_BROKEN]:
+        yield f"{rule} is broken by {target}: {REGISTRY[rule].sentence}"
+        yield f"  found: {found}"
+    if len(finding.broken) > _MOST_BROKEN:
+        yield f"and {len(finding.broken) - _MOST_BROKEN} more rules"
+
+
+def counts_table(seen: Campaign) -> Table:
+    """How often each kind of action happened, in two columns."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("action", "times", "", "action", "times"):
+        table.add_column(column, justify="right" if column == "times" else "left")
+    half = -(-len(ACTIONS) // 2)
+    for left, right in zip(ACTIONS[:half], (*ACTIONS[half:], ""), strict=False):
+        table.add_row(left, f"{seen.counts[left]:,}", "", right, _times(seen, right))
+    return table
+
+
+def _times(seen: Campaign, action: str) -> str:
+    return f"{seen.counts[action]:,}" if action else ""
+
+
+def known_lines(seen: Campaign) -> Iterator[str]:
+    """Rules that did not hold where that is known, with the reason and how often."""
+    for one in KNOWN:
+        if seen.known[one.rule]:
+            yield f"known: {one.rule} broken {seen.known[one.rule]:,} times: {one.reason}"
+
+
+def where_met(seed: int, met: Met, times: int) -> str:
+    """In which episode, and how often."""
+    often = "once" if times == 1 else f"{times:,} times, first"
+    return f"met {often} in episode {met.episode} of seed {seed}"
