@@ -1,0 +1,109 @@
+"""Faults on demand: what is left of a step that failed, and that it can be run again."""
+
+import random
+
+import pytest
+
+from engine.device.failing import FailingDevice
+from engine.device.faults import DeviceFailedError, Failure
+from engine.device.inputs import DecodeInput, PrefillInput, Tensor
+from engine.device.spyre import SpyreDevice
+from spec.config import Config
+from tests.engine.device.batches import Row, config, decode_input, prefill_input
+from tests.engine.device.serving import Server
+
+ROW = Row.of([5, 6, 7], [3])
+PREFILL = prefill_input(config(), ROW, 0)
+DECODE = decode_input(config(), [Row(3, [5, 6, 7, 8], [3])])
+
+
+class Watched(SpyreDevice):
+    """Counts the steps that it is really asked to do."""
+
+    done = 0
+
+    def prefill(self, given: PrefillInput) -> Tensor:
+        self.done += 1
+        return super().prefill(given)
+
+    def decode(self, given: DecodeInput) -> Tensor:
+        self.done += 1
+        return super().decode(given)
+
+
+def failure_of(device: FailingDevice, given: PrefillInput | DecodeInput) -> str:
+    try:
+        device.prefill(given) if isinstance(given, PrefillInput) else device.decode(given)
+    except DeviceFailedError as error:
+        return str(error)
+    return "it did not fail"
+
+
+def test_device_without_a_plan_is_the_device() -> None:
+    plain = SpyreDevice(config())
+    device = FailingDevice(SpyreDevice(config()), {})
+
+    assert device.prefill(PREFILL).tolist() == plain.prefill(PREFILL).tolist() != []
+    assert device.decode(DECODE).tolist() == plain.decode(DECODE).tolist() != []
+
+
+@pytest.mark.parametrize(
+    ("failure", "done"), [(Failure.STEP_FAILED, 0), (Failure.RESULT_LOST, 1), (Failure.STOPPED, 0)]
+)
+def test_only_a_lost_result_was_computed(failure: Failure, done: int) -> None:
+    watched = Watched(config())
+    device = FailingDevice(watched, {0: failure})
+
+    assert failure_of(device, PREFILL) == f"the device failed: {failure}"
+    assert watched.done == done
+
+
+def test_device_that_stopped_never_works_again() -> None:
+    watched = Watched(config())
+    device = FailingDevice(watched, {1: Failure.STOPPED, 3: Failure.RESULT_LOST})
+    device.prefill(PREFILL)
+
+    for _ in range(4):
+        assert failure_of(device, DECODE) == "the device failed: stopped"
+    assert watched.done == 1
+
+
+class Again(FailingDevice):
+    """Runs every step that failed again, until it does not fail."""
+
+    retried = 0
+
+    def prefill(self, given: PrefillInput) -> Tensor:
+        try:
+            return super().prefill(given)
+        except DeviceFailedError:
+            self.retried += 1
+            return self.prefill(given)
+
+    def decode(self, given: DecodeInput) -> Tensor:
+        try:
+            return super().decode(given)
+        except DeviceFailedError:
+            self.retried += 1
+            return self.decode(given)
+
+
+def device_that_fails_often(shape: Config, draw: random.Random) -> Again:
+    kinds = [Failure.STEP_FAILED, Failure.RESULT_LOST]
+    plan = {step: draw.choice(kinds) for step in range(2_000) if draw.random() < 0.4}
+    return Again(SpyreDevice(shape), plan)
+
+
+def test_steps_that_are_run_again_change_nothing() -> None:
+    """Many steps fail or lose their result, yet every token is that of the row served alone."""
+    retried = 0
+    for seed in range(10):
+        draw = random.Random(seed)
+        device = device_that_fails_often(config(), draw)
+
+        for served in Server(config(), device, draw).steps(12):
+            assert served.tokens == served.alone
+
+        retried += device.retried
+
+    assert retried > 100

@@ -1,0 +1,58 @@
+"""What steps cost: the published timeline's units, or a sum of what they compute and read."""
+
+from typing import Any
+
+import pytest
+
+from engine.clock import CostModel
+from spec.config import Config
+from spec.errors import ConfigError
+
+
+def test_steps_cost_the_units_of_the_published_timeline_by_default() -> None:
+    cost = CostModel()
+
+    assert cost.seconds_of("prefill", chunk_tokens=512, cached_tokens=10_000) == 8
+    assert cost.seconds_of("decode", rows=32, cached_tokens=10_000) == 1
+    assert cost.seconds_of("idle") == 1
+
+
+def test_costs_per_step_come_from_the_configuration() -> None:
+    config = Config(prefill_time=3, decode_time=0.5)
+
+    assert CostModel.from_mapping({}, config) == CostModel(prefill_time=3, decode_time=0.5)
+
+
+def test_step_costs_what_it_computes_and_reads() -> None:
+    table = {"per_chunk_token": 0.25, "per_row": 2, "per_cached_token": 0.125}
+    cost = CostModel.from_mapping(table, Config())
+
+    assert cost.seconds_of("prefill", chunk_tokens=4, cached_tokens=16) == 8 + 1 + 2
+    assert cost.seconds_of("decode", rows=3, cached_tokens=40) == 1 + 6 + 5
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (
+            {"per_token": 1},
+            "cost.per_token: found 1; allowed: a key out of per_chunk_token, per_row, "
+            "per_cached_token",
+        ),
+        (
+            {"decode_time": 1},
+            "cost.decode_time: found 1; allowed: a key out of per_chunk_token, per_row, "
+            "per_cached_token",
+        ),
+        ({"per_row": -1}, "cost.per_row: found -1; allowed: 0 or more"),
+        ({"per_row": float("nan")}, "cost.per_row: found nan; allowed: 0 or more"),
+        ({"per_row": float("inf")}, "cost.per_row: found inf; allowed: 0 or more"),
+        ({"per_row": True}, "cost.per_row: found True; allowed: a number"),
+        ({"per_row": "1"}, "cost.per_row: found '1'; allowed: a number"),
+    ],
+)
+def test_cost_that_is_none_is_refused(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        CostModel.from_mapping(table, Config())
+
+    assert str(refused.value) == message
