@@ -25,6 +25,8 @@ def floor_div(dividend: Number, divisor: Number) -> Number:
     """`dividend // divisor`, rounded towards minus infinity, for a positive divisor."""
     if type(dividend) is int and type(divisor) is int:
         return dividend // divisor
+    if hasattr(dividend, "__array__"):  # many integers at once
+        return dividend // divisor
     return dividend / divisor  # integer terms: Euclidean, the same for positive divisors
 
 
@@ -77,6 +79,11 @@ def every(conditions: Iterable[Truth]) -> Truth:
     import z3
 
     return z3.And(listed)
+
+
+def some(conditions: Iterable[Truth]) -> Truth:
+    """True if one of the conditions holds; a solver term if one of them is."""
+    return negate(every(negate(condition) for condition in conditions))
 
 
 def negate(condition: Truth) -> Truth:

@@ -1,0 +1,159 @@
+"""The KV blocks: who is free and in which order, who is shared, what is cached.
+
+Source: vllm-v1, "KV cache manager"; block 0 is the padding block of spyre, "Padding", and is
+never handed out. Everything is integers in lists with one place a block; every operation costs
+what it touches and nothing for the rest of the pool.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice
+
+from spec.requests import BlockKey
+
+
+class FreeList:
+    """The free blocks in the order in which they are handed out, as a doubly linked list.
+
+    Block 0, which is nobody's, stands before the head and after the tail.
+    """
+
+    def __init__(self, blocks: Sequence[int], size: int) -> None:
+        """`blocks` out of 1 to `size` are free, in this order."""
+        self.count = 0
+        self._next = [0] * (size + 1)
+        self._previous = [0] * (size + 1)
+        self.put_back(blocks)
+
+    def __iter__(self) -> Iterator[int]:
+        block = self._next[0]
+        while block:
+            yield block
+            block = self._next[block]
+
+    def put_front(self, blocks: Sequence[int]) -> None:
+        """These are handed out next, the first of them first."""
+        for block in reversed(blocks):
+            self._link(0, block, self._next[0])
+
+    def put_back(self, blocks: Sequence[int]) -> None:
+        """These are handed out last, the last of them last."""
+        for block in blocks:
+            self._link(self._previous[0], block, 0)
+
+    def take(self, block: int) -> None:
+        """The block, wherever it stands, is free no longer."""
+        before, after = self._previous[block], self._next[block]
+        self._next[before], self._previous[after] = after, before
+        self.count -= 1
+
+    def _link(self, before: int, block: int, after: int) -> None:
+        self._next[before] = self._previous[after] = block
+        self._previous[block], self._next[block] = before, after
+        self.count += 1
+
+
+class BlockManager:
+    """The blocks 1 to `size` with their holders and contents.
+
+    - `free`: blocks that nobody holds.
+    - `references`: holders of each block.
+    - `keys`: the content that a block is known by, None where it is not cached.
+    - `cached`: the blocks that hold a content, the one that a lookup finds first.
+    - `evictions`: how often a cached content was dropped; a lookup stays true until the next.
+    - `changed`: blocks whose holders or content changed, where somebody collects them.
+    """
+
+    def __init__(self, size: int, free: Sequence[int] | None = None) -> None:
+        """`free`: the free blocks in order; by default all of them are."""
+        self.size = size
+        self.free = FreeList(range(1, size + 1) if free is None else free, size)
+        self.references = [0] * (size + 1)
+        self.keys: list[BlockKey | None] = [None] * (size + 1)
+        self.cached: dict[BlockKey, list[int]] = {}
+        self.evictions = 0
+        self.changed: set[int] | None = None
+
+    def lookup(self, key: BlockKey) -> int | None:
+        """The block that holds this content, the first registered of them."""
+        blocks = self.cached.get(key)
+        return blocks[0] if blocks else None
+
+    def held(self, blocks: Iterable[int]) -> int:
+        """How many of these somebody holds."""
+        return sum(self.references[block] > 0 for block in blocks)
+
+    def next_free(
+        self,
+        count: int,
+        without: Collection[int] = (),
+        front: Iterable[int] = (),
+        back: Iterable[int] = (),
+    ) -> tuple[int, ...]:
+        """The blocks that are handed out next: `front`, the free ones but `without`, `back`."""
+        free = (block for block in self.free if block not in without) if without else self.free
+        return tuple(islice(chain(front, free, back), count))
+
+    def freed_by(self, tables: Iterable[Sequence[int]]) -> tuple[list[int], list[int]]:
+        """What giving back these tables one after the other puts to the front and to the back."""
+        left: dict[int, int] = {}
+        front: list[int] = []
+        back: list[int] = []
+        for table in tables:
+            freed = []
+            for block in reversed(table):
+                left[block] = left.get(block, self.references[block]) - 1
+                if left[block] == 0:
+                    freed.append(block)
+            front = [*(block for block in freed if self.keys[block] is None), *front]
+            back += (block for block in freed if self.keys[block] is not None)
+        return front, back
+
+    def acquire(self, blocks: Sequence[int]) -> None:
+        """One more holder for each of these cached blocks."""
+        for block in blocks:
+            if self.references[block] == 0:
+                self.free.take(block)
+            self.references[block] += 1
+        self._note(blocks)
+
+    def allocate(self, blocks: Sequence[int]) -> None:
+        """Hand out these free blocks, each to one holder and without its old content."""
+        for block in blocks:
+            self.free.take(block)
+            self.references[block] = 1
+            if self.keys[block] is not None:
+                self._evict(block, self.keys[block])
+        self._note(blocks)
+
+    def _evict(self, block: int, key: BlockKey | None) -> None:
+        assert key is not None
+        holders = self.cached[key]
+        holders.remove(block)
+        if not holders:
+            del self.cached[key]
+        self.keys[block] = None
+        self.evictions += 1
+
+    def register(self, blocks: Sequence[int], keys: Sequence[BlockKey]) -> None:
+        """Let lookups find these held blocks under their keys."""
+        for block, key in zip(blocks, keys, strict=True):
+            self.keys[block] = key
+            self.cached.setdefault(key, []).append(block)
+        self._note(blocks)
+
+    def release(self, table: Sequence[int]) -> None:
+        """One holder less for each block of a request's table.
+
+        Blocks without a holder become free, the table's tail first: those without content are
+        handed out next, cached ones last.
+        """
+        front, back = self.freed_by([table])
+        for block in table:
+            self.references[block] -= 1
+        self.free.put_front(front)
+        self.free.put_back(back)
+        self._note(table)
+
+    def _note(self, blocks: Sequence[int]) -> None:
+        if self.changed is not None:
+            self.changed.update(blocks)
