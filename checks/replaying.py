@@ -1,18 +1,22 @@
-"""Run again what a trace says: the same environment, the reference as scheduler, every rule."""
+"""Run again what a trace says: the same environment, any scheduler, every rule."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import define, evolve, field, frozen
 
+from checks.explore.model import Transition
 from checks.exploring import sentence
+from checks.fuzz.guarded import Guarded, TargetRaisedError
+from checks.fuzz.subjects import REFERENCE
+from checks.fuzz.target import Subject, Target
 from checks.models.spyre import Instance, SpyreModel
-from checks.running import Judge, serve, step_time
+from checks.running import Judge, serve_with, step_time
 from checks.traces import Past, Trace, step_as_json
 from reference.guards import GuardError
-from reference.spyre.machine import SpyreMachine
 from spec.errors import TraceError
-from spec.records import Step
+from spec.records import Context, Step
+from spec.requests import refuse_unservable
 from spec.rules import REGISTRY
 from spec.state import State
 
@@ -45,20 +49,23 @@ class Replay:
     confirms: bool = False
 
 
-def replay_of(trace: Trace) -> Replay:
+def replay_of(trace: Trace, subject: Subject = REFERENCE) -> Replay:
     """The trace run again, by its actions if an explorer wrote it, else by its workload.
 
-    Stops at the first step that differs from the file.
+    `subject`: who schedules this time. Stops at the first step that differs from the file.
 
     Raises:
         TraceError: the file does not name the requests, or an action that is not possible.
         WorkloadError: a request that could never be served.
     """
     ctx = trace.context()
-    machine = SpyreMachine.of(ctx.config, ctx.requests.values())
-    judge, past, result = Judge(machine.ctx), Past(), Replay()
+    judge, past, result = Judge(ctx), Past(), Replay()
+    changes: list[_Change] = []
+    for request in ctx.requests.values():
+        refuse_unservable(request, ctx.config)
     try:
-        for step in _steps(trace, machine, judge, result):
+        target = Guarded(subject, ctx.config, ctx.requests.values())
+        for step in _steps(trace, ctx, target, changes):
             if trace.violation is not None and step.index == len(trace.steps):
                 break  # the file ends where the rule is broken, the workload may go on
             judge.observe(step)
@@ -67,8 +74,10 @@ def replay_of(trace: Trace) -> Replay:
             if result.difference is not None:
                 break
             past = past.then(step)
-    except GuardError as error:
-        result.broken.append(_broken(len(result.steps), "machine-error", str(error)))
+    except (GuardError, TargetRaisedError) as error:
+        result.broken.append(_raised(len(result.steps), error))
+    if subject is REFERENCE:  # of another target, nobody sees the states between steps
+        result.broken += _broken_between(changes, judge)
     if result.difference is None and len(result.steps) < len(trace.steps):
         missing = {"step": (trace.steps[len(result.steps)], None)}
         result.difference = Difference(len(result.steps), missing)
@@ -83,55 +92,76 @@ def _broken(step: int, rule: str, found: str) -> BrokenRule:
     return BrokenRule(step, rule, sentence(rule), found)
 
 
-def _steps(trace: Trace, machine: SpyreMachine, judge: Judge, result: Replay) -> Iterator[Step]:
-    """The steps as the actions of the header, or else the workload, make them happen."""
-    actions = trace.header.get("actions")
-    if actions is None:
-        yield from serve(machine, list(machine.ctx.requests.values()))
+def _raised(step: int, error: GuardError | TargetRaisedError) -> BrokenRule:
+    cause = error.__cause__ if isinstance(error, TargetRaisedError) else error
+    if isinstance(cause, GuardError):
+        return _broken(step, "machine-error", str(cause))
+    return BrokenRule(step, "crash", "A scheduler raises nothing.", str(error))
+
+
+@frozen
+class _Change:
+    """What an arrival or an abort did to the reference, before step `index`."""
+
+    index: int
+    before: State
+    after: State
+
+
+def _steps(trace: Trace, ctx: Context, target: Target, changes: list[_Change]) -> Iterator[Step]:
+    """The steps as the actions of the header, or else the workload, make them happen.
+
+    What actions do between steps is added to `changes`.
+    """
+    if "actions" not in trace.header:
+        yield from serve_with(target, ctx.config, list(ctx.requests.values()))
         return
-    everybody = frozenset(machine.ctx.requests)
+    index, time = 0, 0.0
+    gone: frozenset[str] = frozenset()
+    for before, edge in _edges(trace):
+        if isinstance(edge.record, Step):
+            step = target.step(index, time, edge.record.ended)
+            yield evolve(step, aborted=tuple(sorted(step.before.aborted - gone)))
+            index, time = index + 1, time + step_time(ctx.config, step.kind)
+            gone = step.after.aborted
+            continue
+        changes.append(_Change(index, before, edge.state))
+        what, _, request_id = edge.action.partition(" ")
+        (target.arrive if what == "arrive" else target.abort)(request_id)
+
+
+def _edges(trace: Trace) -> Iterator[tuple[State, Transition[State]]]:
+    """The actions of the header as the reference takes them, each with the state before."""
+    ctx = trace.context()
+    everybody = frozenset(ctx.requests)
     instance = Instance(
         name=str(trace.path),
         about="the requests of a trace",
         config=trace.config,
-        requests=tuple(machine.ctx.requests.values()),
+        requests=tuple(ctx.requests.values()),
         aborts=everybody,
         early_ends=everybody,
     )
-    yield from _along(actions, SpyreModel(instance, machine), trace, judge, result)
-
-
-def _along(
-    actions: list[str], model: SpyreModel, trace: Trace, judge: Judge, result: Replay
-) -> Iterator[Step]:
-    """The steps among the actions; states between steps are judged on the way."""
+    model = SpyreModel(instance)
     state = next(iter(model.initial()))
-    index, time = 0, 0.0
-    gone = state.aborted
-    for action in actions:
+    for action in trace.header["actions"]:
         edge = next((one for one in model.successors(state) if one.action == action), None)
         if edge is None:
-            raise TraceError("actions", action, "what the environment can do here").at(
-                trace.path, 1
+            allowed = "what the environment can do here"
+            raise TraceError("actions", action, allowed).at(trace.path, 1)
+        yield state, edge
+        state = edge.state
+
+
+def _broken_between(changes: Iterable[_Change], judge: Judge) -> Iterator[BrokenRule]:
+    """Rules that an arrival or an abort breaks."""
+    for one in changes:
+        for rule in judge.rules:
+            found = rule.found_in_state(judge.ctx, one.after) or rule.found_between(
+                judge.ctx, one.before, one.after
             )
-        before, state = state, edge.state
-        if not isinstance(edge.record, Step):
-            result.broken += _broken_between(before, state, judge, index)
-            continue
-        aborted = tuple(sorted(edge.record.before.aborted - gone))
-        yield evolve(edge.record, index=index, time=time, aborted=aborted)
-        gone = state.aborted
-        index, time = index + 1, time + step_time(trace.config, edge.record.kind)
-
-
-def _broken_between(before: State, state: State, judge: Judge, index: int) -> Iterator[BrokenRule]:
-    """Rules that an arrival or an abort breaks, before step `index`."""
-    for rule in judge.rules:
-        found = rule.found_in_state(judge.ctx, state) or rule.found_between(
-            judge.ctx, before, state
-        )
-        if found is not None:
-            yield _broken(index, rule.id, found)
+            if found is not None:
+                yield _broken(one.index, rule.id, found)
 
 
 def _difference(trace: Trace, step: Step, past: Past) -> Difference | None:

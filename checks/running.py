@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from attrs import define, evolve, field
+from attrs import define, field
 
+from checks.fuzz.reference import ReferenceTarget
+from checks.fuzz.target import Target
 from reference.spyre.machine import SpyreMachine
 from spec.config import Config
 from spec.records import PREFILL, Context, Step
@@ -18,6 +20,12 @@ def step_time(config: Config, kind: str) -> float:
 
 
 def serve(machine: SpyreMachine, requests: Sequence[Request]) -> Iterator[Step]:
+    """Every step of the reference, see `serve_with`."""
+    target = ReferenceTarget(machine, machine.initial())
+    yield from serve_with(target, machine.ctx.config, requests)
+
+
+def serve_with(target: Target, config: Config, requests: Sequence[Request]) -> Iterator[Step]:
     """Every step until all requests have arrived and left.
 
     A request with a step number arrives before that step, one with a time before the first step
@@ -25,21 +33,18 @@ def serve(machine: SpyreMachine, requests: Sequence[Request]) -> Iterator[Step]:
     A client that goes away before its request arrives never sends it.
     """
     clients = Clients(requests)
-    state, index, time = machine.initial(), 0, 0.0
-    while clients.pending or not state.is_idle:
-        if state.is_idle:
+    index, time, idle = 0, 0.0, True
+    while clients.pending or not idle:
+        if idle:
             time = max(time, clients.next_time())
         for newcomer in clients.arriving(index, time):
-            state = machine.arrive(state, newcomer)
-        aborted: list[str] = []
+            target.arrive(newcomer)
         for leaver in clients.leaving(index):
-            if any(one.id == leaver for one in state.present):
-                state = machine.abort(state, leaver)
-                aborted.append(leaver)
-        step = machine.step(state, index=index, time=time)
-        yield evolve(step, aborted=tuple(aborted)) if aborted else step
-        state, index = step.after, index + 1
-        time += step_time(machine.ctx.config, step.kind)
+            target.abort(leaver)
+        step = target.step(index, time)
+        yield step
+        index, idle = index + 1, step.after.is_idle
+        time += step_time(config, step.kind)
 
 
 def _by_time_of(

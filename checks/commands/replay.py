@@ -8,9 +8,15 @@ import click
 from rich.console import Console
 
 from checks.commands.common import PATH, console, json_option, write_json
+from checks.fuzz.corpus import Recorded, recorded
+from checks.fuzz.finding import Episode
+from checks.fuzz.lockstep import run_case
+from checks.fuzz.report import print_finding
+from checks.fuzz.subjects import REFERENCE, SUBJECTS
 from checks.itf import write_itf
 from checks.replaying import Difference, Replay, replay_of
 from checks.traces import Trace, read_trace
+from spec.errors import TraceError
 from spec.records import Step
 
 
@@ -18,10 +24,8 @@ from spec.records import Step
 @click.argument("file", type=PATH)
 @click.option(
     "--target",
-    type=click.Choice(["reference"]),
-    default="reference",
-    show_default=True,
-    help="Who schedules this time.",
+    type=click.Choice(list(SUBJECTS)),
+    help="Who schedules this time.  [default: who diverged; of any other file the reference]",
 )
 @click.option("--steps", is_flag=True, help="Print the steps of a trace without violation too.")
 @click.option("--states", is_flag=True, help="Print the whole state after each step.")
@@ -29,7 +33,7 @@ from spec.records import Step
 @json_option
 def replay(
     file: Path,
-    target: str,
+    target: str | None,
     steps: bool,
     states: bool,
     itf_path: Path | None,
@@ -37,13 +41,18 @@ def replay(
 ) -> int:
     """Run again what FILE says and compare, step by step.
 
-    FILE is a trace that `run --trace` wrote or a counterexample. Of a counterexample the steps are
-    printed, of each what changed, and the rule that is broken in the end. Exit code 0: all as the
-    file says and no rule broken; 1: the violation is confirmed, or a step differs.
+    FILE is a trace that `run --trace` wrote, a counterexample, or what `fuzz` found. Of a
+    counterexample the steps are printed, of each what changed, and the rule that is broken in the
+    end; of a finding of `fuzz`, what is found now. Exit code 0: all as the file says, no rule
+    broken, nothing found; 1: the violation is confirmed, or a step differs.
     """
     trace = read_trace(file)
-    result = replay_of(trace)
     screen = console(json_path)
+    told = recorded(trace)
+    if told is not None:
+        return _replay_finding(screen, told, target, steps, json_path)
+    target = target or REFERENCE.name
+    result = replay_of(trace, SUBJECTS[target])
     for step in result.steps if steps or states or trace.violation else ():
         _print_step(screen, step, states)
     _print_end(screen, trace, result)
@@ -52,6 +61,45 @@ def replay(
         screen.print(f"written: {itf_path}")
     write_json(_report(file, target, result), json_path)
     return 1 if result.broken or result.difference else 0
+
+
+def _replay_finding(
+    screen: Console, told: Recorded, target: str | None, steps: bool, json_path: Path | None
+) -> int:
+    """Compare again, as strictly as when it was found; the file's target, unless another is named.
+
+    Raises:
+        TraceError: the file's target is none that can be had.
+    """
+    name = target or told.target
+    if name not in SUBJECTS:
+        raise TraceError("target", name, f"{', '.join(SUBJECTS)}; or --target")
+    episode = run_case(SUBJECTS[name], told.case, told.terms)
+    found = episode.finding
+    for step in found.steps if found and steps else ():
+        _print_step(screen, step, states=False)
+    if found is not None:
+        print_finding(screen, name, told.case, found)
+    screen.print(_verdict(told, name, episode))
+    report = {
+        "target": name,
+        "steps": episode.steps,
+        "confirmed": found is not None and told.is_confirmed_by(found),
+        "finding": None if found is None else {"kind": found.kind.value, "cause": found.cause},
+    }
+    write_json(report, json_path)
+    return 0 if found is None else 1
+
+
+def _verdict(told: Recorded, name: str, episode: Episode) -> str:
+    found = episode.finding
+    if found is None:
+        return (
+            f"{name}: nothing found in {episode.steps:,} steps compared ({told.terms.strictness})"
+        )
+    if told.is_confirmed_by(found):
+        return f"the {told.kind} is confirmed"
+    return f"the file says: {told.kind} in step {told.step}, {told.cause}; {name} does otherwise"
 
 
 def _print_step(screen: Console, step: Step, states: bool) -> None:

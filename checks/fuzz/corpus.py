@@ -41,6 +41,10 @@ class Recorded:
     step: int
     cause: str
 
+    def is_confirmed_by(self, finding: Finding) -> bool:
+        """True if this is found again, in the same step."""
+        return (self.kind, self.cause, self.step) == (*finding.signature, finding.step)
+
 
 def write_finding(directory: Path, target: str, case: Case, finding: Finding, terms: Terms) -> Path:
     """Write the finding into the directory, which is made if need be; returns the file.

@@ -1,8 +1,7 @@
 """One case, the reference and a target side by side, until both are idle."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 from attrs import define, field, frozen
@@ -11,6 +10,7 @@ from checks.fuzz.cases import Case
 from checks.fuzz.compare import Strictness, differences
 from checks.fuzz.counts import count_step, phase_of
 from checks.fuzz.finding import Episode, Finding, Kind
+from checks.fuzz.guarded import Guarded, TargetRaisedError
 from checks.fuzz.known import known_reason
 from checks.fuzz.reference import ReferenceTarget, reference_target
 from checks.fuzz.target import Subject, Target
@@ -47,10 +47,6 @@ def run_case(subject: Subject, case: Case, terms: Terms | None = None) -> Episod
     return Episode(len(run.steps), run.counts, finding, run.known)
 
 
-class _TargetRaisedError(Exception):
-    """The target raised, whatever it was; the cause is chained."""
-
-
 @define
 class _Run:
     subject: Subject
@@ -76,15 +72,13 @@ class _Run:
         """What is wrong first, or nothing."""
         try:
             return self._first_finding()
-        except _TargetRaisedError as raised:
-            error = raised.__cause__
-            says = f"{self.subject.name} raises {type(error).__name__}: {error}"
-            return self._found(Kind.CRASH, type(error).__name__, says)
+        except TargetRaisedError as error:
+            return self._found(Kind.CRASH, error.type_name, str(error))
         except GuardError as error:
             return self._found(Kind.REFERENCE, error.rule, f"the reference stops: {error}")
 
     def _first_finding(self) -> Finding | None:
-        target = _Guarded(self.subject, self.case)
+        target = Guarded(self.subject, self.case.config, self.case.requests)
         clients = Clients(self.case.requests)
         time = 0.0
         for index in range(_most_steps(self.case)):
@@ -103,7 +97,7 @@ class _Run:
             time += step_time(self.case.config, expected.kind)
         return self._found(Kind.ENDLESS, "steps", f"no end after {len(self.steps)} steps")
 
-    def _between_steps(self, target: "_Guarded", clients: Clients, index: int, time: float) -> None:
+    def _between_steps(self, target: Target, clients: Clients, index: int, time: float) -> None:
         for newcomer in clients.arriving(index, time):
             self.counts["arrive"] += 1
             self.reference.arrive(newcomer)
@@ -158,34 +152,6 @@ class _Run:
 
     def _found(self, kind: Kind, cause: str, says: str, **details: Any) -> Finding:
         return Finding(kind, self._index, cause, says, steps=tuple(self.steps), **details)
-
-
-class _Guarded(Target):
-    """A target whose exceptions are told from ours."""
-
-    def __init__(self, subject: Subject, case: Case) -> None:
-        with _guard():
-            self._target = subject.make(case.config, case.requests)
-
-    def arrive(self, request_id: str) -> None:
-        with _guard():
-            self._target.arrive(request_id)
-
-    def abort(self, request_id: str) -> None:
-        with _guard():
-            self._target.abort(request_id)
-
-    def step(self, index: int, time: float, ends: Collection[str] | None = None) -> Step:
-        with _guard():
-            return self._target.step(index, time, ends)
-
-
-@contextmanager
-def _guard() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # a target may raise anything; it becomes a finding
-        raise _TargetRaisedError from error
 
 
 def _most_steps(case: Case) -> int:

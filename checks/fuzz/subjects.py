@@ -3,4 +3,6 @@
 from checks.fuzz.reference import reference_target
 from checks.fuzz.target import Subject
 
-SUBJECTS = {one.name: one for one in (Subject("reference", reference_target),)}
+REFERENCE = Subject("reference", reference_target)
+
+SUBJECTS = {one.name: one for one in (REFERENCE,)}
