@@ -1,0 +1,1 @@
+"""Released schedulers held against the reference, through drivers in environments of their own."""

@@ -1,0 +1,216 @@
+"""One episode: the reference and a driver over the same script, step by step."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from attrs import define, field, frozen
+
+from checks.conformance.comparing import step_differences
+from checks.conformance.finding import Finding
+from checks.conformance.judging import Judge
+from checks.conformance.known import Evidence, KnownDifference, known_for
+from checks.conformance.lab import Lab
+from checks.conformance.leftout import not_compared
+from checks.conformance.protocol import Action, DriverError, DriverFailure, Json
+from checks.conformance.script import Script, script_of
+from checks.conformance.told import Teller
+from checks.fuzz.cases import Case
+from checks.fuzz.compare import Difference, Strictness
+from checks.fuzz.counts import count_step, phase_of
+from checks.fuzz.finding import Kind
+from checks.fuzz.known import known_reason
+from spec.records import Step
+
+
+@frozen
+class Terms:
+    """How an episode is compared.
+
+    `aborts_while_running`: aborts come while the model runs. `judged`: the driver's own steps are
+    held against the registry, too.
+    """
+
+    strictness: Strictness = Strictness.EXACT
+    aborts_while_running: bool = False
+    judged: bool = True
+
+
+@define
+class Outcome:
+    """What became of an episode.
+
+    `steps`: compared; `judged`: held against the rules. `known`: the known difference with which
+    it ended. `due`: known differences that had to show and whether they did. `excused`: rules
+    broken where it is known that they do not hold, by id. `untold`: rules that could not be judged.
+    """
+
+    steps: int = 0
+    judged: int = 0
+    counts: Counter[str] = field(factory=Counter)
+    finding: Finding | None = None
+    known: str | None = None
+    due: Counter[str] = field(factory=Counter)
+    excused: Counter[str] = field(factory=Counter)
+    untold: dict[str, str] = field(factory=dict)
+    found: list[Step] = field(factory=list, repr=False)
+    records: list[Json] = field(factory=list, repr=False)
+
+
+def run_episode(lab: Lab, case: Case, terms: Terms) -> Outcome:
+    """Both serve the case until it is over or something differs.
+
+    Raises:
+        WorkloadError: a request that could never be served.
+        DriverError: the driver does not speak the protocol.
+    """
+    while_running = terms.aborts_while_running and "abort_running" in lab.hello.abilities
+    script = script_of(case, aborts_while_running=while_running)
+    played = lab.play(case, script.actions)
+    run = _Run(lab, case, terms, script)
+    run.compare(played.records, played.failure)
+    run.look_for_what_was_due()
+    return run.outcome
+
+
+@define
+class _Run:
+    lab: Lab
+    case: Case
+    terms: Terms
+    script: Script
+    outcome: Outcome = field(factory=Outcome)
+    _leaves_out: frozenset[str] = field(init=False)
+    _judge: Judge = field(init=False)
+    _known: dict[str, KnownDifference] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        hello = self.lab.hello
+        self._leaves_out = not_compared(hello.left_out)
+        self._judge = Judge(self.script.machine.ctx, hello.left_out)
+        self._known = dict(known_for(hello.name, hello.release))
+
+    def compare(self, records: Sequence[Json], failure: DriverFailure | None) -> None:
+        """Step by step, up to the first that differs."""
+        outcome, teller = self.outcome, Teller(self.script.machine.ctx)
+        pairs = zip(self.script.steps, self.script.actions, records, strict=False)
+        for index, (expected, action, record) in enumerate(pairs):
+            found = _step_of(teller, record, action, expected)
+            outcome.found.append(found)
+            outcome.records.append(record)
+            seen = self._differences(expected, found, record)
+            if seen:
+                self._differs(index, seen)
+                return
+            outcome.steps += 1
+            self._count(expected, action, index)
+            self._judged(found, action)
+            if outcome.finding is not None:
+                return
+        self._ended(len(records), failure)
+
+    def _differences(self, expected: Step, found: Step, record: Json) -> tuple[Difference, ...]:
+        size = self.case.config.block_size
+        strictness = self.terms.strictness
+        return step_differences(expected, found, record, strictness, self._leaves_out, size)
+
+    def _differs(self, index: int, seen: tuple[Difference, ...]) -> None:
+        known = self._recognised(index, None)
+        if known is not None:
+            self.outcome.known = known
+            return
+        expected = self.script.steps[index]
+        rules = [(event.rule, event.transition) for event in expected.events if event.rule]
+        if expected.refusal is not None:
+            rules.insert(0, (expected.refusal, "refuses a prefill"))
+        says = f"{seen[0].field} differs"
+        self._found(Kind.DIVERGENCE, index, seen[0].field, says, seen, tuple(dict(rules).items()))
+
+    def _ended(self, index: int, failure: DriverFailure | None) -> None:
+        """All records agree; are there as many as there should be?"""
+        if failure is not None:
+            known = self._recognised(index, failure)
+            if known is not None:
+                self.outcome.known = known
+                return
+            cause = f"{failure.type} {failure.at.partition(' ')[2]}".strip()
+            self._found(Kind.CRASH, index, cause, str(failure))
+        elif index < len(self.script.steps):
+            raise DriverError("driver's answer", f"{index} steps", f"{len(self.script.steps)}")
+        elif not self.script.over:
+            says = f"no end after {index} steps, nor in the reference"
+            self._found(Kind.ENDLESS, index, "steps", says)
+
+    def _judged(self, found: Step, action: Action) -> None:
+        if not self.terms.judged:
+            return
+        self.outcome.judged += 1
+        for broken in self._judge.observe(found, aborted_while_running=bool(action.abort_running)):
+            if known_reason(broken.rule.id, self.case.config) is not None:
+                self.outcome.excused[broken.rule.id] += 1
+                continue
+            told = ((broken.rule.id, broken.found),)
+            says = broken.rule.sentence
+            self._found(Kind.BROKEN_RULE, found.index, broken.rule.id, says, rules=told)
+            return
+        self.outcome.untold = self._judge.untold
+
+    def _recognised(self, index: int, failure: DriverFailure | None) -> str | None:
+        """The known difference that this is, or None."""
+        evidence = Evidence(
+            config=self.case.config,
+            actions=self.script.actions,
+            expected=self.script.steps,
+            found=tuple(self.outcome.found),
+            records=tuple(self.outcome.records),
+            index=index,
+            failure=failure,
+        )
+        return next((id_ for id_, row in self._known.items() if row.occurs(evidence)), None)
+
+    def look_for_what_was_due(self) -> None:
+        """Note each known difference that had to show in what was compared, and whether it did."""
+        outcome = self.outcome
+        for id_, row in self._known.items():
+            due = row.due(self.case.config, self.script.actions, self.script.steps)
+            if due is not None and due < outcome.steps:
+                outcome.due[f"{id_} missed"] += 1
+            elif outcome.known == id_:
+                outcome.due[id_] += 1
+
+    def _found(
+        self,
+        kind: Kind,
+        index: int,
+        cause: str,
+        says: str,
+        seen: tuple[Difference, ...] = (),
+        rules: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        steps = self.script.steps[: index + 1]
+        self.outcome.finding = Finding(kind, index, cause, says, seen, rules, steps)
+
+    def _count(self, expected: Step, action: Action, index: int) -> None:
+        counts, requests = self.outcome.counts, self.script.machine.ctx.requests
+        early = sum(requests[one].end < requests[one].max_tokens for one in expected.finished)
+        count_step(counts, expected, early)
+        counts["arrive"] += len(action.arrive)
+        for one in action.abort:
+            last = self.script.steps[index - 1].after if index else expected.before
+            phase = "waiting" if one in action.arrive else phase_of(last, one)
+            counts[f"abort, {phase}"] += 1
+        for one in action.abort_running:
+            counts[f"abort while running, {phase_of(expected.before, one)}"] += 1
+
+
+def _step_of(teller: Teller, record: Json, action: Action, expected: Step) -> Step:
+    """The record as a step.
+
+    Raises:
+        DriverError: the record lacks a field, or has one of another form.
+    """
+    try:
+        return teller.step(record, action, expected.index, expected.time)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        told = f"{type(error).__name__} {error} in {str(record)[:300]}"
+        allowed = "the fields that the chapter on drivers lists"
+        raise DriverError(f"driver's record of step {expected.index}", told, allowed) from None

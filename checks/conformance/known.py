@@ -1,0 +1,174 @@
+"""Known differences between releases and the reference, in one table.
+
+A difference is recognised by what happens in the step, never by the text of a report. `due` tells
+where it must show, so that one that no longer occurs is noticed. An episode ends where a known
+difference shows: what the release does after it follows from it and is not compared.
+"""
+
+from collections.abc import Callable, Mapping
+
+from attrs import frozen
+
+from checks.conformance.protocol import Action, DriverFailure, Json
+from spec.config import Config
+from spec.padding import left_padding
+from spec.records import DECODE, Step
+
+
+@frozen
+class Evidence:
+    """A step in which driver and reference differ, and all before it.
+
+    `expected`: the reference's steps. `found`: the driver's, with their `records`. `index`: of the
+    step in question; `failure`: what the driver raised there instead of taking it.
+    """
+
+    config: Config
+    actions: tuple[Action, ...]
+    expected: tuple[Step, ...]
+    found: tuple[Step, ...]
+    records: tuple[Json, ...]
+    index: int
+    failure: DriverFailure | None
+
+
+@frozen
+class KnownDifference:
+    """What a release does otherwise.
+
+    `driver` and `release`: the driver's name, and what its release begins with. `occurs`: whether
+    a difference is this one. `due`: the first of the reference's steps in which it must show if
+    nothing differed before, or None.
+    """
+
+    id: str
+    driver: str
+    release: str
+    says: str
+    reason: str
+    occurs: Callable[[Evidence], bool]
+    due: Callable[[Config, tuple[Action, ...], tuple[Step, ...]], int | None]
+
+
+# --- a reservation that nobody gives back ----------------------------------------------------
+
+
+def _promised_to_leavers(action: Action, last: Step) -> int:
+    """Blocks promised to admitted requests whose clients leave before the next step."""
+    return sum(row.reserved for row in last.after.admitted if row.id in action.abort)
+
+
+def _reservation_stays(evidence: Evidence) -> bool:
+    """Between the steps more is reserved than present requests are promised: what leavers were."""
+    index, records = evidence.index, evidence.records
+    if index == 0 or len(records) <= index or "before" not in records[index]:
+        return False
+    leaked = _promised_to_leavers(evidence.actions[index], evidence.found[index - 1])
+    promised = sum(row.reserved for row in evidence.found[index].before.admitted)
+    reserved = int(records[index]["before"]["blocks"]["reserved"])
+    return leaked > 0 and reserved == promised + leaked
+
+
+def _reservation_due(
+    _config: Config, actions: tuple[Action, ...], steps: tuple[Step, ...]
+) -> int | None:
+    pairs = zip(actions[1:], steps, strict=False)
+    leaks = (
+        index
+        for index, (action, last) in enumerate(pairs, start=1)
+        if _promised_to_leavers(action, last)
+    )
+    return next(leaks, None)
+
+
+# --- more counted as computed than was ---------------------------------------------------------
+
+
+def _counts_ahead(evidence: Evidence) -> bool:
+    """The scheduler counts tokens as computed that lie behind the end of the runner's chunk."""
+    if evidence.index >= len(evidence.found):
+        return False
+    step = evidence.found[evidence.index]
+    slot, chunk = step.after.prefilling, step.chunk
+    return (
+        chunk is not None
+        and slot is not None
+        and slot.id == chunk.id
+        and chunk.inner_padding > 0
+        and slot.computed > chunk.end
+    )
+
+
+def _ahead_due(config: Config, _actions: tuple[Action, ...], steps: tuple[Step, ...]) -> int | None:
+    return next((step.index for step in steps if _goes_ahead(config, step)), None)
+
+
+def _goes_ahead(config: Config, step: Step) -> bool:
+    """The step admits a request with a hit inside a chunk: hit plus a chunk passes its end."""
+    chunk = step.chunk
+    if chunk is None or not step.happened("admit") or chunk.inner_padding == 0:
+        return False
+    prompt_len = step.tkv
+    hit = chunk.cached_tokens + chunk.inner_padding
+    padding = left_padding(prompt_len, config.block_size, config.chunk_size)
+    first = config.chunk_size - (0 if hit >= config.chunk_size - padding else padding)
+    return min(hit + first, prompt_len) > chunk.end
+
+
+# --- an assertion where the model length is no multiple of the block ----------------------------
+
+
+def _length_asserted(evidence: Evidence) -> bool:
+    failure = evidence.failure
+    return (
+        failure is not None
+        and failure.type == "AssertionError"
+        and "_can_decode_all_requests" in failure.at
+        and evidence.config.max_model_len % evidence.config.block_size > 0
+    )
+
+
+def _length_due(
+    config: Config, _actions: tuple[Action, ...], steps: tuple[Step, ...]
+) -> int | None:
+    beyond = (one.index for one in steps if one.kind == DECODE and one.tkv > config.max_model_len)
+    return next(beyond, None)
+
+
+KNOWN = (
+    KnownDifference(
+        "SND-1",
+        "sendnn",
+        "sendnn-inference 2.6.3",
+        "what is reserved for a request stays reserved when its client leaves between two steps",
+        "the list of finished requests is emptied by the next schedule() before the update that"
+        " gives their reservation back",
+        _reservation_stays,
+        _reservation_due,
+    ),
+    KnownDifference(
+        "SND-2",
+        "sendnn",
+        "sendnn-inference 2.6.3",
+        "after a prefix hit inside a chunk more tokens count as computed than the chunk computes",
+        "the scheduler adds a whole chunk to the hit, the model runner stops at the chunk's end;"
+        " blocks are found by lookups before they are written",
+        _counts_ahead,
+        _ahead_due,
+    ),
+    KnownDifference(
+        "SND-3",
+        "sendnn",
+        "sendnn-inference 2.6.3",
+        "an assertion ends the server where tkv would exceed a model length that is no multiple"
+        " of the block",
+        "left padding takes the tkv to a block boundary behind the model length",
+        _length_asserted,
+        _length_due,
+    ),
+)
+
+
+def known_for(name: str, release: str) -> Mapping[str, KnownDifference]:
+    """The rows of a driver's release, by id."""
+    return {one.id: one for one in KNOWN if one.driver == name and release.startswith(one.release)}

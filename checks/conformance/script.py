@@ -1,0 +1,117 @@
+"""What the reference does in an episode, and the script that makes a driver do the same."""
+
+from collections.abc import Iterator
+
+from attrs import define, evolve, field, frozen
+
+from checks.conformance.protocol import Action
+from checks.fuzz.cases import Case
+from checks.running import Clients, step_time
+from reference.spyre.machine import SpyreMachine
+from spec.records import IDLE, Step
+from spec.state import State
+
+_REST = 2  # idle steps at the end, in which nothing may happen
+_PATIENCE = 3  # times the steps that everybody would need one after the other
+
+
+@frozen
+class Script:
+    """An episode: the reference's steps, and for each what the environment does around it.
+
+    `over`: everybody has left and nobody is to come; else the bound on steps was reached.
+    """
+
+    machine: SpyreMachine
+    steps: tuple[Step, ...]
+    actions: tuple[Action, ...]
+    over: bool
+
+
+def script_of(case: Case, *, aborts_while_running: bool) -> Script:
+    """The case as the reference serves it.
+
+    Aborts come between two steps; `aborts_while_running`: where that makes no other difference
+    they come in the step before, while the model runs.
+
+    Raises:
+        GuardError: the reference stops, which is an error of ours.
+    """
+    machine = SpyreMachine.of(case.config, case.requests)
+    run = _Run(case, machine, aborts_while_running, machine.initial())
+    steps, actions = [], []
+    for step, action in run.steps():
+        steps.append(step)
+        actions.append(action)
+    return Script(machine, tuple(steps), tuple(actions), run.over)
+
+
+def most_steps(case: Case) -> int:
+    """A bound that no episode reaches unless somebody waits for ever."""
+    alone = sum(
+        1 + one.prompt_len // case.config.chunk_size + one.max_tokens for one in case.requests
+    )
+    last = max((one.arrival for one in case.requests), default=0)
+    return last + _PATIENCE * alone + 10
+
+
+@define
+class _Run:
+    case: Case
+    machine: SpyreMachine
+    aborts_while_running: bool
+    state: State
+    over: bool = field(default=False, init=False)
+    _leaving: list[str] = field(factory=list, init=False)  # who leaves before the next step
+
+    def steps(self) -> Iterator[tuple[Step, Action]]:
+        """Each step with what the environment did around it."""
+        clients, time, rest = Clients(self.case.requests), 0.0, _REST
+        self._leaving = list(clients.leaving(0))
+        for index in range(most_steps(self.case)):
+            if self.state.is_idle:
+                time = max(time, clients.next_time())
+            arrived = self._arrivals(clients, index, time)
+            aborted = self._aborts()
+            self.over = not clients.pending and self.state.is_idle
+            if self.over and rest == 0:
+                return
+            rest -= self.over
+            step = self.machine.step(self.state, index=index, time=time)
+            step, running = self._with_aborts_while_running(
+                evolve(step, aborted=aborted), list(clients.leaving(index + 1))
+            )
+            self.state = step.after
+            time += step_time(self.case.config, step.kind)
+            yield step, Action(arrived, aborted, running)
+
+    def _arrivals(self, clients: Clients, index: int, time: float) -> tuple[str, ...]:
+        arrived = tuple(clients.arriving(index, time))
+        for one in arrived:
+            self.state = self.machine.arrive(self.state, one)
+        return arrived
+
+    def _aborts(self) -> tuple[str, ...]:
+        present = {row.id for row in self.state.present}
+        aborted = tuple(one for one in self._leaving if one in present)
+        for one in aborted:
+            self.state = self.machine.abort(self.state, one)
+        return aborted
+
+    def _with_aborts_while_running(
+        self, step: Step, leaving: list[str]
+    ) -> tuple[Step, tuple[str, ...]]:
+        """The step with those gone, and without the tokens, whose clients leave while it runs.
+
+        Where somebody finishes in the step, the order of the two shows in the free list: there
+        aborts wait until after the step, as they do where nothing runs.
+        """
+        early = self.aborts_while_running and step.kind != IDLE and not step.finished
+        present = {row.id for row in step.after.present}
+        running = tuple(one for one in leaving if early and one in present)
+        self._leaving = [one for one in leaving if one not in running]
+        after = step.after
+        for one in running:
+            after = self.machine.abort(after, one)
+        outputs = {one: tokens for one, tokens in step.outputs.items() if one not in running}
+        return (evolve(step, after=after, outputs=outputs) if running else step), running
