@@ -7,6 +7,7 @@ Fields are named as the records name them: `kind`, `tkv`, `after.decoding.comput
 from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from enum import StrEnum
+from itertools import zip_longest
 from typing import Any
 
 from attrs import fields, frozen, has
@@ -124,12 +125,22 @@ def _between_lists(
 ) -> Iterator[Difference]:
     if list(expected) == list(found):
         return
+    if name == "events":
+        yield _first_event(name, expected, found)
+        return
     ours, theirs = list(map(_name_of, expected)), list(map(_name_of, found))
     if ours != theirs or None in ours:
         yield Difference(name, place, _told(expected), _told(found))
         return
     for request_id, one, other in zip(ours, expected, found, strict=True):
         yield from _between(name, str(request_id), one, other)
+
+
+def _first_event(name: str, expected: Seq[Any], found: Seq[Any]) -> Difference:
+    """The first two events that differ; what follows usually differs for the same reason."""
+    pairs = enumerate(zip_longest(expected, found))
+    index, (one, other) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+    return Difference(name, str(index), one, other)
 
 
 def _name_of(row: Any) -> str | None:

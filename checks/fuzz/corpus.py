@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping
 from enum import Enum
 from hashlib import blake2b
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ def write_finding(directory: Path, target: str, case: Case, finding: Finding, te
         for step in finding.steps:
             trace.write(step)
         found = _found_as_json(target, finding, terms)
-        trace.violated(Violation(finding.rule, f"{finding.kind}: {finding.says}", found))
+        says = f"{finding.kind} in step {finding.step}: {finding.says}"
+        trace.violated(Violation(finding.rule, says, found))
     return path
 
 
@@ -101,6 +103,8 @@ def as_json(value: Any) -> Any:
         return [as_json(one) for one in value]
     if isinstance(value, (set, frozenset)):
         return sorted(map(as_json, value), key=str)
+    if isinstance(value, float) and not isfinite(value):
+        return repr(value)
     return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
 
 

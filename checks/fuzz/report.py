@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from checks.fuzz.campaign import Campaign, Met
@@ -13,6 +14,7 @@ from checks.fuzz.counts import ACTIONS
 from checks.fuzz.finding import Finding
 from checks.fuzz.known import KNOWN
 from checks.traces.files import as_line
+from spec.records import Event
 from spec.rules import REGISTRY
 
 _MOST_DIFFERENCES = 8  # the file has all
@@ -25,8 +27,8 @@ def print_finding(screen: Console, target: str, case: Case, finding: Finding) ->
     if finding.differences:
         screen.print(_side_by_side(target, finding.differences))
     for line in _rules(target, finding):
-        screen.print(f"  {line}", markup=False)
-    screen.print(f"  configuration: {case.parameters}", markup=False)
+        screen.print(f"  {line}", markup=False, soft_wrap=True)
+    screen.print(f"  configuration: {case.parameters}", markup=False, soft_wrap=True)
     for request in case.as_mapping()["requests"]:
         screen.print(f"  {as_line(request)}", markup=False, soft_wrap=True)
 
@@ -44,7 +46,10 @@ def _side_by_side(target: str, differences: Sequence[Difference]) -> Table:
 
 
 def _shown(value: object) -> str:
-    return as_line(as_json(value)).replace("[", r"\[")
+    if isinstance(value, Event):
+        moved = "" if value.after is None else f" {value.before} -> {value.after}"
+        return escape(f"{value.transition} {value.id}{moved} ({value.rule})")
+    return "-" if value is None else escape(as_line(as_json(value)))
 
 
 def _rules(target: str, finding: Finding) -> Iterator[str]:

@@ -15,6 +15,7 @@ from checks.fuzz.cases import Case
 from checks.fuzz.finding import Finding
 from checks.fuzz.lockstep import Terms, run_case
 from checks.fuzz.target import Subject
+from engine.workloads.own import own_stream
 from spec.config import Admission, Config, Queue
 from spec.errors import InputError
 from spec.requests import Prompt, Request
@@ -74,6 +75,21 @@ def _simpler(case: Case) -> Iterator[Case]:
     for requests in (*_fewer(case.requests), *_plainer(case.requests)):
         yield Case(case.config, requests)
     yield from _plainer_configs(case)
+    yield from _renamed(case)
+
+
+def _renamed(case: Case) -> Iterator[Case]:
+    """The requests numbered from 0, if they are not."""
+    names = {one.id: str(index) for index, one in enumerate(case.requests)}
+    if any(old != new for old, new in names.items()):
+        yield Case(case.config, tuple(_with_id(one, names[one.id]) for one in case.requests))
+
+
+def _with_id(request: Request, id_: str) -> Request:
+    own = Prompt.of_stream(own_stream(request.id), request.prompt_len)
+    is_own = request.prompt == own
+    prompt = Prompt.of_stream(own_stream(id_), request.prompt_len) if is_own else request.prompt
+    return evolve(request, id=id_, prompt=prompt)
 
 
 def _fewer(requests: tuple[Request, ...]) -> Iterator[tuple[Request, ...]]:
@@ -124,9 +140,10 @@ def _with_max_tokens(request: Request, tokens: int) -> Request:
 
 def _plainer_prompts(request: Request) -> Iterator[Prompt]:
     """Tokens of its own instead of shared ones, then fewer tokens."""
-    prompt, own = request.prompt, f"r{request.id}"
-    if prompt != Prompt.of_stream(own, prompt.length):
-        yield Prompt.of_stream(own, prompt.length)
+    prompt = request.prompt
+    own = Prompt.of_stream(own_stream(request.id), prompt.length)
+    if prompt != own:
+        yield own
     for length in _less(prompt.length, 1):
         yield _cut(prompt, length)
 
