@@ -154,6 +154,14 @@ class BlockManager:
         self.free.put_back(back)
         self._note(table)
 
+    def forget_contents(self) -> None:
+        """Nothing is cached any more; nobody may hold a block."""
+        cached = [block for block, key in enumerate(self.keys) if key is not None]
+        self.keys = [None] * (self.size + 1)
+        self.cached = {}
+        self.evictions += 1
+        self._note(cached)
+
     def _note(self, blocks: Sequence[int]) -> None:
         if self.changed is not None:
             self.changed.update(blocks)

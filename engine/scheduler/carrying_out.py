@@ -224,6 +224,19 @@ def preempt(core: Core, victim: Tracked) -> None:
     core.queue.put_front(victim.again(outputs))
 
 
+def restart(core: Core) -> None:
+    """Everything cached is lost: all admitted requests wait in front, the first admitted first.
+
+    Paused requests were admitted before they were left out and go before the batch.
+    """
+    ongoing = () if core.prefilling is None else (core.prefilling,)
+    admitted = [*ongoing, *core.decoding.members, *reversed(core.paused.members)]
+    for request in admitted:
+        preempt(core, request)
+    core.blocks.forget_contents()
+    core.last_kind, core.last_tkv = IDLE, 0
+
+
 def _give_back(core: Core, request: Tracked) -> None:
     """Whatever the request holds is free for others."""
     core.blocks.release(request.blocks)

@@ -67,6 +67,11 @@ class Scheduler:
         self._planned = None
         return carrying_out.abort(self.core, request_id)
 
+    def restart(self) -> None:
+        """All that the device had cached is lost: whoever was admitted waits in front again."""
+        self._planned = None
+        carrying_out.restart(self.core)
+
     def schedule(self) -> Plan:
         """What the next step does. Source: spyre, "Priority rules".
 

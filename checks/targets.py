@@ -1,0 +1,69 @@
+"""The engine as a target, on the simulated device; the reference is one in `checks.fuzz`."""
+
+from collections.abc import Collection, Iterable
+
+from attrs import define, field
+
+from checks.fuzz.reference import reference_target
+from engine.device.inputs import Device
+from engine.device.spyre import SpyreDevice
+from engine.observing import StepObserver
+from engine.serving import Engine
+from spec.config import Config
+from spec.records import Step
+from spec.requests import Request, refuse_unservable
+
+__all__ = ["EngineTarget", "engine_target", "reference_target"]
+
+
+@define
+class EngineTarget:
+    """Implements `Target`: the engine, observed, for requests that it is told of beforehand."""
+
+    engine: Engine
+    _requests: dict[str, Request]
+    _observer: StepObserver
+    _aborted: list[str] = field(factory=list, init=False)
+
+    @staticmethod
+    def on(device: Device, config: Config, requests: Iterable[Request]) -> "EngineTarget":
+        """The engine with this device, nobody arrived."""
+        engine = Engine(config, device)
+        by_id = {request.id: request for request in requests}
+        return EngineTarget(engine, by_id, StepObserver(engine.scheduler))
+
+    def arrive(self, request_id: str) -> None:
+        """The request is handed in between two steps."""
+        self.engine.add(self._requests[request_id])
+
+    def abort(self, request_id: str) -> None:
+        """The client goes away between two steps; nothing happens if the request has left."""
+        if self.engine.abort(request_id):
+            self._aborted.append(request_id)
+
+    def step(self, index: int, time: float, ends: Collection[str] | None = None) -> Step:
+        """One scheduler step.
+
+        Raises:
+            ConstraintError: the device refuses the step.
+            RuntimeError: the device failed; a target's device does not.
+        """
+        self._observer.begin()
+        result = self.engine.step(ends)
+        if result.outcome is None:
+            raise RuntimeError(f"the device of a target failed: {result.failure}")
+        aborted = tuple(self._aborted)
+        self._aborted.clear()
+        return self._observer.end(result.plan, result.outcome, index, time, ends, aborted)
+
+
+def engine_target(config: Config, requests: Iterable[Request]) -> EngineTarget:
+    """The engine on the simulated device with these requests, nobody arrived.
+
+    Raises:
+        WorkloadError: a request that could never be served.
+    """
+    listed = list(requests)
+    for request in listed:
+        refuse_unservable(request, config)
+    return EngineTarget.on(SpyreDevice(config), config, listed)
