@@ -75,7 +75,7 @@ def checked_chunk(config: Config, given: PrefillInput) -> ChunkLayout:
     expected = np.where(layout.is_real, np.arange(first, first + size), 0)
     check_positions(config, "token", given.positions, expected)
     _check_slots(config, given, layout)
-    check_written_once("block", given.block_table, layout.blocks[layout.is_written])
+    check_written_once("index", given.block_table, layout.blocks[layout.is_written])
     return layout
 
 

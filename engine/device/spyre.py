@@ -55,9 +55,9 @@ class SpyreDevice:
         """Blocks of the chunk that are read and not written hold exactly its tokens."""
         kept = ~layout.is_written & (layout.tokens > 0)
         blocks, tokens, positions = layout.blocks[kept], layout.tokens[kept], layout.positions[kept]
-        found = self._cache.first_slots("block", blocks, tokens, positions, behind[kept])
+        found = self._cache.first_slots("index", blocks, tokens, positions, behind[kept])
         wrong = found != sums[kept]
-        refuse_where(wrong, Constraint.READ_CONTENT, ("block",), block=blocks, position=positions)
+        refuse_where(wrong, Constraint.READ_CONTENT, ("index",), block=blocks, position=positions)
 
     def decode(self, given: DecodeInput) -> Tensor:
         """Compute one token of every row: the sampled tokens [rows].
