@@ -40,7 +40,7 @@ def shrink(
     shrunk, position, fruitless = Shrunk(case, finding, 0, 0), 0, False
     while not fruitless:
         fruitless = position == 0  # a whole pass over the choices that finds nothing is the last
-        for choice, simpler in islice(enumerate(_simpler(shrunk.case)), position, None):
+        for choice, simpler in islice(enumerate(simpler_cases(shrunk.case)), position, None):
             if shrunk.steps >= most_steps:
                 return shrunk
             shrunk, better = _tried(subject, shrunk, simpler, terms)
@@ -70,7 +70,7 @@ def _tried(subject: Subject, shrunk: Shrunk, simpler: Case, terms: Terms) -> tup
 # --- simpler cases, the boldest first -----------------------------------------------------------
 
 
-def _simpler(case: Case) -> Iterator[Case]:
+def simpler_cases(case: Case) -> Iterator[Case]:
     """Cases with less in them, each by one choice."""
     for requests in (*_fewer(case.requests), *_plainer(case.requests)):
         yield Case(case.config, requests)
@@ -104,8 +104,8 @@ def _fewer(requests: tuple[Request, ...]) -> Iterator[tuple[Request, ...]]:
 def _plainer(requests: tuple[Request, ...]) -> Iterator[tuple[Request, ...]]:
     """One of them simpler, or all of them earlier."""
     least = min(one.arrival for one in requests)
-    if least:
-        yield tuple(_earlier(one, least) for one in requests)
+    for first in _less(least, 0):
+        yield tuple(_earlier(one, least - first) for one in requests)
     for index, request in enumerate(requests):
         for plain in _plainer_requests(request):
             yield (*requests[:index], plain, *requests[index + 1 :])
