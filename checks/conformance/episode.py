@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Protocol
 
 from attrs import define, field, frozen
 
@@ -9,9 +10,15 @@ from checks.conformance.comparing import step_differences
 from checks.conformance.finding import Finding
 from checks.conformance.judging import Judge
 from checks.conformance.known import Evidence, KnownDifference, known_for
-from checks.conformance.lab import Lab
 from checks.conformance.leftout import not_compared
-from checks.conformance.protocol import Action, DriverError, DriverFailure, Json
+from checks.conformance.protocol import (
+    Action,
+    DriverError,
+    DriverFailure,
+    Hello,
+    Json,
+    Played,
+)
 from checks.conformance.script import Script, script_of
 from checks.conformance.told import Teller
 from checks.fuzz.cases import Case
@@ -20,6 +27,19 @@ from checks.fuzz.counts import count_step, phase_of
 from checks.fuzz.finding import Kind
 from checks.fuzz.known import known_reason
 from spec.records import Step
+
+
+class Lab(Protocol):
+    """Where scripts are played: a driver, or what one told earlier."""
+
+    @property
+    def hello(self) -> Hello:
+        """Who plays them."""
+        ...
+
+    def play(self, case: Case, actions: Sequence[Action]) -> Played:
+        """The records of the steps, one for each action, or as far as it came."""
+        ...
 
 
 @frozen
@@ -40,8 +60,9 @@ class Outcome:
     """What became of an episode.
 
     `steps`: compared; `judged`: held against the rules. `known`: the known difference with which
-    it ended. `due`: known differences that had to show and whether they did. `excused`: rules
-    broken where it is known that they do not hold, by id. `untold`: rules that could not be judged.
+    it ended. `missed`: known differences that had to show and did not. `excused`: rules broken
+    where it is known that they do not hold, by id. `untold`: rules that could not be judged, with
+    what they ask for.
     """
 
     steps: int = 0
@@ -49,7 +70,7 @@ class Outcome:
     counts: Counter[str] = field(factory=Counter)
     finding: Finding | None = None
     known: str | None = None
-    due: Counter[str] = field(factory=Counter)
+    missed: Counter[str] = field(factory=Counter)
     excused: Counter[str] = field(factory=Counter)
     untold: dict[str, str] = field(factory=dict)
     found: list[Step] = field(factory=list, repr=False)
@@ -168,14 +189,12 @@ class _Run:
         return next((id_ for id_, row in self._known.items() if row.occurs(evidence)), None)
 
     def look_for_what_was_due(self) -> None:
-        """Note each known difference that had to show in what was compared, and whether it did."""
+        """Note each known difference that had to show in what was compared and did not."""
         outcome = self.outcome
         for id_, row in self._known.items():
             due = row.due(self.case.config, self.script.actions, self.script.steps)
             if due is not None and due < outcome.steps:
-                outcome.due[f"{id_} missed"] += 1
-            elif outcome.known == id_:
-                outcome.due[id_] += 1
+                outcome.missed[id_] += 1
 
     def _found(
         self,

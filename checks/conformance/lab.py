@@ -9,8 +9,8 @@ from checks.conformance.protocol import Action, DriverFailure, Hello, Json, Play
 from checks.fuzz.cases import Case
 
 
-class Lab:
-    """Runs scripts on drivers of one kind; use it in a `with` block."""
+class DriverLab:
+    """Implements `Lab` with drivers of one kind; use it in a `with` block."""
 
     def __init__(self, launch: Callable[[], Driver]) -> None:
         """Start the first driver.

@@ -1,0 +1,174 @@
+"""Campaigns: many episodes with a driver on each core, what happened in them, what was found."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from itertools import count
+from time import monotonic
+from typing import Any
+
+from attrs import define, evolve, field, frozen
+
+from checks.conformance.client import Driver
+from checks.conformance.episode import Terms, run_episode
+from checks.conformance.finding import Finding
+from checks.conformance.lab import DriverLab
+from checks.conformance.protocol import Hello
+from checks.cores import on_all_cores
+from checks.fuzz.cases import Case, case_of
+from checks.fuzz.counts import ACTIONS
+from spec.rules import Kind, applicable
+
+BATCH = 4  # episodes; about two seconds of work
+MOST_FINDINGS = 5  # different ones, after which a campaign ends
+
+Batch = tuple[int, int]  # the first episode, and how many
+Signature = tuple[str, str]
+
+
+@frozen
+class Plan:
+    """What a campaign does in every episode.
+
+    `command`: starts the driver, which said `hello`. `pinned`: configuration keys that are not
+    drawn, those of which the driver can do one value only among them.
+    """
+
+    command: tuple[str, ...]
+    hello: Hello
+    seed: int = 0
+    terms: Terms = field(factory=Terms)
+    pinned: Mapping[str, Any] = field(factory=dict)
+
+    def case(self, episode: int) -> Case:
+        """The case of an episode; without aborts if the driver knows none.
+
+        Raises:
+            ConfigError: nothing can be drawn with the pinned keys.
+        """
+        pinned = {**self.hello.pinned, **self.pinned}
+        case = case_of(self.seed, episode, pinned, self.hello.can_do)
+        if "abort" in self.hello.abilities:
+            return case
+        requests = tuple(evolve(one, abort_at=None) for one in case.requests)
+        return Case(case.config, requests, case.swarm)
+
+    def terms_of(self, episode: int) -> Terms:
+        """Aborts come between two steps in every other episode, else while the model runs."""
+        while_running = "abort_running" in self.hello.abilities and episode % 2 == 1
+        return evolve(self.terms, aborts_while_running=while_running)
+
+
+@frozen
+class Met:
+    """A finding with the episode, case and terms with which it was met first."""
+
+    episode: int
+    case: Case
+    terms: Terms
+    finding: Finding
+
+
+@define
+class Campaign:
+    """What became of the episodes so far.
+
+    `known`: episodes that ended with a known difference, by id; `missed`: those where it was due
+    and did not show. `excused`: rules broken where that is known. `untold`: rules that could not
+    be judged, with what they ask for. `met`: the first of each kind and cause, `times`: all.
+    """
+
+    episodes: int = 0
+    steps: int = 0
+    judged: int = 0
+    counts: Counter[str] = field(factory=Counter)
+    known: Counter[str] = field(factory=Counter)
+    missed: Counter[str] = field(factory=Counter)
+    excused: Counter[str] = field(factory=Counter)
+    untold: dict[str, str] = field(factory=dict)
+    rules: set[str] = field(factory=set)
+    met: dict[Signature, Met] = field(factory=dict)
+    times: Counter[Signature] = field(factory=Counter)
+
+    @property
+    def never(self) -> list[str]:
+        """Kinds of action that did not happen."""
+        return [action for action in ACTIONS if not self.counts[action]]
+
+    def add(self, other: "Campaign") -> None:
+        """Take in what became of later episodes."""
+        for name in ("episodes", "steps", "judged"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("counts", "known", "missed", "excused", "times"):
+            getattr(self, name).update(getattr(other, name))
+        self.untold.update(other.untold)
+        self.rules |= other.rules
+        self.met = {**other.met, **self.met}
+
+
+@cache
+def _lab(command: tuple[str, ...]) -> DriverLab:
+    """The driver of this process; it ends when the process does and closes its input."""
+    return DriverLab(lambda: Driver(command))
+
+
+def run_batch(plan: Plan, batch: Batch) -> Campaign:
+    """What becomes of a few episodes."""
+    first, episodes = batch
+    seen = Campaign()
+    for index in range(first, first + episodes):
+        _run(plan, index, seen)
+    return seen
+
+
+def _run(plan: Plan, index: int, seen: Campaign) -> None:
+    case, terms = plan.case(index), plan.terms_of(index)
+    outcome = run_episode(_lab(plan.command), case, terms)
+    seen.episodes += 1
+    seen.steps += outcome.steps
+    seen.judged += outcome.judged
+    seen.counts.update(outcome.counts)
+    seen.excused.update(outcome.excused)
+    seen.untold.update(outcome.untold)
+    seen.missed.update(outcome.missed)
+    if outcome.judged:
+        rules = (one.id for one in applicable(case.config) if one.kind is not Kind.EVENTUALLY)
+        seen.rules.update(rules)
+    if outcome.known is not None:
+        seen.known[outcome.known] += 1
+    if outcome.finding is not None:
+        signature = outcome.finding.signature
+        seen.times[signature] += 1
+        seen.met.setdefault(signature, Met(index, case, terms, outcome.finding))
+
+
+def campaign(
+    plan: Plan, batches: Iterable[Batch], progress: Callable[[Campaign], None]
+) -> Campaign:
+    """Run the batches on all cores, a driver on each; ends early with many different findings.
+
+    Raises:
+        ConfigError: nothing can be drawn with the pinned keys.
+        DriverError: the driver does not speak the protocol.
+    """
+    known = Campaign()
+    for seen in on_all_cores(partial(run_batch, plan), batches):
+        known.add(seen)
+        progress(known)
+        if len(known.met) >= MOST_FINDINGS:
+            break
+    return known
+
+
+def batches_of(episodes: int) -> list[Batch]:
+    """So many episodes, from the first."""
+    return [(first, min(BATCH, episodes - first)) for first in range(0, episodes, BATCH)]
+
+
+def batches_for(seconds: float) -> Iterator[Batch]:
+    """Batches until so many seconds have passed; at least one."""
+    end = monotonic() + seconds
+    for first in count(0, BATCH):
+        if first and monotonic() >= end:
+            return
+        yield first, BATCH

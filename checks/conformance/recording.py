@@ -1,0 +1,209 @@
+"""What a driver told in an episode, as a file: it stands for the driver where that is not there.
+
+JSON lines. The first is the header `{"format": "lockstep-recording", "version": 1, …}` with
+
+- `driver`, `release`, `abilities`, `left_out`: as the driver said hello;
+- `about`: what it shows; `command`: what made it;
+- `config`, `requests`: as workload and configuration files write them;
+- `strictness`, `aborts_while_running`, `judged`: how it was compared.
+
+Then comes a line for each step, `{"action": …, "record": …}`, as the line protocol has them, and
+where the driver raised, `{"failure": {"type", "message", "at"}}`. The last line tells what the
+comparison said: `{"outcome": {"steps", "known", "finding"}}`; `known` is the id of a known
+difference or null, `finding` has `kind`, `step`, `cause`, or is null.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, frozen
+
+from checks.conformance.episode import Lab, Outcome, Terms, run_episode
+from checks.conformance.protocol import Action, DriverFailure, Hello, Json, Played, failure_of
+from checks.fuzz.cases import Case
+from checks.fuzz.compare import Strictness
+from checks.traces import request_as_json, write_lines
+from checks.traces.decoding import config_from_json, requests_from_json
+from spec.errors import InputError
+
+FORMAT = "lockstep-recording"
+VERSION = 1
+
+
+class RecordingError(InputError):
+    """A recording that cannot be read, or that does not tell of the case in its header."""
+
+
+@frozen
+class Recording:
+    """A case with what a driver told of it; implements `Lab`, for this case alone."""
+
+    path: Path
+    hello: Hello
+    about: str
+    command: str
+    case: Case
+    terms: Terms
+    actions: Sequence[Json]
+    records: Sequence[Json]
+    failure: DriverFailure | None
+    outcome: Json
+
+    def play(self, _case: Case, actions: Sequence[Action]) -> Played:
+        """What the driver told when it was given these actions.
+
+        Raises:
+            RecordingError: it was given others.
+        """
+        due = [action.as_json() for action in actions[: len(self.actions)]]
+        for index, (told, asked) in enumerate(zip(self.actions, due, strict=False)):
+            if told != asked:
+                raise RecordingError("action", told, f"{asked}, as the reference has it").at(
+                    self.path, index + 2
+                )
+        return Played(self.records, self.failure)
+
+
+def recorded_again(recording: Recording) -> Outcome:
+    """The reference against the recorded driver.
+
+    Raises:
+        RecordingError: the reference takes other arrivals or aborts than the driver was given.
+    """
+    return run_episode(recording, recording.case, recording.terms)
+
+
+def outcome_as_json(outcome: Outcome) -> Json:
+    """What the last line says."""
+    finding = outcome.finding
+    told = (
+        None
+        if finding is None
+        else {
+            "kind": finding.kind.value,
+            "step": finding.step,
+            "cause": finding.cause,
+        }
+    )
+    return {"steps": outcome.steps, "known": outcome.known, "finding": told}
+
+
+def record(lab: Lab, case: Case, terms: Terms, path: Path, *, about: str, command: str) -> Outcome:
+    """Run the case on the driver and write what it tells.
+
+    Raises:
+        TraceError: the file cannot be written.
+    """
+    tape = _Tape(lab)
+    outcome = run_episode(tape, case, terms)
+    write_lines(path, _lines(tape, case, terms, outcome, about, command))
+    return outcome
+
+
+class _Tape:
+    """A lab that keeps what goes through it."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self.hello = lab.hello
+        self.actions: Sequence[Action] = ()
+        self.played = Played(())
+
+    def play(self, case: Case, actions: Sequence[Action]) -> Played:
+        self.actions = actions
+        self.played = self._lab.play(case, actions)
+        return self.played
+
+
+def _lines(
+    tape: _Tape, case: Case, terms: Terms, outcome: Outcome, about: str, command: str
+) -> Iterator[Json]:
+    hello = tape.hello
+    yield {
+        "format": FORMAT,
+        "version": VERSION,
+        "about": about,
+        "command": command,
+        "driver": hello.name,
+        "release": hello.release,
+        "abilities": sorted(hello.abilities),
+        "left_out": sorted(hello.left_out),
+        "strictness": terms.strictness.value,
+        "aborts_while_running": terms.aborts_while_running,
+        "judged": terms.judged,
+        "config": case.config.as_mapping(),
+        "requests": [request_as_json(one) for one in case.requests],
+    }
+    for action, told in zip(tape.actions, tape.played.records, strict=False):
+        yield {"action": action.as_json(), "record": told}
+    if tape.played.failure is not None:
+        yield {"failure": asdict(tape.played.failure)}
+    yield {"outcome": outcome_as_json(outcome)}
+
+
+def read_recording(path: Path) -> Recording:
+    """The recording in a file.
+
+    Raises:
+        RecordingError: it is none, or of another version.
+    """
+    lines = list(_objects(path))
+    header = lines[0] if lines else {}
+    for key, due in (("format", FORMAT), ("version", VERSION)):
+        if header.get(key) != due:
+            raise RecordingError(key, header.get(key), str(due)).at(path, 1)
+    steps = [line for line in lines if "record" in line]
+    try:
+        return Recording(
+            path=path,
+            hello=Hello(
+                name=header["driver"],
+                release=header["release"],
+                abilities=frozenset(header["abilities"]),
+                left_out=frozenset(header["left_out"]),
+            ),
+            about=header["about"],
+            command=header["command"],
+            case=_case(header),
+            terms=Terms(
+                Strictness(header["strictness"]),
+                aborts_while_running=header["aborts_while_running"],
+                judged=header["judged"],
+            ),
+            actions=[line["action"] for line in steps],
+            records=[line["record"] for line in steps],
+            failure=_failure(lines),
+            outcome=lines[-1]["outcome"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        allowed = "what `lockstep conform` writes"
+        raise RecordingError("recording", f"{type(error).__name__} {error}", allowed).at(
+            path
+        ) from None
+
+
+def _case(header: Json) -> Case:
+    requests = requests_from_json(header["requests"])
+    return Case(config_from_json(header["config"]), tuple(requests.values()))
+
+
+def _failure(lines: Iterable[Json]) -> DriverFailure | None:
+    told = next((line["failure"] for line in lines if "failure" in line), None)
+    return None if told is None else failure_of(told)
+
+
+def _objects(path: Path) -> Iterator[Json]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise RecordingError("file", str(error), "a file that can be read").at(path) from None
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            told: Any = json.loads(line)
+        except ValueError:
+            told = None
+        if not isinstance(told, dict):
+            raise RecordingError("line", line[:80], "a JSON object").at(path, number)
+        yield told
