@@ -30,6 +30,12 @@ class FreeList:
             yield block
             block = self._next[block]
 
+    def copy(self) -> "FreeList":
+        """The same blocks in the same order, on their own."""
+        twin = FreeList((), 0)
+        twin.count, twin._next, twin._previous = self.count, self._next[:], self._previous[:]
+        return twin
+
     def put_front(self, blocks: Sequence[int]) -> None:
         """These are handed out next, the first of them first."""
         for block in reversed(blocks):
@@ -72,6 +78,15 @@ class BlockManager:
         self.cached: dict[BlockKey, list[int]] = {}
         self.evictions = 0
         self.changed: set[int] | None = None
+
+    def copy(self) -> "BlockManager":
+        """The same pool on its own; nobody collects its changes."""
+        twin = BlockManager(0)
+        twin.size, twin.free = self.size, self.free.copy()
+        twin.references, twin.keys = self.references[:], self.keys[:]
+        twin.cached = {key: blocks[:] for key, blocks in self.cached.items()}
+        twin.evictions = self.evictions
+        return twin
 
     def lookup(self, key: BlockKey) -> int | None:
         """The block that holds this content, the first registered of them."""

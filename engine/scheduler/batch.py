@@ -4,7 +4,7 @@ Who is in it never changes: joining and leaving make a new batch. What a step ch
 tokens and the padding, is written in place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -54,6 +54,12 @@ class Batch:
     def empty() -> "Batch":
         """No row."""
         return Batch((), np.empty((_FIELDS, 0), np.int64))
+
+    def copy(self, copies: Mapping[Tracked, Tracked]) -> "Batch":
+        """The same rows of the requests' copies."""
+        twin = Batch([copies[member] for member in self.members], self.matrix.copy())
+        twin.tkv = self.tkv
+        return twin
 
     def __len__(self) -> int:
         return len(self.members)

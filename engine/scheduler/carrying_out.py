@@ -229,9 +229,8 @@ def restart(core: Core) -> None:
 
     Paused requests were admitted before they were left out and go before the batch.
     """
-    ongoing = () if core.prefilling is None else (core.prefilling,)
-    admitted = [*ongoing, *core.decoding.members, *reversed(core.paused.members)]
-    for request in admitted:
+    paused = core.paused.members
+    for request in (*core.admitted[: -len(paused) or None], *reversed(paused)):
         preempt(core, request)
     core.blocks.forget_contents()
     core.last_kind, core.last_tkv = IDLE, 0

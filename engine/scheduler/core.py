@@ -1,6 +1,8 @@
 """The scheduler's own state: who is in which phase, the pool, and what the last step was."""
 
-from attrs import define, field
+from copy import copy
+
+from attrs import define, evolve, field
 
 from engine.blocks import BlockManager
 from engine.scheduler.batch import Batch
@@ -30,3 +32,24 @@ class Core:
     last_tkv: int = 0
     finished: set[str] = field(factory=set)
     aborted: set[str] = field(factory=set)
+
+    @property
+    def admitted(self) -> list[Tracked]:
+        """Who was admitted and has not left: the last admitted first, paused requests last."""
+        ongoing = [] if self.prefilling is None else [self.prefilling]
+        return [*ongoing, *self.decoding.members, *self.paused.members]
+
+    def copy(self) -> "Core":
+        """The same state, nothing of it shared that a step changes."""
+        copies = {one: copy(one) for one in (*self.queue, *self.admitted)}
+        return evolve(
+            self,
+            blocks=self.blocks.copy(),
+            queue=self.queue.copy(copies),
+            prefilling=None if self.prefilling is None else copies[self.prefilling],
+            decoding=self.decoding.copy(copies),
+            paused=self.paused.copy(copies),
+            slots=self.slots.copy(),
+            finished=set(self.finished),
+            aborted=set(self.aborted),
+        )

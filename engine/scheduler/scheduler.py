@@ -35,10 +35,13 @@ class Scheduler:
     @property
     def has_requests(self) -> bool:
         """True if somebody waits or was admitted and has not left."""
-        core = self.core
-        return bool(
-            len(core.queue) or core.prefilling is not None or len(core.decoding) or len(core.paused)
-        )
+        return bool(len(self.core.queue) or self.core.admitted)
+
+    def copy(self) -> "Scheduler":
+        """A scheduler of its own in the same state; a plan that was made is not part of it."""
+        twin = Scheduler(self.core.config)
+        twin.core = self.core.copy()
+        return twin
 
     def add(self, request: Request) -> None:
         """A client hands in a request: it goes to the end of the queue.

@@ -21,6 +21,13 @@ class Slots:
         self.outputs: Tensor = np.zeros((_FIRST_ROWS, _FIRST_COLUMNS), np.int64)
         self._free = list(range(_FIRST_ROWS))[::-1]
 
+    def copy(self) -> "Slots":
+        """The same arrays on their own."""
+        twin = Slots()
+        twin.tables, twin.outputs = self.tables.copy(), self.outputs.copy()
+        twin._free = self._free[:]
+        return twin
+
     def take(self, table: Sequence[int], outputs: Tensor, max_tokens: int) -> int:
         """A slot for a request with these blocks and tokens, which may get `max_tokens` of them."""
         if not self._free:

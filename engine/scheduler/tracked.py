@@ -1,7 +1,7 @@
 """A request inside the scheduler, and the queue of those that wait."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from attrs import define
 
@@ -75,6 +75,13 @@ class WaitingQueue:
 
     def __iter__(self) -> Iterator[Tracked]:
         return iter(self._requests.values())
+
+    def copy(self, copies: Mapping[Tracked, Tracked]) -> "WaitingQueue":
+        """The same queue of the requests' copies."""
+        twin = WaitingQueue()
+        for one in self:
+            twin.put_back(copies[one])
+        return twin
 
     def find(self, request_id: str) -> Tracked | None:
         """The request of this name, if it waits."""

@@ -1,0 +1,74 @@
+"""The engine's reachable states and steps are the reference's: all of them, not a sample."""
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
+
+import networkx as nx
+import pytest
+
+from checks.explore import state_graph
+from checks.models.engine import EngineModel
+from checks.models.instances import DEFAULT
+from checks.models.spyre import Instance, SpyreModel
+from engine.blocks import BlockManager
+
+if TYPE_CHECKING:
+    Graph = nx.DiGraph[Hashable]
+
+BY_NAME = {instance.name: instance for instance in DEFAULT}
+
+# Small enough for every run, and together: caching and eviction, preemption, pausing, aborts, early
+# ends, both queues, all three admission rules, interleaving off.
+FAST = {
+    "documented, length": 1_356,
+    "shipped, not interleaved": 2_377,
+    "shared prefix": 682,
+    "eviction": 1_110,
+    "preemption, shared prefix": 899,
+}
+
+
+def graphs(instance: Instance) -> "tuple[Graph, Graph]":
+    """The reference's graph and the engine's."""
+    return state_graph(SpyreModel(instance)), state_graph(EngineModel(instance))
+
+
+@pytest.mark.parametrize(("name", "states"), FAST.items(), ids=FAST.keys())
+def test_engine_has_the_states_and_steps_of_the_reference(name: str, states: int) -> None:
+    reference, engine = graphs(BY_NAME[name])
+
+    assert len(reference) == states
+    assert nx.utils.graphs_equal(reference, engine)
+    assert engine.graph["complete"]
+
+
+def test_fast_instances_bring_about_what_is_worth_comparing() -> None:
+    instances = [BY_NAME[name] for name in FAST]
+
+    assert any(one.aborts for one in instances)
+    assert any(one.early_ends for one in instances)
+    assert any(not one.config.reservation for one in instances)
+    assert any(one.config.may_pause for one in instances)
+    assert {one.config.admission for one in instances} == {"exact", "documented", "shipped"}
+    assert {one.config.queue for one in instances} == {"fcfs", "overtaking"}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [name for name in BY_NAME if name not in FAST])
+def test_engine_has_the_states_and_steps_of_the_reference_everywhere(name: str) -> None:
+    reference, engine = graphs(BY_NAME[name])
+
+    assert nx.utils.graphs_equal(reference, engine)
+    assert engine.graph["complete"]
+
+
+def test_blocks_given_back_in_another_order_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = BlockManager.release
+
+    def head_first(self: BlockManager, table: Sequence[int]) -> None:
+        release(self, table[::-1])
+
+    monkeypatch.setattr(BlockManager, "release", head_first)
+    reference, engine = graphs(BY_NAME["documented, length"])
+
+    assert not nx.utils.graphs_equal(reference, engine)
