@@ -133,4 +133,4 @@ def batches_for(seconds: float) -> Iterator[Batch]:
 
 def shrunk(plan: Plan, met: Iterable[Met]) -> list[Shrunk]:
     """Each finding with the smallest case that shows it."""
-    return [shrink(plan.subject, one.case, one.finding, plan.terms) for one in met]
+    return [shrink(plan.subject, one.case, one.finding, plan.terms, plan.pinned) for one in met]

@@ -117,7 +117,7 @@ def _swarm(dice: Dice) -> Swarm:
         continued=_share(dice, 0.5),
         prescribed=_share(dice, 0.7),
         early_ends=_share(dice, 0.8),
-        aborts=_share(dice, 0.6),
+        aborts=_share(dice, 0.8),
         gap=dice.one_of((0, 0, 0, 1, 1, 2, 4, 9)),
         tight_pool=dice.chance(0.5),
         tight_limit=dice.chance(0.6),
@@ -151,7 +151,7 @@ def _keys(dice: Dice, swarm: Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]
         "admission": dice.one_of((*Admission, Admission.EXACT)),
         "queue": dice.one_of((Queue.FCFS, Queue.FCFS, Queue.OVERTAKING)),
         "reservation": dice.chance(0.7),
-        "pausing": dice.chance(0.25),
+        "pausing": dice.chance(0.3),
         "long_output_first": dice.chance(0.5),
     }
     return keys | dict(pinned)
@@ -171,11 +171,12 @@ def _tightened(
 ) -> Config:
     """With a limit, and a pool, that some of the requests together just reach, or just not.
 
-    Without reservation the pool is always tight, so that somebody is preempted.
+    With pausing the limit is always tight, so that somebody is paused; without reservation the
+    pool, so that somebody is preempted.
     """
     limit, blocks = _limit(dice, config, requests), _pool(dice, config, requests)
     changes: dict[str, Any] = {}
-    if swarm.tight_limit:
+    if swarm.tight_limit or config.pausing:
         changes["max_batch_tkv_limit"] = limit
     if swarm.tight_pool or not config.reservation:
         changes["num_blocks"] = blocks
@@ -183,12 +184,16 @@ def _tightened(
 
 
 def _limit(dice: Dice, config: Config, requests: tuple[Request, ...]) -> int:
-    """Around the volume of some rows as long as one of the requests, and no request alone over."""
+    """Around the volume of some rows as long as one of the requests, and no request alone over.
+
+    With pausing of few rows: the batch fills all slots, and many are paused.
+    """
+    rows = config.max_num_seqs // 2 if config.pausing else config.max_num_seqs
     totals = [one.prompt_len + one.max_tokens for one in requests]
     tkv = dice.one_of(totals) - 1
     if dice.chance(0.5):
         tkv = config.block_size * int(block_count(tkv, config.block_size))
-    volume = tkv * dice.between(1, config.max_num_seqs) + dice.one_of((-1, 0, 0, 1))
+    volume = tkv * dice.between(1, max(rows, 1)) + dice.one_of((-1, 0, 0, 1))
     return max(volume, max(totals) - 1)
 
 
@@ -214,12 +219,18 @@ def _most_tokens(config: Config) -> int:
 
 def _requests(dice: Dice, swarm: Swarm, config: Config) -> tuple[Request, ...]:
     prompts = Prompts(dice, swarm.shared, swarm.repeated, swarm.continued)
+    slots = [0] * config.max_num_seqs  # about when each of them is free again
     requests: list[Request] = []
     arrival = 0
     for index in range(swarm.requests):
         arrival += dice.between(0, swarm.gap)
         request = _request(dice, swarm, config, prompts, str(index), arrival)
         prompts.known.append(request)
+        slot = slots.index(min(slots))
+        admitted = max(arrival, slots[slot])
+        slots[slot] = admitted + _steps_alone(config, request)
+        if dice.chance(swarm.aborts):
+            request = _aborted(dice, config, request, admitted)
         requests.append(request)
     return tuple(requests)
 
@@ -234,9 +245,6 @@ def _request(
     output = None
     if dice.chance(swarm.prescribed):
         output = tuple(dice.between(0, 2) for _ in range(ends or max_tokens))
-    abort_at = None
-    if dice.chance(swarm.aborts):
-        abort_at = arrival + _lifetime(dice, config, prompt.length, max_tokens)
     return Request(
         id=id_,
         prompt=prompt,
@@ -244,8 +252,25 @@ def _request(
         arrival=arrival,
         output_len=None if output else ends,
         output=output,
-        abort_at=abort_at,
     )
+
+
+def _steps_alone(config: Config, request: Request) -> int:
+    """Steps in the batch, chunks interleaved with decode steps."""
+    return 2 * int(chunk_count(request.prompt_len, config.chunk_size)) + request.end
+
+
+def _aborted(dice: Dice, config: Config, request: Request, admitted: int) -> Request:
+    """The request with a client that goes away while it waits, is prefilled, decodes, or later.
+
+    `admitted`: about the step of its admission; tight limits make it later.
+    """
+    joins = admitted + 2 * int(chunk_count(request.prompt_len, config.chunk_size))
+    leaves = admitted + _steps_alone(config, request)
+    first, last = dice.one_of(
+        ((request.arrival, admitted), (admitted, joins), (joins, leaves), (joins, leaves + 5))
+    )
+    return evolve(request, abort_at=dice.between(first, last))
 
 
 def _length(dice: Dice, swarm: Swarm, config: Config, most: int) -> int:
@@ -268,11 +293,3 @@ def _output_len(dice: Dice, swarm: Swarm, config: Config, prompt_len: int, most:
         end = size * (int(block_count(prompt_len, size)) + dice.between(0, 5))
         return min(max(end + dice.one_of((-1, 0, 1)) - prompt_len, 1), most)
     return dice.between(1, most)
-
-
-def _lifetime(dice: Dice, config: Config, prompt_len: int, max_tokens: int) -> int:
-    """Steps until the client goes away: while waiting, in the prefill, in the decode batch."""
-    chunks = int(chunk_count(prompt_len, config.chunk_size))
-    joined = 2 * chunks
-    longest = dice.one_of((2, joined, joined + max_tokens, joined + 3 * max_tokens))
-    return dice.between(0, longest)

@@ -5,7 +5,7 @@ long as the finding stays the same. Bounded by the steps that it runs, not by th
 the same finding always shrinks to the same case.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any
 
@@ -34,9 +34,17 @@ class Shrunk:
 
 
 def shrink(
-    subject: Subject, case: Case, finding: Finding, terms: Terms, most_steps: int = MOST_STEPS
+    subject: Subject,
+    case: Case,
+    finding: Finding,
+    terms: Terms,
+    pinned: Collection[str] = (),
+    most_steps: int = MOST_STEPS,
 ) -> Shrunk:
-    """The case made smaller until nothing smaller shows the finding, or the steps are used up."""
+    """The case made smaller until nothing smaller shows the finding, or the steps are used up.
+
+    `pinned`: configuration keys that stay as they are.
+    """
     shrunk, position, fruitless = Shrunk(case, finding, 0, 0), 0, False
     while not fruitless:
         fruitless = position == 0  # a whole pass over the choices that finds nothing is the last
@@ -74,7 +82,7 @@ def simpler_cases(case: Case) -> Iterator[Case]:
     """Cases with less in them, each by one choice."""
     for requests in (*_fewer(case.requests), *_plainer(case.requests)):
         yield Case(case.config, requests)
-    yield from _plainer_configs(case)
+    yield from _plainer_configs(case, pinned)
     yield from _renamed(case)
 
 
@@ -187,7 +195,7 @@ _SIZES = ("max_num_seqs", "max_model_len", "num_blocks")
 _NO_LIMIT = Config().max_batch_tkv_limit
 
 
-def _plainer_configs(case: Case) -> Iterator[Case]:
+def _plainer_configs(case: Case, pinned: Collection[str]) -> Iterator[Case]:
     """One key at its plain value, then smaller sizes."""
     config = case.config
     changes: list[dict[str, Any]] = [
@@ -207,6 +215,8 @@ def _plainer_configs(case: Case) -> Iterator[Case]:
         if getattr(config, key) is not None:
             changes += [{key: size} for size in _less(getattr(config, key), 1)]
     for change in changes:
+        if not change.keys().isdisjoint(pinned):
+            continue
         plain = _changed(config, change)
         if plain is not None and plain != config:
             yield Case(plain, case.requests)
