@@ -1,0 +1,351 @@
+"""Errors in otherwise legal tensors: what somebody who builds them may get wrong.
+
+Each takes a step and randomness and gives the wrong step, or None where it does not apply. The
+tables tell how the device notices each of them: by refusing, or by other tokens.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from attrs import evolve, frozen
+
+from engine.device.constraints import Constraint
+from engine.device.inputs import DecodeInput, PrefillInput, Tensor
+from spec.config import Config
+
+C = Constraint
+TOKENS = "other tokens"
+READS = (C.READ_UNWRITTEN, C.READ_POSITION, C.READ_CONTENT)
+
+Step = PrefillInput | DecodeInput
+Error = Callable[[Config, Any, random.Random], Any]
+
+
+def moved(tensor: Tensor, place: Any, by: int) -> Tensor:
+    changed = tensor.copy()
+    changed[place] += by
+    return changed
+
+
+def a_row(given: DecodeInput, draw: random.Random) -> int:
+    return draw.randrange(len(given.tkv))
+
+
+def real_columns(config: Config, given: Step, row: int) -> range:
+    return range(int(given.left_padding[row]) // config.block_size, given.block_table.shape[1])
+
+
+@frozen
+class Planted:
+    """An error, and every way in which it is noticed."""
+
+    error: Error
+    noticed: frozenset[str]
+
+
+def planted(error: Error, *noticed: str) -> Planted:
+    return Planted(error, frozenset(noticed))
+
+
+# --- decode ---------------------------------------------------------------------------------------
+
+
+def shifted(*names: str, by: int = 1) -> Error:
+    """The same error in these tensors of one row."""
+
+    def error(_config: Config, given: DecodeInput, draw: random.Random) -> DecodeInput:
+        row = a_row(given, draw)
+        return evolve(given, **{name: moved(getattr(given, name), row, by) for name in names})
+
+    return error
+
+
+def shifted_by_a_block(*names: str, sign: int = 1) -> Error:
+    def error(config: Config, given: DecodeInput, draw: random.Random) -> DecodeInput:
+        row, by = a_row(given, draw), sign * config.block_size
+        return evolve(given, **{name: moved(getattr(given, name), row, by) for name in names})
+
+    return error
+
+
+def slot_of_another_block(config: Config, given: DecodeInput, draw: random.Random) -> DecodeInput:
+    blocks = draw.randrange(1, config.pool_blocks)
+    return evolve(
+        given,
+        slot_mapping=moved(given.slot_mapping, a_row(given, draw), blocks * config.block_size),
+    )
+
+
+def other_token(_config: Config, given: DecodeInput, draw: random.Random) -> DecodeInput:
+    row = a_row(given, draw)
+    return evolve(given, token_ids=moved(given.token_ids, row, 1))
+
+
+def swapped_rows(*names: str) -> Error:
+    """Two rows have each other's values in these tensors."""
+
+    def error(_config: Config, given: DecodeInput, draw: random.Random) -> DecodeInput | None:
+        if len(given.tkv) < 2:
+            return None
+        order = np.arange(len(given.tkv))
+        one, other = draw.sample(range(len(order)), 2)
+        order[[one, other]] = order[[other, one]]
+        return evolve(given, **{name: getattr(given, name)[order] for name in names})
+
+    return error
+
+
+def table_error(change: Callable[[Config, Tensor, range, random.Random], bool]) -> Error:
+    """`change` works on one row of the block table, given its real columns; False: no such."""
+
+    def error(config: Config, given: Step, draw: random.Random) -> Step | None:
+        table = given.block_table.copy()
+        row = draw.randrange(len(table))
+        if not change(config, table[row], real_columns(config, given, row), draw):
+            return None
+        return evolve(given, block_table=table)
+
+    return error
+
+
+def swapped_blocks(_config: Config, row: Tensor, real: range, draw: random.Random) -> bool:
+    if len(real) < 2:
+        return False
+    one, other = draw.sample(real, 2)
+    row[[one, other]] = row[[other, one]]
+    return True
+
+
+def stale_block(config: Config, row: Tensor, real: range, draw: random.Random) -> bool:
+    row[draw.choice(real)] = draw.randrange(1, config.pool_blocks + 1)
+    return True
+
+
+def block_zero(_config: Config, row: Tensor, real: range, draw: random.Random) -> bool:
+    row[draw.choice(real)] = 0
+    return True
+
+
+def one_block_for_two(_config: Config, row: Tensor, real: range, draw: random.Random) -> bool:
+    if len(real) < 2:
+        return False
+    one, other = draw.sample(real, 2)
+    row[one] = row[other]
+    return True
+
+
+def block_in_the_padding(config: Config, row: Tensor, real: range, draw: random.Random) -> bool:
+    if real.start == 0:
+        return False
+    row[draw.randrange(real.start)] = draw.randrange(1, config.pool_blocks + 1)
+    return True
+
+
+def block_of_another_row(config: Config, given: DecodeInput, draw: random.Random) -> Any:
+    if len(given.tkv) < 2:
+        return None
+    one, other = draw.sample(range(len(given.tkv)), 2)
+    real = real_columns(config, given, one)
+    table = given.block_table.copy()
+    column = draw.choice(real)
+    table[one, column] = table[other, column]
+    return evolve(given, block_table=table)
+
+
+def column_of_padding(config: Config, given: DecodeInput, _draw: random.Random) -> DecodeInput:
+    size = config.block_size
+    return evolve(
+        given,
+        block_table=np.pad(given.block_table, ((0, 0), (1, 0))),
+        left_padding=given.left_padding + size,
+        tkv=given.tkv + size,
+    )
+
+
+def padded_on_the_right(config: Config, given: DecodeInput, draw: random.Random) -> Any:
+    """Short rows as other hardware has them: real blocks first, empty ones behind."""
+    short = np.flatnonzero(given.left_padding)
+    if not len(short):
+        return None
+    row = draw.choice(short.tolist())
+    padding = int(given.left_padding[row])
+    table = given.block_table.copy()
+    table[row] = np.roll(table[row], -(padding // config.block_size))
+    return evolve(
+        given,
+        block_table=table,
+        left_padding=moved(given.left_padding, row, -padding),
+        tkv=moved(given.tkv, row, -padding),
+    )
+
+
+def empty_block_on_the_right(config: Config, given: DecodeInput, draw: random.Random) -> Any:
+    new = [[draw.randrange(1, config.pool_blocks + 1)] for _ in given.tkv]
+    return evolve(given, block_table=np.hstack([given.block_table, np.array(new)]))
+
+
+DECODE_ERRORS: Mapping[str, Planted] = {
+    "slot off by one": planted(shifted("slot_mapping"), C.WRITE_OFFSET, C.WRITE_OUTSIDE),
+    "slot of another block": planted(slot_of_another_block, C.WRITE_OUTSIDE),
+    "slots of two rows swapped": planted(swapped_rows("slot_mapping"), C.WRITE_OUTSIDE),
+    "position off by one": planted(shifted("positions"), C.POSITION),
+    "mask one too long": planted(shifted("tkv"), C.POSITION, C.RECTANGLE),
+    "mask one too short": planted(
+        shifted("tkv", by=-1), C.POSITION, C.RECTANGLE, C.EMPTY_LAST_BLOCK
+    ),
+    "a token left out": planted(
+        shifted("tkv", "positions", "slot_mapping"), C.READ_UNWRITTEN, C.READ_POSITION, C.RECTANGLE
+    ),
+    "a position computed again": planted(
+        shifted("tkv", "positions", "slot_mapping", by=-1),
+        C.OVERWRITE,
+        C.RECTANGLE,
+        C.EMPTY_LAST_BLOCK,
+        TOKENS,
+    ),
+    "padding mask off by one": planted(shifted("left_padding"), C.LEFT_PADDING),
+    "padding mask off by one, positions with it": planted(
+        shifted("left_padding", "positions"), C.LEFT_PADDING
+    ),
+    "padding one block too long": planted(
+        shifted_by_a_block("left_padding"), C.EXCESS_PADDING, C.PADDING_BLOCKS, C.LEFT_PADDING
+    ),
+    "padding and tkv one block too long": planted(
+        shifted_by_a_block("left_padding", "tkv"), C.EXCESS_PADDING, C.RECTANGLE, C.LEFT_PADDING
+    ),
+    "padding one block too short": planted(
+        shifted_by_a_block("left_padding", sign=-1), C.LEFT_PADDING, C.PADDING_BLOCKS
+    ),
+    "padding of two rows swapped": planted(swapped_rows("left_padding"), C.PADDING_BLOCKS),
+    "tables of two rows swapped": planted(
+        swapped_rows("block_table"), C.PADDING_BLOCKS, C.WRITE_OUTSIDE
+    ),
+    "other token": planted(other_token, TOKENS),
+    "tokens of two rows swapped": planted(swapped_rows("token_ids"), TOKENS),
+    "swapped blocks": planted(table_error(swapped_blocks), C.READ_POSITION, C.WRITE_OUTSIDE),
+    "stale block": planted(table_error(stale_block), *READS, C.WRITE_OUTSIDE, C.WRITE_SHARED),
+    "block 0 in a row": planted(table_error(block_zero), C.PADDING_BLOCKS),
+    "one block for two": planted(
+        table_error(one_block_for_two), C.READ_POSITION, C.WRITE_OUTSIDE, C.WRITE_SHARED
+    ),
+    "a block in the padding": planted(table_error(block_in_the_padding), C.PADDING_BLOCKS),
+    "a block of another row": planted(
+        block_of_another_row, *READS, C.PADDING_BLOCKS, C.WRITE_OUTSIDE, C.WRITE_SHARED
+    ),
+    "a column of padding": planted(column_of_padding, C.EXCESS_PADDING),
+    "padded on the right": planted(padded_on_the_right, C.RECTANGLE),
+    "an empty block on the right": planted(empty_block_on_the_right, C.EMPTY_LAST_BLOCK),
+}
+
+# --- prefill --------------------------------------------------------------------------------------
+
+
+def real_places(given: PrefillInput, start: int) -> range:
+    """Places of the chunk that hold tokens, if it begins at this padded position."""
+    first = max(int(given.left_padding[0]) - start, 0)
+    return range(first, int(given.length[0]) - start)
+
+
+def in_tokens(change: Callable[[Config, PrefillInput, range, random.Random], Any]) -> Error:
+    def error(config: Config, given: PrefillInput, draw: random.Random) -> Any:
+        start = int(given.chunk[0]) * config.chunk_size
+        return change(config, given, real_places(given, start), draw)
+
+    return error
+
+
+def other_prompt_token(_: Config, given: PrefillInput, real: range, draw: random.Random) -> Any:
+    return evolve(given, token_ids=moved(given.token_ids, draw.choice(real), 1))
+
+
+def swapped_tokens(_: Config, given: PrefillInput, real: range, draw: random.Random) -> Any:
+    if len(real) < 2:
+        return None
+    one, other = draw.sample(real, 2)
+    tokens = given.token_ids.copy()
+    tokens[[one, other]] = tokens[[other, one]]
+    return evolve(given, token_ids=tokens)
+
+
+def written_places(config: Config, given: PrefillInput) -> list[int]:
+    """Places whose slot is not in block 0, where it would not matter."""
+    return [int(place) for place in np.flatnonzero(given.slot_mapping >= config.block_size)]
+
+
+def slot_off_by_one(config: Config, given: PrefillInput, draw: random.Random) -> PrefillInput:
+    place = draw.choice(written_places(config, given))
+    return evolve(given, slot_mapping=moved(given.slot_mapping, place, 1))
+
+
+def swapped_slots(config: Config, given: PrefillInput, draw: random.Random) -> Any:
+    places = written_places(config, given)
+    if len(places) < 2:
+        return None
+    one, other = draw.sample(places, 2)
+    slots = given.slot_mapping.copy()
+    slots[[one, other]] = slots[[other, one]]
+    return evolve(given, slot_mapping=slots)
+
+
+def redirected(_: Config, given: PrefillInput, real: range, draw: random.Random) -> Any:
+    """A block that is not cached is not written either."""
+    slots = given.slot_mapping.copy()
+    slots[real.start :] = 0
+    return evolve(given, slot_mapping=slots)
+
+
+def positions_off_by_one(_: Config, given: PrefillInput, real: range, _d: random.Random) -> Any:
+    return evolve(given, positions=moved(given.positions, slice(real.start, real.stop), 1))
+
+
+def scalar(name: str, by: int) -> Error:
+    def error(_config: Config, given: PrefillInput, _draw: random.Random) -> PrefillInput:
+        return evolve(given, **{name: getattr(given, name) + by})
+
+    return error
+
+
+def scalar_by_a_block(name: str, sign: int) -> Error:
+    def error(config: Config, given: PrefillInput, _draw: random.Random) -> PrefillInput:
+        return evolve(given, **{name: getattr(given, name) + sign * config.block_size})
+
+    return error
+
+
+def flipped_last(_config: Config, given: PrefillInput, _draw: random.Random) -> PrefillInput:
+    return evolve(given, is_last=1 - given.is_last)
+
+
+PREFILL_ERRORS: Mapping[str, Planted] = {
+    "other token": planted(in_tokens(other_prompt_token), TOKENS, C.READ_CONTENT),
+    "swapped tokens": planted(in_tokens(swapped_tokens), TOKENS, C.READ_CONTENT),
+    "slot off by one": planted(slot_off_by_one, C.WRITE_OFFSET, C.WRITE_OUTSIDE),
+    "swapped slots": planted(swapped_slots, C.WRITE_OFFSET, C.WRITE_OUTSIDE),
+    "everything redirected": planted(in_tokens(redirected), C.READ_UNWRITTEN),
+    "positions off by one": planted(in_tokens(positions_off_by_one), C.POSITION),
+    "mask one too long": planted(scalar("length", 1), C.CHUNK, C.POSITION),
+    "mask one too short": planted(
+        scalar("length", -1), C.CHUNK, C.POSITION, C.EMPTY_LAST_BLOCK, C.TOKEN_ID
+    ),
+    "mask one block too short": planted(
+        scalar_by_a_block("length", -1), C.CHUNK, C.EMPTY_LAST_BLOCK
+    ),
+    "padding mask off by one": planted(scalar("left_padding", 1), C.LEFT_PADDING),
+    "padding one block too long": planted(
+        scalar_by_a_block("left_padding", 1), C.LEFT_PADDING, C.PADDING_BLOCKS
+    ),
+    "padding one block too short": planted(
+        scalar_by_a_block("left_padding", -1), C.LEFT_PADDING, C.PADDING_BLOCKS
+    ),
+    "chunk of before": planted(scalar("chunk", -1), C.CHUNK, C.SHAPE),
+    "last or not": planted(flipped_last, TOKENS, C.CHUNK),
+    "swapped blocks": planted(table_error(swapped_blocks), C.READ_POSITION, C.WRITE_OUTSIDE),
+    "stale block": planted(table_error(stale_block), *READS, C.WRITE_OUTSIDE, C.WRITE_SHARED),
+    "block 0 in a prompt": planted(table_error(block_zero), C.PADDING_BLOCKS),
+    "one block for two": planted(
+        table_error(one_block_for_two), C.READ_POSITION, C.WRITE_OUTSIDE, C.WRITE_SHARED
+    ),
+    "a block in the padding": planted(table_error(block_in_the_padding), C.PADDING_BLOCKS),
+}
