@@ -34,8 +34,7 @@ def hunt(subject: Subject, episodes: int, seed: int = 0, terms: Terms | None = N
 
 def table_of(hunts: Iterable[Hunt]) -> str:
     """A line for each fault: what found it, in which episode, after how many compared steps."""
-    rows = [("fault", "found by", "rule", "episode", "steps")]
-    rows += [_row(one) for one in hunts]
+    rows = [("fault", "found by", "rule", "episode", "steps"), *map(_row, hunts)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     return "\n".join(lines)

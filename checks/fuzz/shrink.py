@@ -48,7 +48,9 @@ def shrink(
     shrunk, position, fruitless = Shrunk(case, finding, 0, 0), 0, False
     while not fruitless:
         fruitless = position == 0  # a whole pass over the choices that finds nothing is the last
-        for choice, simpler in islice(enumerate(simpler_cases(shrunk.case)), position, None):
+        for choice, simpler in islice(
+            enumerate(simpler_cases(shrunk.case, pinned)), position, None
+        ):
             if shrunk.steps >= most_steps:
                 return shrunk
             shrunk, better = _tried(subject, shrunk, simpler, terms)
@@ -78,8 +80,8 @@ def _tried(subject: Subject, shrunk: Shrunk, simpler: Case, terms: Terms) -> tup
 # --- simpler cases, the boldest first -----------------------------------------------------------
 
 
-def simpler_cases(case: Case) -> Iterator[Case]:
-    """Cases with less in them, each by one choice."""
+def simpler_cases(case: Case, pinned: Collection[str] = ()) -> Iterator[Case]:
+    """Cases with less in them, each by one choice. `pinned`: configuration keys that stay."""
     for requests in (*_fewer(case.requests), *_plainer(case.requests)):
         yield Case(case.config, requests)
     yield from _plainer_configs(case, pinned)
