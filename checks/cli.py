@@ -5,6 +5,8 @@ from importlib.metadata import version
 
 import click
 
+from checks.commands.conform import conform
+from checks.commands.driver import driver
 from checks.commands.explore import explore
 from checks.commands.fuzz import fuzz
 from checks.commands.prove import prove
@@ -38,7 +40,7 @@ def lockstep() -> None:
     """
 
 
-for command in (run, explore, prove, fuzz, replay, rules):
+for command in (run, explore, prove, fuzz, replay, rules, conform, driver):
     lockstep.add_command(command)
 
 

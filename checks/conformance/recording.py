@@ -15,12 +15,14 @@ difference or null, `finding` has `kind`, `step`, `cause`, or is null.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from attrs import asdict, frozen
 
 from checks.conformance.episode import Lab, Outcome, Terms, run_episode
+from checks.conformance.finding import Finding
 from checks.conformance.protocol import Action, DriverFailure, Hello, Json, Played, failure_of
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Strictness
@@ -100,6 +102,15 @@ def record(lab: Lab, case: Case, terms: Terms, path: Path, *, about: str, comman
     outcome = run_episode(tape, case, terms)
     write_lines(path, _lines(tape, case, terms, outcome, about, command))
     return outcome
+
+
+def file_name(driver: str, case: Case, finding: Finding) -> str:
+    """Named after the driver, the finding, and a digest of the case: the same for the same."""
+    text = json.dumps(case.as_mapping(), sort_keys=True)
+    digest = blake2b(text.encode(), digest_size=4).hexdigest()
+    words = f"{driver} {finding.kind} {finding.cause}".lower()
+    told = "".join(one if one.isalnum() else " " for one in words).split()
+    return f"{'-'.join(told)}-{digest}.jsonl"
 
 
 class _Tape:

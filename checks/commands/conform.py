@@ -1,0 +1,237 @@
+"""`lockstep conform`: a released scheduler and the reference, step by step."""
+
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import click
+from attrs import frozen
+from rich.console import Console
+
+from checks.commands.common import PATH, console, json_option, progress_bar, write_json
+from checks.commands.fuzz import pinned_keys
+from checks.conformance.campaign import (
+    Campaign,
+    Met,
+    Plan,
+    batches_for,
+    batches_of,
+    campaign,
+)
+from checks.conformance.client import Driver
+from checks.conformance.environments import command_of
+from checks.conformance.episode import Lab, Outcome, Terms, run_episode
+from checks.conformance.lab import DriverLab
+from checks.conformance.protocol import Hello
+from checks.conformance.recording import (
+    Recording,
+    file_name,
+    outcome_as_json,
+    read_recording,
+    record,
+    recorded_again,
+)
+from checks.conformance.report import (
+    bounds_lines,
+    counts_table,
+    known_lines,
+    print_finding,
+    verdict,
+)
+from checks.conformance.shrinking import Shrunk, shrink
+from checks.fuzz.cases import Case
+from checks.fuzz.compare import Strictness
+from spec.errors import InputError
+
+_DEFAULT_SECONDS = 60.0
+_DIVERGES, _INCOMPLETE = 1, 3
+
+
+@click.command()
+@click.argument("driver")
+@click.option(
+    "--time",
+    "seconds",
+    type=click.FloatRange(0, min_open=True),
+    help=f"Begin no episode after S seconds.  [default: {_DEFAULT_SECONDS:g}]",
+)
+@click.option("--episodes", type=click.IntRange(1), help="Run so many episodes instead.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--strictness",
+    type=click.Choice(list(Strictness)),
+    default=Strictness.EXACT,
+    show_default=True,
+    help="exact: every field; observable: what a trace shows; decisions: what was scheduled.",
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Do not draw this key.")
+@click.option("--case", "case_path", type=PATH, help="Run this recorded case again instead.")
+@click.option("--recorded", is_flag=True, help="With --case: as recorded, without the driver.")
+@click.option(
+    "--findings",
+    type=PATH,
+    default=Path("findings"),
+    show_default=True,
+    help="Directory for findings.",
+)
+@json_option
+def conform(
+    driver: str,
+    seconds: float | None,
+    episodes: int | None,
+    seed: int,
+    strictness: Strictness,
+    settings: tuple[str, ...],
+    case_path: Path | None,
+    recorded: bool,
+    findings: Path,
+    json_path: Path | None,
+) -> int:
+    """Serve random cases with the DRIVER of a released scheduler and with the reference.
+
+    Every step is compared, and every rule is held against the driver's own steps. DRIVER is the
+    name of an installed release (sendnn, sendnn==2.6.3), `template`, or the path of a driver's
+    file. A difference that is not known is made as small as it can be and recorded, with the
+    command that runs it again. Exit code 1: an unknown difference, a broken rule, a crash, or a
+    known difference that did not show where it was due.
+    """
+    if seconds is not None and episodes is not None:
+        raise InputError("--time", seconds, "not together with --episodes")
+    if recorded and case_path is None:
+        raise InputError("--recorded", True, "together with --case")
+    screen = console(json_path)
+    if case_path is not None:
+        return _again(screen, driver, read_recording(case_path), recorded, json_path)
+    command = command_of(driver)
+    with DriverLab(lambda: Driver(command)) as lab:
+        terms = Terms(Strictness(strictness))
+        plan = Plan(command, lab.hello, seed, terms, pinned_keys(settings))
+        plan.case(0)  # what cannot be drawn is refused before anything runs
+        began = monotonic()
+        seen = _run(plan, seconds or _DEFAULT_SECONDS, episodes)
+        took = monotonic() - began
+        filed = [_filed(lab, driver, met, findings) for met in seen.met.values()]
+    _tell(screen, driver, plan, seen, filed, took)
+    write_json(_report(plan, seen, filed, took), json_path)
+    if seen.met or seen.missed:
+        return _DIVERGES
+    return 0 if seen.steps else _INCOMPLETE
+
+
+@frozen
+class _Filed:
+    """A finding as it was met first, the small case, and where that is."""
+
+    met: Met
+    small: Shrunk
+    path: Path
+
+
+def _run(plan: Plan, seconds: float, episodes: int | None) -> Campaign:
+    """The campaign, with a bar of episodes or seconds."""
+    began = monotonic()
+    total = round(seconds) if episodes is None else episodes
+    batches = batches_for(seconds) if episodes is None else batches_of(episodes)
+    with progress_bar("seconds" if episodes is None else "episodes", total) as show:
+
+        def progress(seen: Campaign) -> None:
+            done = round(monotonic() - began) if episodes is None else seen.episodes
+            found = sum(seen.times.values())
+            show(done, f"{seen.episodes:,} episodes, {seen.steps:,} steps, {found} found")
+
+        return campaign(plan, batches, progress)
+
+
+def _filed(lab: Lab, driver: str, met: Met, directory: Path) -> _Filed:
+    """The case made small and recorded; the same finding has the same name."""
+    small = shrink(lab, met.case, met.terms, met.finding)
+    path = directory / file_name(lab.hello.name, small.case, small.finding)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        allowed = f"a directory that can be written to ({error.strerror})"
+        raise InputError("--findings", str(directory), allowed) from None
+    command = f"lockstep conform {driver} --case {path.name}"
+    record(lab, small.case, met.terms, path, about=small.finding.says, command=command)
+    return _Filed(met, small, path)
+
+
+def _tell(
+    screen: Console, driver: str, plan: Plan, seen: Campaign, filed: list[_Filed], seconds: float
+) -> None:
+    screen.print(counts_table(seen.counts))
+    for line in (*bounds_lines(plan.hello, seen), *known_lines(plan.hello, seen)):
+        screen.print(line, markup=False, soft_wrap=True)
+    for one in filed:
+        screen.print()
+        print_finding(screen, plan.hello, one.small.case, one.small.finding)
+        times = seen.times[one.met.finding.signature]
+        where = f"met {times:,} times, first in episode {one.met.episode} of seed {plan.seed}"
+        how = f"shrunk in {one.small.runs:,} runs, {one.small.steps:,} steps"
+        screen.print(f"  {where}; {how}", soft_wrap=True)
+        screen.print(f"  again: lockstep conform {driver} --case {one.path}", soft_wrap=True)
+    screen.print()
+    told = f"{plan.terms.strictness.value}, seed {plan.seed}"
+    screen.print(verdict(plan.hello, seen, told, seconds), markup=False, soft_wrap=True)
+
+
+def _again(
+    screen: Console, driver: str, recording: Recording, recorded: bool, json_path: Path | None
+) -> int:
+    """The recorded case, with the driver or with what it told."""
+    if recorded:
+        hello, outcome = recording.hello, recorded_again(recording)
+    else:
+        command = command_of(driver)
+        with DriverLab(lambda: Driver(command)) as lab:
+            hello, outcome = lab.hello, run_episode(lab, recording.case, recording.terms)
+    _tell_again(screen, hello, recording.case, outcome)
+    told = outcome_as_json(outcome)
+    same = told == recording.outcome
+    screen.print("as recorded" if same else f"recorded was: {recording.outcome}", soft_wrap=True)
+    write_json({"driver": hello.release, "outcome": told, "as_recorded": same}, json_path)
+    return _DIVERGES if outcome.finding is not None or not same else 0
+
+
+def _tell_again(screen: Console, hello: Hello, case: Case, outcome: Outcome) -> None:
+    if outcome.finding is not None:
+        print_finding(screen, hello, case, outcome.finding)
+    elif outcome.known is not None:
+        screen.print(f"{outcome.known} after {outcome.steps:,} equal steps, as known")
+    else:
+        screen.print(f"{hello.release}: no difference in {outcome.steps:,} steps")
+
+
+def _report(plan: Plan, seen: Campaign, filed: list[_Filed], seconds: float) -> dict[str, Any]:
+    return {
+        "driver": plan.hello.name,
+        "release": plan.hello.release,
+        "seed": plan.seed,
+        "strictness": plan.terms.strictness.value,
+        "left_out": sorted(plan.hello.left_out),
+        "set": dict(plan.pinned),
+        "episodes": seen.episodes,
+        "steps": seen.steps,
+        "judged": seen.judged,
+        "rules": sorted(seen.rules - set(seen.untold)),
+        "not_judged": dict(sorted(seen.untold.items())),
+        "actions": dict(sorted(seen.counts.items())),
+        "never": seen.never,
+        "known": dict(sorted(seen.known.items())),
+        "missed": dict(sorted(seen.missed.items())),
+        "excused": dict(sorted(seen.excused.items())),
+        "findings": [
+            {
+                "kind": one.small.finding.kind.value,
+                "cause": one.small.finding.cause,
+                "says": one.small.finding.says,
+                "step": one.small.finding.step,
+                "rules": [rule for rule, _ in one.small.finding.rules],
+                "episode": one.met.episode,
+                "times": seen.times[one.met.finding.signature],
+                "file": str(one.path),
+            }
+            for one in filed
+        ],
+        "seconds": round(seconds, 3),
+    }

@@ -1,0 +1,101 @@
+"""`lockstep driver`: environments of released schedulers, made, listed and tried."""
+
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from checks.commands.common import PATH, err, out
+from checks.conformance.client import Driver
+from checks.conformance.environments import (
+    TEMPLATE,
+    InstallationError,
+    command_of,
+    environment_of,
+    install,
+    known_recipe,
+)
+from checks.conformance.episode import Outcome, Terms, run_episode
+from checks.conformance.lab import DriverLab
+from checks.conformance.protocol import Hello
+from checks.conformance.recipes import RECIPES
+from checks.conformance.trial import trial_case
+
+_DOES_NOT_HOLD, _INCOMPLETE = 1, 3
+
+
+@click.group()
+def driver() -> None:
+    """Install, list and try drivers of released schedulers.
+
+    Each release gets an environment of its own below $LOCKSTEP_DRIVERS, by default in the user's
+    cache directory; nothing is added to ours.
+    """
+
+
+@driver.command("install")
+@click.argument("name")
+@click.option("--version", help="Which release; the newest that is known by default.")
+@click.option("--into", type=PATH, help="Directory for environments.")
+def install_driver(name: str, version: str | None, into: Path | None) -> int:
+    """Make the environment of the release NAME; minutes, and about 2 GB.
+
+    What was installed before is not installed again, so a broken installation is continued by the
+    same command. pip's own configuration says where packages come from. $LOCKSTEP_TORCH is the
+    requirement for torch where the usual one does not fit the machine.
+    """
+    recipe = known_recipe(name, version)
+    environment = environment_of(recipe, into)
+    out.print(f"{recipe.name} into {environment.directory}", soft_wrap=True)
+    try:
+        install(environment, lambda line: out.print(f"  {line}", soft_wrap=True))
+    except InstallationError as error:
+        err.print(f"lockstep: {error}", markup=False, soft_wrap=True)
+        return _INCOMPLETE
+    if into is not None:
+        out.print(f"to use it: export LOCKSTEP_DRIVERS={into}", soft_wrap=True)
+        return 0
+    return _try(recipe.name)
+
+
+@driver.command("list")
+def list_drivers() -> None:
+    """Every release that is known, and whether it is installed."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("driver", "release", "state"):
+        table.add_column(column, overflow="fold")
+    table.add_row(TEMPLATE, "a toy to start from", "needs no installation")
+    for recipe in RECIPES:
+        environment = environment_of(recipe)
+        missing = f"not installed: lockstep driver install {recipe.driver}"
+        state = f"installed in {environment.directory}" if environment.is_complete else missing
+        paired = f"sendnn-inference {recipe.version} on vLLM {recipe.vllm}"
+        table.add_row(recipe.name, paired, state)
+    out.print(table)
+
+
+@driver.command("check")
+@click.argument("name")
+def check_driver(name: str) -> int:
+    """Start the driver NAME, or that of a file, and compare one small episode."""
+    return _try(name)
+
+
+def _try(name: str) -> int:
+    command = command_of(name)
+    with DriverLab(lambda: Driver(command)) as lab:
+        case = trial_case(lab.hello)
+        outcome = run_episode(lab, case, Terms())
+    for line in _told(lab.hello, outcome):
+        out.print(line, soft_wrap=True)
+    return 0 if outcome.finding is None else _DOES_NOT_HOLD
+
+
+def _told(hello: Hello, outcome: Outcome) -> list[str]:
+    """Who it is, what it leaves out, and how the episode went."""
+    left_out = ", ".join(sorted(hello.left_out)) or "nothing"
+    lines = [f"{hello.name}: {hello.release}", f"  leaves out: {left_out}"]
+    if outcome.finding is not None:
+        told = f"{outcome.finding.kind} in step {outcome.finding.step}: {outcome.finding.says}"
+        return [*lines, f"  {told}"]
+    return [*lines, f"  holds for 1 episode, {outcome.steps} steps"]

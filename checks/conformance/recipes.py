@@ -1,0 +1,82 @@
+"""How each release of a scheduler is installed into an environment of its own: data, a row each."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from attrs import field, frozen
+
+DRIVER_FILES = Path(__file__).parent.parent / "drivers"
+TORCH_VARIABLE = "LOCKSTEP_TORCH"  # another requirement for torch, as a machine may need
+_TORCH = "torch==2.13.0"  # a build without CUDA is enough; pip's own configuration finds it
+
+
+@frozen
+class Installation:
+    """One call of `pip install`: what for, with which arguments and variables."""
+
+    what: str
+    arguments: tuple[str, ...]
+    variables: Mapping[str, str] = field(factory=dict)
+
+
+@frozen
+class Recipe:
+    """A release and how it is had. `file`: its driver; `constraints`: versions of what it needs.
+
+    `vllm`: the release of vLLM that it is paired with.
+    """
+
+    driver: str
+    version: str
+    file: str
+    vllm: str
+    constraints: str
+
+    @property
+    def name(self) -> str:
+        """Driver and version, as `--version` of pip writes them."""
+        return f"{self.driver}=={self.version}"
+
+    def installations(self) -> Iterator[Installation]:
+        """The calls of pip, in order."""
+        pins = ("--constraint", str(DRIVER_FILES / self.constraints))
+        yield Installation("torch", (os.environ.get(TORCH_VARIABLE, _TORCH),))
+        yield Installation("what vLLM is built with", (*pins, *_BUILD_TOOLS))
+        yield Installation(
+            f"vLLM {self.vllm}, without kernels",
+            (
+                *("--no-deps", "--no-build-isolation", "--no-binary", "vllm"),
+                f"vllm=={self.vllm}",
+            ),
+            # Without the override the version gets a suffix that pip does not accept by name.
+            {"VLLM_VERSION_OVERRIDE": self.vllm, "VLLM_TARGET_DEVICE": "empty"},
+        )
+        plugin = ("--no-deps", *pins, f"sendnn-inference=={self.version}", *_PLUGIN_PARTS)
+        yield Installation(f"sendnn-inference {self.version}", plugin)
+        yield Installation("what they import", (*pins, *_IMPORTS))
+
+
+_BUILD_TOOLS = (
+    *("setuptools", "setuptools-scm", "setuptools-rust", "wheel", "packaging", "numpy"),
+    *("cmake", "ninja", "jinja2"),
+)
+_PLUGIN_PARTS = ("ibm-fms", "fms-model-optimizer")
+_IMPORTS = (
+    *("numpy", "msgspec", "pydantic", "cloudpickle", "pyzmq", "transformers", "regex"),
+    *("cachetools", "psutil", "requests", "aiohttp", "pybase64", "einops", "sentencepiece"),
+    *("tiktoken", "openai", "fastapi", "prometheus-client", "prometheus-fastapi-instrumentator"),
+    *("blake3", "py-cpuinfo", "pillow", "protobuf", "gguf", "mistral-common"),
+    *("partial-json-parser", "pyyaml", "filelock", "diskcache", "lark", "depyf"),
+    *("compressed-tensors", "cbor2", "openai-harmony", "uvloop", "llguidance", "xgrammar"),
+)
+
+RECIPES = (Recipe("sendnn", "2.6.3", "sendnn.py", vllm="0.28.0", constraints="sendnn-2.6.3.txt"),)
+"""The newest release of a driver stands first."""
+
+
+def recipe_of(driver: str, version: str | None = None) -> Recipe | None:
+    """The recipe of a release, the newest if none is asked for; None if there is none."""
+    return next(
+        (one for one in RECIPES if one.driver == driver and version in (None, one.version)), None
+    )

@@ -1,0 +1,21 @@
+"""One small episode that any driver can do: to see that it works, not that it is right."""
+
+from attrs import evolve
+
+from checks.conformance.protocol import Hello
+from checks.fuzz.cases import Case, case_of
+
+_TRIES = 100
+_FEW = 3  # requests
+
+
+def trial_case(hello: Hello) -> Case:
+    """A few requests of the first drawn case that has so many, none of them aborted.
+
+    Raises:
+        ConfigError: the driver can do no configuration.
+    """
+    cases = (case_of(0, episode, hello.pinned, hello.can_do) for episode in range(_TRIES))
+    case = next(one for one in cases if len(one.requests) >= _FEW)
+    requests = tuple(evolve(one, abort_at=None) for one in case.requests[:_FEW])
+    return Case(case.config, requests)
