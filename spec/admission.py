@@ -82,6 +82,18 @@ def shipped_volume_holds(
     `last_tkv` is the tkv that the previous step returned; the release knows no tkv per request.
     Source: sendnn-inference 2.6.3, last-chunk constraints with pausing off.
     """
+    *futures, candidate_future = shipped_future_tkvs(decoding, candidate, block_size, last_tkv)
+    volumes = projected_volumes(futures, candidate_future)
+    return every(value <= limit for value in volumes)
+
+
+def shipped_future_tkvs(
+    decoding: Sequence[Member], candidate: Member, block_size: Number, last_tkv: Number
+) -> list[Number]:
+    """The greatest tkv that 2.6.3 projects for each member, the candidate last.
+
+    Source: sendnn-inference 2.6.3, last-chunk constraints with pausing off.
+    """
     base = maximum(last_tkv, candidate.length)
     offset = candidate.length - floor_div(candidate.length, block_size) * block_size
     candidate_tkv = floor_div(base, block_size) * block_size + offset
@@ -91,11 +103,10 @@ def shipped_volume_holds(
 
     # The release counts the first token as generated only once its key and value are cached,
     # so a decoding request has one more to go than `remaining`.
-    volumes = projected_volumes(
-        [future(base, member.remaining + 1) for member in decoding],
+    return [
+        *(future(base, member.remaining + 1) for member in decoding),
         future(candidate_tkv, candidate.remaining),
-    )
-    return every(value <= limit for value in volumes)
+    ]
 
 
 def worst_case_volumes(
@@ -119,11 +130,17 @@ def _peak_volume_until(
 ) -> Number:
     """Peak volume, over `steps` steps, of the members that decode for at least that long."""
     rows = sum(select(lasts >= steps, 1, 0) for _, lasts in lives)
-    # A member that ends earlier is given the length of the one whose end this is: it changes
-    # neither the width nor any offset.
+    return volume(rows, peak_tkv(rows_until(lives, steps), steps, block_size))
+
+
+def rows_until(lives: Sequence[tuple[Number, Number]], steps: Number) -> list[Number]:
+    """Tokens of the rows that decode for `steps` steps, which is the end of one of them.
+
+    `lives`: tokens and decode steps of each member. A member that ends earlier is given the length
+    of the one whose end this is: it changes neither the width nor any offset.
+    """
     own = maximum(*(select(lasts == steps, length, 0) for length, lasts in lives))
-    lengths = [select(lasts >= steps, length, own) for length, lasts in lives]
-    return volume(rows, peak_tkv(lengths, steps, block_size))
+    return [select(lasts >= steps, length, own) for length, lasts in lives]
 
 
 def exact_volume_holds(

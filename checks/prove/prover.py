@@ -64,7 +64,7 @@ def prove(obligation: Obligation, timeout_seconds: float = 60.0, seed: int = 0) 
     solver.add(broken)
     answer = solver.check()
     verdict = _VERDICTS[str(answer)]
-    numbers = _numbers(solver.model(), variables) if verdict is Verdict.REFUTED else {}
+    numbers = _smallest(solver, variables) if verdict is Verdict.REFUTED else {}
     return Proof(
         obligation=obligation.id,
         verdict=verdict,
@@ -76,6 +76,42 @@ def prove(obligation: Obligation, timeout_seconds: float = 60.0, seed: int = 0) 
 
 
 _VERDICTS = {"unsat": Verdict.PROVEN, "sat": Verdict.REFUTED, "unknown": Verdict.UNKNOWN}
+
+
+def _smallest(solver: z3.Solver, variables: dict[str, z3.ArithRef]) -> dict[str, int]:
+    """The numbers of a refutation, as small as they come: first their sum, then one by one.
+
+    So they are easy to follow by hand, and the same whatever the solver happened upon. Where it
+    does not find out in time whether there are smaller ones, those at hand are kept.
+    """
+    found = _numbers(solver.model(), variables)
+    solver.add(*(variable >= 0 for variable in variables.values()))
+    if min(found.values()) < 0:
+        return found
+    for term in (z3.Sum(list(variables.values())), *variables.values()):
+        found = _with_least(solver, term, variables, found)
+        solver.add(term == _value(term, variables, found))
+    return found
+
+
+def _with_least(
+    solver: z3.Solver, term: z3.ArithRef, variables: dict[str, z3.ArithRef], found: dict[str, int]
+) -> dict[str, int]:
+    """Numbers for which the term is as small as the solver can make it, by halving."""
+    least, value = 0, _value(term, variables, found)
+    while least < value:
+        middle = (least + value) // 2
+        if solver.check(term <= middle) == z3.sat:
+            found = _numbers(solver.model(), variables)
+            value = _value(term, variables, found)
+        else:
+            least = middle + 1
+    return found
+
+
+def _value(term: z3.ArithRef, variables: dict[str, z3.ArithRef], found: dict[str, int]) -> int:
+    chosen = [(variable, z3.IntVal(found[name])) for name, variable in variables.items()]
+    return int(z3.simplify(z3.substitute(term, *chosen)).as_long())
 
 
 def _numbers(model: z3.ModelRef, variables: dict[str, z3.ArithRef]) -> dict[str, int]:

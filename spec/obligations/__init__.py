@@ -1,6 +1,17 @@
 """What is claimed for every length and batch; importing this fills the registry."""
 
-from spec.obligations import blocks, decode, documented, padding
+from spec.obligations import (
+    blocks,
+    decode,
+    documented,
+    exact,
+    length,
+    monotonicity,
+    padding,
+    peak,
+    pool,
+    shipped,
+)
 from spec.obligations.registry import OBLIGATIONS, Obligation, Statement, Verdict
 
 __all__ = [
@@ -11,5 +22,11 @@ __all__ = [
     "blocks",
     "decode",
     "documented",
+    "exact",
+    "length",
+    "monotonicity",
     "padding",
+    "peak",
+    "pool",
+    "shipped",
 ]

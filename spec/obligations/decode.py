@@ -5,13 +5,13 @@ Source: spyre, "Decode padding" and "tkv jumping". All are decided for every blo
 How they hold for every batch size: a row's padding depends on the other rows only through the
 longest (PRV-DEC-1A, 1B), so what holds for a row next to any row that is at least as long holds
 in every batch. The steps of an argument share a number and differ in their letter. What one
-obligation proves, a later one may use: the same function states it here and is given there.
+obligation proves, a later one may build on (`known`): the same function states it in both.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from spec.arithmetic import Number, Truth, every, implies, maximum, minimum, negate, select
+from spec.arithmetic import Number, Truth, every, implies, maximum, minimum, negate, select, some
 from spec.obligations.registry import Integer, Statement, obligation
 from spec.padding import (
     batch_width_blocks,
@@ -25,12 +25,8 @@ from spec.padding import (
 _ANY_BATCH = "every row of a batch of any size, every block size"
 _ANY_STEP = "every step of a batch of any size, every block size"
 
+
 # --- words of the claims; rows are given by their tokens without padding -------------------------
-
-
-def some(conditions: Iterable[Truth]) -> Truth:
-    """True if one of the conditions holds."""
-    return negate(every(negate(condition) for condition in conditions))
 
 
 def padding_in(row: Number, batch: Sequence[Number], block_size: Number) -> Number:
@@ -46,6 +42,12 @@ def tkv_in(row: Number, batch: Sequence[Number], block_size: Number) -> Number:
 def crosses(row: Number, block_size: Number) -> Truth:
     """True if the row's last block is full: its next token starts a new one."""
     return last_block_offset(row, block_size) == block_size
+
+
+def width_is_that_of_the_widest(batch: Sequence[Number], block_size: Number) -> Truth:
+    """The batch is as wide as the row with the most blocks."""
+    widest = maximum(*(block_count(row, block_size) for row in batch))
+    return batch_width_blocks(batch, block_size) == widest
 
 
 def fits_its_blocks(row: Number, block_size: Number) -> Truth:
@@ -286,10 +288,10 @@ def _layout(integer: Integer, rows: int) -> Statement:
         yield max_tkv(batch, block_size) == maximum(*tkvs)
 
     return Statement(
-        given=[
-            block_size >= 1,
-            *(row >= 1 for row in batch),
+        given=[block_size >= 1, *(row >= 1 for row in batch)],
+        known=[
             *(fits_its_blocks(row, block_size) for row in batch),  # PRV-DEC-5
+            width_is_that_of_the_widest(batch, block_size),
         ],
         claim=every(claims()),
     )
@@ -313,12 +315,15 @@ def _unchanged(
     before = [row, longest]
     moved = _moved(row, before, next_token(before), block_size)
     return Statement(
-        given=[
-            *_in_any_batch(row, longest, block_size),
-            *(grows_by_a_block_if_it_crosses(one, block_size) for one in before),  # PRV-TKV-1A
-        ],
+        given=_in_any_batch(row, longest, block_size),
+        known=_growth(before, block_size),
         claim=claim(row, longest, moved, block_size),
     )
+
+
+def _growth(rows: Iterable[Number], block_size: Number) -> list[Truth]:
+    """PRV-TKV-1A of each row."""
+    return [grows_by_a_block_if_it_crosses(row, block_size) for row in rows]
 
 
 @obligation(
@@ -433,11 +438,8 @@ def rows_jump_back_when_the_longest_leaves(integer: Integer) -> Statement:
     calm = every(negate(crosses(one, block_size)) for one in stay)
     moved = _moved(row, before, next_token(stay), block_size)
     return Statement(
-        given=[
-            *_in_any_batch(row, next_longest, block_size),
-            longest >= next_longest,
-            *(grows_by_a_block_if_it_crosses(one, block_size) for one in stay),  # PRV-TKV-1A
-        ],
+        given=[*_in_any_batch(row, next_longest, block_size), longest >= next_longest],
+        known=_growth(stay, block_size),
         claim=implies(calm, moved == 1 - removed),
     )
 
@@ -493,26 +495,28 @@ def rows_jump_forward_when_a_wider_one_joins(integer: Integer) -> Statement:
     moved = _moved(row, before, [*next_token(before), newcomer], block_size)
     wider = block_count(newcomer, block_size) - batch_width_blocks(before, block_size)
     return Statement(
-        given=[
-            *_in_any_batch(row, longest, block_size),
-            newcomer >= 1,
-            *(grows_by_a_block_if_it_crosses(one, block_size) for one in before),  # PRV-TKV-1A
-        ],
+        given=[*_in_any_batch(row, longest, block_size), newcomer >= 1],
+        known=_growth(before, block_size),
         claim=implies(calm, moved == 1 + maximum(wider, 0) * block_size),
     )
 
 
-def _rows_before_a_step(integer: Integer, rows: int) -> tuple[list[Number], Number, list[Truth]]:
-    """A batch of so many rows in any order, the block size, and what is known of them."""
-    block_size = integer("block_size")
-    batch = [integer(f"row_{index}") for index in range(rows)]
-    known = [
-        block_size >= 1,
-        *(row >= 1 for row in batch),
-        *(fits_its_blocks(row, block_size) for row in batch),  # PRV-DEC-5
-        *(grows_by_a_block_if_it_crosses(row, block_size) for row in batch),  # PRV-TKV-1A
-    ]
-    return batch, block_size, known
+def _rows_before_a_step(integer: Integer, rows: int) -> tuple[list[Number], Number]:
+    """A batch of so many rows in any order, and the block size."""
+    return [integer(f"row_{index}") for index in range(rows)], integer("block_size")
+
+
+def _head_on(
+    batch: Sequence[Number], block_size: Number, claim: Truth, newcomers: Sequence[Number] = ()
+) -> Statement:
+    """A claim about a step of this batch."""
+    everyone = [*batch, *newcomers]
+    fits = [fits_its_blocks(row, block_size) for row in everyone]  # PRV-DEC-5
+    return Statement(
+        given=[block_size >= 1, *(row >= 1 for row in everyone)],
+        known=[*fits, *_growth(batch, block_size)],
+        claim=claim,
+    )
 
 
 def _calm(rows: Sequence[Number], block_size: Number) -> Truth:
@@ -522,7 +526,7 @@ def _calm(rows: Sequence[Number], block_size: Number) -> Truth:
 
 def _moves_of_an_unchanged_batch(integer: Integer, rows: int) -> Statement:
     """The batch grows if some unpadded row crosses."""
-    batch, block_size, known = _rows_before_a_step(integer, rows)
+    batch, block_size = _rows_before_a_step(integer, rows)
     grows = some(
         every([crosses(row, block_size), padding_in(row, batch, block_size) == 0]) for row in batch
     )
@@ -534,30 +538,27 @@ def _moves_of_an_unchanged_batch(integer: Integer, rows: int) -> Statement:
             yield implies(grows, moved == select(crossing, 1, 1 + block_size))
             yield implies(negate(grows), moved == select(crossing, 1 - block_size, 1))
 
-    return Statement(given=known, claim=every(claims()))
+    return _head_on(batch, block_size, every(claims()))
 
 
 def _moves_when_a_row_leaves(integer: Integer, rows: int) -> Statement:
     """The last of the batch leaves; the least padding of the others goes."""
-    batch, block_size, known = _rows_before_a_step(integer, rows)
+    batch, block_size = _rows_before_a_step(integer, rows)
     *stay, _leaver = batch
     left_by = minimum(*(padding_in(row, batch, block_size) for row in stay))
     moves = [_moved(row, batch, next_token(stay), block_size) for row in stay]
     as_told = every(moved == 1 - left_by for moved in moves)
-    return Statement(given=known, claim=implies(_calm(stay, block_size), as_told))
+    return _head_on(batch, block_size, implies(_calm(stay, block_size), as_told))
 
 
 def _moves_when_a_row_joins(integer: Integer, rows: int) -> Statement:
     """`newcomer`: tokens of the request that is new, its first decoded one included."""
-    batch, block_size, known = _rows_before_a_step(integer, rows)
+    batch, block_size = _rows_before_a_step(integer, rows)
     newcomer = integer("newcomer")
     wider = block_count(newcomer, block_size) - batch_width_blocks(batch, block_size)
     moves = [_moved(row, batch, [*next_token(batch), newcomer], block_size) for row in batch]
     as_told = every(moved == 1 + maximum(wider, 0) * block_size for moved in moves)
-    return Statement(
-        given=[*known, newcomer >= 1, fits_its_blocks(newcomer, block_size)],
-        claim=implies(_calm(batch, block_size), as_told),
-    )
+    return _head_on(batch, block_size, implies(_calm(batch, block_size), as_told), [newcomer])
 
 
 # --- head-on, without the argument: all rows of a batch at once ----------------------------------

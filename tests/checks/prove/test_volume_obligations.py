@@ -11,7 +11,7 @@ from checks.traces import read_trace
 from spec import admission
 from spec.admission import Member
 from spec.arithmetic import Number, Truth
-from spec.obligations import OBLIGATIONS, Verdict, documented
+from spec.obligations import OBLIGATIONS, Verdict, documented, exact
 
 
 def test_the_text_is_refuted_with_numbers_that_run(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_block_of_slack_for_the_newcomer_would_repair_the_text(
 
 
 def test_exact_keeps_the_limit_for_a_pair() -> None:
-    assert prove(OBLIGATIONS["PRV-VOL-2"]).verdict is Verdict.PROVEN
+    assert prove(OBLIGATIONS["PRV-EXA-7"]).verdict is Verdict.PROVEN
 
 
 def test_exact_with_a_limit_one_too_high_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,12 +48,12 @@ def test_exact_with_a_limit_one_too_high_is_refuted(monkeypatch: pytest.MonkeyPa
     ) -> Truth:
         return admission.exact_volume_holds(decoding, candidate, limit + 1, block_size)
 
-    monkeypatch.setattr(documented, "exact_volume_holds", too_high)
-    assert prove(OBLIGATIONS["PRV-VOL-2"]).verdict is Verdict.REFUTED
+    monkeypatch.setattr(exact, "exact_volume_holds", too_high)
+    assert prove(OBLIGATIONS["PRV-EXA-7"]).verdict is Verdict.REFUTED
 
 
 def test_a_scenario_that_breaks_nothing_is_an_error(tmp_path: Path) -> None:
-    harmless = {"decoding_tokens": 3, "decoding_remaining": 1, "prompt_len": 1, "max_tokens": 1}
+    harmless = {"tokens_0": 3, "remaining_0": 1, "prompt_len": 1, "max_tokens": 1}
     with pytest.raises(ValueError, match="the reference breaks no rule"):
         write_scenario(OBLIGATIONS["PRV-VOL-1"], {**harmless, "limit": 64}, tmp_path)
     assert list(tmp_path.iterdir()) == []
