@@ -2,14 +2,14 @@
 
 from collections.abc import Collection, Iterable
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from checks.fuzz.reference import reference_target
 from engine.device.inputs import Device
 from engine.device.spyre import SpyreDevice
 from engine.observing import StepObserver
 from engine.serving import Engine
-from spec.config import Config
+from spec.config import Admission, Config
 from spec.records import Step
 from spec.requests import Request, refuse_unservable
 
@@ -60,10 +60,17 @@ class EngineTarget:
 def engine_target(config: Config, requests: Iterable[Request]) -> EngineTarget:
     """The engine on the simulated device with these requests, nobody arrived.
 
+    The text's volume rule admits batches that exceed the limit. So that they can be compared too,
+    the device then takes any volume.
+
     Raises:
         WorkloadError: a request that could never be served.
     """
     listed = list(requests)
     for request in listed:
         refuse_unservable(request, config)
-    return EngineTarget.on(SpyreDevice(config), config, listed)
+    limit = config.max_batch_tkv_limit
+    if config.admission is Admission.DOCUMENTED:
+        limit = config.max_num_seqs * (config.max_model_len + config.block_size)
+    device = SpyreDevice(evolve(config, max_batch_tkv_limit=limit))
+    return EngineTarget.on(device, config, listed)

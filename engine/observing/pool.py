@@ -44,9 +44,11 @@ class PoolObserver:
         )
 
     def _cached(self) -> FrozenMap[BlockKey, tuple[int, ...]]:
+        # Also contents that a block had before and has again: it stands behind others now.
         now, before = self._blocks.keys, self._pool.keys
-        moved = [block for block in self._changed if now[block] != before.get(block)]
-        contents = {key for block in moved for key in (now[block], before.get(block)) if key}
+        contents = {
+            key for block in self._changed for key in (now[block], before.get(block)) if key
+        }
         return _updated(
             self._pool.cached,
             {key: tuple(self._blocks.cached.get(key, ())) or None for key in contents},

@@ -54,12 +54,14 @@ def _preempted(core: Core, rows: Batch) -> tuple[Tracked, ...]:
 
     A prefill in progress was admitted last of all; then the front of the batch.
     """
-    needed = len(growing := set(_growing(rows, core.config.block_size)))
+    growing = set(_growing(rows, core.config.block_size))
+    needed, free = len(growing), core.blocks.free.count
+    if needed <= free:
+        return ()
     victims: list[Tracked] = []
-    free = core.blocks.free.count
-    candidates = [] if core.prefilling is None else [(core.prefilling, 0)]
-    candidates += [(member, row in growing) for row, member in enumerate(rows.members)]
-    for victim, grows in candidates:
+    ongoing = [] if core.prefilling is None else [(core.prefilling, False)]
+    batch = ((member, row in growing) for row, member in enumerate(rows.members))
+    for victim, grows in (*ongoing, *batch):
         if needed <= free:
             break
         victims.append(victim)

@@ -13,7 +13,7 @@ from engine.scheduler.tracked import Tracked
 from spec.config import Admission, Config, Queue
 from spec.padding import block_count
 from spec.records import PREFILL, Chunk
-from spec.reservation import may_reserve, promised_blocks, worst_case_blocks
+from spec.reservation import may_reserve, promised_blocks
 
 
 def plan_prefill(core: Core) -> tuple[PrefillPlan | None, str | None]:
@@ -36,7 +36,7 @@ def _plan_admission(core: Core, chosen: Tracked, refusal: str | None) -> Prefill
     needed = _blocks_needed(core.config, chunk, len(hits))
     promised = 0
     if core.config.reservation:
-        promised = promised_blocks(_worst_case(core, chosen), held=len(hits))
+        promised = promised_blocks(chosen.worst_case_blocks(core.config.block_size), held=len(hits))
     return PrefillPlan(
         chosen,
         chunk,
@@ -52,12 +52,6 @@ def _plan_admission(core: Core, chosen: Tracked, refusal: str | None) -> Prefill
 def _blocks_needed(config: Config, chunk: Chunk, held: int) -> int:
     """New blocks that the chunk takes."""
     return int(block_count(chunk.end, config.block_size)) - held
-
-
-def _worst_case(core: Core, request: Tracked) -> int:
-    """Blocks of everything that the request may ever hold."""
-    size = core.config.block_size
-    return int(worst_case_blocks(request.prefill_len, request.remaining, size))
 
 
 # --- who is chosen ------------------------------------------------------------------------------
@@ -153,7 +147,7 @@ def _block_refusal(core: Core, request: Tracked) -> str | None:
     """Blocks: the worst case with reservation, else those of the first chunk."""
     free = core.blocks.free.count
     if core.config.reservation:
-        worst_case = _worst_case(core, request)
+        worst_case = request.worst_case_blocks(core.config.block_size)
         if may_reserve(worst_case, 0, free, core.reserved):
             return None  # whatever is cached
         shared = core.blocks.held(cached_blocks(core, request))

@@ -8,6 +8,7 @@ from attrs import define
 from engine.device.inputs import Tensor
 from engine.tokens import NO_TOKENS
 from spec.requests import BlockKey, Request
+from spec.reservation import worst_case_blocks
 
 
 @define(eq=False)
@@ -23,6 +24,7 @@ class Tracked:
     - `keys`: of its leading full blocks, as far as somebody asked for them; hashed only once.
     - `registered`: leading blocks of its table that lookups can find.
     - `slot`: its place in the arrays of the decode batch, -1 before it has one.
+    - `worst_case`: blocks of everything that it may ever hold, 0 until somebody asked.
     - `hits`, `hits_at`: what the last lookup found, and the pool's evictions by then.
     """
 
@@ -36,6 +38,7 @@ class Tracked:
     keys: tuple[BlockKey, ...] = ()
     registered: int = 0
     slot: int = -1
+    worst_case: int = 0
     hits: tuple[int, ...] = ()
     hits_at: int = -1
 
@@ -53,6 +56,12 @@ class Tracked:
     def remaining(self) -> int:
         """Tokens that it may still generate, as long as it does not decode."""
         return self.request.max_tokens - (self.prefill_len - self.request.prompt_len)
+
+    def worst_case_blocks(self, block_size: int) -> int:
+        """Blocks of everything that the request may ever hold; asked before each admission."""
+        if not self.worst_case:
+            self.worst_case = int(worst_case_blocks(self.prefill_len, self.remaining, block_size))
+        return self.worst_case
 
     def again(self, outputs: Tensor) -> "Tracked":
         """The request without anything that it held, to compute its prompt and `outputs` anew."""

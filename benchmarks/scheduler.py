@@ -1,0 +1,123 @@
+"""Measure the engine's scheduler, `schedule` plus `update`, the device left out.
+
+    ./bootstrap python benchmarks/scheduler.py [--rows 1,32,256] [--waiting 0,1000,10000]
+    ./bootstrap python benchmarks/scheduler.py --memory [--requests 1000000]
+
+So many rows decode, at random places in their blocks, while so many requests with prompts of 512
+tokens wait: for a free slot, or, with `--blocked volume`, for the volume rule, which is then judged
+in every step. Times are processor time of the one thread, so that other work on the machine does
+not count. `--memory` tells what queued requests cost.
+"""
+
+import argparse
+import platform
+import random
+import resource
+from time import thread_time_ns
+
+import numpy as np
+
+from engine.scheduler import Scheduler
+from spec.config import Admission, Config, Queue
+from spec.requests import Prompt, Request
+
+PROMPT_LEN = 512
+OUTPUT_LEN = 3_000
+PEAK_TKV = 3_520  # of such a request, its last block full
+
+
+def request(name: str, prompt_len: int = PROMPT_LEN) -> Request:
+    """A request with a prompt of its own and a long answer."""
+    return Request(id=name, prompt=Prompt.of_stream(name, prompt_len), max_tokens=OUTPUT_LEN)
+
+
+def config(rows: int, options: argparse.Namespace) -> Config:
+    """Room for so many rows and no more, by slots or by the volume limit."""
+    slack = 64 if options.admission == "shipped" else 0  # which plans with a block more
+    by_slots = options.blocked == "slots"
+    return Config(
+        max_num_seqs=rows if by_slots else rows + 1,
+        max_batch_tkv_limit=rows * (2 * PEAK_TKV if by_slots else PEAK_TKV + slack),
+        admission=Admission(options.admission),
+        queue=Queue(options.queue),
+    )
+
+
+def scheduler_with(rows: int, waiting: int, options: argparse.Namespace) -> Scheduler:
+    """A scheduler in which so many requests decode and so many wait."""
+    scheduler, draw = Scheduler(config(rows, options)), random.Random(rows)
+    for row in range(rows):
+        scheduler.add(request(f"row {row}", draw.randint(PROMPT_LEN - 63, PROMPT_LEN)))
+        while scheduler.core.queue:
+            step(scheduler)
+    for index in range(waiting):
+        scheduler.add(request(f"waiting {index}"))
+    return scheduler
+
+
+def step(scheduler: Scheduler) -> int:
+    """One step with any tokens; the nanoseconds that the scheduler took."""
+    began = thread_time_ns()
+    plan = scheduler.schedule()
+    planned = thread_time_ns()
+    tokens = np.zeros(plan.samples, np.int64)
+    computed = thread_time_ns()
+    scheduler.update(plan, tokens)
+    return planned - began + thread_time_ns() - computed
+
+
+def measured(rows: int, waiting: int, options: argparse.Namespace) -> str:
+    """One row of the table."""
+    scheduler = scheduler_with(rows, waiting, options)
+    times = sorted(step(scheduler) for _ in range(options.steps))
+    decoding, left = len(scheduler.core.decoding), len(scheduler.core.queue)
+    if (decoding, left) != (rows, waiting):
+        raise SystemExit(f"{decoding} rows decode and {left} wait, not {rows} and {waiting}")
+    median, p99 = (times[len(times) * percent // 100] / 1e6 for percent in (50, 99))
+    return f"| {rows} | {waiting:,} | {median:.4f} | {p99:.4f} |"
+
+
+def peak_mib() -> float:
+    """Most memory that this process has had so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def print_memory(most: int) -> None:
+    """Peak memory with more and more queued requests."""
+    print("| queued | peak MiB | bytes per request |\n| --- | --- | --- |")
+    scheduler, began = Scheduler(Config()), peak_mib()
+    for count in (most // 4, most // 2, most):
+        for index in range(len(scheduler.core.queue), count):
+            scheduler.add(request(str(index)))
+        peak = peak_mib()
+        print(f"| {count:,} | {peak:,.0f} | {(peak - began) * 2**20 / count:,.0f} |", flush=True)
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers separated by commas."""
+    return [int(part) for part in text.split(",")]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=numbers, default=[1, 32, 256])
+    parser.add_argument("--waiting", type=numbers, default=[0, 1_000, 10_000])
+    parser.add_argument("--steps", type=int, default=1_000)
+    parser.add_argument("--blocked", choices=["slots", "volume"], default="slots")
+    parser.add_argument("--admission", choices=list(Admission), default="exact")
+    parser.add_argument("--queue", choices=list(Queue), default="fcfs")
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--requests", type=int, default=1_000_000)
+    options = parser.parse_args()
+    print(f"Python {platform.python_version()}, {platform.machine()}\n")
+    if options.memory:
+        return print_memory(options.requests)
+    print("| rows | waiting | median ms per step | p99 ms |\n| --- | --- | --- | --- |")
+    for rows in options.rows:
+        for waiting in options.waiting:
+            print(measured(rows, waiting, options), flush=True)
+
+
+if __name__ == "__main__":
+    main()
