@@ -83,7 +83,8 @@ Rule = Callable[["Setting", Sequence[Member], Member, Number], Truth]
 class Setting:
     """The configuration, as far as the machine looks at it; lengths in tokens.
 
-    `rule`: may the candidate join the batch, given what the step before returned as tkv.
+    `rule`: may the candidate join the batch, given what the step before returned as tkv? It is
+    asked with one row per other request, outsiders for those that are not decoding.
     `judged_first`: the last-chunk conditions are judged once, before the first chunk, as 2.6.3
     does with interleaving off.
     """
@@ -100,19 +101,13 @@ class Setting:
 
 @frozen
 class Move:
-    """One step: where it led, what it was, its tkv and volume in tokens; idle if neither kind.
-
-    `batch` and `candidate` are what the admission rule was asked about; outsiders stand for the
-    rows that are not decoding.
-    """
+    """One step: where it led, what it was, its tkv and volume in tokens; idle if neither kind."""
 
     after: Situation
     is_prefill: Truth
     is_decode: Truth
     tkv: Number
     volume: Number
-    batch: Sequence[Member]
-    candidate: Member
 
 
 class Between(Protocol):

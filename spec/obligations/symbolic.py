@@ -177,8 +177,6 @@ def step(setting: Setting, clients: Sequence[Client], situation: Situation) -> M
         is_decode=is_decode,
         tkv=tkv,
         volume=select(is_prefill, volume(1, of_prefill), of_batch),
-        batch=batch,
-        candidate=turn.member,
     )
 
 
