@@ -92,7 +92,7 @@ def case_of(
     dice = Dice(seed, episode)
     swarm = _swarm(dice)
     fixed = dict(pinned or {})
-    refused = ConfigError("--set", fixed, "what can be drawn, and done by the target")
+    refused: ConfigError | None = None
     for _ in range(_TRIES):
         try:
             config = Config(**_keys(dice, swarm, fixed))
@@ -105,7 +105,8 @@ def case_of(
         config = _tightened(dice, swarm, config, requests, fixed)
         if can_do(config):
             return Case(config, requests, swarm)
-    raise refused
+    allowed = "keys with which something can be drawn, and done by the target"
+    raise refused or ConfigError("--set", fixed, allowed)
 
 
 def _swarm(dice: Dice) -> Swarm:

@@ -113,7 +113,8 @@ def _between(name: str, place: str, expected: Any, found: Any) -> Iterator[Diffe
             yield from _between(f"{name}.{key.name}", place, ours, theirs)
     elif isinstance(expected, Mapping) and isinstance(found, Mapping):
         for key in sorted({**expected, **found}, key=str):
-            yield from _between(name, _text(key), expected.get(key), found.get(key))
+            where = f"{place} {_text(key)}".strip()
+            yield from _between(name, where, expected.get(key), found.get(key))
     elif isinstance(expected, (list, tuple)) and isinstance(found, (list, tuple)):
         yield from _between_lists(name, place, expected, found)
     else:

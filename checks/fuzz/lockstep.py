@@ -58,10 +58,12 @@ class _Run:
     steps: list[Step] = field(factory=list)
     _past: Past = field(factory=Past)
     _index: int = 0
+    _left: State = field(init=False)  # by the target's step before
     _judge: Judge | None = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._judge = Judge(self.ctx, keep=1_000) if self.terms.judged else None
+        self._left = self.reference.state
 
     @property
     def ctx(self) -> Context:
@@ -92,6 +94,7 @@ class _Run:
             if wrong is not None:
                 return wrong
             self._note(expected)
+            self._left = found.after
             if over:
                 return self._held(found.after)
             time += step_time(self.case.config, expected.kind)
@@ -124,7 +127,7 @@ class _Run:
             f"{seen[0].field} differs",
             differences=seen,
             followed=_rule_followed(expected, found),
-            broken=tuple(_rules_broken(self.ctx, found)),
+            broken=tuple(_rules_broken(self.ctx, self._left, found)),
         )
 
     def _broken_rule(self, found: Step) -> Finding | None:
@@ -182,12 +185,13 @@ def _first_of_its_own(step: Step, other: Step) -> Event | None:
     return next((event for event in step.events if event not in other.events), None)
 
 
-def _rules_broken(ctx: Context, found: Step) -> Iterator[tuple[str, str]]:
-    """Rules that the target's step breaks by itself."""
+def _rules_broken(ctx: Context, left: State, found: Step) -> Iterator[tuple[str, str]]:
+    """Rules that the target's step breaks by itself, or what came before it since `left`."""
     for rule in applicable(ctx.config):
         if known_reason(rule.id, ctx.config) is None:
             try:
-                broken = rule.found_of_step(ctx, found)
+                broken = rule.found_between(ctx, left, found.before)
+                broken = broken or rule.found_of_step(ctx, found)
             except Exception as error:  # a step may be too broken to be judged
                 broken = f"cannot be judged: {type(error).__name__}: {error}"
             if broken is not None:

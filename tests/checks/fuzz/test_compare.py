@@ -1,0 +1,131 @@
+"""What counts as a difference, at each strictness, and what it is called."""
+
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from checks.fuzz.compare import Difference, Strictness, differences
+from checks.running import serve
+from reference.spyre.machine import SpyreMachine
+from spec.records import Event, Step
+from spec.state import FrozenMap
+from tests.checks.fuzz.cases import case, request
+
+EXACT, OBSERVABLE, DECISIONS = Strictness
+
+
+def a_decode_step() -> Step:
+    """Two rows of one block each."""
+    here = case(request("0", 1, 4), request("1", 1, 4), interleave=False, prefix_caching=False)
+    machine = SpyreMachine.of(here.config, here.requests)
+    return next(step for step in serve(machine, here.requests) if step.kind == "decode")
+
+
+STEP = a_decode_step()
+ROW = STEP.after.decoding[0]
+
+
+def fields(found: Step, strictness: Strictness = EXACT, *leaves_out: str) -> list[str]:
+    seen = differences(STEP, found, strictness, leaves_out=leaves_out)
+    return [f"{one.field} {one.place}".strip() for one in seen]
+
+
+def with_after(**changes: Any) -> Step:
+    return evolve(STEP, after=evolve(STEP.after, **changes))
+
+
+def with_pool(**changes: Any) -> Step:
+    return with_after(pool=evolve(STEP.after.pool, **changes))
+
+
+def test_equal_steps_have_no_difference() -> None:
+    for strictness in Strictness:
+        assert differences(STEP, evolve(STEP), strictness) == ()
+
+
+def test_a_list_and_a_tuple_of_the_same_tokens_are_the_same() -> None:
+    told = {id_: tuple(tokens) for id_, tokens in STEP.outputs.items()}
+    assert differences(STEP, evolve(STEP, outputs=told)) == ()
+
+
+def test_a_difference_says_field_place_and_both_values() -> None:
+    row = evolve(ROW, computed=9)
+    found = with_after(decoding=(row, *STEP.after.decoding[1:]))
+    assert differences(STEP, found) == (Difference("after.decoding.computed", "1", 2, 9),)
+
+
+@pytest.mark.parametrize(
+    ("found", "seen"),
+    [
+        pytest.param(evolve(STEP, tkv=9), ["tkv"], id="a number"),
+        pytest.param(evolve(STEP, scheduled={"1": 1}), ["scheduled 0"], id="an entry"),
+        pytest.param(evolve(STEP, refusal="BLK-9"), ["refusal"], id="a refusal"),
+        pytest.param(
+            with_after(decoding=STEP.after.decoding[::-1]), ["after.decoding"], id="an order"
+        ),
+        pytest.param(with_after(last_kind="idle"), ["after.last_kind"], id="what ran last"),
+        pytest.param(
+            with_pool(free=STEP.after.pool.free[::-1]), ["after.pool.free"], id="the free list"
+        ),
+        pytest.param(
+            with_pool(keys=FrozenMap({1: b"\1"}), cached=FrozenMap({b"\1": (1,)})),
+            ["after.pool.keys 1", "after.pool.cached 01"],
+            id="cached content",
+        ),
+        pytest.param(
+            evolve(STEP, events=(*STEP.events, Event("pause", "1", "SPY-PAU-2"))),
+            [f"events {len(STEP.events)}"],
+            id="an event",
+        ),
+    ],
+)
+def test_every_field_counts_where_exact(found: Step, seen: list[str]) -> None:
+    assert fields(found) == seen
+
+
+def test_decisions_come_before_what_follows_from_them() -> None:
+    found = evolve(with_after(decoding=(), paused=STEP.after.decoding), kind="idle", tkv=0)
+    assert fields(found) == ["kind", "tkv", "after.decoding", "after.paused"]
+
+
+@pytest.mark.parametrize(
+    ("found", "seen"),
+    [
+        pytest.param(evolve(STEP, refusal="BLK-9"), [], id="a refusal"),
+        pytest.param(with_pool(free=STEP.after.pool.free[::-1]), [], id="the order of the free"),
+        pytest.param(with_pool(free=STEP.after.pool.free[1:]), ["blocks free"], id="a free block"),
+        pytest.param(
+            with_after(decoding=(evolve(ROW, computed=9), *STEP.after.decoding[1:])),
+            ["decoding 1 computed", "decoding 1 tkv"],
+            id="a row",
+        ),
+    ],
+)
+def test_what_a_trace_shows_counts_where_observable(found: Step, seen: list[str]) -> None:
+    assert fields(found, OBSERVABLE) == seen
+
+
+def test_the_running_queue_is_observable_where_somebody_is_prefilled() -> None:
+    slot = evolve(STEP.after, prefilling=evolve(ROW, id="2"))
+    ran_last = evolve(STEP, after=evolve(slot, last_kind="prefill"))
+
+    seen = differences(evolve(STEP, after=slot), ran_last, OBSERVABLE)
+
+    assert seen == (Difference("running", "", ["1", "0", "2"], ["2", "1", "0"]),)
+
+
+def test_only_what_was_scheduled_and_came_out_counts_for_decisions() -> None:
+    found = evolve(with_after(decoding=()), volume=9, events=(), outputs={})
+    assert fields(found, DECISIONS) == ["outputs 0", "outputs 1"]
+
+
+def test_what_a_target_leaves_out_does_not_count() -> None:
+    found = evolve(with_pool(keys=FrozenMap({1: b"\1"}), free=()), events=())
+    assert fields(found, EXACT, "events", "after.pool.keys") == ["after.pool.free"]
+    assert fields(found, EXACT, "events", "after.pool") == []
+    assert fields(found, EXACT, "event", "after.po") == [
+        "after.pool.free",
+        "after.pool.keys 1",
+        "events 0",
+    ]
