@@ -27,7 +27,7 @@ def prompt_tokens(prompt: Prompt, start: int, end: int) -> Tensor:
         before += length
         if before >= end:
             break
-    return np.concatenate(found) if len(found) != 1 else found[0]
+    return found[0] if len(found) == 1 else np.concatenate([NO_TOKENS, *found])
 
 
 def _part_length(part: tuple[str, int] | tuple[int, ...]) -> int:

@@ -1,0 +1,48 @@
+"""Small configurations and requests, and a run of the engine to its end."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from checks.models.engine import sampled_alone
+from engine.scheduler import Outcome, Plan, Scheduler
+from spec.config import Config
+from spec.requests import Prompt, Request
+
+
+def config(**overrides: Any) -> Config:
+    """Blocks of 4, chunks of 8, room for everything else."""
+    small = {"block_size": 4, "chunk_size": 8, "max_model_len": 64, "max_num_seqs": 4}
+    return Config(**(small | {"max_batch_tkv_limit": 256, "num_blocks": 40} | overrides))
+
+
+def request(name: str, prompt_len: int, max_tokens: int, **more: Any) -> Request:
+    """A request with a prompt of its own."""
+    return Request(
+        id=name, prompt=Prompt.of_stream(name, prompt_len), max_tokens=max_tokens, **more
+    )
+
+
+def sharing(name: str, shared: int, own: int, max_tokens: int) -> Request:
+    """A request whose prompt begins with tokens that others have, too."""
+    parts = [part for part in (("shared", shared), (name, own)) if part[1]]
+    return Request(id=name, prompt=Prompt.of_parts(parts), max_tokens=max_tokens)
+
+
+def step(scheduler: Scheduler) -> tuple[Plan, Outcome]:
+    """One step, done."""
+    plan = scheduler.schedule()
+    return plan, scheduler.update(plan, sampled_alone(plan))
+
+
+def steps(scheduler: Scheduler) -> Iterator[tuple[Plan, Outcome]]:
+    """Steps until everybody has left."""
+    while scheduler.has_requests:
+        yield step(scheduler)
+
+
+def scheduler_with(config: Config, requests: Iterable[Request]) -> Scheduler:
+    """A scheduler to which these requests have come."""
+    scheduler = Scheduler(config)
+    for one in requests:
+        scheduler.add(one)
+    return scheduler

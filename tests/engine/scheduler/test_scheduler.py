@@ -1,0 +1,274 @@
+"""What the scheduler promises to whoever calls it; that it is the reference is shown elsewhere."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from checks.models.engine import sampled_alone
+from engine.observing import snapshot
+from engine.scheduler import (
+    DecodePlan,
+    IdlePlan,
+    PrefillPlan,
+    Scheduler,
+    StalePlanError,
+    keys,
+)
+from engine.scheduler.tracked import WaitingQueue
+from spec.errors import WorkloadError
+from spec.requests import BlockKeys, Prompt, Request
+from tests.engine.scenes import config, request, scheduler_with, sharing, step, steps
+
+# --- a run --------------------------------------------------------------------------------------
+
+
+def test_two_requests_take_turns() -> None:
+    scheduler = scheduler_with(config(), [request("a", 10, 3), request("b", 3, 2)])
+
+    told = [(plan.kind, outcome.tkv, outcome.sampled) for plan, outcome in steps(scheduler)]
+
+    assert told == [
+        ("prefill", 10, ()),
+        ("prefill", 10, ("a",)),
+        ("decode", 11, ("a",)),
+        ("prefill", 3, ("b",)),
+        ("decode", 12, ("b", "a")),
+    ]
+    assert scheduler.core.finished == {"a", "b"}
+
+
+def test_sampled_tokens_are_handed_on() -> None:
+    scheduler = scheduler_with(config(), [request("a", 3, 3)])
+
+    tokens = [outcome.tokens.tolist() for _, outcome in steps(scheduler)]
+
+    assert tokens == [[request("a", 3, 3).output_token(index)] for index in range(3)]
+
+
+def test_prescribed_tokens_go_before_those_of_the_device() -> None:
+    scheduler = scheduler_with(config(), [request("a", 3, 3, output=(7, 8)), request("b", 3, 3)])
+    seen: list[tuple[str, int]] = []
+    while scheduler.has_requests:
+        plan = scheduler.schedule()
+        outcome = scheduler.update(plan, np.full(plan.samples, 99))
+        seen += zip(outcome.sampled, outcome.tokens.tolist(), strict=True)
+
+    assert seen == [("a", 7), ("a", 8), ("b", 99), ("b", 99), ("b", 99)]
+
+
+def test_environment_decides_who_ends_if_it_is_asked() -> None:
+    scheduler = scheduler_with(config(), [request("a", 3, 9, output_len=2), request("b", 3, 9)])
+    finished = []
+    for ends in ((), (), (), (), ("b",), (), ("a",)):
+        plan = scheduler.schedule()
+        finished.append(scheduler.update(plan, sampled_alone(plan), ends).finished)
+
+    assert finished == [(), (), (), (), ("b",), (), ("a",)]
+
+
+def test_nobody_is_there() -> None:
+    plan, outcome = step(Scheduler(config()))
+
+    assert isinstance(plan, IdlePlan)
+    assert (outcome.kind, outcome.sampled, outcome.finished) == ("idle", (), ())
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompt_len", "max_tokens", "changes", "field"),
+    [
+        (60, 5, {}, "prompt_len + max_tokens"),
+        (50, 10, {"max_batch_tkv_limit": 58}, "prompt_len + max_tokens - 1 (its largest tkv)"),
+        (50, 10, {"num_blocks": 14}, "blocks of prompt_len + max_tokens"),
+    ],
+)
+def test_request_that_can_never_be_served_is_refused(
+    prompt_len: int, max_tokens: int, changes: dict[str, Any], field: str
+) -> None:
+    scheduler = Scheduler(config(**changes))
+
+    with pytest.raises(WorkloadError) as refused:
+        scheduler.add(request("a", prompt_len, max_tokens))
+
+    assert refused.value.field == field
+    assert not scheduler.has_requests
+
+
+def gone(scheduler: Scheduler) -> None:
+    list(steps(scheduler))
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        lambda _: None,
+        step,
+        lambda scheduler: [step(scheduler) for _ in range(3)],
+        gone,
+        lambda scheduler: scheduler.abort("a"),
+    ],
+    ids=["waiting", "prefilling", "decoding", "finished", "aborted"],
+)
+def test_name_is_used_only_once(later: Callable[[Scheduler], object]) -> None:
+    scheduler = scheduler_with(config(), [request("a", 10, 5)])
+    later(scheduler)
+
+    with pytest.raises(WorkloadError, match="'a'; allowed: a name that no other request has had"):
+        scheduler.add(request("a", 3, 3))
+
+
+def test_plan_is_carried_out_once() -> None:
+    scheduler = scheduler_with(config(), [request("a", 3, 3)])
+    plan = scheduler.schedule()
+    scheduler.update(plan, sampled_alone(plan))
+
+    with pytest.raises(StalePlanError):
+        scheduler.update(plan, sampled_alone(plan))
+
+
+def test_plan_made_before_an_abort_is_stale() -> None:
+    scheduler = scheduler_with(config(), [request("a", 3, 3)])
+    plan = scheduler.schedule()
+    scheduler.abort("a")
+
+    with pytest.raises(StalePlanError):
+        scheduler.update(plan, sampled_alone(plan))
+
+
+def test_request_may_come_while_the_device_computes() -> None:
+    scheduler = scheduler_with(config(), [request("a", 3, 3)])
+    plan = scheduler.schedule()
+    scheduler.add(request("b", 3, 3))
+    scheduler.update(plan, sampled_alone(plan))
+
+    assert [row.id for row in snapshot(scheduler).waiting] == ["b"]
+    assert len(list(steps(scheduler))) == 4
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_wrong_number_of_tokens_is_refused(count: int) -> None:
+    scheduler = scheduler_with(config(), [request("a", 3, 3)])
+    plan = scheduler.schedule()
+
+    with pytest.raises(ValueError, match=f"{count} tokens; 1 are to be sampled"):
+        scheduler.update(plan, np.zeros(count, np.int64))
+
+
+def test_abort_of_somebody_unknown_changes_nothing() -> None:
+    scheduler = scheduler_with(config(), [request("a", 3, 3)])
+    before = snapshot(scheduler)
+
+    assert not scheduler.abort("nobody")
+    assert snapshot(scheduler) == before
+
+
+# --- a plan changes nothing ---------------------------------------------------------------------
+
+PREEMPTING = {"reservation": False, "num_blocks": 8, "max_num_seqs": 3}
+PAUSING = {"pausing": True, "max_batch_tkv_limit": 40}
+
+
+@pytest.mark.parametrize(
+    ("changes", "happens"),
+    [({}, "hit_blocks"), (PREEMPTING, "preempted"), (PAUSING, "benched"), (PAUSING, "resumed")],
+)
+def test_plan_made_twice_is_the_same_and_changes_nothing(
+    changes: dict[str, Any], happens: str
+) -> None:
+    requests = [sharing(name, 9, index, 12) for index, name in enumerate("abc")]
+    scheduler = scheduler_with(config(**changes), requests)
+    happened = False
+    while scheduler.has_requests:
+        before = snapshot(scheduler)
+        plan, again = scheduler.schedule(), scheduler.schedule()
+
+        assert snapshot(scheduler) == before
+        assert described(plan) == described(again)
+        happened |= bool(getattr(plan, happens, 0))
+        scheduler.update(again, sampled_alone(again))
+    assert happened
+
+
+def described(plan: object) -> object:
+    """A plan without the arrays that it has for itself."""
+    match plan:
+        case PrefillPlan():
+            return plan.chunk, plan.held, plan.new_blocks, plan.promised
+        case DecodePlan():
+            padding = plan.rows.left_padding if plan.left_padding is None else plan.left_padding
+            people = (plan.resumed, plan.benched, plan.preempted)
+            rows = (plan.rows.ids, plan.paused.ids, list(plan.growing), plan.new_blocks)
+            return people, rows, padding.tolist(), plan.tkv
+    return None
+
+
+# --- cost ---------------------------------------------------------------------------------------
+
+
+def test_step_looks_at_nobody_behind_the_head_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = []
+    everybody = WaitingQueue.__iter__
+
+    def counted(queue: WaitingQueue) -> Any:
+        for one in everybody(queue):
+            looked_at.append(one.id)
+            yield one
+
+    monkeypatch.setattr(WaitingQueue, "__iter__", counted)
+    scheduler = scheduler_with(
+        config(max_num_seqs=2), [request(f"{index}", 5, 6) for index in range(500)]
+    )
+    for _ in range(40):
+        looked_at.clear()
+        step(scheduler)
+
+        assert len(looked_at) <= 1
+    assert len(scheduler.core.finished) > 5
+
+
+def test_every_token_is_hashed_at_most_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[bytes] = []
+
+    def noted(content: bytes, digest_size: int) -> Any:
+        hashed.append(content)
+        return hashlib.blake2b(content, digest_size=digest_size)
+
+    monkeypatch.setattr(keys, "blake2b", noted)
+    scheduler = scheduler_with(config(**PREEMPTING), [request(name, 17, 8) for name in "abc"])
+    preempted = sum(len(getattr(plan, "preempted", ())) for plan, _ in steps(scheduler))
+
+    assert preempted
+    assert len(hashed) == len(set(hashed))
+    assert len(hashed) == 3 * (17 + 8 - 1) // 4
+
+
+def test_keys_are_those_of_the_specification() -> None:
+    asked = Request(id="a", prompt=Prompt.of_parts([("x", 9), ("y", 6)]), max_tokens=20)
+    scheduler = scheduler_with(config(), [asked])
+    expected = BlockKeys({"a": asked}, 4)
+    for _ in range(18):
+        step(scheduler)
+
+    found = scheduler.core.decoding.members[0].keys
+
+    assert len(found) == (15 + 16) // 4
+    assert list(found) == list(expected.of("a", len(found)))
+
+
+def test_copy_goes_its_own_way() -> None:
+    scheduler = scheduler_with(config(), [sharing(name, 9, 3, 6) for name in "abc"])
+    for _ in range(5):
+        step(scheduler)
+    before = snapshot(scheduler)
+
+    twin = scheduler.copy()
+    assert snapshot(twin) == before
+    list(steps(twin))
+
+    assert snapshot(scheduler) == before
+    assert [one.finished for _, one in steps(scheduler)][-1] == ("c",)

@@ -1,0 +1,83 @@
+"""The volume rule on arrays says what the specification says."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.scheduler import volume
+from spec.admission import Member, exact_volume_holds, worst_case_volumes
+
+Pair = tuple[int, int]
+members = st.tuples(st.integers(1, 40), st.integers(1, 30))
+batches = st.lists(members, max_size=8)
+
+
+def on_arrays(decoding: Sequence[Pair], candidate: Pair, limit: int, block_size: int) -> bool:
+    lengths, remaining = (np.array([one[index] for one in decoding], np.int64) for index in (0, 1))
+    return volume.exact_volume_holds(lengths, remaining, candidate, limit, block_size)
+
+
+def as_specified(decoding: Sequence[Pair], candidate: Pair, limit: int, block_size: int) -> bool:
+    everyone = [Member(*one) for one in decoding]
+    return bool(exact_volume_holds(everyone, Member(*candidate), limit, block_size))
+
+
+def peak_volume(decoding: Sequence[Pair], candidate: Pair, block_size: int) -> int:
+    everyone = [Member(*one) for one in decoding]
+    return int(max(worst_case_volumes(everyone, Member(*candidate), block_size)))
+
+
+@given(batches, members, st.integers(1, 9), st.integers(-2, 2))
+def test_verdict_is_the_specified_one_around_the_tightest_limit(
+    decoding: list[Pair], candidate: Pair, block_size: int, off: int
+) -> None:
+    limit = peak_volume(decoding, candidate, block_size) + off
+
+    verdict = on_arrays(decoding, candidate, limit, block_size)
+
+    assert verdict == as_specified(decoding, candidate, limit, block_size) == (off >= 0)
+
+
+@given(batches, members, st.integers(1, 9), st.integers(1, 400))
+def test_verdict_is_the_specified_one_for_any_limit(
+    decoding: list[Pair], candidate: Pair, block_size: int, limit: int
+) -> None:
+    expected = as_specified(decoding, candidate, limit, block_size)
+
+    assert on_arrays(decoding, candidate, limit, block_size) == expected
+
+
+def test_large_batches_are_judged_alike() -> None:
+    draw = np.random.default_rng(0)
+    verdicts: Counter[bool] = Counter()
+    for _ in range(6):
+        decoding = [(int(a), int(b)) for a, b in draw.integers(1, 2_000, (60, 2))]
+        tightest = peak_volume(decoding, (700, 900), 64)
+        for limit in (tightest - 1, tightest):
+            verdicts[on_arrays(decoding, (700, 900), limit, 64)] += 1
+
+    assert verdicts == {False: 6, True: 6}
+
+
+def verdicts_at_tightest_limits() -> tuple[set[bool], set[bool]]:
+    """With just enough room, and with one token less."""
+    batches = [[(length, 9), (5, 3)][:count] for length in range(1, 9) for count in (1, 2)]
+    tightest = [(batch, peak_volume(batch, (4, 7), 4)) for batch in batches]
+    enough = {on_arrays(batch, (4, 7), limit, 4) for batch, limit in tightest}
+    return enough, {on_arrays(batch, (4, 7), limit - 1, 4) for batch, limit in tightest}
+
+
+def test_tightest_limit_is_told_from_one_token_less() -> None:
+    assert verdicts_at_tightest_limits() == ({True}, {False})
+
+
+@pytest.mark.parametrize("name", ["block_count", "last_block_offset", "reaches_block_end"])
+def test_wrong_formula_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = getattr(volume, name)
+    monkeypatch.setattr(volume, name, lambda *numbers: right(numbers[0] + 1, *numbers[1:]))
+
+    assert verdicts_at_tightest_limits() != ({True}, {False})

@@ -1,0 +1,175 @@
+"""The block manager: in which order blocks are handed out, who holds them, what is found."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.blocks import BlockManager, FreeList
+from engine.observing.pool import PoolObserver
+from reference import block_pool
+from spec.state import BlockPool
+
+
+def pool_of(blocks: BlockManager) -> BlockPool:
+    return PoolObserver(blocks).pool()
+
+
+# --- the free list ------------------------------------------------------------------------------
+
+
+def test_blocks_are_free_in_the_order_in_which_they_were_put() -> None:
+    free = FreeList([2, 1], size=6)
+
+    free.put_front([5, 3])
+    free.put_back([6, 4])
+
+    assert list(free) == [5, 3, 2, 1, 6, 4]
+    assert free.count == 6
+
+
+@pytest.mark.parametrize(("taken", "left"), [(1, [2, 3]), (2, [1, 3]), (3, [1, 2])])
+def test_block_can_be_taken_from_anywhere(taken: int, left: list[int]) -> None:
+    free = FreeList([1, 2, 3], size=3)
+
+    free.take(taken)
+
+    assert (list(free), free.count) == (left, 2)
+
+
+# --- handing out and giving back ----------------------------------------------------------------
+
+
+def test_tail_of_a_table_is_handed_out_first_and_cached_blocks_last() -> None:
+    blocks = BlockManager(6)
+    blocks.allocate((1, 2, 3, 4))
+    blocks.register([1, 2], [b"one", b"two"])
+
+    blocks.release((1, 2, 3, 4))
+
+    assert list(blocks.free) == [4, 3, 5, 6, 2, 1]
+
+
+def test_what_would_be_freed_is_foretold() -> None:
+    blocks = BlockManager(8)
+    blocks.allocate((1, 2, 3, 4, 5))
+    blocks.register([1], [b"shared"])
+    blocks.acquire([1])
+
+    front, back = blocks.freed_by([(1, 4, 5), (1, 2, 3)])
+
+    assert (front, back) == ([3, 2, 5, 4], [1])
+    assert blocks.next_free(6, front=front, back=back) == (3, 2, 5, 4, 6, 7)
+    blocks.release((1, 4, 5))
+    blocks.release((1, 2, 3))
+    assert list(blocks.free) == [3, 2, 5, 4, 6, 7, 8, 1]
+
+
+def test_next_free_blocks_leave_out_those_that_are_taken_otherwise() -> None:
+    assert BlockManager(5).next_free(2, without={1, 3}) == (2, 4)
+
+
+def test_block_handed_out_anew_is_not_found_any_more() -> None:
+    blocks = BlockManager(2)
+    blocks.allocate((1, 2))
+    blocks.register([1, 2], [b"same", b"same"])
+    blocks.release((1, 2))
+    assert blocks.lookup(b"same") == 1
+
+    blocks.allocate(blocks.next_free(1))
+
+    assert list(blocks.free) == [1]
+    assert blocks.lookup(b"same") == 1
+    blocks.allocate((1,))
+    assert blocks.lookup(b"same") is None
+    assert blocks.evictions == 2
+
+
+def test_contents_can_be_forgotten_at_once() -> None:
+    blocks = BlockManager(3)
+    blocks.allocate((1,))
+    blocks.register([1], [b"lost"])
+    blocks.release((1,))
+
+    blocks.forget_contents()
+
+    assert blocks.lookup(b"lost") is None
+    assert pool_of(blocks) == BlockPool(size=3, free=(2, 3, 1))
+
+
+def test_copy_goes_its_own_way() -> None:
+    blocks = BlockManager(3)
+    blocks.allocate((1,))
+    blocks.register([1], [b"kept"])
+    before = pool_of(blocks)
+
+    twin = blocks.copy()
+    twin.release((1,))
+    twin.allocate((2, 3, 1))
+
+    assert pool_of(blocks) == before
+    assert twin.lookup(b"kept") is None
+
+
+# --- against the reference ----------------------------------------------------------------------
+
+
+class Both:
+    """The reference's pool and the manager, side by side."""
+
+    def __init__(self, size: int) -> None:
+        self.pool = block_pool.new_pool(size)
+        self.blocks = BlockManager(size)
+        self.observer = PoolObserver(self.blocks)
+        self.tables: list[tuple[int, ...]] = []
+
+    def admit(self, keys: Sequence[bytes], count: int) -> None:
+        """A new table: cached blocks of `keys`, then `count` new ones, all registered."""
+        hits = block_pool.lookup(self.pool, keys)
+        revived = [block for block in hits if block not in self.pool.references]
+        if count > len(self.pool.free) - len(revived):
+            return
+        expected = self.blocks.next_free(count, without=set(hits))
+        self.pool, new = block_pool.allocate(block_pool.touch(self.pool, hits), count)
+        assert expected == new
+        self.blocks.acquire(hits)
+        self.blocks.allocate(new)
+        fresh = keys[len(hits) :][:count]
+        self.pool = block_pool.register(self.pool, new[: len(fresh)], fresh)
+        self.blocks.register(new[: len(fresh)], fresh)
+        self.tables.append((*hits, *new))
+
+    def leave(self, place: int) -> None:
+        """One of the tables is given back."""
+        if self.tables:
+            table = self.tables.pop(place % len(self.tables))
+            self.pool = block_pool.release(self.pool, table)
+            self.blocks.release(table)
+
+
+def chain(length: int, branch: int) -> list[bytes]:
+    """Keys of a prompt; prompts share their beginning, up to `branch`."""
+    return [bytes([depth, min(depth, branch)]) for depth in range(length)]
+
+
+actions = st.one_of(
+    st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 4)), st.integers(0, 9)
+)
+
+
+@given(st.integers(1, 12), st.lists(actions, max_size=40))
+def test_manager_does_what_the_reference_pool_does(
+    size: int, drawn: list[tuple[int, int, int] | int]
+) -> None:
+    both = Both(size)
+    for action in drawn:
+        if isinstance(action, int):
+            both.leave(action)
+        else:
+            length, branch, count = action
+            both.admit(chain(length, branch), count)
+
+        assert both.observer.pool() == both.pool
+        assert both.blocks.free.count == len(both.pool.free)
+        assert both.blocks.held(range(1, size + 1)) == len(both.pool.references)
