@@ -110,7 +110,9 @@ class Teller:
             row["id"]: self._row(row, tables.get(row["id"], ())) for row in record.get("others", ())
         }
         paused = tuple(others.pop(one) for one in record["paused"] if one in others)
-        waiting = tuple(Row(one, self._prefill_len(one)) for one in record["waiting"])
+        waiting = tuple(
+            others.pop(one, None) or Row(one, self._prefill_len(one)) for one in record["waiting"]
+        )
         decoding = tuple(self._row(row, tables.get(row["id"], ())) for row in record["decoding"])
         return State(
             pool=self._pool(record),
@@ -126,9 +128,8 @@ class Teller:
 
     def _row(self, row: Json, blocks: Sequence[int]) -> Row:
         known = {name: row[name] for name in _ROW_NUMBERS if name in row}
-        return Row(
-            row["id"], prefill_len=self._prefill_len(row["id"]), blocks=tuple(blocks), **known
-        )
+        length = row.get("prefill_len") or self._prefill_len(row["id"])
+        return Row(row["id"], prefill_len=length, blocks=tuple(blocks), **known)
 
     def _chunk(self, record: Json) -> Chunk:
         told = record["prefilling"]

@@ -1,0 +1,28 @@
+"""Record what an installed release does in each scene: `python -m tests.recorded.make sendnn`."""
+
+import sys
+from pathlib import Path
+
+from checks.conformance.client import Driver
+from checks.conformance.environments import command_of
+from checks.conformance.lab import DriverLab
+from checks.conformance.recording import record
+from tests.recorded.scenes import SCENES
+
+HERE = Path(__file__).parent
+
+
+def main(driver: str) -> None:
+    """Write `<driver>-<scene>.jsonl` for each scene, and say how it ended."""
+    command = command_of(driver)
+    with DriverLab(lambda: Driver(command)) as lab:
+        for name, scene in SCENES.items():
+            path = HERE / f"{lab.hello.name}-{name}.jsonl"
+            made_by = f"python -m tests.recorded.make {driver}"
+            outcome = record(lab, scene.case, scene.terms, path, about=scene.about, command=made_by)
+            found = outcome.finding and outcome.finding.says
+            print(f"{path.name}: {outcome.steps} steps, known {outcome.known}, found {found}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

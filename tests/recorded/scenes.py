@@ -1,0 +1,146 @@
+"""Small workloads that show what a released scheduler does, each worth a recording.
+
+`python -m tests.recorded.make sendnn` serves them with the installed release and writes a
+recording of each next to this file.
+"""
+
+from typing import Any
+
+from attrs import frozen
+
+from checks.conformance.episode import Terms
+from checks.fuzz.cases import Case
+from spec.config import released_2_6_3
+from spec.requests import Prompt, Request
+
+SIZES: dict[str, Any] = {
+    "block_size": 64,
+    "chunk_size": 128,
+    "max_model_len": 512,
+    "max_num_seqs": 4,
+    "max_batch_tkv_limit": 2048,
+    "num_blocks": 12,
+    "prefix_caching": False,
+}
+
+
+@frozen
+class Scene:
+    """A workload under 2.6.3 and what it shows. `known`: the known difference that it ends with."""
+
+    about: str
+    case: Case
+    known: str | None = None
+    aborts_while_running: bool = False
+
+    @property
+    def terms(self) -> Terms:
+        """How it is compared."""
+        return Terms(aborts_while_running=self.aborts_while_running)
+
+
+def asks(id_: str, prompt: int | Prompt, max_tokens: int, arrival: int = 0, **more: Any) -> Request:
+    """A request with a prompt of its own of so many tokens, or one that others may share."""
+    own = Prompt.of_stream(id_, prompt) if isinstance(prompt, int) else prompt
+    return Request(id=id_, prompt=own, max_tokens=max_tokens, arrival=arrival, **more)
+
+
+def scene(about: str, *requests: Request, known: str | None = None, **config: Any) -> Scene:
+    """The requests under the sizes above, but for what `config` says otherwise."""
+    running = config.pop("aborts_while_running", False)
+    return Scene(about, Case(released_2_6_3(**SIZES | config), requests), known, running)
+
+
+SHARED = Prompt.of_parts([("system", 64), ("tail", 1)])
+LONGER = Prompt.of_parts([("system", 64), ("rest", 192)])
+WHOLE_CHUNK = Prompt.of_parts([("system", 128), ("rest", 72)])
+
+NO_PAUSING: dict[str, Any] = {"chunk_size": 512, "max_num_seqs": 3, "pausing": False}
+THREE = (asks("a", 257, 30), asks("b", 10, 20, 1), asks("c", 10, 20, 1))
+STREAM = (
+    asks("s0", 60, 6),
+    asks("big", 400, 60, 1),
+    *(asks(f"s{number}", 60, 6, 3 * number - 1) for number in range(1, 9)),
+)
+
+SCENES = {
+    "interleaved": scene(
+        "the chunks of a prompt and the decode steps of another request take turns",
+        asks("a", 70, 6),
+        asks("b", 300, 4, 1),
+    ),
+    "tkv_jumps": scene(
+        "a row is padded while a longer one is there: its tkv jumps forward, then back",
+        asks("a", 10, 9),
+        asks("b", 140, 3),
+    ),
+    "early_end": scene(
+        "the end of sequence before max_tokens gives back what was reserved",
+        asks("a", 100, 200, output_len=3),
+        asks("b", 60, 300, output_len=8),
+        num_blocks=8,
+    ),
+    "pausing": scene(
+        "requests take turns under a limit for one: who was paused longest goes first",
+        asks("a", 100, 12),
+        asks("b", 100, 12),
+        asks("c", 100, 12),
+        max_batch_tkv_limit=250,
+    ),
+    "whole_chunk_cached": scene(
+        "a chunk whose blocks are all cached is skipped",
+        asks("a", WHOLE_CHUNK, 2),
+        asks("b", Prompt.of_parts([("system", 128), ("other", 100)]), 2, 4),
+        prefix_caching=True,
+    ),
+    "aborted_while_running": scene(
+        "an abort while the model runs gives everything back",
+        asks("a", 1, 192, abort_at=1),
+        asks("b", 1, 192, 2, output_len=2),
+        aborts_while_running=True,
+        num_blocks=4,
+        max_model_len=256,
+    ),
+    "leaked_reservation": scene(
+        "an abort between two steps does not give back what was reserved",
+        asks("a", 1, 192, abort_at=1),
+        asks("b", 1, 192, 2, output_len=3),
+        known="SND-1",
+        num_blocks=4,
+        max_model_len=256,
+    ),
+    "counted_ahead": scene(
+        "after a prefix hit inside a chunk more counts as computed than was",
+        asks("a", SHARED, 1),
+        asks("b", LONGER, 2, 2),
+        known="SND-2",
+        prefix_caching=True,
+    ),
+    "model_length_assertion": scene(
+        "tkv would exceed a model length of 100: an assertion ends the server",
+        asks("a", 65, 3),
+        asks("b", 50, 3),
+        known="SND-3",
+        max_model_len=100,
+        chunk_size=64,
+    ),
+    "paused_though_off": scene(
+        "without interleaving requests are paused although pausing is off",
+        *THREE,
+        **NO_PAUSING,
+        interleave=False,
+        max_batch_tkv_limit=768,
+    ),
+    "not_paused_when_interleaved": scene(
+        "with interleaving the third of the same requests waits",
+        *THREE,
+        **NO_PAUSING,
+        max_batch_tkv_limit=768,
+    ),
+    "overtaken": scene(
+        "with pausing off a long request waits while later ones overtake it",
+        *STREAM,
+        **NO_PAUSING,
+        max_batch_tkv_limit=640,
+    ),
+}
