@@ -398,6 +398,12 @@ WRITES = [
         {"row": 0, "block": 2, "slot": 2},
         before=(BATCH,),
     ),
+    Case(
+        "another token in the second slot of a block",
+        C.OVERWRITE,
+        decode_input(config(), [Row(3, [20, 29], [3])]),
+        {"row": 0, "block": 3, "slot": 1},
+    ),
 ]
 READS = [
     Case(
@@ -455,6 +461,16 @@ READS = [
             tkv={1: 5},
         ),
         {"row": 0, "block": 3, "position": 4, "written_for": 0},
+    ),
+    Case(
+        "a block with one token, of another prompt",
+        C.READ_CONTENT,
+        decode_input(config(), [Row(5, [20, 21, 22, 23, 50, 51], [3, 7])]),
+        {"row": 0, "block": 7, "position": 4},
+        before=(
+            prefill_input(config(), Row.of([60, 61, 62, 63, 50], [8, 7]), 0),
+            decode_input(config(), [Row(4, [20, 21, 22, 23], [3])]),
+        ),
     ),
     Case(
         "the first block of another prompt",

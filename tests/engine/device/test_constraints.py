@@ -7,7 +7,7 @@ import pytest
 
 from engine.device.constraints import SAYS, Constraint
 from engine.device.faults import ConstraintError
-from engine.device.inputs import PrefillInput
+from engine.device.inputs import DecodeInput, PrefillInput
 from engine.device.spyre import SpyreDevice
 from tests.engine.device.batches import config, prefill_input
 from tests.engine.device.refused_steps import BATCH, CASES, CHUNK, FIRST, SECOND, THIRD, Case, Step
@@ -47,6 +47,23 @@ def test_step_is_refused(case: Case) -> None:
     assert refused.value.numbers == case.numbers
     for name, before in cache.items():
         assert np.array_equal(getattr(device._cache, name), before), "a refused step left a trace"
+
+
+def test_excess_padding_of_one_token_is_refused_where_blocks_are_tokens() -> None:
+    shape = config(block_size=1, chunk_size=1)
+    given = DecodeInput(
+        token_ids=np.array([5]),
+        positions=np.array([0]),
+        slot_mapping=np.array([1]),
+        block_table=np.array([[0, 1]]),
+        left_padding=np.array([1]),
+        tkv=np.array([2]),
+    )
+
+    with pytest.raises(ConstraintError) as refused:
+        SpyreDevice(shape).decode(given)
+
+    assert refused.value.constraint == Constraint.EXCESS_PADDING
 
 
 def test_refusal_says_what_was_broken_where_and_by_how_much() -> None:

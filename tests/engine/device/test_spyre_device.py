@@ -3,15 +3,24 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 
+import numpy as np
 import pytest
+from attrs import fields
 
+from engine.device.faults import ConstraintError
 from engine.device.inputs import DecodeInput, Device, PrefillInput
 from engine.device.spyre import SpyreDevice
 from spec.config import Config
-from tests.engine.device.batches import config
+from spec.requests import MOST_TOKEN_ID, attended_sum, sampled_token
+from tests.engine.device.batches import Row, config, decode_input, prefill_input
 from tests.engine.device.serving import Served, Server
 from tests.engine.device.slots import SlotBySlotDevice
+
+
+def alone(tokens: list[int]) -> int:
+    return sampled_token(attended_sum(tokens))
 
 
 def random_steps(
@@ -58,3 +67,111 @@ def test_every_request_gets_the_tokens_that_it_gets_alone(
 
     assert len(met) == 7
     assert min(met.values()) > 30, met
+
+
+@pytest.mark.thorough
+def test_every_request_gets_the_tokens_that_it_gets_alone_in_thousands_of_runs() -> None:
+    steps = 0
+
+    for _, served in random_steps(range(1_000, 5_000), SpyreDevice):
+        assert served.tokens == served.alone
+        steps += 1
+
+    assert steps > 100_000
+
+
+def test_plugin_sizes_give_the_same_tokens() -> None:
+    """Blocks of 64, chunks of 512, prompts of up to 2,000 tokens."""
+    shape = Config(max_model_len=4_000, num_blocks=300)
+    chunks = 0
+
+    for served in Server(shape, SpyreDevice(shape), random.Random(5)).steps(8):
+        assert served.tokens == served.alone
+        chunks += isinstance(served.given, PrefillInput)
+
+    assert chunks > 8
+
+
+def test_step_at_every_limit_is_done() -> None:
+    """As many rows, as much volume, as long a row and as many blocks as there may be."""
+    rows = [Row(3, [20, 21, 22, 23], [3]), Row(6, [10, 11, 12, 13, 14, 15, 16], [1, 2])]
+    shape = config(max_num_seqs=2, max_batch_tkv_limit=16, max_model_len=7, num_blocks=3)
+    device = SpyreDevice(shape)
+    for row in rows:
+        device.prefill(prefill_input(shape, row, 0))
+
+    tokens = device.decode(decode_input(shape, rows)).tolist()
+
+    assert tokens == [alone(row.tokens) for row in rows]
+
+
+def test_token_ids_may_be_the_smallest_and_the_largest() -> None:
+    row = Row.of([0, MOST_TOKEN_ID], [1])
+
+    tokens = SpyreDevice(config()).prefill(prefill_input(config(), row, 0)).tolist()
+
+    assert tokens == [alone(row.tokens)]
+
+
+def test_prompt_that_fills_its_chunk_has_no_padding_on_either_side() -> None:
+    row = Row.of(range(8), [2, 1])
+
+    tokens = SpyreDevice(config()).prefill(prefill_input(config(), row, 0)).tolist()
+
+    assert tokens == [alone(row.tokens)]
+
+
+def test_block_that_is_begun_again_has_lost_its_old_content() -> None:
+    """Its second slot counts as never written, whoever wrote it before."""
+    device = SpyreDevice(config())
+    device.prefill(prefill_input(config(), Row.of([1, 2, 3], [1]), 0))
+    device.prefill(prefill_input(config(), Row.of([4], [1]), 0))
+
+    with pytest.raises(ConstraintError) as refused:
+        device.decode(decode_input(config(), [Row(3, [1, 2, 3, 9], [1])]))
+
+    assert refused.value.numbers == {"row": 0, "block": 1, "read": 3, "written": 1}
+
+
+def test_decode_that_is_run_again_with_the_same_token_gives_the_same() -> None:
+    device = SpyreDevice(config())
+    device.prefill(prefill_input(config(), Row.of([1, 2, 3], [1]), 0))
+    given = decode_input(config(), [Row(3, [1, 2, 3, 9], [1])])
+
+    assert device.decode(given).tolist() == device.decode(given).tolist() == [alone([1, 2, 3, 9])]
+
+
+def test_slots_after_one_that_is_written_again_are_lost() -> None:
+    """Who goes back inside a block computes what followed anew, as after a lost result."""
+    device = SpyreDevice(config())
+    device.prefill(prefill_input(config(), Row.of([1, 2], [1]), 0))
+    for tokens in ([1, 2, 3], [1, 2, 3, 4], [1, 2, 3]):
+        device.decode(decode_input(config(), [Row(2, tokens, [1])]))
+
+    again = device.decode(decode_input(config(), [Row(2, [1, 2, 3, 5], [1])])).tolist()
+
+    assert again == [alone([1, 2, 3, 5])]
+
+
+def test_inner_chunk_yields_no_token() -> None:
+    row = Row.of(range(10), [1, 2, 3])
+
+    tokens = SpyreDevice(config()).prefill(prefill_input(config(), row, 0))
+
+    assert tokens.tolist() == []
+    assert tokens.dtype == np.int64
+
+
+def test_steps_do_not_change_what_they_are_given() -> None:
+    """Nor what they gave before: whoever keeps tensors finds them as they were."""
+    device = SpyreDevice(config())
+    given = prefill_input(config(), Row.of([1, 2, 3], [1]), 0)
+    kept = deepcopy(given)
+
+    first = device.prefill(given)
+    before = first.tolist()
+    device.decode(decode_input(config(), [Row(3, [1, 2, 3, 9], [1])]))
+
+    assert first.tolist() == before
+    for each in fields(PrefillInput):
+        assert np.array_equal(getattr(given, each.name), getattr(kept, each.name))
