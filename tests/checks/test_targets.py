@@ -1,0 +1,208 @@
+"""The engine, observed on the simulated device, takes the steps of the reference."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from checks.configuration import read_config
+from checks.fuzz.cases import case_of
+from checks.fuzz.finding import Episode, Kind
+from checks.fuzz.lockstep import run_case
+from checks.fuzz.target import Subject
+from checks.running import serve_with
+from checks.targets import EngineTarget, engine_target, reference_target
+from engine.blocks import BlockManager
+from engine.device.failing import FailingDevice
+from engine.device.faults import Failure
+from engine.device.spyre import SpyreDevice
+from engine.scheduler import keys, prefill
+from engine.scheduler.batch import Batch
+from engine.workloads import fit, read_workload
+from spec.config import Admission, Config, Queue
+from spec.errors import WorkloadError
+from spec.records import Step
+from spec.requests import Prompt, Request
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+ENGINE = Subject("engine", engine_target)
+
+
+# --- workloads ----------------------------------------------------------------------------------
+
+
+def both(config: Config, requests: Sequence[Request]) -> tuple[list[Step], list[Step]]:
+    """The steps of the reference and of the engine."""
+    targets = (reference_target(config, requests), engine_target(config, requests))
+    expected, found = (list(serve_with(target, config, requests)) for target in targets)
+    return expected, found
+
+
+@pytest.mark.parametrize(
+    ("workload", "changes", "steps"),
+    [
+        ("first.jsonl", {}, 54),
+        ("tiny.jsonl", {}, 7),
+        ("shared_prefix.jsonl", {}, 131),
+        ("mooncake_sample.jsonl", {"max_num_seqs": 4}, 532),
+        ("azure_sample.csv", {"admission": Admission.SHIPPED, "queue": Queue.OVERTAKING}, 322),
+        ("azure_sample.csv", {"pausing": True, "max_batch_tkv_limit": 40_000}, 352),
+    ],
+)
+def test_example_workloads_are_served_as_by_the_reference(
+    workload: str, changes: dict[str, Any], steps: int
+) -> None:
+    name = EXAMPLES / workload
+    own = name.with_suffix(".toml")
+    config = read_config(own) if own.exists() else Config(**changes)
+    requests, _ = fit(read_workload(name), config)
+
+    expected, found = both(config, requests)
+
+    assert found == expected
+    assert len(found) == steps
+
+
+# --- random cases -------------------------------------------------------------------------------
+
+
+def episodes(count: int, seed: int) -> tuple[Counter[str], list[Episode]]:
+    """How often what happened in so many random cases, and those in which something was found."""
+    happened: Counter[str] = Counter()
+    amiss = []
+    for index in range(count):
+        episode = run_case(ENGINE, case_of(seed, index))
+        happened.update(episode.counts)
+        if episode.finding is not None:
+            amiss.append(episode)
+    return happened, amiss
+
+
+def test_random_cases_are_served_as_by_the_reference() -> None:
+    happened, amiss = episodes(120, seed=4)
+
+    assert amiss == []
+    for what in ("prefix_hit", "eviction", "preempt", "pause", "resume", "jump_tkv", "early end"):
+        assert happened[what], what
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(8))
+def test_many_random_cases_are_served_as_by_the_reference(seed: int) -> None:
+    _, amiss = episodes(1_000, seed=1_000 + seed)
+
+    assert amiss == []
+
+
+# --- faults are noticed -------------------------------------------------------------------------
+
+
+def release_head_first(patch: pytest.MonkeyPatch) -> None:
+    release = BlockManager.release
+    patch.setattr(BlockManager, "release", lambda pool, table: release(pool, table[::-1]))
+
+
+def forget_evictions(patch: pytest.MonkeyPatch) -> None:
+    def kept(blocks: BlockManager, block: int, key: bytes | None) -> None:
+        blocks.keys[block] = None
+
+    patch.setattr(BlockManager, "_evict", kept)
+
+
+def join_behind(patch: pytest.MonkeyPatch) -> None:
+    with_front = Batch.with_front
+
+    def behind(batch: Batch, newcomer: Any) -> Batch:
+        joined = with_front(batch, newcomer)
+        return joined.of_rows([*range(1, len(joined)), 0])
+
+    patch.setattr(Batch, "with_front", behind)
+
+
+def keep_tkv_in_a_new_batch(patch: pytest.MonkeyPatch) -> None:
+    without = Batch.without
+
+    def stale(batch: Batch, rows: Sequence[int]) -> Batch:
+        left = without(batch, rows)
+        left.tkv = batch.tkv
+        return left
+
+    patch.setattr(Batch, "without", stale)
+
+
+def trust_old_lookups(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BlockManager, "evictions", property(lambda _: 0, lambda *_: None), raising=False)
+
+
+def promise_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(prefill, "promised_blocks", lambda *_, **__: 0)
+
+
+def confuse_prefixes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(keys, "tokens_of", lambda *args: np.zeros(args[3] - args[2], np.int64))
+
+
+FAULTS = {
+    release_head_first: Kind.DIVERGENCE,
+    forget_evictions: Kind.DIVERGENCE,
+    join_behind: Kind.DIVERGENCE,
+    keep_tkv_in_a_new_batch: Kind.DIVERGENCE,
+    trust_old_lookups: Kind.CRASH,
+    promise_nothing: Kind.DIVERGENCE,
+    confuse_prefixes: Kind.DIVERGENCE,
+}
+
+
+@pytest.mark.parametrize(("fault", "kind"), FAULTS.items(), ids=[one.__name__ for one in FAULTS])
+def test_planted_fault_is_noticed(fault: Any, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+
+    _, amiss = episodes(60, seed=9)
+
+    assert amiss
+    assert kind in {one.finding.kind for one in amiss if one.finding is not None}
+
+
+# --- the target itself --------------------------------------------------------------------------
+
+
+def two(config: Config) -> EngineTarget:
+    requests = [Request(id=name, prompt=Prompt.of_stream(name, 3), max_tokens=4) for name in "ab"]
+    return engine_target(config, requests)
+
+
+def test_request_that_can_never_be_served_is_refused() -> None:
+    with pytest.raises(WorkloadError, match="prompt_len"):
+        two(Config(max_model_len=6))
+
+
+def test_step_tells_who_went_away() -> None:
+    target = two(Config())
+    target.arrive("a")
+    target.arrive("b")
+    target.abort("b")
+    target.abort("b")
+
+    assert target.step(0, 0.0).aborted == ("b",)
+    assert target.step(1, 8.0).aborted == ()
+
+
+def test_step_tells_who_was_made_to_end() -> None:
+    target = two(Config())
+    target.arrive("a")
+
+    assert target.step(0, 0.0, ends=["a", "b"]).ended == ("a",)
+
+
+def test_device_of_a_target_does_not_fail() -> None:
+    config = Config()
+    device = FailingDevice(SpyreDevice(config), {0: Failure.RESULT_LOST})
+    one = Request(id="a", prompt=Prompt.of_stream("a", 3), max_tokens=4)
+    target = EngineTarget.on(device, config, [one])
+    target.arrive("a")
+
+    with pytest.raises(RuntimeError, match=r"^the device of a target failed: result lost$"):
+        target.step(0, 0.0)

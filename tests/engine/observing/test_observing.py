@@ -1,0 +1,121 @@
+"""An observer shares what has not changed; that what it sees is right is shown by comparisons."""
+
+import pytest
+
+from checks.models.engine import sampled_alone
+from engine.observing import Observer, StepObserver, snapshot
+from engine.scheduler import DecodePlan, Scheduler
+from spec.config import Config
+from spec.state import BlockPool, State
+from tests.engine.scenes import config, request, scheduler_with, sharing, step
+
+
+def observed(scheduler: Scheduler, steps: int) -> tuple[State, State]:
+    """The states before and after the last of so many steps."""
+    observer = Observer(scheduler)
+    before = after = observer.state()
+    for _ in range(steps):
+        step(scheduler)
+        before, after = after, observer.state()
+    return before, after
+
+
+def test_nobody_there() -> None:
+    assert snapshot(Scheduler(config(num_blocks=3))) == State(BlockPool(size=3, free=(1, 2, 3)))
+
+
+def test_same_state_is_the_same_object() -> None:
+    scheduler = scheduler_with(config(), [request("a", 3, 5), request("b", 3, 5)])
+    observer = Observer(scheduler)
+    step(scheduler)
+
+    assert observer.state() is observer.state()
+
+
+def test_decode_step_shares_queue_and_pool_with_the_state_before() -> None:
+    scheduler = scheduler_with(
+        config(max_num_seqs=1), [request("a", 5, 5), *(request(str(n), 3, 3) for n in range(9))]
+    )
+    before, after = observed(scheduler, 2)
+
+    assert after.last_kind == "decode"
+    assert after.waiting is before.waiting
+    assert after.pool is before.pool
+    assert after.finished is before.finished
+
+
+def test_step_that_hands_out_a_block_shares_what_is_cached() -> None:
+    scheduler = scheduler_with(config(), [request("a", 4, 5)])
+    before, after = observed(scheduler, 2)
+
+    assert after.pool.free == before.pool.free[1:]
+    assert after.pool.references == {1: 1, 2: 1}
+    assert after.pool.keys is before.pool.keys
+    assert after.pool.cached is before.pool.cached
+
+
+def test_queue_describes_nobody_anew() -> None:
+    scheduler = scheduler_with(config(), [request(str(index), 3, 3) for index in range(9)])
+    before, after = observed(scheduler, 1)
+
+    assert len(after.waiting) == 8
+    assert all(one is other for one, other in zip(before.waiting[1:], after.waiting, strict=True))
+
+
+def test_state_is_kept_while_the_scheduler_goes_on() -> None:
+    scheduler = scheduler_with(config(), [sharing(name, 9, 2, 5) for name in "abc"])
+    states, told = [], []
+    observer = Observer(scheduler)
+    while scheduler.has_requests:
+        step(scheduler)
+        states.append(observer.state())
+        told.append(repr(states[-1]))
+
+    assert [repr(state) for state in states] == told
+    assert len(set(states)) == len(states)
+
+
+def test_new_observer_sees_what_the_old_one_sees() -> None:
+    scheduler = scheduler_with(config(), [sharing(name, 9, 2, 5) for name in "abc"])
+    for _ in range(7):
+        before, after = observed(scheduler, 1)
+
+        assert after == snapshot(scheduler) != before
+
+
+def test_step_begins_where_the_last_one_ended_but_for_who_came() -> None:
+    scheduler = scheduler_with(config(), [request("a", 3, 5)])
+    observer = StepObserver(scheduler)
+    steps = []
+    for index in range(3):
+        if index == 2:
+            scheduler.add(request("b", 3, 5))
+        observer.begin()
+        plan = scheduler.schedule()
+        outcome = scheduler.update(plan, sampled_alone(plan))
+        steps.append(observer.end(plan, outcome, index, float(index)))
+
+    assert steps[1].before is steps[0].after
+    assert [row.id for row in steps[2].before.waiting] == ["b"]
+    assert steps[2].before.decoding is steps[1].after.decoding
+
+
+@pytest.mark.parametrize("rows", [1, 32])
+def test_pool_is_looked_at_only_where_it_changed(rows: int) -> None:
+    scheduler = scheduler_with(
+        Config(block_size=16, chunk_size=64), [request(str(n), 40 + n, 50) for n in range(rows)]
+    )
+    observer = Observer(scheduler)
+    observer.state()
+    changed = scheduler.core.blocks.changed
+    most = 0
+    while scheduler.has_requests:
+        plan, outcome = step(scheduler)
+        assert changed is not None
+        if isinstance(plan, DecodePlan) and not outcome.finished:
+            filled = sum(row % 16 == 0 for row in plan.rows.computed.tolist())
+            assert len(changed) <= len(plan.growing) + filled
+            most = max(most, len(changed))
+        observer.state()
+        assert not changed
+    assert most
