@@ -41,8 +41,8 @@ _SIZES = ("block_size", "chunk_size")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option(
     "--strictness",
-    type=click.Choice(list(Strictness)),
-    default=Strictness.EXACT,
+    type=click.Choice([one.value for one in Strictness]),
+    default=Strictness.EXACT.value,
     show_default=True,
     help="exact: every field; observable: what a trace shows; decisions: what was scheduled.",
 )
@@ -61,7 +61,7 @@ def fuzz(
     seconds: float | None,
     episodes: int | None,
     seed: int,
-    strictness: Strictness,
+    strictness: str,
     judge: bool,
     settings: tuple[str, ...],
     corpus: Path,
@@ -76,6 +76,8 @@ def fuzz(
     """
     if seconds is not None and episodes is not None:
         raise InputError("--time", seconds, "not together with --episodes")
+    if corpus.exists() and not corpus.is_dir():
+        raise InputError("--corpus", str(corpus), "a directory, or what can become one")
     plan = Plan(SUBJECTS[target], seed, Terms(Strictness(strictness), judge), pinned_keys(settings))
     plan.case(0)  # what cannot be drawn is refused before anything runs
     screen = console(json_path)

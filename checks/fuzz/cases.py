@@ -93,19 +93,20 @@ def case_of(
     swarm = _swarm(dice)
     fixed = dict(pinned or {})
     refused: ConfigError | None = None
+    allowed = "keys with which something can be drawn, and done by the target"
     for _ in range(_TRIES):
         try:
             config = Config(**_keys(dice, swarm, fixed))
         except ConfigError as error:
-            refused = error
+            refused = refused or error
             continue
+        refused = ConfigError("--set", fixed, allowed)  # it is not the configuration as such
         if _most_tokens(config) < 2:  # a prompt token and an output token
             continue
         requests = _requests(dice, swarm, config)
         config = _tightened(dice, swarm, config, requests, fixed)
         if can_do(config):
             return Case(config, requests, swarm)
-    allowed = "keys with which something can be drawn, and done by the target"
     raise refused or ConfigError("--set", fixed, allowed)
 
 

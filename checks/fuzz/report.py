@@ -1,6 +1,7 @@
 """Findings as people read them."""
 
 from collections.abc import Iterator, Sequence
+from textwrap import fill
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,7 +19,8 @@ from spec.records import Event
 from spec.rules import REGISTRY
 
 _MOST_DIFFERENCES = 8  # the file has all
-_MOST_BROKEN = 4
+_MOST_RULES = 4
+_WIDTH = 100
 
 
 def print_finding(screen: Console, target: str, case: Case, finding: Finding) -> None:
@@ -27,10 +29,17 @@ def print_finding(screen: Console, target: str, case: Case, finding: Finding) ->
     if finding.differences:
         screen.print(_side_by_side(target, finding.differences))
     for line in _rules(target, finding):
-        screen.print(f"  {line}", markup=False, soft_wrap=True)
-    screen.print(f"  configuration: {case.parameters}", markup=False, soft_wrap=True)
+        _print_wrapped(screen, line)
+    _print_wrapped(screen, f"  configuration: {case.parameters}")
     for request in case.as_mapping()["requests"]:
         screen.print(f"  {as_line(request)}", markup=False, soft_wrap=True)
+
+
+def _print_wrapped(screen: Console, line: str) -> None:
+    """The line, its continuation further in than itself."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    wrapped = fill(line, _WIDTH, subsequent_indent=indent, break_long_words=False)
+    screen.print(wrapped, markup=False, soft_wrap=True)
 
 
 def _side_by_side(target: str, differences: Sequence[Difference]) -> Table:
@@ -53,14 +62,18 @@ def _shown(value: object) -> str:
 
 
 def _rules(target: str, finding: Finding) -> Iterator[str]:
+    """Each rule once: what it says, what it has to do with the finding."""
+    told: dict[str, list[str]] = {}
     if finding.followed is not None:
         rule, why = finding.followed
-        yield f"{rule}, {why}: {REGISTRY[rule].sentence}"
-    for rule, found in finding.broken[:_MOST_BROKEN]:
-        yield f"{rule} is broken by {target}: {REGISTRY[rule].sentence}"
-        yield f"  found: {found}"
-    if len(finding.broken) > _MOST_BROKEN:
-        yield f"and {len(finding.broken) - _MOST_BROKEN} more rules"
+        told[rule] = [why]
+    for rule, found in finding.broken:
+        told.setdefault(rule, []).append(f"broken by {target}: {found}")
+    for rule, lines in list(told.items())[:_MOST_RULES]:
+        yield f"  {rule}: {REGISTRY[rule].sentence}"
+        yield from (f"    {line}" for line in lines)
+    if len(told) > _MOST_RULES:
+        yield f"  and {len(told) - _MOST_RULES} more rules"
 
 
 def counts_table(seen: Campaign) -> Table:

@@ -65,7 +65,7 @@ def test_the_file_says_the_rule_and_both_values(tmp_path: Path) -> None:
     assert trace.violation.found["differences"][0] == {
         "field": "batch.left_padding",
         "place": "0",
-        "expected": 2,
+        "expected": 4,
         "found": 0,
     }
 

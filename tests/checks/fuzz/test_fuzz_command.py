@@ -1,0 +1,266 @@
+"""`lockstep fuzz` and `lockstep replay` of what it finds, as a shell sees them."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from attrs import evolve
+
+from checks.commands.fuzz import fuzz, pinned_keys
+from checks.commands.replay import replay
+from checks.fuzz import campaign
+from checks.fuzz.subjects import SUBJECTS
+from spec.errors import ConfigError
+from tests.checks.command import Ran, lockstep
+from tests.checks.fuzz.faulty import faulty
+
+
+@pytest.fixture(autouse=True)
+def _in_its_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target named "faulty": the reference with a wrong volume rule, fuzzed in this process."""
+    monkeypatch.setitem(
+        SUBJECTS, "faulty", evolve(faulty("exact forgets the candidate"), name="faulty")
+    )
+    monkeypatch.setattr(campaign, "on_all_cores", map)
+    for command in (fuzz, replay):
+        (option,) = (one for one in command.params if one.name == "target")
+        monkeypatch.setattr(option, "type", click.Choice(list(SUBJECTS)))
+
+
+def without_times(text: str) -> str:
+    return re.sub(r"[\d,.]+ s, [\d,]+ steps/s", "TIME", text)
+
+
+def faulty_run(*more: object) -> Ran:
+    return lockstep("fuzz", "--target", "faulty", "--episodes", 25, *more)
+
+
+# --- clean ------------------------------------------------------------------------------------
+
+
+def test_without_a_finding_it_says_for_how_much_and_ends_with_0() -> None:
+    ran = lockstep("fuzz", "--target", "reference", "--episodes", 60, "--seed", 3)
+
+    assert ran.code == 0
+    assert without_times(ran.out).splitlines()[-1] == CLEAN
+    assert ran.err == ""
+    assert not Path("corpus").exists()
+
+
+CLEAN = "reference: no divergence in 60 episodes, 2,751 steps compared (exact, seed 3; TIME)"
+
+
+def test_actions_that_never_happened_are_told() -> None:
+    ran = lockstep("fuzz", "--target", "reference", "--episodes", 5, "--set", "pausing=false")
+
+    assert "\nnever happened: " in ran.out
+    assert "pause, resume" in ran.out
+
+
+def test_a_campaign_in_time_stops_in_time_and_does_something() -> None:
+    ran = lockstep("fuzz", "--target", "reference", "--time", 0.01, "--json", "report.json")
+
+    report = json.loads(Path("report.json").read_text())
+    assert ran.code == 0
+    assert report["episodes"] >= campaign.BATCH
+    assert report["steps"] > 0
+    assert report["seconds"] < 20
+
+
+def test_the_report_is_the_same_whatever_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    def report() -> dict[str, Any]:
+        ran = lockstep("fuzz", "--target", "reference", "--episodes", 60, "--json", "-")
+        told: dict[str, Any] = json.loads(ran.out)
+        return {key: told[key] for key in told if not key.startswith(("seconds", "steps_per"))}
+
+    on_all = report()
+    monkeypatch.setattr(campaign, "on_all_cores", map)
+    assert report() == on_all
+
+
+def test_every_rule_is_judged_on_request() -> None:
+    ran = lockstep("fuzz", "--target", "reference", "--episodes", 25, "--judge")
+    assert ran.code == 0
+    assert "(exact, every rule judged, seed 0;" in ran.out
+
+
+# --- findings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_divergence_is_printed_with_both_sides_rule_workload_and_replay() -> None:
+    ran = faulty_run("--seed", 1)
+
+    assert ran.code == 1
+    _, divergence = without_times(ran.out).split("\n\n", maxsplit=1)
+    assert [line.rstrip() for line in divergence.splitlines()] == FOUND.splitlines()
+
+
+FOUND = """\
+divergence in step 1: kind differs
+  field          reference      faulty
+  kind           "decode"       "prefill"
+  scheduled 0    1              -
+  scheduled 1    -              1
+  tkv            2              1
+  volume         2              1
+  refusal        "SPY-VOL-4"    -
+  outputs 0      [8316]         -
+  outputs 1      -              [4849]
+  and 11 more
+  SPY-VOL-4: A request joins if and only if no step of the worst case exceeds the limit.
+    it keeps the reference from a prefill step
+    broken by faulty: 1 passed, batch of 1
+  configuration: block_size=1 chunk_size=1 max_model_len=3 max_num_seqs=2 max_batch_tkv_limit=2
+    interleave=false prefix_caching=false
+  {"id":"0","arrival":0,"prompt_len":1,"max_tokens":2}
+  {"id":"1","arrival":0,"prompt_len":1,"max_tokens":2}
+  met 3 times, first in episode 0 of seed 1; shrunk in 91 runs, 642 steps
+  replay: lockstep replay corpus/faulty-divergence-kind-3f725a38.jsonl --target faulty
+
+faulty: 3 findings in 25 episodes, 958 steps compared (exact, seed 1; TIME)
+"""
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_printed_command_replays_it() -> None:
+    found = faulty_run()
+    (command,) = re.findall(r"replay: lockstep (.*)", found.out)
+
+    ran = lockstep(*command.split())
+
+    assert ran.code == 1
+    assert ran.out.splitlines()[-1] == "the divergence is confirmed"
+    assert ran.out.splitlines()[0] in found.out
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_finding_replays_without_a_target_and_with_another_one() -> None:
+    faulty_run()
+    (path,) = Path("corpus").iterdir()
+
+    assert lockstep("replay", path).code == 1
+    other = lockstep("replay", path, "--target", "reference", "--json", "-")
+    assert other.code == 0
+    assert json.loads(other.out)["finding"] is None
+    assert re.search(r"reference: nothing found in \d+ steps compared \(exact\)", other.err)
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_finding_that_has_changed_is_not_confirmed() -> None:
+    faulty_run()
+    (path,) = Path("corpus").iterdir()
+    path.write_text(path.read_text().replace('"cause":"kind"', '"cause":"tkv"'))
+
+    ran = lockstep("replay", path)
+
+    assert ran.code == 1
+    assert "the file says: divergence in step 2, tkv; faulty does otherwise" in ran.out
+
+
+def test_a_finding_of_a_target_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    source = next((Path(__file__).parents[2] / "corpus").glob("*.jsonl"))
+    path = tmp_path / "finding.jsonl"
+    path.write_text(source.read_text().replace('"target":"reference"', '"target":"gone"'))
+
+    ran = lockstep("replay", path)
+
+    assert ran.code == 2
+    assert ran.err.startswith("lockstep: target: found 'gone'; allowed: ")
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_same_seed_gives_the_same_bytes() -> None:
+    first = faulty_run("--corpus", "a")
+    second = faulty_run("--corpus", "b")
+
+    assert without_times(first.out).replace("a/", "b/") == without_times(second.out)
+    assert [path.name for path in Path("a").iterdir()] == [
+        path.name for path in Path("b").iterdir()
+    ]
+    for path in Path("a").iterdir():
+        assert path.read_bytes() == (Path("b") / path.name).read_bytes()
+
+
+@pytest.mark.usefixtures("engine")
+def test_how_strict_the_comparison_was_is_printed_and_kept() -> None:
+    ran = faulty_run("--strictness", "decisions")
+
+    assert re.search(r"faulty: \d+ findings in 25 episodes, .* \(decisions, seed 0;", ran.out)
+    (path,) = Path("corpus").iterdir()
+    assert '"strictness":"decisions"' in path.read_text()
+    assert lockstep("replay", path).code == 1
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_report_has_the_finding_with_its_case() -> None:
+    faulty_run("--json", "report.json", "--set", "admission=exact", "--set", "block_size=2")
+
+    report = json.loads(Path("report.json").read_text())
+    first = report["findings"][0]
+    assert (first["kind"], first["cause"], first["rule"]) == ("divergence", "kind", "SPY-VOL-4")
+    assert first["config"]["block_size"] == 2
+    assert Path(first["file"]).exists()
+    assert report["set"] == {"admission": "exact", "block_size": 2}
+
+
+# --- usage ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--time", "1", "--episodes", "1"], "--time: found 1.0; allowed: not together with"),
+        (["--set", "pausing=maybe"], "--set pausing: pausing: found 'maybe'; allowed: true or"),
+        (["--set", "colour=red"], "--set: key: found 'colour'; allowed: policy, block_size"),
+        (["--set", "pausing"], "--set: setting: found 'pausing'; allowed: key=value"),
+        (
+            ["--set", "pausing=true", "--set", "reservation=false"],
+            "--set reservation: reservation: found False; allowed: true, where requests",
+        ),
+        (
+            ["--set", "block_size=3", "--set", "chunk_size=4"],
+            "--set chunk_size: chunk_size: found 4; allowed: a multiple of block_size (3)",
+        ),
+        (["--set", "max_model_len=1"], "--set: found {'max_model_len': 1}; allowed: keys with"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(arguments: list[str], says: str) -> None:
+    ran = lockstep("fuzz", *arguments)
+
+    assert ran.code == 2
+    assert ran.err.startswith(f"lockstep: {says}")
+    assert ran.out == ""
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--episodes", "0"], ["--target", "nobody"], ["--seed", "-1"]]
+)
+def test_a_bad_option_is_a_usage_error(arguments: list[str]) -> None:
+    assert lockstep("fuzz", *arguments).code == 2
+
+
+def test_a_corpus_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    ran = lockstep("fuzz", "--target", "reference", "--corpus", "file")
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        "lockstep: --corpus: found 'file'; allowed: a directory, or what can become one\n"
+    )
+
+
+def test_one_pinned_size_goes_with_any_other() -> None:
+    assert pinned_keys(("block_size=3",)) == {"block_size": 3}
+    assert pinned_keys(("chunk_size=96",)) == {"chunk_size": 96}
+    with pytest.raises(ConfigError):
+        pinned_keys(("block_size=0",))
