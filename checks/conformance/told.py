@@ -111,7 +111,8 @@ class Teller:
         }
         paused = tuple(others.pop(one) for one in record["paused"] if one in others)
         waiting = tuple(
-            others.pop(one, None) or Row(one, self._prefill_len(one)) for one in record["waiting"]
+            others.pop(one) if one in others else Row(one, self._prefill_len(one))
+            for one in record["waiting"]
         )
         decoding = tuple(self._row(row, tables.get(row["id"], ())) for row in record["decoding"])
         return State(

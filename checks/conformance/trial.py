@@ -10,12 +10,12 @@ _FEW = 3  # requests
 
 
 def trial_case(hello: Hello) -> Case:
-    """A few requests of the first drawn case that has so many, none of them aborted.
+    """A few requests of the first drawn case that has so many, at once, none of them aborted.
 
     Raises:
         ConfigError: the driver can do no configuration.
     """
     cases = (case_of(0, episode, hello.pinned, hello.can_do) for episode in range(_TRIES))
     case = next(one for one in cases if len(one.requests) >= _FEW)
-    requests = tuple(evolve(one, abort_at=None) for one in case.requests[:_FEW])
+    requests = tuple(evolve(one, arrival=0, abort_at=None) for one in case.requests[:_FEW])
     return Case(case.config, requests)

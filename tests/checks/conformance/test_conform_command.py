@@ -1,0 +1,127 @@
+"""`lockstep conform` as a person or a script meets it, with the template and faulty copies."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.checks.command import lockstep
+from tests.checks.conformance.driver_files import faulty_driver
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCKSTEP_DRIVERS", str(tmp_path / "drivers"))
+
+
+def test_the_template_does_as_the_reference_and_the_bounds_are_named() -> None:
+    ran = lockstep("conform", "template", "--episodes", 8, "--json", "r.json")
+
+    report = json.loads(Path("r.json").read_text(encoding="utf-8"))
+    assert (ran.code, ran.err) == (0, "")
+    left_out = "batch, before, blocks, computed, left_padding, reserved, tkv"
+    assert f"not compared: events, refusal, {left_out}" in ran.out
+    assert "not judged, for the driver does not tell what they ask for: BLK-1 (pool), " in ran.out
+    assert "never happened: prefix_hit, preempt, pause" in ran.out
+    steps = report["steps"]
+    assert (
+        f"template (toy 1.0): no unknown difference in 8 episodes, {steps:,} steps compared"
+        f" (exact, seed 0), {len(report['rules'])} rules judged in {steps:,} of them;"
+    ) in ran.out
+    assert steps > 500
+    assert report["findings"] == []
+    assert "LIF-3" in report["rules"]
+
+
+def test_the_same_seed_gives_the_same_report() -> None:
+    reports = []
+    for name in ("a.json", "b.json"):
+        lockstep("conform", "template", "--episodes", 5, "--seed", 3, "--json", name)
+        report = json.loads(Path(name).read_text(encoding="utf-8"))
+        del report["seconds"]
+        reports.append(report)
+
+    assert reports[0] == reports[1]
+
+
+def test_a_difference_is_made_small_filed_and_met_again(tmp_path: Path) -> None:
+    mine = faulty_driver(tmp_path, "last come first served")
+
+    ran = lockstep("conform", "mine.py", "--episodes", 5, "--json", "r.json")
+
+    finding = json.loads(Path("r.json").read_text(encoding="utf-8"))["findings"][0]
+    assert ran.code == 1
+    assert mine.exists()
+    assert (finding["kind"], finding["step"], finding["times"]) == ("divergence", 0, 5)
+    assert finding["cause"] == "scheduled"
+    assert LAST_COME in ran.out
+    assert f"again: lockstep conform mine.py --case {finding['file']}" in ran.out
+
+    again = lockstep("conform", "mine.py", "--case", finding["file"])
+    recorded = lockstep("conform", "mine.py", "--case", finding["file"], "--recorded")
+    right = lockstep("conform", "template", "--case", finding["file"])
+
+    assert (again.code, recorded.code, right.code) == (1, 1, 1)
+    assert LAST_COME in again.out
+    assert LAST_COME in recorded.out
+    assert again.out.endswith("as recorded\n")
+    assert "toy 1.0: no difference in" in right.out
+    assert "recorded was: {'steps': 0, 'known': None, 'finding': {'kind': 'divergence'" in right.out
+
+
+LAST_COME = """\
+divergence in step 0: scheduled differs
+  release: toy 1.0
+"""
+
+
+def test_a_recording_of_a_known_difference_holds_without_its_driver() -> None:
+    path = RECORDED / "sendnn-leaked_reservation.jsonl"
+
+    ran = lockstep("conform", "sendnn", "--case", path, "--recorded")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == "SND-1 after 1 equal steps, as known\nas recorded\n"
+
+
+def test_a_driver_that_is_not_installed_names_the_command_that_installs_it() -> None:
+    ran = lockstep("conform", "sendnn", "--time", 5)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        "lockstep: DRIVER: found 'sendnn'; "
+        "allowed: an installed driver; install it with: lockstep driver install sendnn\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("nobody",), "DRIVER: found 'nobody'; allowed: template, sendnn==2.6.3, or the path"),
+        (("sendnn==1.0",), "DRIVER: found 'sendnn==1.0'; allowed: template, sendnn==2.6.3"),
+        (
+            ("template", "--time", "5", "--episodes", "1"),
+            "--time: found 5.0; allowed: not together",
+        ),
+        (("template", "--recorded"), "--recorded: found True; allowed: together with --case"),
+        (("template", "--case", "no.jsonl"), "no.jsonl: file: found"),
+        (("template", "--set", "block_size=64"), "allowed: a configuration that the target can do"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...], told: str) -> None:
+    ran = lockstep("conform", *arguments)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert told in ran.err
+
+
+def test_a_driver_that_talks_nonsense_ends_the_campaign_with_its_words(tmp_path: Path) -> None:
+    faulty_driver(tmp_path, "talks nonsense")
+
+    ran = lockstep("conform", "mine.py", "--episodes", 1)
+
+    assert ran.code == 2
+    assert "driver's line: found 'nonsense'; allowed: one JSON object" in ran.err

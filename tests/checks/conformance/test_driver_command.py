@@ -1,0 +1,144 @@
+"""`lockstep driver`: installing with a pip that only notes what it is asked for."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from checks.conformance.environments import environment_of, place
+from checks.conformance.recipes import RECIPES
+from tests.checks.command import lockstep
+from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
+
+PIP = """#!/bin/sh
+echo "$VLLM_TARGET_DEVICE $@" >> "{log}"
+case "$@" in *"{refused}"*) echo "no such release" >&2; exit 1;; esac
+"""
+
+
+@pytest.fixture(autouse=True)
+def drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCKSTEP_DRIVERS", str(tmp_path / "drivers"))
+    return tmp_path / "drivers"
+
+
+def pretend_environment(directory: Path, refused: str = "nothing") -> Path:
+    """An environment whose Python is a script; returns where it notes how it was called."""
+    environment = environment_of(RECIPES[0], directory)
+    environment.python.parent.mkdir(parents=True, exist_ok=True)
+    log = directory / "pip.log"
+    environment.python.write_text(PIP.format(log=log, refused=refused), encoding="utf-8")
+    environment.python.chmod(0o755)
+    return log
+
+
+def asked_of_pip(log: Path) -> list[str]:
+    return log.read_text(encoding="utf-8").splitlines()
+
+
+def test_the_recipe_is_followed_in_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_TORCH", "torch==9.9")
+    log = pretend_environment(tmp_path / "other")
+
+    ran = lockstep("driver", "install", "sendnn", "--into", "other")
+
+    calls = asked_of_pip(log)
+    assert ran.code == 0
+    assert [line.split()[-1] for line in calls[:1]] == ["torch==9.9"]
+    assert calls[2].startswith("empty -m pip install --no-input --no-deps --no-build-isolation")
+    assert calls[2].endswith("vllm==0.28.0")
+    assert "sendnn-inference==2.6.3" in calls[3]
+    assert len(calls) == 5
+    assert "  3 of 5: vLLM 0.28.0, without kernels, " in ran.out
+    assert "to use it: export LOCKSTEP_DRIVERS=other" in ran.out
+    assert "installed in" not in lockstep("driver", "list").out
+
+
+def test_an_installation_that_fails_is_continued_by_the_same_command(tmp_path: Path) -> None:
+    log = pretend_environment(tmp_path / "other", refused="sendnn-inference==2.6.3")
+
+    failed = lockstep("driver", "install", "sendnn", "--into", "other")
+
+    assert failed.code == 3
+    assert "sendnn-inference 2.6.3 could not be installed; " in failed.err
+    assert failed.err.endswith("install.log ends with\n  no such release\n")
+    assert len(asked_of_pip(log)) == 4
+
+    pretend_environment(tmp_path / "other")
+    again = lockstep("driver", "install", "sendnn", "--into", "other")
+
+    assert again.code == 0
+    assert "  1 of 5: torch, there already\n" in again.out
+    assert len(asked_of_pip(log)) == 6
+
+
+def test_an_environment_counts_as_installed_once_everything_is(drivers: Path) -> None:
+    pretend_environment(drivers)
+    environment = environment_of(RECIPES[0])
+    parts = [part.what for part in RECIPES[0].installations()]
+
+    environment.note(parts[:-1])
+    incomplete = lockstep("driver", "list").out
+    environment.note(parts)
+    complete = lockstep("driver", "list").out
+
+    assert "not installed: lockstep driver install sendnn" in incomplete
+    assert "installed in" not in incomplete
+    assert "sendnn-2.6.3" in complete.split("installed in")[1]
+
+
+def test_a_release_that_nobody_knows_is_refused() -> None:
+    ran = lockstep("driver", "install", "sendnn", "--version", "1.0")
+
+    assert ran.code == 2
+    assert ran.err.startswith("lockstep: DRIVER: found 'sendnn==1.0'; allowed: template, sendnn==")
+
+
+def test_environments_are_in_the_users_cache_unless_said_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("LOCKSTEP_DRIVERS")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert place() == tmp_path / "lockstep" / "drivers"
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    assert place() == tmp_path / "me" / ".cache" / "lockstep" / "drivers"
+
+
+def test_a_driver_is_tried_by_its_name_or_its_file() -> None:
+    expected = (
+        "template: toy 1.0\n"
+        "  leaves out: batch, before, blocks, computed, left_padding, reserved, tkv\n"
+        "  holds for 1 episode, 68 steps\n"
+    )
+
+    by_name, by_file = (
+        lockstep("driver", "check", "template"),
+        lockstep("driver", "check", TEMPLATE),
+    )
+
+    assert (by_name.code, by_name.out) == (0, expected)
+    assert (by_file.code, by_file.out) == (0, expected)
+
+
+def test_a_driver_that_does_otherwise_fails_its_trial(tmp_path: Path) -> None:
+    path = faulty_driver(tmp_path, "last come first served")
+
+    ran = lockstep("driver", "check", path)
+
+    assert ran.code == 1
+    assert "divergence in step" in ran.out
+
+
+def test_the_note_is_json(drivers: Path) -> None:
+    environment = environment_of(RECIPES[0])
+    environment.directory.mkdir(parents=True)
+
+    environment.note(["torch"])
+
+    told = json.loads((drivers / "sendnn-2.6.3" / "installed.json").read_text(encoding="utf-8"))
+    assert told == {"release": "sendnn==2.6.3", "done": ["torch"]}

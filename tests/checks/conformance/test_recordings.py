@@ -1,0 +1,147 @@
+"""What a released scheduler did is served again by the reference, without the release."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checks.conformance.known import KNOWN
+from checks.conformance.protocol import Json
+from checks.conformance.recording import (
+    Recording,
+    RecordingError,
+    outcome_as_json,
+    read_recording,
+    record,
+    recorded_again,
+)
+from checks.fuzz.finding import Kind
+from tests.checks.conformance.faithful import FaithfulLab
+from tests.recorded.scenes import SCENES
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+FILES = sorted(RECORDED.glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_recorded_release_and_the_reference_end_as_recorded(path: Path) -> None:
+    recording = read_recording(path)
+
+    outcome = recorded_again(recording)
+
+    assert outcome_as_json(outcome) == recording.outcome
+    assert outcome.finding is None
+
+
+def test_every_scene_is_recorded_and_ends_with_the_difference_that_it_is_about() -> None:
+    told = {path.stem.partition("-")[2]: read_recording(path) for path in FILES}
+
+    assert {name: one.outcome["known"] for name, one in told.items()} == {
+        name: scene.known for name, scene in SCENES.items()
+    }
+    assert {one.case for one in told.values()} == {scene.case for scene in SCENES.values()}
+
+
+def test_every_known_difference_has_a_recording() -> None:
+    met = {read_recording(path).outcome["known"] for path in FILES}
+
+    assert {row.id for row in KNOWN} <= met
+
+
+def altered(tmp_path: Path, scene: str, change: Callable[[list[Json]], None]) -> Recording:
+    """The recording of a scene, changed line by line."""
+    text = (RECORDED / f"sendnn-{scene}.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    change(lines)
+    path = tmp_path / "altered.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    return read_recording(path)
+
+
+def leak_one_block_more(lines: list[Json]) -> None:
+    lines[2]["record"]["before"]["blocks"]["reserved"] += 1
+
+
+def count_less_than_the_chunk(lines: list[Json]) -> None:
+    record = next(
+        line["record"]
+        for line in lines
+        if "others" in line.get("record", {}) and line["record"]["others"]
+    )
+    record["others"][0]["computed"] = 1
+
+
+def assert_elsewhere(lines: list[Json]) -> None:
+    failure = next(line["failure"] for line in lines if "failure" in line)
+    failure["at"] = "scheduler.py:1 update_from_output: assert False"
+
+
+@pytest.mark.parametrize(
+    ("scene", "change", "kind"),
+    [
+        ("leaked_reservation", leak_one_block_more, Kind.DIVERGENCE),
+        ("counted_ahead", count_less_than_the_chunk, Kind.DIVERGENCE),
+        ("model_length_assertion", assert_elsewhere, Kind.CRASH),
+    ],
+)
+def test_what_only_looks_like_a_known_difference_is_a_finding(
+    tmp_path: Path, scene: str, change: Callable[[list[Json]], None], kind: Kind
+) -> None:
+    outcome = recorded_again(altered(tmp_path, scene, change))
+
+    assert outcome.known is None
+    assert outcome.finding is not None
+    assert outcome.finding.kind is kind
+
+
+def test_another_release_has_no_part_in_what_is_known_of_this_one(tmp_path: Path) -> None:
+    def newer(lines: list[Json]) -> None:
+        lines[0]["release"] = "sendnn-inference 2.7.0 on vLLM 0.28.0"
+
+    outcome = recorded_again(altered(tmp_path, "leaked_reservation", newer))
+
+    assert outcome.known is None
+    assert outcome.finding is not None
+    assert outcome.finding.cause == "before.blocks.reserved"
+
+
+def test_a_recording_of_other_actions_is_refused(tmp_path: Path) -> None:
+    def late(lines: list[Json]) -> None:
+        lines[1]["action"] = {}
+
+    with pytest.raises(RecordingError, match=r"altered.jsonl, line 2: action: found \{\}"):
+        recorded_again(altered(tmp_path, "pausing", late))
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "told"),
+    [
+        (1, '{"format": "lockstep-trace", "version": 1}', "format: found 'lockstep-trace'"),
+        (1, '{"format": "lockstep-recording", "version": 2}', "version: found 2"),
+        (3, "nonsense", "line: found 'nonsense'; allowed: a JSON object"),
+        (1, '{"format": "lockstep-recording", "version": 1}', 'recording: found "KeyError'),
+    ],
+)
+def test_a_file_that_is_no_recording_is_refused(
+    tmp_path: Path, line: int, text: str, told: str
+) -> None:
+    lines = (RECORDED / "sendnn-pausing.jsonl").read_text(encoding="utf-8").splitlines()
+    lines[line - 1] = text
+    path = tmp_path / "r.jsonl"
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+    with pytest.raises(RecordingError) as refused:
+        read_recording(path)
+
+    assert told in str(refused.value)
+
+
+def test_what_is_recorded_comes_back(tmp_path: Path) -> None:
+    scene, path = SCENES["early_end"], tmp_path / "r.jsonl"
+
+    made = record(FaithfulLab(), scene.case, scene.terms, path, about="a", command="b")
+    again = read_recording(path)
+
+    assert (again.case, again.about, again.command) == (scene.case, "a", "b")
+    assert recorded_again(again).steps == made.steps == 13
