@@ -55,7 +55,8 @@ def test_a_difference_is_made_small_filed_and_met_again(tmp_path: Path) -> None:
     finding = json.loads(Path("r.json").read_text(encoding="utf-8"))["findings"][0]
     assert ran.code == 1
     assert mine.exists()
-    assert (finding["kind"], finding["step"], finding["times"]) == ("divergence", 0, 5)
+    assert (finding["kind"], finding["step"]) == ("divergence", 0)
+    assert finding["times"] > 1
     assert finding["cause"] == "scheduled"
     assert LAST_COME in ran.out
     assert f"again: lockstep conform mine.py --case {finding['file']}" in ran.out
@@ -108,7 +109,7 @@ def test_a_driver_that_is_not_installed_names_the_command_that_installs_it() -> 
         ),
         (("template", "--recorded"), "--recorded: found True; allowed: together with --case"),
         (("template", "--case", "no.jsonl"), "no.jsonl: file: found"),
-        (("template", "--set", "block_size=64"), "allowed: a configuration that the target can do"),
+        (("template", "--set", "block_size=64"), "--set: found"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...], told: str) -> None:
