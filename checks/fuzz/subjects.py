@@ -2,7 +2,9 @@
 
 from checks.fuzz.reference import reference_target
 from checks.fuzz.target import Subject
+from checks.targets import engine_target
 
 REFERENCE = Subject("reference", reference_target)
+ENGINE = Subject("engine", engine_target)
 
-SUBJECTS = {one.name: one for one in (REFERENCE,)}
+SUBJECTS = {one.name: one for one in (REFERENCE, ENGINE)}
