@@ -85,7 +85,7 @@ class KVCache:
             read=slots,
             written=filled,
         )
-        is_read = np.greater(slots, 0)
+        is_read = slots > 0
         found = self._first_position.take(blocks)
         refuse_where(
             is_read & (found != positions),

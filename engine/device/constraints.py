@@ -1,8 +1,20 @@
 """What the simulated device refuses, each constraint with its name and its sentence.
 
-Source: spyre, "Key concepts", "Padding", "Prefill padding", "Decode padding" and "Boundary chunk";
-vllm-v1, "KV cache manager". Hardware would stop, or compute on and give wrong tokens; the simulated
+Hardware would stop at some of this and at the rest compute on and give wrong tokens. The simulated
 device refuses both alike, before it writes anything.
+
+Where the text leaves a choice:
+
+- Model length bounds real positions and not tkv. A table is whole blocks, so with a model length
+  inside a block a padded row may reach beyond it (rule SPY-LEN-1) while its tokens do not.
+- The volume of a prefill is that of the real tokens up to the chunk's end, as its tkv in a trace is
+  the prompt's length: nothing is cached for left padding.
+- A prefill gives padding and right padding to block 0; a slot that holds no token counts as never
+  written.
+- A slot may be written again with the same token, because a step whose result was lost is run
+  again. The first slot may be written with any token: it begins the block anew.
+- Who holds a block and is not in the batch is not seen. If such a block is begun anew, they are
+  refused when they next read it.
 """
 
 from collections.abc import Mapping
@@ -19,23 +31,23 @@ class Constraint(StrEnum):
     BLOCK_ID = "block id"
     POSITION = "position"
     MODEL_LENGTH = "model length"
-    # The batch.
+    # The batch (spyre, "Key concepts" and "Padding").
     BATCH_SIZE = "batch size"
     VOLUME = "volume"
-    # Layout.
+    # Layout (spyre, "Padding", "Prefill padding" and "Decode padding").
     LEFT_PADDING = "left padding"
     EXCESS_PADDING = "excess padding"
     PADDING_BLOCKS = "padding blocks"
     EMPTY_LAST_BLOCK = "empty last block"
     RECTANGLE = "rectangle"
     CHUNK = "chunk"
-    # Writes.
+    # Writes (spyre, "Boundary chunk"; vllm-v1, "KV cache manager").
     WRITE_OUTSIDE = "write outside"
     WRITE_OFFSET = "write offset"
     WRITE_SHARED = "write shared"
     WRITE_GAP = "write gap"
     OVERWRITE = "overwrite"
-    # Reads.
+    # Reads: what a row attends to was written for it, or for equal tokens (spyre, "Padding").
     READ_UNWRITTEN = "read unwritten"
     READ_POSITION = "read position"
     READ_CONTENT = "read content"

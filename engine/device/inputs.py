@@ -21,8 +21,8 @@ class PrefillInput:
 
     - `token_ids` [chunk_size]: the chunk's tokens; 0 where it is padding.
     - `positions` [chunk_size]: real position of each token; 0 where it is padding.
-    - `slot_mapping` [chunk_size]: where each key and value is written; slots of block 0 for padding
-      and for tokens of cached blocks that are computed again.
+    - `slot_mapping` [chunk_size]: where each key and value is written; any slots of block 0 for
+      padding on both sides and for tokens of cached blocks that are computed again.
     - `block_table` [1, blocks]: blocks of the padded prompt up to this chunk's end; 0 is padding.
     - `left_padding` [1]: padded positions before the first real token.
     - `length` [1]: padded position after this chunk's last real token, where its right padding
@@ -64,7 +64,7 @@ class DecodeInput:
 class Device(Protocol):
     """What computes tokens from tensors; it keeps the KV cache itself.
 
-    Both raise `engine.device.faults.ConstraintError` for what the hardware refuses and
+    A step whose result was lost may be run again with the same tokens. Both raise `engine.device.faults.ConstraintError` for what the hardware refuses and
     `engine.device.faults.DeviceFailedError` if the hardware fails.
     """
 
