@@ -64,7 +64,8 @@ class DecodeInput:
 class Device(Protocol):
     """What computes tokens from tensors; it keeps the KV cache itself.
 
-    A step whose result was lost may be run again with the same tokens. Both raise `engine.device.faults.ConstraintError` for what the hardware refuses and
+    A step whose result was lost may be run again with the same tokens. Both methods raise
+    `engine.device.faults.ConstraintError` for what the hardware refuses and
     `engine.device.faults.DeviceFailedError` if the hardware fails.
     """
 
