@@ -213,6 +213,7 @@ def _report(plan: Plan, seen: Campaign, filed: list[_Filed], seconds: float) -> 
         "episodes": seen.episodes,
         "steps": seen.steps,
         "judged": seen.judged,
+        "on_device": seen.on_device,
         "rules": sorted(seen.rules - set(seen.untold)),
         "not_judged": dict(sorted(seen.untold.items())),
         "actions": dict(sorted(seen.counts.items())),

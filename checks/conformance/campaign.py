@@ -17,9 +17,11 @@ from checks.conformance.protocol import Hello
 from checks.cores import on_all_cores
 from checks.fuzz.cases import Case, case_of
 from checks.fuzz.counts import ACTIONS
+from spec.requests import Request
 from spec.rules import Kind, applicable
 
 BATCH = 4  # episodes; about two seconds of work
+_SHORT = 20  # tokens
 MOST_FINDINGS = 5  # different ones, after which a campaign ends
 
 Batch = tuple[int, int]  # the first episode, and how many
@@ -43,20 +45,31 @@ class Plan:
     def case(self, episode: int) -> Case:
         """The case of an episode; without aborts if the driver knows none.
 
+        In half of the episodes answers are short, so that more of the steps are prefills.
+
         Raises:
             ConfigError: nothing can be drawn with the pinned keys.
         """
         pinned = {**self.hello.pinned, **self.pinned}
         case = case_of(self.seed, episode, pinned, self.hello.can_do)
-        if "abort" in self.hello.abilities:
-            return case
-        requests = tuple(evolve(one, abort_at=None) for one in case.requests)
+        requests = case.requests
+        if "abort" not in self.hello.abilities:
+            requests = tuple(evolve(one, abort_at=None) for one in requests)
+        if episode % 4 >= 2:
+            requests = tuple(_with_short_answer(one) for one in requests)
         return Case(case.config, requests, case.swarm)
 
     def terms_of(self, episode: int) -> Terms:
         """Aborts come between two steps in every other episode, else while the model runs."""
         while_running = "abort_running" in self.hello.abilities and episode % 2 == 1
         return evolve(self.terms, aborts_while_running=while_running)
+
+
+def _with_short_answer(request: Request) -> Request:
+    tokens = min(request.max_tokens, _SHORT)
+    ends = None if request.output_len is None else min(request.output_len, tokens)
+    output = None if request.output is None else request.output[:tokens]
+    return evolve(request, max_tokens=tokens, output_len=ends, output=output)
 
 
 @frozen
@@ -81,6 +94,7 @@ class Campaign:
     episodes: int = 0
     steps: int = 0
     judged: int = 0
+    on_device: int = 0
     counts: Counter[str] = field(factory=Counter)
     known: Counter[str] = field(factory=Counter)
     missed: Counter[str] = field(factory=Counter)
@@ -97,7 +111,7 @@ class Campaign:
 
     def add(self, other: "Campaign") -> None:
         """Take in what became of later episodes."""
-        for name in ("episodes", "steps", "judged"):
+        for name in ("episodes", "steps", "judged", "on_device"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("counts", "known", "missed", "excused", "times"):
             getattr(self, name).update(getattr(other, name))
@@ -127,6 +141,7 @@ def _run(plan: Plan, index: int, seen: Campaign) -> None:
     seen.episodes += 1
     seen.steps += outcome.steps
     seen.judged += outcome.judged
+    seen.on_device += outcome.on_device
     seen.counts.update(outcome.counts)
     seen.excused.update(outcome.excused)
     seen.untold.update(outcome.untold)

@@ -94,7 +94,8 @@ class Driver:
         Raises:
             DriverGoneError: the driver ended.
         """
-        answer = self._ask(start_line(config, requests))
+        tensors = "tensors" in self.hello.abilities
+        answer = self._ask(start_line(config, requests, tensors=tensors))
         return failure_of(answer["error"]) if "error" in answer else None
 
     def play(self, actions: Iterable[Action]) -> Played:

@@ -8,6 +8,7 @@ from attrs import define, field, frozen
 
 from checks.conformance.comparing import step_differences
 from checks.conformance.finding import Finding
+from checks.conformance.hardware import Hardware
 from checks.conformance.judging import Judge
 from checks.conformance.known import Evidence, KnownDifference, known_for
 from checks.conformance.leftout import not_compared
@@ -59,7 +60,8 @@ class Terms:
 class Outcome:
     """What became of an episode.
 
-    `steps`: compared; `judged`: held against the rules. `known`: the known difference with which
+    `steps`: compared; `judged`: held against the rules; `on_device`: whose tensors our device was
+    given. `known`: the known difference with which
     it ended. `missed`: known differences that had to show and did not. `excused`: rules broken
     where it is known that they do not hold, by id. `untold`: rules that could not be judged, with
     what they ask for.
@@ -67,6 +69,7 @@ class Outcome:
 
     steps: int = 0
     judged: int = 0
+    on_device: int = 0
     counts: Counter[str] = field(factory=Counter)
     finding: Finding | None = None
     known: str | None = None
@@ -102,11 +105,13 @@ class _Run:
     outcome: Outcome = field(factory=Outcome)
     _leaves_out: frozenset[str] = field(init=False)
     _judge: Judge = field(init=False)
+    _hardware: Hardware = field(init=False)
     _known: dict[str, KnownDifference] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         hello = self.lab.hello
         self._leaves_out = not_compared(hello.left_out)
+        self._hardware = Hardware(self.script.machine.ctx)
         self._judge = Judge(self.script.machine.ctx, hello.left_out)
         self._known = dict(known_for(hello.name, hello.release))
 
@@ -125,6 +130,7 @@ class _Run:
             outcome.steps += 1
             self._count(expected, action, index)
             self._judged(found, action)
+            self._on_device(index, record)
             if outcome.finding is not None:
                 return
         self._ended(len(records), failure)
@@ -174,6 +180,13 @@ class _Run:
             self._found(Kind.BROKEN_RULE, found.index, broken.rule.id, says, rules=told)
             return
         self.outcome.untold = self._judge.untold
+
+    def _on_device(self, index: int, record: Json) -> None:
+        """The tensors of the step, if the driver tells them, on a device of ours."""
+        wrong = self._hardware.wrong(record)
+        if wrong is not None and self.outcome.finding is None:
+            self._found(Kind.BROKEN_RULE, index, *wrong)
+        self.outcome.on_device += "tensors" in record
 
     def _recognised(self, index: int, failure: DriverFailure | None) -> str | None:
         """The known difference that this is, or None."""

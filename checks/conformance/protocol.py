@@ -30,8 +30,8 @@ class Hello:
     """A driver's first line.
 
     `release`: of the scheduler behind it. `config`: of each configuration key that it names, the
-    values that it can do. `abilities`: `abort`, `abort_running`, `ends`. `left_out`: what it does
-    not tell of a step.
+    values that it can do. `abilities`: some of `abort`, `abort_running`, `ends`, `tensors`.
+    `left_out`: what it does not tell of a step.
     """
 
     name: str
@@ -116,9 +116,13 @@ class Action:
         return known if self.ends is None else known | {"ends": list(self.ends)}
 
 
-def start_line(config: Config, requests: Iterable[Request]) -> Json:
-    """The line that begins an episode; nobody has arrived yet."""
+def start_line(config: Config, requests: Iterable[Request], *, tensors: bool) -> Json:
+    """The line that begins an episode; nobody has arrived yet.
+
+    `tensors`: whether the records shall have what the device was given, too.
+    """
     return {
+        "tensors": tensors,
         "do": "start",
         "config": config.as_mapping() | {"num_blocks": config.pool_blocks},
         "requests": [_request(one) for one in requests],

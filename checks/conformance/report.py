@@ -98,7 +98,8 @@ def verdict(hello: Hello, seen: Campaign, terms: str, seconds: float) -> str:
     return (
         f"{hello.name} ({hello.release}): {told} in {_episodes(seen.episodes)},"
         f" {seen.steps:,} steps compared ({terms}),"
-        f" {rules} rules judged in {seen.judged:,} of them; {seconds:.1f} s, {rate:,.0f} steps/s"
+        f" {rules} rules judged in {seen.judged:,} of them,"
+        f" tensors of {seen.on_device:,} given to our device; {seconds:.1f} s, {rate:,.0f} steps/s"
     )
 
 

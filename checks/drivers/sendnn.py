@@ -84,9 +84,10 @@ HELLO = {
         "queue": ["overtaking"],
         "reservation": [True],
     },
-    "abilities": ["abort", "abort_running", "ends"],
+    "abilities": ["abort", "abort_running", "ends", "tensors"],
     "left_out": [],
 }
+IDLE: Json = {"kind": "idle", "scheduled": {}, "tkv": 0, "outputs": {}, "finished": []}
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -152,13 +153,17 @@ class StandInModel:
 
     def __init__(self) -> None:
         self.metadata: Any = None
+        self.token_ids: Any = None
+        self.positions: Any = None
+        self.n_pads_right = 0  # set by the runner: right padding of the chunk's last block
         self.sampled: list[int] = []
 
     def get_maybe_mm_embeddings(self, *_: Any, **__: Any) -> None:
         """No embeddings: the runner then hands over the token ids."""
 
-    def __call__(self, **_: Any) -> Any:
+    def __call__(self, input_ids_or_embeds: Any, positions: Any, **_: Any) -> Any:
         """Note the tensors; the logits are not looked at."""
+        self.token_ids, self.positions = input_ids_or_embeds, positions
         self.metadata = get_forward_context().attn_metadata
         return torch.zeros(1)
 
@@ -171,8 +176,11 @@ class StandInModel:
 class Released:
     """One episode: a fresh released scheduler with its model runner."""
 
-    def __init__(self, base: Any, config: Json, requests: list[Json]) -> None:
+    def __init__(
+        self, base: Any, config: Json, requests: list[Json], tell_tensors: bool = False
+    ) -> None:
         configure(base, config)
+        self.tell_tensors = tell_tensors
         self.requests = {request["id"]: request for request in requests}
         self.scheduler = ChunkedPrefillSpyreScheduler(
             vllm_config=base,
@@ -188,6 +196,7 @@ class Released:
         self.runner._model = self.model
         self.runner.warmup_mode = False
         self.chunk: Json | None = None  # what ran last
+        self.is_sampled = False
         self.sampled: dict[str, int] = {}  # the last token of each request
         self.left_padding: dict[str, int] = {}  # of each request's last decode step
         self.steps = 0
@@ -225,19 +234,22 @@ class Released:
             self.abort(request_id)
         between = action.get("arrive") or action.get("abort")
         told: Json = {"before": self.between_steps()} if between else {}
+        self.steps += 1
+        if not self.scheduler.has_requests():  # then the engine core does not call the scheduler
+            return IDLE | self.between_steps() | told
         scheduled = self.scheduler.schedule()
         answer = self.execute(scheduled, action)
         told |= self.of_step(scheduled, answer)
         for request_id in action.get("abort_running", ()):
             self.abort(request_id)
         results = self.scheduler.update_from_output(scheduled, answer)
-        self.steps += 1
         return self.between_steps() | told | self.of_results(results)
 
     def execute(self, scheduled: Any, action: Json) -> Any:
         """The released model runner's part: prepare the tensors, run, sample."""
         self.model.metadata = None
         answer = self.runner.execute_model(scheduled)
+        self.is_sampled = answer is None
         if answer is None:
             rows = self.runner._pending_sampling_state.batch_req_ids
             self.model.sampled = [self.token(one, action.get("ends")) for one in rows]
@@ -262,15 +274,32 @@ class Released:
             return {"kind": "idle", "scheduled": tokens, "tkv": answer.tkv}
         if self.model.metadata.is_prefill:
             self.chunk = self.chunk_of(next(iter(tokens)))
-            computed = {self.chunk["id"]: self.chunk["end"] - self.chunk["start"]}
-            return {
-                "kind": "prefill",
-                "scheduled": computed,
-                "tkv": answer.tkv,
-                "prefilling": self.chunk,
-            }
-        rows = list(self.rows(list(answer.req_ids), list(tokens)))
-        return {"kind": "decode", "scheduled": tokens, "tkv": answer.tkv, "batch": rows}
+            tokens = {self.chunk["id"]: self.chunk["end"] - self.chunk["start"]}
+            told: Json = {"kind": "prefill", "prefilling": self.chunk}
+        else:
+            told = {"kind": "decode", "batch": list(self.rows(list(answer.req_ids), list(tokens)))}
+        if self.tell_tensors:
+            told["tensors"] = self.tensors(list(answer.req_ids))
+        return told | {"scheduled": tokens, "tkv": answer.tkv}
+
+    def tensors(self, rows: list[str]) -> Json:
+        """All that the device was given; `rows` is whose they are."""
+        given = self.model.metadata
+        told = {
+            "rows": rows,
+            "token_ids": self.model.token_ids.flatten().tolist(),
+            "positions": self.model.positions.flatten().tolist(),
+            "slot_mapping": given.slot_mapping.flatten().tolist(),
+            "block_table": given.block_table.tolist(),
+            "left_padding": given.left_padded_prompt_mask.tolist(),
+        }
+        tkv = given.current_tkv_mask.tolist()
+        if not given.is_prefill:
+            return told | {"tkv": tkv}
+        return told | {
+            "length": [tkv[0] - self.model.n_pads_right],
+            "is_last": [int(self.is_sampled)],
+        }
 
     def chunk_of(self, request_id: str) -> Json:
         """The chunk that the runner prepared: its place in the prompt, its blocks."""
@@ -419,7 +448,8 @@ def answers(lines: Iterator[str], base: Any) -> Iterator[Json]:
         try:
             match message["do"]:
                 case "start":
-                    live = Released(base, message["config"], message["requests"])
+                    told = message.get("tensors", False)
+                    live = Released(base, message["config"], message["requests"], told)
                     yield {"started": True}
                 case "play" if live is not None:
                     yield play(live, message["steps"])
