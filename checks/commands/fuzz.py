@@ -13,7 +13,7 @@ from checks.fuzz.campaign import Campaign, Plan, batches_for, batches_of, campai
 from checks.fuzz.compare import Strictness
 from checks.fuzz.corpus import write_finding
 from checks.fuzz.lockstep import Terms
-from checks.fuzz.report import counts_table, known_lines, print_finding, where_met
+from checks.fuzz.report import counts_table, known_lines, print_finding, print_wrapped, where_met
 from checks.fuzz.shrink import Shrunk
 from checks.fuzz.subjects import SUBJECTS
 from spec.config import Config
@@ -90,7 +90,7 @@ def fuzz(
     write_json(_report(plan, seen, findings, paths, took), json_path)
     if findings:
         return 1
-    return 0 if seen.steps else 3
+    return 3 if seen.interrupted else 0
 
 
 def pinned_keys(settings: tuple[str, ...]) -> dict[str, Any]:
@@ -141,8 +141,8 @@ def _tell(
     for met, one, path in zip(seen.met.values(), findings, paths, strict=True):
         screen.print()
         print_finding(screen, name, one.case, one.finding)
-        told = where_met(plan.seed, met, seen.times[met.finding.signature])
-        screen.print(f"  {told}; shrunk in {one.runs:,} runs, {one.steps:,} steps")
+        print_wrapped(screen, where_met(plan.seed, met, seen.times[met.finding.signature]))
+        screen.print(f"  shrunk in {one.runs:,} runs, {one.steps:,} steps")
         screen.print(f"  replay: lockstep replay {path} --target {name}", soft_wrap=True)
     screen.print()
     screen.print(_verdict(plan, seen, seconds), soft_wrap=True)
@@ -152,6 +152,7 @@ def _verdict(plan: Plan, seen: Campaign, seconds: float) -> str:
     """What was found in how much work, and how it was compared."""
     found = sum(seen.times.values())
     told = f"{found:,} findings" if found else "no divergence"
+    told = f"interrupted; {told}" if seen.interrupted else told
     judged = ", every rule judged" if plan.terms.judged else ""
     rate = seen.steps / max(seconds, 1e-9)
     return (
@@ -182,6 +183,7 @@ def _report(
         "set": dict(plan.pinned),
         "episodes": seen.episodes,
         "steps": seen.steps,
+        "interrupted": seen.interrupted,
         "actions": dict(sorted(seen.counts.items())),
         "never": seen.never,
         "known": dict(sorted(seen.known.items())),

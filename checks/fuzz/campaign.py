@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
+from multiprocessing import parent_process
+from signal import SIG_IGN, SIGINT, signal
 from time import monotonic
 from typing import Any
 
@@ -58,7 +60,10 @@ class Met:
 
 @define
 class Campaign:
-    """What became of the episodes so far. `met`: the first of each kind and cause; `times`: all."""
+    """What became of the episodes so far. `met`: the first of each kind and cause; `times`: all.
+
+    `interrupted`: somebody ended it before its time.
+    """
 
     episodes: int = 0
     steps: int = 0
@@ -66,6 +71,7 @@ class Campaign:
     known: Counter[str] = field(factory=Counter)
     met: dict[Signature, Met] = field(factory=dict)
     times: Counter[Signature] = field(factory=Counter)
+    interrupted: bool = False
 
     @property
     def never(self) -> list[str]:
@@ -103,18 +109,29 @@ def run_batch(plan: Plan, batch: Batch) -> Campaign:
 def campaign(plan: Plan, batches: Iterable[Batch], progress: Progress) -> Campaign:
     """Run the batches on all cores; ends early once there are many different findings.
 
-    `progress` is called after each batch with what is known by then.
+    `progress` is called after each batch with what is known by then. An interrupt ends it, too,
+    and leaves what is known.
 
     Raises:
         ConfigError: nothing can be drawn with the pinned keys.
     """
     known = Campaign()
-    for seen in on_all_cores(partial(run_batch, plan), batches):
-        known.add(seen)
-        progress(known)
-        if len(known.met) >= MOST_FINDINGS:
-            break
+    try:
+        for seen in on_all_cores(partial(_uninterrupted, plan), batches):
+            known.add(seen)
+            progress(known)
+            if len(known.met) >= MOST_FINDINGS:
+                break
+    except KeyboardInterrupt:
+        known.interrupted = True
     return known
+
+
+def _uninterrupted(plan: Plan, batch: Batch) -> Campaign:
+    """A batch that an interrupt of the terminal does not reach: the main process decides."""
+    if parent_process() is not None:
+        signal(SIGINT, SIG_IGN)
+    return run_batch(plan, batch)
 
 
 def batches_of(episodes: int) -> list[Batch]:

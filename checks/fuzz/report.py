@@ -29,13 +29,13 @@ def print_finding(screen: Console, target: str, case: Case, finding: Finding) ->
     if finding.differences:
         screen.print(_side_by_side(target, finding.differences))
     for line in _rules(target, finding):
-        _print_wrapped(screen, line)
-    _print_wrapped(screen, f"  configuration: {case.parameters}")
+        print_wrapped(screen, line)
+    print_wrapped(screen, f"  configuration: {case.parameters}")
     for request in case.as_mapping()["requests"]:
         screen.print(f"  {as_line(request)}", markup=False, soft_wrap=True)
 
 
-def _print_wrapped(screen: Console, line: str) -> None:
+def print_wrapped(screen: Console, line: str) -> None:
     """The line, its continuation further in than itself."""
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     wrapped = fill(line, _WIDTH, subsequent_indent=indent, break_long_words=False)
@@ -99,6 +99,6 @@ def known_lines(seen: Campaign) -> Iterator[str]:
 
 
 def where_met(seed: int, met: Met, times: int) -> str:
-    """In which episode, and how often."""
+    """In which episode, how often, and what was drawn there."""
     often = "once" if times == 1 else f"{times:,} times, first"
-    return f"met {often} in episode {met.episode} of seed {seed}"
+    return f"  met {often} in episode {met.episode} of seed {seed}: {met.case.parameters}"

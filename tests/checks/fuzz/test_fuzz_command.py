@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from attrs import evolve
 from checks.commands.fuzz import fuzz, pinned_keys
 from checks.commands.replay import replay
 from checks.fuzz import campaign
+from checks.fuzz.campaign import Batch, Campaign
 from checks.fuzz.subjects import SUBJECTS
 from spec.errors import ConfigError
 from tests.checks.command import Ran, lockstep
@@ -123,7 +125,12 @@ divergence in step 1: kind differs
     interleave=false prefix_caching=false
   {"id":"0","arrival":0,"prompt_len":1,"max_tokens":2}
   {"id":"1","arrival":0,"prompt_len":1,"max_tokens":2}
-  met 3 times, first in episode 0 of seed 1; shrunk in 91 runs, 642 steps
+  met 3 times, first in episode 0 of seed 1: block_size=16 chunk_size=32 max_model_len=32
+    max_num_seqs=5 max_batch_tkv_limit=31 num_blocks=3 interleave=false reservation=false
+    long_output_first=true requests=12 boundaries=0.5 shared=0.2 repeated=0.25 continued=0.25
+    prescribed=0.0 early_ends=0.2 aborts=0.4 gap=1 tight_pool=false tight_limit=true
+    odd_model_len=false
+  shrunk in 91 runs, 642 steps
   replay: lockstep replay corpus/faulty-divergence-kind-3f725a38.jsonl --target faulty
 
 faulty: 3 findings in 25 episodes, 958 steps compared (exact, seed 1; TIME)
@@ -210,6 +217,23 @@ def test_the_report_has_the_finding_with_its_case() -> None:
     assert first["config"]["block_size"] == 2
     assert Path(first["file"]).exists()
     assert report["set"] == {"admission": "exact", "block_size": 2}
+
+
+def test_an_interrupted_campaign_says_what_is_known_and_ends_with_3(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted_after_one(
+        work: Callable[[Batch], Campaign], batches: Iterable[Batch]
+    ) -> Iterator[Campaign]:
+        yield work(next(iter(batches)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(campaign, "on_all_cores", interrupted_after_one)
+
+    ran = lockstep("fuzz", "--target", "reference", "--episodes", 100)
+
+    assert ran.code == 3
+    assert "reference: interrupted; no divergence in 25 episodes, " in ran.out
 
 
 # --- usage ----------------------------------------------------------------------------------------

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks.fuzz.campaign import Plan, run_batch
+from checks.fuzz.campaign import Plan, batches_of, campaign, run_batch
 from checks.fuzz.compare import Strictness
 from checks.fuzz.finding import Finding, Kind
 from checks.fuzz.lockstep import Terms, run_case
 from checks.fuzz.reference import ReferenceTarget
-from checks.fuzz.subjects import REFERENCE
+from checks.fuzz.subjects import ENGINE, REFERENCE
 from checks.fuzz.target import Subject
 from checks.running import serve
 from reference.spyre import step as step_module
@@ -39,8 +39,25 @@ def test_reference_and_reference_take_the_same_steps_and_meet_every_action() -> 
     assert seen.steps > 15_000
 
 
+def test_the_engine_takes_the_steps_of_the_reference() -> None:
+    seen = run_batch(Plan(ENGINE, seed=2), (0, 100))
+
+    assert seen.met == {}
+    assert seen.steps > 4_000
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(10, 14))
+def test_the_engine_takes_the_steps_of_the_reference_for_long(seed: int) -> None:
+    seen = campaign(Plan(ENGINE, seed, Terms(judged=True)), batches_of(2_000), lambda _: None)
+
+    assert seen.met == {}
+    assert (seen.episodes, seen.never) == (2_000, [])
+    assert seen.steps > 80_000
+
+
 def test_no_rule_is_broken_by_the_reference_but_those_that_are_known() -> None:
-    seen = run_batch(Plan(REFERENCE, seed=1, terms=Terms(judged=True)), (0, 150))
+    seen = run_batch(Plan(REFERENCE, seed=1, terms=Terms(judged=True)), (0, 100))
 
     assert seen.met == {}
     assert set(seen.known) == {"SPY-LEN-1"}

@@ -1,0 +1,93 @@
+"""Any trace can be run again by any target."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from checks.exploring import explore_instance, write_counterexample
+from checks.fuzz.subjects import SUBJECTS
+from checks.models.instances import DEFAULT
+from checks.replaying import replay_of
+from checks.running import serve
+from checks.traces import Trace, TraceWriter, read_trace
+from reference.spyre.machine import SpyreMachine
+from spec.errors import WorkloadError
+from spec.records import Step
+from tests.checks.fuzz.cases import case, changed, request
+from tests.checks.fuzz.faulty import faulty
+
+HERE = case(request("0", 2, 6), request("1", 8, 4, arrival=1), request("2", 3, 3, abort_at=9))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Trace:
+    """What the reference did with `HERE`."""
+    path = tmp_path / "run.jsonl"
+    machine = SpyreMachine.of(HERE.config, HERE.requests)
+    with TraceWriter(path, HERE.config, HERE.requests, full=True) as trace:
+        for step in serve(machine, HERE.requests):
+            trace.write(step)
+    return read_trace(path)
+
+
+@pytest.fixture(scope="module")
+def counterexample(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    """A run by actions: the text's volume rule exceeds the limit."""
+    instance = next(one for one in DEFAULT if one.name == "documented")
+    exploration = explore_instance(instance)
+    path = tmp_path_factory.mktemp("traces") / "counterexample.jsonl"
+    write_counterexample(exploration, exploration.findings[0], path)
+    return read_trace(path)
+
+
+@pytest.mark.parametrize("target", SUBJECTS)
+def test_a_run_is_the_same_with_every_target(run: Trace, target: str) -> None:
+    result = replay_of(run, SUBJECTS[target])
+
+    assert (result.difference, result.broken) == (None, [])
+    assert len(result.steps) == len(run.steps) == 10
+
+
+@pytest.mark.parametrize("target", SUBJECTS)
+def test_a_counterexample_is_confirmed_with_every_target(
+    counterexample: Trace, target: str
+) -> None:
+    result = replay_of(counterexample, SUBJECTS[target])
+
+    assert result.difference is None
+    assert result.confirms
+    assert {one.rule for one in result.broken} == {"SPY-VOL-1"}
+
+
+def test_a_target_that_does_otherwise_differs_from_the_file(run: Trace) -> None:
+    result = replay_of(run, faulty("rows not padded"))
+
+    assert result.difference is not None
+    assert "decoding" in result.difference.fields
+    assert "SPY-DEC-2" in {one.rule for one in result.broken}
+
+
+def test_a_target_that_raises_is_told(run: Trace) -> None:
+    def raises(step: Step) -> dict[str, Any]:
+        return {} if step.index < 2 else {"kind": 1 // 0}
+
+    result = replay_of(run, changed(raises))
+
+    assert len(result.steps) == 2
+    (broken,) = result.broken
+    assert (broken.step, broken.rule, broken.says) == (2, "crash", "A scheduler raises nothing.")
+    assert broken.found.startswith("changed raises ZeroDivisionError: ")
+
+
+def test_a_guard_of_the_reference_is_told_as_the_explorer_tells_it(run: Trace) -> None:
+    (broken, *_) = replay_of(run, faulty("a block missing")).broken
+
+    assert (broken.rule, broken.found) == ("machine-error", "decode is not allowed here: BLK-8")
+
+
+def test_a_request_that_no_target_could_serve_is_refused(run: Trace) -> None:
+    small = evolve(run, config=evolve(run.config, max_model_len=4))
+    with pytest.raises(WorkloadError, match="prompt_len"):
+        replay_of(small)
