@@ -6,8 +6,9 @@ from attrs import define, evolve, field
 
 from engine.blocks import BlockManager
 from engine.scheduler.batch import Batch
+from engine.scheduler.queue import WaitingQueue
 from engine.scheduler.slots import Slots
-from engine.scheduler.tracked import Tracked, WaitingQueue
+from engine.scheduler.tracked import Tracked
 from spec.config import Config
 from spec.records import IDLE
 
@@ -22,7 +23,7 @@ class Core:
 
     config: Config
     blocks: BlockManager
-    queue: WaitingQueue = field(factory=WaitingQueue)
+    queue: WaitingQueue
     prefilling: Tracked | None = None
     decoding: Batch = field(factory=Batch.empty)
     paused: Batch = field(factory=Batch.empty)

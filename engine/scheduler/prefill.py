@@ -72,21 +72,48 @@ def _chosen(core: Core) -> tuple[Tracked | None, str | None]:
 
 
 def _first_admissible(core: Core) -> tuple[Tracked | None, str | None]:
-    """The first in the queue whom no rule refuses.
+    """The first in the queue whom no rule refuses; and the first rule that refused somebody.
 
     First come, first served looks at the head only. Overtaking goes on unless blocks are lacking;
-    where all slots are taken the head's refusal tells it all.
+    where all slots are taken it need not, for everybody is refused.
     """
-    first_refusal: str | None = None
-    only_head = core.config.queue is Queue.FCFS or not _has_free_slot(core)
-    for request in core.queue:
+    head = next(iter(core.queue))
+    refusal = _admission_refusal(core, head)
+    if refusal is None:
+        return head, None
+    if core.config.queue is Queue.FCFS or not _has_free_slot(core) or refusal == "SPY-RES-1":
+        return None, refusal
+    return _first_to_overtake(core), refusal
+
+
+def _first_to_overtake(core: Core) -> Tracked | None:
+    """The first in the queue whom no rule refuses, up to the first for whom blocks are lacking.
+
+    Requests of the same shape are refused alike, so one of them answers for all wherever the cache
+    has no say; there the cost follows from the number of shapes and not of requests.
+    """
+    for request in core.queue.leaving_out(lambda first: _is_refused_by_shape(core, first)):
         refusal = _admission_refusal(core, request)
         if refusal is None:
-            return request, first_refusal
-        first_refusal = first_refusal or refusal
-        if only_head or refusal == "SPY-RES-1":
-            break
-    return None, first_refusal
+            return request
+        if refusal == "SPY-RES-1":
+            return None
+    return None
+
+
+def _is_refused_by_shape(core: Core, request: Tracked) -> bool:
+    """True if everybody of this shape is refused now, whatever is cached of the prompt."""
+    config, free = core.config, core.blocks.free.count
+    if _admission_refusal(core, request) in (None, "SPY-RES-1"):
+        return False
+    if not config.prefix_caching:
+        return True
+    if config.reservation:
+        worst_case = request.worst_case_blocks(config.block_size)
+        has_blocks = bool(may_reserve(worst_case, 0, free, core.reserved))
+    else:
+        has_blocks = bool(block_count(request.prefill_len, config.block_size) <= free)
+    return has_blocks and (_is_judged_once(config) or request.prefill_len <= config.chunk_size)
 
 
 def _priority_refusal(core: Core) -> str | None:

@@ -9,9 +9,10 @@ from engine.scheduler.core import Core
 from engine.scheduler.decode import plan_decode
 from engine.scheduler.plan import IdlePlan, Outcome, Plan
 from engine.scheduler.prefill import plan_prefill
+from engine.scheduler.queue import WaitingQueue
 from engine.scheduler.tracked import Tracked
 from engine.tokens import NO_TOKENS
-from spec.config import Config
+from spec.config import Config, Queue
 from spec.errors import WorkloadError
 from spec.requests import Request, refuse_unservable
 
@@ -29,7 +30,8 @@ class Scheduler:
     """
 
     def __init__(self, config: Config) -> None:
-        self.core = Core(config, BlockManager(config.pool_blocks))
+        queue = WaitingQueue(by_shape=config.queue is Queue.OVERTAKING)
+        self.core = Core(config, BlockManager(config.pool_blocks), queue)
         self._planned: Plan | None = None
 
     @property

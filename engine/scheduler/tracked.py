@@ -1,7 +1,4 @@
-"""A request inside the scheduler, and the queue of those that wait."""
-
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+"""A request inside the scheduler."""
 
 from attrs import define
 
@@ -9,6 +6,8 @@ from engine.device.inputs import Tensor
 from engine.tokens import NO_TOKENS
 from spec.requests import BlockKey, Request
 from spec.reservation import worst_case_blocks
+
+Shape = tuple[int, int]
 
 
 @define(eq=False)
@@ -25,6 +24,7 @@ class Tracked:
     - `registered`: leading blocks of its table that lookups can find.
     - `slot`: its place in the arrays of the decode batch, -1 before it has one.
     - `worst_case`: blocks of everything that it may ever hold, 0 until somebody asked.
+    - `order`: where it stands in the queue, less than whoever stands behind.
     - `hits`, `hits_at`: what the last lookup found, and the pool's evictions by then.
     """
 
@@ -39,6 +39,7 @@ class Tracked:
     registered: int = 0
     slot: int = -1
     worst_case: int = 0
+    order: int = 0
     hits: tuple[int, ...] = ()
     hits_at: int = -1
 
@@ -57,6 +58,11 @@ class Tracked:
         """Tokens that it may still generate, as long as it does not decode."""
         return self.request.max_tokens - (self.prefill_len - self.request.prompt_len)
 
+    @property
+    def shape(self) -> Shape:
+        """What the volume rules look at: tokens to prefill, tokens that it may still generate."""
+        return self.prefill_len, self.remaining
+
     def worst_case_blocks(self, block_size: int) -> int:
         """Blocks of everything that the request may ever hold; asked before each admission."""
         if not self.worst_case:
@@ -67,46 +73,3 @@ class Tracked:
         """The request without anything that it held, to compute its prompt and `outputs` anew."""
         length = self.request.prompt_len + len(outputs)
         return Tracked(self.request, length, outputs, keys=self.keys)
-
-
-class WaitingQueue:
-    """Who waits, first to last; adding, removing and the first cost the same however many wait.
-
-    `changes` counts what happened to it, so that an observer sees whether anything did.
-    """
-
-    def __init__(self) -> None:
-        self._requests: OrderedDict[str, Tracked] = OrderedDict()
-        self.changes = 0
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[Tracked]:
-        return iter(self._requests.values())
-
-    def copy(self, copies: Mapping[Tracked, Tracked]) -> "WaitingQueue":
-        """The same queue of the requests' copies."""
-        twin = WaitingQueue()
-        for one in self:
-            twin.put_back(copies[one])
-        return twin
-
-    def find(self, request_id: str) -> Tracked | None:
-        """The request of this name, if it waits."""
-        return self._requests.get(request_id)
-
-    def put_back(self, request: Tracked) -> None:
-        """A new request goes to the end."""
-        self._requests[request.id] = request
-        self.changes += 1
-
-    def put_front(self, request: Tracked) -> None:
-        """A preempted request goes before all others."""
-        self.put_back(request)
-        self._requests.move_to_end(request.id, last=False)
-
-    def remove(self, request: Tracked) -> None:
-        """The request waits no longer."""
-        del self._requests[request.id]
-        self.changes += 1

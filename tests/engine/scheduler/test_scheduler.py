@@ -17,7 +17,7 @@ from engine.scheduler import (
     StalePlanError,
     keys,
 )
-from engine.scheduler.tracked import WaitingQueue
+from engine.scheduler.queue import WaitingQueue
 from spec.errors import WorkloadError
 from spec.requests import BlockKeys, Prompt, Request
 from tests.engine.scenes import config, request, scheduler_with, sharing, step, steps
