@@ -43,20 +43,20 @@ class Judge:
         """
         self.judged += 1
         left, self._left = self._left, step.after
-        seen = evolve(step, events=seen_events(step, self._ctx.config.block_size))
+        ctx, guard = self._ctx, self._guard
+        seen = guard(evolve(step, events=seen_events(step, ctx.config.block_size)))
+        before, after = guard(step.before), guard(step.after)
         found: list[tuple[Rule, str]] = []
-        if left is not None and self._looks_between:
-            found += self._each(lambda rule: rule.found_between(self._ctx, left, step.before))
+        if left is not None and self._looks_between and left != step.before:
+            was = guard(left)
+            found += self._each(lambda rule: rule.found_between(ctx, was, before))
         if aborted_while_running:
-            found += self._each(lambda rule: self._of_state(rule, step.after))
+            found += self._each(lambda rule: rule.found_in_state(ctx, after))
         else:
-            found += self._each(lambda rule: rule.found_of_step(self._ctx, self._guard(seen)))
+            found += self._each(lambda rule: rule.found_of_step(ctx, seen))
         if step.aborted and self._looks_between:
-            found += self._each(lambda rule: self._of_state(rule, step.before))
+            found += self._each(lambda rule: rule.found_in_state(ctx, before))
         return [Broken(step.index, rule, told) for rule, told in found]
-
-    def _of_state(self, rule: Rule, state: State) -> str | None:
-        return rule.found_in_state(self._ctx, self._guard(state))
 
     def _each(self, asked: Callable[[Rule], str | None]) -> Iterator[tuple[Rule, str]]:
         for rule in self._rules:

@@ -63,21 +63,21 @@ class Guarded:
     Only the step itself is wrapped where nothing of the states is left out.
     """
 
-    __slots__ = ("_all", "_untold", "_whole")
+    __slots__ = ("_all", "_names", "_untold", "_whole")
 
     def __init__(self, whole: Any, untold: frozenset[tuple[type, str]]) -> None:
         self._whole = whole
         self._untold = untold
+        self._names = {name for kind, name in untold if kind is type(whole)}
         self._all = any(kind is not Step for kind, _ in untold)
 
     def __getattr__(self, name: str) -> Any:
-        whole, untold = self._whole, self._untold
-        if (type(whole), name) in untold:
+        if name in self._names:
             raise UntoldError(name)
         if name == "happened":
-            return _visible_only(whole.happened)
-        value = getattr(whole, name)
-        return _guarded(value, untold) if self._all else value
+            return _visible_only(self._whole.happened)
+        value = getattr(self._whole, name)
+        return _guarded(value, self._untold) if self._all else value
 
     def __eq__(self, other: object) -> bool:
         return bool(self._whole == (other._whole if isinstance(other, Guarded) else other))

@@ -116,6 +116,14 @@ SCENES = {
         known="SND-2",
         prefix_caching=True,
     ),
+    "unwritten_block": scene(
+        "counted ahead, then aborted: the next prompt is given a block that nobody wrote",
+        asks("a", SHARED, 1),
+        asks("b", LONGER, 2, 2, abort_at=3),
+        asks("c", LONGER, 2, 4),
+        known="SND-2",
+        prefix_caching=True,
+    ),
     "model_length_assertion": scene(
         "tkv would exceed a model length of 100: an assertion ends the server",
         asks("a", 65, 3),

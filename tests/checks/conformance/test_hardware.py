@@ -1,0 +1,82 @@
+"""What a release gives its device is given to ours: recorded tensors, then tampered ones."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from checks.conformance.hardware import Hardware
+from checks.conformance.protocol import Json
+from checks.conformance.recording import read_recording, recorded_again
+from spec.records import Context
+from spec.requests import BlockKeys
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+
+
+def refusals(scene: str, change: Callable[[list[Json]], None] | None = None) -> dict[int, str]:
+    """Steps of a recorded scene whose tensors our device refuses, and for what."""
+    recording = read_recording(RECORDED / f"sendnn-{scene}.jsonl")
+    case, records = recording.case, list(recording.records)
+    requests = {one.id: one for one in case.requests}
+    if change is not None:
+        change(records)
+    device = Hardware(Context(case.config, requests, BlockKeys(requests, case.config.block_size)))
+    found = ((index, device.wrong(record)) for index, record in enumerate(records))
+    return {index: wrong[0] for index, wrong in found if wrong is not None}
+
+
+@pytest.mark.parametrize(
+    "scene", ["interleaved", "tkv_jumps", "whole_chunk_cached", "pausing", "overtaken"]
+)
+def test_our_device_computes_from_the_releases_tensors_what_each_request_gets_alone(
+    scene: str,
+) -> None:
+    outcome = recorded_again(read_recording(RECORDED / f"sendnn-{scene}.jsonl"))
+
+    assert outcome.finding is None
+    assert outcome.on_device > 0
+    assert refusals(scene) == {}
+
+
+def test_after_an_abort_a_block_is_read_that_was_never_written() -> None:
+    """What counting ahead comes to: the third prompt finds blocks that the second did not reach."""
+    assert refusals("unwritten_block") == dict.fromkeys((4, 5), "device: read unwritten")
+
+
+def first(records: list[Json], kind: str) -> Json:
+    tensors: Json = next(one["tensors"] for one in records if one["kind"] == kind)
+    return tensors
+
+
+def written_elsewhere(records: list[Json]) -> None:
+    first(records, "decode")["slot_mapping"][0] += 1
+
+
+def another_token(records: list[Json]) -> None:
+    first(records, "decode")["token_ids"][0] += 1
+
+
+def another_block(records: list[Json]) -> None:
+    first(records, "decode")["block_table"][0][-1] += 1
+
+
+def padding_that_is_not_masked(records: list[Json]) -> None:
+    first(records, "prefill")["left_padding"][0] = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "constraint"),
+    [
+        (written_elsewhere, "device: write offset"),
+        (another_token, "device: token"),
+        (another_block, "device: write outside"),
+        (padding_that_is_not_masked, "device: padding blocks"),
+    ],
+)
+def test_a_tensor_that_is_wrong_in_one_place_is_noticed(
+    change: Callable[[list[Json]], None], constraint: str
+) -> None:
+    found = refusals("tkv_jumps", change)
+
+    assert next(iter(found.values())) == constraint
