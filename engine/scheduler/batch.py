@@ -10,6 +10,7 @@ import numpy as np
 
 from engine.device.inputs import Tensor
 from engine.scheduler.tracked import Tracked
+from spec.admission import Member
 
 _FIELDS = 8
 _NEVER = 2**62
@@ -75,6 +76,11 @@ class Batch:
         """Tokens that each row has sampled: its newest one is not cached."""
         generated: Tensor = self.computed - self.prompt_len + 1
         return generated
+
+    def as_members(self) -> list[Member]:
+        """The rows as the admission rules of the specification take them."""
+        remaining = (self.full_at - self.computed).tolist()
+        return [Member(*pair) for pair in zip(self.computed.tolist(), remaining, strict=True)]
 
     @property
     def prescribed(self) -> list[int]:

@@ -6,6 +6,7 @@ from attrs import define, evolve, field
 
 from engine.blocks import BlockManager
 from engine.scheduler.batch import Batch
+from engine.scheduler.projection import Projection
 from engine.scheduler.queue import WaitingQueue
 from engine.scheduler.slots import Slots
 from engine.scheduler.tracked import Tracked
@@ -19,6 +20,7 @@ class Core:
 
     `reserved`: blocks promised to admitted requests and not handed out. `last_kind`, `last_tkv`:
     of the step before. `finished`, `aborted`: who has left; a name is never used twice.
+    `projection`: what was last projected of the batch, so that it is not done for each candidate.
     """
 
     config: Config
@@ -33,6 +35,7 @@ class Core:
     last_tkv: int = 0
     finished: set[str] = field(factory=set)
     aborted: set[str] = field(factory=set)
+    projection: Projection | None = None
 
     @property
     def admitted(self) -> list[Tracked]:
@@ -51,6 +54,7 @@ class Core:
             decoding=self.decoding.copy(copies),
             paused=self.paused.copy(copies),
             slots=self.slots.copy(),
+            projection=None,
             finished=set(self.finished),
             aborted=set(self.aborted),
         )

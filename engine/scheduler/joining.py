@@ -3,14 +3,15 @@
 Source: spyre, "Last-chunk constraints"; the formulas are those of `spec/admission.py`.
 """
 
+from engine.device.inputs import Tensor
 from engine.scheduler.core import Core
-from engine.scheduler.tracked import Tracked
-from engine.scheduler.volume import exact_volume_holds
+from engine.scheduler.projection import Projection
+from engine.scheduler.tracked import Shape, Tracked
+from engine.scheduler.volume import exact_volume_holds, surely_exceed
 from spec.admission import (
     Member,
     documented_volume_holds,
     model_length_holds,
-    shipped_volume_holds,
 )
 from spec.config import Admission
 
@@ -41,8 +42,18 @@ def _exact_refusal(core: Core, request: Tracked) -> str | None:
     return None if holds else "SPY-VOL-4"
 
 
+def surely_refused(core: Core, shapes: Tensor) -> set[Shape]:
+    """Of these shapes, [shapes, 2], those that the last-chunk constraints refuse for certain."""
+    if core.config.admission is not Admission.EXACT or core.config.pausing:
+        return set()
+    remaining = core.decoding.full_at - core.decoding.computed
+    limit = core.config.max_batch_tkv_limit
+    exceeding = surely_exceed(core.decoding.computed, remaining, shapes, limit)
+    return {(length, still) for length, still in shapes[exceeding].tolist()}
+
+
 def _documented_refusal(core: Core, request: Tracked) -> str | None:
-    config, decoding = core.config, _decoding_members(core)
+    config, decoding = core.config, core.decoding.as_members()
     candidate = Member(request.prefill_len, request.remaining)
     if not model_length_holds(decoding, candidate, config.max_model_len, config.block_size):
         return "SPY-LEN-2"
@@ -52,18 +63,11 @@ def _documented_refusal(core: Core, request: Tracked) -> str | None:
 
 
 def _shipped_refusal(core: Core, request: Tracked) -> str | None:
-    holds = shipped_volume_holds(
-        _decoding_members(core),
-        Member(request.prefill_len, request.remaining),
-        core.config.max_batch_tkv_limit,
-        core.config.block_size,
-        core.last_tkv,
-    )
+    projection = core.projection
+    if projection is None or not projection.is_of(core.decoding, core.last_tkv):
+        config = core.config
+        projection = core.projection = Projection(
+            core.decoding, core.last_tkv, config.block_size, config.max_batch_tkv_limit
+        )
+    holds = projection.holds(Member(request.prefill_len, request.remaining))
     return None if holds else "SPY-VOL-3"
-
-
-def _decoding_members(core: Core) -> list[Member]:
-    """The batch as the formulas of the specification take it."""
-    computed = core.decoding.computed
-    remaining = (core.decoding.full_at - computed).tolist()
-    return [Member(*pair) for pair in zip(computed.tolist(), remaining, strict=True)]

@@ -4,12 +4,14 @@ Source: spyre, "Priority rules", "Admission constraints", "Chunked Prefill" and 
 reservation, overtaking and the rule `shipped` are those of sendnn-inference 2.6.3.
 """
 
+from collections.abc import Collection
+
 from engine.scheduler.chunks import first_chunk, next_chunk
 from engine.scheduler.core import Core
-from engine.scheduler.joining import last_chunk_refusal
+from engine.scheduler.joining import last_chunk_refusal, surely_refused
 from engine.scheduler.keys import cached_blocks
 from engine.scheduler.plan import PrefillPlan
-from engine.scheduler.tracked import Tracked
+from engine.scheduler.tracked import Shape, Tracked
 from spec.config import Admission, Config, Queue
 from spec.padding import block_count
 from spec.records import PREFILL, Chunk
@@ -92,7 +94,8 @@ def _first_to_overtake(core: Core) -> Tracked | None:
     Requests of the same shape are refused alike, so one of them answers for all wherever the cache
     has no say; there the cost follows from the number of shapes and not of requests.
     """
-    for request in core.queue.leaving_out(lambda first: _is_refused_by_shape(core, first)):
+    refused = surely_refused(core, core.queue.shapes())
+    for request in core.queue.leaving_out(lambda one: _is_refused_by_shape(core, one, refused)):
         refusal = _admission_refusal(core, request)
         if refusal is None:
             return request
@@ -101,19 +104,28 @@ def _first_to_overtake(core: Core) -> Tracked | None:
     return None
 
 
-def _is_refused_by_shape(core: Core, request: Tracked) -> bool:
-    """True if everybody of this shape is refused now, whatever is cached of the prompt."""
-    config, free = core.config, core.blocks.free.count
-    if _admission_refusal(core, request) in (None, "SPY-RES-1"):
+def _is_refused_by_shape(core: Core, request: Tracked, refused: Collection[Shape]) -> bool:
+    """True if everybody of this shape is refused now, whatever is cached of the prompt.
+
+    `refused`: shapes that are refused once they are judged by the last-chunk constraints.
+    """
+    if _is_judged_alike(core, request):
+        if request.shape in refused:
+            return True
+    elif core.config.prefix_caching:
         return False
-    if not config.prefix_caching:
-        return True
+    return _admission_refusal(core, request) not in (None, "SPY-RES-1")
+
+
+def _is_judged_alike(core: Core, request: Tracked) -> bool:
+    """True if everybody of this shape is judged by the last-chunk constraints and these alone."""
+    config, free = core.config, core.blocks.free.count
+    if not _is_judged_once(config) and request.prefill_len > config.chunk_size:
+        return False
     if config.reservation:
         worst_case = request.worst_case_blocks(config.block_size)
-        has_blocks = bool(may_reserve(worst_case, 0, free, core.reserved))
-    else:
-        has_blocks = bool(block_count(request.prefill_len, config.block_size) <= free)
-    return has_blocks and (_is_judged_once(config) or request.prefill_len <= config.chunk_size)
+        return bool(may_reserve(worst_case, 0, free, core.reserved))
+    return bool(block_count(request.prefill_len, config.block_size) <= free)
 
 
 def _priority_refusal(core: Core) -> str | None:

@@ -4,6 +4,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 
+import numpy as np
+
+from engine.device.inputs import Tensor
 from engine.scheduler.tracked import Shape, Tracked
 
 _Members = OrderedDict[str, Tracked]
@@ -19,6 +22,7 @@ class WaitingQueue:
         """`by_shape`: whether `leaving_out` will be asked for."""
         self._requests: _Members = OrderedDict()
         self._shapes: dict[Shape, _Members] | None = {} if by_shape else None
+        self._table: Tensor | None = None
         self._front = self._back = 0
         self.changes = 0
 
@@ -45,7 +49,10 @@ class WaitingQueue:
         request.order = self._back
         self._requests[request.id] = request
         if self._shapes is not None:
-            self._shapes.setdefault(request.shape, OrderedDict())[request.id] = request
+            if request.shape not in self._shapes:
+                self._shapes[request.shape] = OrderedDict()
+                self._table = None
+            self._shapes[request.shape][request.id] = request
         self.changes += 1
 
     def put_front(self, request: Tracked) -> None:
@@ -64,7 +71,14 @@ class WaitingQueue:
             del self._shapes[request.shape][request.id]
             if not self._shapes[request.shape]:
                 del self._shapes[request.shape]
+                self._table = None
         self.changes += 1
+
+    def shapes(self) -> Tensor:
+        """The shapes of those that wait; [shapes, 2]."""
+        if self._table is None:
+            self._table = np.array(list(self._shapes or ()), np.int64).reshape(-1, 2)
+        return self._table
 
     def leaving_out(self, is_left_out: Callable[[Tracked], bool]) -> Iterator[Tracked]:
         """Who waits, first to last, without the shapes whose first request is left out.

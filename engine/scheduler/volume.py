@@ -6,9 +6,12 @@ in detail. A test holds the two equal.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.device.inputs import Tensor
 from spec.padding import block_count, last_block_offset, reaches_block_end
+
+Flags = NDArray[np.bool_]
 
 
 def exact_volume_holds(
@@ -36,6 +39,29 @@ def exact_volume_holds(
         column[may_exceed, None] for column in (rows, longest, lasts, width)
     )
     return bool((_peak_volumes(lengths, rows, longest, steps, width, block_size) <= limit).all())
+
+
+def surely_exceed(lengths: Tensor, remaining: Tensor, candidates: Tensor, limit: int) -> Flags:
+    """Which of many candidates exceed the limit whatever the places in the blocks; [candidates].
+
+    `candidates` [candidates, 2]: their lengths and remaining tokens. At the end of each request the
+    longest of those that live as long has reached the tkv of its own tokens, or more; only who
+    passes this has to be looked at by `exact_volume_holds`.
+    """
+    order = np.argsort(-remaining, kind="stable")
+    lasts, own_lasts = remaining[order], candidates[:, 1] - 1
+    longest = np.maximum.accumulate(lengths[order])
+    own = candidates[:, :1]
+    # At the ends of the batch: a candidate that lives as long is one row more.
+    joined = own_lasts[:, np.newaxis] >= lasts
+    rows = np.searchsorted(-lasts, -lasts, side="right")
+    reached = np.maximum(longest[rows - 1], np.where(joined, own, 0)) + lasts
+    at_other_ends = ((rows + joined) * reached > limit).any(axis=1)
+    # At the candidate's own end: with it are the rows that live as long.
+    others = np.searchsorted(-lasts, -own_lasts, side="right")
+    with_it = np.maximum(np.append(0, longest)[others], own[:, 0])
+    at_own_end = (own_lasts > 0) & ((others + 1) * (with_it + own_lasts) > limit)
+    return np.asarray(at_other_ends | at_own_end)
 
 
 def _peak_volumes(

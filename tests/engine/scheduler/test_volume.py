@@ -63,6 +63,31 @@ def test_large_batches_are_judged_alike() -> None:
     assert verdicts == {False: 6, True: 6}
 
 
+@given(batches, st.lists(members, min_size=1, max_size=5), st.integers(1, 9), st.integers(1, 400))
+def test_who_surely_exceeds_is_refused(
+    decoding: list[Pair], candidates: list[Pair], block_size: int, limit: int
+) -> None:
+    lengths, remaining = (np.array([one[index] for one in decoding], np.int64) for index in (0, 1))
+
+    surely = volume.surely_exceed(lengths, remaining, np.array(candidates), limit)
+
+    for exceeds, candidate in zip(surely.tolist(), candidates, strict=True):
+        assert not (exceeds and as_specified(decoding, candidate, limit, block_size))
+
+
+def test_who_surely_exceeds_is_seen_at_every_end() -> None:
+    lengths, remaining = np.array([10, 30]), np.array([20, 5])
+    # Ends of the batch: 2 rows reach 35, 1 row 30; a candidate adds a row as long as it lives.
+    shapes = np.array([(1, 2), (1, 6), (1, 21), (1, 40), (40, 2), (70, 2)])
+
+    surely = volume.surely_exceed(lengths, remaining, shapes, limit=95)
+
+    assert surely.tolist() == [False, True, True, True, True, True]
+    assert volume.surely_exceed(lengths, remaining, shapes, limit=69).tolist() == [True] * 6
+    none = np.empty(0, np.int64)
+    assert volume.surely_exceed(none, none, shapes, limit=40).tolist() == [False] * 4 + [True] * 2
+
+
 def verdicts_at_tightest_limits() -> tuple[set[bool], set[bool]]:
     """With just enough room, and with one token less."""
     batches = [[(length, 9), (5, 3)][:count] for length in range(1, 9) for count in (1, 2)]

@@ -1,0 +1,61 @@
+"""The projection of 2.6.3 for many candidates is that for each of them."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.scheduler.batch import Batch
+from engine.scheduler.projection import Projection
+from engine.scheduler.tracked import Tracked
+from spec.admission import Member, shipped_volume_holds
+from tests.engine.scenes import request
+
+sizes = st.tuples(st.integers(1, 30), st.integers(2, 20))
+
+
+def batch_of(rows: list[tuple[int, int]]) -> Batch:
+    """Rows that have just got their first token."""
+    batch = Batch.empty()
+    for index, (length, tokens) in enumerate(rows):
+        batch = batch.with_front(Tracked.of(request(str(index), length, tokens)))
+    return batch
+
+
+@given(
+    st.lists(sizes, max_size=5),
+    st.lists(sizes, min_size=1, max_size=8),
+    st.integers(1, 8),
+    st.integers(0, 40),
+    st.integers(1, 300),
+)
+def test_candidates_are_judged_as_one_by_one(
+    rows: list[tuple[int, int]],
+    candidates: list[tuple[int, int]],
+    block_size: int,
+    last_tkv: int,
+    limit: int,
+) -> None:
+    batch = batch_of(rows)
+    projection = Projection(batch, last_tkv, block_size, limit)
+
+    for candidate in (Member(*one) for one in candidates):
+        expected = shipped_volume_holds(batch.as_members(), candidate, limit, block_size, last_tkv)
+        assert projection.holds(candidate) == expected
+
+
+def test_projection_is_of_one_moment() -> None:
+    batch = batch_of([(3, 5), (4, 5)])
+    projection = Projection(batch, 4, 4, 100)
+    assert projection.is_of(batch, 4)
+
+    assert not projection.is_of(batch, 5)
+    assert not projection.is_of(batch_of([(3, 5), (4, 5)]), 4)
+    batch.advance(5)
+    assert not projection.is_of(batch, 4)
+
+
+def test_members_are_the_rows_in_tokens() -> None:
+    batch = batch_of([(3, 5), (4, 6)])
+
+    assert batch.as_members() == [Member(4, 5), Member(3, 4)]
+    assert np.array_equal(batch.generated(), [1, 1])
