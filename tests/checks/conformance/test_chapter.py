@@ -1,0 +1,33 @@
+"""The chapter on drivers says what the code does."""
+
+from pathlib import Path
+
+import pytest
+
+import spec
+from checks.conformance.known import KNOWN, KnownDifference
+from checks.conformance.leftout import NAMES
+from checks.conformance.protocol import FORMAT, VERSION, Action, start_line
+from spec.config import Config
+from tests.recorded.scenes import asks
+
+CHAPTER = (Path(spec.__file__).parent / "chapters" / "drivers.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("row", KNOWN, ids=lambda row: row.id)
+def test_the_chapter_lists_every_known_difference(row: KnownDifference) -> None:
+    assert f"| {row.id} | {row.release} | {row.says} |" in CHAPTER
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_chapter_names_everything_that_can_be_left_out(name: str) -> None:
+    assert f"`{name}`" in CHAPTER
+
+
+def test_the_chapter_names_every_field_of_our_lines() -> None:
+    start = start_line(Config(), [asks("a", 1, 1)], tensors=True)
+    action = Action(("a",), ("b",), ("c",), ("d",)).as_json()
+
+    for name in (*start, *start["requests"][0], *action):
+        assert f'"{name}"' in CHAPTER or f"`{name}`" in CHAPTER, name
+    assert f'"format": "{FORMAT}", "version": {VERSION}' in CHAPTER
