@@ -18,7 +18,6 @@ from spec.errors import ConfigError
 from spec.padding import block_count, chunk_count
 from spec.requests import Request
 
-MOST_REQUESTS = 12
 _TRIES = 200  # draws of a configuration until one is allowed
 
 
@@ -28,10 +27,12 @@ class Swarm:
 
     `boundaries`: lengths on a block or chunk boundary, or one off. `shared`, `repeated`,
     `continued`: prompts that begin like another, are another, contain another's output.
-    `prescribed`: outputs given token by token. `gap`: most steps between two arrivals.
+    `prescribed`: outputs given token by token. `gap`: most steps between two arrivals. `crowd`:
+    many requests and slots.
     """
 
     requests: int
+    crowd: bool
     boundaries: float
     shared: float
     repeated: float
@@ -111,8 +112,10 @@ def case_of(
 
 
 def _swarm(dice: Dice) -> Swarm:
+    crowd = dice.chance(0.04)
     return Swarm(
-        requests=dice.between(1, MOST_REQUESTS),
+        requests=dice.between(15, 40) if crowd else dice.between(1, 12),
+        crowd=crowd,
         boundaries=dice.one_of((0.0, 0.5, 0.8, 1.0)),
         shared=_share(dice, 0.8),
         repeated=_share(dice, 0.5),
@@ -142,7 +145,7 @@ def _keys(dice: Dice, swarm: Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]
     if "block_size" not in pinned and "chunk_size" in pinned:
         block = dice.one_of([size for size in range(1, 65) if chunk % size == 0])
     length = pinned.get("max_model_len") or _model_len(dice, swarm, block, chunk)
-    seqs = pinned.get("max_num_seqs") or dice.one_of((1, 2, 2, 3, 3, 4, 4, 5, 6))
+    seqs = dice.one_of((8, 12, 16) if swarm.crowd else (1, 2, 2, 3, 3, 4, 4, 5, 6))
     keys = {
         "block_size": block,
         "chunk_size": chunk,

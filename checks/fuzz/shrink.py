@@ -5,7 +5,7 @@ long as the finding stays the same. Bounded by the steps that it runs, not by th
 the same finding always shrinks to the same case.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Any
 
@@ -84,6 +84,8 @@ def simpler_cases(case: Case, pinned: Collection[str] = ()) -> Iterator[Case]:
     """Cases with less in them, each by one choice. `pinned`: configuration keys that stay."""
     for requests in (*_fewer(case.requests), *_plainer(case.requests)):
         yield Case(case.config, requests)
+    if not {"block_size", "chunk_size", "max_model_len"} & set(pinned):
+        yield from _scaled(case)
     yield from _plainer_configs(case, pinned)
     yield from _renamed(case)
 
@@ -100,6 +102,35 @@ def _with_id(request: Request, id_: str) -> Request:
     is_own = request.prompt == own
     prompt = Prompt.of_stream(own_stream(id_), request.prompt_len) if is_own else request.prompt
     return evolve(request, id=id_, prompt=prompt)
+
+
+def _scaled(case: Case) -> Iterator[Case]:
+    """Everything for smaller blocks: as many blocks as before, and no fuller."""
+    config = case.config
+    for size in _less(config.block_size, 1):
+
+        def scaled(tokens: int, size: int = size) -> int:
+            blocks, rest = divmod(tokens, config.block_size)
+            return blocks * size + min(rest, size)
+
+        requests = tuple(_with_lengths(one, scaled) for one in case.requests)
+        change: dict[str, Any] = {
+            "block_size": size,
+            "chunk_size": size * config.blocks_per_chunk,
+            "max_model_len": scaled(config.max_model_len),
+        }
+        limit = config.max_batch_tkv_limit
+        for tokens in sorted({limit, scaled(limit)}):
+            plain = _changed(config, {**change, "max_batch_tkv_limit": tokens})
+            if plain is not None:
+                yield Case(plain, requests)
+
+
+def _with_lengths(request: Request, scaled: Callable[[int], int]) -> Request:
+    """The request with its prompt, and prompt and output together, of other lengths."""
+    prompt = _cut(request.prompt, scaled(request.prompt_len))
+    total = scaled(request.prompt_len + request.max_tokens)
+    return evolve(_with_max_tokens(request, max(total - prompt.length, 1)), prompt=prompt)
 
 
 def _fewer(requests: tuple[Request, ...]) -> Iterator[tuple[Request, ...]]:

@@ -30,7 +30,7 @@ def shrunk(name: str, most_steps: int = MOST_STEPS) -> Shrunk:
         ("prefills not interleaved", 2, 6),
         ("exact forgets the candidate", 2, 8),
         ("second holder not counted", 2, 10),
-        ("preempted goes to the back", 3, 12),
+        ("preempted goes to the back", 3, 16),
         ("nobody paused", 2, 7),
     ],
 )
