@@ -8,6 +8,8 @@ what it touches and nothing for the rest of the pool.
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 
+from attrs import define
+
 from spec.requests import BlockKey
 
 
@@ -58,6 +60,18 @@ class FreeList:
         self.count += 1
 
 
+@define(eq=False)
+class PrefixHit:
+    """Cached blocks of a prompt's beginning; `held`: how many of them somebody holds.
+
+    `is_stale`: one of them has changed hands or content since.
+    """
+
+    blocks: tuple[int, ...]
+    held: int
+    is_stale: bool = False
+
+
 class BlockManager:
     """The blocks 1 to `size` with their holders and contents.
 
@@ -65,7 +79,7 @@ class BlockManager:
     - `references`: holders of each block.
     - `keys`: the content that a block is known by, None where it is not cached.
     - `cached`: the blocks that hold a content, the one that a lookup finds first.
-    - `evictions`: how often a cached content was dropped; a lookup stays true until the next.
+    - `watched`: the last prefix hit that somebody wants to know true or stale.
     - `changed`: blocks whose holders or content changed, where somebody collects them.
     """
 
@@ -76,7 +90,8 @@ class BlockManager:
         self.references = [0] * (size + 1)
         self.keys: list[BlockKey | None] = [None] * (size + 1)
         self.cached: dict[BlockKey, list[int]] = {}
-        self.evictions = 0
+        self.watched: PrefixHit | None = None
+        self._watched_blocks: frozenset[int] = frozenset()
         self.changed: set[int] | None = None
 
     def copy(self) -> "BlockManager":
@@ -85,7 +100,6 @@ class BlockManager:
         twin.size, twin.free = self.size, self.free.copy()
         twin.references, twin.keys = self.references[:], self.keys[:]
         twin.cached = {key: blocks[:] for key, blocks in self.cached.items()}
-        twin.evictions = self.evictions
         return twin
 
     def lookup(self, key: BlockKey) -> int | None:
@@ -93,9 +107,12 @@ class BlockManager:
         blocks = self.cached.get(key)
         return blocks[0] if blocks else None
 
-    def held(self, blocks: Iterable[int]) -> int:
-        """How many of these somebody holds."""
-        return sum(self.references[block] > 0 for block in blocks)
+    def watch(self, blocks: tuple[int, ...]) -> PrefixHit:
+        """These cached blocks as a hit that will tell when it is stale; nobody else's does then."""
+        held = sum(self.references[block] > 0 for block in blocks)
+        self.watched = PrefixHit(blocks, held)
+        self._watched_blocks = frozenset(blocks)
+        return self.watched
 
     def next_free(
         self,
@@ -147,7 +164,6 @@ class BlockManager:
         if not holders:
             del self.cached[key]
         self.keys[block] = None
-        self.evictions += 1
 
     def register(self, blocks: Sequence[int], keys: Sequence[BlockKey]) -> None:
         """Let lookups find these held blocks under their keys."""
@@ -174,9 +190,10 @@ class BlockManager:
         cached = [block for block, key in enumerate(self.keys) if key is not None]
         self.keys = [None] * (self.size + 1)
         self.cached = {}
-        self.evictions += 1
         self._note(cached)
 
     def _note(self, blocks: Sequence[int]) -> None:
         if self.changed is not None:
             self.changed.update(blocks)
+        if self.watched is not None and not self._watched_blocks.isdisjoint(blocks):
+            self.watched.is_stale = True

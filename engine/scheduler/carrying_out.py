@@ -63,7 +63,7 @@ def _admit(core: Core, plan: PrefillPlan) -> None:
     core.blocks.acquire(plan.held)
     request.blocks = plan.held
     request.hit_blocks = request.registered = plan.hit_blocks
-    request.hits = ()
+    request.hit = None
     request.reserved = plan.promised
     core.reserved += plan.promised
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from engine.scheduler.chunks import first_chunk, next_chunk
 from engine.scheduler.core import Core
 from engine.scheduler.joining import last_chunk_refusal, surely_refused
-from engine.scheduler.keys import cached_blocks
+from engine.scheduler.keys import prefix_hit
 from engine.scheduler.plan import PrefillPlan
 from engine.scheduler.tracked import Shape, Tracked
 from spec.config import Admission, Config, Queue
@@ -33,7 +33,7 @@ def plan_prefill(core: Core) -> tuple[PrefillPlan | None, str | None]:
 
 def _plan_admission(core: Core, chosen: Tracked, refusal: str | None) -> PrefillPlan:
     """The first chunk of a request, with the cached blocks that it takes and its reservation."""
-    hits = cached_blocks(core, chosen)
+    hits = prefix_hit(core, chosen).blocks
     chunk = first_chunk(core.config, chosen, len(hits))
     needed = _blocks_needed(core.config, chunk, len(hits))
     promised = 0
@@ -179,7 +179,7 @@ def _starts_with_last_chunk(core: Core, request: Tracked) -> bool:
     """True if what is left of the prompt after the prefix hit fits one chunk."""
     if request.prefill_len <= core.config.chunk_size:
         return True  # whatever is cached
-    return first_chunk(core.config, request, len(cached_blocks(core, request))).is_last
+    return first_chunk(core.config, request, len(prefix_hit(core, request).blocks)).is_last
 
 
 def _block_refusal(core: Core, request: Tracked) -> str | None:
@@ -189,9 +189,9 @@ def _block_refusal(core: Core, request: Tracked) -> str | None:
         worst_case = request.worst_case_blocks(core.config.block_size)
         if may_reserve(worst_case, 0, free, core.reserved):
             return None  # whatever is cached
-        shared = core.blocks.held(cached_blocks(core, request))
+        shared = prefix_hit(core, request).held
         return None if may_reserve(worst_case, shared, free, core.reserved) else "SPY-RES-1"
-    hits = cached_blocks(core, request)
-    revived = len(hits) - core.blocks.held(hits)
-    needed = _blocks_needed(core.config, first_chunk(core.config, request, len(hits)), len(hits))
-    return None if revived + needed <= free else "BLK-9"
+    hit = prefix_hit(core, request)
+    found = len(hit.blocks)
+    needed = _blocks_needed(core.config, first_chunk(core.config, request, found), found)
+    return None if found - hit.held + needed <= free else "BLK-9"

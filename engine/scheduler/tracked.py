@@ -2,6 +2,7 @@
 
 from attrs import define
 
+from engine.blocks import PrefixHit
 from engine.device.inputs import Tensor
 from engine.tokens import NO_TOKENS
 from spec.requests import BlockKey, Request
@@ -25,7 +26,7 @@ class Tracked:
     - `slot`: its place in the arrays of the decode batch, -1 before it has one.
     - `worst_case`: blocks of everything that it may ever hold, 0 until somebody asked.
     - `order`: where it stands in the queue, less than whoever stands behind.
-    - `hits`, `hits_at`: what the last lookup found, and the pool's evictions by then.
+    - `hit`: what the last lookup of its prompt found.
     """
 
     request: Request
@@ -40,8 +41,7 @@ class Tracked:
     slot: int = -1
     worst_case: int = 0
     order: int = 0
-    hits: tuple[int, ...] = ()
-    hits_at: int = -1
+    hit: PrefixHit | None = None
 
     @staticmethod
     def of(request: Request) -> "Tracked":

@@ -15,7 +15,7 @@ from checks.fuzz.lockstep import run_case
 from checks.fuzz.target import Subject
 from checks.running import serve_with
 from checks.targets import EngineTarget, engine_target, reference_target
-from engine.blocks import BlockManager
+from engine.blocks import BlockManager, PrefixHit
 from engine.device.failing import FailingDevice
 from engine.device.faults import Failure
 from engine.device.spyre import SpyreDevice
@@ -130,7 +130,7 @@ def keep_tkv_in_a_new_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def trust_old_lookups(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(BlockManager, "evictions", property(lambda _: 0, lambda *_: None), raising=False)
+    patch.setattr(PrefixHit, "is_stale", property(lambda _: False, lambda *_: None))
 
 
 def promise_nothing(patch: pytest.MonkeyPatch) -> None:

