@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from checks.models.engine import sampled_alone
+from engine.blocks import BlockManager
 from engine.observing import snapshot
 from engine.scheduler import (
     DecodePlan,
@@ -229,6 +230,30 @@ def test_step_looks_at_nobody_behind_the_head_of_the_queue(monkeypatch: pytest.M
 
         assert len(looked_at) <= 1
     assert len(scheduler.core.finished) > 5
+
+
+def test_long_prompt_that_waits_for_blocks_is_not_looked_up_in_every_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_up = []
+    lookup = BlockManager.lookup
+
+    def counted(blocks: BlockManager, key: bytes) -> int | None:
+        looked_up.append(key)
+        return lookup(blocks, key)
+
+    monkeypatch.setattr(BlockManager, "lookup", counted)
+    tight = config(max_model_len=256, num_blocks=60)
+    scheduler = scheduler_with(tight, [sharing("a", 160, 8, 40), sharing("b", 160, 9, 60)])
+    times = []
+    while not scheduler.core.finished:
+        looked_up.clear()
+        step(scheduler)
+        times.append(len(looked_up))
+
+    assert scheduler.core.queue.find("b")  # it waited, and found 40 blocks of a's prompt
+    assert sum(times) < 2 * 40 + 2 * len(times)
+    assert max(times[-30:]) <= 2
 
 
 def test_every_token_is_hashed_at_most_once(monkeypatch: pytest.MonkeyPatch) -> None:
