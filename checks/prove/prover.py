@@ -9,6 +9,7 @@ import z3
 from attrs import frozen
 
 from checks.cores import on_all_cores
+from checks.prove.bits import as_bit_vectors
 from spec.obligations import OBLIGATIONS, Obligation, Verdict
 
 
@@ -52,19 +53,24 @@ class Proof:
 def prove(obligation: Obligation, timeout_seconds: float = 60.0, seed: int = 0) -> Proof:
     """Ask the solver for numbers that break the claim; that there are none proves it."""
     began = perf_counter()
-    variables: dict[str, z3.ArithRef] = {}
+    variables: dict[str, z3.ExprRef] = {}
 
     def integer(name: str) -> z3.ArithRef:
         return variables.setdefault(name, z3.Int(name))
 
-    broken = obligation.statement(integer).is_counterexample
+    statement = obligation.statement(integer)
+    broken = statement.is_counterexample
+    if statement.tops:
+        broken, variables = as_bit_vectors(broken, statement.tops)
     solver = z3.Solver()
     solver.set("timeout", int(timeout_seconds * 1000))
     solver.set("random_seed", seed)
     solver.add(broken)
     answer = solver.check()
     verdict = _VERDICTS[str(answer)]
-    numbers = _smallest(solver, variables) if verdict is Verdict.REFUTED else {}
+    numbers: dict[str, int] = {}
+    if verdict is Verdict.REFUTED:
+        numbers = _smallest(solver, variables, _numbers(solver.model(), variables))
     return Proof(
         obligation=obligation.id,
         verdict=verdict,
@@ -78,28 +84,40 @@ def prove(obligation: Obligation, timeout_seconds: float = 60.0, seed: int = 0) 
 _VERDICTS = {"unsat": Verdict.PROVEN, "sat": Verdict.REFUTED, "unknown": Verdict.UNKNOWN}
 
 
-def _smallest(solver: z3.Solver, variables: dict[str, z3.ArithRef]) -> dict[str, int]:
+_SECONDS_FOR_SMALLER = 10.0  # refutations that are worth following by hand take far less
+
+
+def _smallest(
+    solver: z3.Solver, variables: dict[str, z3.ExprRef], found: dict[str, int]
+) -> dict[str, int]:
     """The numbers of a refutation, as small as they come: first their sum, then one by one.
 
     So they are easy to follow by hand, and the same whatever the solver happened upon. Where it
-    does not find out in time whether there are smaller ones, those at hand are kept.
+    does not find out in time whether there are smaller ones, those at hand are kept. Of bit-vectors
+    one by one only: a sum of many takes long to make small.
     """
-    found = _numbers(solver.model(), variables)
-    solver.add(*(variable >= 0 for variable in variables.values()))
     if min(found.values()) < 0:
         return found
-    for term in (z3.Sum(list(variables.values())), *variables.values()):
-        found = _with_least(solver, term, variables, found)
+    solver.add(*(variable >= 0 for variable in variables.values()))
+    solver.set("timeout", 1000)
+    until = perf_counter() + _SECONDS_FOR_SMALLER
+    terms = list(variables.values())
+    for term in (z3.Sum(terms), *terms) if z3.is_int(terms[0]) else terms:
+        found = _with_least(solver, term, variables, found, until)
         solver.add(term == _value(term, variables, found))
     return found
 
 
 def _with_least(
-    solver: z3.Solver, term: z3.ArithRef, variables: dict[str, z3.ArithRef], found: dict[str, int]
+    solver: z3.Solver,
+    term: z3.ArithRef,
+    variables: dict[str, z3.ExprRef],
+    found: dict[str, int],
+    until: float,
 ) -> dict[str, int]:
     """Numbers for which the term is as small as the solver can make it, by halving."""
     least, value = 0, _value(term, variables, found)
-    while least < value:
+    while least < value and perf_counter() < until:
         middle = (least + value) // 2
         if solver.check(term <= middle) == z3.sat:
             found = _numbers(solver.model(), variables)
@@ -109,12 +127,12 @@ def _with_least(
     return found
 
 
-def _value(term: z3.ArithRef, variables: dict[str, z3.ArithRef], found: dict[str, int]) -> int:
-    chosen = [(variable, z3.IntVal(found[name])) for name, variable in variables.items()]
+def _value(term: z3.ArithRef, variables: dict[str, z3.ExprRef], found: dict[str, int]) -> int:
+    chosen = [(variable, variable.sort().cast(found[name])) for name, variable in variables.items()]
     return int(z3.simplify(z3.substitute(term, *chosen)).as_long())
 
 
-def _numbers(model: z3.ModelRef, variables: dict[str, z3.ArithRef]) -> dict[str, int]:
+def _numbers(model: z3.ModelRef, variables: dict[str, z3.ExprRef]) -> dict[str, int]:
     return {
         name: model.eval(variable, model_completion=True).as_long()
         for name, variable in variables.items()

@@ -2,15 +2,18 @@
 
 from spec.obligations import (
     blocks,
+    bounded,
     decode,
     documented,
     exact,
+    inductive,
     length,
     monotonicity,
     padding,
     peak,
     pool,
     shipped,
+    to_come,
 )
 from spec.obligations.registry import OBLIGATIONS, Obligation, Statement, Verdict
 
@@ -20,13 +23,16 @@ __all__ = [
     "Statement",
     "Verdict",
     "blocks",
+    "bounded",
     "decode",
     "documented",
     "exact",
+    "inductive",
     "length",
     "monotonicity",
     "padding",
     "peak",
     "pool",
     "shipped",
+    "to_come",
 ]

@@ -219,9 +219,11 @@ def what_follows(scene: Scene, integer: Integer, machine: Machine) -> list[Situa
     return [machine.between(scene.clients, scene.situation, integer("index")), move.after]
 
 
-def _any_sizes(integer: Integer) -> Scene:
-    """Any block and chunk, any admission rule."""
-    return any_scene(integer, integer("block_size"), integer("chunk_size"), any_rule(integer))
+def _any_sizes(integer: Integer) -> tuple[Scene, list[Truth]]:
+    """Any block and chunk, any admission rule; the sizes are one or more."""
+    block_size, chunk_size = integer("block_size"), integer("chunk_size")
+    scene = any_scene(integer, block_size, chunk_size, any_rule(integer))
+    return scene, [block_size >= 1, chunk_size >= 1]
 
 
 def _kept(
@@ -244,8 +246,8 @@ def _kept(
 )
 def one_prefill_is_kept(integer: Integer, machine: Machine = MACHINE) -> Statement:
     """Inductive alone."""
-    scene = _any_sizes(integer)
-    return _kept(scene, at_most_one_prefill, [], what_follows(scene, integer, machine))
+    scene, given = _any_sizes(integer)
+    return _kept(scene, at_most_one_prefill, given, what_follows(scene, integer, machine))
 
 
 @obligation(
@@ -256,13 +258,13 @@ def one_prefill_is_kept(integer: Integer, machine: Machine = MACHINE) -> Stateme
 )
 def prefills_are_interleaved(integer: Integer, machine: Machine = MACHINE) -> Statement:
     """And what is remembered of the step before is whether it was a prefill, whoever comes."""
-    scene = _any_sizes(integer)
+    scene, given = _any_sizes(integer)
     before = machine.between(scene.clients, scene.situation, integer("index"))
     move = machine.step(scene.setting, scene.clients, before)
     waits = [scene.setting.interleave, scene.situation.prefilled, some(before.are(DECODING))]
     remembered = move.after.prefilled == move.is_prefill
     return Statement(
-        given=[], claim=every([implies(every(waits), negate(move.is_prefill)), remembered])
+        given=given, claim=every([implies(every(waits), negate(move.is_prefill)), remembered])
     )
 
 
@@ -274,11 +276,11 @@ def prefills_are_interleaved(integer: Integer, machine: Machine = MACHINE) -> St
 )
 def slots_are_kept(integer: Integer, machine: Machine = MACHINE) -> Statement:
     """Inductive with the one prefill of PRV-MAC-1."""
-    scene = _any_sizes(integer)
+    scene, given = _any_sizes(integer)
     return _kept(
         scene,
         lambda situation: slots_suffice(scene.setting, situation),
-        [at_most_one_prefill(scene.situation)],
+        [*given, at_most_one_prefill(scene.situation)],
         what_follows(scene, integer, machine),
     )
 
@@ -291,8 +293,8 @@ def slots_are_kept(integer: Integer, machine: Machine = MACHINE) -> Statement:
 )
 def order_of_arrival_is_kept(integer: Integer, machine: Machine = MACHINE) -> Statement:
     """Inductive with the phases and the one prefill."""
-    scene = _any_sizes(integer)
-    given = [at_most_one_prefill(scene.situation), *in_order_of_arrival(scene.clients)]
+    scene, given = _any_sizes(integer)
+    given += [at_most_one_prefill(scene.situation), *in_order_of_arrival(scene.clients)]
     phases = [has_a_phase(place) for place in scene.situation.places]
     following = what_follows(scene, integer, machine)
     return _kept(scene, queue_is_in_order, [*given, *phases], following)

@@ -33,11 +33,15 @@ class Statement:
     `known` is what other obligations prove of the same numbers, each named beside it. It restricts
     nothing, it shortens the way: without it the claim is as true, and the solver would have to
     find it out again. Tests hold that it follows from what is given.
+
+    `tops`: if every number is given to be from 0 to a largest one, the largest by name. The prover
+    then decides about numbers of so many bits.
     """
 
     given: Sequence[Truth]
     claim: Truth
     known: Sequence[Truth] = ()
+    tops: Mapping[str, int] = field(factory=dict)
 
     @property
     def is_counterexample(self) -> Truth:
