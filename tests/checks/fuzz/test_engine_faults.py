@@ -1,0 +1,55 @@
+"""The fuzzer finds planted faults of the engine, each within a stated number of episodes."""
+
+from collections import Counter
+
+import pytest
+
+from checks.fuzz.planted import hunt
+from checks.fuzz.subjects import ENGINE
+from tests.checks.fuzz.engine_faults import ENGINE_FAULTS, EngineFault, hunt_engine_fault
+
+EPISODES = 100  # within which every planted fault is found
+
+FAST = {
+    "volume never refuses",
+    "model length not asked",
+    "promises forgotten",
+    "a column too many",
+    "tkv of the longest",
+    "newcomer not noticed",
+    "table head first",
+    "last block missed",
+    "keys without answers",
+    "joins at the back",
+    "nobody overtakes",
+    "promise not taken back",
+    "tokens generated not counted",
+}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(one, id=one.name, marks=() if one.name in FAST else pytest.mark.thorough)
+        for one in ENGINE_FAULTS
+    ],
+)
+def test_planted_fault_of_the_engine_is_found(fault: EngineFault) -> None:
+    found = hunt_engine_fault(fault, EPISODES)
+
+    assert found.finding is not None, fault.sentence
+
+
+def test_without_a_fault_nothing_is_found() -> None:
+    assert hunt(ENGINE, 20).finding is None
+
+
+def test_there_are_faults_of_every_kind() -> None:
+    areas = Counter(fault.area for fault in ENGINE_FAULTS)
+
+    assert set(areas) == {
+        *("admission", "padding", "jumps", "blocks", "caching", "order", "accounting")
+    }
+    assert len(ENGINE_FAULTS) >= 25
+    assert len({fault.name for fault in ENGINE_FAULTS}) == len(ENGINE_FAULTS)
+    assert {fault.name for fault in ENGINE_FAULTS} >= FAST
