@@ -27,7 +27,6 @@ BATCH = 25  # episodes; about a second of work
 MOST_FINDINGS = 5  # different ones, after which a campaign ends
 
 Signature = tuple[Kind, str]
-Batch = tuple[int, int]  # the first episode, and how many
 Progress = Callable[["Campaign"], None]
 
 
@@ -47,6 +46,25 @@ class Plan:
             ConfigError: nothing can be drawn with the pinned keys.
         """
         return case_of(self.seed, episode, self.pinned, self.subject.can_do)
+
+
+@frozen
+class Batch:
+    """Some episodes, from the `first`; none is begun at the moment `until` or later.
+
+    `until`: on the clock of `time.monotonic`, which all processes share. The very first episode
+    is run whatever the time.
+    """
+
+    first: int
+    episodes: int
+    until: float | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        for episode in range(self.first, self.first + self.episodes):
+            if episode and self.until is not None and monotonic() >= self.until:
+                return
+            yield episode
 
 
 @frozen
@@ -90,9 +108,8 @@ class Campaign:
 
 def run_batch(plan: Plan, batch: Batch) -> Campaign:
     """What becomes of a few episodes."""
-    first, episodes = batch
     seen = Campaign()
-    for index in range(first, first + episodes):
+    for index in batch:
         case = plan.case(index)
         episode = run_case(plan.subject, case, plan.terms)
         seen.episodes += 1
@@ -136,16 +153,17 @@ def _uninterrupted(plan: Plan, batch: Batch) -> Campaign:
 
 def batches_of(episodes: int) -> list[Batch]:
     """So many episodes, from the first."""
-    return [(first, min(BATCH, episodes - first)) for first in range(0, episodes, BATCH)]
+    firsts = range(0, episodes, BATCH)
+    return [Batch(first, min(BATCH, episodes - first)) for first in firsts]
 
 
 def batches_for(seconds: float) -> Iterator[Batch]:
-    """Batches until so many seconds have passed; at least one."""
-    end = monotonic() + seconds
+    """Batches until so many seconds have passed."""
+    until = monotonic() + seconds
     for first in count(0, BATCH):
-        if first and monotonic() >= end:
+        if first and monotonic() >= until:
             return
-        yield first, BATCH
+        yield Batch(first, BATCH, until)
 
 
 def shrunk(plan: Plan, met: Iterable[Met]) -> list[Shrunk]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks.fuzz.campaign import Plan, batches_of, campaign, run_batch
+from checks.fuzz.campaign import Batch, Plan, batches_of, campaign, run_batch
 from checks.fuzz.compare import Strictness
 from checks.fuzz.finding import Finding, Kind
 from checks.fuzz.lockstep import Terms, run_case
@@ -32,7 +32,7 @@ def found_in(subject: Subject, here: Any = SMALL, terms: Terms | None = None) ->
 
 
 def test_reference_and_reference_take_the_same_steps_and_meet_every_action() -> None:
-    seen = run_batch(Plan(REFERENCE), (0, 200))
+    seen = run_batch(Plan(REFERENCE), Batch(0, 200))
 
     assert seen.met == {}
     assert (seen.episodes, seen.never) == (200, [])
@@ -40,7 +40,7 @@ def test_reference_and_reference_take_the_same_steps_and_meet_every_action() -> 
 
 
 def test_the_engine_takes_the_steps_of_the_reference() -> None:
-    seen = run_batch(Plan(ENGINE, seed=2), (0, 60))
+    seen = run_batch(Plan(ENGINE, seed=2), Batch(0, 60))
 
     assert seen.met == {}
     assert seen.steps > 2_000
@@ -57,7 +57,7 @@ def test_the_engine_takes_the_steps_of_the_reference_for_long(seed: int) -> None
 
 
 def test_no_rule_is_broken_by_the_reference_but_those_that_are_known() -> None:
-    seen = run_batch(Plan(REFERENCE, seed=1, terms=Terms(judged=True)), (0, 60))
+    seen = run_batch(Plan(REFERENCE, seed=1, terms=Terms(judged=True)), Batch(0, 60))
 
     assert seen.met == {}
     assert set(seen.known) == {"SPY-LEN-1"}
