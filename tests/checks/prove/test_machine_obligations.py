@@ -320,7 +320,7 @@ def test_what_every_step_keeps_holds_on_random_runs(block_size: int, chunk_size:
     """Each obligation about a step says something of real situations, and what is true of them."""
     random, met = Random(5), Counter[str]()
     others = {"A": SIZES[1], "B": SIZES[0]}
-    for numbers in situations(random, block_size, chunk_size, count=60):
+    for numbers in situations(random, block_size, chunk_size, count=25):
         numbers["admits"] = random.randint(0, 1)
         for name in OF_A_STEP:
             letter = name.removeprefix("PRV-").split("-")[1][1:2]
@@ -330,23 +330,20 @@ def test_what_every_step_keeps_holds_on_random_runs(block_size: int, chunk_size:
             if all(statement.given):
                 met[name] += 1
                 assert statement.claim is True, (name, numbers)
-    assert min(met.values()) >= 20
+    assert min(met.values()) >= 8
     assert sum(name in met for name in OF_A_STEP) == 4 + (len(OF_A_STEP) - 4) // 2
 
 
 # --- refutations run ----------------------------------------------------------------------------
 
 
+@pytest.mark.thorough  # the fast tier runs `lockstep prove`, which replays every refutation too
 @pytest.mark.parametrize(
-    ("name", "rule", "steps"),
-    [
-        ("PRV-RUN-1B", "SPY-VOL-1", 4),
-        ("PRV-RUN-4", "SPY-LEN-1", 4),
-        pytest.param("PRV-RUN-3B", "SPY-PAU-6", 4, marks=pytest.mark.thorough),
-    ],
+    ("name", "rule"),
+    [("PRV-RUN-1B", "SPY-VOL-1"), ("PRV-RUN-3B", "SPY-PAU-6"), ("PRV-RUN-4", "SPY-LEN-1")],
 )
 def test_a_refuted_run_breaks_the_rule_on_the_reference(
-    name: str, rule: str, steps: int, tmp_path: Path
+    name: str, rule: str, tmp_path: Path
 ) -> None:
     proof = prove(OBLIGATIONS[name])
     assert proof.verdict is Verdict.REFUTED
@@ -355,7 +352,7 @@ def test_a_refuted_run_breaks_the_rule_on_the_reference(
     trace = read_trace(path)
     assert trace.violation is not None
     assert trace.violation.rule == rule
-    assert len(trace.steps) == steps
+    assert len(trace.steps) == 4
 
 
 def test_three_steps_are_too_few_for_the_text_to_fail() -> None:

@@ -109,8 +109,8 @@ INSTANCES = {
         ((3, 5), (7, 4), (2, 3)),
     ),
     "shipped, not interleaved": (
-        small(admission=Admission.SHIPPED, interleave=False, max_batch_tkv_limit=24),
-        ((7, 4), (2, 3), (3, 4)),
+        small(admission=Admission.SHIPPED, interleave=False, max_batch_tkv_limit=20),
+        ((7, 3), (2, 3), (3, 3)),
     ),
 }
 
@@ -222,11 +222,11 @@ COMPARED: dict[str, dict[str, int]] = {
         "step": 5305,
     },
     "shipped, not interleaved": {
-        "SPY-VOL-3": 69,
-        "abort": 5327,
-        "arrive": 941,
-        "no refusal": 7216,
-        "step": 7285,
+        "SPY-VOL-3": 99,
+        "abort": 1755,
+        "arrive": 472,
+        "no refusal": 2094,
+        "step": 2193,
     },
 }
 
@@ -299,7 +299,7 @@ def as_client(one: Request) -> Client:
 
 def test_random_runs_are_those_of_the_reference() -> None:
     random, taken = Random(0), Counter[str]()
-    for _ in range(400):
+    for _ in range(250):
         config, requests = drawn(random)
         clients = [as_client(one) for one in requests]
         situation = nobody_yet(clients)
@@ -313,8 +313,8 @@ def test_random_runs_are_those_of_the_reference() -> None:
                 came = min(client.arrival, client.abort_at) <= index
                 assert found == place(done.after, one.id, came=came)
             taken[done.refusal or done.kind] += 1
-    assert all(taken[one] > 20 for one in ("prefill", "decode", "idle", "SPY-PRI-3", "SPY-ADM-1"))
-    assert all(taken[one] > 20 for one in ("SPY-VOL-2", "SPY-VOL-3", "SPY-VOL-4", "SPY-LEN-2"))
+    assert all(taken[one] > 10 for one in ("prefill", "decode", "idle", "SPY-PRI-3", "SPY-ADM-1"))
+    assert all(taken[one] > 10 for one in ("SPY-VOL-2", "SPY-VOL-3", "SPY-VOL-4", "SPY-LEN-2"))
 
 
 # --- terms --------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def test_terms_say_what_the_numbers_say(block_size: int, chunk_size: int, rule: 
     random, values, kinds = Random(1), dict[str, int](), Counter[str]()
     scene = any_scene(z3.Int, block_size, chunk_size, rule)
     terms = told(step(scene.setting, scene.clients, scene.situation))
-    for _ in range(60):
+    for _ in range(25):
         values.clear()
         scene = any_scene(
             lambda name: values.setdefault(name, some_number(name, random)),
@@ -353,4 +353,4 @@ def test_terms_say_what_the_numbers_say(block_size: int, chunk_size: int, rule: 
         for term, number in zip(terms, told(move), strict=True):
             assert str(z3.simplify(z3.substitute(term, *substituted))) == str(number)
         kinds[kind(move)] += 1
-    assert min(kinds[one] for one in ("prefill", "decode", "idle")) > 3
+    assert min(kinds[one] for one in ("prefill", "decode", "idle")) > 1
