@@ -373,7 +373,8 @@ for _letter, (_block, _chunk) in zip("AB", SIZES, strict=True):
         )(partial(tokens_keep_fitting, block_size=_block, chunk_size=_chunk, who=_who))
     obligation(
         f"PRV-MAC-6{_letter}",
-        "No step's tkv exceeds the model length rounded up to a block.",
+        "No step's tkv exceeds the model length rounded up to a block, so none exceeds a model "
+        "length that is whole blocks.",
         bounds=f"{_ANY_RULE}; {_sizes}",
         rules=["SPY-LEN-1", "SPY-TKV-2"],
     )(partial(tkv_stays_bounded, block_size=_block, chunk_size=_chunk))
