@@ -18,7 +18,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,9 @@ os.dup2(2, 1)  # whatever the libraries print goes to standard error
 import torch
 
 torch.set_num_threads(1)
+from vllm.platforms import current_platform
+
+assert current_platform.device_type  # vLLM loads its plugins, before anybody else imports this one
 from sendnn_inference import envs as plugin_envs
 from sendnn_inference.platform import SpyrePlatform
 from sendnn_inference.v1.core.scheduler import (
@@ -151,12 +154,12 @@ class StandInModel:
 
     is_multimodal = False
 
-    def __init__(self) -> None:
+    def __init__(self, scripted: Callable[[], list[int]]) -> None:
+        self.scripted = scripted  # the tokens of the rows that sample, in their order
         self.metadata: Any = None
         self.token_ids: Any = None
         self.positions: Any = None
         self.n_pads_right = 0  # set by the runner: right padding of the chunk's last block
-        self.sampled: list[int] = []
 
     def get_maybe_mm_embeddings(self, *_: Any, **__: Any) -> None:
         """No embeddings: the runner then hands over the token ids."""
@@ -169,7 +172,7 @@ class StandInModel:
 
     def sample(self, **_: Any) -> Any:
         """The tokens that the script says, one a row."""
-        tokens = torch.tensor([[token] for token in self.sampled], dtype=torch.int64)
+        tokens = torch.tensor([[token] for token in self.scripted()], dtype=torch.int64)
         return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=None)
 
 
@@ -191,12 +194,12 @@ class Released:
         )
         assert self.scheduler.max_batch_tkv_limit == config["max_batch_tkv_limit"]
         assert self.scheduler.do_interleaving == config["interleave"]
-        self.model = StandInModel()
+        self.model = StandInModel(self.tokens)
         self.runner = ChunkedPrefillModelRunner(base, is_driver_worker=True, rank=0)
         self.runner._model = self.model
         self.runner.warmup_mode = False
         self.chunk: Json | None = None  # what ran last
-        self.is_sampled = False
+        self.ends: list[str] | None = None  # who samples the end of sequence in this step
         self.sampled: dict[str, int] = {}  # the last token of each request
         self.left_padding: dict[str, int] = {}  # of each request's last decode step
         self.steps = 0
@@ -246,23 +249,27 @@ class Released:
         return self.between_steps() | told | self.of_results(results)
 
     def execute(self, scheduled: Any, action: Json) -> Any:
-        """The released model runner's part: prepare the tensors, run, sample."""
-        self.model.metadata = None
-        answer = self.runner.execute_model(scheduled)
-        self.is_sampled = answer is None
-        if answer is None:
-            rows = self.runner._pending_sampling_state.batch_req_ids
-            self.model.sampled = [self.token(one, action.get("ends")) for one in rows]
-            answer = self.runner.sample_tokens(None)
-        return answer
+        """The released model runner's part: prepare the tensors, run, sample.
 
-    def token(self, request_id: str, ends: list[str] | None) -> int:
+        Up to 2.4 the runner samples while it executes, later in a call of its own.
+        """
+        self.model.metadata, self.ends = None, action.get("ends")
+        answer = self.runner.execute_model(scheduled)
+        return self.runner.sample_tokens(None) if answer is None else answer
+
+    def tokens(self) -> list[int]:
+        """What the rows of the runner's batch sample next."""
+        is_prefill = self.model.metadata.is_prefill
+        batch = self.runner.prefill_batch if is_prefill else self.runner.input_batch
+        return [self.token(request_id) for request_id in batch.sorted_requests_ids]
+
+    def token(self, request_id: str) -> int:
         """What the request samples next: its own output, or the end of sequence."""
         asked = self.requests[request_id]
         index = self.scheduler.requests[request_id].num_output_tokens
         self.sampled[request_id] = asked["output"][index]
         natural = index + 1 == asked["output_len"] < asked["max_tokens"]
-        is_end = natural if ends is None else request_id in ends
+        is_end = natural if self.ends is None else request_id in self.ends
         return END_OF_SEQUENCE if is_end else self.sampled[request_id]
 
     # --- what can be told of it ----------------------------------------------------------------
@@ -294,12 +301,10 @@ class Released:
             "left_padding": given.left_padded_prompt_mask.tolist(),
         }
         tkv = given.current_tkv_mask.tolist()
-        if not given.is_prefill:
+        if not given.is_prefill or self.chunk is None:
             return told | {"tkv": tkv}
-        return told | {
-            "length": [tkv[0] - self.model.n_pads_right],
-            "is_last": [int(self.is_sampled)],
-        }
+        is_last = int(self.chunk["chunk"] == self.chunk["chunks"] - 1)
+        return told | {"length": [tkv[0] - self.model.n_pads_right], "is_last": [is_last]}
 
     def chunk_of(self, request_id: str) -> Json:
         """The chunk that the runner prepared: its place in the prompt, its blocks."""
