@@ -14,50 +14,68 @@ from spec.requests import BlockKey
 
 
 class FreeList:
-    """The free blocks in the order in which they are handed out, as a doubly linked list.
+    """The free blocks in the order in which they are handed out.
 
-    Block 0, which is nobody's, stands before the head and after the tail.
+    They stand in one list from `_head` on, with room in front. A block taken out of the middle
+    leaves a 0 there, which is nobody's; now and then the list is made anew without those.
     """
 
-    def __init__(self, blocks: Sequence[int], size: int) -> None:
+    def __init__(self, blocks: Iterable[int], size: int) -> None:
         """`blocks` out of 1 to `size` are free, in this order."""
         self.count = 0
-        self._next = [0] * (size + 1)
-        self._previous = [0] * (size + 1)
-        self.put_back(blocks)
+        self._size = size
+        self._order: list[int] = []
+        self._place = [0] * (size + 1)
+        self._head = 0
+        self._make_anew(list(blocks))
 
     def __iter__(self) -> Iterator[int]:
-        block = self._next[0]
-        while block:
-            yield block
-            block = self._next[block]
+        for place in range(self._head, len(self._order)):
+            if block := self._order[place]:
+                yield block
+
+    def as_tuple(self) -> tuple[int, ...]:
+        """All of them at once, the next to be handed out first."""
+        rest = self._order[self._head :]
+        return tuple(rest) if len(rest) == self.count else tuple(filter(None, rest))
 
     def copy(self) -> "FreeList":
         """The same blocks in the same order, on their own."""
-        twin = FreeList((), 0)
-        twin.count, twin._next, twin._previous = self.count, self._next[:], self._previous[:]
-        return twin
+        return FreeList(self, self._size)
 
     def put_front(self, blocks: Sequence[int]) -> None:
         """These are handed out next, the first of them first."""
-        for block in reversed(blocks):
-            self._link(0, block, self._next[0])
+        if len(blocks) > self._head:
+            self._make_anew(list(self))
+        self._head -= len(blocks)
+        self._put(self._head, blocks)
 
     def put_back(self, blocks: Sequence[int]) -> None:
         """These are handed out last, the last of them last."""
-        for block in blocks:
-            self._link(self._previous[0], block, 0)
+        if len(self._order) > 4 * self._size:
+            self._make_anew(list(self))
+        self._put(len(self._order), blocks)
 
     def take(self, block: int) -> None:
         """The block, wherever it stands, is free no longer."""
-        before, after = self._previous[block], self._next[block]
-        self._next[before], self._previous[after] = after, before
+        self._order[self._place[block]] = 0
         self.count -= 1
+        while self._head < len(self._order) and not self._order[self._head]:
+            self._head += 1
 
-    def _link(self, before: int, block: int, after: int) -> None:
-        self._next[before] = self._previous[after] = block
-        self._previous[block], self._next[block] = before, after
-        self.count += 1
+    def _put(self, place: int, blocks: Sequence[int]) -> None:
+        """From this place on, over room or behind the last."""
+        self._order[place : place + len(blocks)] = blocks
+        for offset, block in enumerate(blocks):
+            self._place[block] = place + offset
+        self.count += len(blocks)
+
+    def _make_anew(self, blocks: list[int]) -> None:
+        """These blocks, with room for all blocks in front."""
+        self._order = [0] * self._size
+        self._head = self._size
+        self.count = 0
+        self._put(self._head, blocks)
 
 
 @define(eq=False)

@@ -24,7 +24,7 @@ class PoolObserver:
         if self._changed:
             self._pool = BlockPool(
                 size=self._blocks.size,
-                free=tuple(self._blocks.free),
+                free=self._blocks.free.as_tuple(),
                 references=self._references(),
                 cached=self._cached(),  # before the keys, which tell what was cached
                 keys=self._keys(),

@@ -29,6 +29,42 @@ def test_blocks_are_free_in_the_order_in_which_they_were_put() -> None:
     assert free.count == 6
 
 
+free_lists = st.one_of(
+    st.tuples(st.just("front"), st.integers(0, 3)),
+    st.tuples(st.just("back"), st.integers(0, 3)),
+    st.tuples(st.just("take"), st.integers(0, 9)),
+)
+
+
+@given(st.integers(1, 6), st.lists(free_lists, max_size=120))
+def test_free_list_is_a_list_with_cheap_ends(size: int, drawn: list[tuple[str, int]]) -> None:
+    expected = list(range(1, size + 1))
+    free, taken = FreeList(expected, size), list[int]()
+    for action, number in drawn:
+        if action == "take":
+            if expected:
+                taken.append(expected.pop(number % len(expected)))
+                free.take(taken[-1])
+        else:
+            put, taken = taken[:number], taken[number:]
+            expected = put + expected if action == "front" else expected + put
+            (free.put_front if action == "front" else free.put_back)(put)
+
+        assert list(free) == list(free.as_tuple()) == expected
+        assert free.count == len(expected)
+        assert list(free.copy()) == expected
+
+
+def test_free_list_stays_short() -> None:
+    free = FreeList(range(1, 5), size=4)
+    for _ in range(1_000):
+        block = next(iter(free))
+        free.take(block)
+        free.put_back([block])
+
+    assert len(free._order) <= 4 * 4 + 1
+
+
 @pytest.mark.parametrize(("taken", "left"), [(1, [2, 3]), (2, [1, 3]), (3, [1, 2])])
 def test_block_can_be_taken_from_anywhere(taken: int, left: list[int]) -> None:
     free = FreeList([1, 2, 3], size=3)
