@@ -13,6 +13,7 @@ import argparse
 import platform
 import random
 import resource
+from collections.abc import Sequence
 from time import thread_time_ns
 
 import numpy as np
@@ -82,10 +83,10 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def print_memory(most: int) -> None:
+def print_memory(most: int, queue: Queue) -> None:
     """Peak memory with more and more queued requests."""
     print("| queued | peak MiB | bytes per request |\n| --- | --- | --- |")
-    scheduler, began = Scheduler(Config()), peak_mib()
+    scheduler, began = Scheduler(Config(queue=queue)), peak_mib()
     for count in (most // 4, most // 2, most):
         for index in range(len(scheduler.core.queue), count):
             scheduler.add(request(str(index)))
@@ -98,7 +99,7 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=numbers, default=[1, 32, 256])
@@ -109,10 +110,10 @@ def main() -> None:
     parser.add_argument("--queue", choices=list(Queue), default="fcfs")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--requests", type=int, default=1_000_000)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     print(f"Python {platform.python_version()}, {platform.machine()}\n")
     if options.memory:
-        return print_memory(options.requests)
+        return print_memory(options.requests, Queue(options.queue))
     print("| rows | waiting | median ms per step | p99 ms |\n| --- | --- | --- | --- |")
     for rows in options.rows:
         for waiting in options.waiting:
