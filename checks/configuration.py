@@ -1,5 +1,8 @@
 """The configuration of a run: a TOML file, environment variables and single settings.
 
+The table `[cost]`, or `cost.KEY` as a setting, says what steps cost beyond their times; its keys
+are those of `engine.clock.CostModel`.
+
 What comes later wins: defaults, file, environment, settings. Every error names the place that the
 value came from.
 """
@@ -13,6 +16,7 @@ from typing import Any
 
 from attrs import fields, frozen
 
+from engine.clock import CostModel
 from spec.config import Config
 from spec.errors import ConfigError, InputError, Place
 
@@ -30,6 +34,7 @@ VARIABLES = {
 }
 
 _KEYS = tuple(key.name for key in fields(Config))
+_COST = "cost."
 _SHOWN_CHARACTERS = 60
 
 
@@ -42,12 +47,30 @@ class _Given:
     place: Place
 
 
+@frozen
+class Settings:
+    """A configuration, and what its steps cost on the simulated clock."""
+
+    config: Config
+    cost: CostModel
+
+
 def read_config(
     path: Path | None,
     settings: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     base: Config | None = None,
 ) -> Config:
+    """The configuration alone, see `read_settings`."""
+    return read_settings(path, settings, environment, base).config
+
+
+def read_settings(
+    path: Path | None,
+    settings: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    base: Config | None = None,
+) -> Settings:
     """The configuration that file, environment and settings make together, over `base`.
 
     `path`: a TOML file of top-level keys. `settings`: `key=value` each, the value in TOML's
@@ -66,11 +89,14 @@ def read_config(
         given[one.key] = one
     try:
         values = {} if base is None else base.as_mapping()
-        config = Config.from_mapping(values | {key: one.value for key, one in given.items()})
+        costs = {key: one.value for key, one in given.items() if key.startswith(_COST)}
+        own = {key: one.value for key, one in given.items() if key not in costs}
+        config = Config.from_mapping(values | own)
         _refuse_large_pool(config)
+        named = {key.removeprefix(_COST): value for key, value in costs.items()}
+        return Settings(config, CostModel.from_mapping(named, config))
     except ConfigError as error:
         raise _placed(error, given) from None
-    return config
 
 
 def _placed(error: ConfigError, given: Mapping[str, _Given]) -> InputError:
@@ -86,7 +112,7 @@ def _refuse_misplaced(one: _Given) -> None:
     if isinstance(one.value, (dict, list)):
         kind = "table" if isinstance(one.value, dict) else "array"
         raise ConfigError(kind, _brief(one.key), "only keys with a single value").at(*where)
-    if one.key not in _KEYS:
+    if one.key not in _KEYS and not one.key.startswith(_COST):
         nearest = "".join(f"; nearest: {key}" for key in get_close_matches(one.key, _KEYS, n=1))
         raise ConfigError("key", _brief(one.key), f"{', '.join(_KEYS)}{nearest}").at(*where)
 
@@ -121,7 +147,11 @@ def _from_file(path: Path | None) -> Iterator[_Given]:
         return
     text = _text(path)
     for key, value in _toml(text, path).items():
-        yield _Given(key, value, Place(str(path), _line_of(key, text)))
+        if key == "cost" and isinstance(value, dict):
+            for name, cost in value.items():
+                yield _Given(f"{_COST}{name}", cost, Place(str(path), _line_of(name, text)))
+        else:
+            yield _Given(key, value, Place(str(path), _line_of(key, text)))
 
 
 def _text(path: Path) -> str:
@@ -193,7 +223,8 @@ def _from_set(settings: Sequence[str]) -> Iterator[_Given]:
         if not key or not equals:
             raise ConfigError("setting", _brief(setting), "key=value").at("--set")
         # A key that is none may hold anything: it is shown as what was found, not as a place.
-        place = Place(f"--set {key}" if key in _KEYS else "--set")
+        is_known = key in _KEYS or key.startswith(_COST)
+        place = Place(f"--set {key}" if is_known else "--set")
         yield _Given(key, _value(text), place)
 
 

@@ -6,6 +6,8 @@ from attrs import define, field
 
 from checks.fuzz.reference import ReferenceTarget
 from checks.fuzz.target import Target
+from engine.clock import CostModel
+from engine.metrics import step_duration
 from reference.spyre.machine import SpyreMachine
 from spec.config import Config
 from spec.records import PREFILL, Context, Step
@@ -15,7 +17,7 @@ from spec.state import State
 
 
 def step_time(config: Config, kind: str) -> float:
-    """Simulated time units that a step takes; an idle step takes as long as a decode step."""
+    """Simulated time units of a step that costs nothing beyond its kind."""
     return config.prefill_time if kind == PREFILL else config.decode_time
 
 
@@ -25,14 +27,16 @@ def serve(machine: SpyreMachine, requests: Sequence[Request]) -> Iterator[Step]:
     yield from serve_with(target, machine.ctx.config, requests)
 
 
-def serve_with(target: Target, config: Config, requests: Sequence[Request]) -> Iterator[Step]:
-    """Every step until all requests have arrived and left.
+def serve_with(
+    target: Target, config: Config, requests: Sequence[Request], cost: CostModel | None = None
+) -> Iterator[Step]:
+    """Every step until all requests have arrived and left; `cost`: by default, of steps alone.
 
     A request with a step number arrives before that step, one with a time before the first step
     that begins then or later; while nobody is there the clock is put forward to the next time.
     A client that goes away before its request arrives never sends it.
     """
-    clients = Clients(requests)
+    clients, cost = Clients(requests), cost or CostModel.from_mapping({}, config)
     index, time, idle = 0, 0.0, True
     while clients.pending or not idle:
         if idle:
@@ -44,7 +48,7 @@ def serve_with(target: Target, config: Config, requests: Sequence[Request]) -> I
         step = target.step(index, time)
         yield step
         index, idle = index + 1, step.after.is_idle
-        time += step_time(config, step.kind)
+        time += step_duration(cost, step)
 
 
 def _by_time_of(

@@ -3,23 +3,64 @@
 Steps are looked at once and forgotten; what is kept grows with the requests that are present and
 with the number of different values measured, never with the length of the run.
 
-A step that begins at time t ends at t + `prefill_time` or t + `decode_time`; its tokens are there
-when it ends. A request arrives at its `arrival_time`, else when step `arrival` begins.
+A step that begins at time t ends at t + what it takes (`step_duration`); its tokens are there when
+it ends. A request arrives at its `arrival_time`, else when step `arrival` begins.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from math import fsum
+from math import fsum, inf
 from typing import Any
 
 from attrs import asdict, define, field, frozen
 
+from engine.clock import CostModel
 from spec.arithmetic import cdiv
 from spec.config import Config
+from spec.errors import ConfigError
 from spec.records import DECODE, IDLE, PREFILL, Chunk, Step
 from spec.requests import Request
 
 _DECIMALS = 9  # differences of clock readings are rounded to this: equal waits count as equal
+
+
+def step_duration(cost: CostModel, step: Step) -> float:
+    """What a step takes on the simulated clock; an idle step takes as long as a decode step.
+
+    A chunk computes its tokens and reads those before it; a row reads all of its tokens but the one
+    that it computes.
+    """
+    if step.chunk is not None:
+        tokens = step.chunk.end - step.chunk.start
+        return cost.seconds_of(step.kind, chunk_tokens=tokens, cached_tokens=step.chunk.start)
+    cached = sum(row.computed - 1 for row in step.batch) if cost.per_cached_token else 0
+    return cost.seconds_of(step.kind, rows=len(step.batch), cached_tokens=cached)
+
+
+@frozen(kw_only=True)
+class Objective:
+    """What a request must meet to count for goodput, in units of the simulated clock.
+
+    `ttft`: its time to first token. `itl`: the mean time between its tokens, which benchmarks of
+    serving also call time per output token; a request with one token meets it. `e2e`: its
+    end-to-end latency. What is not given is not asked for.
+
+    Raises:
+        ConfigError: a bound that is not above 0.
+    """
+
+    ttft: float = inf
+    itl: float = inf
+    e2e: float = inf
+
+    def __attrs_post_init__(self) -> None:
+        for name, bound in asdict(self).items():
+            if not bound > 0:  # not: also for NaN
+                raise ConfigError(f"slo {name}", bound, "time units above 0")
+
+    def given(self) -> dict[str, float]:
+        """The bounds that are asked for."""
+        return {name: bound for name, bound in asdict(self).items() if bound < inf}
 
 
 @frozen
@@ -94,6 +135,9 @@ class Summary:
     `reused_tokens`: those of them that were cached and skipped; `prefix_hit_rate` is their ratio.
     `recomputed_tokens`: cached, yet computed again because their chunk was not cached as a whole.
 
+    `slo`: the bounds that were asked for. `good`: finished requests that meet all of them;
+    `goodput_per_unit`: these over the duration, `goodput_share`: these of all that finished.
+
     `waits`: steps in which somebody was kept from a prefill, by the rule that did so first.
     `peak_volume` against `volume_limit`, over all steps; `peak_batch`: rows of a decode step.
     """
@@ -113,6 +157,10 @@ class Summary:
     end_to_end_units: Spread
     duration_units: float
     output_tokens_per_unit: float | None
+    slo: dict[str, float]
+    good: int
+    goodput_per_unit: float | None
+    goodput_share: float | None
     decode_volume: int
     decode_padding_tokens: int
     decode_padding_share: float | None
@@ -136,13 +184,26 @@ class Summary:
 
 @define
 class _Progress:
-    """A request that has arrived and not left: when that was, and when its last token came."""
+    """A request that has arrived and not left: when that was, and when its tokens came."""
 
     arrival_step: int
     arrival_time: float
     is_admitted: bool = False
-    token_step: int | None = None
+    tokens: int = 0
+    first_time: float = 0.0
+    token_step: int = 0
     token_time: float = 0.0
+
+    def meets(self, objective: Objective, end: float) -> bool:
+        """True of a request that finishes at `end` within every bound."""
+        between = (self.token_time - self.first_time) / max(self.tokens - 1, 1)
+        found = {
+            "ttft": self.first_time - self.arrival_time,
+            "itl": between,
+            "e2e": end - self.arrival_time,
+        }
+        bounds = objective.given().items()
+        return all(round(found[name], _DECIMALS) <= bound for name, bound in bounds)
 
 
 class _Arrivals:
@@ -171,13 +232,20 @@ def _arrival_time(request: Request) -> float:
 class Metrics:
     """Fed with the steps of one run, in order; `summary` can be asked for at any time."""
 
-    def __init__(self, config: Config, requests: Mapping[str, Request]) -> None:
-        """`requests` by id: all that the run was to serve."""
+    def __init__(
+        self,
+        config: Config,
+        requests: Mapping[str, Request],
+        cost: CostModel | None = None,
+        objective: Objective | None = None,
+    ) -> None:
+        """`requests` by id: all that the run was to serve. `cost`: by default, of steps alone."""
         self._config = config
         self._requests = requests
         self._arrivals = _Arrivals(requests.values())
         self._present: dict[str, _Progress] = {}
-        self._durations = {PREFILL: config.prefill_time, DECODE: config.decode_time, IDLE: 0.0}
+        self._cost = cost or CostModel.from_mapping({}, config)
+        self._objective = objective or Objective()
         self._counts: Counter[str] = Counter()
         self._steps: Counter[str] = Counter({PREFILL: 0, DECODE: 0, IDLE: 0})
         self._waits: Counter[str] = Counter()
@@ -190,7 +258,7 @@ class Metrics:
 
     def observe(self, step: Step) -> None:
         """Take in the next step."""
-        end = step.time + self._durations[step.kind]
+        end = step.time + step_duration(self._cost, step)
         self._present.update(self._arrivals.before(step))
         self._observe_work(step, end)
         for request_id, tokens in step.outputs.items():
@@ -218,11 +286,13 @@ class Metrics:
     def _token(self, progress: _Progress, step: int, time: float) -> None:
         """One more token of a request: its first, or the one after its last."""
         self._counts["output_tokens"] += 1
-        if progress.token_step is None:
+        if progress.tokens == 0:
             self._since_arrival("ttft", progress, step, time)
+            progress.first_time = time
         else:
             self._measured["itl_steps"].add(step - progress.token_step)
             self._measured["itl_units"].add(time - progress.token_time)
+        progress.tokens += 1
         progress.token_step, progress.token_time = step, time
 
     def _since_arrival(self, name: str, progress: _Progress, step: int, time: float) -> None:
@@ -245,8 +315,10 @@ class Metrics:
 
     def _leave(self, step: Step, end: float) -> None:
         for request_id in step.finished:
+            progress = self._present.pop(request_id)
             self._counts["finished"] += 1
-            self._since_arrival("end_to_end", self._present.pop(request_id), step.index, end)
+            self._counts["good"] += progress.meets(self._objective, end)
+            self._since_arrival("end_to_end", progress, step.index, end)
         for request_id in step.aborted:
             self._counts["aborted"] += 1
             self._present.pop(request_id, None)  # absent: the client left before it came
@@ -264,6 +336,9 @@ class Metrics:
             steps=dict(self._steps),
             duration_units=duration,
             output_tokens_per_unit=_ratio(counts["output_tokens"], duration),
+            slo=self._objective.given(),
+            goodput_per_unit=_ratio(counts["good"], duration),
+            goodput_share=_ratio(counts["good"], counts["finished"]),
             decode_padding_share=_ratio(counts["decode_padding_tokens"], counts["decode_volume"]),
             prefix_hit_rate=_ratio(counts["reused_tokens"], counts["prefill_tokens"]),
             preemptions=self._transitions["preempt"],
@@ -288,6 +363,7 @@ _MEASURED = (
 _COUNTED = (
     "finished",
     "aborted",
+    "good",
     "prompt_tokens",
     "output_tokens",
     "decode_volume",

@@ -1,32 +1,50 @@
 """`lockstep run`: serve a workload, judge every step, say what it cost."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
+from attrs import frozen
 
 from checks.commands.common import (
     PATH,
-    config_of,
     config_options,
     console,
     json_option,
     progress_bar,
     write_json,
 )
+from checks.commands.run_tables import print_comparison, print_run
+from checks.comparing import Variant, variants
 from checks.figures import figure_lines
-from checks.running import Broken, Judge, serve
+from checks.serving import ENGINE, REFERENCE, Run, run_workload
+from checks.timeline import Timeline
 from checks.traces import TraceWriter, Violation, write_lines
-from engine.metrics import Metrics, Spread, Summary
+from engine.device.constraints import SAYS
+from engine.metrics import Objective
 from engine.workloads import Format, fit, read_workload
-from reference.spyre.machine import SpyreMachine
+from spec.errors import ConfigError
 from spec.records import Step
-from spec.rules import REGISTRY
+from spec.requests import Request
+
+_BAR_EVERY = 64  # steps
+
+
+@frozen(kw_only=True)
+class _Files:
+    """What is written besides the tables, where it is asked for."""
+
+    trace: Path | None
+    full: bool
+    figures: Path | None
+    timeline: Path | None
+
+    def paths(self) -> list[Path]:
+        return [path for path in (self.trace, self.figures, self.timeline) if path is not None]
 
 
 @click.command()
@@ -36,14 +54,32 @@ from spec.rules import REGISTRY
 @click.option("--limit", type=click.IntRange(1), help="Only the first N requests.")
 @click.option(
     "--using",
-    type=click.Choice(["reference"]),
-    default="reference",
+    type=click.Choice([ENGINE, REFERENCE]),
+    default=ENGINE,
     show_default=True,
-    help="Who schedules.",
+    help="Who schedules: the engine on the simulated device, or the reference.",
+)
+@click.option(
+    "--compare",
+    "compared",
+    multiple=True,
+    metavar="KEY=A,B",
+    help="Serve it under each of these values; several of them: under every combination.",
+)
+@click.option(
+    "--slo",
+    metavar="ttft=X,itl=Y",
+    help="Bounds for goodput, in time units: ttft, itl (the request's mean), e2e.",
 )
 @click.option("--trace", "trace_path", type=PATH, help="Write what every step did, JSON lines.")
 @click.option("--full", is_flag=True, help="Whole states in the trace, so that it can be judged.")
 @click.option("--figures", "figures_path", type=PATH, help="Write the published plot format.")
+@click.option(
+    "--timeline",
+    "timeline_path",
+    type=PATH,
+    help="Write a timeline for trace viewers such as Perfetto, Chrome trace JSON.",
+)
 @json_option
 def run(
     workload: Path,
@@ -53,9 +89,12 @@ def run(
     format_: str | None,
     limit: int | None,
     using: str,
+    compared: tuple[str, ...],
+    slo: str | None,
     trace_path: Path | None,
     full: bool,
     figures_path: Path | None,
+    timeline_path: Path | None,
     json_path: Path | None,
 ) -> int:
     """Serve WORKLOAD and hold every rule against every step.
@@ -65,158 +104,135 @@ def run(
     unless the configuration says otherwise. Requests of a public trace that could never be served
     are left out and counted.
     """
-    config = config_of(config_path, settings, from_env)
+    environment = os.environ if from_env else None
+    chosen = variants(compared, config_path, settings, environment)
+    files = _Files(trace=trace_path, full=full, figures=figures_path, timeline=timeline_path)
+    if compared and files.paths():
+        raise ConfigError("--compare", ", ".join(compared), "no --trace, --figures or --timeline")
+    objective = _objective(slo)
     read = read_workload(workload, format_, limit)
-    servable, refused = fit(read, config)
-    machine = SpyreMachine.of(config, servable)
-    judge, metrics = Judge(machine.ctx), Metrics(config, machine.ctx.requests)
-    kept: list[Step] = []
-    began = perf_counter()
-    with ExitStack() as files:
-        trace = None
-        if trace_path is not None:
-            writer = TraceWriter(trace_path, config, servable, source=using, full=full)
-            trace = files.enter_context(writer)
-        for step in _shown(serve(machine, servable), len(servable)):
-            judge.observe(step)
-            metrics.observe(step)
-            if trace is not None:
-                trace.write(step)
-            if figures_path is not None:
-                kept.append(step)
-        if trace is not None and judge.broken:
-            trace.violated(_violation(judge.broken[0]))
-    seconds = perf_counter() - began
-    if figures_path is not None:
-        write_lines(figures_path, figure_lines(config, machine.ctx.requests, kept))
-    summary = metrics.summary()
-    write_json(_report(summary, judge, using, len(refused) + read.skipped, seconds), json_path)
+    fitting = [fit(read, one.settings.config) for one in chosen]
+    runs = [
+        _run(one, servable, using, objective, files)
+        for one, (servable, _) in zip(chosen, fitting, strict=True)
+    ]
+    refused = [len(left_out) for _, left_out in fitting]
+    reports = [
+        _report(one, using, left + read.skipped) for one, left in zip(runs, refused, strict=True)
+    ]
     screen = console(json_path)
-    _print_tables(screen, summary, judge, len(refused), read.skipped, seconds)
-    for path in (trace_path, figures_path):
-        if path is not None:
-            screen.print(f"written: {path}")
-    return 1 if judge.broken else 0
+    if compared:
+        named = {variant.label: one for variant, one in zip(chosen, runs, strict=True)}
+        write_json(dict(zip(named, reports, strict=True)), json_path)
+        print_comparison(screen, named, refused)
+    else:
+        write_json(reports[0], json_path)
+        print_run(screen, runs[0], refused[0], read.skipped)
+    for path in files.paths():
+        screen.print(f"written: {path}")
+    return 0 if all(one.holds for one in runs) else 1
 
 
-def _shown(steps: Iterator[Step], requests: int) -> Iterator[Step]:
-    """The steps, with a progress bar of requests that have left."""
-    with progress_bar("requests", requests) as show:
-        for step in steps:
-            if step.index % 64 == 0:
+def _objective(slo: str | None) -> Objective | None:
+    """The bounds of `--slo`.
+
+    Raises:
+        ConfigError: it is no list of bounds.
+    """
+    if slo is None:
+        return None
+    bounds: dict[str, float] = {}
+    for part in slo.split(","):
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name not in ("ttft", "itl", "e2e") or name in bounds:
+            raise ConfigError("bound", part, "ttft=X, itl=X, e2e=X, each once").at("--slo")
+        try:
+            bounds[name] = float(value)
+        except ValueError:
+            raise ConfigError(name, value, "a number of time units").at("--slo") from None
+    try:
+        return Objective(**bounds)
+    except ConfigError as error:
+        raise error.at("--slo") from None
+
+
+def _run(
+    variant: Variant,
+    requests: list[Request],
+    using: str,
+    objective: Objective | None,
+    files: _Files,
+) -> Run:
+    """One run, with its files and its progress bar."""
+    config, by_id = variant.settings.config, {one.id: one for one in requests}
+    kept: list[Step] = []
+    with ExitStack() as stack:
+        observers: list[Callable[[Step], None]] = []
+        if files.trace is not None:
+            writer = TraceWriter(files.trace, config, requests, source=using, full=files.full)
+            trace = stack.enter_context(writer)
+            observers.append(trace.write)
+        if files.timeline is not None:
+            timeline = Timeline(files.timeline, by_id, variant.settings.cost)
+            observers.append(stack.enter_context(timeline).observe)
+        if files.figures is not None:
+            observers.append(kept.append)
+        observers.append(stack.enter_context(_progress(variant.label, len(requests))))
+        done = run_workload(
+            variant.settings, requests, using=using, objective=objective, observers=observers
+        )
+        if files.trace is not None and not done.holds:
+            trace.violated(_violation(done))
+    if files.figures is not None:
+        write_lines(files.figures, figure_lines(config, by_id, kept))
+    return done
+
+
+@contextmanager
+def _progress(label: str, requests: int) -> Iterator[Callable[[Step], None]]:
+    """A bar of the requests that have left, moved by the steps that it is shown."""
+    began = perf_counter()
+    with progress_bar(f"requests, {label}" if label else "requests", requests) as show:
+
+        def observe(step: Step) -> None:
+            if step.index % _BAR_EVERY == 0:
                 left = len(step.after.finished) + len(step.after.aborted)
-                show(left, f"step {step.index:,}, {len(step.after.waiting):,} waiting")
-            yield step
+                rate = (step.index + 1) / max(perf_counter() - began, 1e-9)
+                show(left, f"step {step.index:,}, time {step.time:,.0f}, {rate:,.0f} steps/s")
+
+        yield observe
 
 
-def _violation(broken: Broken) -> Violation:
-    return Violation(broken.rule.id, broken.rule.sentence, f"step {broken.step}: {broken.found}")
+def _violation(done: Run) -> Violation:
+    """What ended the run, or the first rule that was broken."""
+    if done.broken:
+        first = done.broken[0]
+        found = f"step {first.step}: {first.found}"
+        return Violation(first.rule.id, first.rule.sentence, found)
+    assert done.refused is not None
+    constraint = done.refused.error.constraint
+    return Violation(f"device: {constraint}", SAYS[constraint], str(done.refused))
 
 
-def _report(
-    summary: Summary, judge: Judge, using: str, refused: int, seconds: float
-) -> dict[str, Any]:
-    steps = sum(summary.steps.values())
-    return {
+def _report(done: Run, using: str, refused: int) -> dict[str, Any]:
+    report: dict[str, Any] = {
         "using": using,
-        "config": judge.ctx.config.as_mapping(),
+        "config": done.settings.config.as_mapping(),
         "refused": refused,
-        "rules": [rule.id for rule in judge.rules],
+        "rules": [rule.id for rule in done.rules],
         "violations": [
-            {"step": one.step, "rule": one.rule.id, "found": one.found} for one in judge.broken
+            {"step": one.step, "rule": one.rule.id, "found": one.found} for one in done.broken
         ],
-        "seconds": round(seconds, 3),
-        "steps_per_second": round(steps / seconds) if seconds else None,
-        **summary.as_mapping(),
+        "refused_step": None,
+        "seconds": round(done.seconds, 3),
+        "steps_per_second": round(done.steps / done.seconds) if done.seconds else None,
+        **done.summary.as_mapping(),
     }
-
-
-def _print_tables(
-    screen: Console, summary: Summary, judge: Judge, refused: int, skipped: int, seconds: float
-) -> None:
-    screen.print(_overview(summary, refused, skipped))
-    screen.print(_latencies(summary))
-    if summary.waits:
-        screen.print(_waits(summary))
-    steps = sum(summary.steps.values())
-    for one in judge.broken:
-        screen.print(f"[bold red]violated[/bold red] {one.rule.id} in step {one.step}: {one.found}")
-        screen.print(f"  {one.rule.sentence}")
-    verdict = "not every rule holds" if judge.broken else "every rule holds"
-    screen.print(
-        f"{verdict}: {len(judge.rules)} rules, {steps:,} steps "
-        f"({seconds:.1f} s, {steps / max(seconds, 1e-9):,.0f} steps/s)"
-    )
-
-
-def _plain_table(*names: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(names[0])
-    for name in names[1:]:
-        table.add_column(name, justify="right")
-    return table
-
-
-def _overview(summary: Summary, refused: int, skipped: int) -> Table:
-    table = _plain_table("run", "")
-    requests = f"{summary.requests:,}: {summary.finished:,} finished, {summary.aborted:,} aborted"
-    if refused:
-        requests += f"; {refused:,} more refused, could never be served"
-    if skipped:
-        requests += f"; {skipped:,} rows without tokens skipped"
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in summary.steps.items() if count)
-    rows = {
-        "requests": requests,
-        "steps": f"{sum(summary.steps.values()):,}: {kinds}",
-        "tokens": f"{summary.prompt_tokens:,} prompt, {summary.output_tokens:,} output",
-        "throughput": f"{_rounded(summary.output_tokens_per_unit)} output tokens per time unit",
-        "largest volume": f"{summary.peak_volume:,} of {summary.volume_limit:,}",
-        "largest batch": f"{summary.peak_batch:,}",
-        "padding waste": (
-            f"{_percent(summary.decode_padding_share)} of the decode volume, "
-            f"{summary.prefill_padding_tokens:,} tokens of prefill"
-        ),
-        "cache hits": (
-            f"{_percent(summary.prefix_hit_rate)} of prompt tokens reused, "
-            f"{summary.recomputed_tokens:,} more cached but computed again"
-        ),
-        "preemptions, pauses": f"{summary.preemptions:,}, {summary.pauses:,}",
-        "tkv jumps": f"{summary.tkv_jumps:,}",
-    }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
-
-
-def _latencies(summary: Summary) -> Table:
-    table = _plain_table("latency", "mean", "p50", "p90", "p99", "max")
-    spreads: Sequence[tuple[str, Spread]] = (
-        ("TTFT, steps", summary.ttft_steps),
-        ("TTFT, time units", summary.ttft_units),
-        ("ITL, steps", summary.itl_steps),
-        ("ITL, time units", summary.itl_units),
-        ("end to end, steps", summary.end_to_end_steps),
-        ("end to end, time units", summary.end_to_end_units),
-    )
-    for name, one in spreads:
-        values = (one.mean, one.p50, one.p90, one.p99, one.max)
-        table.add_row(name, *(_rounded(value) for value in values))
-    return table
-
-
-def _waits(summary: Summary) -> Table:
-    table = _plain_table("steps in which a prefill was refused by", "")
-    by_count: Iterable[tuple[str, int]] = sorted(
-        summary.waits.items(), key=lambda item: (-item[1], item[0])
-    )
-    for rule, steps in by_count:
-        table.add_row(f"{rule}: {REGISTRY[rule].sentence}", f"{steps:,}")
-    return table
-
-
-def _rounded(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.2f}".rstrip("0").rstrip(".")
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
+    if done.refused is not None:
+        error = done.refused.error
+        report["refused_step"] = {
+            "step": done.refused.step,
+            "constraint": str(error.constraint),
+            "numbers": dict(error.numbers),
+        }
+    return report

@@ -71,7 +71,7 @@ def test_a_run_that_breaks_a_rule_says_where_and_exits_1() -> None:
     )
     sizes = ["block_size=2", "chunk_size=4", "max_model_len=16", "max_batch_tkv_limit=6"]
     options = [word for size in (*sizes, "admission=documented") for word in ("--set", size)]
-    ran = lockstep("run", path, *options, "--trace", "t.jsonl")
+    ran = lockstep("run", path, *options, "--trace", "t.jsonl", "--using", "reference")
     assert ran.code == 1
     assert "violated SPY-VOL-1 in step 3: batch 2 x tkv 4 = 8, limit 6" in ran.out
     assert "not every rule holds: 70 rules" in ran.out

@@ -1,0 +1,245 @@
+"""`lockstep run`: engine and reference, goodput, comparisons, timelines, what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.checks.command import Ran, lockstep
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FIRST = [EXAMPLES / "first.jsonl", "--config", EXAMPLES / "first.toml"]
+SMALL = ["block_size=2", "chunk_size=4", "max_model_len=16", "max_batch_tkv_limit=6"]
+TWO = (
+    '{"id": "0", "prompt_len": 1, "max_tokens": 4}\n{"id": "1", "prompt_len": 1, "max_tokens": 2}\n'
+)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def settings(*pairs: str) -> list[str]:
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
+def report(*arguments: object) -> Any:
+    return json.loads(lockstep("run", *arguments, "--json", "-").out)
+
+
+def two_requests() -> Path:
+    """The text's volume rule lets both in, and their second step exceeds a limit of 6."""
+    path = Path("two.jsonl")
+    path.write_text(TWO, encoding="utf-8")
+    return path
+
+
+# --- who schedules ----------------------------------------------------------------------------
+
+
+WORKLOADS = [
+    pytest.param(FIRST, id="first"),
+    pytest.param([*FIRST, *settings("admission=shipped", "queue=overtaking")], id="overtaking"),
+    pytest.param([*FIRST, *settings("reservation=false", "num_blocks=16")], id="preemption"),
+    pytest.param([EXAMPLES / "shared_prefix.jsonl", "--limit", 12], id="shared prefixes"),
+    pytest.param(
+        [EXAMPLES / "azure_sample.csv", "--limit", 8, *settings("cost.per_chunk_token=0.01")],
+        id="azure, with costs",
+    ),
+    pytest.param([EXAMPLES / "mooncake_sample.jsonl", "--limit", 3], id="mooncake"),
+]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_engine_and_reference_write_the_same_bytes(workload: list[object]) -> None:
+    for using in ("engine", "reference"):
+        files = ("--trace", f"{using}.t", "--figures", f"{using}.f", "--timeline", f"{using}.json")
+        ran = lockstep("run", *workload, "--using", using, *files)
+        assert (ran.code, ran.err) == (0, "")
+    of_engine, of_reference = Path("engine.t").read_text(), Path("reference.t").read_text()
+    assert of_engine.count("\n") > 20
+    assert '"source":"engine"' in of_engine
+    assert of_engine.replace('"source":"engine"', '"source":"reference"', 1) == of_reference
+    for kind in ("f", "json"):
+        assert Path(f"engine.{kind}").read_bytes() == Path(f"reference.{kind}").read_bytes()
+
+
+def test_engine_and_reference_report_the_same_figures() -> None:
+    reports = [report(*FIRST, "--using", using) for using in ("engine", "reference")]
+    assert [one.pop("using") for one in reports] == ["engine", "reference"]
+    for one in reports:
+        del one["seconds"], one["steps_per_second"]
+    assert reports[0] == reports[1]
+
+
+def test_the_engine_schedules_unless_the_reference_is_asked_for() -> None:
+    assert report(*FIRST)["using"] == "engine"
+
+
+# --- a step that the device refuses -------------------------------------------------------------
+
+REFUSED = (
+    "refused step 3: the device refuses: volume: Batch size times the largest tkv does not exceed "
+    "the limit."
+)
+
+
+def test_a_step_that_the_device_refuses_ends_the_run_with_its_number_and_constraint() -> None:
+    ran = lockstep("run", two_requests(), *settings(*SMALL, "admission=documented"))
+    assert (ran.code, ran.err) == (1, "")
+    told = " ".join(ran.out.split())
+    assert REFUSED in told
+    assert "2: 0 finished, 0 aborted, 2 unfinished" in told
+    assert "every rule holds: 70 rules, 3 steps until the device refused one" in told
+
+
+def test_the_trace_of_a_refused_step_ends_with_what_was_refused() -> None:
+    options = settings(*SMALL, "admission=documented")
+    lockstep("run", two_requests(), *options, "--trace", "t.jsonl")
+    lines = Path("t.jsonl").read_text().splitlines()
+    assert len(lines) == 1 + 3 + 1
+    violation = json.loads(lines[-1])["violation"]
+    assert violation["rule"] == "device: volume"
+    assert violation["says"] == "Batch size times the largest tkv does not exceed the limit."
+    assert violation["found"].startswith("step 3: the device refuses: volume")
+
+
+# --- goodput --------------------------------------------------------------------------------------
+
+
+def test_goodput_is_the_requests_that_meet_every_bound() -> None:
+    # Alone, each has its first token after 8 units; the second waits for the first: 8 + 1 + 8.
+    path = two_requests()
+    one, both = (report(path, "--slo", slo) for slo in ("ttft=16.5", "ttft=17,e2e=30"))
+    assert (one["good"], one["goodput_share"], one["slo"]) == (1, 0.5, {"ttft": 16.5})
+    assert (both["good"], both["goodput_share"]) == (2, 1.0)
+    assert both["goodput_per_unit"] == pytest.approx(2 / both["duration_units"])
+
+
+def test_goodput_is_printed_where_bounds_are_given() -> None:
+    assert "goodput" not in lockstep("run", two_requests()).out
+    ran = lockstep("run", two_requests(), "--slo", "ttft=16.5, itl=9")
+    assert "goodput (ttft 16.5, itl 9)" in ran.out
+    assert "50.0% of those finished" in ran.out
+
+
+# --- comparisons ----------------------------------------------------------------------------------
+
+COMPARED = """\
+                                 admission=exact            admission=documented
+refused, never servable                        0                               0
+outcome                         every rule holds          step 3 refused: volume
+rules judged in every step                    69                              70
+requests finished                         2 of 2                          0 of 2
+steps                                          6                               3
+of them prefill                                2                               2
+time units                                    20                              17
+output tokens per time unit                  0.3                            0.18
+"""
+
+
+def test_configurations_are_compared_in_one_table() -> None:
+    compared = ["--compare", "admission=exact,documented"]
+    ran = lockstep("run", two_requests(), *settings(*SMALL), *compared)
+    assert ran.code == 1
+    columns = [line.split("  ") for line in ran.out.splitlines()]
+    assert rows(ran.out)[:9] == rows(COMPARED)
+    assert any(cells[0] == "TTFT p99" for cells in columns)
+    assert REFUSED in " ".join(ran.out.split())
+
+
+def rows(table: str) -> list[list[str]]:
+    """The cells of each line, however wide the columns are."""
+    return [
+        [cell.strip() for cell in line.strip().split("  ") if cell.strip()]
+        for line in table.splitlines()
+    ]
+
+
+def test_several_comparisons_give_every_combination() -> None:
+    both = ["--compare", "admission=exact,shipped", "--compare", "interleave=true,false"]
+    found = report(two_requests(), *both)
+    assert list(found) == [
+        "admission=exact, interleave=true",
+        "admission=exact, interleave=false",
+        "admission=shipped, interleave=true",
+        "admission=shipped, interleave=false",
+    ]
+    assert [one["config"]["interleave"] for one in found.values()] == [True, False, True, False]
+    assert lockstep("run", two_requests(), *both).code == 0
+
+
+def test_a_comparison_reports_what_each_run_alone_would() -> None:
+    compared = report(*FIRST, "--compare", "admission=exact,shipped")
+    alone = report(*FIRST, *settings("admission=shipped"))
+    for one in (compared["admission=shipped"], alone):
+        del one["seconds"], one["steps_per_second"]
+    assert compared["admission=shipped"] == alone
+
+
+# --- refused ----------------------------------------------------------------------------------------
+
+
+def assert_refused(ran: Ran, message: str) -> None:
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == f"lockstep: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(
+            ["--slo", "ttft=2,tpot=1"],
+            "--slo: bound: found 'tpot=1'; allowed: ttft=X, itl=X, e2e=X, each once",
+            id="an unknown bound",
+        ),
+        pytest.param(
+            ["--slo", "ttft=soon"],
+            "--slo: ttft: found 'soon'; allowed: a number of time units",
+            id="a bound that is no number",
+        ),
+        pytest.param(
+            ["--slo", "itl=-1"],
+            "--slo: slo itl: found -1.0; allowed: time units above 0",
+            id="a bound below 0",
+        ),
+        pytest.param(
+            ["--compare", "admission=exact"],
+            "--compare: comparison: found 'admission=exact'; allowed: key=one,other",
+            id="nothing to compare with",
+        ),
+        pytest.param(
+            ["--compare", "admission=exact,exact"],
+            "--compare: admission: found 'exact,exact'; allowed: different values",
+            id="the same twice",
+        ),
+        pytest.param(
+            ["--compare", "interleave=true,false", "--compare", "interleave=false,true"],
+            "--compare: comparison: found 'interleave, interleave'; allowed: each key once",
+            id="a key twice",
+        ),
+        pytest.param(
+            ["--compare", "chunk_size=4,5", "--set", "block_size=4"],
+            "--set chunk_size: chunk_size: found 5; allowed: a multiple of block_size (4)",
+            id="one of the configurations is wrong",
+        ),
+        pytest.param(
+            ["--compare", "interleave=true,false", "--timeline", "t.json"],
+            "--compare: found 'interleave=true,false'; "
+            "allowed: no --trace, --figures or --timeline",
+            id="a timeline of several runs",
+        ),
+        pytest.param(
+            ["--set", "cost.per_token=1"],
+            "--set cost.per_token: cost.per_token: found 1; allowed: a key out of "
+            "per_chunk_token, per_row, per_cached_token",
+            id="an unknown cost",
+        ),
+    ],
+)
+def test_wrong_options_are_one_message_and_nothing_is_run(options: list[str], message: str) -> None:
+    ran = lockstep("run", two_requests(), *options)
+    assert_refused(ran, message)
+    assert [path.name for path in Path().iterdir()] == ["two.jsonl"]
