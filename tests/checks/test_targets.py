@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.measure import generated
 from checks.configuration import read_config
 from checks.fuzz.cases import case_of
 from checks.fuzz.finding import Episode, Finding, Kind
@@ -22,7 +23,7 @@ from engine.device.spyre import SpyreDevice
 from engine.scheduler import keys, prefill
 from engine.scheduler.batch import Batch
 from engine.workloads import fit, read_workload
-from spec.config import Admission, Config, Queue
+from spec.config import Admission, Config, Queue, released_2_6_3
 from spec.errors import WorkloadError
 from spec.records import Step
 from spec.requests import Prompt, Request
@@ -64,6 +65,33 @@ def test_example_workloads_are_served_as_by_the_reference(
 
     assert found == expected
     assert len(found) == steps
+
+
+REAL_SIZES = {
+    "default": Config(),
+    "2.6.3": released_2_6_3(),
+    "2.6.3 without pausing": released_2_6_3(pausing=False),
+    "overtaking in a tight pool": Config(
+        queue=Queue.OVERTAKING, num_blocks=900, max_batch_tkv_limit=40_000
+    ),
+    "preemption": Config(reservation=False, num_blocks=600),
+    "documented": Config(admission=Admission.DOCUMENTED),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("config", REAL_SIZES.values(), ids=REAL_SIZES)
+def test_real_sizes_are_served_as_by_the_reference(config: Config) -> None:
+    requests = generated(300)
+    targets = (reference_target(config, requests), engine_target(config, requests))
+
+    steps = 0
+    for expected, found in zip(
+        *(serve_with(target, config, requests) for target in targets), strict=True
+    ):
+        assert found == expected
+        steps += 1
+    assert steps > 3_800
 
 
 # --- random cases -------------------------------------------------------------------------------
