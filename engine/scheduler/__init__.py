@@ -1,7 +1,7 @@
 """The scheduler: what waits, who is admitted, which rows decode. Cost per step follows the batch.
 
 `core` holds its state, `prefill`, `joining`, `decode` and `pausing` plan a step from it,
-`carrying_out` changes it, `scheduler` is what others call.
+`carrying_out` and `leaving` change it, `scheduler` is what others call.
 """
 
 from engine.scheduler.plan import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan

@@ -11,6 +11,7 @@ from engine.device.inputs import Tensor
 from engine.scheduler.batch import Batch
 from engine.scheduler.core import Core
 from engine.scheduler.keys import extend_keys
+from engine.scheduler.leaving import finish, preempt
 from engine.scheduler.plan import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan
 from engine.scheduler.tracked import Tracked
 from spec.config import Admission
@@ -51,7 +52,7 @@ def _carry_out_prefill(core: Core, plan: PrefillPlan, tokens: Tensor, ends: Ends
     if not plan.chunk.is_last:
         return Outcome(plan.kind, tkv)
     tokens = _join(core, request, tokens)
-    finished = _leave(core, [0] if _ends_with_first_token(core, ends) else [])
+    finished = finish(core, [0] if _ends_with_first_token(core, ends) else [])
     return Outcome(plan.kind, tkv, (request.id,), tokens, finished)
 
 
@@ -99,7 +100,7 @@ def _carry_out_decode(core: Core, plan: DecodePlan, tokens: Tensor, ends: Ends) 
     if core.config.prefix_caching and plan.tkv % core.config.block_size == 0:
         _register_filled(core, rows)
     tokens = _keep_sampled(core, rows, tokens)
-    finished = _leave(core, _ending_rows(rows, ends))
+    finished = finish(core, _ending_rows(rows, ends))
     return Outcome(plan.kind, plan.tkv, rows.ids, tokens, finished)
 
 
@@ -160,85 +161,3 @@ def _register_full_blocks(core: Core, request: Tracked, computed: int) -> None:
     fresh = slice(request.registered, full)
     core.blocks.register(request.blocks[fresh], request.keys[fresh])
     request.registered = full
-
-
-# --- leaving ------------------------------------------------------------------------------------
-
-
-def _leave(core: Core, rows: list[int]) -> tuple[str, ...]:
-    """These rows of the batch have finished: they leave and give everything back."""
-    if not rows:
-        return ()
-    leaving = [core.decoding.members[row] for row in rows]
-    core.decoding = core.decoding.without(rows)
-    for request in leaving:
-        _give_back(core, request)
-        core.finished.add(request.id)
-    return tuple(request.id for request in leaving)
-
-
-def abort(core: Core, request_id: str) -> bool:
-    """A client goes away, in whatever phase its request is; False if nobody of that name is here.
-
-    Source: vllm-v1, "Request lifecycle".
-    """
-    request = _take_out(core, request_id)
-    if request is None:
-        return False
-    _give_back(core, request)
-    core.aborted.add(request_id)
-    return True
-
-
-def _take_out(core: Core, request_id: str) -> Tracked | None:
-    """Remove the request from wherever it is; None if nobody of that name is here."""
-    waiting = core.queue.find(request_id)
-    if waiting is not None:
-        core.queue.remove(waiting)
-        return waiting
-    ongoing = core.prefilling
-    if ongoing is not None and ongoing.id == request_id:
-        core.prefilling = None
-        return ongoing
-    for name in ("decoding", "paused"):
-        rows: Batch = getattr(core, name)
-        if request_id in rows.ids:
-            row = rows.ids.index(request_id)
-            setattr(core, name, rows.without([row]))
-            return rows.members[row]
-    return None
-
-
-def preempt(core: Core, victim: Tracked) -> None:
-    """Take everything from a request: it waits first in the queue and computes all again.
-
-    Source: vllm-v1, "Preemption".
-    """
-    outputs = victim.outputs
-    for rows in (core.decoding, core.paused):
-        if victim in rows.members:
-            count = int(rows.generated()[rows.members.index(victim)])
-            outputs = core.slots.outputs[victim.slot, :count].copy()
-    _take_out(core, victim.id)
-    _give_back(core, victim)
-    core.queue.put_front(victim.again(outputs))
-
-
-def restart(core: Core) -> None:
-    """Everything cached is lost: all admitted requests wait in front, the first admitted first.
-
-    Paused requests were admitted before they were left out and go before the batch.
-    """
-    paused = core.paused.members
-    for request in (*core.admitted[: -len(paused) or None], *reversed(paused)):
-        preempt(core, request)
-    core.blocks.forget_contents()
-    core.last_kind, core.last_tkv = IDLE, 0
-
-
-def _give_back(core: Core, request: Tracked) -> None:
-    """Whatever the request holds is free for others."""
-    core.blocks.release(request.blocks)
-    core.reserved -= request.reserved
-    if request.slot >= 0:
-        core.slots.give_back(request.slot)

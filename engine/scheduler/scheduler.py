@@ -4,7 +4,8 @@ from collections.abc import Collection
 
 from engine.blocks import BlockManager
 from engine.device.inputs import Tensor
-from engine.scheduler import carrying_out
+from engine.scheduler import leaving
+from engine.scheduler.carrying_out import carry_out
 from engine.scheduler.core import Core
 from engine.scheduler.decode import plan_decode
 from engine.scheduler.plan import IdlePlan, Outcome, Plan
@@ -60,22 +61,20 @@ class Scheduler:
         core = self.core
         return (
             core.queue.find(request_id) is not None
-            or (core.prefilling is not None and core.prefilling.id == request_id)
-            or request_id in core.decoding.ids
-            or request_id in core.paused.ids
             or request_id in core.finished
             or request_id in core.aborted
+            or any(one.id == request_id for one in core.admitted)
         )
 
     def abort(self, request_id: str) -> bool:
         """A client goes away; False if its request has left already or never came."""
         self._planned = None
-        return carrying_out.abort(self.core, request_id)
+        return leaving.abort(self.core, request_id)
 
     def restart(self) -> None:
         """All that the device had cached is lost: whoever was admitted waits in front again."""
         self._planned = None
-        carrying_out.restart(self.core)
+        leaving.restart(self.core)
 
     def schedule(self) -> Plan:
         """What the next step does. Source: spyre, "Priority rules".
@@ -110,4 +109,4 @@ class Scheduler:
         if len(tokens) != plan.samples:
             raise ValueError(f"{len(tokens)} tokens; {plan.samples} are to be sampled")
         self._planned = None
-        return carrying_out.carry_out(self.core, plan, tokens, ends)
+        return carry_out(self.core, plan, tokens, ends)
