@@ -47,13 +47,13 @@ def test_the_engine_takes_the_steps_of_the_reference() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(10, 14))
+@pytest.mark.parametrize("seed", [10, 11])
 def test_the_engine_takes_the_steps_of_the_reference_for_long(seed: int) -> None:
-    seen = campaign(Plan(ENGINE, seed, Terms(judged=True)), batches_of(2_000), lambda _: None)
+    seen = campaign(Plan(ENGINE, seed, Terms(judged=True)), batches_of(800), lambda _: None)
 
     assert seen.met == {}
-    assert (seen.episodes, seen.never) == (2_000, [])
-    assert seen.steps > 80_000
+    assert (seen.episodes, seen.never) == (800, [])
+    assert seen.steps > 30_000
 
 
 def test_no_rule_is_broken_by_the_reference_but_those_that_are_known() -> None:
