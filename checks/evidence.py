@@ -6,7 +6,7 @@ chapter quote them.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class Verdict:
 
     `holds_in` and `refuted_in`: instances; `states`: explored states of those where it holds;
     `witnessed`: edges on which its witness was seen, over all instances. `proven` and `disproven`:
-    obligations that serve it.
+    obligations that serve it, each with what it was decided for.
     """
 
     rule: Rule
@@ -80,8 +80,8 @@ class Verdict:
     refuted_in: tuple[str, ...]
     states: int
     witnessed: int
-    proven: tuple[str, ...]
-    disproven: tuple[str, ...]
+    proven: Mapping[str, str]
+    disproven: Mapping[str, str]
 
     @property
     def explored(self) -> str:
@@ -96,10 +96,27 @@ class Verdict:
 
     @property
     def proofs(self) -> str:
-        """What proving showed, in words: the obligations tell for which lengths."""
-        told = [f"proven: {', '.join(self.proven)}"] if self.proven else []
-        told += [f"refuted: {', '.join(self.disproven)}"] if self.disproven else []
+        """What proving showed, in words: for what, the widest first, and by which obligations."""
+        told = []
+        by_bounds = list(_by_bounds(self.proven).items())
+        if by_bounds:
+            for_what = [f"for {bounds} ({', '.join(ids)})" for bounds, ids in by_bounds[:_SHOWN]]
+            more = len(by_bounds) - _SHOWN
+            told.append(f"proven {'; '.join(for_what)}" + (f"; {more} more" if more > 0 else ""))
+        told += [f"refuted by {one}, {bounds}" for one, bounds in self.disproven.items()]
         return "; ".join(told) or "-"
+
+
+_SHOWN = 2  # bounds in a table's cell; all are told of a rule that is asked for alone
+_WIDEST = ("any", "every batch size", "every row of a batch of any", "every step of a batch of any")
+
+
+def _by_bounds(obligations: Mapping[str, str]) -> dict[str, list[str]]:
+    """The obligations by what they were decided for, batches of any size first."""
+    found: dict[str, list[str]] = {}
+    for name, bounds in sorted(obligations.items(), key=lambda one: not one[1].startswith(_WIDEST)):
+        found.setdefault(bounds, []).append(name)
+    return found
 
 
 def verdicts(
@@ -118,16 +135,21 @@ def _verdict(rule: Rule, explored: dict[str, Any], proven: dict[str, Any]) -> Ve
     judged = {name: one for name, one in explored.items() if rule.id in one["rules"]}
     refuted = tuple(name for name, one in judged.items() if rule.id in one["violations"])
     holds = tuple(name for name in judged if name not in refuted)
-    serving = {name: one["verdict"] for name, one in proven.items() if rule.id in one["rules"]}
+    serving = {name: one for name, one in proven.items() if rule.id in one["rules"]}
     return Verdict(
         rule=rule,
         holds_in=holds,
         refuted_in=refuted,
         states=sum(judged[name]["states"] for name in holds),
         witnessed=sum(one["witnesses"].get(rule.id, 0) for one in judged.values()),
-        proven=tuple(name for name, verdict in serving.items() if verdict == "proven"),
-        disproven=tuple(name for name, verdict in serving.items() if verdict == "refuted"),
+        proven=_decided(serving, "proven"),
+        disproven=_decided(serving, "refuted"),
     )
+
+
+def _decided(serving: dict[str, Any], verdict: str) -> dict[str, str]:
+    """The obligations that came out so, each with its bounds."""
+    return {name: one["bounds"] for name, one in serving.items() if one["verdict"] == verdict}
 
 
 def unwitnessed(rules: Sequence[Rule], explored: dict[str, Any]) -> list[str]:

@@ -23,9 +23,8 @@ from spec.rules import REGISTRY
     "--time",
     "seconds",
     type=click.FloatRange(0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Give up on an obligation after S seconds.",
+    default=None,
+    help="Give up on an obligation after S seconds.  [default: 60, thorough ones 600]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the solver.")
 @click.option("--record", is_flag=True, help="Keep the verdicts with the project (all of them).")
@@ -34,7 +33,7 @@ from spec.rules import REGISTRY
 def prove(
     names: tuple[str, ...],
     thorough: bool,
-    seconds: float,
+    seconds: float | None,
     seed: int,
     record: bool,
     out_path: Path,

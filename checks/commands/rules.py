@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 from rich.table import Table
 
 from checks.commands.common import console, json_option, write_json
@@ -27,12 +28,22 @@ def rules(ids: tuple[str, ...], json_path: Path | None) -> int:
     write_json([_as_mapping(verdict) for verdict in listed], json_path)
     screen = console(json_path)
     if ids and len(listed) == 1:
-        for name, value in _as_mapping(listed[0]).items():
-            screen.print(f"[bold]{name}[/bold]: {value}")
+        _tell(screen, listed[0])
         return 0
     screen.print(_table(listed))
     screen.print(f"{len(listed)} rules; one alone: lockstep rules {listed[0].rule.id}")
     return 0
+
+
+def _tell(screen: Console, verdict: Verdict) -> None:
+    """Everything about one rule, line by line."""
+    for name, value in _as_mapping(verdict).items():
+        if name in ("proven by", "refuted by"):
+            continue  # told with their bounds
+        if not isinstance(value, dict):
+            screen.print(f"[bold]{name}[/bold]: {value}")
+        for obligation, bounds in value.items() if isinstance(value, dict) else ():
+            screen.print(f"[bold]{name}[/bold] {bounds}: {obligation}")
 
 
 def _selected(ids: tuple[str, ...]) -> list[Rule]:
@@ -75,5 +86,7 @@ def _as_mapping(verdict: Verdict) -> dict[str, Any]:
         "states": verdict.states,
         "witness seen on edges": verdict.witnessed,
         "proven by": list(verdict.proven),
+        "proven for": dict(verdict.proven),
         "refuted by": list(verdict.disproven),
+        "refuted for": dict(verdict.disproven),
     }

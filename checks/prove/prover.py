@@ -50,8 +50,12 @@ class Proof:
         }
 
 
-def prove(obligation: Obligation, timeout_seconds: float = 60.0, seed: int = 0) -> Proof:
-    """Ask the solver for numbers that break the claim; that there are none proves it."""
+def prove(obligation: Obligation, timeout_seconds: float | None = None, seed: int = 0) -> Proof:
+    """Ask the solver for numbers that break the claim; that there are none proves it.
+
+    By default it gives up after a minute, on a thorough obligation after ten.
+    """
+    patience = timeout_seconds or (600.0 if obligation.thorough else 60.0)
     began = perf_counter()
     variables: dict[str, z3.ExprRef] = {}
 
@@ -63,7 +67,7 @@ def prove(obligation: Obligation, timeout_seconds: float = 60.0, seed: int = 0) 
     if statement.tops:
         broken, variables = as_bit_vectors(broken, statement.tops)
     solver = z3.Solver()
-    solver.set("timeout", int(timeout_seconds * 1000))
+    solver.set("timeout", int(patience * 1000))
     solver.set("random_seed", seed)
     solver.add(broken)
     answer = solver.check()
@@ -84,7 +88,10 @@ def prove(obligation: Obligation, timeout_seconds: float = 60.0, seed: int = 0) 
 _VERDICTS = {"unsat": Verdict.PROVEN, "sat": Verdict.REFUTED, "unknown": Verdict.UNKNOWN}
 
 
-_SECONDS_FOR_SMALLER = 10.0  # refutations that are worth following by hand take far less
+# What the solver may spend on whether there are smaller numbers, in its own units, so that the
+# answer does not hang on how busy the machine is; about a second.
+_SPENT_ON_SMALLER = 3_000_000
+_NO_TIMEOUT_MS = 2**32 - 1
 
 
 def _smallest(
@@ -93,31 +100,27 @@ def _smallest(
     """The numbers of a refutation, as small as they come: first their sum, then one by one.
 
     So they are easy to follow by hand, and the same whatever the solver happened upon. Where it
-    does not find out in time whether there are smaller ones, those at hand are kept. Of bit-vectors
+    does not find out soon whether there are smaller ones, those at hand are kept. Of bit-vectors
     one by one only: a sum of many takes long to make small.
     """
     if min(found.values()) < 0:
         return found
     solver.add(*(variable >= 0 for variable in variables.values()))
-    solver.set("timeout", 1000)
-    until = perf_counter() + _SECONDS_FOR_SMALLER
+    solver.set("timeout", _NO_TIMEOUT_MS)
+    solver.set("rlimit", _SPENT_ON_SMALLER)
     terms = list(variables.values())
     for term in (z3.Sum(terms), *terms) if z3.is_int(terms[0]) else terms:
-        found = _with_least(solver, term, variables, found, until)
+        found = _with_least(solver, term, variables, found)
         solver.add(term == _value(term, variables, found))
     return found
 
 
 def _with_least(
-    solver: z3.Solver,
-    term: z3.ArithRef,
-    variables: dict[str, z3.ExprRef],
-    found: dict[str, int],
-    until: float,
+    solver: z3.Solver, term: z3.ArithRef, variables: dict[str, z3.ExprRef], found: dict[str, int]
 ) -> dict[str, int]:
     """Numbers for which the term is as small as the solver can make it, by halving."""
     least, value = 0, _value(term, variables, found)
-    while least < value and perf_counter() < until:
+    while least < value:
         middle = (least + value) // 2
         if solver.check(term <= middle) == z3.sat:
             found = _numbers(solver.model(), variables)
@@ -152,13 +155,13 @@ def _size(assertions: Sequence[z3.ExprRef]) -> int:
 
 
 def prove_all(
-    names: Sequence[str], timeout_seconds: float = 60.0, seed: int = 0
+    names: Sequence[str], timeout_seconds: float | None = None, seed: int = 0
 ) -> Iterator[Proof]:
     """Proofs of these obligations, on all cores, in the order given."""
     work = partial(_prove_named, timeout_seconds=timeout_seconds, seed=seed)
     yield from on_all_cores(work, names)
 
 
-def _prove_named(name: str, timeout_seconds: float, seed: int) -> Proof:
+def _prove_named(name: str, timeout_seconds: float | None, seed: int) -> Proof:
     """Statements do not travel between processes; names do."""
     return prove(OBLIGATIONS[name], timeout_seconds, seed)

@@ -1,5 +1,6 @@
-"""The volume rules: the text's is refuted with numbers that run, `exact` holds for a pair."""
+"""False claims are refuted with the smallest numbers, which run; repaired they are proven."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,18 +12,62 @@ from checks.traces import read_trace
 from spec import admission
 from spec.admission import Member
 from spec.arithmetic import Number, Truth
-from spec.obligations import OBLIGATIONS, Verdict, documented, exact
+from spec.obligations import OBLIGATIONS, Verdict, documented, length, shipped
+from spec.padding import max_tkv
+from tests.checks.command import lockstep
 
 
-def test_the_text_is_refuted_with_numbers_that_run(tmp_path: Path) -> None:
-    refuted = OBLIGATIONS["PRV-VOL-1"]
-    proof = prove(refuted)
+@pytest.mark.parametrize(
+    ("name", "rule", "numbers"),
+    [
+        (
+            "PRV-VOL-1",
+            "SPY-VOL-1",
+            {"limit": 6, "step": 1}
+            | {"tokens_0": 2, "remaining_0": 1, "prompt_len": 1, "max_tokens": 2},
+        ),
+        (
+            "PRV-SHP-4",
+            "SPY-PAU-6",
+            {"limit": 16, "step": 1}
+            | {"first_prompt": 4, "second_prompt": 1, "third_prompt": 1}
+            | {"first_max_tokens": 2, "second_max_tokens": 2, "third_max_tokens": 2},
+        ),
+        (
+            "PRV-LEN-3",
+            "SPY-LEN-1",
+            {"max_model_len": 6, "step": 1}
+            | {"tokens_0": 2, "remaining_0": 1, "prompt_len": 4, "max_tokens": 2},
+        ),
+        (
+            "PRV-LEN-4",
+            "SPY-LEN-1",
+            {"max_model_len": 6, "step": 1}
+            | {"tokens_0": 2, "remaining_0": 1, "prompt_len": 4, "max_tokens": 2},
+        ),
+    ],
+)
+def test_a_false_claim_is_refuted_with_the_smallest_numbers_and_they_run(
+    name: str, rule: str, numbers: dict[str, int], tmp_path: Path
+) -> None:
+    proof = prove(OBLIGATIONS[name])
     assert proof.verdict is Verdict.REFUTED
-    path = write_scenario(refuted, proof.numbers, tmp_path)
+    assert proof.numbers == numbers
+    path = write_scenario(OBLIGATIONS[name], proof.numbers, tmp_path)
     assert path is not None
     violation = read_trace(path).violation
     assert violation is not None
-    assert violation.rule == "SPY-VOL-1"
+    assert violation.rule == rule
+    assert lockstep("replay", path).code == 1
+
+
+@pytest.mark.parametrize("target", ["reference", "engine"])
+def test_the_refutation_of_the_text_replays(target: str, tmp_path: Path) -> None:
+    refuted = OBLIGATIONS["PRV-VOL-1"]
+    path = write_scenario(refuted, prove(refuted).numbers, tmp_path)
+    ran = lockstep("replay", path, "--target", target)
+    assert ran.code == 1
+    assert "SPY-VOL-1" in ran.out
 
 
 def test_a_block_of_slack_for_the_newcomer_would_repair_the_text(
@@ -38,18 +83,26 @@ def test_a_block_of_slack_for_the_newcomer_would_repair_the_text(
     assert prove(OBLIGATIONS["PRV-VOL-1"]).verdict is Verdict.PROVEN
 
 
-def test_exact_keeps_the_limit_for_a_pair() -> None:
-    assert prove(OBLIGATIONS["PRV-EXA-7"]).verdict is Verdict.PROVEN
-
-
-def test_exact_with_a_limit_one_too_high_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_high(
-        decoding: list[Member], candidate: Member, limit: Number, block_size: Number
+def test_the_tkv_of_the_batch_repairs_shipped_without_interleaving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def of_the_batch(
+        decoding: Sequence[Member], candidate: Member, limit: Number, size: Number, _tkv: Number
     ) -> Truth:
-        return admission.exact_volume_holds(decoding, candidate, limit + 1, block_size)
+        tkv = max_tkv([row.length for row in decoding], size)
+        return admission.shipped_volume_holds(decoding, candidate, limit, size, tkv)
 
-    monkeypatch.setattr(exact, "exact_volume_holds", too_high)
-    assert prove(OBLIGATIONS["PRV-EXA-7"]).verdict is Verdict.REFUTED
+    monkeypatch.setattr(shipped, "shipped_volume_holds", of_the_batch)
+    assert prove(OBLIGATIONS["PRV-SHP-4"]).verdict is Verdict.PROVEN
+
+
+@pytest.mark.parametrize("name", ["PRV-LEN-3", "PRV-LEN-4"])
+def test_with_blocks_of_two_tokens_no_length_is_exceeded(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every length is a multiple of the block, or one more."""
+    monkeypatch.setattr(length, "BLOCK", 2)
+    assert prove(OBLIGATIONS[name]).verdict is Verdict.PROVEN
 
 
 def test_a_scenario_that_breaks_nothing_is_an_error(tmp_path: Path) -> None:
