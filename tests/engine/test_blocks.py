@@ -55,6 +55,16 @@ def test_free_list_is_a_list_with_cheap_ends(size: int, drawn: list[tuple[str, i
         assert list(free.copy()) == expected
 
 
+def test_tail_may_be_put_in_front_for_ever() -> None:
+    free, expected = FreeList(range(1, 5), size=4), [1, 2, 3, 4]
+    for _ in range(50):
+        expected = [expected[-1], *expected[:-1]]
+        free.take(expected[0])
+        free.put_front(expected[:1])
+
+        assert list(free) == expected
+
+
 def test_free_list_stays_short() -> None:
     free = FreeList(range(1, 5), size=4)
     for _ in range(1_000):

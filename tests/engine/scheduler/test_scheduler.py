@@ -23,6 +23,9 @@ from spec.errors import WorkloadError
 from spec.requests import BlockKeys, Prompt, Request
 from tests.engine.scenes import config, request, scheduler_with, sharing, step, steps
 
+PREEMPTING = {"reservation": False, "num_blocks": 8, "max_num_seqs": 3}
+PAUSING = {"pausing": True, "max_batch_tkv_limit": 40}
+
 # --- a run --------------------------------------------------------------------------------------
 
 
@@ -168,10 +171,23 @@ def test_abort_of_somebody_unknown_changes_nothing() -> None:
     assert snapshot(scheduler) == before
 
 
-# --- a plan changes nothing ---------------------------------------------------------------------
+@pytest.mark.parametrize("leaver", ["a", "b", "c", "nobody"])
+def test_places_in_the_arrays_are_given_back(leaver: str) -> None:
+    tight = config(**PREEMPTING)
+    scheduler = scheduler_with(tight, [request(name, 17, 8) for name in "abcdefghij"])
+    preempted = 0
+    for index, (plan, _) in enumerate(steps(scheduler)):
+        preempted += len(getattr(plan, "preempted", ()))
+        if index == 8:
+            scheduler.abort(leaver)
 
-PREEMPTING = {"reservation": False, "num_blocks": 8, "max_num_seqs": 3}
-PAUSING = {"pausing": True, "max_batch_tkv_limit": 40}
+    slots = scheduler.core.slots
+    assert preempted
+    assert sorted(slots._free) == list(range(len(slots.tables)))
+    assert len(slots.tables) == 8  # of at most three at a time
+
+
+# --- a plan changes nothing ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

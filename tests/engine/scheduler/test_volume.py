@@ -75,6 +75,16 @@ def test_who_surely_exceeds_is_refused(
         assert not (exceeds and as_specified(decoding, candidate, limit, block_size))
 
 
+@given(batches, members, st.integers(1, 9))
+def test_whoever_just_fits_does_not_surely_exceed(
+    decoding: list[Pair], candidate: Pair, block_size: int
+) -> None:
+    lengths, remaining = (np.array([one[index] for one in decoding], np.int64) for index in (0, 1))
+    limit = peak_volume(decoding, candidate, block_size)
+
+    assert not volume.surely_exceed(lengths, remaining, np.array([candidate]), limit)[0]
+
+
 def test_who_surely_exceeds_is_seen_at_every_end() -> None:
     lengths, remaining = np.array([10, 30]), np.array([20, 5])
     # Ends of the batch: 2 rows reach 35, 1 row 30; a candidate adds a row as long as it lives.
