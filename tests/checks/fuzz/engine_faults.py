@@ -23,6 +23,7 @@ from engine.scheduler import (
     joining,
     keys,
     layout,
+    leaving,
     prefill,
 )
 from engine.scheduler.batch import Batch
@@ -305,7 +306,7 @@ def longest_answer_first(right: Right, core: Core) -> Any:
 # --- accounting -----------------------------------------------------------------------------------
 
 
-@fault("accounting", carrying_out, "_give_back")
+@fault("accounting", leaving, "_give_back")
 def promise_not_taken_back(right: Right, core: Core, request: Tracked) -> None:
     """What was promised to somebody who leaves stays set aside."""
     core.reserved += request.reserved
