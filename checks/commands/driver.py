@@ -40,6 +40,7 @@ def driver() -> None:
 def install_driver(name: str, version: str | None, into: Path | None) -> int:
     """Make the environment of the release NAME; minutes, and about 2 GB.
 
+    Older releases share what the newest one needs, which must be installed first.
     What was installed before is not installed again, so a broken installation is continued by the
     same command. pip's own configuration says where packages come from. $LOCKSTEP_TORCH is the
     requirement for torch where the usual one does not fit the machine.
@@ -67,7 +68,8 @@ def list_drivers() -> None:
     table.add_row(TEMPLATE, "a toy to start from", "needs no installation")
     for recipe in RECIPES:
         environment = environment_of(recipe)
-        missing = f"not installed: lockstep driver install {recipe.driver}"
+        version = f" --version {recipe.version}" if recipe.shares else ""
+        missing = f"not installed: lockstep driver install {recipe.driver}{version}"
         state = f"installed in {environment.directory}" if environment.is_complete else missing
         paired = f"sendnn-inference {recipe.version} on vLLM {recipe.vllm}"
         table.add_row(recipe.name, paired, state)

@@ -38,6 +38,12 @@ class Environment:
         return self.directory / "venv" / "bin" / "python"
 
     @property
+    def packages(self) -> Path:
+        """Where its packages are."""
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        return self.directory / "venv" / "lib" / version / "site-packages"
+
+    @property
     def done(self) -> list[str]:
         """What was installed so far, by the names of the recipe."""
         try:
@@ -69,7 +75,8 @@ def place() -> Path:
 
 def environment_of(recipe: Recipe, into: Path | None = None) -> Environment:
     """The environment of a recipe, below `into` or the usual place."""
-    return Environment(recipe, (into or place()) / f"{recipe.driver}-{recipe.version}")
+    directory = (into or place()).absolute()
+    return Environment(recipe, directory / f"{recipe.driver}-{recipe.version}")
 
 
 def install(environment: Environment, tell: Callable[[str], None]) -> None:
@@ -79,14 +86,17 @@ def install(environment: Environment, tell: Callable[[str], None]) -> None:
 
     Raises:
         InstallationError: pip failed; with its last lines and the log's path.
-        DriverError: nothing can be written there.
+        DriverError: nothing can be written there, or what it shares is not installed.
     """
     directory, parts = environment.directory, list(environment.recipe.installations())
+    base = _shared(environment)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         done = [name for name in environment.done if environment.python.exists()]
         if not environment.python.exists():
             venv.create(directory / "venv", with_pip=True, clear=True)
+        if base is not None:  # found after its own packages
+            (environment.packages / "shared.pth").write_text(f"{base.packages}\n", encoding="utf-8")
     except OSError as error:
         allowed = f"a directory that can be written to ({error.strerror})"
         raise DriverError("directory", str(directory), allowed) from None
@@ -100,6 +110,22 @@ def install(environment: Environment, tell: Callable[[str], None]) -> None:
         done.append(part.what)
         environment.note(done)
         tell(f"{told}, {monotonic() - began:.0f} s")
+
+
+def _shared(environment: Environment) -> Environment | None:
+    """The environment whose packages it shares, if it does.
+
+    Raises:
+        DriverError: that one is not installed.
+    """
+    recipe = environment.recipe
+    if not recipe.shares:
+        return None
+    base = environment_of(known_recipe(recipe.driver, recipe.shares), environment.directory.parent)
+    if not base.is_complete:
+        allowed = f"{base.recipe.name} installed, which it shares packages with; install that first"
+        raise DriverError("DRIVER", recipe.name, allowed)
+    return base
 
 
 def _pip(environment: Environment, part: Installation) -> None:

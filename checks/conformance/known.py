@@ -36,18 +36,23 @@ class Evidence:
 class KnownDifference:
     """What a release does otherwise.
 
-    `driver` and `release`: the driver's name, and what its release begins with. `occurs`: whether
+    `driver` and `releases`: the driver's name, and what its releases begin with. `occurs`: whether
     a difference is this one. `due`: the first of the reference's steps in which it must show if
     nothing differed before, or None.
     """
 
     id: str
     driver: str
-    release: str
+    releases: tuple[str, ...]
     says: str
     reason: str
     occurs: Callable[[Evidence], bool]
     due: Callable[[Config, tuple[Action, ...], tuple[Step, ...]], int | None]
+
+    @property
+    def versions(self) -> str:
+        """The versions that do so, as they are written in tables."""
+        return ", ".join(one.split()[1] for one in self.releases)
 
 
 # --- a reservation that nobody gives back ----------------------------------------------------
@@ -135,11 +140,52 @@ def _length_due(
     return next(beyond, None)
 
 
+# --- freed blocks at the end of the free list where nothing is cached ---------------------------
+
+
+def _frees_at_the_end(evidence: Evidence) -> bool:
+    """Without caching, what was given back follows all other blocks instead of leading them."""
+    index, found = evidence.index, evidence.found
+    if index >= len(found) or evidence.config.prefix_caching:
+        return False
+    due, step = evidence.expected[index], found[index]
+    if due.before.pool.free != step.before.pool.free:  # an abort before the step
+        return _moved_behind(due.before.pool.free, step.before.pool.free)
+    return _moved_behind(due.after.pool.free, step.after.pool.free)
+
+
+def _moved_behind(expected: tuple[int, ...], found: tuple[int, ...]) -> bool:
+    """The blocks at the front of one list are at the end of the other, all else is in place."""
+    size = len(expected)
+    return sorted(expected) == sorted(found) and any(
+        expected[freed:] == found[: size - freed] for freed in range(1, size)
+    )
+
+
+def _end_due(config: Config, _actions: tuple[Action, ...], steps: tuple[Step, ...]) -> int | None:
+    """The first time that blocks are freed while others are free."""
+    if config.prefix_caching:
+        return None
+    free = steps[0].before.pool.free if steps else ()
+    for step in steps:
+        for now in (step.before.pool.free, step.after.pool.free):
+            freed, kept = set(now) - set(free), set(now) & set(free)
+            if freed and kept:
+                return step.index
+            free = now
+    return None
+
+
+_SINCE_PAUSING = tuple(
+    f"sendnn-inference {version} "
+    for version in ("2.4.0", "2.5.0", "2.6.0", "2.6.1", "2.6.2", "2.6.3")
+)
+
 KNOWN = (
     KnownDifference(
         "SND-1",
         "sendnn",
-        "sendnn-inference 2.6.3",
+        _SINCE_PAUSING,
         "what is reserved for a request stays reserved when its client leaves between two steps",
         "the list of finished requests is emptied by the next schedule() before the update that"
         " gives their reservation back",
@@ -149,7 +195,7 @@ KNOWN = (
     KnownDifference(
         "SND-2",
         "sendnn",
-        "sendnn-inference 2.6.3",
+        _SINCE_PAUSING,
         "after a prefix hit inside a chunk more tokens count as computed than the chunk computes",
         "the scheduler adds a whole chunk to the hit, the model runner stops at the chunk's end;"
         " blocks are found by lookups before they are written",
@@ -159,16 +205,26 @@ KNOWN = (
     KnownDifference(
         "SND-3",
         "sendnn",
-        "sendnn-inference 2.6.3",
+        _SINCE_PAUSING,
         "an assertion ends the server where tkv would exceed a model length that is no multiple"
         " of the block",
         "left padding takes the tkv to a block boundary behind the model length",
         _length_asserted,
         _length_due,
     ),
+    KnownDifference(
+        "SND-4",
+        "sendnn",
+        ("sendnn-inference 2.6.0 on vLLM 0.27.1", "sendnn-inference 2.6.1 on vLLM 0.27.1"),
+        "without prefix caching freed blocks go to the end of the free list",
+        "vLLM 0.27.1 looks whether caching is on before it puts blocks without content in front;"
+        " 0.25.1 and 0.28.0 put them in front in any case",
+        _frees_at_the_end,
+        _end_due,
+    ),
 )
 
 
 def known_for(name: str, release: str) -> Mapping[str, KnownDifference]:
     """The rows of a driver's release, by id."""
-    return {one.id: one for one in KNOWN if one.driver == name and release.startswith(one.release)}
+    return {one.id: one for one in KNOWN if one.driver == name and release.startswith(one.releases)}

@@ -24,14 +24,16 @@ class Installation:
 class Recipe:
     """A release and how it is had. `file`: its driver; `constraints`: versions of what it needs.
 
-    `vllm`: the release of vLLM that it is paired with.
+    `vllm`: the release of vLLM that it is paired with. `shares`: the version whose environment has
+    all that is neither vLLM nor the plugin, so that a further release costs 80 MB and no more.
     """
 
     driver: str
     version: str
     file: str
     vllm: str
-    constraints: str
+    constraints: str = ""
+    shares: str = ""
 
     @property
     def name(self) -> str:
@@ -40,9 +42,17 @@ class Recipe:
 
     def installations(self) -> Iterator[Installation]:
         """The calls of pip, in order."""
+        if self.shares:
+            yield from self._own_parts()
+            return
         pins = ("--constraint", str(DRIVER_FILES / self.constraints))
         yield Installation("torch", (os.environ.get(TORCH_VARIABLE, _TORCH),))
         yield Installation("what vLLM is built with", (*pins, *_BUILD_TOOLS))
+        yield from self._own_parts()
+        yield Installation("what the plugin is built on", ("--no-deps", *pins, *_PLUGIN_PARTS))
+        yield Installation("what they import", (*pins, *_IMPORTS))
+
+    def _own_parts(self) -> Iterator[Installation]:
         yield Installation(
             f"vLLM {self.vllm}, without kernels",
             (
@@ -52,9 +62,8 @@ class Recipe:
             # Without the override the version gets a suffix that pip does not accept by name.
             {"VLLM_VERSION_OVERRIDE": self.vllm, "VLLM_TARGET_DEVICE": "empty"},
         )
-        plugin = ("--no-deps", *pins, f"sendnn-inference=={self.version}", *_PLUGIN_PARTS)
+        plugin = ("--no-deps", f"sendnn-inference=={self.version}")
         yield Installation(f"sendnn-inference {self.version}", plugin)
-        yield Installation("what they import", (*pins, *_IMPORTS))
 
 
 _BUILD_TOOLS = (
@@ -71,7 +80,14 @@ _IMPORTS = (
     *("compressed-tensors", "cbor2", "openai-harmony", "uvloop", "llguidance", "xgrammar"),
 )
 
-RECIPES = (Recipe("sendnn", "2.6.3", "sendnn.py", vllm="0.28.0", constraints="sendnn-2.6.3.txt"),)
+RECIPES = (
+    Recipe("sendnn", "2.6.3", "sendnn.py", vllm="0.28.0", constraints="sendnn-2.6.3.txt"),
+    Recipe("sendnn", "2.6.2", "sendnn.py", vllm="0.28.0", shares="2.6.3"),
+    Recipe("sendnn", "2.6.1", "sendnn.py", vllm="0.27.1", shares="2.6.3"),
+    Recipe("sendnn", "2.6.0", "sendnn.py", vllm="0.27.1", shares="2.6.3"),
+    Recipe("sendnn", "2.5.0", "sendnn.py", vllm="0.25.1", shares="2.6.3"),
+    Recipe("sendnn", "2.4.0", "sendnn.py", vllm="0.24.0", shares="2.6.3"),
+)
 """The newest release of a driver stands first."""
 
 

@@ -7,17 +7,19 @@ from checks.conformance.client import Driver
 from checks.conformance.environments import command_of
 from checks.conformance.lab import DriverLab
 from checks.conformance.recording import record
-from tests.recorded.scenes import SCENES
+from tests.recorded.scenes import FILE_NAMES, SCENES
 
 HERE = Path(__file__).parent
 
 
 def main(driver: str) -> None:
-    """Write `<driver>-<scene>.jsonl` for each scene, and say how it ended."""
+    """Write `<driver>-<scene>.jsonl` for each scene of the driver, and say how it ended."""
     command = command_of(driver)
     with DriverLab(lambda: Driver(command)) as lab:
         for name, scene in SCENES.items():
-            path = HERE / f"{lab.hello.name}-{name}.jsonl"
+            if scene.driver != driver:
+                continue
+            path = HERE / FILE_NAMES[name]
             made_by = f"python -m tests.recorded.make {driver}"
             outcome = record(lab, scene.case, scene.terms, path, about=scene.about, command=made_by)
             found = outcome.finding and outcome.finding.says

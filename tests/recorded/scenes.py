@@ -1,7 +1,7 @@
 """Small workloads that show what a released scheduler does, each worth a recording.
 
-`python -m tests.recorded.make sendnn` serves them with the installed release and writes a
-recording of each next to this file.
+`python -m tests.recorded.make sendnn` serves those of the installed release and writes a recording
+of each next to this file.
 """
 
 from typing import Any
@@ -26,12 +26,16 @@ SIZES: dict[str, Any] = {
 
 @frozen
 class Scene:
-    """A workload under 2.6.3 and what it shows. `known`: the known difference that it ends with."""
+    """A workload as `driver` serves it, and what it shows.
+
+    `known`: the known difference that it ends with.
+    """
 
     about: str
     case: Case
     known: str | None = None
     aborts_while_running: bool = False
+    driver: str = "sendnn"
 
     @property
     def terms(self) -> Terms:
@@ -48,7 +52,8 @@ def asks(id_: str, prompt: int | Prompt, max_tokens: int, arrival: int = 0, **mo
 def scene(about: str, *requests: Request, known: str | None = None, **config: Any) -> Scene:
     """The requests under the sizes above, but for what `config` says otherwise."""
     running = config.pop("aborts_while_running", False)
-    return Scene(about, Case(released_2_6_3(**SIZES | config), requests), known, running)
+    driver = config.pop("driver", "sendnn")
+    return Scene(about, Case(released_2_6_3(**SIZES | config), requests), known, running, driver)
 
 
 SHARED = Prompt.of_parts([("system", 64), ("tail", 1)])
@@ -132,6 +137,13 @@ SCENES = {
         max_model_len=100,
         chunk_size=64,
     ),
+    "freed_to_the_end": scene(
+        "vLLM 0.27.1 puts freed blocks behind all others where nothing is cached",
+        asks("a", 70, 2),
+        asks("b", 10, 2),
+        known="SND-4",
+        driver="sendnn==2.6.1",
+    ),
     "paused_though_off": scene(
         "without interleaving requests are paused although pausing is off",
         *THREE,
@@ -151,4 +163,9 @@ SCENES = {
         **NO_PAUSING,
         max_batch_tkv_limit=640,
     ),
+}
+
+
+FILE_NAMES = {
+    name: f"{scene.driver.replace('==', '-')}-{name}.jsonl" for name, scene in SCENES.items()
 }

@@ -101,7 +101,7 @@ def test_a_driver_that_is_not_installed_names_the_command_that_installs_it() -> 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("nobody",), "DRIVER: found 'nobody'; allowed: template, sendnn==2.6.3, or the path"),
+        (("nobody",), "DRIVER: found 'nobody'; allowed: template, sendnn==2.6.3, sendnn=="),
         (("sendnn==1.0",), "DRIVER: found 'sendnn==1.0'; allowed: template, sendnn==2.6.3"),
         (
             ("template", "--time", "5", "--episodes", "1"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checks.conformance.environments import environment_of, place
-from checks.conformance.recipes import RECIPES
+from checks.conformance.recipes import RECIPES, Recipe
 from tests.checks.command import lockstep
 from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
 
@@ -24,9 +24,11 @@ def drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "drivers"
 
 
-def pretend_environment(directory: Path, refused: str = "nothing") -> Path:
+def pretend_environment(
+    directory: Path, refused: str = "nothing", recipe: Recipe = RECIPES[0]
+) -> Path:
     """An environment whose Python is a script; returns where it notes how it was called."""
-    environment = environment_of(RECIPES[0], directory)
+    environment = environment_of(recipe, directory)
     environment.python.parent.mkdir(parents=True, exist_ok=True)
     log = directory / "pip.log"
     environment.python.write_text(PIP.format(log=log, refused=refused), encoding="utf-8")
@@ -52,8 +54,8 @@ def test_the_recipe_is_followed_in_its_order(
     assert calls[2].startswith("empty -m pip install --no-input --no-deps --no-build-isolation")
     assert calls[2].endswith("vllm==0.28.0")
     assert "sendnn-inference==2.6.3" in calls[3]
-    assert len(calls) == 5
-    assert "  3 of 5: vLLM 0.28.0, without kernels, " in ran.out
+    assert len(calls) == 6
+    assert "  3 of 6: vLLM 0.28.0, without kernels, " in ran.out
     assert "to use it: export LOCKSTEP_DRIVERS=other" in ran.out
     assert "installed in" not in lockstep("driver", "list").out
 
@@ -72,8 +74,8 @@ def test_an_installation_that_fails_is_continued_by_the_same_command(tmp_path: P
     again = lockstep("driver", "install", "sendnn", "--into", "other")
 
     assert again.code == 0
-    assert "  1 of 5: torch, there already\n" in again.out
-    assert len(asked_of_pip(log)) == 6
+    assert "  1 of 6: torch, there already\n" in again.out
+    assert len(asked_of_pip(log)) == 7
 
 
 def test_an_environment_counts_as_installed_once_everything_is(drivers: Path) -> None:
@@ -89,6 +91,28 @@ def test_an_environment_counts_as_installed_once_everything_is(drivers: Path) ->
     assert "not installed: lockstep driver install sendnn" in incomplete
     assert "installed in" not in incomplete
     assert "sendnn-2.6.3" in complete.split("installed in")[1]
+    assert "not installed: lockstep driver install sendnn --version 2.5.0" in complete
+
+
+def test_an_older_release_shares_what_the_newest_has(tmp_path: Path) -> None:
+    base = environment_of(RECIPES[0], tmp_path / "other")
+    older = next(one for one in RECIPES if one.shares)
+    environment = environment_of(older, tmp_path / "other")
+
+    alone = lockstep("driver", "install", "sendnn", "--version", older.version, "--into", "other")
+
+    assert alone.code == 2
+    assert f"found '{older.name}'; allowed: sendnn==2.6.3 installed, which it shares" in alone.err
+
+    log = pretend_environment(tmp_path / "other")
+    base.note([part.what for part in base.recipe.installations()])
+    pretend_environment(tmp_path / "other", recipe=older)
+    environment.packages.mkdir(parents=True, exist_ok=True)
+    ran = lockstep("driver", "install", "sendnn", "--version", older.version, "--into", "other")
+
+    assert ran.code == 0
+    assert len(asked_of_pip(log)) == 2
+    assert (environment.packages / "shared.pth").read_text() == f"{base.packages}\n"
 
 
 def test_a_release_that_nobody_knows_is_refused() -> None:

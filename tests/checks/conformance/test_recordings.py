@@ -18,7 +18,7 @@ from checks.conformance.recording import (
 )
 from checks.fuzz.finding import Kind
 from tests.checks.conformance.faithful import FaithfulLab
-from tests.recorded.scenes import SCENES
+from tests.recorded.scenes import FILE_NAMES, SCENES
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 FILES = sorted(RECORDED.glob("*.jsonl"))
@@ -35,12 +35,12 @@ def test_a_recorded_release_and_the_reference_end_as_recorded(path: Path) -> Non
 
 
 def test_every_scene_is_recorded_and_ends_with_the_difference_that_it_is_about() -> None:
-    told = {path.stem.partition("-")[2]: read_recording(path) for path in FILES}
-
-    assert {name: one.outcome["known"] for name, one in told.items()} == {
-        name: scene.known for name, scene in SCENES.items()
-    }
-    assert {one.case for one in told.values()} == {scene.case for scene in SCENES.values()}
+    assert {path.name for path in FILES} == set(FILE_NAMES.values())
+    for name, scene in SCENES.items():
+        recording = read_recording(RECORDED / FILE_NAMES[name])
+        assert recording.case == scene.case
+        assert recording.outcome["known"] == scene.known
+        assert recording.command == f"python -m tests.recorded.make {scene.driver}"
 
 
 def test_every_known_difference_has_a_recording() -> None:
