@@ -5,6 +5,7 @@ from importlib.metadata import version
 
 import click
 
+from checks.commands.bisect import bisect
 from checks.commands.conform import conform
 from checks.commands.driver import driver
 from checks.commands.explore import explore
@@ -40,7 +41,7 @@ def lockstep() -> None:
     """
 
 
-for command in (run, explore, prove, fuzz, replay, rules, conform, driver):
+for command in (run, explore, prove, fuzz, replay, rules, conform, driver, bisect):
     lockstep.add_command(command)
 
 

@@ -29,6 +29,8 @@ class Judge:
         left_out = tuple(left_out)
         self._guard = guard_of(left_out)
         self._looks_between = BEFORE not in left_out
+        # What changed of a state can be told apart only where nothing of it is left out.
+        self._tells_states = not set(left_out) - {BEFORE}
         self._rules = [rule for rule in applicable(ctx.config) if rule.kind is not Kind.EVENTUALLY]
         self._left: State | None = None
         self.judged = 0
@@ -53,7 +55,13 @@ class Judge:
         if aborted_while_running:
             found += self._each(lambda rule: rule.found_in_state(ctx, after))
         else:
-            found += self._each(lambda rule: rule.found_of_step(ctx, seen))
+            found += self._each(
+                lambda rule: (
+                    rule.found_of_step(ctx, seen)
+                    if rule.of_step or self._tells_states
+                    else rule.found_in_state(ctx, after)
+                )
+            )
         if step.aborted and self._looks_between:
             found += self._each(lambda rule: rule.found_in_state(ctx, before))
         return [Broken(step.index, rule, told) for rule, told in found]

@@ -98,7 +98,7 @@ def guard_of(left_out: Collection[str]) -> Callable[[Any], Any]:
 
 
 def _guarded(value: Any, untold: frozenset[tuple[type, str]]) -> Any:
-    if isinstance(value, (State, Sequence, Chunk)):
+    if type(value) in (State, Sequence, Chunk):
         return Guarded(value, untold)
     if isinstance(value, tuple):
         return tuple(_guarded(one, untold) for one in value)
