@@ -14,9 +14,8 @@ from checks.conformance.campaign import (
     Campaign,
     Met,
     Plan,
-    batches_for,
-    batches_of,
     campaign,
+    episodes_for,
 )
 from checks.conformance.client import Driver
 from checks.conformance.environments import command_of
@@ -131,7 +130,7 @@ def _run(plan: Plan, seconds: float, episodes: int | None) -> Campaign:
     """The campaign, with a bar of episodes or seconds."""
     began = monotonic()
     total = round(seconds) if episodes is None else episodes
-    batches = batches_for(seconds) if episodes is None else batches_of(episodes)
+    indices = episodes_for(seconds) if episodes is None else range(episodes)
     with progress_bar("seconds" if episodes is None else "episodes", total) as show:
 
         def progress(seen: Campaign) -> None:
@@ -139,7 +138,7 @@ def _run(plan: Plan, seconds: float, episodes: int | None) -> Campaign:
             found = sum(seen.times.values())
             show(done, f"{seen.episodes:,} episodes, {seen.steps:,} steps, {found} found")
 
-        return campaign(plan, batches, progress)
+        return campaign(plan, indices, progress)
 
 
 def _filed(lab: Lab, driver: str, met: Met, directory: Path) -> _Filed:

@@ -20,11 +20,9 @@ from checks.fuzz.counts import ACTIONS
 from spec.requests import Request
 from spec.rules import Kind, applicable
 
-BATCH = 4  # episodes; about two seconds of work
 _SHORT = 20  # tokens
 MOST_FINDINGS = 5  # different ones, after which a campaign ends
 
-Batch = tuple[int, int]  # the first episode, and how many
 Signature = tuple[str, str]
 
 
@@ -126,48 +124,39 @@ def _lab(command: tuple[str, ...]) -> DriverLab:
     return DriverLab(lambda: Driver(command))
 
 
-def run_batch(plan: Plan, batch: Batch) -> Campaign:
-    """What becomes of a few episodes."""
-    first, episodes = batch
-    seen = Campaign()
-    for index in range(first, first + episodes):
-        _run(plan, index, seen)
+def run_one(plan: Plan, index: int) -> Campaign:
+    """What becomes of one episode."""
+    case, terms = plan.case(index), plan.terms_of(index)
+    outcome = run_episode(_lab(plan.command), case, terms)
+    seen = Campaign(
+        episodes=1,
+        steps=outcome.steps,
+        judged=outcome.judged,
+        on_device=outcome.on_device,
+        counts=outcome.counts,
+        known=Counter([outcome.known] if outcome.known else []),
+        missed=outcome.missed,
+        excused=outcome.excused,
+        untold=outcome.untold,
+    )
+    if outcome.judged:
+        rules = applicable(case.config)
+        seen.rules = {one.id for one in rules if one.kind is not Kind.EVENTUALLY}
+    if outcome.finding is not None:
+        seen.times[outcome.finding.signature] += 1
+        seen.met[outcome.finding.signature] = Met(index, case, terms, outcome.finding)
     return seen
 
 
-def _run(plan: Plan, index: int, seen: Campaign) -> None:
-    case, terms = plan.case(index), plan.terms_of(index)
-    outcome = run_episode(_lab(plan.command), case, terms)
-    seen.episodes += 1
-    seen.steps += outcome.steps
-    seen.judged += outcome.judged
-    seen.on_device += outcome.on_device
-    seen.counts.update(outcome.counts)
-    seen.excused.update(outcome.excused)
-    seen.untold.update(outcome.untold)
-    seen.missed.update(outcome.missed)
-    if outcome.judged:
-        rules = (one.id for one in applicable(case.config) if one.kind is not Kind.EVENTUALLY)
-        seen.rules.update(rules)
-    if outcome.known is not None:
-        seen.known[outcome.known] += 1
-    if outcome.finding is not None:
-        signature = outcome.finding.signature
-        seen.times[signature] += 1
-        seen.met.setdefault(signature, Met(index, case, terms, outcome.finding))
-
-
-def campaign(
-    plan: Plan, batches: Iterable[Batch], progress: Callable[[Campaign], None]
-) -> Campaign:
-    """Run the batches on all cores, a driver on each; ends early with many different findings.
+def campaign(plan: Plan, episodes: Iterable[int], progress: Callable[[Campaign], None]) -> Campaign:
+    """Run the episodes on all cores, a driver on each; ends early with many different findings.
 
     Raises:
         ConfigError: nothing can be drawn with the pinned keys.
         DriverError: the driver does not speak the protocol.
     """
     known = Campaign()
-    for seen in on_all_cores(partial(run_batch, plan), batches):
+    for seen in on_all_cores(partial(run_one, plan), episodes):
         known.add(seen)
         progress(known)
         if len(known.met) >= MOST_FINDINGS:
@@ -175,15 +164,10 @@ def campaign(
     return known
 
 
-def batches_of(episodes: int) -> list[Batch]:
-    """So many episodes, from the first."""
-    return [(first, min(BATCH, episodes - first)) for first in range(0, episodes, BATCH)]
-
-
-def batches_for(seconds: float) -> Iterator[Batch]:
-    """Batches until so many seconds have passed; at least one."""
+def episodes_for(seconds: float) -> Iterator[int]:
+    """Episodes until so many seconds have passed; at least one."""
     end = monotonic() + seconds
-    for first in count(0, BATCH):
-        if first and monotonic() >= end:
+    for index in count():
+        if index and monotonic() >= end:
             return
-        yield first, BATCH
+        yield index
