@@ -9,8 +9,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
+from checks.conformance.leftout import NAMES
 from spec.config import Config
 from spec.errors import InputError
 from spec.requests import Request
@@ -19,6 +20,12 @@ FORMAT = "lockstep-driver"
 VERSION = 1
 
 Json = dict[str, Any]
+
+_HELLO_WORDS = {
+    "config": tuple(key.name for key in fields(Config)),
+    "abilities": ("abort", "abort_running", "ends", "tensors"),
+    "left_out": NAMES,
+}
 
 
 class DriverError(InputError):
@@ -51,6 +58,10 @@ class Hello:
         for key, due in (("format", FORMAT), ("version", VERSION)):
             if told.get(key) != due:
                 raise DriverError(f"driver's {key}", told.get(key), str(due))
+        for key, allowed in _HELLO_WORDS.items():
+            for word in told.get(key, ()):
+                if word not in allowed:
+                    raise DriverError(f"driver's {key}", word, ", ".join(allowed))
         return Hello(
             name=str(told.get("name", "")),
             release=str(told.get("release", "")),
@@ -159,7 +170,7 @@ def played(answer: Json) -> Played:
 
 def failure_of(error: Any) -> DriverFailure:
     """An `error` entry, whatever of it is there."""
-    told = error if isinstance(error, dict) else {"message": str(error)}
+    told = error if isinstance(error, dict) else {"type": "Error", "message": str(error)}
     return DriverFailure(*(str(told.get(key, "")) for key in ("type", "message", "at")))
 
 

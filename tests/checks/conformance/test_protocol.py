@@ -1,0 +1,100 @@
+"""The lines between us and a driver: what is sent, what is refused."""
+
+import json
+from typing import Any
+
+import pytest
+
+from checks.conformance.protocol import (
+    Action,
+    DriverError,
+    Hello,
+    failure_of,
+    play_line,
+    played,
+    start_line,
+)
+from spec.config import Admission, Config, Queue
+from tests.recorded.scenes import asks
+
+HELLO: dict[str, Any] = {
+    "format": "lockstep-driver",
+    "version": 1,
+    "name": "mine",
+    "release": "mine 1.2",
+    "config": {"admission": ["shipped"], "queue": ["fcfs", "overtaking"], "num_blocks": [None]},
+    "abilities": ["abort"],
+    "left_out": ["blocks"],
+}
+
+
+def hello(**changes: Any) -> Hello:
+    return Hello.of_line(json.dumps(HELLO | changes))
+
+
+def test_what_a_driver_can_do_one_value_of_is_pinned_as_the_configuration_has_it() -> None:
+    said = hello()
+
+    assert said.pinned == {"admission": Admission.SHIPPED, "num_blocks": None}
+    assert said.pinned["admission"] is Admission.SHIPPED
+    assert said.can_do(Config(admission=Admission.SHIPPED, queue=Queue.OVERTAKING))
+    assert not said.can_do(Config(admission=Admission.EXACT))
+    assert not said.can_do(Config(admission=Admission.SHIPPED, num_blocks=8))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"format": "other"}, "driver's format: found 'other'; allowed: lockstep-driver"),
+        ({"version": 2}, "driver's version: found 2; allowed: 1"),
+        ({"config": {"blocksize": [64]}}, "driver's config: found 'blocksize'; allowed: policy, "),
+        ({"abilities": ["fly"]}, "driver's abilities: found 'fly'; allowed: abort, abort_running"),
+        ({"left_out": ["pool"]}, "driver's left_out: found 'pool'; allowed: tkv, batch, blocks"),
+    ],
+)
+def test_a_hello_that_is_none_is_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(DriverError) as refused:
+        hello(**changes)
+
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize("line", ["", "nonsense", "[1]"])
+def test_a_line_that_is_no_object_is_refused(line: str) -> None:
+    with pytest.raises(DriverError, match="allowed: one JSON object"):
+        Hello.of_line(line)
+
+
+def test_the_start_has_every_token_and_the_size_of_the_pool() -> None:
+    config = Config(block_size=4, chunk_size=8, max_model_len=16, max_num_seqs=2)
+
+    line = start_line(config, [asks("a", 3, 5, output_len=2)], tensors=False)
+
+    request = line["requests"][0]
+    assert line["config"]["num_blocks"] == 8
+    assert len(request["prompt"]) == 3
+    assert (request["max_tokens"], request["output_len"]) == (5, 2)
+    assert len(request["output"]) == 5
+    json.dumps(line)
+
+
+def test_an_action_tells_only_what_it_does() -> None:
+    actions = [Action(), Action(("a",), ("b",), ("c",)), Action(ends=())]
+
+    assert play_line(actions) == {
+        "do": "play",
+        "steps": [{}, {"arrive": ["a"], "abort": ["b"], "abort_running": ["c"]}, {"ends": []}],
+    }
+
+
+def test_an_answer_is_records_or_an_error_or_both() -> None:
+    error = {"type": "AssertionError", "message": "", "at": "scheduler.py:9 step: assert x"}
+
+    both = played({"steps": [{}], "error": error})
+
+    assert len(both.records) == 1
+    assert str(both.failure) == "AssertionError (scheduler.py:9 step: assert x)"
+    assert played({"steps": []}).failure is None
+    assert str(failure_of("out of memory")) == "Error: out of memory"
+    with pytest.raises(DriverError, match="driver's answer"):
+        played({"records": []})
