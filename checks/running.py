@@ -138,21 +138,30 @@ class Judge:
         ]
 
     def observe(self, step: Step) -> None:
-        """Judge a step and the state that it left; after aborts also the state it started from."""
+        """Judge a step, the state that it left, and what happened since the step before."""
         self.judged += 1
-        if self._left is not None:
-            for rule in self.rules:
-                found_between = rule.found_between(self.ctx, self._left, step.before)
-                if found_between is not None:
-                    self._note(step, rule, found_between)
+        if self._left is not None and self._left is not step.before:
+            self._between(step, self._left)
+        elif self._left is None or step.aborted:
+            self._before(step)
         self._left = step.after
         for rule, found in judge(self.rules, self.ctx, step):
             self._note(step, rule, found)
-        if step.aborted:
-            for rule in self.rules:
-                found_before = rule.found_in_state(self.ctx, step.before)
-                if found_before is not None:
-                    self._note(step, rule, found_before)
+
+    def _between(self, step: Step, left: State) -> None:
+        """Arrivals and aborts, and the state that they made of the one that was left."""
+        for rule in self.rules:
+            for find in (rule.found_between, rule.found_after):
+                found = find(self.ctx, left, step.before)
+                if found is not None:
+                    self._note(step, rule, found)
+
+    def _before(self, step: Step) -> None:
+        """The first state, of which nothing is known."""
+        for rule in self.rules:
+            found = rule.found_in_state(self.ctx, step.before)
+            if found is not None:
+                self._note(step, rule, found)
 
     def _note(self, step: Step, rule: Rule, found: str) -> None:
         if len(self.broken) < self.keep:

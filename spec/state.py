@@ -6,6 +6,7 @@ from a file, a driver of a released scheduler. All are immutable, hashable and c
 
 from collections.abc import Mapping
 from typing import Any, NoReturn, Self, TypeVar
+from weakref import ref
 
 from attrs import field, frozen
 
@@ -45,6 +46,39 @@ class FrozenMap(dict[Key, Value]):
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
+
+
+class DerivedMap(FrozenMap[Key, Value]):
+    """A map that knows which one it was made from, as long as somebody else keeps that one.
+
+    `changed`: the keys that were set or taken out then.
+    """
+
+    __slots__ = ("__weakref__", "_origin", "changed")
+    changed: frozenset[Key]
+    _origin: "ref[DerivedMap[Key, Value]] | None"
+
+    @classmethod
+    def of(
+        cls, origin: FrozenMap[Key, Value], changes: Mapping[Key, Value | None]
+    ) -> "DerivedMap[Key, Value]":
+        """`origin` with `changes` over it, None for what it lacks."""
+        values = dict(origin)
+        for key, value in changes.items():
+            if value is None:
+                values.pop(key, None)
+            else:
+                values[key] = value
+        made = cls(values)
+        made.changed = frozenset(changes)
+        made._origin = ref(origin) if isinstance(origin, DerivedMap) else None
+        return made
+
+    @property
+    def origin(self) -> "FrozenMap[Key, Value] | None":
+        """The map that this one was made from; None if it is not known any more."""
+        made_from = getattr(self, "_origin", None)
+        return None if made_from is None else made_from()
 
 
 @frozen(cache_hash=True)

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from engine.blocks import BlockManager
 from spec.requests import BlockKey
-from spec.state import BlockPool, FrozenMap
+from spec.state import BlockPool, DerivedMap, FrozenMap
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -60,12 +60,4 @@ def _updated(
 ) -> FrozenMap[Key, Value]:
     """The map with `changes` over it, None for what it lacks; itself if nothing differs."""
     differing = {key: value for key, value in changes.items() if old.get(key) != value}
-    if not differing:
-        return old
-    new: dict[Key, Value] = dict(old)
-    for key, value in differing.items():
-        if value is None:
-            del new[key]
-        else:
-            new[key] = value
-    return FrozenMap(new)
+    return DerivedMap.of(old, differing) if differing else old

@@ -5,9 +5,11 @@ Source: vllm-v1, the KV cache manager that the plugin uses; spyre, "Padding", fo
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 
 from spec.config import Config
 from spec.records import Context, Step
+from spec.rules.changes import Change, change_between
 from spec.rules.observed import (
     computed_when_admitted,
     next_chunk_end,
@@ -15,7 +17,7 @@ from spec.rules.observed import (
     refused,
     spyre,
 )
-from spec.rules.registry import Source, always, between, of_step
+from spec.rules.registry import Source, always, between, changed_pool, each_request, of_step
 from spec.state import PADDING_BLOCK, State
 
 _POOL = Source("vllm-v1", "KV cache manager")
@@ -26,7 +28,7 @@ _POOL = Source("vllm-v1", "KV cache manager")
     "Every block is either free, once, or held.",
     _POOL,
     witness=lambda _ctx, step: bool(step.after.pool.references),
-    part=lambda state: state.pool,
+    look=changed_pool,
 )
 def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
     """Free and held blocks together are the pool."""
@@ -36,15 +38,23 @@ def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
         yield f"{len(pool.free)} free and {len(pool.references)} held of {pool.size} blocks"
 
 
+def _moved_blocks(change: Change) -> State | None:
+    """Look at tables and reference counts, unless both are as they were."""
+    tables = [[one.blocks for one in rows] for rows in (change.left, change.entered)]
+    same_counts = change.before.pool.references is change.after.pool.references
+    return None if same_counts and tables[0] == tables[1] else change.requests
+
+
 @always(
     "BLK-2",
     "A block's reference count is the number of requests that hold it.",
     _POOL,
     witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
+    look=_moved_blocks,
 )
 def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     """Also: no block twice in one table, and whoever waits or has left holds none."""
-    holders = Counter(block for one in state.present for block in one.blocks)
+    holders = Counter(chain.from_iterable(one.blocks for one in state.present))
     if holders != state.pool.references:
         wrong = {
             block: (state.pool.references.get(block, 0), holders[block])
@@ -59,7 +69,7 @@ def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     "Block 0 is never handed out.",
     spyre("Padding, Rectangular Decode"),
     witness=lambda _ctx, step: any(row.left_padding for row in step.batch),
-    part=lambda state: state.pool,
+    look=changed_pool,
 )
 def block_zero_is_padding(_ctx: Context, state: State) -> Iterator[str]:
     """It is neither free nor in anybody's table."""
@@ -80,25 +90,36 @@ def free_order(_ctx: Context, step: Step) -> Iterator[str]:
     Who is preempted goes before anything is handed out: its blocks' content is that before the
     step. Who finishes goes last, with what the step computed.
     """
-    free = list(step.before.pool.free)
-    holders = Counter(block for one in step.before.present for block in one.blocks)
-    tables = {one.id: list(one.blocks) for one in step.before.present}
+    free = step.before.pool.free
+    if not step.events and free is step.after.pool.free:
+        return
+    left = change_between(step.before, step.after).left
+    holders = Counter(chain.from_iterable(one.blocks for one in left))
+    tables = {one.id: list(one.blocks) for one in left}
     for event in step.events:
         if event.transition == "prefix_hit":
-            free = [block for block in free if block not in event.after]
+            taken = {*event.after}
+            free = tuple(block for block in free if block not in taken)
             _take(tables, holders, event.id, event.after)
         elif event.transition == "allocate":
-            if tuple(free[: len(event.after)]) != tuple(event.after):
-                yield f"handed out {list(event.after)}, next were {free[: len(event.after)]}"
-            free = free[len(event.after) :]
+            count = len(event.after)
+            if free[:count] != tuple(event.after):
+                yield f"handed out {list(event.after)}, next were {list(free[:count])}"
+            free = free[count:]
             _take(tables, holders, event.id, event.after)
         elif event.transition in ("finish", "preempt"):
             freed = _give_back(tables, holders, event.id)
             content = step.before if event.transition == "preempt" else step.after
-            known = [block for block in freed if block in content.pool.keys]
-            free = [block for block in freed if block not in known] + free + known
-    if tuple(free) != step.after.pool.free:
-        yield f"free list {list(step.after.pool.free)}, expected {free}"
+            front, back = _by_content(freed, content)
+            free = (*front, *free, *back)
+    if free != step.after.pool.free:
+        yield f"free list {list(step.after.pool.free)}, expected {list(free)}"
+
+
+def _by_content(freed: list[int], state: State) -> tuple[list[int], list[int]]:
+    """Freed blocks without cached content, and those with it."""
+    known = [block for block in freed if block in state.pool.keys]
+    return [block for block in freed if block not in state.pool.keys], known
 
 
 @between(
@@ -109,28 +130,29 @@ def free_order(_ctx: Context, step: Step) -> Iterator[str]:
 )
 def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """Where several go at once their order is not known, so that only one is judged."""
-    gone = [one for one in before.present if one.id in after.aborted]
+    left = change_between(before, after).left
+    gone = [one for one in left if one.id in after.aborted]
     if len(gone) != 1:
         return
-    holders = Counter(block for one in before.present for block in one.blocks)
+    holders = Counter(chain.from_iterable(one.blocks for one in left))
     freed = _give_back({gone[0].id: list(gone[0].blocks)}, holders, gone[0].id)
-    known = [block for block in freed if block in before.pool.keys]
-    expected = [block for block in freed if block not in known] + [*before.pool.free] + known
-    if after.pool.free != tuple(expected):
-        yield f"free list {list(after.pool.free)}, expected {expected}"
+    front, back = _by_content(freed, before)
+    expected = (*front, *before.pool.free, *back)
+    if after.pool.free != expected:
+        yield f"free list {list(after.pool.free)}, expected {list(expected)}"
 
 
 def _take(
     tables: dict[str, list[int]], holders: "Counter[int]", owner: str, blocks: tuple[int, ...]
 ) -> None:
-    tables[owner].extend(blocks)
+    tables.setdefault(owner, []).extend(blocks)
     holders.update(blocks)
 
 
 def _give_back(tables: dict[str, list[int]], holders: "Counter[int]", owner: str) -> list[int]:
     """The owner's blocks that nobody else holds, its last first."""
     freed = []
-    for block in reversed(tables.pop(owner)):
+    for block in reversed(tables.pop(owner, [])):
         holders[block] -= 1
         if not holders[block]:
             freed.append(block)
@@ -148,7 +170,7 @@ def _give_back(tables: dict[str, list[int]], holders: "Counter[int]", owner: str
         for block in event.after
     ),
     applies=lambda config: config.prefix_caching,
-    part=lambda state: state.pool,
+    look=changed_pool,
 )
 def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
     """Both maps describe the same set of pairs."""
@@ -193,6 +215,7 @@ def shared_blocks_are_not_written(_ctx: Context, step: Step) -> Iterator[str]:
     "A request holds exactly the blocks of its computed tokens, or its cached blocks if more.",
     _POOL,
     witness=lambda _ctx, step: any(len(one.blocks) > 1 for one in step.after.admitted),
+    look=each_request,
 )
 def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
     """Nothing is handed out before it is needed; the waiting hold nothing."""

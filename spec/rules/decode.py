@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from spec.records import PREFILL, Context, Step
-from spec.rules.observed import is_decode, release, spyre
+from spec.rules.changes import once
+from spec.rules.observed import entering, is_decode, release, spyre
 from spec.rules.registry import of_step
 from spec.state import Sequence
 
@@ -127,7 +128,7 @@ def tkv_of_the_step(_ctx: Context, step: Step) -> Iterator[str]:
     """The published trace format fixes the convention for prefill steps."""
     expected = max((row.tkv for row in step.batch), default=0)
     if step.kind == PREFILL and step.chunk is not None:
-        expected = next(one.prefill_len for one in step.before.present if one.id == step.chunk.id)
+        expected = entering(step, step.chunk.id).prefill_len
     if step.tkv != expected:
         yield f"tkv {step.tkv}, rows reach {expected}"
 
@@ -153,6 +154,7 @@ class _Moves:
         )
 
 
+@once
 def _moves(ctx: Context, step: Step) -> _Moves:
     """Rows that decoded before and decode now; new ones and vanished ones as causes."""
     size = ctx.config.block_size

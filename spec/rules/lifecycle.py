@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from spec.records import Context, Step
+from spec.rules.changes import change_between, ids
 from spec.rules.observed import spyre
-from spec.rules.registry import Source, always, between, eventually, of_step
+from spec.rules.registry import Source, always, between, each_request, eventually, of_step
 from spec.state import Sequence, State
 
 _CORE = Source("vllm-v1", "request lifecycle")
@@ -19,6 +20,7 @@ _CORE = Source("vllm-v1", "request lifecycle")
     "A request is in exactly one place: a queue, the prefill slot, the batch, paused, or gone.",
     _CORE,
     witness=lambda _ctx, step: len(step.after.present) > 1,
+    look=lambda change: change.places,
 )
 def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     """Counted over all places."""
@@ -35,8 +37,10 @@ def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
 )
 def nobody_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
     """Whoever was there is there, or has finished."""
-    before = {one.id for one in step.before.present}
-    after = {one.id for one in step.after.present} | set(step.finished)
+    change = change_between(step.before, step.after)
+    if ids(change.left) == ids(change.entered) | set(step.finished):
+        return  # and those that wait untouched are the same anyway
+    before, after = ids(step.before.present), ids(step.after.present) | set(step.finished)
     if before != after:
         yield f"before {sorted(before)}, after {sorted(after)}"
 
@@ -49,9 +53,10 @@ def nobody_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
 )
 def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     """Whoever finished sampled in this step; whoever stayed has fewer than max_tokens."""
-    if set(step.finished) != step.after.finished - step.before.finished:
+    change = change_between(step.before, step.after)
+    if set(step.finished) != change.finished:
         yield f"reported {list(step.finished)}"
-    tokens = {one.id: one.generated for one in step.before.present}
+    tokens = {one.id: one.generated for one in change.left}
     for one_id in step.finished:
         request = ctx.requests[one_id]
         count = tokens.get(one_id, 0) + len(step.outputs.get(one_id, ()))
@@ -60,7 +65,7 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     silent = [one for one in step.finished if one not in step.outputs]
     if silent or len(set(step.finished)) != len(step.finished):
         yield f"finished {list(step.finished)}, without a token {silent}"
-    for one in step.after.present:
+    for one in change.entered:
         if one.generated >= ctx.requests[one.id].max_tokens:
             yield f"request {one.id} stays with {one.generated} tokens"
 
@@ -73,14 +78,16 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
 )
 def tokens_are_counted(ctx: Context, step: Step) -> Iterator[str]:
     """Compared with what the step says it sampled."""
-    generated = {one.id: one.generated for one in step.before.present}
-    for one in step.after.present:
+    change = change_between(step.before, step.after)
+    generated = {one.id: one.generated for one in change.left}
+    for one in change.entered:
         gained = one.generated - generated.get(one.id, 0)
         if gained != len(step.outputs.get(one.id, ())):
             yield f"request {one.id} gained {gained} tokens"
     for one_id in step.outputs:
-        if one_id not in step.scheduled or generated[one_id] >= ctx.requests[one_id].max_tokens:
-            yield f"request {one_id} sampled beyond its {generated[one_id]} tokens"
+        had = generated.get(one_id)
+        if one_id not in step.scheduled or had is None or had >= ctx.requests[one_id].max_tokens:
+            yield f"request {one_id} sampled beyond its {had} tokens"
 
 
 @always(
@@ -88,6 +95,7 @@ def tokens_are_counted(ctx: Context, step: Step) -> Iterator[str]:
     "Whoever waits or has gone away holds no block and no promise of one.",
     _CORE,
     witness=lambda _ctx, step: bool(step.before.aborted),
+    look=each_request,
 )
 def only_the_admitted_hold(_ctx: Context, state: State) -> Iterator[str]:
     """Together with BLK-2: an abort in any phase gives everything back."""
@@ -107,12 +115,15 @@ def queue_grows_at_its_end(ctx: Context, before: State, after: State) -> Iterato
 
     Who came and went away again was not there before, and is among the aborted all the same.
     """
-    known = {one.id for one in before.present}
-    gone = known - {one.id for one in after.present}
-    aborted = (after.aborted - before.aborted) & (known | before.finished)
-    if gone != aborted or before.finished != after.finished:
+    change = change_between(before, after)
+    known = ids(change.left)
+    gone = known - ids(change.entered)
+    aborted = change.aborted & (known | before.finished)
+    if gone != aborted or change.finished:
         yield f"gone are {sorted(gone)}, aborted {sorted(aborted)}"
-    stayed = tuple(one for one in before.waiting if one.id not in gone)
+    stayed = before.waiting
+    if gone:
+        stayed = tuple(one for one in stayed if one.id not in gone)
     new = after.waiting[len(stayed) :]
     if after.waiting[: len(stayed)] != stayed:
         yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
@@ -128,6 +139,7 @@ def queue_grows_at_its_end(ctx: Context, before: State, after: State) -> Iterato
     "whoever waits or prefills will compute all that it has.",
     _CORE,
     witness=lambda _ctx, step: bool(step.batch),
+    look=each_request,
 )
 def cache_holds_all_but_the_newest(ctx: Context, state: State) -> Iterator[str]:
     """A preempted request computes its answer so far again, like a prompt."""

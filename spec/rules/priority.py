@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from spec.config import Queue
 from spec.records import DECODE, IDLE, PREFILL, Context, Step
 from spec.rules.observed import release, spyre
-from spec.rules.registry import always, of_step
+from spec.rules.registry import always, each_request, of_step
 from spec.state import State
 
 
@@ -17,6 +17,7 @@ from spec.state import State
     "At most one request is in its prefill phase.",
     spyre("Priority rules, One prefill at a time"),
     witness=lambda _ctx, step: bool(step.before.prefilling and step.before.waiting),
+    look=each_request,
 )
 def one_prefill_at_a_time(_ctx: Context, state: State) -> Iterator[str]:
     """Partly prefilled requests are found by their tokens, wherever they are queued."""

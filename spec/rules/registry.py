@@ -13,6 +13,7 @@ from attrs import frozen
 
 from spec.config import Config
 from spec.records import Context, Step
+from spec.rules.changes import Change, change_between
 from spec.state import State
 
 
@@ -45,8 +46,21 @@ Witness = Callable[[Context, Step], bool]
 Applies = Callable[[Config], bool]
 
 
-def _whole(state: State) -> object:
-    return state
+Look = Callable[[Change], State | None]
+
+
+def _whole(change: Change) -> State | None:
+    return change.after
+
+
+def each_request(change: Change) -> State | None:
+    """Look of rules that judge each request by itself, or count what only the admitted have."""
+    return change.requests
+
+
+def changed_pool(change: Change) -> State | None:
+    """Look of rules about the blocks and contents of the pool, each by itself."""
+    return None if change.before.pool is change.after.pool else change.pool
 
 
 @frozen
@@ -54,8 +68,9 @@ class Rule:
     """One rule. `in_state`, `of_step` or `of_change` holds its predicate, by its kind.
 
     `goal` is that of an `eventually` rule: a state that must be reached from every other.
-    `applies` tells under which configurations the rule is meant. `part` is what a state
-    predicate reads of the state: a step that leaves it untouched cannot break the rule.
+    `applies` tells under which configurations the rule is meant. `look` is what a state predicate
+    must be shown of the state after a change to notice that the rule, which held before, is broken
+    now; None: nothing.
     """
 
     id: str
@@ -64,7 +79,7 @@ class Rule:
     kind: Kind
     witness: Witness
     applies: Applies
-    part: Callable[[State], object] = _whole
+    look: Look = _whole
     in_state: StatePredicate | None = None
     of_step: StepPredicate | None = None
     of_change: ChangePredicate | None = None
@@ -78,9 +93,17 @@ class Rule:
         """What is wrong with the step or with the state that it left, or None."""
         if self.of_step:
             return next(self.of_step(ctx, step), None)
-        if self.part(step.before) is self.part(step.after):
+        return self.found_after(ctx, step.before, step.after)
+
+    def found_after(self, ctx: Context, before: State, after: State) -> str | None:
+        """What is wrong with the state `after`, where the rule held `before`, or None."""
+        if before is after or self.in_state is None:
             return None
-        return self.found_in_state(ctx, step.after)
+        if not isinstance(after, State):  # a stand-in, which cannot be reduced
+            return self.found_in_state(ctx, after)
+        seen = self.look(change_between(before, after))
+        found = None if seen is None else self.found_in_state(ctx, seen)
+        return found and (self.found_in_state(ctx, after) or found)  # told of the whole state
 
     def found_between(self, ctx: Context, before: State, after: State) -> str | None:
         """What is wrong with how one step's end became the next one's beginning, or None."""
@@ -109,12 +132,12 @@ def always(
     *,
     witness: Witness,
     applies: Applies = _everywhere,
-    part: Callable[[State], object] = _whole,
+    look: Look = _whole,
 ) -> Callable[[StatePredicate], StatePredicate]:
-    """Register the decorated predicate as a rule about every state, or one part of it."""
+    """Register the decorated predicate as a rule about every state."""
 
     def register(predicate: StatePredicate) -> StatePredicate:
-        _add(Rule(id_, sentence, source, Kind.ALWAYS, witness, applies, part, predicate))
+        _add(Rule(id_, sentence, source, Kind.ALWAYS, witness, applies, look, predicate))
         return predicate
 
     return register

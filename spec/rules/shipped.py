@@ -10,7 +10,7 @@ from spec.padding import max_tkv
 from spec.records import Context, Step
 from spec.reservation import may_reserve, worst_case_blocks
 from spec.rules.observed import prefix_hits, refused, release
-from spec.rules.registry import Kind, Source, always, eventually, of_step
+from spec.rules.registry import Kind, Source, always, each_request, eventually, of_step
 from spec.state import Sequence, State
 
 _PREEMPTION = Source("vllm-v1", "Preemption")
@@ -34,6 +34,7 @@ def _pausing(config: Config) -> bool:
     release("block reservation"),
     witness=lambda _ctx, step: step.refusal == "SPY-RES-1",
     applies=_reserving,
+    look=each_request,
 )
 def promises_can_be_kept(_ctx: Context, state: State) -> Iterator[str]:
     """Cached blocks that nobody holds count as free."""

@@ -179,7 +179,7 @@ def test_a_comparison_reports_what_each_run_alone_would() -> None:
     assert compared["admission=shipped"] == alone
 
 
-# --- refused ----------------------------------------------------------------------------------------
+# --- refused -------------------------------------------------------------------------------------
 
 
 def assert_refused(ran: Ran, message: str) -> None:

@@ -1,0 +1,173 @@
+"""What differs between two states, so that a rule need not look again at what it has judged.
+
+States share their parts: a request or a map that nothing happened to is the same object before and
+after. If a rule held before, only the rest can break it. `Change.requests` and `Change.pool` are
+the state after the change, reduced to that rest; the same predicate that judges a whole state
+judges them.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cached_property, wraps
+from typing import Any, TypeVar
+
+from attrs import evolve, frozen
+
+from spec.state import BlockPool, DerivedMap, FrozenMap, Sequence, State
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+Rows = tuple[Sequence, ...]
+
+
+def once(function: Callable[..., Result]) -> Callable[..., Result]:
+    """The function, asked once where several rules ask with the same objects one after another."""
+    asked: tuple[Any, ...] = ()
+    answer: Any = None
+
+    @wraps(function)
+    def remembering(*given: Any) -> Result:
+        nonlocal asked, answer
+        if len(given) != len(asked) or any(map(_is_not, given, asked)):
+            asked, answer = given, function(*given)
+        return answer  # type: ignore[no-any-return]
+
+    return remembering
+
+
+def _is_not(one: object, other: object) -> bool:
+    return one is not other
+
+
+@frozen(slots=False, eq=False)
+class Change:
+    """From one state to another: by a step, or between two steps."""
+
+    before: State
+    after: State
+
+    @cached_property
+    def queue(self) -> tuple[Rows, Rows]:
+        """Who waited before and not after, and who waits after and did not before, as they were."""
+        return differing(self.before.waiting, self.after.waiting)
+
+    @cached_property
+    def left(self) -> Rows:
+        """Requests present before, without those that waited and do so still, untouched."""
+        return (*self.queue[0], *self.before.admitted)
+
+    @cached_property
+    def entered(self) -> Rows:
+        """Requests present after, without those that waited before and do so still, untouched."""
+        return (*self.queue[1], *self.after.admitted)
+
+    @cached_property
+    def finished(self) -> frozenset[str]:
+        """Who has finished."""
+        return _added(self.before.finished, self.after.finished)
+
+    @cached_property
+    def aborted(self) -> frozenset[str]:
+        """Who was aborted."""
+        return _added(self.before.aborted, self.after.aborted)
+
+    @cached_property
+    def requests(self) -> State:
+        """The state after, but of the waiting only those that were not waiting before."""
+        return evolve(self.after, waiting=self.queue[1])
+
+    @cached_property
+    def places(self) -> State:
+        """The state after, but of those who left only newcomers and who was present before.
+
+        Whoever waits untouched is left out too, unless somebody new could have the same name.
+        """
+        known, now = ids(self.left), ids(self.entered)
+        gone, away = self.finished | self.after.finished & now, self.aborted
+        waiting = self.queue[1] if now | gone | away <= known else self.after.waiting
+        away |= self.after.aborted & (now | gone)
+        return evolve(self.after, waiting=waiting, finished=gone, aborted=away)
+
+    @cached_property
+    def pool(self) -> State:
+        """The state after, its pool reduced to blocks and contents to which something happened.
+
+        The whole state if the blocks left out are not those to which nothing happened.
+        """
+        before, after = self.before.pool, self.after.pool
+        left, entered = differing(before.free, after.free)
+        blocks = {*left} ^ {*entered} | changed(before.references, after.references)
+        free = tuple(block for block in entered if block in blocks)
+        references = _only(after.references, blocks)
+        kept = len(after.free) - len(free) + len(after.references) - len(references)
+        if kept != after.size - len(blocks):
+            return self.after
+        keys, cached = _contents(before, after)
+        return evolve(self.after, pool=BlockPool(len(blocks), free, references, keys, cached))
+
+
+change_between: Callable[[State, State], Change] = once(Change)
+
+
+def ids(rows: Iterable[Sequence]) -> frozenset[str]:
+    """The names of these requests."""
+    return frozenset(one.id for one in rows)
+
+
+def differing(
+    before: tuple[Value, ...], after: tuple[Value, ...]
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """What stands between the longest common beginning and end of two tuples, of each.
+
+    Compared by slices, which costs little where the items are the same objects.
+    """
+    if before is after:
+        return (), ()
+    start = _common(len(before), len(after), lambda low, high: before[low:high] == after[low:high])
+    rest, others = len(before) - start, len(after) - start
+
+    def same_end(low: int, high: int) -> bool:
+        ends = len(before) - high, len(before) - low, len(after) - high, len(after) - low
+        return before[ends[0] : ends[1]] == after[ends[2] : ends[3]]
+
+    end = _common(rest, others, same_end)
+    return before[start : len(before) - end], after[start : len(after) - end]
+
+
+def _common(length: int, other: int, are_same: Callable[[int, int], bool]) -> int:
+    """How many items are the same, counted from one side, by halving."""
+    low, high = 0, min(length, other)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if are_same(low, middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def changed(before: FrozenMap[Key, Any], after: FrozenMap[Key, Any]) -> set[Key]:
+    """The keys under which two maps differ, and perhaps others."""
+    if before is after:
+        return set()
+    if isinstance(after, DerivedMap) and after.origin is before:
+        return {*after.changed}
+    return {key for key, _ in before.items() ^ after.items()}
+
+
+def _contents(before: BlockPool, after: BlockPool) -> tuple[Any, Any]:
+    """What is cached in blocks, and what blocks hold a content, where either has changed."""
+    blocks = changed(before.keys, after.keys)
+    contents = changed(before.cached, after.cached)
+    contents |= {key for pool in (before, after) for b in blocks if (key := pool.keys.get(b))}
+    for pool in (before, after):
+        blocks.update(block for key in contents for block in pool.cached.get(key, ()))
+    return _only(after.keys, blocks), _only(after.cached, contents)
+
+
+def _only(whole: FrozenMap[Key, Value], wanted: Iterable[Key]) -> FrozenMap[Key, Value]:
+    return FrozenMap((key, whole[key]) for key in wanted if key in whole)
+
+
+def _added(before: frozenset[str], after: frozenset[str]) -> frozenset[str]:
+    return frozenset() if before is after else after - before
