@@ -62,11 +62,24 @@ class Observer:
         """Who waits; known requests are not described anew."""
         queue = self._core.queue
         if self._queue_changes != queue.changes:
-            known = self._waiting
-            self._waiting = {one: known.get(one) or waiting_row(one) for one in queue}
-            self._queue = tuple(self._waiting.values())
+            if not self._only_the_head_left():
+                known = self._waiting
+                self._waiting = {one: known.get(one) or waiting_row(one) for one in queue}
+                self._queue = tuple(self._waiting.values())
             self._queue_changes = queue.changes
         return self._queue
+
+    def _only_the_head_left(self) -> bool:
+        """Take the head away if nothing else has happened, which is the usual case."""
+        queue, known = self._core.queue, iter(self._waiting)
+        head = next(known, None)
+        if head is None or queue.changes != self._queue_changes + 1:
+            return False
+        if len(queue) != len(self._waiting) - 1 or next(iter(queue), None) is not next(known, None):
+            return False
+        del self._waiting[head]
+        self._queue = self._queue[1:]
+        return True
 
 
 def waiting_row(request: Tracked) -> Sequence:

@@ -38,7 +38,7 @@ def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
         yield f"{len(pool.free)} free and {len(pool.references)} held of {pool.size} blocks"
 
 
-def _moved_blocks(change: Change) -> State | None:
+def _moved_blocks(_ctx: Context, change: Change) -> State | None:
     """Look at tables and reference counts, unless both are as they were."""
     tables = [[one.blocks for one in rows] for rows in (change.left, change.entered)]
     same_counts = change.before.pool.references is change.after.pool.references

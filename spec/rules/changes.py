@@ -135,8 +135,11 @@ def differing(
 
 
 def _common(length: int, other: int, are_same: Callable[[int, int], bool]) -> int:
-    """How many items are the same, counted from one side, by halving."""
-    low, high = 0, min(length, other)
+    """How many items are the same, counted from one side: by doubling, then by halving."""
+    low, high, stride = 0, min(length, other), 1
+    while low < high and are_same(low, min(low + stride, high)):
+        low, stride = min(low + stride, high), 2 * stride
+    high = min(low + stride - 1, high)
     while low < high:
         middle = (low + high + 1) // 2
         if are_same(low, middle):

@@ -239,8 +239,8 @@ def nothing_else_moves_tkv(ctx: Context, step: Step) -> Iterator[str]:
     """Whatever the cause, a move is one plus whole blocks."""
     moves, size = _moves(ctx, step), ctx.config.block_size
     quiet = not moves.joined_width and not moves.left_by
+    calm = quiet and not any(moves.crosses(row, size) for row, _ in moves.rows)
     for row, moved in moves.rows:
-        calm = quiet and not any(moves.crosses(other, size) for other, _ in moves.rows)
         if (moved - 1) % size or (calm and moved != 1):
             yield f"request {row.id}: tkv moved {moved}"
 

@@ -20,7 +20,7 @@ _CORE = Source("vllm-v1", "request lifecycle")
     "A request is in exactly one place: a queue, the prefill slot, the batch, paused, or gone.",
     _CORE,
     witness=lambda _ctx, step: len(step.after.present) > 1,
-    look=lambda change: change.places,
+    look=lambda _ctx, change: change.places,
 )
 def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     """Counted over all places."""

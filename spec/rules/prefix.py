@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from spec.config import Config
 from spec.records import Context, Event, Step
+from spec.rules.changes import Change, once
 from spec.rules.observed import entering, spyre
 from spec.rules.registry import always, of_step
 from spec.state import PADDING_BLOCK, State
@@ -19,6 +20,18 @@ def _caching(config: Config) -> bool:
 def _hit(step: Step) -> Event | None:
     """The step's prefix hit, if it admitted a request that had one."""
     return next(iter(step.happened("prefix_hit")), None)
+
+
+@once
+def _filled(ctx: Context, change: Change) -> State | None:
+    """Look at tables and at how far they are full, unless these and all keys are as they were."""
+    size = ctx.config.block_size
+    full = [
+        [(one.blocks, one.computed // size, one.hit_blocks) for one in rows]
+        for rows in (change.before.admitted, change.after.admitted)
+    ]
+    same_keys = change.before.pool.keys is change.after.pool.keys
+    return None if same_keys and full[0] == full[1] else change.requests
 
 
 def _has_hit(_ctx: Context, step: Step) -> bool:
@@ -34,6 +47,7 @@ def _has_hit(_ctx: Context, step: Step) -> bool:
         for one in step.after.decoding
     ),
     applies=_caching,
+    look=_filled,
 )
 def only_full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
     """A request's blocks that it has not filled yet have no key, unless they are hits."""
@@ -50,11 +64,14 @@ def only_full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
     spyre("Padding, Prefix caching"),
     witness=_has_hit,
     applies=_caching,
+    look=_filled,
 )
 def keys_are_chained(ctx: Context, state: State) -> Iterator[str]:
     """Each cached block in a request's table has the key of that request at that place."""
     for one in state.admitted:
         keys = ctx.keys.of(one.id, one.computed // ctx.config.block_size)
+        if [*map(state.pool.keys.get, one.blocks[: len(keys)])] == keys:
+            continue  # the usual case, at once
         for block, key in zip(one.blocks, keys, strict=False):
             if state.pool.keys.get(block, key) != key:
                 yield f"request {one.id}: block {block} holds other tokens"
@@ -95,8 +112,9 @@ def whole_cached_chunks_are_skipped(ctx: Context, step: Step) -> Iterator[str]:
 )
 def last_chunk_is_always_computed(ctx: Context, step: Step) -> Iterator[str]:
     """A prompt's first token never comes without its last chunk in the same step."""
+    rows = {row.id: row for row in step.before.admitted}
     for request_id in step.outputs:
-        row = entering(step, request_id)
+        row = rows.get(request_id) or entering(step, request_id)
         prompt_done = row.computed >= row.prefill_len
         computes = step.chunk is not None and step.chunk.id == request_id and step.chunk.is_last
         if not prompt_done and not computes:
@@ -181,13 +199,14 @@ def only_the_last_block_is_duplicated(ctx: Context, step: Step) -> Iterator[str]
     spyre("Visualization - Prefix Caching"),
     witness=lambda ctx, step: (hit := _hit(step)) is not None and _hits_output(ctx, step, hit),
     applies=_caching,
+    look=_filled,
 )
 def full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
     """Every full block of an admitted request, of prompt or output, has its key in the pool."""
     for one in state.admitted:
         full = one.blocks[: one.computed // ctx.config.block_size]
-        missing = [block for block in full if block not in state.pool.keys]
-        if missing:
+        if not all(map(state.pool.keys.__contains__, full)):
+            missing = [block for block in full if block not in state.pool.keys]
             yield f"request {one.id}: full blocks {missing} are not cached"
 
 

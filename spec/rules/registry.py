@@ -46,19 +46,19 @@ Witness = Callable[[Context, Step], bool]
 Applies = Callable[[Config], bool]
 
 
-Look = Callable[[Change], State | None]
+Look = Callable[[Context, Change], State | None]
 
 
-def _whole(change: Change) -> State | None:
+def _whole(_ctx: Context, change: Change) -> State | None:
     return change.after
 
 
-def each_request(change: Change) -> State | None:
+def each_request(_ctx: Context, change: Change) -> State | None:
     """Look of rules that judge each request by itself, or count what only the admitted have."""
     return change.requests
 
 
-def changed_pool(change: Change) -> State | None:
+def changed_pool(_ctx: Context, change: Change) -> State | None:
     """Look of rules about the blocks and contents of the pool, each by itself."""
     return None if change.before.pool is change.after.pool else change.pool
 
@@ -101,7 +101,7 @@ class Rule:
             return None
         if not isinstance(after, State):  # a stand-in, which cannot be reduced
             return self.found_in_state(ctx, after)
-        seen = self.look(change_between(before, after))
+        seen = self.look(ctx, change_between(before, after))
         found = None if seen is None else self.found_in_state(ctx, seen)
         return found and (self.found_in_state(ctx, after) or found)  # told of the whole state
 
