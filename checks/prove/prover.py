@@ -66,10 +66,13 @@ def prove(obligation: Obligation, timeout_seconds: float | None = None, seed: in
     broken = statement.is_counterexample
     if statement.tops:
         broken, variables = as_bit_vectors(broken, statement.tops)
-    solver = z3.Solver()
+    # A context of its own: how long the solver takes hangs on what else its context has seen.
+    context = z3.Context()
+    variables = {name: variable.translate(context) for name, variable in variables.items()}
+    solver = z3.Solver(ctx=context)
     solver.set("timeout", int(patience * 1000))
     solver.set("random_seed", seed)
-    solver.add(broken)
+    solver.add(z3.And(broken).translate(context))
     answer = solver.check()
     verdict = _VERDICTS[str(answer)]
     numbers: dict[str, int] = {}
