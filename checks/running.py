@@ -121,21 +121,25 @@ class Broken:
     found: str
 
 
+def judgeable(config: Config) -> list[Rule]:
+    """The rules that can be held against single steps and states."""
+    return [rule for rule in applicable(config) if rule.kind is not Kind.EVENTUALLY]
+
+
 @define
 class Judge:
-    """Holds every applicable rule against each step; keeps the first few breaches."""
+    """Holds every applicable rule, or those given, against each step; keeps the first breaches."""
 
     ctx: Context
     keep: int = 10
     judged: int = 0
     broken: list[Broken] = field(factory=list)
-    rules: list[Rule] = field(init=False)
+    rules: list[Rule] = field()
     _left: State | None = field(default=None, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self.rules = [
-            rule for rule in applicable(self.ctx.config) if rule.kind is not Kind.EVENTUALLY
-        ]
+    @rules.default
+    def _every_rule(self) -> list[Rule]:
+        return judgeable(self.ctx.config)
 
     def observe(self, step: Step) -> None:
         """Judge a step, the state that it left, and what happened since the step before."""

@@ -1,14 +1,18 @@
 """One run of a workload: who schedules, who looks at its steps, how it ended."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack
 from time import perf_counter
+from zlib import crc32
 
-from attrs import frozen
+from attrs import define, evolve, frozen
 
 from checks.configuration import Settings
 from checks.fuzz.reference import reference_target
 from checks.fuzz.target import Target
-from checks.running import Broken, Judge, serve_with
+from checks.running import Broken, Judge, judgeable, serve_with
 from checks.targets import EngineTarget
 from engine.device.faults import ConstraintError
 from engine.device.spyre import SpyreDevice
@@ -16,7 +20,7 @@ from engine.metrics import Metrics, Objective, Summary
 from spec.config import Config
 from spec.records import Context, Step
 from spec.requests import BlockKeys, Request
-from spec.rules import Rule
+from spec.rules import REGISTRY, Rule
 
 ENGINE, REFERENCE = "engine", "reference"
 
@@ -81,25 +85,107 @@ def run_workload(
 ) -> Run:
     """Serve the requests, hold every rule against every step, measure what it cost.
 
-    `using`: "engine" or "reference". `observers` are shown each step once it was judged.
+    `using`: "engine" or "reference". `observers` are shown each step once it was judged. A long
+    workload is served twice side by side, since every run of it is the same: a second process
+    judges the rules about blocks and their contents.
 
     Raises:
         WorkloadError: a request that could never be served.
+        RuntimeError: the two were not the same.
     """
-    config, began = settings.config, perf_counter()
-    ctx = context_of(config, requests)
-    judge, metrics = Judge(ctx), Metrics(config, ctx.requests, settings.cost, objective)
-    watching = [judge.observe, metrics.observe, *observers]
-    refused = _watched(_steps(settings, requests, using), watching)
+    began = perf_counter()
+    rules = judgeable(settings.config)
+    with ExitStack() as stack:
+        others: Future[_Judged] | None = None
+        if len(requests) >= _LONG and (os.cpu_count() or 1) > 1:
+            second = stack.enter_context(ProcessPoolExecutor(1))
+            others = second.submit(_judged, settings, requests, using, _about_blocks(rules))
+        own = [rule for rule in rules if others is None or rule.id not in _about_blocks(rules)]
+        ctx = context_of(settings.config, requests)
+        metrics = Metrics(settings.config, ctx.requests, settings.cost, objective)
+        judge = Judge(ctx, rules=own)
+        fingerprint = _Fingerprint()
+        watching = [judge.observe, fingerprint.observe, _forgetting(ctx), metrics.observe]
+        refused = _watched(_steps(settings, requests, using), [*watching, *observers])
+        found = _Judged.by(judge, fingerprint, refused)
+        if others is not None:
+            found = found.together_with(others.result())
+    order = {rule.id: place for place, rule in enumerate(rules)}
+    broken = sorted(found.broken, key=lambda one: (one[0], order[one[1]]))[: judge.keep]
     return Run(
         settings=settings,
         summary=metrics.summary(),
-        rules=judge.rules,
-        broken=judge.broken,
+        rules=rules,
+        broken=[Broken(step, REGISTRY[rule], told) for step, rule, told in broken],
         refused=refused,
         steps=judge.judged,
         seconds=perf_counter() - began,
     )
+
+
+# --- two processes ------------------------------------------------------------------------------
+
+_LONG = 2_000  # requests
+
+
+def _about_blocks(rules: Iterable[Rule]) -> frozenset[str]:
+    """About half of the work of judging: these rules look into the block pool."""
+    return frozenset(rule.id for rule in rules if rule.id.startswith(("BLK-", "SPY-PFX-")))
+
+
+@define
+class _Fingerprint:
+    """By what the steps of a run are known: a checksum of what they did and yielded."""
+
+    value: int = 0
+
+    def observe(self, step: Step) -> None:
+        seen = (step.time, step.kind, step.tkv, step.outputs, step.refusal)
+        self.value = crc32(repr(seen).encode(), self.value)
+
+
+@frozen
+class _Judged:
+    """What a judge found in a run; `fingerprint`: of its steps and of what was refused."""
+
+    steps: int
+    fingerprint: tuple[int, str]
+    broken: tuple[tuple[int, str, str], ...]
+
+    @staticmethod
+    def by(judge: Judge, fingerprint: _Fingerprint, refused: Refused | None) -> "_Judged":
+        """The judge's own finding."""
+        broken = tuple((one.step, one.rule.id, one.found) for one in judge.broken)
+        return _Judged(judge.judged, (fingerprint.value, str(refused)), broken)
+
+    def together_with(self, other: "_Judged") -> "_Judged":
+        """What both found, of the same steps."""
+        if (self.steps, self.fingerprint) != (other.steps, other.fingerprint):
+            raise RuntimeError(f"served twice, the steps differ: {self} and {other}")
+        return evolve(self, broken=self.broken + other.broken)
+
+
+def _judged(
+    settings: Settings, requests: Sequence[Request], using: str, rules: frozenset[str]
+) -> _Judged:
+    """What these rules say of the whole run."""
+    ctx = context_of(settings.config, requests)
+    judge = Judge(ctx, rules=[rule for rule in judgeable(settings.config) if rule.id in rules])
+    fingerprint = _Fingerprint()
+    watching = [judge.observe, fingerprint.observe, _forgetting(ctx)]
+    refused = _watched(_steps(settings, requests, using), watching)
+    return _Judged.by(judge, fingerprint, refused)
+
+
+def _forgetting(ctx: Context) -> Callable[[Step], None]:
+    """Drop what is kept of requests that have left, so that memory does not grow with the run."""
+
+    def forget(step: Step) -> None:
+        for gone in (*step.finished, *step.aborted):
+            ctx.keys.forget(gone)
+            ctx.requests[gone].forget_sampled()
+
+    return forget
 
 
 def _steps(settings: Settings, requests: Sequence[Request], using: str) -> Iterator[Step]:

@@ -8,8 +8,10 @@ from array import array
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
-from itertools import chain, count
+from itertools import chain
+from typing import Any
 
+import numpy as np
 from attrs import field, frozen
 
 from spec.config import Config
@@ -40,6 +42,8 @@ def stream_tokens(name: str, count: int) -> Sequence[int]:
 def cached_value(token: int, position: int) -> int:
     """What the simulated model caches for a token at its real position: one 64-bit word.
 
+    Arrays of 64-bit words give the words of many tokens.
+
     No two pairs of token id and position have the same word, and words show no pattern: sums of
     them differ as soon as a token or a place does, but for a chance of one in 2**64.
     """
@@ -54,7 +58,9 @@ def attended_sum(tokens: Sequence[int], start: int = 0) -> int:
 
     Sums of parts add up to the sum of the whole, modulo 2**64, so a device may add block by block.
     """
-    return sum(map(cached_value, tokens, count(start))) & WORD
+    ids: Any = np.array(tokens, np.uint64)
+    positions: Any = np.arange(start, start + len(tokens), dtype=np.uint64)
+    return int(np.sum(cached_value(ids, positions), dtype=np.uint64))
 
 
 def sampled_token(attended: int) -> int:
@@ -150,6 +156,11 @@ class Request:
         while len(self._sampled) <= index:
             self._sample_next()
         return self._sampled[index]
+
+    def forget_sampled(self) -> None:
+        """Drop the sampled tokens that are kept; asked for again, they are worked out anew."""
+        self._attended.clear()
+        self._sampled.clear()
 
     def _sample_next(self) -> None:
         index = len(self._sampled)
