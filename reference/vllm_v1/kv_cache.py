@@ -1,0 +1,130 @@
+"""The KV cache manager: what a request finds in the cache, and the slots of its new tokens.
+
+Source: vllm-v1, "Memory Management & Preemption" and "Prefix Caching"; orders and limits that
+the text leaves open are those of vLLM 0.28.0.
+"""
+
+from attrs import evolve, frozen
+
+from reference.block_pool import allocate, lookup, register, release, touch
+from reference.guards import require
+from spec.policies.vllm_v1 import Release, hit_blocks_at_most, missing_blocks, slots_end
+from spec.policies.vllm_v1_records import Context, Load, Sequence, State
+from spec.state import BlockPool
+
+
+@frozen
+class Demand:
+    """What a request asks of the pool; lengths in tokens.
+
+    `hits`: cached blocks that it takes. `external`: tokens that the connector brings. `new`:
+    tokens to compute. `is_load`: the external tokens come later, nothing is computed now.
+    """
+
+    new: int = 0
+    hits: tuple[int, ...] = ()
+    external: int = 0
+    is_load: bool = False
+
+
+def prefix_hits(ctx: Context, pool: BlockPool, sequence: Sequence) -> tuple[int, ...]:
+    """The cached blocks of the longest prefix, at least one token short of all (V1-KV-5)."""
+    if not ctx.config.prefix_caching:
+        return ()
+    at_most = int(hit_blocks_at_most(sequence.tokens, ctx.config.block_size))
+    return lookup(pool, ctx.keys.of(sequence.id, at_most))
+
+
+def computed_with(ctx: Context, sequence: Sequence, demand: Demand) -> int:
+    """Tokens of the request that need not be computed: its own, those hit, those brought."""
+    return sequence.computed + len(demand.hits) * ctx.config.block_size + demand.external
+
+
+def blocks_taken(ctx: Context, pool: BlockPool, sequence: Sequence, demand: Demand) -> int:
+    """Free blocks that the demand uses up: new ones, and hits that nobody holds."""
+    lookahead = 0 if demand.is_load else ctx.config.num_lookahead_tokens
+    computed = computed_with(ctx, sequence, demand)
+    end = slots_end(computed, demand.new, lookahead, ctx.config.max_model_len)
+    return _taken(ctx, pool, sequence, demand, int(end))
+
+
+def _taken(ctx: Context, pool: BlockPool, sequence: Sequence, demand: Demand, end: int) -> int:
+    held = len(sequence.blocks) + len(demand.hits)
+    revived = sum(block not in pool.references for block in demand.hits)
+    return int(missing_blocks(end, held, ctx.config.block_size)) + revived
+
+
+def fits(ctx: Context, pool: BlockPool, sequence: Sequence, demand: Demand) -> bool:
+    """True if a running request's new tokens find their slots."""
+    return blocks_taken(ctx, pool, sequence, demand) <= len(pool.free)
+
+
+def fits_at_admission(
+    ctx: Context, state: State, sequence: Sequence, demand: Demand, scheduled: dict[str, int]
+) -> bool:
+    """True if a waiting request finds its slots; if so configured, those of all its tokens.
+
+    An asynchronous load also leaves what the prompts in progress still need, since it holds its
+    blocks without getting anywhere (vLLM 0.28.0).
+    """
+    pool = state.pool
+    if ctx.config.reserve_full_prompt:
+        whole = min(sequence.tokens, ctx.config.max_model_len)
+        if _taken(ctx, pool, sequence, demand, whole) > len(pool.free):
+            return False
+    spoken_for = blocks_spoken_for(ctx, state, scheduled) if demand.is_load else 0
+    return blocks_taken(ctx, pool, sequence, demand) <= len(pool.free) - spoken_for
+
+
+def blocks_spoken_for(ctx: Context, state: State, scheduled: dict[str, int]) -> int:
+    """Blocks that prompts in progress still lack: chunks to come, and loads under way."""
+    unfinished = [one for one in state.skipped if one.load is not Load.NONE]
+    unfinished += [
+        one for one in state.running if one.computed + scheduled.get(one.id, 0) < one.tokens
+    ]
+    return sum(
+        int(missing_blocks(one.tokens, len(one.blocks), ctx.config.block_size))
+        for one in unfinished
+    )
+
+
+def allocate_slots(
+    ctx: Context, pool: BlockPool, sequence: Sequence, demand: Demand
+) -> tuple[BlockPool, Sequence]:
+    """The request with its hits and new blocks, full blocks of final tokens cached at once.
+
+    Drafts are not cached: they may be rejected. What is still being loaded is not cached either.
+    """
+    # guard
+    require(fits(ctx, pool, sequence, demand), "allocate_slots", "V1-KV-1")
+    # effect
+    revived = sum(block not in pool.references for block in demand.hits)
+    count = blocks_taken(ctx, pool, sequence, demand) - revived
+    pool = touch(pool, demand.hits)
+    pool, blocks = allocate(pool, count)
+    computed = computed_with(ctx, sequence, demand)
+    grown = evolve(sequence, blocks=(*sequence.blocks, *demand.hits, *blocks), computed=computed)
+    if demand.is_load:
+        return pool, grown
+    return cache_blocks(ctx, pool, grown, min(computed + demand.new, grown.tokens)), grown
+
+
+def cache_blocks(ctx: Context, pool: BlockPool, sequence: Sequence, tokens: int) -> BlockPool:
+    """Let lookups find the request's blocks that are full of its first `tokens` tokens."""
+    full = tokens // ctx.config.block_size
+    fresh = [index for index in range(full) if sequence.blocks[index] not in pool.keys]
+    if not ctx.config.prefix_caching or not fresh:
+        return pool
+    keys = ctx.keys.of(sequence.id, full)
+    return register(
+        pool, [sequence.blocks[index] for index in fresh], [keys[index] for index in fresh]
+    )
+
+
+def free(ctx: Context, pool: BlockPool, sequence: Sequence) -> BlockPool:
+    """The request gives its blocks back, the tail of its table first."""
+    released = release(pool, sequence.blocks)
+    if ctx.config.release is Release.V0_28_0:
+        return released
+    freed = [block for block in reversed(sequence.blocks) if block not in released.references]
+    return evolve(released, free=(*pool.free, *freed))

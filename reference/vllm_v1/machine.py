@@ -1,0 +1,107 @@
+"""The vLLM V1 machine from its first state on, with its environment and its steps."""
+
+from collections.abc import Iterable, Mapping
+
+from attrs import frozen
+
+from reference.block_pool import new_pool
+from reference.vllm_v1 import transitions
+from reference.vllm_v1.step import Environment, scheduler_step
+from spec.arithmetic import cdiv
+from spec.errors import WorkloadError
+from spec.policies.vllm_v1 import VllmV1Config, largest_end
+from spec.policies.vllm_v1_records import Context, Sequence, State, Step
+from spec.requests import BlockKeys, Request
+
+
+@frozen
+class VllmV1Machine:
+    """A scheduler for one configuration and a set of requests that may arrive.
+
+    All methods are pure: they take a state and return what follows from it.
+    """
+
+    ctx: Context
+
+    @staticmethod
+    def of(
+        config: VllmV1Config,
+        requests: Iterable[Request],
+        external: Mapping[str, int] | None = None,
+    ) -> "VllmV1Machine":
+        """The machine for these requests; `external`: tokens of each that a connector can bring.
+
+        Raises:
+            WorkloadError: a request that could never be served.
+        """
+        by_id = {request.id: request for request in requests}
+        for request in by_id.values():
+            refuse_unservable(request, config)
+        keys = BlockKeys(by_id, config.block_size)
+        return VllmV1Machine(Context(config, by_id, keys, external or {}))
+
+    def initial(self) -> State:
+        """Nobody has arrived, all blocks are free."""
+        return State(pool=new_pool(self.ctx.config.pool_blocks))
+
+    def arrive(self, state: State, request_id: str) -> State:
+        """A request is handed in between two steps."""
+        return transitions.arrive(self.ctx, state, request_id)
+
+    def abort(self, state: State, request_id: str) -> State:
+        """A client goes away between two steps."""
+        return transitions.abort(self.ctx, state, request_id)
+
+    def end_load(self, state: State, request_id: str, failed: bool = False) -> State:
+        """An asynchronous load ends between two steps."""
+        return transitions.end_load(self.ctx, state, request_id, failed)
+
+    def step(
+        self,
+        state: State,
+        environment: Environment | None = None,
+        index: int = 0,
+        time: float = 0.0,
+    ) -> Step:
+        """One scheduler step; by default requests end where they say that they do."""
+        chosen = environment or Environment(self.ends_as_said)
+        return scheduler_step(self.ctx, state, chosen, index, time)
+
+    def ends_as_said(self, row: Sequence) -> bool:
+        """True if the request's own output is complete."""
+        return row.generated >= self.ctx.requests[row.id].end
+
+
+def refuse_unservable(request: Request, config: VllmV1Config) -> None:
+    """Raise if no step could ever complete the request under this configuration.
+
+    A request that is preempted computes its answer again like a prompt; uncut, that must fit the
+    budget too.
+
+    Raises:
+        WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget.
+    """
+    total = request.prompt_len + request.max_tokens
+    if total > config.max_model_len:
+        allowed = f"at most max_model_len ({config.max_model_len})"
+        raise WorkloadError("prompt_len + max_tokens", total, allowed)
+    uncut = not config.chunked_prefill and config.long_prefill_token_threshold == 0
+    if uncut and total - 1 > config.token_budget:
+        allowed = f"at most max_num_batched_tokens ({config.token_budget}) without chunked prefill"
+        raise WorkloadError("prompt_len + max_tokens - 1", total - 1, allowed)
+    blocks = int(cdiv(_largest_end(request, config), config.block_size))
+    if blocks > config.pool_blocks:
+        allowed = f"at most num_blocks ({config.pool_blocks})"
+        raise WorkloadError("blocks of prompt_len + max_tokens - 1", blocks, allowed)
+
+
+def _largest_end(request: Request, config: VllmV1Config) -> int:
+    return int(
+        largest_end(
+            request.prompt_len,
+            request.max_tokens,
+            config.num_speculative_tokens,
+            config.num_lookahead_tokens,
+            config.max_model_len,
+        )
+    )

@@ -1,0 +1,323 @@
+"""One scheduler step: the running requests first, then the waiting, then what is computed.
+
+Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption"; the ends of
+both loops are those of vLLM 0.28.0.
+"""
+
+from collections.abc import Callable
+
+from attrs import evolve, frozen
+
+from reference.vllm_v1 import kv_cache, transitions
+from reference.vllm_v1.kv_cache import Demand, computed_with, prefix_hits
+from reference.vllm_v1.transitions import Plan
+from spec.policies.vllm_v1 import (
+    Connector,
+    Release,
+    Scheduling,
+    running_tokens,
+    waiting_tokens,
+)
+from spec.policies.vllm_v1_records import Context, Load, Sequence, State, Statistics, Step
+from spec.records import Event
+
+
+@frozen
+class Environment:
+    """What the scheduler does not decide.
+
+    `ends`: does the request sample end-of-sequence as its last token? `accepted`: how many of
+    its drafts are verified? `loses`: is what the connector should have brought not there?
+    """
+
+    ends: Callable[[Sequence], bool]
+    accepted: Callable[[Sequence, int], int] = lambda _one, drafts: drafts
+    loses: Callable[[str], bool] = lambda _id: False
+
+
+def scheduler_step(
+    ctx: Context, state: State, environment: Environment, index: int = 0, time: float = 0
+) -> Step:
+    """What the scheduler does next, and the state that it leaves; `time` is only noted."""
+    plan = Plan(evolve(state, unreported=frozenset()), ctx.config.token_budget)
+    plan = schedule_running(ctx, plan)
+    plan = _waiting_unless_preempted(ctx, plan)
+    update = _Update.of(transitions.compute(ctx, plan.state, plan.scheduled))
+    for request_id in plan.scheduled:
+        update = _updated(ctx, plan, update, request_id, environment)
+    return Step(
+        index=index,
+        time=time,
+        before=state,
+        planned=plan.state,
+        after=update.state,
+        scheduled=plan.scheduled,
+        drafts=plan.drafts,
+        admitted=plan.admitted,
+        external=plan.external,
+        preempted=plan.preempted,
+        budget_left=plan.budget,
+        refusal=plan.refusal,
+        reported=tuple(sorted(state.unreported)),
+        statistics=statistics(update.state),
+        outputs=update.outputs,
+        accepted=update.accepted,
+        failed_loads=update.failed_loads,
+        finished=update.finished,
+        events=(*plan.events, *update.events),
+    )
+
+
+def statistics(state: State) -> Statistics:
+    """How many wait and run, and how much of the pool is held (vllm-v1, "Real-World Tuning")."""
+    usage = 1 - len(state.pool.free) / state.pool.size
+    return Statistics(len(state.queued), len(state.running), usage)
+
+
+# --- running --------------------------------------------------------------------------------
+
+
+def schedule_running(ctx: Context, plan: Plan) -> Plan:
+    """Each running request catches up, in queue order, as long as there is budget.
+
+    Where slots are lacking somebody is preempted; who has to preempt itself ends the loop.
+    """
+    config, position = ctx.config, 0
+    while position < len(plan.state.running) and plan.budget > 0:
+        one = plan.state.running[position]
+        new = int(
+            running_tokens(
+                one.tokens,
+                one.drafts,
+                one.computed,
+                config.long_prefill_token_threshold,
+                plan.budget,
+                config.max_model_len,
+            )
+        )
+        if new > 0:
+            plan = _make_room(ctx, plan, one, new)
+            if one.id in plan.preempted:
+                break
+            plan = transitions.catch_up(ctx, plan, one, new)
+        position = _position(plan.state.running, one.id) + 1
+    return plan
+
+
+def _position(queue: tuple[Sequence, ...], request_id: str) -> int:
+    return [one.id for one in queue].index(request_id)
+
+
+def _make_room(ctx: Context, plan: Plan, sequence: Sequence, new_tokens: int) -> Plan:
+    """Preempt until the request's new tokens find their slots, or until it is the victim."""
+    demand = Demand(new=new_tokens)
+    while not kv_cache.fits(ctx, plan.state.pool, sequence, demand):
+        victim = choose_victim(ctx, plan.state)
+        plan = transitions.preempt(ctx, plan, victim)
+        if victim.id == sequence.id:
+            break
+    return plan
+
+
+def choose_victim(ctx: Context, state: State) -> Sequence:
+    """The last of the running queue; by priority, the worst one."""
+    if ctx.config.scheduling is Scheduling.FCFS:
+        return state.running[-1]
+    return max(state.running, key=lambda one: transitions.rank(ctx, one))
+
+
+# --- waiting --------------------------------------------------------------------------------
+
+
+def _waiting_unless_preempted(ctx: Context, plan: Plan) -> Plan:
+    """After any preemption no waiting request is looked at in this step."""
+    if plan.preempted:
+        return evolve(plan, refusal="V1-PRE-4")
+    return schedule_waiting(ctx, plan)
+
+
+def schedule_waiting(ctx: Context, plan: Plan) -> Plan:
+    """Requests are admitted from the heads of the queues until one is refused.
+
+    Who loads is passed over and stays in front of the queue.
+    """
+    while plan.refusal is None and (one := next_in_queue(ctx, plan.state)) is not None:
+        if plan.budget == 0:
+            plan = evolve(plan, refusal="V1-BUD-1")
+        elif len(plan.state.running) >= ctx.config.max_num_seqs:
+            plan = evolve(plan, refusal="V1-SEQ-1")
+        elif one.load is Load.LOADING:
+            plan = transitions.pass_over(ctx, plan, one)
+        else:
+            plan = _consider(ctx, plan, one)
+    loading = tuple(one for one in plan.looked_at if one.load is Load.LOADING)
+    others = tuple(one for one in plan.looked_at if one.load is not Load.LOADING)
+    state = evolve(
+        plan.state,
+        skipped=transitions.queued(ctx, (*loading, *plan.state.skipped)),
+        waiting=transitions.queued(ctx, (*others, *plan.state.waiting)),
+    )
+    return evolve(plan, state=state)
+
+
+def next_in_queue(ctx: Context, state: State) -> Sequence | None:
+    """Who is looked at next: first come, first served those passed over before go first."""
+    heads = [queue[0] for queue in (state.skipped, state.waiting) if queue]
+    if ctx.config.scheduling is Scheduling.PRIORITY:
+        heads.sort(key=lambda one: transitions.rank(ctx, one))
+    return heads[0] if heads else None
+
+
+def _consider(ctx: Context, plan: Plan, one: Sequence) -> Plan:
+    """Admit the request, begin its load, pass it over, or end the walk."""
+    if one.load is not Load.NONE:
+        plan, one = transitions.promote(ctx, plan, one)
+    demand = _found(ctx, plan.state, one)
+    if demand.is_load:
+        if not kv_cache.fits_at_admission(ctx, plan.state, one, demand, plan.scheduled):
+            return evolve(plan, refusal="V1-KV-1")
+        return transitions.load(ctx, plan, one, demand)
+    computed = computed_with(ctx, one, demand)
+    threshold = ctx.config.long_prefill_token_threshold
+    padding = _padding(ctx, plan, one.tokens - computed)
+    wanted = one.tokens - computed + padding
+    if padding and (wanted > plan.budget or computed + wanted > ctx.config.max_model_len):
+        return evolve(plan, refusal="V1-SPC-5")
+    new = int(waiting_tokens(one.tokens + padding, computed, threshold, plan.budget))
+    uncut = int(waiting_tokens(one.tokens + padding, computed, threshold, wanted))
+    if not ctx.config.chunked_prefill and new < uncut:
+        return _not_to_be_cut(ctx, plan, one)
+    demand = evolve(demand, new=new)
+    if not kv_cache.fits_at_admission(ctx, plan.state, one, demand, plan.scheduled):
+        return evolve(plan, refusal="V1-KV-1")
+    return transitions.admit(ctx, plan, one, demand, max(computed + new - one.tokens, 0))
+
+
+def _not_to_be_cut(ctx: Context, plan: Plan, one: Sequence) -> Plan:
+    """Without chunked prefill a prompt beyond the budget ends the walk, or is stepped over."""
+    if ctx.config.release is Release.V0_11_2:
+        return transitions.pass_over(ctx, plan, one)
+    return evolve(plan, refusal="V1-CHK-2")
+
+
+def _found(ctx: Context, state: State, one: Sequence) -> Demand:
+    """What the request need not compute: cached blocks, then what the connector has beyond."""
+    if one.computed > 0:
+        return Demand()
+    hits = prefix_hits(ctx, state.pool, one)
+    local = len(hits) * ctx.config.block_size
+    external = _external(ctx, state, one) - local
+    if ctx.config.connector is Connector.NONE or external <= 0:
+        return Demand(hits=hits)
+    return Demand(hits=hits, external=external, is_load=ctx.config.connector is Connector.ASYNC)
+
+
+def _external(ctx: Context, state: State, one: Sequence) -> int:
+    """Tokens that the connector has of the request; loaded at once, one is left to compute."""
+    if one.id in state.lost:
+        return 0
+    most = one.tokens if ctx.config.connector is Connector.ASYNC else one.tokens - 1
+    return min(ctx.external.get(one.id, 0), most)
+
+
+def _padding(ctx: Context, plan: Plan, behind: int) -> int:
+    """Drafts that fill up a fresh request with one token to compute, as 0.28.0 does.
+
+    Only where all who were scheduled before it decode, so that all rows are of one length.
+    """
+    if ctx.config.release is not Release.V0_28_0 or behind != 1:
+        return 0
+    earlier = [one for one in plan.state.running if one.id in plan.scheduled]
+    running = [one for one in earlier if one.id not in plan.admitted]
+    if not running or any(one.prefilling for one in running):
+        return 0
+    return ctx.config.num_speculative_tokens
+
+
+# --- what comes of it -----------------------------------------------------------------------
+
+
+@frozen
+class _Update:
+    """The state while the step's results are worked in, and what has come out so far.
+
+    `invalid`: blocks that the connector should have filled in this step and did not.
+    """
+
+    state: State
+    outputs: dict[str, tuple[int, ...]]
+    accepted: dict[str, int]
+    invalid: frozenset[int] = frozenset()
+    failed_loads: tuple[str, ...] = ()
+    finished: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
+
+    @staticmethod
+    def of(state: State) -> "_Update":
+        """Nothing has come out yet."""
+        return _Update(state, {}, {})
+
+
+def _updated(
+    ctx: Context, plan: Plan, update: _Update, request_id: str, environment: Environment
+) -> _Update:
+    """One request's results: a lost load, the verdict on its drafts, its new tokens, its end."""
+    row = _row(update.state, request_id)
+    if plan.external.get(request_id, 0) and environment.loses(request_id):
+        return _load_lost(ctx, plan, update, row)
+    if not update.invalid.isdisjoint(row.blocks):
+        state = transitions.undo(ctx, update.state, row.id, plan.scheduled[row.id])
+        event = Event("undo", row.id, "V1-EXT-4", row.computed)
+        return _without_output(evolve(update, state=state), event)
+    if row.computed < row.tokens:
+        return update  # a chunk that is not the last yields nothing
+    return _sampled(ctx, plan, update, row, environment)
+
+
+def _load_lost(ctx: Context, plan: Plan, update: _Update, row: Sequence) -> _Update:
+    """The connector brought nothing: whoever reads these blocks in this step is affected too."""
+    external = plan.external[row.id]
+    state = transitions.lose_load(ctx, update.state, row.id, external, plan.scheduled[row.id])
+    first = _row(state, row.id).computed // ctx.config.block_size
+    invalid = update.invalid | frozenset(row.blocks[first:])
+    event = Event("lose_load", row.id, "V1-EXT-4", external)
+    return _without_output(evolve(update, state=state, invalid=invalid), event)
+
+
+def _without_output(update: _Update, event: Event) -> _Update:
+    return evolve(
+        update,
+        failed_loads=(*update.failed_loads, event.id),
+        events=(*update.events, event),
+    )
+
+
+def _row(state: State, request_id: str) -> Sequence:
+    return next(one for one in state.running if one.id == request_id)
+
+
+def _sampled(
+    ctx: Context, plan: Plan, update: _Update, row: Sequence, environment: Environment
+) -> _Update:
+    """Accepted drafts and one token more, up to the request's end."""
+    state, events = update.state, update.events
+    drafts = plan.drafts.get(row.id, 0)
+    is_padded = row.id in plan.admitted
+    accepted = 0 if is_padded or not drafts else environment.accepted(row, drafts)
+    if drafts:
+        state = transitions.rollback(ctx, state, row.id, drafts, accepted)
+        events = (*events, Event("rollback", row.id, "V1-SPC-2", drafts, accepted))
+        update = evolve(update, accepted={**update.accepted, row.id: accepted})
+    tokens: tuple[int, ...] = ()
+    is_over = False
+    while len(tokens) <= accepted and not is_over:
+        state = transitions.sample(ctx, state, row.id)
+        row = _row(state, row.id)
+        tokens += (ctx.requests[row.id].output_token(row.generated - 1),)
+        is_over = row.generated >= ctx.requests[row.id].max_tokens or environment.ends(row)
+    if is_over:
+        state = transitions.finish(ctx, state, row.id)
+        events = (*events, Event("finish", row.id, "V1-LIF-4"))
+        update = evolve(update, finished=(*update.finished, row.id))
+    outputs = {**update.outputs, row.id: tokens}
+    return evolve(update, state=state, outputs=outputs, events=events)

@@ -1,0 +1,357 @@
+"""What can happen to a request: one short pure function each, guard first, then effect.
+
+Between steps `arrive`, `abort` and the end of a load change the state. Within a step the
+decisions add to a `Plan`; then the planned tokens are computed, drafts rolled back, tokens
+sampled. Source: vllm-v1, the sections named at each function.
+"""
+
+from attrs import evolve, field, frozen
+
+from reference.guards import require
+from reference.vllm_v1 import kv_cache
+from reference.vllm_v1.kv_cache import Demand
+from spec.policies.vllm_v1 import Scheduling, rolled_back
+from spec.policies.vllm_v1_records import Context, Load, Sequence, State
+from spec.records import Event
+
+Queue = tuple[Sequence, ...]
+
+
+@frozen
+class Plan:
+    """A step while it is being decided; `budget` is what is left of the tokens.
+
+    `scheduled`: tokens to compute, by request, in the order of the decisions. `drafts`: how many
+    of them verify drafts. `external`: tokens that the connector brings to those admitted.
+    `looked_at`: passed over in this step, in queue order. `refusal`: the rule that ended the
+    walk over the queues.
+    """
+
+    state: State
+    budget: int
+    scheduled: dict[str, int] = field(factory=dict)
+    drafts: dict[str, int] = field(factory=dict)
+    external: dict[str, int] = field(factory=dict)
+    admitted: tuple[str, ...] = ()
+    preempted: tuple[str, ...] = ()
+    looked_at: Queue = ()
+    refusal: str | None = None
+    events: tuple[Event, ...] = ()
+
+    def told(self, *events: Event) -> "Plan":
+        """The plan with these events at its end."""
+        return evolve(self, events=(*self.events, *events))
+
+
+# --- between two steps ----------------------------------------------------------------------
+
+
+def arrive(ctx: Context, state: State, request_id: str) -> State:
+    """A client hands in a request: it goes to its place in the waiting queue."""
+    # guard
+    known = {*(one.id for one in state.present), *state.finished, *state.aborted}
+    require(request_id not in known, "arrive", "V1-LIF-1")
+    # effect
+    by_priority = ctx.config.scheduling is Scheduling.PRIORITY
+    newcomer = Sequence(
+        request_id,
+        prompt_len=ctx.requests[request_id].prompt_len,
+        arrival=len(known) if by_priority else 0,
+    )
+    return evolve(state, waiting=queued(ctx, (*state.waiting, newcomer)))
+
+
+def queued(ctx: Context, queue: Queue) -> Queue:
+    """The queue in the order in which it is served."""
+    if ctx.config.scheduling is Scheduling.FCFS:
+        return queue
+    return tuple(sorted(queue, key=lambda one: rank(ctx, one)))
+
+
+def rank(ctx: Context, sequence: Sequence) -> tuple[int, int]:
+    """Priority, then arrival: the lowest is served first, the highest is preempted."""
+    return ctx.requests[sequence.id].priority, sequence.arrival
+
+
+def abort(ctx: Context, state: State, request_id: str) -> State:
+    """A client goes away: the request leaves, in whatever phase, and gives everything back.
+
+    Blocks that a load is still writing to are kept until it ends (vLLM 0.28.0).
+    """
+    # guard
+    leaver = next((one for one in state.present if one.id == request_id), None)
+    require(leaver is not None, "abort", "V1-LIF-3")
+    assert leaver is not None
+    # effect
+    left = evolve(
+        without(state, request_id),
+        aborted=state.aborted | {request_id},
+        unreported=state.unreported | {request_id},
+    )
+    if leaver.load is Load.LOADING:
+        return evolve(left, draining=(*state.draining, leaver))
+    return evolve(left, pool=kv_cache.free(ctx, state.pool, leaver))
+
+
+def without(state: State, request_id: str) -> State:
+    """The state without the request in any queue."""
+
+    def others(queue: Queue) -> Queue:
+        return tuple(one for one in queue if one.id != request_id)
+
+    return evolve(
+        state,
+        waiting=others(state.waiting),
+        skipped=others(state.skipped),
+        running=others(state.running),
+    )
+
+
+def end_load(ctx: Context, state: State, request_id: str, failed: bool = False) -> State:
+    """The connector reports a load: complete, or failed from its first external block on."""
+    # guard
+    loading = [one for one in (*state.skipped, *state.draining) if one.id == request_id]
+    require([one.load for one in loading] == [Load.LOADING], "end_load", "V1-EXT-1")
+    # effect
+    if loading[0] in state.draining:
+        return evolve(
+            state,
+            draining=tuple(one for one in state.draining if one.id != request_id),
+            pool=kv_cache.free(ctx, state.pool, loading[0]),
+        )
+    kept = valid_tokens(ctx, state, loading[0]) if failed else loading[0].computed
+    ended = evolve(loading[0], load=Load.FAILED if failed else Load.LOADED, computed=kept)
+    lost = state.lost | {request_id} if failed else state.lost
+    return evolve(state, skipped=replaced(state.skipped, ended), lost=lost)
+
+
+def valid_tokens(ctx: Context, state: State, sequence: Sequence) -> int:
+    """Tokens in the cached blocks before the first that the connector should have brought."""
+    cached = 0
+    while cached < len(sequence.blocks) and sequence.blocks[cached] in state.pool.keys:
+        cached += 1
+    return min(cached * ctx.config.block_size, sequence.computed)
+
+
+def replaced(queue: Queue, sequence: Sequence) -> Queue:
+    """The queue with `sequence` in the place of the request of its name."""
+    return tuple(sequence if one.id == sequence.id else one for one in queue)
+
+
+# --- decisions about running requests -------------------------------------------------------
+
+
+def catch_up(ctx: Context, plan: Plan, sequence: Sequence, new_tokens: int) -> Plan:
+    """A running request is given tokens and their slots (vllm-v1, "The Fundamental Insight")."""
+    # guard
+    require(sequence in plan.state.running, "catch_up", "V1-OUT-1")
+    require(0 < new_tokens <= plan.budget, "catch_up", "V1-BUD-1")
+    # effect
+    pool, grown = kv_cache.allocate_slots(ctx, plan.state.pool, sequence, Demand(new=new_tokens))
+    drafts = max(sequence.computed + new_tokens - sequence.tokens, 0)
+    state = evolve(
+        plan.state, pool=pool, running=replaced(plan.state.running, evolve(grown, drafts=0))
+    )
+    return evolve(_scheduled(plan, sequence.id, new_tokens, drafts), state=state).told(
+        *_allocation(sequence, grown, ()),
+        Event("catch_up", sequence.id, "V1-BUD-3", sequence.computed, new_tokens),
+    )
+
+
+def _scheduled(plan: Plan, request_id: str, new_tokens: int, drafts: int) -> Plan:
+    """The plan with these tokens in it, taken off the budget."""
+    return evolve(
+        plan,
+        budget=plan.budget - new_tokens,
+        scheduled={**plan.scheduled, request_id: new_tokens},
+        drafts={**plan.drafts, request_id: drafts} if drafts else plan.drafts,
+    )
+
+
+def _allocation(before: Sequence, after: Sequence, hits: tuple[int, ...]) -> tuple[Event, ...]:
+    """The event of the blocks that were handed out, if there were any."""
+    new = after.blocks[len(before.blocks) + len(hits) :]
+    return (Event("allocate", after.id, "V1-KV-8", before.blocks, new),) if new else ()
+
+
+def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
+    """Take everything but its tokens from a running request: it waits first in the queue.
+
+    What it was given in this step is taken back (vllm-v1, "Memory Management & Preemption";
+    the refund is vLLM 0.28.0's). Its cached blocks may be found again when it returns.
+    """
+    # guard
+    require(victim in plan.state.running, "preempt", "V1-PRE-1")
+    # effect
+    again = evolve(victim, computed=0, drafts=0, blocks=(), prefilling=False)
+    state = evolve(
+        without(plan.state, victim.id),
+        pool=kv_cache.free(ctx, plan.state.pool, victim),
+        waiting=queued(ctx, (again, *plan.state.waiting)),
+    )
+    return evolve(
+        plan,
+        state=state,
+        budget=plan.budget + plan.scheduled.get(victim.id, 0),
+        scheduled={one: count for one, count in plan.scheduled.items() if one != victim.id},
+        drafts={one: count for one, count in plan.drafts.items() if one != victim.id},
+        preempted=(*plan.preempted, victim.id),
+    ).told(Event("preempt", victim.id, "V1-PRE-1"))
+
+
+# --- decisions about waiting requests -------------------------------------------------------
+
+
+def pass_over(_ctx: Context, plan: Plan, sequence: Sequence) -> Plan:
+    """A request that cannot run yet leaves its place to the next (vLLM 0.28.0)."""
+    # guard
+    require(sequence in plan.state.queued, "pass_over", "V1-ORD-2")
+    # effect
+    state = without(plan.state, sequence.id)
+    return evolve(plan, state=state, looked_at=(*plan.looked_at, sequence))
+
+
+def promote(ctx: Context, plan: Plan, sequence: Sequence) -> tuple[Plan, Sequence]:
+    """A request whose load has ended is schedulable again: what was loaded is cached now.
+
+    One token is left to compute. Where nothing valid was loaded its blocks are given back.
+    """
+    # guard
+    require(sequence.load in (Load.LOADED, Load.FAILED), "promote", "V1-EXT-1")
+    # effect
+    pool = plan.state.pool
+    ready = evolve(sequence, load=Load.NONE)
+    if ready.computed:
+        pool = kv_cache.cache_blocks(ctx, pool, ready, ready.computed)
+        ready = evolve(ready, computed=min(ready.computed, ready.tokens - 1))
+    else:
+        pool = kv_cache.free(ctx, pool, ready)
+        ready = evolve(ready, blocks=())
+    state = evolve(plan.state, pool=pool, skipped=replaced(plan.state.skipped, ready))
+    return evolve(plan, state=state).told(Event("promote", ready.id, "V1-EXT-3")), ready
+
+
+def load(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand) -> Plan:
+    """External keys and values are fetched: the request gets its blocks, and waits for them."""
+    # guard
+    require(demand.is_load and demand.external > 0, "load", "V1-EXT-2")
+    # effect
+    pool, grown = kv_cache.allocate_slots(ctx, plan.state.pool, sequence, demand)
+    loading = evolve(grown, load=Load.LOADING)
+    state = evolve(without(plan.state, sequence.id), pool=pool)
+    return evolve(plan, state=state, looked_at=(*plan.looked_at, loading)).told(
+        *_taken(sequence, grown, demand),
+        Event("load", sequence.id, "V1-EXT-2", demand.external, grown.computed),
+    )
+
+
+def _taken(before: Sequence, after: Sequence, demand: Demand) -> tuple[Event, ...]:
+    """The events of hits and new blocks."""
+    hits = demand.hits
+    hit = (Event("prefix_hit", after.id, "V1-KV-4", (), hits),) if hits else ()
+    return (*hit, *_allocation(before, after, hits))
+
+
+def admit(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand, padding: int = 0) -> Plan:
+    """A waiting request runs, at the end of the running queue (vllm-v1, same section).
+
+    `padding` of its tokens stand for drafts that nobody made, to be rejected.
+    """
+    # guard
+    require(sequence in plan.state.queued, "admit", "V1-ORD-2")
+    require(not plan.preempted, "admit", "V1-PRE-4")
+    require(len(plan.state.running) < ctx.config.max_num_seqs, "admit", "V1-SEQ-1")
+    require(0 < demand.new <= plan.budget, "admit", "V1-BUD-1")
+    # effect
+    pool, grown = kv_cache.allocate_slots(ctx, plan.state.pool, sequence, demand)
+    left = without(plan.state, sequence.id)
+    brought = {sequence.id: demand.external} if demand.external else {}
+    return evolve(
+        _scheduled(plan, sequence.id, demand.new, padding),
+        state=evolve(left, pool=pool, running=(*left.running, grown)),
+        admitted=(*plan.admitted, sequence.id),
+        external={**plan.external, **brought},
+    ).told(
+        *_taken(sequence, grown, demand),
+        Event("admit", sequence.id, "V1-ORD-2", grown.computed, demand.new),
+    )
+
+
+# --- what the step computes -----------------------------------------------------------------
+
+
+def compute(_ctx: Context, state: State, scheduled: dict[str, int]) -> State:
+    """Every scheduled token is computed; whoever has more to come is in its prefill."""
+    # guard
+    running = {one.id for one in state.running}
+    require(scheduled.keys() <= running, "compute", "V1-OUT-1")
+    # effect
+    rows = []
+    for one in state.running:
+        computed = one.computed + scheduled.get(one.id, 0)
+        is_scheduled = one.id in scheduled
+        prefilling = computed < one.tokens if is_scheduled else one.prefilling
+        rows.append(evolve(one, computed=computed, prefilling=prefilling))
+    return evolve(state, running=tuple(rows))
+
+
+def lose_load(_ctx: Context, state: State, request_id: str, external: int, scheduled: int) -> State:
+    """What the connector should have brought in this step is not there: back to the rest.
+
+    The blocks stay with the request, which computes them itself from the next step on.
+    """
+    # guard
+    row = next((one for one in state.running if one.id == request_id), None)
+    require(row is not None and external > 0, "lose_load", "V1-EXT-4")
+    assert row is not None
+    # effect
+    back = evolve(row, computed=row.computed - scheduled - external, prefilling=True)
+    return evolve(state, running=replaced(state.running, back), lost=state.lost | {request_id})
+
+
+def undo(_ctx: Context, state: State, request_id: str, scheduled: int) -> State:
+    """A request that read what was not there computes this step's tokens once more."""
+    # guard
+    row = next((one for one in state.running if one.id == request_id), None)
+    require(row is not None and scheduled <= row.computed, "undo", "V1-EXT-4")
+    assert row is not None
+    # effect
+    back = evolve(row, computed=row.computed - scheduled, prefilling=True)
+    return evolve(state, running=replaced(state.running, back))
+
+
+def rollback(_ctx: Context, state: State, request_id: str, drafts: int, accepted: int) -> State:
+    """The rejected drafts are not computed any more (vllm-v1, "Rollback Logic")."""
+    # guard
+    row = next((one for one in state.running if one.id == request_id), None)
+    require(row is not None and 0 <= accepted <= drafts, "rollback", "V1-SPC-2")
+    assert row is not None
+    # effect
+    back = evolve(row, computed=int(rolled_back(row.computed, drafts, accepted)))
+    return evolve(state, running=replaced(state.running, back))
+
+
+def sample(ctx: Context, state: State, request_id: str) -> State:
+    """A request whose tokens are all computed gains one; it is verified with drafts next time."""
+    # guard
+    row = next((one for one in state.running if one.id == request_id), None)
+    require(row is not None and row.computed >= row.tokens, "sample", "V1-PRG-2")
+    assert row is not None
+    # effect
+    longer = evolve(row, generated=row.generated + 1, drafts=ctx.config.num_speculative_tokens)
+    return evolve(state, running=replaced(state.running, longer))
+
+
+def finish(ctx: Context, state: State, request_id: str) -> State:
+    """A request that has all its tokens leaves at once and gives its blocks back."""
+    # guard
+    row = next((one for one in state.running if one.id == request_id), None)
+    require(row is not None, "finish", "V1-LIF-4")
+    assert row is not None
+    # effect
+    return evolve(
+        without(state, request_id),
+        pool=kv_cache.free(ctx, state.pool, row),
+        finished=state.finished | {request_id},
+        unreported=state.unreported | {request_id},
+    )

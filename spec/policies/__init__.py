@@ -1,0 +1,1 @@
+"""Configurations, formulas and observed states of the schedulers other than Spyre's."""

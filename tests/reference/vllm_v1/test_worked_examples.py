@@ -1,0 +1,191 @@
+"""The numbers that the text on vLLM V1 works out, and those that it gets wrong."""
+
+import pytest
+
+from spec.errors import WorkloadError
+from spec.policies.vllm_v1 import VllmV1Config, block_bytes, profiled_blocks
+from tests.reference.vllm_v1.scenes import (
+    accepting,
+    arrived,
+    ids,
+    machine,
+    of_parts,
+    request,
+    steps_from,
+)
+
+LARGE = {
+    "block_size": 16,
+    "max_num_batched_tokens": 8_192,
+    "max_model_len": 32_768,
+    "max_num_seqs": 2_000,
+    "num_blocks": 10_000,
+}
+
+
+def test_four_prompts_of_2000_tokens_fill_a_budget_of_8192_and_the_fifth_is_cut() -> None:
+    scene = machine(*(request(name, 2_000) for name in "ABCDE"), **LARGE)
+
+    step = scene.step(arrived(scene))
+
+    assert step.scheduled == {"A": 2_000, "B": 2_000, "C": 2_000, "D": 2_000, "E": 192}
+
+
+def test_four_prompts_of_2000_tokens_without_chunking_are_all_that_fits() -> None:
+    scene = machine(*(request(name, 2_000) for name in "ABCDE"), **LARGE, chunked_prefill=False)
+
+    step = scene.step(arrived(scene))
+
+    assert step.scheduled == dict.fromkeys("ABCD", 2_000)
+    assert step.refusal == "V1-CHK-2"
+    assert len(step.planned.pool.references) == 500  # blocks, as the text counts them
+
+
+# Cached tokens of nine prompts of 2,000, as in the text; all are multiples of a block of 100.
+CACHED = {
+    "A": 1_200,
+    "B": 1_500,
+    "C": 1_800,
+    "D": 1_900,
+    "E": 0,
+    "F": 500,
+    "G": 1_000,
+    "H": 800,
+    "I": 1_700,
+}
+
+
+def test_only_new_tokens_count_so_nine_prompts_fit_instead_of_four() -> None:
+    seeds = [
+        of_parts(f"{name} seed", (name, count), max_tokens=1)
+        for name, count in CACHED.items()
+        if count
+    ]
+    prompts = [
+        of_parts(name, (name, count), (f"{name} rest", 2_000 - count))
+        for name, count in CACHED.items()
+    ]
+    scene = machine(*seeds, *prompts, **LARGE | {"block_size": 100}, prefix_caching=True)
+    state = arrived(scene, *(seed.id for seed in seeds))
+    for _ in range(2):  # 10,400 tokens
+        state = scene.step(state).after
+    assert state.is_idle
+
+    step = scene.step(arrived(scene, *CACHED, state=state))
+
+    assert step.scheduled == {
+        "A": 800,
+        "B": 500,
+        "C": 200,
+        "D": 100,
+        "E": 2_000,
+        "F": 1_500,
+        "G": 1_000,
+        "H": 1_200,
+        "I": 300,
+    }
+    assert sum(step.scheduled.values()) == 7_600
+    assert step.budget_left == 592
+
+
+def test_prompt_of_10000_tokens_comes_in_chunks_of_the_threshold() -> None:
+    scene = machine(request("A", 10_000), **LARGE, long_prefill_token_threshold=2_048)
+
+    steps = steps_from(scene, arrived(scene), 6)
+
+    assert [step.scheduled["A"] for step in steps] == [2_048, 2_048, 2_048, 2_048, 1_808, 1]
+    assert [bool(step.outputs) for step in steps] == [False] * 4 + [True, True]
+
+
+def test_prompt_beyond_the_budget_is_cut_without_a_threshold_too() -> None:
+    """The text says that it cannot be scheduled: so it is only without chunked prefill."""
+    scene = machine(request("A", 10_000), **LARGE)
+
+    steps = steps_from(scene, arrived(scene), 2)
+
+    assert [step.scheduled["A"] for step in steps] == [8_192, 1_808]
+
+
+def test_prompt_beyond_the_budget_is_refused_without_chunked_prefill() -> None:
+    with pytest.raises(WorkloadError, match="max_num_batched_tokens"):
+        machine(request("A", 10_000), **LARGE, chunked_prefill=False)
+
+
+def test_decoding_requests_count_one_token_each_and_41_prompts_join_them() -> None:
+    """The text says 40 of the 46; the 41st is cut to what is left of the budget."""
+    long = [request(f"long {index}", 2_000, 200) for index in range(4)]
+    short = [request(f"short {index}", 200) for index in range(46)]
+    scene = machine(*long, *short, **LARGE)
+    state = arrived(scene, *(one.id for one in long))
+    for _ in range(101):  # the prompts, then 100 tokens each
+        state = scene.step(state).after
+    assert len(state.pool.references) == 4 * 132  # the text: 131 for 2,100 tokens, 2,096 slots
+
+    step = scene.step(arrived(scene, *(one.id for one in short), state=state))
+
+    assert [step.scheduled[one.id] for one in long] == [1, 1, 1, 1]
+    assert [step.scheduled.get(one.id) for one in short] == [200] * 40 + [188] + [None] * 5
+    assert step.budget_left == 0
+
+
+def test_memory_not_the_budget_makes_1000_decoding_requests_give_way() -> None:
+    """A tenth of the text's sizes: 100 requests of 250 tokens need 1,600 blocks, 1,000 exist."""
+    requests = [request(f"{index}", 200, 60) for index in range(100)]
+    scene = machine(*requests, **LARGE | {"num_blocks": 1_000, "max_num_batched_tokens": 20_000})
+    state = arrived(scene)
+
+    steps = steps_from(scene, state, 40)
+
+    preempted = [name for step in steps for name in step.preempted]
+    assert len(steps[0].admitted) == 76  # 13 blocks each
+    assert preempted[0] == "75"  # the last admitted
+    assert all(step.budget_left > 10_000 for step in steps if step.preempted)
+
+
+def test_rollback_of_two_rejected_drafts_out_of_five() -> None:
+    """Drafts A to E, of which three are accepted, and a token of the model's own."""
+    scene = machine(request("0", 10, 20), num_speculative_tokens=5)
+    first, second, third = steps_from(scene, arrived(scene), 3, accepting(3))
+
+    assert len(first.outputs["0"]) == 1
+    assert first.drafts == {}
+    assert (second.scheduled, second.drafts) == ({"0": 6}, {"0": 5})
+    assert second.accepted == {"0": 3}
+    assert len(second.outputs["0"]) == 4
+    (before,), (after,) = first.after.running, second.after.running
+    assert after.computed == before.computed + 6 - 2
+    assert after.computed == after.tokens - 1
+    assert third.scheduled == {"0": 6}
+
+
+def test_default_budget_is_the_model_length_but_at_least_2048() -> None:
+    assert VllmV1Config(max_model_len=4_096).token_budget == 4_096
+    assert VllmV1Config(max_model_len=512).token_budget == 2_048
+
+
+def test_pool_size_from_a_memory_profile() -> None:
+    """Llama 70B in halves of 16 bits: 80 layers, 8 heads of 128 for keys and values."""
+    per_block = block_bytes(layers=80, heads=8, head_dim=128, block_size=16, element_bytes=2)
+
+    assert per_block == 5_242_880
+    assert profiled_blocks(free_bytes=200 * 10**9, bytes_per_block=per_block) == 34_332
+
+
+def test_victims_go_from_the_back_until_the_first_fits_and_return_in_front() -> None:
+    """A, B, C and D fill the pool; A's next token needs a block, so D gives way."""
+    scene = machine(*(request(name, 4, 6) for name in "ABCD"), num_blocks=4)
+
+    first, second, third = steps_from(scene, arrived(scene), 3)
+
+    assert ids(first.after) == {"running": ["A", "B", "C", "D"]}
+    # A takes D's block, B takes C's; C and D are where they were in the order of arrival.
+    assert second.preempted == ("D", "C")
+    assert second.scheduled == {"A": 1, "B": 1}
+    assert ids(second.after) == {"waiting": ["C", "D"], "running": ["A", "B"]}
+    assert second.refusal == "V1-PRE-4"
+    assert [(one.computed, one.generated, one.blocks) for one in second.after.waiting] == [
+        (0, 1, ()),
+        (0, 1, ()),
+    ]
+    assert third.admitted == ()
+    assert third.refusal == "V1-KV-1"
