@@ -36,7 +36,8 @@ def stream_tokens(name: str, count: int) -> Sequence[int]:
     """The first `count` tokens of the stream `name`: the same for the same name."""
     digest = blake2b(name.encode(), digest_size=8).digest()
     seed, stride = int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:], "big") | 1
-    return [(seed + index * stride) & MOST_TOKEN_ID for index in range(count)]
+    tokens: list[int] = ((seed + np.arange(count) * stride) & MOST_TOKEN_ID).tolist()
+    return tokens
 
 
 def cached_value(token: int, position: int) -> int:

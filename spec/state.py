@@ -63,13 +63,12 @@ class DerivedMap(FrozenMap[Key, Value]):
         cls, origin: FrozenMap[Key, Value], changes: Mapping[Key, Value | None]
     ) -> "DerivedMap[Key, Value]":
         """`origin` with `changes` over it, None for what it lacks."""
-        values = dict(origin)
+        made = cls(origin)  # nobody has it yet, so that it may still change
         for key, value in changes.items():
             if value is None:
-                values.pop(key, None)
+                dict.pop(made, key, None)
             else:
-                values[key] = value
-        made = cls(values)
+                dict.__setitem__(made, key, value)
         made.changed = frozenset(changes)
         made._origin = ref(origin) if isinstance(origin, DerivedMap) else None
         return made

@@ -77,6 +77,9 @@ def block_zero_is_padding(_ctx: Context, state: State) -> Iterator[str]:
         yield "block 0 is in the pool"
 
 
+_MOVING_BLOCKS = ("prefix_hit", "allocate", "finish", "preempt")
+
+
 @of_step(
     "BLK-4",
     "Blocks are handed out from the head of the free list; of the blocks given back, those "
@@ -91,9 +94,10 @@ def free_order(_ctx: Context, step: Step) -> Iterator[str]:
     step. Who finishes goes last, with what the step computed.
     """
     free = step.before.pool.free
-    if not step.events and free is step.after.pool.free:
+    if free is step.after.pool.free and not step.happened(*_MOVING_BLOCKS):
         return
-    left = change_between(step.before, step.after).left
+    gives_back = step.happened("finish", "preempt")
+    left = change_between(step.before, step.after).left if gives_back else ()
     holders = Counter(chain.from_iterable(one.blocks for one in left))
     tables = {one.id: list(one.blocks) for one in left}
     for event in step.events:

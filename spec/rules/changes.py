@@ -16,27 +16,24 @@ from spec.state import BlockPool, DerivedMap, FrozenMap, Sequence, State
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+One = TypeVar("One")
+Other = TypeVar("Other")
 Result = TypeVar("Result")
 Rows = tuple[Sequence, ...]
 
 
-def once(function: Callable[..., Result]) -> Callable[..., Result]:
+def once(function: Callable[[One, Other], Result]) -> Callable[[One, Other], Result]:
     """The function, asked once where several rules ask with the same objects one after another."""
-    asked: tuple[Any, ...] = ()
-    answer: Any = None
+    last: tuple[One, Other, Result] | None = None
 
     @wraps(function)
-    def remembering(*given: Any) -> Result:
-        nonlocal asked, answer
-        if len(given) != len(asked) or any(map(_is_not, given, asked)):
-            asked, answer = given, function(*given)
-        return answer  # type: ignore[no-any-return]
+    def remembering(one: One, other: Other) -> Result:
+        nonlocal last
+        if last is None or last[0] is not one or last[1] is not other:
+            last = one, other, function(one, other)
+        return last[2]
 
     return remembering
-
-
-def _is_not(one: object, other: object) -> bool:
-    return one is not other
 
 
 @frozen(slots=False, eq=False)
@@ -123,6 +120,9 @@ def differing(
     """
     if before is after:
         return (), ()
+    fewer = len(before) - len(after)
+    if fewer >= 0 and before[fewer:] == after:  # taken from the head, the usual case
+        return before[:fewer], ()
     start = _common(len(before), len(after), lambda low, high: before[low:high] == after[low:high])
     rest, others = len(before) - start, len(after) - start
 

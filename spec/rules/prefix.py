@@ -239,8 +239,11 @@ def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
     if hit is None:
         return
     for other in step.before.admitted:
-        shared = [place for place, block in enumerate(hit.after) if block in other.blocks]
-        end = (max(shared) + 1) * ctx.config.block_size if shared else 0
+        held = {*other.blocks}
+        shared = [place for place, block in enumerate(hit.after) if block in held]
+        if not shared:
+            continue
+        end = (max(shared) + 1) * ctx.config.block_size
         if _first_tokens(ctx, hit.id, end) != _first_tokens(ctx, other.id, end):
             yield f"{hit.id} and {other.id} share {len(shared)} blocks, their tokens differ"
 
