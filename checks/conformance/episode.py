@@ -61,10 +61,9 @@ class Outcome:
     """What became of an episode.
 
     `steps`: compared; `judged`: held against the rules; `on_device`: whose tensors our device was
-    given. `known`: the known difference with which
-    it ended. `missed`: known differences that had to show and did not. `excused`: rules broken
-    where it is known that they do not hold, by id. `untold`: rules that could not be judged, with
-    what they ask for.
+    given. `known`: the known difference with which it ended. `missed`: known differences that had
+    to show and did not. `excused`: rules broken where it is known that they do not hold, by id.
+    `untold`: rules that could not be judged, with what they ask for.
     """
 
     steps: int = 0

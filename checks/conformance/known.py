@@ -5,7 +5,7 @@ where it must show, so that one that no longer occurs is noticed. An episode end
 difference shows: what the release does after it follows from it and is not compared.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from attrs import frozen
 
@@ -13,6 +13,7 @@ from checks.conformance.protocol import Action, DriverFailure, Json
 from spec.config import Config
 from spec.padding import left_padding
 from spec.records import DECODE, Step
+from spec.state import State
 
 
 @frozen
@@ -150,16 +151,32 @@ def _frees_at_the_end(evidence: Evidence) -> bool:
         return False
     due, step = evidence.expected[index], found[index]
     if due.before.pool.free != step.before.pool.free:  # an abort before the step
-        return _moved_behind(due.before.pool.free, step.before.pool.free)
-    return _moved_behind(due.after.pool.free, step.after.pool.free)
+        left = evidence.expected[index - 1].after if index else due.before
+        tables = {row.id: row.blocks for row in left.admitted}
+        return _moved_behind(due.before, step.before, _given_back(tables, due.aborted))
+    leavers = (*evidence.actions[index].abort_running, *due.finished)
+    given_back = _given_back(_tables(due, evidence.config.block_size), leavers)
+    return _moved_behind(due.after, step.after, given_back)
 
 
-def _moved_behind(expected: tuple[int, ...], found: tuple[int, ...]) -> bool:
-    """The blocks at the front of one list are at the end of the other, all else is in place."""
-    size = len(expected)
-    return sorted(expected) == sorted(found) and any(
-        expected[freed:] == found[: size - freed] for freed in range(1, size)
-    )
+def _tables(step: Step, block_size: int) -> Mapping[str, tuple[int, ...]]:
+    """The blocks of everybody who is admitted in the step, also of those who then leave."""
+    tables = {row.id: row.blocks for row in (*step.before.admitted, *step.batch)}
+    if step.chunk is None:
+        return tables
+    own = step.chunk.block_table[step.chunk.left_padding // block_size :]
+    return {**tables, step.chunk.id: own}
+
+
+def _given_back(tables: Mapping[str, tuple[int, ...]], leavers: Sequence[str]) -> list[int]:
+    """The blocks of those who leave, in the order in which they are freed."""
+    return [block for one in leavers for block in reversed(tables.get(one, ()))]
+
+
+def _moved_behind(expected: State, found: State, given_back: list[int]) -> bool:
+    """The blocks given back are behind all others, which are as the reference has them."""
+    others = [block for block in expected.pool.free if block not in given_back]
+    return bool(given_back) and list(found.pool.free) == [*others, *given_back]
 
 
 def _end_due(config: Config, _actions: tuple[Action, ...], steps: tuple[Step, ...]) -> int | None:

@@ -12,6 +12,7 @@ The line protocol is described in the chapter on drivers of the project that thi
 # ruff: noqa: E402 - the environment is set before the release is imported, which reads it then
 # mypy: disable-error-code="import-not-found"
 
+import gc
 import json
 import logging
 import os
@@ -470,6 +471,7 @@ def main() -> None:
     """Say hello, then answer line by line."""
     init_none_hash(sha256)
     base = base_config()
+    gc.freeze()  # what is loaded stays: the collector need not look through it again and again
     print(json.dumps(HELLO), file=ANSWERS)
     for answer in answers(iter(sys.stdin.readline, ""), base):
         print(json.dumps(answer, separators=(",", ":")), file=ANSWERS)

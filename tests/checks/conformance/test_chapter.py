@@ -9,14 +9,19 @@ from checks.conformance.known import KNOWN, KnownDifference
 from checks.conformance.leftout import NAMES
 from checks.conformance.protocol import FORMAT, VERSION, Action, start_line
 from spec.config import Config
-from tests.recorded.scenes import asks
+from tests.recorded.scenes import FILE_NAMES, SCENES, asks
 
 CHAPTER = (Path(spec.__file__).parent / "chapters" / "drivers.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("row", KNOWN, ids=lambda row: row.id)
 def test_the_chapter_lists_every_known_difference(row: KnownDifference) -> None:
-    assert f"| {row.id} | {row.versions} | {row.says} |" in CHAPTER
+    recording = next(
+        FILE_NAMES[name].removesuffix(".jsonl")
+        for name, scene in SCENES.items()
+        if scene.known == row.id
+    )
+    assert f"| {row.id} | {row.versions} | {row.says} | `{recording}` |" in CHAPTER
 
 
 @pytest.mark.parametrize("name", NAMES)

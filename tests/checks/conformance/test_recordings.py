@@ -51,7 +51,7 @@ def test_every_known_difference_has_a_recording() -> None:
 
 def altered(tmp_path: Path, scene: str, change: Callable[[list[Json]], None]) -> Recording:
     """The recording of a scene, changed line by line."""
-    text = (RECORDED / f"sendnn-{scene}.jsonl").read_text(encoding="utf-8")
+    text = (RECORDED / FILE_NAMES[scene]).read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
     change(lines)
     path = tmp_path / "altered.jsonl"
@@ -72,6 +72,10 @@ def count_less_than_the_chunk(lines: list[Json]) -> None:
     record["others"][0]["computed"] = 1
 
 
+def free_in_another_order(lines: list[Json]) -> None:
+    lines[2]["record"]["free_list"].reverse()
+
+
 def assert_elsewhere(lines: list[Json]) -> None:
     failure = next(line["failure"] for line in lines if "failure" in line)
     failure["at"] = "scheduler.py:1 update_from_output: assert False"
@@ -83,6 +87,7 @@ def assert_elsewhere(lines: list[Json]) -> None:
         ("leaked_reservation", leak_one_block_more, Kind.DIVERGENCE),
         ("counted_ahead", count_less_than_the_chunk, Kind.DIVERGENCE),
         ("model_length_assertion", assert_elsewhere, Kind.CRASH),
+        ("freed_to_the_end", free_in_another_order, Kind.DIVERGENCE),
     ],
 )
 def test_what_only_looks_like_a_known_difference_is_a_finding(
