@@ -1,0 +1,129 @@
+"""The block manager: who is free, who is shared, and what the lookup table finds.
+
+Source: nano-vllm, chapters 5 and 7. It keeps its books in the same pool as the other machines,
+with differences: blocks are numbered from 0 and handed out first in, first out; the lookup table
+(`cached`) names one block for a hash, the last registered; its entry stays when that block is
+handed out anew, so a hit has to be checked.
+"""
+
+from collections.abc import Sequence as Seq
+from itertools import takewhile
+
+from attrs import evolve
+
+from reference.block_pool import touch
+from reference.guards import require
+from spec.policies.nano_vllm import (
+    HitCheck,
+    NanoVllmContext,
+    content,
+    lookup_blocks,
+    sequence_blocks,
+)
+from spec.policies.nano_vllm import can_allocate as passes_memory_gate
+from spec.policies.nano_vllm import can_append as has_block_for
+from spec.requests import BlockKey
+from spec.state import BlockPool, FrozenMap, Sequence
+
+
+def new_pool(size: int) -> BlockPool:
+    """A pool of `size` blocks, numbered from 0, all free."""
+    return BlockPool(size=size, free=tuple(range(size)))
+
+
+def block_keys(ctx: NanoVllmContext, sequence: Sequence, count: int) -> Seq[BlockKey]:
+    """Hash and tokens of the first `count` blocks, each hash chained to the one before."""
+    return ctx.keys.of(sequence.id, count)
+
+
+# --- questions ----------------------------------------------------------------------------------
+
+
+def is_hit(pool: BlockPool, key: BlockKey, check: HitCheck) -> bool:
+    """True if the lookup table names a block for `key` and the block passes the check."""
+    if key not in pool.cached:
+        return False
+    held = pool.keys.get(pool.cached[key][0], b"")
+    match check:
+        case HitCheck.TOKENS:
+            return content(held) == content(key)
+        case HitCheck.HASH:
+            return held == key
+    return True
+
+
+def cached_blocks(ctx: NanoVllmContext, pool: BlockPool, sequence: Sequence) -> tuple[int, ...]:
+    """The blocks of the longest leading run of hits ("With Prefix Cache: Reuse the Work")."""
+    config = ctx.config
+    count = lookup_blocks(sequence.prefill_len, config.block_size, config.full_hit)
+    keys = block_keys(ctx, sequence, count)
+    run = takewhile(lambda key: is_hit(pool, key, config.hit_check), keys)
+    return tuple(pool.cached[key][0] for key in run)
+
+
+def can_allocate(ctx: NanoVllmContext, pool: BlockPool, sequence: Sequence) -> bool:
+    """Gate 2: whether the waiting sequence finds its blocks ("BlockManager")."""
+    blocks = sequence_blocks(sequence.prefill_len, ctx.config.block_size)
+    shared = sum(block in pool.references for block in cached_blocks(ctx, pool, sequence))
+    return bool(passes_memory_gate(len(pool.free), blocks, shared, ctx.config.memory_gate))
+
+
+def can_append(ctx: NanoVllmContext, pool: BlockPool, sequence: Sequence) -> bool:
+    """Whether the running sequence finds a slot for its newest token ("BlockManager")."""
+    length = sequence.computed + 1
+    config = ctx.config
+    return bool(has_block_for(len(pool.free), length, config.block_size, config.new_block))
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def share(pool: BlockPool, blocks: Seq[int], keys: Seq[BlockKey]) -> BlockPool:
+    """One more holder for each block that was hit; those that were free are so no longer."""
+    return touch(register(pool, blocks, keys), blocks)
+
+
+def take(pool: BlockPool, count: int) -> tuple[BlockPool, tuple[int, ...]]:
+    """The next `count` free blocks, each with one holder, without hash and tokens.
+
+    What the lookup table says of them stays.
+    """
+    # guard
+    require(count <= len(pool.free), "take", "NANO-BLK-1")
+    # effect
+    blocks = pool.free[:count]
+    taken = evolve(
+        pool,
+        free=pool.free[count:],
+        references=pool.references.set(dict.fromkeys(blocks, 1)),
+        keys=pool.keys.without(*blocks),
+    )
+    return taken, blocks
+
+
+def register(pool: BlockPool, blocks: Seq[int], keys: Seq[BlockKey]) -> BlockPool:
+    """Give blocks their hash and tokens; from now on the lookup table names them for these."""
+    named = {key: (block,) for block, key in zip(blocks, keys, strict=True)}
+    return evolve(
+        pool,
+        keys=pool.keys.set(dict(zip(blocks, keys, strict=True))),
+        cached=FrozenMap(pool.cached | named),
+    )
+
+
+def deallocate(pool: BlockPool, blocks: Seq[int]) -> BlockPool:
+    """One holder less for each block of a table, the last block first.
+
+    Blocks without a holder go to the end of the free list and keep hash and tokens.
+    """
+    # guard
+    require(all(block in pool.references for block in blocks), "deallocate", "NANO-BLK-2")
+    # effect
+    left = {block: pool.references[block] - 1 for block in blocks}
+    freed = tuple(block for block in reversed(blocks) if left[block] == 0)
+    held = {block: count for block, count in left.items() if count}
+    return evolve(
+        pool,
+        free=(*pool.free, *freed),
+        references=pool.references.without(*freed).set(held),
+    )

@@ -1,0 +1,197 @@
+"""What can happen to a sequence: one short pure function each, guard first, then effect.
+
+Every transition takes the context and a state and returns the next state with the events that
+tell what it did, each with the rule it stands for. Source: nano-vllm, the sections named at each
+function; `abort` is the environment's, the text knows no client that goes away.
+"""
+
+from collections.abc import Callable
+
+from attrs import evolve
+
+from reference.guards import require
+from reference.nano_vllm.block_manager import (
+    block_keys,
+    cached_blocks,
+    can_allocate,
+    can_append,
+    deallocate,
+    register,
+    share,
+    take,
+)
+from spec.policies.nano_vllm import NanoVllmContext, fills_block, sequence_blocks, starts_block
+from spec.records import Event
+from spec.state import BlockPool, Sequence, State
+
+Moved = tuple[State, tuple[Event, ...]]
+Ends = Callable[[Sequence], bool]  # does the sequence sample end-of-sequence as its last token?
+
+
+def arrive(ctx: NanoVllmContext, state: State, request_id: str) -> State:
+    """A client hands in a request: it goes to the back of the waiting queue."""
+    # guard
+    known = {*(one.id for one in state.present), *state.finished, *state.aborted}
+    require(request_id not in known, "arrive", "NANO-LIF-1")
+    # effect
+    newcomer = Sequence(request_id, prefill_len=ctx.requests[request_id].prompt_len)
+    return evolve(state, waiting=(*state.waiting, newcomer))
+
+
+def abort(_ctx: NanoVllmContext, state: State, request_id: str) -> State:
+    """A client goes away: its sequence leaves either queue and gives everything back."""
+    # guard
+    leaver = next((one for one in state.present if one.id == request_id), None)
+    require(leaver is not None, "abort", "NANO-LIF-4")
+    assert leaver is not None
+    # effect
+    return evolve(
+        state,
+        pool=deallocate(state.pool, leaver.blocks),
+        waiting=tuple(one for one in state.waiting if one is not leaver),
+        decoding=tuple(one for one in state.decoding if one is not leaver),
+        aborted=state.aborted | {request_id},
+    )
+
+
+# --- prefill --------------------------------------------------------------------------------------
+
+
+def admit(ctx: NanoVllmContext, state: State) -> Moved:
+    """The front of waiting gets its blocks and goes to the back of running ("The Prefill Path").
+
+    Its full blocks are hashed here, before anything of them is computed.
+    """
+    # guard
+    require(bool(state.waiting), "admit", "NANO-ADM-4")
+    sequence = state.waiting[0]
+    require(can_allocate(ctx, state.pool, sequence), "admit", "NANO-ADM-2")
+    # effect
+    pool, hits, fresh = _allocated(ctx, state.pool, sequence)
+    admitted = evolve(
+        sequence,
+        blocks=(*hits, *fresh),
+        hit_blocks=len(hits),
+        computed=len(hits) * ctx.config.block_size,
+    )
+    moved = evolve(
+        state, pool=pool, waiting=state.waiting[1:], decoding=(*state.decoding, admitted)
+    )
+    events = [Event("admit", sequence.id, "NANO-ADM-4")]
+    if hits:
+        events.append(Event("prefix_hit", sequence.id, "NANO-PFX-5", (), hits))
+    if fresh:
+        events.append(Event("allocate", sequence.id, "NANO-ADM-2", hits, fresh))
+    return moved, tuple(events)
+
+
+def _allocated(
+    ctx: NanoVllmContext, pool: BlockPool, sequence: Sequence
+) -> tuple[BlockPool, tuple[int, ...], tuple[int, ...]]:
+    """The pool without the sequence's blocks, those that were hits, and those that are fresh."""
+    size = ctx.config.block_size
+    hits = cached_blocks(ctx, pool, sequence)
+    keys = block_keys(ctx, sequence, sequence.prefill_len // size)
+    pool = share(pool, hits, keys[: len(hits)])
+    pool, fresh = take(pool, sequence_blocks(sequence.prefill_len, size) - len(hits))
+    new_keys = keys[len(hits) :]
+    return register(pool, fresh[: len(new_keys)], new_keys), hits, fresh
+
+
+def prefill(_ctx: NanoVllmContext, state: State, count: int) -> Moved:
+    """The last `count` of running compute all tokens that are not cached and get one more."""
+    # guard
+    rows = state.decoding[len(state.decoding) - count :]
+    require(
+        count > 0 and all(row.computed <= row.prefill_len for row in rows), "prefill", "NANO-ADM-6"
+    )
+    # effect
+    done = tuple(evolve(row, computed=row.prefill_len, generated=row.generated + 1) for row in rows)
+    events = tuple(
+        Event("prefill", row.id, "NANO-LIF-9", row.computed, row.prefill_len) for row in rows
+    )
+    return evolve(state, decoding=(*state.decoding[: -len(rows)], *done)), events
+
+
+# --- decode ---------------------------------------------------------------------------------------
+
+
+def append(ctx: NanoVllmContext, state: State, row: Sequence) -> Moved:
+    """Make sure of a slot for the row's newest token; hash the block that it fills.
+
+    This is the text's `may_append` ("BlockManager: Three Core Operations").
+    """
+    # guard
+    require(can_append(ctx, state.pool, row), "append", "NANO-DEC-3")
+    # effect
+    size, length = ctx.config.block_size, row.computed + 1
+    pool, grown = state.pool, row
+    events: tuple[Event, ...] = ()
+    if fills_block(length, size):
+        full = length // size
+        pool = register(pool, row.blocks[full - 1 : full], block_keys(ctx, row, full)[-1:])
+    if starts_block(length, size, ctx.config.new_block):
+        pool, fresh = take(pool, 1)
+        grown = evolve(row, blocks=(*row.blocks, *fresh))
+        events = (Event("allocate", row.id, "NANO-DEC-3", row.blocks, fresh),)
+    rows = tuple(grown if one is row else one for one in state.decoding)
+    return evolve(state, pool=pool, decoding=rows), events
+
+
+def preempt(ctx: NanoVllmContext, state: State, victim: Sequence) -> Moved:
+    """Take everything from a sequence: it waits in front and computes all again ("Preemption")."""
+    # guard
+    require(victim in state.decoding, "preempt", "NANO-PRE-2")
+    # effect
+    again = Sequence(
+        victim.id,
+        prefill_len=ctx.requests[victim.id].prompt_len + victim.generated,
+        generated=victim.generated,
+    )
+    moved = evolve(
+        state,
+        pool=deallocate(state.pool, victim.blocks),
+        waiting=(again, *state.waiting),
+        decoding=tuple(one for one in state.decoding if one is not victim),
+    )
+    return moved, (Event("preempt", victim.id, "NANO-PRE-2"),)
+
+
+def decode(ctx: NanoVllmContext, state: State, count: int) -> Moved:
+    """The first `count` of running compute their newest token and get one more."""
+    # guard
+    rows = state.decoding[:count]
+    has_slot = all(row.computed < len(row.blocks) * ctx.config.block_size for row in rows)
+    require(has_slot, "decode", "NANO-SLT-1")
+    # effect
+    done = tuple(
+        evolve(row, computed=row.computed + 1, generated=row.generated + 1) for row in rows
+    )
+    moved = evolve(state, decoding=(*done, *state.decoding[count:]))
+    return moved, (Event("decode", "", "NANO-LIF-9"),)
+
+
+# --- the step's end -------------------------------------------------------------------------------
+
+
+def finish(ctx: NanoVllmContext, state: State, batch: tuple[Sequence, ...], ends: Ends) -> Moved:
+    """Rows of the batch that have all their tokens, or sampled the end of sequence, leave at once.
+
+    Source: "One Decode Step: What Happens", postprocess.
+    """
+    # guard
+    require(all(row in state.decoding for row in batch), "finish", "NANO-LIF-3")
+    # effect
+    leaving = [
+        row for row in batch if row.generated >= ctx.requests[row.id].max_tokens or ends(row)
+    ]
+    pool = state.pool
+    for row in leaving:
+        pool = deallocate(pool, row.blocks)
+    left = evolve(
+        state,
+        pool=pool,
+        decoding=tuple(row for row in state.decoding if row not in leaving),
+        finished=state.finished | {row.id for row in leaving},
+    )
+    return left, tuple(Event("finish", row.id, "NANO-LIF-3") for row in leaving)
