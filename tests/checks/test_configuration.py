@@ -9,7 +9,7 @@ from attrs import fields
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.configuration import VARIABLES, read_config
+from checks.configuration import VARIABLES, read_config, read_settings
 from spec.config import Admission, Config
 from spec.errors import ConfigError
 
@@ -300,3 +300,55 @@ def test_the_example_is_a_configuration_whose_limit_binds() -> None:
 
     assert (config.block_size, config.chunk_size) == (64, 128)
     assert config.max_batch_tkv_limit < config.max_num_seqs * config.max_model_len
+
+
+# --- what steps cost ------------------------------------------------------------------------------
+
+
+def test_costs_are_a_table_of_the_file_or_settings_of_their_own(file: Path) -> None:
+    file.write_text("prefill_time = 0.5\n[cost]\nper_row = 0.25\nper_chunk_token = 1\n")
+
+    cost = read_settings(file, ["cost.per_row=0.75"]).cost
+
+    assert (cost.prefill_time, cost.decode_time) == (0.5, 1.0)
+    assert (cost.per_chunk_token, cost.per_row, cost.per_cached_token) == (1, 0.75, 0)
+    assert read_settings(None).cost.per_row == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(
+            "[cost]\nper_row = -1\n",
+            "c.toml, line 2: cost.per_row: found -1; allowed: 0 or more",
+            id="a negative cost",
+        ),
+        pytest.param(
+            "[cost]\nper_token = 1\n",
+            "c.toml, line 2: cost.per_token: found 1; allowed: a key out of "
+            "per_chunk_token, per_row, per_cached_token",
+            id="an unknown cost",
+        ),
+        pytest.param(
+            "[cost]\nper_row = [1]\n",
+            "c.toml, line 2: array: found 'cost.per_row'; allowed: only keys with a single value",
+            id="a list of costs",
+        ),
+        pytest.param(
+            "[cost]\nper_row = 'dear'\n",
+            "c.toml, line 2: cost.per_row: found 'dear'; allowed: a number",
+            id="a cost that is no number",
+        ),
+        pytest.param(
+            "cost = 3\n", f"c.toml, line 1: key: found 'cost'; allowed: {KNOWN}", id="no table"
+        ),
+    ],
+)
+def test_wrong_costs_are_refused_with_their_place(file: Path, text: str, message: str) -> None:
+    assert file_refusal(file, text) == message
+
+
+def test_a_cost_as_a_setting_is_refused_with_its_name() -> None:
+    assert refusal(None, "cost.per_row=-1") == (
+        "--set cost.per_row: cost.per_row: found -1; allowed: 0 or more"
+    )

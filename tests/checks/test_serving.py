@@ -1,0 +1,120 @@
+"""A run as a whole: who judges what, costs on the clock, memory that does not grow."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from checks import serving
+from checks.configuration import Settings
+from checks.running import judgeable
+from checks.serving import Run, run_workload
+from engine.blocks import FreeList
+from engine.clock import CostModel
+from engine.metrics import Objective
+from engine.scheduler import prefill as planning
+from engine.workloads import fit, read_workload
+from spec.config import Config
+from spec.requests import Prompt, Request
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CONFIG = Config(block_size=4, chunk_size=8, max_model_len=64, max_num_seqs=3)
+
+
+def settings(config: Config = CONFIG, costs: dict[str, float] | None = None) -> Settings:
+    return Settings(config, CostModel.from_mapping(costs or {}, config))
+
+
+def request(name: str, prompt_len: int, max_tokens: int, **more: Any) -> Request:
+    prompt = Prompt.of_stream(name, prompt_len)
+    return Request(id=name, prompt=prompt, max_tokens=max_tokens, **more)
+
+
+def several() -> list[Request]:
+    return [request(str(n), 3 + 5 * n, 4 + n, arrival=2 * n) for n in range(6)]
+
+
+def outcome(run: Run) -> Any:
+    """All but how long it took."""
+    return evolve(run, seconds=0)
+
+
+@pytest.mark.parametrize("using", ["engine", "reference"])
+def test_two_processes_find_what_one_finds(using: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = run_workload(settings(), several(), using=using)
+    monkeypatch.setattr(serving, "_LONG", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    together = run_workload(settings(), several(), using=using)
+
+    assert outcome(alone) == outcome(together)
+    assert alone.holds
+    assert alone.steps > 20
+    assert len(alone.rules) == len(judgeable(CONFIG))
+
+
+def test_breaches_are_reported_whichever_process_sees_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = planning.plan_prefill
+    monkeypatch.setattr(
+        "engine.scheduler.scheduler.plan_prefill",
+        lambda core: (None, "SPY-PRI-3") if len(core.decoding) > 1 else plan(core),
+    )
+    monkeypatch.setattr(FreeList, "put_back", FreeList.put_front)
+    alone = run_workload(settings(), several())
+    monkeypatch.setattr(serving, "_LONG", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    together = run_workload(settings(), several())
+
+    assert {one.rule.id for one in alone.broken} >= {"SPY-PRI-6", "BLK-4"}
+    assert outcome(alone) == outcome(together)
+
+
+def test_costs_lengthen_the_steps_and_all_latencies_with_them() -> None:
+    # Chunks of 4 and 5 tokens, the second reads 4; two decode steps of one row read 9 and 10.
+    costs = {"per_chunk_token": 0.5, "per_row": 0.25, "per_cached_token": 0.01}
+    summary = run_workload(settings(costs=costs), [request("a", 9, 3)]).summary
+
+    first = 8 + 4 * 0.5 + 8 + 5 * 0.5 + 4 * 0.01
+    assert summary.ttft_units.mean == pytest.approx(first)
+    assert summary.itl_units.max == pytest.approx(1 + 0.25 + 0.1)
+    assert summary.duration_units == pytest.approx(first + 2 * 1.25 + 0.19)
+
+
+def test_goodput_counts_who_meets_every_bound_at_the_bound_itself_too() -> None:
+    # First tokens at 8 and 17, b's second at 18; a's at 8, 9 and 18: 5 between them in the mean.
+    requests = [request("a", 6, 3), request("b", 2, 2)]
+
+    def good(**bounds: float) -> int:
+        return run_workload(settings(), requests, objective=Objective(**bounds)).summary.good
+
+    assert [good(ttft=7.9), good(ttft=8), good(ttft=17)] == [0, 1, 2]
+    assert [good(itl=4.9), good(itl=5)] == [1, 2]
+    assert [good(e2e=17.9), good(e2e=18)] == [0, 2]
+    assert good(ttft=8, itl=4.9) == 0
+
+
+def test_a_request_of_one_token_has_no_time_between_tokens_to_keep() -> None:
+    run = run_workload(settings(), [request("a", 6, 1)], objective=Objective(itl=0.001))
+    assert (run.summary.good, run.summary.goodput_share) == (1, 1.0)
+
+
+def test_nothing_is_kept_of_requests_that_have_left() -> None:
+    requests = several()
+    run_workload(settings(), requests)
+    assert all(not one._sampled for one in requests)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("sample", ["azure_sample.csv", "mooncake_sample.jsonl"])
+@pytest.mark.parametrize("changes", [{}, {"admission": "shipped", "queue": "overtaking"}])
+def test_public_traces_keep_every_rule_with_the_real_sizes(
+    sample: str, changes: dict[str, str]
+) -> None:
+    config = Config.from_mapping(changes)
+    servable, refused = fit(read_workload(EXAMPLES / sample), config)
+    run = run_workload(settings(config), servable)
+    assert run.holds
+    assert run.summary.finished == len(servable) > len(refused)
+    assert run.steps > 1_000
