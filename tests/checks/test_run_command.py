@@ -1,11 +1,15 @@
 """`lockstep run`: engine and reference, goodput, comparisons, timelines, what is refused."""
 
 import json
+import re
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from checks.commands import common
 from tests.checks.command import Ran, lockstep
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -76,6 +80,13 @@ def test_engine_and_reference_report_the_same_figures() -> None:
 
 def test_the_engine_schedules_unless_the_reference_is_asked_for() -> None:
     assert report(*FIRST)["using"] == "engine"
+
+
+def test_a_terminal_shows_how_far_the_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = StringIO()
+    monkeypatch.setattr(common, "err", Console(file=shown, force_terminal=True, width=120))
+    assert lockstep("run", *FIRST).code == 0
+    assert re.search(r"0/7.* step 0, time 0, [\d,]+ steps/s", shown.getvalue())
 
 
 # --- a step that the device refuses -------------------------------------------------------------

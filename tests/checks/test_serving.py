@@ -1,5 +1,6 @@
 """A run as a whole: who judges what, costs on the clock, memory that does not grow."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -117,4 +118,20 @@ def test_public_traces_keep_every_rule_with_the_real_sizes(
     run = run_workload(settings(config), servable)
     assert run.holds
     assert run.summary.finished == len(servable) > len(refused)
-    assert run.steps > 1_000
+    assert run.steps > 150
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "name", ["AzureLLMInferenceTrace_conv.csv", "mooncake_conversation_trace.jsonl"]
+)
+def test_the_first_requests_of_the_published_traces_keep_every_rule(name: str) -> None:
+    """Where the environment variable LOCKSTEP_TRACES names the directory that they are in."""
+    path = Path(os.environ.get("LOCKSTEP_TRACES", "")) / name
+    if not path.is_file():
+        pytest.skip(f"{name} is not in LOCKSTEP_TRACES")
+    servable, _ = fit(read_workload(path, limit=100), Config())
+    run = run_workload(settings(Config()), servable)
+    assert run.holds
+    assert run.summary.finished == len(servable)
+    assert run.steps > 150
