@@ -438,11 +438,11 @@ def play(live: Released, actions: list[Json]) -> Json:
 
 
 def as_json(error: Exception) -> Json:
-    """Type, text and place of an error."""
+    """Type, text and place (file, line, function) of an error."""
     place = ""
     if error.__traceback__ is not None:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(where.filename).name}:{where.lineno} {where.name}: {where.line}"
+        place = f"{Path(where.filename).name}:{where.lineno} {where.name}"
     return {"type": type(error).__name__, "message": str(error), "at": place}
 
 
