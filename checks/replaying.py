@@ -13,8 +13,9 @@ from checks.fuzz.target import Subject, Target
 from checks.models.spyre import Instance, SpyreModel
 from checks.running import Judge, serve_with, step_time
 from checks.traces import Past, Trace, step_as_json
+from engine.clock import CostModel
 from reference.guards import GuardError
-from spec.errors import TraceError
+from spec.errors import ConfigError, TraceError
 from spec.records import Context, Step
 from spec.requests import refuse_unservable
 from spec.rules import REGISTRY
@@ -114,7 +115,7 @@ def _steps(trace: Trace, ctx: Context, target: Target, changes: list[_Change]) -
     What actions do between steps is added to `changes`.
     """
     if "actions" not in trace.header:
-        yield from serve_with(target, ctx.config, list(ctx.requests.values()))
+        yield from serve_with(target, ctx.config, list(ctx.requests.values()), _cost_of(trace))
         return
     index, time = 0, 0.0
     gone: frozenset[str] = frozenset()
@@ -128,6 +129,19 @@ def _steps(trace: Trace, ctx: Context, target: Target, changes: list[_Change]) -
         changes.append(_Change(index, before, edge.state))
         what, _, request_id = edge.action.partition(" ")
         (target.arrive if what == "arrive" else target.abort)(request_id)
+
+
+def _cost_of(trace: Trace) -> CostModel:
+    """What the header says that steps cost.
+
+    Raises:
+        TraceError: it is no table of costs.
+    """
+    costs = trace.header.get("cost", {})
+    try:
+        return CostModel.from_mapping(costs if isinstance(costs, dict) else {"": 0}, trace.config)
+    except ConfigError as error:
+        raise TraceError(error.field, error.found, error.allowed).at(trace.path, 1) from None
 
 
 def _edges(trace: Trace) -> Iterator[tuple[State, Transition[State]]]:

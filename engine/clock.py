@@ -65,6 +65,11 @@ class CostModel:
                 raise ConfigError(f"cost.{name}", value, allowed)
         return cls(prefill_time=config.prefill_time, decode_time=config.decode_time, **values)
 
+    def beyond_times(self) -> dict[str, float]:
+        """The table `[cost]` that this model comes from, without costs of zero."""
+        costs = asdict(self).items()
+        return {name: cost for name, cost in costs if name.startswith("per_") and cost}
+
     def seconds_of(
         self, kind: str, *, chunk_tokens: int = 0, rows: int = 0, cached_tokens: int = 0
     ) -> float:

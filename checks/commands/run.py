@@ -169,7 +169,10 @@ def _run(
     with ExitStack() as stack:
         observers: list[Callable[[Step], None]] = []
         if files.trace is not None:
-            writer = TraceWriter(files.trace, config, requests, source=using, full=files.full)
+            cost = variant.settings.cost.beyond_times()
+            writer = TraceWriter(
+                files.trace, config, requests, source=using, full=files.full, cost=cost
+            )
             trace = stack.enter_context(writer)
             observers.append(trace.write)
         if files.timeline is not None:
@@ -218,6 +221,7 @@ def _report(done: Run, using: str, refused: int) -> dict[str, Any]:
     report: dict[str, Any] = {
         "using": using,
         "config": done.settings.config.as_mapping(),
+        "cost": done.settings.cost.beyond_times(),
         "refused": refused,
         "rules": [rule.id for rule in done.rules],
         "violations": [

@@ -11,6 +11,8 @@ The header also has:
   as `prompt_parts` or `prompt`, so that equal prompts stay equal whatever `prompt_len` would be
   taken for.
 - `full`: true if every step carries `state` (below).
+- `cost`, optional: what steps cost on the clock beyond their times, as the table `[cost]` of a
+  configuration.
 - `actions`, optional: what the environment chose, as the explorer that wrote the file notes it.
 
 Of the fields of a step, read with care:

@@ -1,6 +1,6 @@
 """Traces, written line by line."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -29,9 +29,11 @@ class TraceWriter:
         source: str = "reference",
         full: bool = False,
         actions: Sequence[Any] | None = None,
+        cost: Mapping[str, float] | None = None,
     ) -> None:
         """`source`: who scheduled. `full`: with all that rules ask about, several times as long.
 
+        `cost`: what steps cost beyond their times, if anything.
         `actions`: what the environment chose beyond the workload, any JSON values.
         """
         self._header: dict[str, Any] = {
@@ -45,6 +47,8 @@ class TraceWriter:
         }
         if actions is not None:
             self._header["actions"] = list(actions)
+        if cost:
+            self._header["cost"] = dict(cost)
         self._full = full
         self._past = Past()
         self._steps = 0

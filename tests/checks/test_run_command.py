@@ -117,6 +117,21 @@ def test_the_trace_of_a_refused_step_ends_with_what_was_refused() -> None:
     assert violation["found"].startswith("step 3: the device refuses: volume")
 
 
+def test_a_trace_with_costs_says_so_and_replays() -> None:
+    costs = settings("cost.per_chunk_token=0.01", "cost.per_cached_token=0.001")
+    assert lockstep("run", *FIRST, *costs, "--trace", "t.jsonl").code == 0
+    header = json.loads(Path("t.jsonl").read_text().splitlines()[0])
+    assert header["cost"] == {"per_chunk_token": 0.01, "per_cached_token": 0.001}
+    ran = lockstep("replay", "t.jsonl")
+    assert (ran.code, ran.out) == (0, "52 steps as in the file, no rule broken\n")
+    Path("t.jsonl").write_text(Path("t.jsonl").read_text().replace("per_chunk_token", "each"))
+    assert_refused(
+        lockstep("replay", "t.jsonl"),
+        "t.jsonl, line 1: cost.each: found 0.01; allowed: a key out of "
+        "per_chunk_token, per_row, per_cached_token",
+    )
+
+
 # --- goodput --------------------------------------------------------------------------------------
 
 
