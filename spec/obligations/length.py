@@ -81,6 +81,10 @@ def other_lengths_are_exceeded(integer: Integer) -> Statement:
             *positive(block_size, max_model_len),
             negate(is_safe_length(max_model_len, block_size)),
         ],
+        known=[
+            *(fits_its_blocks(one, block_size) for one in (max_model_len, begun, block_size)),
+            is_no_wider([begun], [max_model_len], block_size),  # PRV-DEC-5, PRV-PEAK-1C
+        ],
         claim=every(
             [
                 begun >= 1,
