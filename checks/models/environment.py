@@ -1,0 +1,96 @@
+"""A scheduler's machine with its environment, as a state graph to explore.
+
+The scheduler is deterministic; what is not is the environment: which request arrives when,
+which client goes away, which request samples the end of sequence.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from itertools import combinations
+from typing import Protocol
+
+from attrs import evolve
+
+from checks.explore.model import Transition
+from spec.records import Step
+from spec.state import Sequence, State
+
+
+class Machine(Protocol):
+    """What a reference machine does; all of it pure."""
+
+    def initial(self) -> State:
+        """Nobody has arrived."""
+
+    def arrive(self, state: State, request_id: str) -> State:
+        """A request is handed in between two steps."""
+
+    def abort(self, state: State, request_id: str) -> State:
+        """A client goes away between two steps."""
+
+    def step(self, state: State, ends: Callable[[Sequence], bool] | None = None) -> Step:
+        """One scheduler step; `ends` tells who samples the end of sequence."""
+
+
+class EnvironmentModel:
+    """The reachable states of a machine; implements the explorer's model.
+
+    Arrivals are free in order and time.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        requests: Iterable[str],
+        aborts: Collection[str] = (),
+        early_ends: Collection[str] = (),
+    ) -> None:
+        """`aborts`: requests whose client may go away; `early_ends`: who may end with any token."""
+        self.machine = machine
+        self.requests = tuple(requests)
+        self.aborts = aborts
+        self.early_ends = early_ends
+
+    def initial(self) -> Iterable[State]:
+        """One state: nobody has arrived."""
+        yield self.machine.initial()
+
+    def successors(self, state: State) -> Iterator[Transition[State]]:
+        """Every arrival, abort and step that may come next."""
+        known = {one.id for one in state.present} | state.finished | state.aborted
+        for one in self.requests:
+            if one not in known:
+                yield Transition(f"arrive {one}", self.machine.arrive(state, one))
+        for row in state.present:
+            if row.id in self.aborts:
+                yield Transition(f"abort {row.id}", self.machine.abort(state, row.id))
+        if not state.is_idle:
+            yield from self._steps(state)
+
+    def _steps(self, state: State) -> Iterator[Transition[State]]:
+        """The step in which nobody ends early, and one for each set of requests that do."""
+        step = self.machine.step(state, ends=lambda _row: False)
+        yield _as_transition(step, ())
+        may_end = [
+            one for one in step.outputs if one in self.early_ends and one not in step.finished
+        ]
+        for count in range(1, len(may_end) + 1):
+            for ending in combinations(may_end, count):
+                yield _as_transition(self.machine.step(state, ends=_one_of(ending)), ending)
+
+    def canonical(self, state: State) -> Hashable:
+        """The state itself: no two requests are taken for the same."""
+        return state
+
+    def unfinished(self, state: State) -> bool:
+        """True if a request is pending."""
+        return not state.is_idle
+
+
+def _one_of(ending: tuple[str, ...]) -> Callable[[Sequence], bool]:
+    return lambda row: row.id in ending
+
+
+def _as_transition(step: Step, ending: tuple[str, ...]) -> Transition[State]:
+    """The edge of a step; `ending` are those who sampled the end of sequence early."""
+    label = f"step, {' and '.join(ending)} ends" if ending else "step"
+    return Transition(label, step.after, record=evolve(step, ended=ending), fair=True)
