@@ -174,7 +174,7 @@ def _consider(ctx: Context, plan: Plan, one: Sequence) -> Plan:
         plan, one = transitions.promote(ctx, plan, one)
     demand = _found(ctx, plan.state, one)
     if demand.is_load:
-        if not kv_cache.fits_at_admission(ctx, plan.state, one, demand, plan.scheduled):
+        if not _fits(ctx, plan, one, demand):
             return evolve(plan, refusal="V1-KV-1")
         return transitions.load(ctx, plan, one, demand)
     computed = computed_with(ctx, one, demand)
@@ -188,9 +188,15 @@ def _consider(ctx: Context, plan: Plan, one: Sequence) -> Plan:
     if not ctx.config.chunked_prefill and new < uncut:
         return _not_to_be_cut(ctx, plan, one)
     demand = evolve(demand, new=new)
-    if not kv_cache.fits_at_admission(ctx, plan.state, one, demand, plan.scheduled):
+    if not _fits(ctx, plan, one, demand):
         return evolve(plan, refusal="V1-KV-1")
     return transitions.admit(ctx, plan, one, demand, max(computed + new - one.tokens, 0))
+
+
+def _fits(ctx: Context, plan: Plan, one: Sequence, demand: Demand) -> bool:
+    """True if the request finds its slots; loads that began in this step count as under way."""
+    state = evolve(plan.state, skipped=(*plan.looked_at, *plan.state.skipped))
+    return kv_cache.fits_at_admission(ctx, state, one, demand, plan.scheduled)
 
 
 def _not_to_be_cut(ctx: Context, plan: Plan, one: Sequence) -> Plan:

@@ -1,5 +1,7 @@
 """The numbers that the text on vLLM V1 works out, and those that it gets wrong."""
 
+from typing import Any
+
 import pytest
 
 from spec.errors import WorkloadError
@@ -14,7 +16,7 @@ from tests.reference.vllm_v1.scenes import (
     steps_from,
 )
 
-LARGE = {
+LARGE: dict[str, Any] = {
     "block_size": 16,
     "max_num_batched_tokens": 8_192,
     "max_model_len": 32_768,

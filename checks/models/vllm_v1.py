@@ -1,0 +1,219 @@
+"""The vLLM V1 machine with its environment, as a state graph to explore.
+
+The scheduler is deterministic; what is not is the environment: arrivals and aborts, who samples
+the end of sequence, how many drafts are accepted, whether and when a connector's load ends.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from itertools import product
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from checks.explore import Always, Eventually, OnStep, Transition, Witness
+from reference.vllm_v1.machine import VllmV1Machine
+from reference.vllm_v1.step import Environment
+from spec.policies.vllm_v1 import VllmV1Config
+from spec.policies.vllm_v1_records import Context, Load, Sequence, State, Step
+from spec.requests import Request
+from spec.rules.registry import Kind, Rule
+from spec.rules.vllm_v1 import applicable
+
+
+@frozen(kw_only=True)
+class VllmV1Instance:
+    """A bounded question: these requests under this configuration, and what may happen to them.
+
+    `aborts`: requests whose client may go away, in any phase. `early_ends`: requests that may
+    sample the end of sequence with any token. `external`: tokens of each that the connector has;
+    `failing`: whose load may fail. Arrivals are free in order and time, drafts in acceptance.
+    """
+
+    name: str
+    about: str
+    config: VllmV1Config
+    requests: tuple[Request, ...]
+    aborts: frozenset[str] = frozenset()
+    early_ends: frozenset[str] = frozenset()
+    external: Mapping[str, int] = field(factory=dict)
+    failing: frozenset[str] = frozenset()
+
+
+@frozen
+class Choice:
+    """What the environment decides for one request in a step."""
+
+    id: str
+    accepted: int = 0
+    ends: bool = False
+    loses: bool = False
+
+    def __str__(self) -> str:
+        told = {
+            f"accepts {self.accepted}": self.accepted,
+            "ends": self.ends,
+            "loses its load": self.loses,
+        }
+        words = " and ".join(word for word, is_so in told.items() if is_so)
+        return f"{self.id} {words}" if words else ""
+
+
+class VllmV1Model:
+    """The reachable states of an instance; implements the explorer's model."""
+
+    def __init__(self, instance: VllmV1Instance) -> None:
+        """The model of the reference machine.
+
+        Raises:
+            WorkloadError: a request of the instance could never be served.
+        """
+        self.instance = instance
+        self.machine = VllmV1Machine.of(instance.config, instance.requests, instance.external)
+
+    @property
+    def ctx(self) -> Context:
+        """What the rules look up."""
+        return self.machine.ctx
+
+    def initial(self) -> Iterable[State]:
+        """One state: nobody has arrived."""
+        yield self.machine.initial()
+
+    def successors(self, state: State) -> Iterator[Transition[State]]:
+        """Every arrival, abort, end of a load and step that may come next."""
+        known = {one.id for one in state.present} | state.finished | state.aborted
+        for request in self.instance.requests:
+            if request.id not in known:
+                yield Transition(f"arrive {request.id}", self.machine.arrive(state, request.id))
+        for one in state.present:
+            if one.id in self.instance.aborts:
+                yield Transition(f"abort {one.id}", self.machine.abort(state, one.id))
+        yield from self._loads(state)
+        if state.present:
+            yield from self._steps(state)
+
+    def _loads(self, state: State) -> Iterator[Transition[State]]:
+        """Each load may end; that one of them does is the environment's duty."""
+        for one in (*state.skipped, *state.draining):
+            if one.load is Load.LOADING:
+                loaded = self.machine.end_load(state, one.id)
+                yield Transition(f"loaded {one.id}", loaded, fair=True)
+                if one.id in self.instance.failing:
+                    lost = self.machine.end_load(state, one.id, failed=True)
+                    yield Transition(f"lost {one.id}", lost)
+
+    def _steps(self, state: State) -> Iterator[Transition[State]]:
+        """A step for each combination of what the environment may decide.
+
+        A step that changes nothing is none: with everybody loading, the scheduler waits.
+        """
+        usual = self.machine.step(state, Environment(ends=lambda _row: False))
+        choices = [list(self._choices(usual, one)) for one in usual.scheduled]
+        for combination in product(*choices):
+            step = self.machine.step(state, _environment(combination))
+            if step.after != state:
+                yield _as_transition(step, combination)
+
+    def _choices(self, step: Step, request_id: str) -> Iterator[Choice]:
+        """What may come of one request's tokens; `step` is the one without surprises."""
+        row = next(one for one in step.planned.running if one.id == request_id)
+        drafts = 0 if request_id in step.admitted else step.drafts.get(request_id, 0)
+        for accepted in range(drafts + 1):
+            yield Choice(request_id, accepted)
+        samples = row.computed + step.scheduled[request_id] >= row.tokens
+        has_more = row.generated + 1 < self.ctx.requests[request_id].max_tokens
+        if samples and has_more and request_id in self.instance.early_ends:
+            yield Choice(request_id, ends=True)
+        if step.external.get(request_id, 0) and request_id in self.instance.failing:
+            yield Choice(request_id, loses=True)
+
+    def canonical(self, state: State) -> Hashable:
+        """The state itself: requests are told apart."""
+        return state
+
+    def unfinished(self, state: State) -> bool:
+        """True if a request is pending."""
+        return not state.is_idle
+
+
+def _environment(choices: Iterable[Choice]) -> Environment:
+    by_id = {choice.id: choice for choice in choices}
+
+    def accepted(row: Sequence, drafts: int) -> int:
+        return min(by_id[row.id].accepted, drafts)
+
+    return Environment(
+        ends=lambda row: by_id[row.id].ends,
+        accepted=accepted,
+        loses=lambda request_id: by_id[request_id].loses,
+    )
+
+
+def _as_transition(step: Step, choices: Iterable[Choice]) -> Transition[State]:
+    """The edge of a step; the label tells what the environment decided."""
+    listed = list(choices)
+    label = ", ".join(["step", *(str(one) for one in listed if str(one))])
+    ended = tuple(one.id for one in listed if one.ends)
+    return Transition(label, step.after, record=evolve(step, ended=ended), fair=True)
+
+
+# --- properties, taken from the registry --------------------------------------------------------
+
+
+@frozen
+class Properties:
+    """The rules of an instance in the explorer's terms."""
+
+    violable: tuple[Always[State] | OnStep[State] | Eventually[State], ...]
+    witnesses: tuple[Witness[State], ...]
+    rules: tuple[Rule, ...] = field(repr=False)
+
+
+def properties_of(model: VllmV1Model) -> Properties:
+    """The registry's rules that apply to the instance; no rule is defined here."""
+    rules = tuple(applicable(model.instance.config))
+    return Properties(
+        violable=tuple(_property(rule, model.ctx) for rule in rules),
+        witnesses=tuple(_witness(rule, model.ctx) for rule in rules),
+        rules=rules,
+    )
+
+
+def _property(rule: Rule, ctx: Context) -> Always[State] | OnStep[State] | Eventually[State]:
+    judged: _Judged = _Judged(rule, ctx)
+    if rule.kind is Kind.ALWAYS:
+        return Always(rule.id, judged.in_state)
+    if rule.kind is Kind.EVENTUALLY:
+        return Eventually(rule.id, lambda state: not judged.is_reached(state), judged.is_reached)
+    return OnStep(rule.id, judged.on_step)
+
+
+def _witness(rule: Rule, ctx: Context) -> Witness[State]:
+    judged = _Judged(rule, ctx)
+    return Witness(rule.id, judged.is_witnessed)
+
+
+class _Judged:
+    """A rule asked about this machine's states and steps, which its own types do not name."""
+
+    def __init__(self, rule: Rule, ctx: Context) -> None:
+        self._rule: Any = rule
+        self._ctx = ctx
+
+    def in_state(self, state: State) -> str | None:
+        found: str | None = self._rule.found_in_state(self._ctx, state)
+        return found
+
+    def on_step(self, before: State, edge: Transition[State]) -> str | None:
+        found: str | None
+        if isinstance(edge.record, Step):
+            found = self._rule.found_of_step(self._ctx, edge.record) if self._rule.of_step else None
+        else:
+            found = self._rule.found_between(self._ctx, before, edge.state)
+        return found
+
+    def is_reached(self, state: State) -> bool:
+        return bool(self._rule.goal(state))
+
+    def is_witnessed(self, _before: State, edge: Transition[State]) -> bool:
+        return isinstance(edge.record, Step) and bool(self._rule.witness(self._ctx, edge.record))

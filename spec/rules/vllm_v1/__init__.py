@@ -1,0 +1,28 @@
+"""Every rule of vLLM V1 once, by section of its text; importing this fills its registry."""
+
+from spec.rules.vllm_v1 import (
+    blocks,
+    budget,
+    lifecycle,
+    loading,
+    order,
+    preemption,
+    prefix,
+    progress,
+    speculation,
+)
+from spec.rules.vllm_v1.registry import REGISTRY, applicable
+
+__all__ = [
+    "REGISTRY",
+    "applicable",
+    "blocks",
+    "budget",
+    "lifecycle",
+    "loading",
+    "order",
+    "preemption",
+    "prefix",
+    "progress",
+    "speculation",
+]

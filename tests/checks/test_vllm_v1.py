@@ -1,0 +1,107 @@
+"""vLLM V1 explored: exact counts, what does not hold, a witness for every rule."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from checks.explore import Counterexample, Outcome, Result, explore
+from checks.models.vllm_v1 import VllmV1Model, properties_of
+from checks.models.vllm_v1_instances import DEFAULT
+from spec.policies.vllm_v1_records import State, Step
+from spec.rules.vllm_v1 import REGISTRY
+
+INSTANCES = {instance.name: instance for instance in DEFAULT}
+
+# states, transitions, depth
+COUNTS = {
+    "fcfs": (697, 1_116, 12),
+    "fcfs, two victims": (859, 1_193, 13),
+    "priority": (887, 1_175, 13),
+    "threshold": (1_491, 1_965, 12),
+    "uncut": (480, 610, 9),
+    "uncut, 0.11.2": (361, 527, 8),
+    "shared prefix": (533, 707, 9),
+    "eviction, 0.11.2": (301, 458, 11),
+    "speculation": (548, 1_353, 9),
+    "speculation, padding": (579, 1_521, 10),
+    "lookahead": (108, 186, 8),
+    "async load": (3_374, 5_222, 13),
+    "sync load": (576, 788, 10),
+    "sync load, lost": (103, 124, 8),
+}
+
+# Rules that do not hold, with the reason. All others do, in every state and step.
+REFUTED = {
+    "priority": {"V1-BUD-4"},  # a victim of itself ends the loop before those behind it
+    "sync load, lost": {"V1-KV-10"},  # blocks stay hashed whose content never came
+}
+
+FAST = {"uncut, 0.11.2", "eviction, 0.11.2", "lookahead", "sync load, lost"}
+
+
+@cache
+def explored(name: str) -> Result[State]:
+    model = VllmV1Model(INSTANCES[name])
+    properties = properties_of(model)
+    return explore(model, properties.violable, properties.witnesses, keep_going=True)
+
+
+def each_instance() -> list[Any]:
+    """The small ones in the fast tier."""
+    return [
+        pytest.param(name, marks=() if name in FAST else pytest.mark.thorough) for name in COUNTS
+    ]
+
+
+@pytest.mark.parametrize("name", each_instance())
+def test_counts_and_verdicts_of_the_default_instances(name: str) -> None:
+    result = explored(name)
+
+    assert result.stopped_by is None
+    assert (result.states, result.transitions, result.depth) == COUNTS[name]
+    assert {violation.rule for violation in result.violations} == REFUTED.get(name, set())
+    assert result.deadlocks == 0
+
+
+def test_counts_cover_every_default_instance() -> None:
+    assert COUNTS.keys() == INSTANCES.keys()
+
+
+@pytest.mark.thorough
+def test_every_rule_is_witnessed_in_some_instance() -> None:
+    witnessed = {
+        rule for name in COUNTS for rule, seen in explored(name).witnesses.items() if seen.edges
+    }
+
+    assert witnessed == REGISTRY.keys()
+
+
+def counterexample(name: str, rule: str) -> Counterexample[State]:
+    (violation,) = (one for one in explored(name).violations if one.rule == rule)
+    return violation.counterexample
+
+
+@pytest.mark.thorough
+def test_a_request_that_preempts_itself_keeps_a_more_urgent_one_from_its_token() -> None:
+    """0 needs a block and is itself the worst; 2, behind it in the queue, needs none."""
+    run = counterexample("priority", "V1-BUD-4")
+
+    last = run.steps[-1].record
+    assert isinstance(last, Step)
+    assert (last.preempted, last.scheduled, last.budget_left) == (("0",), {}, 6)
+    assert [one.id for one in last.planned.running] == ["2"]
+
+
+def test_lost_load_leaves_blocks_that_can_be_found_and_hold_nothing() -> None:
+    run = counterexample("sync load, lost", "V1-KV-10")
+
+    assert [edge.action for edge in run.steps] == ["arrive 0", "step, 0 loses its load"]
+    (row,) = run.last.running
+    assert (row.computed, row.blocks) == (0, (1, 2, 3))
+    assert {1, 2} <= run.last.pool.keys.keys()
+
+
+def test_outcome_is_named_by_the_instance_that_refutes() -> None:
+    assert explored("sync load, lost").outcome is Outcome.VIOLATED
+    assert explored("lookahead").outcome is Outcome.HOLDS
