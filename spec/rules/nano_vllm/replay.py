@@ -18,6 +18,7 @@ from spec.policies.nano_vllm import (
 )
 from spec.records import Event, Step
 from spec.requests import BlockKey
+from spec.rules.changes import once
 from spec.state import Sequence, State
 
 
@@ -130,8 +131,13 @@ class Candidate:
     uncomputed: frozenset[int]
 
 
-def candidates(ctx: NanoVllmContext, step: Step) -> Iterator[Candidate]:
+@once
+def candidates(ctx: NanoVllmContext, step: Step) -> tuple[Candidate, ...]:
     """Everybody whom the step looked at for admission: those admitted, and the first refused."""
+    return tuple(_candidates(ctx, step))
+
+
+def _candidates(ctx: NanoVllmContext, step: Step) -> Iterator[Candidate]:
     waiting = {one.id: one for one in step.before.waiting}
     taken = {event.id: tuple(event.after) for event in step.happened("prefix_hit")}
     count = batched = 0
