@@ -118,6 +118,12 @@ def _ids(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+_TIGHT: Mapping[str, Any] = {
+    **_SMALL,
+    "max_num_batched_tokens": 8,
+    "max_model_len": 8,
+    "max_num_seqs": 2,
+}
 _PREEMPTED = _sharing(("abc", 4), ("de", 5), ("f", 4))
 _SHARED = _sharing(("ssssab", 3), ("ssssc", 3), ("ssss", 3))
 _SAME_BLOCK_ELSEWHERE = _sharing(("ppaa", 1), ("qqaa", 1), ("ppaax", 1))
@@ -141,7 +147,7 @@ DEFAULT: tuple[Instance, ...] = (
     Instance(
         name="budget",
         about="as released: tokens and sequences of a step are limited",
-        config=NanoVllmConfig(**{**_SMALL, "max_num_seqs": 2}, num_blocks=8),
+        config=NanoVllmConfig(**_TIGHT, num_blocks=8),
         requests=_BUDGET,
         aborts=_ids("1"),
         early_ends=_ids("0 1 2"),
@@ -198,7 +204,7 @@ DEFAULT: tuple[Instance, ...] = (
     Instance(
         name="repaired, budget",
         about="tokens and running sequences are limited",
-        config=repaired(**{**_SMALL, "max_num_seqs": 2}, num_blocks=8),
+        config=repaired(**_TIGHT, num_blocks=8),
         requests=_BUDGET,
         aborts=_ids("1"),
         early_ends=_ids("0 1 2"),
