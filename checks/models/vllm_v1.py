@@ -105,13 +105,14 @@ class VllmV1Model:
     def _steps(self, state: State) -> Iterator[Transition[State]]:
         """A step for each combination of what the environment may decide.
 
-        A step that changes nothing is none: with everybody loading, the scheduler waits.
+        While somebody loads, a step that changes nothing is none: the scheduler waits.
         """
+        loads = any(one.load is Load.LOADING for one in (*state.skipped, *state.draining))
         usual = self.machine.step(state, Environment(ends=lambda _row: False))
         choices = [list(self._choices(usual, one)) for one in usual.scheduled]
         for combination in product(*choices):
             step = self.machine.step(state, _environment(combination))
-            if step.after != state:
+            if step.after != state or not loads:
                 yield _as_transition(step, combination)
 
     def _choices(self, step: Step, request_id: str) -> Iterator[Choice]:

@@ -58,8 +58,8 @@ DEFAULT: tuple[VllmV1Instance, ...] = (
     VllmV1Instance(
         name="fcfs, two victims",
         about="one block is wanted at a time by three that run, one after the other gives way",
-        config=_config(num_blocks=4, reserve_full_prompt=False),
-        requests=_requests((2, 5), (2, 4), (4, 3)),
+        config=_config(num_blocks=3, reserve_full_prompt=False),
+        requests=_requests((2, 5), (2, 4), (2, 3)),
         early_ends=_ids("0"),
     ),
     VllmV1Instance(
@@ -71,8 +71,8 @@ DEFAULT: tuple[VllmV1Instance, ...] = (
     ),
     VllmV1Instance(
         name="threshold",
-        about="prompts in chunks of the threshold",
-        config=_config(long_prefill_token_threshold=2),
+        about="prompts in chunks of the threshold, fewer slots than requests",
+        config=_config(long_prefill_token_threshold=2, max_num_seqs=2),
         requests=_requests((5, 2), (3, 2), (2, 3)),
         aborts=_ids("0"),
         early_ends=_ids("2"),

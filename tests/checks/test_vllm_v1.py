@@ -16,9 +16,9 @@ INSTANCES = {instance.name: instance for instance in DEFAULT}
 # states, transitions, depth
 COUNTS = {
     "fcfs": (697, 1_116, 12),
-    "fcfs, two victims": (859, 1_193, 13),
+    "fcfs, two victims": (596, 922, 12),
     "priority": (887, 1_175, 13),
-    "threshold": (1_491, 1_965, 12),
+    "threshold": (1_049, 1_488, 12),
     "uncut": (480, 610, 9),
     "uncut, 0.11.2": (361, 527, 8),
     "shared prefix": (533, 707, 9),

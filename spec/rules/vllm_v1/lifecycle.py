@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from spec.arithmetic import cdiv
-from spec.policies.vllm_v1 import largest_end
+from spec.policies.vllm_v1 import Scheduling, largest_end
 from spec.policies.vllm_v1_records import Context, State, Step
+from spec.rules.vllm_v1.order import rank
 from spec.rules.vllm_v1.registry import always, between, by_id, code, of_step, text
 
 _CORE = code("request lifecycle")
@@ -40,21 +41,24 @@ def nobody_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
 
 @between(
     "V1-LIF-3",
-    "Between two steps requests only arrive, go away in any phase, or end their load.",
+    "Between two steps requests only arrive, at their place in the queue, go away in any phase, or "
+    "end their load.",
     _CORE,
     witness=lambda _ctx, step: bool(step.before.aborted),
 )
-def others_are_untouched(_ctx: Context, before: State, after: State) -> Iterator[str]:
+def others_are_untouched(ctx: Context, before: State, after: State) -> Iterator[str]:
     """The running and waiting that stay are as they were; those gone are among the aborted."""
     gone = by_id(before.present).keys() - by_id(after.present).keys()
     if gone != after.aborted - before.aborted or after.finished != before.finished:
         yield f"gone are {sorted(gone)}"
     if after.running != tuple(one for one in before.running if one.id not in gone):
         yield "a running request changed"
-    known = {one.id for one in before.waiting}
-    stayed = tuple(one for one in before.waiting if one.id not in gone)
-    if tuple(one for one in after.waiting if one.id in known) != stayed:
-        yield "a waiting request changed"
+    stayed = [one for one in before.waiting if one.id not in gone]
+    expected = [*stayed, *(one for one in after.waiting if one not in stayed)]
+    if ctx.config.scheduling is Scheduling.PRIORITY:
+        expected.sort(key=lambda one: rank(ctx, one))
+    if list(after.waiting) != expected:
+        yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
 
 
 @of_step(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from spec.policies.vllm_v1 import Connector, VllmV1Config, missing_blocks
 from spec.policies.vllm_v1_records import Context, Load, State, Step
-from spec.rules.vllm_v1.registry import always, by_id, code, of_step
+from spec.rules.vllm_v1.registry import always, between, by_id, code, of_step
 
 _LOAD = code("KV connector")
 
@@ -110,3 +110,36 @@ def loads_leave_room(ctx: Context, step: Step) -> Iterator[str]:
     )
     if needed > len(state.pool.free):
         yield f"{decided[-1].id} loads, {needed} blocks needed, {len(state.pool.free)} free"
+
+
+@between(
+    "V1-EXT-6",
+    "Whoever is aborted while it loads keeps its blocks until the load ends: they are being "
+    "written to.",
+    _LOAD,
+    witness=lambda _ctx, step: bool(step.before.draining),
+    applies=_async,
+)
+def aborted_loads_drain(_ctx: Context, before: State, after: State) -> Iterator[str]:
+    """A block that is given away would be overwritten by the load."""
+    draining = {one.id for one in after.draining}
+    for one in before.skipped:
+        if one.load is Load.LOADING and one.id in after.aborted - draining:
+            yield f"{one.id} gave its blocks back while they are written"
+
+
+@between(
+    "V1-EXT-7",
+    "After a failed load only what was cached before it counts as computed.",
+    _LOAD,
+    witness=lambda _ctx, step: any(one.load is Load.FAILED for one in step.before.skipped),
+    applies=_async,
+)
+def failed_loads_count_nothing(ctx: Context, before: State, after: State) -> Iterator[str]:
+    """The blocks that should have been filled are not cached yet."""
+    for one in after.skipped:
+        if one.id not in after.lost - before.lost:
+            continue
+        cached = sum(block in after.pool.keys for block in one.blocks)
+        if one.computed > cached * ctx.config.block_size:
+            yield f"{one.id} has {one.computed} tokens computed, {cached} blocks cached"

@@ -80,10 +80,10 @@ def found_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
     rows = (*state.present, *state.draining)
     computed = {block for one in rows for block in one.blocks[: one.computed // size]}
     held = {block for one in rows for block in one.blocks}
-    # A block of which only the last token is computed again is full all the same.
+    # A loaded request computes its last token again: the block of it is full all the same.
     nearly = {
         one.blocks[one.computed // size]
-        for one in rows
+        for one in state.queued
         if (one.computed + 1) % size == 0 and one.computed // size < len(one.blocks)
     }
     empty = [block for block in state.pool.keys if block in held - computed - nearly]

@@ -1,0 +1,505 @@
+"""Every rule of vLLM V1 can fail: wrong versions of each transition, and the rules that notice."""
+
+from collections.abc import Callable
+from functools import partial
+from inspect import getmembers, isfunction
+from types import ModuleType
+from typing import Any
+
+import pytest
+from attrs import evolve, frozen
+
+from checks.explore import MACHINE_ERROR, Bounds, Violation, explore
+from checks.models.vllm_v1 import VllmV1Model, properties_of
+from checks.models.vllm_v1_instances import DEFAULT
+from reference.vllm_v1 import kv_cache, machine, step, transitions
+from reference.vllm_v1.kv_cache import Demand
+from reference.vllm_v1.transitions import Plan
+from spec.policies.vllm_v1_records import Context, Load, Sequence, State
+from spec.rules.registry import Kind
+from spec.rules.vllm_v1 import REGISTRY
+from spec.state import BlockPool
+from tests.checks.test_vllm_v1 import REFUTED
+
+INSTANCES = {instance.name: instance for instance in DEFAULT}
+Right = Callable[..., Any]
+
+
+@frozen
+class Fault:
+    """A wrong version of the function `attribute` of `place`; `rules`: those broken first."""
+
+    name: str
+    transition: str
+    place: ModuleType
+    attribute: str
+    wrong: Right
+    instance: str
+    rules: frozenset[str]
+
+    def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        right = getattr(self.place, self.attribute)
+        monkeypatch.setattr(self.place, self.attribute, partial(self.wrong, right))
+
+
+FAULTS: list[Fault] = []
+
+
+def fault(
+    place: ModuleType, attribute: str, *, on: str, caught_by: str, of: str | None = None
+) -> Callable[[Right], Right]:
+    """Enter the decorated function, which is given the right one first, as a fault."""
+
+    def register(wrong: Right) -> Right:
+        name = wrong.__name__.replace("_", " ")
+        rules = frozenset(caught_by.split(", "))
+        FAULTS.append(Fault(name, of or attribute, place, attribute, wrong, on, rules))
+        return wrong
+
+    return register
+
+
+# --- between two steps ----------------------------------------------------------------------
+
+
+@fault(transitions, "arrive", on="fcfs", caught_by="V1-LIF-3")
+def newcomer_in_front(right: Right, ctx: Context, state: State, request_id: str) -> State:
+    arrived: State = right(ctx, state, request_id)
+    return evolve(arrived, waiting=(arrived.waiting[-1], *arrived.waiting[:-1]))
+
+
+@fault(transitions, "abort", on="fcfs", caught_by="V1-LIF-6")
+def abort_not_reported(right: Right, ctx: Context, state: State, request_id: str) -> State:
+    aborted: State = right(ctx, state, request_id)
+    return evolve(aborted, unreported=state.unreported)
+
+
+@fault(transitions, "abort", on="fcfs", caught_by="V1-KV-2")
+def aborted_keeps_its_blocks(right: Right, ctx: Context, state: State, one: str) -> State:
+    aborted: State = right(ctx, state, one)
+    return evolve(aborted, pool=state.pool)
+
+
+@fault(transitions, "abort", on="async load", caught_by="V1-EXT-6")
+def aborted_load_gives_its_blocks_back(right: Right, ctx: Context, state: State, one: str) -> State:
+    ready = tuple(evolve(row, load=Load.NONE) for row in state.skipped)
+    aborted: State = right(ctx, evolve(state, skipped=ready), one)
+    kept = tuple(row for row in state.skipped if row.id != one)
+    return evolve(aborted, skipped=kept)
+
+
+@fault(transitions, "end_load", on="async load", caught_by="V1-EXT-7")
+def failed_load_counts(
+    right: Right, ctx: Context, state: State, one: str, failed: bool = False
+) -> State:
+    ended: State = right(ctx, state, one)
+    return evolve(ended, lost=ended.lost | {one}) if failed else ended
+
+
+# --- running --------------------------------------------------------------------------------
+
+
+@fault(transitions, "catch_up", on="fcfs", caught_by="V1-BUD-2")
+def running_tokens_are_free(right: Right, ctx: Context, plan: Plan, *given: Any) -> Plan:
+    done: Plan = right(ctx, plan, *given)
+    return evolve(done, budget=plan.budget)
+
+
+@fault(transitions, "catch_up", on="speculation", caught_by="V1-BUD-3")
+def a_draft_too_few(right: Right, ctx: Context, plan: Plan, one: Sequence, new: int) -> Plan:
+    done: Plan = right(ctx, plan, one, max(new - 1, 1))
+    return done
+
+
+@fault(step, "running_tokens", on="threshold", caught_by="V1-BUD-3, V1-CHK-1", of="catch_up")
+def threshold_ignored(right: Right, *given: int) -> int:
+    tokens, drafts, computed, _threshold, budget, length = given
+    return int(right(tokens, drafts, computed, 0, budget, length))
+
+
+@fault(transitions, "preempt", on="fcfs", caught_by="V1-PRE-3")
+def victim_at_the_end_of_the_queue(right: Right, ctx: Context, plan: Plan, one: Sequence) -> Plan:
+    done: Plan = right(ctx, plan, one)
+    first, *others = done.state.waiting
+    return evolve(done, state=evolve(done.state, waiting=(*others, first)))
+
+
+@fault(transitions, "preempt", on="fcfs", caught_by="V1-KV-2, V1-KV-6, V1-PRE-3")
+def victim_keeps_its_blocks(right: Right, ctx: Context, plan: Plan, one: Sequence) -> Plan:
+    done: Plan = right(ctx, plan, one)
+    rows = tuple(
+        evolve(row, blocks=one.blocks) if row.id == one.id else row for row in done.state.waiting
+    )
+    return evolve(done, state=evolve(done.state, waiting=rows))
+
+
+@fault(transitions, "preempt", on="fcfs", caught_by="V1-PRE-3")
+def victim_forgets_its_answer(right: Right, ctx: Context, plan: Plan, one: Sequence) -> Plan:
+    done: Plan = right(ctx, plan, one)
+    first, *others = done.state.waiting
+    return evolve(done, state=evolve(done.state, waiting=(evolve(first, generated=0), *others)))
+
+
+@fault(transitions, "preempt", on="priority", caught_by="V1-BUD-2")
+def no_refund(right: Right, ctx: Context, plan: Plan, one: Sequence) -> Plan:
+    done: Plan = right(ctx, plan, one)
+    return evolve(done, budget=plan.budget)
+
+
+@fault(transitions, "preempt", on="priority", caught_by="guard V1-OUT-1")
+def victim_stays_scheduled(right: Right, ctx: Context, plan: Plan, one: Sequence) -> Plan:
+    done: Plan = right(ctx, plan, one)
+    return evolve(done, scheduled=plan.scheduled, budget=plan.budget)
+
+
+@fault(transitions, "preempt", on="priority", caught_by="V1-OUT-1, V1-OUT-2")
+def victim_is_told_as_admitted(right: Right, ctx: Context, plan: Plan, one: Sequence) -> Plan:
+    done: Plan = right(ctx, plan, one)
+    return evolve(done, external={**done.external, one.id: 1})
+
+
+@fault(step, "choose_victim", on="fcfs, two victims", caught_by="V1-PRE-2", of="preempt")
+def first_of_the_queue_gives_way(_right: Right, _ctx: Context, state: State) -> Sequence:
+    return state.running[0]
+
+
+@fault(step, "_make_room", on="fcfs, two victims", caught_by="V1-PRE-5", of="preempt")
+def one_victim_too_many(right: Right, ctx: Context, plan: Plan, one: Sequence, new: int) -> Plan:
+    done: Plan = right(ctx, plan, one, new)
+    last = done.state.running[-1]
+    if done.preempted == plan.preempted or last.id == one.id:
+        return done
+    return transitions.preempt(ctx, done, last)
+
+
+@fault(step, "_make_room", on="fcfs", caught_by="V1-PRE-1, V1-PRE-5", of="preempt")
+def preempts_without_need(right: Right, ctx: Context, plan: Plan, one: Sequence, new: int) -> Plan:
+    if len(plan.state.running) > 1 and not plan.preempted:
+        plan = transitions.preempt(ctx, plan, plan.state.running[-1])
+    return plan if one.id in plan.preempted else right(ctx, plan, one, new)
+
+
+# --- waiting --------------------------------------------------------------------------------
+
+
+@fault(step, "_waiting_unless_preempted", on="speculation", caught_by="guard V1-PRE-4", of="admit")
+def admits_after_preemption(_right: Right, ctx: Context, plan: Plan) -> Plan:
+    return step.schedule_waiting(ctx, plan)
+
+
+@fault(step, "schedule_waiting", on="uncut", caught_by="V1-PRG-3, V1-PRG-4", of="admit")
+def nobody_is_admitted(_right: Right, _ctx: Context, plan: Plan) -> Plan:
+    return plan
+
+
+@fault(step, "next_in_queue", on="uncut", caught_by="V1-ORD-2", of="admit")
+def last_of_the_queue_goes_first(_right: Right, _ctx: Context, state: State) -> Sequence | None:
+    return state.waiting[-1] if state.waiting else None
+
+
+@fault(transitions, "admit", on="uncut", caught_by="V1-ORD-1")
+def admitted_in_front(right: Right, ctx: Context, plan: Plan, *given: Any) -> Plan:
+    done: Plan = right(ctx, plan, *given)
+    *others, last = done.state.running
+    return evolve(done, state=evolve(done.state, running=(last, *others)))
+
+
+@fault(transitions, "admit", on="shared prefix", caught_by="V1-BUD-2")
+def cached_tokens_count(right: Right, ctx: Context, plan: Plan, *given: Any) -> Plan:
+    done: Plan = right(ctx, plan, *given)
+    demand: Demand = given[1]
+    return evolve(done, budget=done.budget - min(len(demand.hits), done.budget))
+
+
+@fault(step, "waiting_tokens", on="uncut", caught_by="V1-CHK-2, V1-BUD-5", of="admit")
+def a_token_less(right: Right, *given: int) -> int:
+    return max(int(right(*given)) - 1, 1)
+
+
+@fault(step, "_fits", on="fcfs", caught_by="guard V1-KV-1", of="admit")
+def admits_without_blocks(_right: Right, *_given: Any) -> bool:
+    return True
+
+
+@fault(step, "_padding", on="speculation, padding", caught_by="V1-SPC-5", of="admit")
+def half_the_padding(right: Right, *given: Any) -> int:
+    return min(int(right(*given)), 1)
+
+
+@fault(transitions, "pass_over", on="uncut, 0.11.2", caught_by="V1-LIF-2, V1-ORD-3")
+def passed_over_is_lost(right: Right, ctx: Context, plan: Plan, one: Sequence) -> Plan:
+    done: Plan = right(ctx, plan, one)
+    return evolve(done, looked_at=plan.looked_at)
+
+
+@fault(transitions, "promote", on="async load", caught_by="V1-EXT-3")
+def loaded_blocks_not_cached(right: Right, ctx: Context, plan: Plan, one: Sequence) -> Any:
+    done, ready = right(ctx, plan, one)
+    if not one.computed:
+        return done, ready
+    return evolve(done, state=evolve(done.state, pool=plan.state.pool)), ready
+
+
+@fault(transitions, "load", on="async load", caught_by="V1-EXT-2")
+def loading_blocks_are_cached(
+    right: Right, ctx: Context, plan: Plan, one: Sequence, demand: Demand
+) -> Plan:
+    done: Plan = right(ctx, plan, one, demand)
+    loading = done.looked_at[-1]
+    pool = kv_cache.cache_blocks(ctx, done.state.pool, loading, loading.computed)
+    return evolve(done, state=evolve(done.state, pool=pool))
+
+
+@fault(kv_cache, "blocks_spoken_for", on="async load", caught_by="V1-EXT-5", of="load")
+def loads_take_what_prompts_need(_right: Right, *_given: Any) -> int:
+    return 0
+
+
+# --- what comes of it -----------------------------------------------------------------------
+
+
+@fault(transitions, "compute", on="uncut", caught_by="V1-PRG-2, V1-SPC-2")
+def nothing_is_computed(_right: Right, _ctx: Context, state: State, _scheduled: Any) -> State:
+    return state
+
+
+@fault(transitions, "lose_load", on="sync load, lost", caught_by="V1-EXT-4, V1-PRG-1")
+def lost_tokens_stay_computed(
+    _right: Right, _ctx: Context, state: State, one: str, _external: int, _scheduled: int
+) -> State:
+    return evolve(state, lost=state.lost | {one})
+
+
+@fault(transitions, "undo", on="sync load, lost", caught_by="V1-EXT-4, V1-PRG-1")
+def sharer_goes_on(_right: Right, _ctx: Context, state: State, _one: str, _scheduled: int) -> State:
+    return state
+
+
+@fault(transitions, "rollback", on="speculation", caught_by="V1-SPC-2, V1-SPC-3, V1-PRG-1")
+def rejected_drafts_stay(_right: Right, _ctx: Context, state: State, *_given: Any) -> State:
+    return state
+
+
+@fault(transitions, "rollback", on="speculation", caught_by="guard V1-PRG-2")
+def all_drafts_are_rolled_back(
+    right: Right, ctx: Context, state: State, one: str, drafts: int, _accepted: int
+) -> State:
+    rolled: State = right(ctx, state, one, drafts, 0)
+    return rolled
+
+
+@fault(transitions, "sample", on="uncut", caught_by="V1-LIF-4")
+def two_tokens_at_once(right: Right, ctx: Context, state: State, one: str) -> State:
+    sampled: State = right(ctx, state, one)
+    rows = tuple(
+        evolve(row, generated=row.generated + 1) if row.id == one else row
+        for row in sampled.running
+    )
+    return evolve(sampled, running=rows)
+
+
+@fault(transitions, "finish", on="uncut", caught_by="V1-LIF-5")
+def end_not_reported(right: Right, ctx: Context, state: State, one: str) -> State:
+    finished: State = right(ctx, state, one)
+    return evolve(finished, unreported=state.unreported)
+
+
+@fault(transitions, "finish", on="uncut", caught_by="V1-KV-2, V1-KV-8")
+def finished_keeps_its_blocks(right: Right, ctx: Context, state: State, one: str) -> State:
+    finished: State = right(ctx, state, one)
+    return evolve(finished, pool=state.pool)
+
+
+@fault(transitions, "finish", on="uncut", caught_by="V1-KV-8, V1-LIF-1")
+def finished_and_still_running(right: Right, ctx: Context, state: State, one: str) -> State:
+    finished: State = right(ctx, state, one)
+    return evolve(finished, running=state.running, pool=state.pool)
+
+
+@fault(step, "statistics", on="uncut", caught_by="V1-STA-1", of="statistics")
+def usage_counts_free_blocks(right: Right, state: State) -> Any:
+    told = right(state)
+    return evolve(told, usage=1 - told.usage)
+
+
+# --- the KV cache ---------------------------------------------------------------------------
+
+
+@fault(kv_cache, "blocks_taken", on="uncut", caught_by="V1-KV-7", of="allocate_slots")
+def a_block_too_many(right: Right, *given: Any) -> int:
+    return int(right(*given)) + 1
+
+
+@fault(kv_cache, "fits", on="fcfs", caught_by="guard BLK-1", of="fits")
+def blocks_are_never_lacking(_right: Right, *_given: Any) -> bool:
+    return True
+
+
+@fault(
+    kv_cache,
+    "cache_blocks",
+    on="speculation, padding",
+    caught_by="V1-KV-8, V1-KV-10, V1-KV-11",
+    of="cache_blocks",
+)
+def drafts_are_cached(
+    right: Right, ctx: Context, pool: BlockPool, one: Sequence, tokens: int
+) -> BlockPool:
+    room = len(one.blocks) * ctx.config.block_size
+    has_drafts = one.generated > 0 and tokens == one.tokens
+    cached: BlockPool = right(ctx, pool, one, room if has_drafts else tokens)
+    return cached
+
+
+@fault(kv_cache, "cache_blocks", on="eviction, 0.11.2", caught_by="V1-KV-10", of="cache_blocks")
+def half_computed_blocks_are_cached(
+    right: Right, ctx: Context, pool: BlockPool, one: Sequence, _tokens: int
+) -> BlockPool:
+    room = len(one.blocks) * ctx.config.block_size
+    cached: BlockPool = right(ctx, pool, one, min(one.tokens, room))
+    return cached
+
+
+@fault(step, "schedule_waiting", on="threshold", caught_by="V1-SEQ-1", of="admit")
+def slots_ignored(right: Right, ctx: Context, plan: Plan) -> Plan:
+    done: Plan = right(evolve(ctx, config=evolve(ctx.config, max_num_seqs=3)), plan)
+    return done
+
+
+@fault(kv_cache, "free", on="uncut", caught_by="V1-KV-8", of="free")
+def table_freed_from_its_head(
+    right: Right, ctx: Context, pool: BlockPool, one: Sequence
+) -> BlockPool:
+    freed: BlockPool = right(ctx, pool, evolve(one, blocks=tuple(reversed(one.blocks))))
+    return freed
+
+
+@fault(step, "prefix_hits", on="shared prefix", caught_by="V1-KV-4", of="prefix_hits")
+def one_hit_less(right: Right, *given: Any) -> tuple[int, ...]:
+    found: tuple[int, ...] = right(*given)
+    return found[:-1]
+
+
+@fault(step, "_found", on="shared prefix", caught_by="V1-KV-5, V1-KV-9", of="prefix_hits")
+def last_token_of_a_cached_prompt_only(
+    right: Right, ctx: Context, state: State, one: Sequence
+) -> Demand:
+    whole = ctx.keys.of(one.id, one.tokens // ctx.config.block_size)
+    found = [state.pool.cached[key][0] for key in whole if key in state.pool.cached]
+    if one.tokens % ctx.config.block_size or len(found) < len(whole):
+        return right(ctx, state, one)  # type: ignore[no-any-return]
+    return Demand(hits=tuple(found), external=-1)
+
+
+@fault(kv_cache, "free", on="uncut", caught_by="V1-KV-1, V1-KV-8, V1-STA-1", of="free")
+def a_block_is_lost(right: Right, *given: Any) -> BlockPool:
+    freed: BlockPool = right(*given)
+    return evolve(freed, free=freed.free[:-1])
+
+
+@fault(kv_cache, "cache_blocks", on="shared prefix", caught_by="V1-KV-3", of="cache_blocks")
+def hash_is_not_mapped_back(right: Right, ctx: Context, pool: BlockPool, *given: Any) -> BlockPool:
+    cached: BlockPool = right(ctx, pool, *given)
+    return evolve(cached, cached=pool.cached)
+
+
+@fault(step, "waiting_tokens", on="fcfs", caught_by="guard V1-BUD-1", of="admit")
+def budget_ignored(right: Right, *given: int) -> int:
+    tokens, computed, threshold, budget = given
+    return int(right(tokens, computed, threshold, budget + 6))
+
+
+@fault(step, "running_tokens", on="uncut", caught_by="V1-BUD-4, V1-PRG-4", of="catch_up")
+def running_requests_are_left_out(_right: Right, *_given: int) -> int:
+    return 0
+
+
+@fault(transitions, "_scheduled", on="speculation", caught_by="V1-PRG-1, V1-SPC-1", of="catch_up")
+def a_draft_is_not_told(
+    right: Right, plan: Plan, request_id: str, new_tokens: int, drafts: int
+) -> Plan:
+    done: Plan = right(plan, request_id, new_tokens, max(drafts - 1, 0))
+    return done
+
+
+@fault(step, "_sampled", on="speculation", caught_by="V1-LIF-4, V1-SPC-4", of="sample")
+def accepted_drafts_are_not_told(right: Right, *given: Any) -> Any:
+    done, row = right(*given), given[3]
+    return evolve(done, outputs={**done.outputs, row.id: done.outputs[row.id][:1]})
+
+
+@fault(transitions, "pass_over", on="async load", caught_by="V1-EXT-1, V1-ORD-3")
+def loading_is_taken_for_loaded(right: Right, ctx: Context, plan: Plan, one: Sequence) -> Plan:
+    done: Plan = right(ctx, plan, one)
+    return evolve(done, looked_at=(*plan.looked_at, evolve(one, load=Load.LOADED)))
+
+
+def broken_first(name: str) -> set[str]:
+    """All rules that the shortest runs break; "guard" and the rule where the machine stopped."""
+    model = VllmV1Model(INSTANCES[name])
+    left_out = {"V1-PRG-5", *REFUTED.get(name, set())}  # an endless run, or broken anyway
+    properties = [one for one in properties_of(model).violable if one.rule not in left_out]
+    first = explore(model, properties).violations
+    if not first:
+        return set()
+    attempted = len(first[0].counterexample.steps) + (first[0].rule == MACHINE_ERROR)
+    bounds = Bounds(max_depth=attempted)
+    others = explore(model, properties, keep_going=True, bounds=bounds).violations
+    return {_named(violation) for violation in (*first, *others)}
+
+
+def _named(violation: Violation[State]) -> str:
+    if violation.rule != MACHINE_ERROR:
+        return violation.rule
+    return f"guard {violation.found.rpartition('not allowed here: ')[2]}"
+
+
+@pytest.mark.parametrize("fault", [pytest.param(one, id=one.name) for one in FAULTS])
+def test_planted_fault_breaks_the_rule_that_names_it_and_no_unrelated_one(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault.plant(monkeypatch)
+
+    assert broken_first(fault.instance) == fault.rules
+
+
+def test_a_scheduler_that_admits_nobody_is_refuted_by_an_endless_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step, "schedule_waiting", lambda _ctx, plan: plan)
+    model = VllmV1Model(INSTANCES["lookahead"])
+    liveness = [one for one in properties_of(model).violable if one.rule == "V1-PRG-5"]
+
+    result = explore(model, liveness, keep_going=True)
+
+    assert "V1-PRG-5" in {violation.rule for violation in result.violations}
+
+
+def test_a_request_larger_than_the_pool_is_noticed_where_it_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "refuse_unservable", lambda _request, _config: None)
+    small = INSTANCES["lookahead"]
+    tiny = evolve(small, config=evolve(small.config, num_blocks=2))
+    monkeypatch.setitem(INSTANCES, "tiny", tiny)
+
+    assert "V1-LIF-7" in broken_first("tiny")
+
+
+def test_every_transition_has_a_planted_fault() -> None:
+    helpers = {"queued", "rank", "without", "replaced", "valid_tokens"}
+    changing = {
+        name
+        for name, function in getmembers(transitions, isfunction)
+        if function.__module__ == transitions.__name__ and not name.startswith("_")
+    }
+
+    assert changing - helpers <= {fault.transition for fault in FAULTS}
+
+
+def test_every_rule_notices_a_planted_fault() -> None:
+    noticed = {rule.removeprefix("guard ") for fault in FAULTS for rule in fault.rules}
+    on_endless_runs = {rule.id for rule in REGISTRY.values() if rule.kind is Kind.EVENTUALLY}
+
+    # A request larger than the pool has a test of its own, above.
+    assert REGISTRY.keys() - noticed - on_endless_runs == {"V1-LIF-7"}
