@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from checks.commands.common import PATH, console, json_option, write_json
+from checks.conformance.target import subject_named
 from checks.fuzz.corpus import Recorded, recorded
 from checks.fuzz.finding import Episode
 from checks.fuzz.lockstep import run_case
@@ -16,7 +17,7 @@ from checks.fuzz.subjects import REFERENCE, SUBJECTS
 from checks.itf import write_itf
 from checks.replaying import Difference, Replay, replay_of
 from checks.traces import Trace, read_trace
-from spec.errors import TraceError
+from spec.errors import InputError, TraceError
 from spec.records import Step
 
 
@@ -24,8 +25,8 @@ from spec.records import Step
 @click.argument("file", type=PATH)
 @click.option(
     "--target",
-    type=click.Choice(list(SUBJECTS)),
-    help="Who schedules this time.  [default: who diverged; of any other file the reference]",
+    help=f"Who schedules this time: {', '.join(SUBJECTS)}; of what fuzz found also a driver."
+    "  [default: who diverged; of any other file the reference]",
 )
 @click.option("--steps", is_flag=True, help="Print the steps of a trace without violation too.")
 @click.option("--states", is_flag=True, help="Print the whole state after each step.")
@@ -52,6 +53,9 @@ def replay(
     if told is not None:
         return _replay_finding(screen, told, target, steps, json_path)
     target = target or REFERENCE.name
+    if target not in SUBJECTS:
+        allowed = f"{', '.join(SUBJECTS)} for a trace; a driver, for what fuzz has found"
+        raise InputError("--target", target, allowed)
     result = replay_of(trace, SUBJECTS[target])
     for step in result.steps if steps or states or trace.violation else ():
         _print_step(screen, step, states)
@@ -72,9 +76,10 @@ def _replay_finding(
         TraceError: the file's target is none that can be had.
     """
     name = target or told.target
-    if name not in SUBJECTS:
+    if target is None and name not in SUBJECTS:
         raise TraceError("target", name, f"{', '.join(SUBJECTS)}; or --target")
-    episode = run_case(SUBJECTS[name], told.case, told.terms)
+    with subject_named(name) as subject:
+        episode = run_case(subject, told.case, told.terms)
     found = episode.finding
     for step in found.steps if found and steps else ():
         _print_step(screen, step, states=False)

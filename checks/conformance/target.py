@@ -1,13 +1,16 @@
 """A driver as a target of the fuzzer and of replays: asked step by step, one line for each."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 from attrs import define, field
 
 from checks.conformance.client import Driver
+from checks.conformance.environments import command_of
 from checks.conformance.leftout import not_compared
 from checks.conformance.protocol import Action
 from checks.conformance.told import Teller
+from checks.fuzz.subjects import SUBJECTS
 from checks.fuzz.target import Subject
 from spec.config import Config
 from spec.records import Context, Step
@@ -50,6 +53,24 @@ class DriverTarget:
         if played.failure is not None:
             raise ScheduleError(str(played.failure))
         return self.teller.step(played.records[0], action, index, time)
+
+
+@contextmanager
+def subject_named(name: str) -> Iterator[Subject]:
+    """The engine, the reference, or a driver by its name or file, which is started for it.
+
+    Raises:
+        InputError: there is no such driver, or it is not installed.
+        DriverError: it cannot be started.
+    """
+    if name in SUBJECTS:
+        yield SUBJECTS[name]
+        return
+    driver = Driver(command_of(name))
+    try:
+        yield subject_of(driver)
+    finally:
+        driver.close()
 
 
 def subject_of(driver: Driver) -> Subject:

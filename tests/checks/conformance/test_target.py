@@ -1,6 +1,7 @@
 """A driver under the fuzzer's own harness, and the same case as the campaign runs it."""
 
 import sys
+from pathlib import Path
 
 from checks.conformance.client import Driver
 from checks.conformance.episode import Terms, run_episode
@@ -8,8 +9,10 @@ from checks.conformance.lab import DriverLab
 from checks.conformance.target import subject_of
 from checks.conformance.trial import trial_case
 from checks.fuzz.lockstep import run_case
+from tests.checks.command import lockstep
 from tests.checks.conformance.driver_files import TEMPLATE
 
+CORPUS = Path(__file__).parents[2] / "corpus"
 COMMAND = [sys.executable, str(TEMPLATE)]
 
 
@@ -23,3 +26,30 @@ def test_the_fuzzers_harness_finds_what_the_campaign_finds() -> None:
     assert by_step.finding is None
     assert at_once.finding is None
     assert by_step.steps > 10
+
+
+def test_a_driver_is_fuzzed_by_its_name() -> None:
+    ran = lockstep("fuzz", "--target", "template", "--episodes", 2)
+    assert ran.code == 0
+    assert "template (toy 1.0): no unknown difference in 2 episodes" in ran.out
+
+
+def test_what_fuzz_found_replays_with_a_driver() -> None:
+    ran = lockstep("replay", next(CORPUS.glob("*.jsonl")), "--target", "template")
+    assert ran.code == 1
+    assert "template does otherwise" in ran.out
+
+
+def test_a_trace_does_not_replay_with_a_driver(tmp_path: Path) -> None:
+    """A driver leaves out what it cannot know; the trace has it."""
+    trace = tmp_path / "run.jsonl"
+    lockstep("run", "examples/tiny.jsonl", "--config", "examples/tiny.toml", "--trace", trace)
+    ran = lockstep("replay", trace, "--target", "template")
+    assert ran.code == 2
+    assert "a driver, for what fuzz has found" in ran.err
+
+
+def test_a_target_that_nobody_knows_is_refused() -> None:
+    ran = lockstep("fuzz", "--target", "nobody", "--episodes", 2)
+    assert ran.code == 2
+    assert ran.err.startswith("lockstep: DRIVER: found 'nobody'; allowed: template, ")
