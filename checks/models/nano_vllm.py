@@ -153,6 +153,13 @@ DEFAULT: tuple[Instance, ...] = (
         early_ends=_ids("0 1 2"),
     ),
     Instance(
+        name="left behind",
+        about="as released: one sequence a step, so that others run without getting a token",
+        config=NanoVllmConfig(**{**_SMALL, "max_num_seqs": 1}, num_blocks=3),
+        requests=_sharing(("ab", 3), ("cd", 2), ("ef", 3)),
+        early_ends=_ids("0 1"),
+    ),
+    Instance(
         name="shared prefix",
         about="as released: a common beginning, one prompt is all of it",
         config=NanoVllmConfig(**_SMALL, num_blocks=7),
