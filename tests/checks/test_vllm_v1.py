@@ -1,6 +1,8 @@
 """vLLM V1 explored: exact counts, what does not hold, a witness for every rule."""
 
+import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from checks.models.vllm_v1_instances import DEFAULT
 from spec.policies.vllm_v1_records import State, Step
 from spec.rules.vllm_v1 import REGISTRY
 
+CHAPTER = Path(__file__).parents[2] / "spec/chapters/vllm_v1.md"
 INSTANCES = {instance.name: instance for instance in DEFAULT}
 
 # states, transitions, depth
@@ -105,3 +108,21 @@ def test_lost_load_leaves_blocks_that_can_be_found_and_hold_nothing() -> None:
 def test_outcome_is_named_by_the_instance_that_refutes() -> None:
     assert explored("sync load, lost").outcome is Outcome.VIOLATED
     assert explored("lookahead").outcome is Outcome.HOLDS
+
+
+def test_chapter_names_every_rule_and_the_instances_that_refute() -> None:
+    text = CHAPTER.read_text()
+    named = set(re.findall(r"V1-[A-Z]+-\d+", text))
+
+    assert named == REGISTRY.keys()
+    for name, rules in REFUTED.items():
+        for rule in rules:
+            assert re.search(rf"{rule}.*refuted in: {name}", text)
+
+
+def test_chapter_tells_how_much_was_explored() -> None:
+    states, transitions = (sum(counts[place] for counts in COUNTS.values()) for place in (0, 1))
+
+    assert f"{len(COUNTS)} instances with {states:,} states and {transitions:,} transitions" in (
+        CHAPTER.read_text().replace("\n", " ")
+    )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from spec.errors import WorkloadError
-from spec.policies.vllm_v1 import VllmV1Config, block_bytes, profiled_blocks
+from spec.policies.vllm_v1 import VllmV1Config, block_bytes, missing_blocks, profiled_blocks
 from tests.reference.vllm_v1.scenes import (
     accepting,
     arrived,
@@ -142,6 +142,14 @@ def test_memory_not_the_budget_makes_1000_decoding_requests_give_way() -> None:
     assert len(steps[0].admitted) == 76  # 13 blocks each
     assert preempted[0] == "75"  # the last admitted
     assert all(step.budget_left > 10_000 for step in steps if step.preempted)
+
+
+def test_1000_requests_of_250_tokens_need_16000_blocks_not_15625() -> None:
+    """Each has a last block of its own, so that 375 must go, not about 300."""
+    each = missing_blocks(250, 0, 16)
+
+    assert 1_000 * each == 16_000
+    assert 1_000 - 10_000 // each == 375
 
 
 def test_rollback_of_two_rejected_drafts_out_of_five() -> None:

@@ -1,0 +1,203 @@
+"""Steps of the vLLM V1 machine where text and release leave room for doubt."""
+
+from typing import Any
+
+import pytest
+
+from reference.guards import GuardError
+from reference.vllm_v1 import transitions
+from reference.vllm_v1.transitions import Plan
+from spec.errors import ConfigError, WorkloadError
+from spec.policies.vllm_v1 import Connector, Release, Scheduling, VllmV1Config
+from spec.policies.vllm_v1_records import Load, Statistics
+from tests.reference.vllm_v1.scenes import (
+    accepting,
+    arrived,
+    ids,
+    machine,
+    of_parts,
+    request,
+    steps_from,
+    steps_to_the_end,
+)
+
+
+def test_fully_cached_prompt_of_12_tokens_computes_its_last_block_of_4_again() -> None:
+    prompts = [of_parts(name, ("same", 12), max_tokens=1) for name in ("first", "again")]
+    scene = machine(*prompts, prefix_caching=True)
+    state = scene.step(arrived(scene, "first")).after
+
+    step = scene.step(scene.arrive(state, "again"))
+
+    assert step.scheduled == {"again": 4}
+    assert len(step.happened("prefix_hit")[0].after) == 2  # blocks
+
+
+def test_requests_of_one_step_share_blocks_that_the_first_of_them_writes() -> None:
+    scene = machine(
+        of_parts("0", ("same", 8), ("a", 2)),
+        of_parts("1", ("same", 8), ("b", 3)),
+        prefix_caching=True,
+    )
+
+    step = scene.step(arrived(scene))
+
+    assert step.scheduled == {"0": 10, "1": 3}
+    assert [one.blocks for one in step.planned.running] == [(1, 2, 3), (1, 2, 4)]
+
+
+def test_victim_loses_its_progress_but_may_find_its_blocks_again() -> None:
+    """The text: all progress is lost. Its counter is, yet full blocks stay hashed."""
+    scene = machine(
+        request("0", 4, 4), request("1", 8, 4), num_blocks=4, prefix_caching=True, max_num_seqs=2
+    )
+    first, second, *others = steps_to_the_end(scene, arrived(scene))
+
+    assert first.scheduled == {"0": 4, "1": 8}
+    assert second.preempted == ("1",)
+    (back,) = (step for step in others if step.admitted)
+    hit = back.happened("prefix_hit")[0]
+    assert (hit.id, len(hit.after)) == ("1", 2)
+    assert back.scheduled["1"] == 1
+
+
+def test_priority_victim_that_was_scheduled_is_refunded() -> None:
+    """A victim that stands before the request that needs its blocks: its tokens are free again."""
+    scene = machine(
+        request("0", 3, 6, priority=1),
+        request("1", 3, 6, priority=2),
+        request("2", 4, 6, priority=0),
+        num_blocks=3,
+        scheduling=Scheduling.PRIORITY,
+    )
+    state = scene.step(arrived(scene, "0", "1")).after
+    state = scene.step(scene.arrive(state, "2")).after
+    assert ids(state) == {"running": ["0", "1", "2"]}
+
+    steps = steps_to_the_end(scene, state)
+
+    (refund,) = (
+        step
+        for step in steps
+        if any(event.id in step.preempted for event in step.happened("catch_up"))
+    )
+    assert refund.budget_left == 64 - sum(refund.scheduled.values())
+    assert not refund.scheduled.keys() & {*refund.preempted}
+
+
+def test_0_11_2_steps_over_a_prompt_that_the_budget_would_cut_and_0_28_0_stops() -> None:
+    sizes: dict[str, Any] = {"max_num_batched_tokens": 20, "chunked_prefill": False}
+    requests = [request("0", 9), request("1", 12), request("2", 2)]
+
+    newer = machine(*requests, **sizes)
+    older = machine(*requests, **sizes, release=Release.V0_11_2, reserve_full_prompt=False)
+
+    assert newer.step(arrived(newer)).scheduled == {"0": 9}
+    step = older.step(arrived(older))
+    assert step.scheduled == {"0": 9, "2": 2}
+    assert ids(step.after)["waiting"] == ["1"]
+
+
+def test_free_list_of_0_11_2_puts_all_freed_blocks_at_the_end_tail_first() -> None:
+    def free_after(release: Release) -> tuple[int, ...]:
+        scene = machine(request("0", 10, 1), num_blocks=5, release=release, prefix_caching=True)
+        return scene.step(arrived(scene)).after.pool.free
+
+    assert free_after(Release.V0_11_2) == (4, 5, 3, 2, 1)
+    assert free_after(Release.V0_28_0) == (3, 4, 5, 2, 1)  # block 3 has no hash: it is partial
+
+
+def test_fresh_request_with_one_token_is_padded_to_the_length_of_the_others() -> None:
+    scene = machine(request("0", 5), request("1", 1), num_speculative_tokens=3)
+    state = scene.step(arrived(scene, "0")).after
+
+    step = scene.step(scene.arrive(state, "1"), accepting(3))
+
+    assert step.scheduled == {"0": 4, "1": 4}
+    assert step.accepted == {"0": 3, "1": 0}
+    (_, padded) = step.after.running
+    assert (padded.computed, padded.tokens) == (1, 2)
+
+
+def test_request_that_loads_is_not_schedulable_until_the_load_has_ended() -> None:
+    scene = machine(
+        request("0", 8), external={"0": 8}, connector=Connector.ASYNC, prefix_caching=True
+    )
+    first, second = steps_from(scene, arrived(scene), 2)
+    assert (first.scheduled, second.scheduled) == ({}, {})
+    (loading,) = second.after.skipped
+    assert (loading.load, loading.computed, len(loading.blocks)) == (Load.LOADING, 8, 2)
+
+    step = scene.step(scene.end_load(second.after, "0"))
+
+    assert step.scheduled == {"0": 1}  # its last token is computed again
+    assert len(step.outputs["0"]) == 1
+
+
+def test_request_whose_load_failed_computes_all_itself() -> None:
+    scene = machine(
+        request("0", 8), external={"0": 8}, connector=Connector.ASYNC, prefix_caching=True
+    )
+    state = scene.end_load(scene.step(arrived(scene)).after, "0", failed=True)
+
+    assert scene.step(state).scheduled == {"0": 8}
+
+
+def test_blocks_of_a_request_aborted_while_it_loads_are_free_when_the_load_has_ended() -> None:
+    scene = machine(request("0", 8), external={"0": 8}, connector=Connector.ASYNC)
+    state = scene.abort(scene.step(arrived(scene)).after, "0")
+    assert len(state.pool.references) == 2
+
+    assert not scene.end_load(state, "0").pool.references
+
+
+def test_whoever_left_is_reported_by_the_next_step_and_by_no_other() -> None:
+    scene = machine(request("0", 4, 1), request("1", 4, 3))
+    first, second = steps_from(scene, arrived(scene), 2)
+    third, fourth = steps_from(scene, scene.abort(second.after, "1"), 2)
+
+    assert [one.reported for one in (first, second, third, fourth)] == [(), ("0",), ("1",), ()]
+
+
+def test_statistics_count_the_queues_and_the_part_of_the_pool_that_is_held() -> None:
+    scene = machine(request("0", 8), request("1", 4), num_blocks=8, max_num_seqs=1)
+
+    assert scene.step(arrived(scene)).statistics == Statistics(waiting=1, running=1, usage=0.25)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (
+            "long_prefill_token_threshold",
+            -1,
+            "long_prefill_token_threshold: found -1; allowed: 0 or more",
+        ),
+        ("scheduling", "sjf", "scheduling: found 'sjf'; allowed: fcfs, priority"),
+        ("policy", "spyre", "policy: found 'spyre'; allowed: vllm-v1"),
+    ],
+)
+def test_configuration_says_what_is_allowed(key: str, value: object, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        VllmV1Config.from_mapping({key: value})
+
+    assert str(refused.value) == message
+
+
+def test_request_larger_than_the_pool_is_refused_not_queued() -> None:
+    with pytest.raises(WorkloadError) as refused:
+        machine(request("0", 10, 8), num_blocks=4)
+
+    assert str(refused.value) == (
+        "blocks of prompt_len + max_tokens - 1: found 5; allowed: at most num_blocks (4)"
+    )
+
+
+def test_transition_is_refused_where_its_guard_does_not_hold() -> None:
+    scene = machine(request("0", 4))
+    state = arrived(scene)
+
+    with pytest.raises(GuardError, match="V1-OUT-1"):
+        transitions.catch_up(scene.ctx, Plan(state, 8), state.waiting[0], 4)
+    with pytest.raises(GuardError, match="V1-LIF-1"):
+        scene.arrive(state, "0")
