@@ -9,6 +9,7 @@ from tests.checks.fuzz.faulty import faulty
 from tests.checks.fuzz.machine import machine_of
 
 QUICK = settings(
+    print_blob=False,  # the program alone, on a build server too
     max_examples=40,
     stateful_step_count=30,
     derandomize=True,
