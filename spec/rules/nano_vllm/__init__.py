@@ -1,4 +1,4 @@
-"""Every rule of the nano-vLLM text once, by its chapters; importing this fills the registry."""
+"""Every rule of the nano-vLLM text once, by chapter; importing this fills their registry."""
 
 from spec.rules.nano_vllm import admission, blocks, decode, lifecycle, preemption, prefix
 from spec.rules.nano_vllm.registry import RULES, applicable

@@ -1,0 +1,227 @@
+"""The configuration of nano-vLLM, its formulas by number, and that they run on solver terms."""
+
+from typing import Any
+
+import pytest
+import z3
+
+from spec.errors import ConfigError, WorkloadError
+from spec.policies.nano_vllm import (
+    ContentKeys,
+    FullHit,
+    GraphSizes,
+    MemoryGate,
+    NanoVllmConfig,
+    NewBlock,
+    TokenGate,
+    can_allocate,
+    can_append,
+    captured_sizes,
+    content,
+    counted_tokens,
+    documented,
+    graph_batch_size,
+    leading_tokens,
+    lookup_blocks,
+    refuse_oversized,
+    repaired,
+    sequence_blocks,
+    slot,
+    starts_block,
+    within_budget,
+)
+from spec.requests import Prompt, Request
+
+# --- configuration --------------------------------------------------------------------------------
+
+
+def test_defaults_are_those_of_the_release_but_for_oversized_requests() -> None:
+    assert NanoVllmConfig().as_mapping() == {
+        "policy": "nano-vllm",
+        "block_size": 256,
+        "max_num_seqs": 512,
+        "max_num_batched_tokens": 16_384,
+        "max_model_len": 4_096,
+        "token_gate": "full_length",
+        "memory_gate": "all_blocks",
+        "sequence_limit": "batch",
+        "new_block": "after_boundary",
+        "hit_check": "tokens",
+        "full_hit": "all_cached",
+        "graph_sizes": "released",
+        "oversized": "refused",
+    }
+
+
+@pytest.mark.parametrize("config", [NanoVllmConfig(num_blocks=7), documented(), repaired()])
+def test_configuration_comes_back_from_its_mapping(config: NanoVllmConfig) -> None:
+    assert NanoVllmConfig.from_mapping(config.as_mapping()) == config
+
+
+def test_pool_is_enough_for_the_sequence_limit_where_no_size_is_given() -> None:
+    config = NanoVllmConfig(block_size=4, max_model_len=10, max_num_seqs=3)
+
+    assert config.pool_blocks == 9
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"policy": "spyre"}, "policy: found 'spyre'; allowed: nano-vllm"),
+        ({"block_size": 1}, "block_size: found 1; allowed: 2 or more"),
+        ({"num_blocks": 0}, "num_blocks: found 0; allowed: 1 or more"),
+        ({"hit_check": "name"}, "hit_check: found 'name'; allowed: nothing, tokens, hash"),
+        ({"max_num_seqs": "4"}, "max_num_seqs: found '4'; allowed: a whole number"),
+        (
+            {"max_num_batched_tokens": 100},
+            "max_num_batched_tokens: found 100; allowed: at least max_model_len (4096)",
+        ),
+    ],
+)
+def test_wrong_value_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        NanoVllmConfig.from_mapping(values)
+
+    assert str(refused.value) == message
+
+
+def test_unknown_key_is_refused() -> None:
+    with pytest.raises(ConfigError, match="chunk_size: found 4; allowed: a key out of policy, "):
+        NanoVllmConfig.from_mapping({"chunk_size": 4})
+
+
+# --- blocks and gates -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("length", "blocks"), [(1, 1), (256, 1), (257, 2), (512, 2), (513, 3)])
+def test_blocks_of_a_sequence(length: int, blocks: int) -> None:
+    assert sequence_blocks(length, 256) == blocks
+
+
+def test_new_block_is_needed_at_257_tokens_or_as_drawn_at_256() -> None:
+    lengths = range(255, 259)
+
+    released = [starts_block(one, 256, NewBlock.AFTER_BOUNDARY) for one in lengths]
+    drawn = [starts_block(one, 256, NewBlock.AT_BOUNDARY) for one in lengths]
+
+    assert released == [False, False, True, False]
+    assert drawn == [False, True, False, False]
+
+
+def test_free_block_is_asked_for_only_where_one_is_needed() -> None:
+    reading = NewBlock.AFTER_BOUNDARY
+
+    assert [can_append(0, one, 256, reading) for one in (256, 257, 258)] == [True, False, True]
+    assert can_append(1, 257, 256, reading)
+
+
+def test_last_block_of_a_prompt_that_ends_with_it_is_looked_up_or_not() -> None:
+    lengths = (511, 512, 513)
+
+    assert [lookup_blocks(one, 256, FullHit.ALL_CACHED) for one in lengths] == [1, 2, 2]
+    assert [lookup_blocks(one, 256, FullHit.LAST_COMPUTED) for one in lengths] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("gate", "passes"), [(TokenGate.FULL_LENGTH, False), (TokenGate.NEW_TOKENS, True)]
+)
+def test_cached_tokens_weigh_or_do_not(gate: TokenGate, passes: bool) -> None:
+    counted = counted_tokens(300, 256, gate)
+
+    assert within_budget(900, counted, 1_000) is passes
+    assert within_budget(900, 100, 1_000)
+    assert not within_budget(900, 101, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("gate", "passes"), [(MemoryGate.ALL_BLOCKS, False), (MemoryGate.NEW_BLOCKS, True)]
+)
+def test_blocks_that_others_hold_need_a_free_one_or_do_not(gate: MemoryGate, passes: bool) -> None:
+    assert can_allocate(2, 3, 1, gate) is passes
+    assert can_allocate(3, 3, 0, gate)
+    assert not can_allocate(2, 3, 0, gate)
+
+
+def test_formulas_hold_for_every_number() -> None:
+    """A slot lies in its block, and a token that starts none has room in the blocks there are."""
+    block, position, size = z3.Ints("block position size")
+    where = slot(block, position, size)
+    length = z3.Int("length")
+    new = starts_block(length, 256, NewBlock.AFTER_BOUNDARY)
+    grown = sequence_blocks(length, 256) - sequence_blocks(length - 1, 256)
+
+    solver = z3.Solver()
+    wrong_slot = z3.And(size > 0, z3.Or(where < block * size, where >= (block + 1) * size))
+    wrong_growth = z3.And(length > 1, grown != z3.If(new, 1, 0))
+    assert [solver.check(wrong_slot), solver.check(wrong_growth)] == [z3.unsat, z3.unsat]
+
+
+# --- graphs ---------------------------------------------------------------------------------------
+
+
+def test_captured_sizes() -> None:
+    assert captured_sizes(48, GraphSizes.RELEASED) == (1, 2, 4, 8, 16, 32, 48)
+    assert captured_sizes(48, GraphSizes.POWERS_OF_TWO) == (1, 2, 4, 8, 16, 32, 64)
+    assert captured_sizes(1, GraphSizes.POWERS_OF_TWO) == (1,)
+
+
+def test_no_released_size_holds_a_batch_above_the_last_multiple_of_16() -> None:
+    """Batches of 17 to 20 where 20 sequences are allowed; powers of two hold all."""
+    sizes = {one: graph_batch_size(one, 20, GraphSizes.RELEASED) for one in (15, 16, 17, 20)}
+
+    assert sizes == {15: 16, 16: 16, 17: None, 20: None}
+    assert graph_batch_size(17, 20, GraphSizes.POWERS_OF_TWO) == 32
+
+
+# --- requests and their keys ----------------------------------------------------------------------
+
+
+def _request(id_: str, tokens: str, max_tokens: int = 4) -> Request:
+    prompt = Prompt.of_tokens([ord(one) for one in tokens])
+    return Request(id=id_, prompt=prompt, max_tokens=max_tokens, output=(1, 2, 3, 4)[:max_tokens])
+
+
+def test_keys_tell_the_prefix_and_the_block_s_own_tokens() -> None:
+    keys = ContentKeys({one.id: one for one in (_request("0", "ppaa"), _request("1", "qqaa"))}, 2)
+
+    behind_p, behind_q = keys.of("0", 2)[1], keys.of("1", 2)[1]
+
+    assert behind_p != behind_q
+    assert content(behind_p) == content(behind_q)
+    assert content(keys.of("0", 1)[0]) != content(behind_p)
+
+
+def test_keys_grow_with_the_answer_and_are_the_same_after_being_forgotten() -> None:
+    keys = ContentKeys({"0": _request("0", "abc")}, 2)
+    first = list(keys.of("0", 1))
+
+    longer = list(keys.of("0", 3))
+    keys.forget("0")
+
+    assert longer[:1] == first
+    assert list(keys.of("0", 3)) == longer
+    assert leading_tokens(_request("0", "abc"), 6) == [97, 98, 99, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "num_blocks", "message"),
+    [
+        (2, 2, None),  # the fifth token is the last and never written
+        (3, 2, "blocks of prompt_len + max_tokens - 1: found 3; allowed: at most num_blocks (2)"),
+        (8, 9, "prompt_len + max_tokens: found 11; allowed: at most max_model_len (10)"),
+    ],
+)
+def test_oversized_request_is_refused(
+    max_tokens: int, num_blocks: int, message: str | None
+) -> None:
+    config = NanoVllmConfig(
+        block_size=2, max_model_len=10, max_num_batched_tokens=10, num_blocks=num_blocks
+    )
+    asked = Request(id="0", prompt=Prompt.of_tokens((1, 2, 3)), max_tokens=max_tokens)
+
+    if message is None:
+        refuse_oversized(asked, config)
+        return
+    with pytest.raises(WorkloadError) as refused:
+        refuse_oversized(asked, config)
+    assert str(refused.value) == message
