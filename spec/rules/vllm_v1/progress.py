@@ -71,14 +71,17 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     if step.budget_left == 0 or len(step.planned.running) >= ctx.config.max_num_seqs:
         return
     if step.refusal in ("V1-CHK-2", "V1-SPC-5"):
-        if one.tokens - _cached(ctx, step.planned, one) + _padding(ctx) <= step.budget_left:
+        behind = one.tokens - _cached(ctx, step.planned, one)
+        if behind + _padding(ctx, behind) <= step.budget_left:
             yield f"{one.id} waits, {step.budget_left} tokens left"
     elif _lacking(ctx, step, one) <= 0:
         yield f"{one.id} waits, {len(step.planned.pool.free)} blocks free"
 
 
-def _padding(ctx: Context) -> int:
-    return ctx.config.num_speculative_tokens
+def _padding(ctx: Context, behind: int) -> int:
+    """Drafts that it may be filled up with (V1-SPC-5)."""
+    fills_up = behind == 1 and ctx.config.release is Release.V0_28_0
+    return ctx.config.num_speculative_tokens if fills_up else 0
 
 
 def _found(ctx: Context, state: State, one: Sequence) -> list[int]:
@@ -106,7 +109,8 @@ def _lacking(ctx: Context, step: Step, one: Sequence) -> int:
     config, pool = ctx.config, step.planned.pool
     found, computed = _found(ctx, step.planned, one), _cached(ctx, step.planned, one)
     threshold = config.long_prefill_token_threshold
-    new = int(waiting_tokens(one.tokens, computed, threshold, step.budget_left))
+    tokens = one.tokens + _padding(ctx, one.tokens - computed)
+    new = int(waiting_tokens(tokens, computed, threshold, step.budget_left))
     end = int(slots_end(computed, new, config.num_lookahead_tokens, config.max_model_len))
     end = max(end, one.tokens if config.reserve_full_prompt else 0)
     revived = sum(block not in pool.references for block in found)
