@@ -1,0 +1,153 @@
+"""The scheduler step by example: gates, hits, runner, and requests that never fit."""
+
+import pytest
+
+from reference.nano_vllm.handoff import handoff
+from reference.nano_vllm.step import schedule
+from spec.errors import WorkloadError
+from spec.policies.nano_vllm import FullHit, MemoryGate, Oversized, SequenceLimit, TokenGate
+from spec.records import Event
+from tests.reference.nano_vllm.scenes import (
+    arrived,
+    machine,
+    of_parts,
+    queues,
+    request,
+    steps_from,
+    steps_to_the_end,
+    told,
+)
+
+
+def test_refused_front_keeps_smaller_ones_behind_it_waiting() -> None:
+    """Budget 20: 8 and 10 fit, 6 more do not, and the 2 behind them do not jump the queue."""
+    sizes = {"a": 8, "b": 10, "c": 6, "d": 2}
+    requests = [request(id_, length, 2) for id_, length in sizes.items()]
+    scene = machine(*requests, max_model_len=20, max_num_batched_tokens=20)
+
+    first, second, third = steps_from(scene, arrived(scene), 3)
+
+    assert (told(first), first.refusal) == ("prefill a b", "NANO-ADM-1")
+    assert queues(first.after) == ("c d", "a b")
+    assert (told(second), queues(second.after)) == ("prefill c d", ("", "a b c d"))
+    assert told(third) == "decode a b c d"
+
+
+@pytest.mark.parametrize(
+    ("gate", "steps"),
+    [
+        (TokenGate.FULL_LENGTH, ["prefill a b", "prefill c"]),
+        (TokenGate.NEW_TOKENS, ["prefill a b c"]),
+    ],
+)
+def test_hits_make_room_in_the_budget_by_the_reading(gate: TokenGate, steps: list[str]) -> None:
+    """Budget 20: 10, then 10 of which 8 are cached; the third has 10 more, 8 of them cached."""
+    requests = [of_parts(id_, ("s", 8), (id_, 2)) for id_ in "abc"]
+    scene = machine(*requests, max_model_len=20, max_num_batched_tokens=20, token_gate=gate)
+
+    assert [told(step) for step in steps_from(scene, arrived(scene), len(steps))] == steps
+
+
+@pytest.mark.parametrize(
+    ("gate", "batch"), [(MemoryGate.ALL_BLOCKS, "a"), (MemoryGate.NEW_BLOCKS, "a b")]
+)
+def test_hits_make_room_in_the_pool_by_the_reading(gate: MemoryGate, batch: str) -> None:
+    """Four blocks: A takes three, B needs three, two of which A holds."""
+    requests = [of_parts(id_, ("s", 8), (id_, 2)) for id_ in "ab"]
+    scene = machine(*requests, num_blocks=5, memory_gate=gate)
+
+    step = scene.step(arrived(scene))
+
+    assert told(step) == f"prefill {batch}"
+    assert step.refusal == (None if batch == "a b" else "NANO-ADM-2")
+
+
+@pytest.mark.parametrize(
+    ("limit", "steps"),
+    [
+        (SequenceLimit.BATCH, ["prefill a", "prefill b", "decode a", "decode a", "decode b"]),
+        (SequenceLimit.RUNNING, ["prefill a", "decode a", "decode a", "prefill b", "decode b"]),
+    ],
+)
+def test_sequence_limit_is_of_the_step_or_of_the_queue(
+    limit: SequenceLimit, steps: list[str]
+) -> None:
+    scene = machine(request("a", 3, 3), request("b", 3, 3), max_num_seqs=1, sequence_limit=limit)
+
+    assert [told(step) for step in steps_from(scene, arrived(scene), 5)] == steps
+
+
+@pytest.mark.parametrize(
+    ("reading", "computed"), [(FullHit.ALL_CACHED, 0), (FullHit.LAST_COMPUTED, 4)]
+)
+def test_prompt_cached_as_a_whole(reading: FullHit, computed: int) -> None:
+    scene = machine(of_parts("a", ("s", 8)), of_parts("b", ("s", 8)), full_hit=reading)
+
+    step = scene.step(arrived(scene, "b", after=scene.step(arrived(scene, "a")).after))
+
+    assert step.scheduled == {"b": computed}
+
+
+def test_cached_blocks_come_back_from_the_free_list() -> None:
+    scene = machine(of_parts("a", ("s", 8), max_tokens=1), of_parts("b", ("s", 8), ("b", 1)))
+    left = scene.step(arrived(scene, "a")).after
+
+    step = scene.step(arrived(scene, "b", after=left))
+
+    assert (left.pool.references, left.pool.free[-2:]) == ({}, (1, 0))
+    assert step.events[1:3] == (
+        Event("prefix_hit", "b", "NANO-PFX-5", (), (0, 1)),
+        Event("allocate", "b", "NANO-ADM-2", (0, 1), (2,)),
+    )
+    assert step.after.pool.free == tuple(range(3, 40))
+
+
+def test_runner_is_handed_the_tokens_that_are_not_cached() -> None:
+    """A prefill of A, whose first four tokens B shares, and of B, in blocks of four."""
+    first, second = of_parts("a", ("s", 4), ("a", 2)), of_parts("b", ("s", 4), ("b", 1))
+    scene = machine(first, second)
+
+    given = handoff(scene.ctx, schedule(scene.ctx, arrived(scene)))
+
+    assert (given.is_prefill, given.graph_size) == (True, None)
+    assert given.tokens == (*first.prompt.tokens(), *second.prompt.tokens()[4:])
+    assert given.positions == (0, 1, 2, 3, 4, 5, 4)
+    assert given.slots == (0, 1, 2, 3, 4, 5, 8)
+    assert given.context_lens == (6, 5)
+    assert given.block_tables == ((0, 1), (0, 2))
+
+
+def test_client_that_goes_away_gives_its_blocks_back_last_block_first() -> None:
+    scene = machine(request("a", 6), request("b", 3), num_blocks=5)
+    running = scene.step(arrived(scene)).after
+
+    after = scene.abort(running, "a")
+
+    assert (queues(after), after.aborted) == (("", "b"), frozenset("a"))
+    assert after.pool.free == (3, 4, 1, 0)
+
+
+def test_request_that_never_fits_is_refused_or_waits_for_ever() -> None:
+    """Two blocks of four: the ninth token of A finds no slot, and A preempts itself."""
+    with pytest.raises(WorkloadError, match="found 3; allowed: at most num_blocks"):
+        machine(request("a", 7, 3), num_blocks=2)
+    scene = machine(request("a", 7, 3), request("b", 1), num_blocks=2, oversized=Oversized.QUEUED)
+
+    steps = steps_from(scene, arrived(scene), 5)
+
+    assert [told(step) for step in steps] == ["prefill a", "decode a", "idle", "idle", "idle"]
+    assert [step.refusal for step in steps] == ["NANO-ADM-2"] * 5
+    assert queues(steps[-1].after) == ("a b", "")
+
+
+def test_everybody_gets_the_tokens_that_it_samples_alone() -> None:
+    requests = [request(str(index), 1 + index % 7, 6) for index in range(12)]
+    scene = machine(*requests, num_blocks=9)
+
+    steps = steps_to_the_end(scene, arrived(scene))
+
+    sampled = {
+        one.id: [t for step in steps for t in step.outputs.get(one.id, ())] for one in requests
+    }
+    assert sampled == {one.id: [one.output_token(index) for index in range(6)] for one in requests}
+    assert sum(len(step.happened("preempt")) for step in steps) > 0
