@@ -119,6 +119,19 @@ def test_fresh_request_with_one_token_is_padded_to_the_length_of_the_others() ->
     assert (padded.computed, padded.tokens) == (1, 2)
 
 
+def test_padding_cut_by_the_threshold_is_rolled_back_as_far_as_it_was_scheduled() -> None:
+    """0.28.0 rolls back all three drafts here, to -1 computed tokens."""
+    scene = machine(
+        request("0", 2), request("1", 1), num_speculative_tokens=3, long_prefill_token_threshold=2
+    )
+    state = scene.step(arrived(scene, "0")).after
+
+    step = scene.step(scene.arrive(state, "1"), accepting(0))
+
+    assert (step.scheduled["1"], step.drafts["1"]) == (2, 1)
+    assert step.after.running[1].computed == 1
+
+
 def test_request_that_loads_is_not_schedulable_until_the_load_has_ended() -> None:
     scene = machine(
         request("0", 8), external={"0": 8}, connector=Connector.ASYNC, prefix_caching=True
