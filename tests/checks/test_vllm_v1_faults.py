@@ -133,13 +133,6 @@ def victim_keeps_its_blocks(right: Right, ctx: Context, plan: Plan, one: Sequenc
     return evolve(done, state=evolve(done.state, waiting=rows))
 
 
-@fault(transitions, "preempt", on="fcfs", caught_by="V1-PRE-3")
-def victim_forgets_its_answer(right: Right, ctx: Context, plan: Plan, one: Sequence) -> Plan:
-    done: Plan = right(ctx, plan, one)
-    first, *others = done.state.waiting
-    return evolve(done, state=evolve(done.state, waiting=(evolve(first, generated=0), *others)))
-
-
 @fault(transitions, "preempt", on="priority", caught_by="V1-BUD-2")
 def no_refund(right: Right, ctx: Context, plan: Plan, one: Sequence) -> Plan:
     done: Plan = right(ctx, plan, one)
