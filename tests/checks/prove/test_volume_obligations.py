@@ -58,16 +58,10 @@ def test_a_false_claim_is_refuted_with_the_smallest_numbers_and_they_run(
     violation = read_trace(path).violation
     assert violation is not None
     assert violation.rule == rule
-    assert lockstep("replay", path).code == 1
-
-
-@pytest.mark.parametrize("target", ["reference", "engine"])
-def test_the_refutation_of_the_text_replays(target: str, tmp_path: Path) -> None:
-    refuted = OBLIGATIONS["PRV-VOL-1"]
-    path = write_scenario(refuted, prove(refuted).numbers, tmp_path)
-    ran = lockstep("replay", path, "--target", target)
-    assert ran.code == 1
-    assert "SPY-VOL-1" in ran.out
+    for target in ("reference", "engine"):
+        ran = lockstep("replay", path, "--target", target)
+        assert ran.code == 1
+        assert f"{rule} is broken in step" in ran.out
 
 
 def test_a_block_of_slack_for_the_newcomer_would_repair_the_text(
