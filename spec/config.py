@@ -6,11 +6,12 @@ the machine behaves as sendnn-inference 2.6.3 does.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, ClassVar
 
-from attrs import asdict, fields, frozen
+from attrs import frozen
 
 from spec.errors import ConfigError
+from spec.policies.configuration import PolicyConfig, checked_keys
 
 
 class Admission(StrEnum):
@@ -33,23 +34,11 @@ class Queue(StrEnum):
     OVERTAKING = "overtaking"
 
 
-_LEAST = {
-    "block_size": 1,
-    "chunk_size": 1,
-    "max_model_len": 1,
-    "max_num_seqs": 1,
-    "max_batch_tkv_limit": 1,
-    "num_blocks": 1,
-    "prefill_time": 0,
-    "decode_time": 0,
-}
-
-
-@frozen(kw_only=True)
-class Config:
+@frozen(kw_only=True, field_transformer=checked_keys)
+class Config(PolicyConfig):
     """What a scheduler is configured with; lengths in tokens, times in simulated units.
 
-    - `policy`: which scheduler; "spyre" so far.
+    - `policy`: which scheduler; "spyre".
     - `block_size`: tokens per KV block.
     - `chunk_size`: prompt tokens per prefill step, a multiple of the block.
     - `max_model_len`: longest prompt plus output.
@@ -71,6 +60,15 @@ class Config:
             of the block, requests that may be paused without reservation.
     """
 
+    LEAST: ClassVar[Mapping[str, int]] = {
+        "block_size": 1,
+        "chunk_size": 1,
+        "max_model_len": 1,
+        "max_num_seqs": 1,
+        "max_batch_tkv_limit": 1,
+        "num_blocks": 1,
+    }
+
     policy: str = "spyre"
     block_size: int = 64
     chunk_size: int = 512
@@ -89,10 +87,7 @@ class Config:
     decode_time: float = 1.0
 
     def __attrs_post_init__(self) -> None:
-        if self.policy != "spyre":
-            raise ConfigError("policy", self.policy, "spyre")
-        for name, least in _LEAST.items():
-            _check_range(name, getattr(self, name), least)
+        super().__attrs_post_init__()
         if self.chunk_size % self.block_size:
             allowed = f"a multiple of block_size ({self.block_size})"
             raise ConfigError("chunk_size", self.chunk_size, allowed)
@@ -100,25 +95,6 @@ class Config:
             # A paused request keeps its blocks; unreserved, they could be the ones lacking.
             allowed = "true, where requests may be paused (pausing, or admission = shipped)"
             raise ConfigError("reservation", self.reservation, allowed)
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """The configuration with `values` over the defaults, types checked.
-
-        Raises:
-            ConfigError: an unknown key, or what the class itself refuses.
-        """
-        known = {key.name: key for key in fields(cls)}
-        checked: dict[str, Any] = {}
-        for name, value in values.items():
-            if name not in known:
-                raise ConfigError(name, value, f"a key out of {', '.join(known)}")
-            checked[name] = _typed(name, value, known[name].type)
-        return cls(**checked)
-
-    def as_mapping(self) -> dict[str, Any]:
-        """Every key with its value; keys that are absent by default are left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
     def blocks_per_chunk(self) -> int:
@@ -133,13 +109,6 @@ class Config:
         """
         return self.pausing or self.admission is Admission.SHIPPED
 
-    @property
-    def pool_blocks(self) -> int:
-        """KV blocks of the pool, padding block not counted; enough for every slot if absent."""
-        if self.num_blocks is not None:
-            return self.num_blocks
-        return self.max_num_seqs * -(-self.max_model_len // self.block_size)
-
 
 def released_2_6_3(**overrides: Any) -> Config:
     """The configuration under which the machine behaves as sendnn-inference 2.6.3."""
@@ -150,34 +119,3 @@ def released_2_6_3(**overrides: Any) -> Config:
         "pausing": True,
     }
     return Config(**(values | overrides))
-
-
-def _check_range(name: str, value: float | None, least: int) -> None:
-    if value is not None and not value >= least:  # not: also for NaN
-        raise ConfigError(name, value, f"{least} or more")
-
-
-def _typed(name: str, value: Any, type_: Any) -> Any:
-    """`value` as the key's type: enums by their value, whole numbers for times."""
-    if isinstance(type_, type) and issubclass(type_, StrEnum):
-        try:
-            return type_(value)
-        except ValueError:
-            raise ConfigError(name, value, ", ".join(type_)) from None
-    allowed, is_right = _TYPES[type_]
-    if not is_right(value):
-        raise ConfigError(name, value, allowed)
-    return value
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-_TYPES: dict[Any, tuple[str, Any]] = {
-    str: ("a text", lambda value: isinstance(value, str)),
-    bool: ("true or false", lambda value: isinstance(value, bool)),
-    int: ("a whole number", _is_whole),
-    int | None: ("a whole number", _is_whole),
-    float: ("a number", lambda value: _is_whole(value) or isinstance(value, float)),
-}

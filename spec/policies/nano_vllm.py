@@ -9,14 +9,14 @@ from array import array
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any, Self
+from typing import Any, ClassVar
 
-from attrs import asdict, fields, frozen
+from attrs import frozen
 
 from spec.arithmetic import Number, Truth, floor_div, select
-from spec.config import _check_range, _typed
 from spec.errors import ConfigError, WorkloadError
 from spec.padding import block_count
+from spec.policies.configuration import PolicyConfig, checked_keys
 from spec.requests import BlockKey, BlockKeys, Request
 
 
@@ -110,17 +110,8 @@ class Oversized(StrEnum):
     QUEUED = "queued"
 
 
-_LEAST = {
-    "block_size": 2,  # with 1 no length is one more than a multiple of the block
-    "num_blocks": 1,
-    "max_num_seqs": 1,
-    "max_num_batched_tokens": 1,
-    "max_model_len": 1,
-}
-
-
-@frozen(kw_only=True)
-class NanoVllmConfig:
+@frozen(kw_only=True, field_transformer=checked_keys)
+class NanoVllmConfig(PolicyConfig):
     """What a nano-vLLM scheduler is configured with; lengths in tokens.
 
     The defaults are the released ones, but for `oversized`.
@@ -138,11 +129,20 @@ class NanoVllmConfig:
     - `full_hit`: what becomes of a sequence that is cached as a whole.
     - `graph_sizes`: the batch sizes for which decoding was captured.
     - `oversized`: what becomes of a request that can never be served.
+    - `prefill_time`, `decode_time`: how long a step takes on the simulated clock.
 
     Raises:
         ConfigError: a value of the wrong type or outside its range, or a budget that is less
             than the model length (the release refuses it, too).
     """
+
+    LEAST: ClassVar[Mapping[str, int]] = {
+        "block_size": 2,  # with 1 no length is one more than a multiple of the block
+        "num_blocks": 1,
+        "max_num_seqs": 1,
+        "max_num_batched_tokens": 1,
+        "max_model_len": 1,
+    }
 
     policy: str = "nano-vllm"
     block_size: int = 256
@@ -158,41 +158,14 @@ class NanoVllmConfig:
     full_hit: FullHit = FullHit.ALL_CACHED
     graph_sizes: GraphSizes = GraphSizes.RELEASED
     oversized: Oversized = Oversized.REFUSED
+    prefill_time: float = 8.0
+    decode_time: float = 1.0
 
     def __attrs_post_init__(self) -> None:
-        if self.policy != "nano-vllm":
-            raise ConfigError("policy", self.policy, "nano-vllm")
-        for name, least in _LEAST.items():
-            _check_range(name, getattr(self, name), least)
+        super().__attrs_post_init__()
         if self.max_num_batched_tokens < self.max_model_len:
             allowed = f"at least max_model_len ({self.max_model_len})"
             raise ConfigError("max_num_batched_tokens", self.max_num_batched_tokens, allowed)
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """The configuration with `values` over the defaults, types checked.
-
-        Raises:
-            ConfigError: an unknown key, or what the class itself refuses.
-        """
-        known = {key.name: key for key in fields(cls)}
-        checked: dict[str, Any] = {}
-        for name, value in values.items():
-            if name not in known:
-                raise ConfigError(name, value, f"a key out of {', '.join(known)}")
-            checked[name] = _typed(name, value, known[name].type)
-        return cls(**checked)
-
-    def as_mapping(self) -> dict[str, Any]:
-        """Every key with its value; keys that are absent by default are left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-    @property
-    def pool_blocks(self) -> int:
-        """KV blocks of the pool; enough for the sequence limit if absent."""
-        if self.num_blocks is not None:
-            return self.num_blocks
-        return self.max_num_seqs * int(sequence_blocks(self.max_model_len, self.block_size))
 
 
 def documented(**overrides: Any) -> NanoVllmConfig:

@@ -6,13 +6,12 @@ release. Lengths are in tokens; every formula takes integers or solver terms.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Self
+from typing import ClassVar
 
-from attrs import asdict, fields, frozen
+from attrs import frozen
 
 from spec.arithmetic import Number, cdiv, every, floor_div, maximum, minimum, select
-from spec.config import _check_range, _typed
-from spec.errors import ConfigError
+from spec.policies.configuration import PolicyConfig, checked_keys
 
 
 class Scheduling(StrEnum):
@@ -51,20 +50,8 @@ class Connector(StrEnum):
     ASYNC = "async"
 
 
-_LEAST = {
-    "block_size": 1,
-    "num_blocks": 1,
-    "max_num_seqs": 1,
-    "max_num_batched_tokens": 1,
-    "max_model_len": 2,
-    "long_prefill_token_threshold": 0,
-    "num_speculative_tokens": 0,
-    "num_lookahead_tokens": 0,
-}
-
-
-@frozen(kw_only=True)
-class VllmV1Config:
+@frozen(kw_only=True, field_transformer=checked_keys)
+class VllmV1Config(PolicyConfig):
     """What a vLLM V1 scheduler is configured with; lengths in tokens.
 
     - `policy`: which scheduler; "vllm-v1".
@@ -84,10 +71,23 @@ class VllmV1Config:
     - `connector`: how external keys and values are loaded.
     - `reserve_full_prompt`: admit only if all tokens that the request has fit in the free blocks.
     - `release`: whose behaviour is followed where releases differ.
+    - `prefill_time`, `decode_time`: how long a step takes on the simulated clock; one that
+      computes any part of a prompt takes the former.
 
     Raises:
         ConfigError: a value of the wrong type or outside its range.
     """
+
+    LEAST: ClassVar[Mapping[str, int]] = {
+        "block_size": 1,
+        "num_blocks": 1,
+        "max_num_seqs": 1,
+        "max_num_batched_tokens": 1,
+        "max_model_len": 2,
+        "long_prefill_token_threshold": 0,
+        "num_speculative_tokens": 0,
+        "num_lookahead_tokens": 0,
+    }
 
     policy: str = "vllm-v1"
     block_size: int = 16
@@ -104,31 +104,8 @@ class VllmV1Config:
     connector: Connector = Connector.NONE
     reserve_full_prompt: bool = True
     release: Release = Release.V0_28_0
-
-    def __attrs_post_init__(self) -> None:
-        if self.policy != "vllm-v1":
-            raise ConfigError("policy", self.policy, "vllm-v1")
-        for name, least in _LEAST.items():
-            _check_range(name, getattr(self, name), least)
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """The configuration with `values` over the defaults, types checked.
-
-        Raises:
-            ConfigError: an unknown key, or what the class itself refuses.
-        """
-        known = {key.name: key for key in fields(cls)}
-        checked: dict[str, Any] = {}
-        for name, value in values.items():
-            if name not in known:
-                raise ConfigError(name, value, f"a key out of {', '.join(known)}")
-            checked[name] = _typed(name, value, known[name].type)
-        return cls(**checked)
-
-    def as_mapping(self) -> dict[str, Any]:
-        """Every key with its value; keys that are absent by default are left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+    prefill_time: float = 8.0
+    decode_time: float = 1.0
 
     @property
     def token_budget(self) -> int:
@@ -136,13 +113,6 @@ class VllmV1Config:
         if self.max_num_batched_tokens is not None:
             return self.max_num_batched_tokens
         return int(default_batched_tokens(self.max_model_len))
-
-    @property
-    def pool_blocks(self) -> int:
-        """KV blocks of the pool, null block not counted; enough for every slot if absent."""
-        if self.num_blocks is not None:
-            return self.num_blocks
-        return self.max_num_seqs * int(cdiv(self.max_model_len, self.block_size))
 
 
 # --- the budget -----------------------------------------------------------------------------

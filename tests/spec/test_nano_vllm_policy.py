@@ -50,6 +50,8 @@ def test_defaults_are_those_of_the_release_but_for_oversized_requests() -> None:
         "full_hit": "all_cached",
         "graph_sizes": "released",
         "oversized": "refused",
+        "prefill_time": 8.0,
+        "decode_time": 1.0,
     }
 
 
