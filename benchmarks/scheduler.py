@@ -1,23 +1,31 @@
 """Measure the engine's scheduler, `schedule` plus `update`, the device left out.
 
     ./bootstrap python benchmarks/scheduler.py [--rows 1,32,256] [--waiting 0,1000,10000]
+    ./bootstrap python benchmarks/scheduler.py --against sendnn
     ./bootstrap python benchmarks/scheduler.py --memory [--requests 1000000]
 
 So many rows decode, at random places in their blocks, while so many requests with prompts of 512
 tokens wait: for a free slot, or, with `--blocked volume`, for the volume rule, which is then judged
 in every step. Times are processor time of the one thread, so that other work on the machine does
-not count. `--memory` tells what queued requests cost.
+not count. `--against sendnn` measures the installed release (`lockstep driver install sendnn`) next
+to it, row by row; it takes fewer steps, a long queue makes them slow. `--memory` tells what queued
+requests cost.
 """
 
 import argparse
+import json
 import platform
 import random
 import resource
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from time import thread_time_ns
 
 import numpy as np
 
+from checks.conformance.environments import command_of
+from checks.conformance.protocol import DriverError
 from engine.scheduler import Scheduler
 from spec.config import Admission, Config, Queue
 from spec.requests import Prompt, Request
@@ -25,6 +33,8 @@ from spec.requests import Prompt, Request
 PROMPT_LEN = 512
 OUTPUT_LEN = 3_000
 PEAK_TKV = 3_520  # of such a request, its last block full
+RELEASED = Path(__file__).with_name("released_scheduler.py")
+RELEASED_STEPS = 25
 
 
 def request(name: str, prompt_len: int = PROMPT_LEN) -> Request:
@@ -67,15 +77,45 @@ def step(scheduler: Scheduler) -> int:
     return planned - began + thread_time_ns() - computed
 
 
-def measured(rows: int, waiting: int, options: argparse.Namespace) -> str:
-    """One row of the table."""
+def measured(rows: int, waiting: int, options: argparse.Namespace) -> list[float]:
+    """Milliseconds of each step, the fastest first."""
     scheduler = scheduler_with(rows, waiting, options)
-    times = sorted(step(scheduler) for _ in range(options.steps))
+    times = sorted(step(scheduler) / 1e6 for _ in range(options.steps))
     decoding, left = len(scheduler.core.decoding), len(scheduler.core.queue)
     if (decoding, left) != (rows, waiting):
         raise SystemExit(f"{decoding} rows decode and {left} wait, not {rows} and {waiting}")
-    median, p99 = (times[len(times) * percent // 100] / 1e6 for percent in (50, 99))
-    return f"| {rows} | {waiting:,} | {median:.4f} | {p99:.4f} |"
+    return times
+
+
+def released(python: str, rows: int, waiting: int) -> list[float]:
+    """The same of the release whose interpreter this is."""
+    numbers = (rows, waiting, RELEASED_STEPS, PROMPT_LEN, OUTPUT_LEN)
+    command = [python, str(RELEASED), *map(str, numbers)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    times: list[float] = json.loads(done.stdout)
+    return sorted(times)
+
+
+def at(percent: int, times: Sequence[float]) -> float:
+    """The value that so many percent of the sorted times are below."""
+    return times[len(times) * percent // 100]
+
+
+def print_times(options: argparse.Namespace, python: str | None) -> None:
+    """A row for each number of rows and of waiting; with `python` next to the release's."""
+    heads = ["rows", "waiting", "median ms per step", "p99 ms"]
+    heads += ["release, median ms", "times the engine's"] if python else []
+    print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
+    for rows in options.rows:
+        for waiting in options.waiting:
+            own = measured(rows, waiting, options)
+            cells = [str(rows), f"{waiting:,}", f"{at(50, own):.4f}", f"{at(99, own):.4f}"]
+            if python:
+                theirs = at(50, released(python, rows, waiting))
+                cells += [f"{theirs:.4f}", f"{theirs / at(50, own):,.0f}"]
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def peak_mib() -> float:
@@ -108,16 +148,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--blocked", choices=["slots", "volume"], default="slots")
     parser.add_argument("--admission", choices=list(Admission), default="exact")
     parser.add_argument("--queue", choices=list(Queue), default="fcfs")
+    parser.add_argument("--against", choices=["sendnn"], help="an installed release")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--requests", type=int, default=1_000_000)
     options = parser.parse_args(arguments)
+    try:
+        python = command_of(options.against)[0] if options.against else None
+    except DriverError as error:
+        parser.error(str(error))
     print(f"Python {platform.python_version()}, {platform.machine()}\n")
     if options.memory:
         return print_memory(options.requests, Queue(options.queue))
-    print("| rows | waiting | median ms per step | p99 ms |\n| --- | --- | --- | --- |")
-    for rows in options.rows:
-        for waiting in options.waiting:
-            print(measured(rows, waiting, options), flush=True)
+    print_times(options, python)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 """The benchmark measures what it says: so many rows decode while so many wait."""
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.scheduler import main
+from checks.conformance.environments import environment_of, known_recipe
 
 
 @pytest.mark.parametrize(
@@ -40,3 +43,28 @@ def test_memory_is_told_for_growing_queues(capsys: pytest.CaptureFixture[str]) -
     lines = capsys.readouterr().out.splitlines()[2:]
     assert lines[0] == "| queued | peak MiB | bytes per request |"
     assert [line.split("|")[1] for line in lines[2:]] == [" 2 ", " 4 ", " 8 "]
+
+
+def test_release_that_is_not_installed_is_named_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_DRIVERS", str(tmp_path))
+
+    with pytest.raises(SystemExit, match="2"):
+        main(["--against", "sendnn"])
+
+    assert "lockstep driver install sendnn" in capsys.readouterr().err
+
+
+@pytest.mark.thorough
+def test_installed_release_is_measured_next_to_the_engine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if not environment_of(known_recipe("sendnn", None)).is_complete:
+        pytest.skip("needs: lockstep driver install sendnn")
+
+    main(["--against", "sendnn", "--rows", "2", "--waiting", "10", "--steps", "20"])
+
+    row = capsys.readouterr().out.splitlines()[-1].split("|")
+    assert row[1:3] == [" 2 ", " 10 "]
+    assert float(row[5]) > 0
