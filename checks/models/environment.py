@@ -4,13 +4,14 @@ The scheduler is deterministic; what is not is the environment: which request ar
 which client goes away, which request samples the end of sequence.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import combinations
-from typing import Protocol
+from typing import Generic, Protocol
 
 from attrs import evolve
 
 from checks.explore.model import Transition
+from checks.models.instance import Conf, Instance
 from spec.records import Step
 from spec.state import Sequence, State
 
@@ -31,24 +32,13 @@ class Machine(Protocol):
         """One scheduler step; `ends` tells who samples the end of sequence."""
 
 
-class EnvironmentModel:
-    """The reachable states of a machine; implements the explorer's model.
+class EnvironmentModel(Generic[Conf]):
+    """The reachable states of an instance; implements the explorer's model."""
 
-    Arrivals are free in order and time.
-    """
-
-    def __init__(
-        self,
-        machine: Machine,
-        requests: Iterable[str],
-        aborts: Collection[str] = (),
-        early_ends: Collection[str] = (),
-    ) -> None:
-        """`aborts`: requests whose client may go away; `early_ends`: who may end with any token."""
+    def __init__(self, instance: Instance[Conf], machine: Machine) -> None:
+        """`machine`: the scheduler for the requests of the instance."""
+        self.instance = instance
         self.machine = machine
-        self.requests = tuple(requests)
-        self.aborts = aborts
-        self.early_ends = early_ends
 
     def initial(self) -> Iterable[State]:
         """One state: nobody has arrived."""
@@ -57,12 +47,12 @@ class EnvironmentModel:
     def successors(self, state: State) -> Iterator[Transition[State]]:
         """Every arrival, abort and step that may come next."""
         known = {one.id for one in state.present} | state.finished | state.aborted
-        for one in self.requests:
-            if one not in known:
-                yield Transition(f"arrive {one}", self.machine.arrive(state, one))
-        for row in state.present:
-            if row.id in self.aborts:
-                yield Transition(f"abort {row.id}", self.machine.abort(state, row.id))
+        for request in self.instance.requests:
+            if request.id not in known:
+                yield Transition(f"arrive {request.id}", self.machine.arrive(state, request.id))
+        for one in state.present:
+            if one.id in self.instance.aborts:
+                yield Transition(f"abort {one.id}", self.machine.abort(state, one.id))
         if not state.is_idle:
             yield from self._steps(state)
 
@@ -71,7 +61,9 @@ class EnvironmentModel:
         step = self.machine.step(state, ends=lambda _row: False)
         yield _as_transition(step, ())
         may_end = [
-            one for one in step.outputs if one in self.early_ends and one not in step.finished
+            one
+            for one in step.outputs
+            if one in self.instance.early_ends and one not in step.finished
         ]
         for count in range(1, len(may_end) + 1):
             for ending in combinations(may_end, count):

@@ -6,35 +6,26 @@ the end of sequence, how many drafts are accepted, whether and when a connector'
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import product
-from typing import Any
 
 from attrs import evolve, field, frozen
 
-from checks.explore import Always, Eventually, OnStep, Transition, Witness
+from checks.explore.model import Transition
+from checks.models.instance import Instance
+from checks.models.properties import Properties, properties_of_rules
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
 from spec.policies.vllm_v1 import VllmV1Config
 from spec.policies.vllm_v1_records import Context, Load, Sequence, State, Step
-from spec.requests import Request
-from spec.rules.registry import Kind, Rule
 from spec.rules.vllm_v1 import applicable
 
 
 @frozen(kw_only=True)
-class VllmV1Instance:
-    """A bounded question: these requests under this configuration, and what may happen to them.
+class VllmV1Instance(Instance[VllmV1Config]):
+    """An instance with a connector: `external` tokens of each request that it has.
 
-    `aborts`: requests whose client may go away, in any phase. `early_ends`: requests that may
-    sample the end of sequence with any token. `external`: tokens of each that the connector has;
-    `failing`: whose load may fail. Arrivals are free in order and time, drafts in acceptance.
+    `failing`: whose load may fail. Drafts are free in acceptance.
     """
 
-    name: str
-    about: str
-    config: VllmV1Config
-    requests: tuple[Request, ...]
-    aborts: frozenset[str] = frozenset()
-    early_ends: frozenset[str] = frozenset()
     external: Mapping[str, int] = field(factory=dict)
     failing: frozenset[str] = frozenset()
 
@@ -158,63 +149,6 @@ def _as_transition(step: Step, choices: Iterable[Choice]) -> Transition[State]:
     return Transition(label, step.after, record=evolve(step, ended=ended), fair=True)
 
 
-# --- properties, taken from the registry --------------------------------------------------------
-
-
-@frozen
-class Properties:
-    """The rules of an instance in the explorer's terms."""
-
-    violable: tuple[Always[State] | OnStep[State] | Eventually[State], ...]
-    witnesses: tuple[Witness[State], ...]
-    rules: tuple[Rule, ...] = field(repr=False)
-
-
-def properties_of(model: VllmV1Model) -> Properties:
-    """The registry's rules that apply to the instance; no rule is defined here."""
-    rules = tuple(applicable(model.instance.config))
-    return Properties(
-        violable=tuple(_property(rule, model.ctx) for rule in rules),
-        witnesses=tuple(_witness(rule, model.ctx) for rule in rules),
-        rules=rules,
-    )
-
-
-def _property(rule: Rule, ctx: Context) -> Always[State] | OnStep[State] | Eventually[State]:
-    judged: _Judged = _Judged(rule, ctx)
-    if rule.kind is Kind.ALWAYS:
-        return Always(rule.id, judged.in_state)
-    if rule.kind is Kind.EVENTUALLY:
-        return Eventually(rule.id, lambda state: not judged.is_reached(state), judged.is_reached)
-    return OnStep(rule.id, judged.on_step)
-
-
-def _witness(rule: Rule, ctx: Context) -> Witness[State]:
-    judged = _Judged(rule, ctx)
-    return Witness(rule.id, judged.is_witnessed)
-
-
-class _Judged:
-    """A rule asked about this machine's states and steps, which its own types do not name."""
-
-    def __init__(self, rule: Rule, ctx: Context) -> None:
-        self._rule: Any = rule
-        self._ctx = ctx
-
-    def in_state(self, state: State) -> str | None:
-        found: str | None = self._rule.found_in_state(self._ctx, state)
-        return found
-
-    def on_step(self, before: State, edge: Transition[State]) -> str | None:
-        found: str | None
-        if isinstance(edge.record, Step):
-            found = self._rule.found_of_step(self._ctx, edge.record) if self._rule.of_step else None
-        else:
-            found = self._rule.found_between(self._ctx, before, edge.state)
-        return found
-
-    def is_reached(self, state: State) -> bool:
-        return bool(self._rule.goal(state))
-
-    def is_witnessed(self, _before: State, edge: Transition[State]) -> bool:
-        return isinstance(edge.record, Step) and bool(self._rule.witness(self._ctx, edge.record))
+def properties_of(model: VllmV1Model) -> Properties[State]:
+    """The rules that apply to the instance."""
+    return properties_of_rules(applicable(model.instance.config), model.ctx, Step)

@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from attrs import evolve
+
+from checks.models.instance import ids, sharing, unshared
 from checks.models.vllm_v1 import VllmV1Instance
 from spec.policies.vllm_v1 import Connector, Release, Scheduling, VllmV1Config
-from spec.requests import Prompt, Request
+from spec.requests import Request
 
 _SMALL: Mapping[str, Any] = {
     "block_size": 2,
@@ -21,29 +24,10 @@ def _config(**changes: Any) -> VllmV1Config:
     return VllmV1Config(**{**_SMALL, **changes})
 
 
-def _requests(*sizes: tuple[int, int], priorities: tuple[int, ...] = ()) -> tuple[Request, ...]:
-    """Requests 0, 1, … with these prompt lengths and maximum outputs, no token shared."""
-    return tuple(
-        Request(
-            id=str(index),
-            prompt=Prompt.of_stream(f"own {index}", length),
-            max_tokens=tokens,
-            priority=priorities[index] if priorities else 0,
-        )
-        for index, (length, tokens) in enumerate(sizes)
-    )
-
-
-def _sharing(*prompts: tuple[list[tuple[str, int]], int]) -> tuple[Request, ...]:
-    """Requests 0, 1, … whose prompts are made of named streams, with these maximum outputs."""
-    return tuple(
-        Request(id=str(index), prompt=Prompt.of_parts(parts), max_tokens=tokens)
-        for index, (parts, tokens) in enumerate(prompts)
-    )
-
-
-def _ids(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+def _ranked(requests: tuple[Request, ...], *priorities: int) -> tuple[Request, ...]:
+    """The requests with these priorities."""
+    pairs = zip(requests, priorities, strict=True)
+    return tuple(evolve(request, priority=priority) for request, priority in pairs)
 
 
 DEFAULT: tuple[VllmV1Instance, ...] = (
@@ -51,38 +35,38 @@ DEFAULT: tuple[VllmV1Instance, ...] = (
         name="fcfs",
         about="a budget that cuts prompts, blocks that run out, fewer slots than requests",
         config=_config(num_blocks=4, max_num_seqs=2),
-        requests=_requests((3, 4), (5, 3), (2, 3)),
-        aborts=_ids("0"),
-        early_ends=_ids("0 1"),
+        requests=unshared((3, 4), (5, 3), (2, 3)),
+        aborts=ids("0"),
+        early_ends=ids("0 1"),
     ),
     VllmV1Instance(
         name="fcfs, two victims",
         about="one block is wanted at a time by three that run, one after the other gives way",
         config=_config(num_blocks=3, reserve_full_prompt=False),
-        requests=_requests((2, 5), (2, 4), (2, 3)),
-        early_ends=_ids("0"),
+        requests=unshared((2, 5), (2, 4), (2, 3)),
+        early_ends=ids("0"),
     ),
     VllmV1Instance(
         name="priority",
         about="the worst gives way, also if it was scheduled already or stands in the middle",
         config=_config(num_blocks=4, scheduling=Scheduling.PRIORITY),
-        requests=_requests((2, 4), (2, 3), (2, 3), priorities=(1, 2, 0)),
-        aborts=_ids("1"),
+        requests=_ranked(unshared((2, 4), (2, 3), (2, 3)), 1, 2, 0),
+        aborts=ids("1"),
     ),
     VllmV1Instance(
         name="threshold",
         about="prompts in chunks of the threshold, fewer slots than requests",
         config=_config(long_prefill_token_threshold=2, max_num_seqs=2),
-        requests=_requests((5, 2), (3, 2), (2, 3)),
-        aborts=_ids("0"),
-        early_ends=_ids("2"),
+        requests=unshared((5, 2), (3, 2), (2, 3)),
+        aborts=ids("0"),
+        early_ends=ids("2"),
     ),
     VllmV1Instance(
         name="uncut",
         about="no chunked prefill: 0.28.0 stops at a prompt that the budget would cut",
         config=_config(chunked_prefill=False, max_num_batched_tokens=7),
-        requests=_requests((5, 2), (4, 3), (1, 3)),
-        early_ends=_ids("0 1"),
+        requests=unshared((5, 2), (4, 3), (1, 3)),
+        early_ends=ids("0 1"),
     ),
     VllmV1Instance(
         name="uncut, 0.11.2",
@@ -93,18 +77,18 @@ DEFAULT: tuple[VllmV1Instance, ...] = (
             release=Release.V0_11_2,
             reserve_full_prompt=False,
         ),
-        requests=_requests((5, 2), (4, 3), (1, 3)),
-        early_ends=_ids("0 1"),
+        requests=unshared((5, 2), (4, 3), (1, 3)),
+        early_ends=ids("0 1"),
     ),
     VllmV1Instance(
         name="shared prefix",
         about="three prompts with a common beginning, hits within a step and on freed blocks",
         config=_config(prefix_caching=True, num_blocks=6, max_num_batched_tokens=8),
-        requests=_sharing(
+        requests=sharing(
             ([("system", 4), ("a", 2)], 3), ([("system", 4), ("b", 1)], 2), ([("system", 4)], 2)
         ),
-        aborts=_ids("0"),
-        early_ends=_ids("0"),
+        aborts=ids("0"),
+        early_ends=ids("0"),
     ),
     VllmV1Instance(
         name="eviction, 0.11.2",
@@ -115,56 +99,56 @@ DEFAULT: tuple[VllmV1Instance, ...] = (
             release=Release.V0_11_2,
             reserve_full_prompt=False,
         ),
-        requests=_sharing(
+        requests=sharing(
             ([("system", 4), ("a", 1)], 3), ([("system", 4), ("b", 1)], 2), ([("c", 4)], 3)
         ),
-        aborts=_ids("0"),
+        aborts=ids("0"),
     ),
     VllmV1Instance(
         name="speculation",
         about="two drafts a step, any number accepted, blocks that run out",
         config=_config(num_speculative_tokens=2, num_blocks=5, prefix_caching=True),
-        requests=_sharing(([("a", 3)], 5), ([("b", 2)], 5)),
-        aborts=_ids("0"),
-        early_ends=_ids("0 1"),
+        requests=sharing(([("a", 3)], 5), ([("b", 2)], 5)),
+        aborts=ids("0"),
+        early_ends=ids("0 1"),
     ),
     VllmV1Instance(
         name="speculation, padding",
         about="a request with one token to compute is filled up with drafts, or has to wait",
         config=_config(num_speculative_tokens=2, max_num_batched_tokens=7, prefix_caching=True),
-        requests=_sharing(([("a", 3)], 4), ([("a", 3)], 2), ([("b", 1)], 2)),
+        requests=sharing(([("a", 3)], 4), ([("a", 3)], 2), ([("b", 1)], 2)),
     ),
     VllmV1Instance(
         name="lookahead",
         about="slots set aside for a drafter with a cache of its own",
         config=_config(num_speculative_tokens=1, num_lookahead_tokens=1, num_blocks=5),
-        requests=_requests((3, 4), (2, 4)),
-        early_ends=_ids("1"),
+        requests=unshared((3, 4), (2, 4)),
+        early_ends=ids("1"),
     ),
     VllmV1Instance(
         name="async load",
         about="external keys and values come between steps, or not at all",
         config=_config(connector=Connector.ASYNC, prefix_caching=True, num_blocks=5),
-        requests=_sharing(([("s", 4)], 3), ([("s", 2), ("b", 3)], 2), ([("c", 2)], 2)),
+        requests=sharing(([("s", 4)], 3), ([("s", 2), ("b", 3)], 2), ([("c", 2)], 2)),
         external={"0": 4, "1": 4},
-        failing=_ids("0"),
-        aborts=_ids("0"),
+        failing=ids("0"),
+        aborts=ids("0"),
     ),
     VllmV1Instance(
         name="sync load",
         about="external keys and values come within a step, always",
         config=_config(connector=Connector.SYNC, prefix_caching=True, num_blocks=5),
-        requests=_sharing(([("s", 4)], 3), ([("s", 2), ("b", 3)], 3), ([("c", 2)], 3)),
+        requests=sharing(([("s", 4)], 3), ([("s", 2), ("b", 3)], 3), ([("c", 2)], 3)),
         external={"0": 4, "1": 4},
-        aborts=_ids("0"),
+        aborts=ids("0"),
     ),
     VllmV1Instance(
         name="sync load, lost",
         about="external keys and values should come within a step and may not",
         config=_config(connector=Connector.SYNC, prefix_caching=True, num_blocks=6),
-        requests=_sharing(([("s", 4), ("a", 1)], 3), ([("s", 4), ("b", 1)], 3)),
+        requests=sharing(([("s", 4), ("a", 1)], 3), ([("s", 4), ("b", 1)], 3)),
         external={"0": 4},
-        failing=_ids("0"),
-        aborts=_ids("0"),
+        failing=ids("0"),
+        aborts=ids("0"),
     ),
 )

@@ -1,10 +1,16 @@
-"""Every documented rule once, by section of the texts; importing this fills the registry."""
+"""Every documented rule of Spyre once, by section of the texts; importing this fills its registry.
+
+The rules of the other policies are packages in here.
+"""
 
 from spec.rules import admission, blocks, decode, lifecycle, prefill, prefix, priority, shipped
-from spec.rules.registry import REGISTRY, Kind, Rule, Source, applicable, judge
+from spec.rules.registry import REGISTRY, SPYRE, Rule, applicable
+from spec.rules.rule import AnyRule, Kind, Source, judge
 
 __all__ = [
     "REGISTRY",
+    "SPYRE",
+    "AnyRule",
     "Kind",
     "Rule",
     "Source",

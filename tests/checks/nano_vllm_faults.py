@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from attrs import evolve, frozen
 
-from checks.models.nano_vllm import DEFAULT, Instance
+from checks.models.nano_vllm import NanoVllmInstance
+from checks.models.nano_vllm_instances import DEFAULT
 from reference.nano_vllm import block_manager, machine, step, transitions
 from spec import requests
 from spec.policies import nano_vllm as formulas
@@ -70,7 +71,7 @@ INSTANCES = {
     instance.name: instance
     for instance in (
         *DEFAULT,
-        Instance(
+        NanoVllmInstance(
             name=FALSE_PREFIX,
             about="the second block of a prompt has the tokens of another prompt's first",
             config=repaired(

@@ -3,16 +3,15 @@
 from functools import cache
 from inspect import getmembers, isfunction
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 import spec
 from checks.explore import MACHINE_ERROR, Bounds, Result, Violation, explore
-from checks.models.nano_vllm import DEFAULT, Instance, model_of, properties_of
+from checks.models.nano_vllm import NanoVllmInstance, NanoVllmModel, properties_of
+from checks.models.nano_vllm_instances import DEFAULT
 from reference.nano_vllm import block_manager, transitions
-from spec.rules.nano_vllm import RULES
-from spec.rules.registry import Rule
+from spec.rules.nano_vllm import REGISTRY, Rule
 from spec.state import State
 from tests.checks.nano_vllm_faults import FAULTS, INSTANCES, Fault
 
@@ -62,16 +61,18 @@ REFUTED: dict[str, dict[str, int]] = {
 @cache
 def explored(name: str) -> Result[State]:
     instance = BY_NAME[name]
-    properties = properties_of(instance)
-    return explore(model_of(instance), properties.all, properties.witnesses, keep_going=True)
+    model = NanoVllmModel(instance)
+    properties = properties_of(model)
+    return explore(model, properties.all, properties.witnesses, keep_going=True)
 
 
-def broken_first(instance: Instance) -> set[str]:
+def broken_first(instance: NanoVllmInstance) -> set[str]:
     """All rules that the shortest runs break and that hold without a fault.
 
     "guard" and the rule, where the machine stopped at a guard.
     """
-    model, properties = model_of(instance), properties_of(instance)
+    model = NanoVllmModel(instance)
+    properties = properties_of(model)
     refuted = REFUTED.get(instance.name, {})
     safety = [one for one in properties.safety if one.rule not in refuted]
     first = explore(model, safety).violations
@@ -206,7 +207,7 @@ def test_every_rule_can_fail() -> None:
     noticed = {rule for fault in FAULTS for rule in fault.rules}
     refuted = {rule for rules in REFUTED.values() for rule in rules}
 
-    assert RULES.keys() - noticed - refuted == set()
+    assert REGISTRY.keys() - noticed - refuted == set()
 
 
 # --- the chapter ----------------------------------------------------------------------------------
@@ -216,7 +217,7 @@ CHAPTER = Path(spec.__file__).parent / "chapters" / "nano_vllm.md"
 
 def row_of(rule: Rule) -> str:
     """The rule's line in the chapter's table."""
-    judged = [one.name for one in DEFAULT if rule.applies(cast(Any, one.config))]
+    judged = [one.name for one in DEFAULT if rule.applies(one.config)]
     broken = [name for name in judged if rule.id in REFUTED.get(name, {})]
     kept = [name for name in judged if name not in broken]
     states = f"{sum(COUNTS[name][0] for name in kept):,} states"
@@ -227,7 +228,7 @@ def row_of(rule: Rule) -> str:
 
 
 def test_chapter_lists_every_rule_with_its_verdict() -> None:
-    table = [row_of(rule) for rule in RULES.values()]
+    table = [row_of(rule) for rule in REGISTRY.values()]
 
     lines = CHAPTER.read_text(encoding="utf-8").splitlines()
 
@@ -237,4 +238,4 @@ def test_chapter_lists_every_rule_with_its_verdict() -> None:
 def test_chapter_speaks_of_every_rule_outside_its_table() -> None:
     prose = CHAPTER.read_text(encoding="utf-8").partition("\n## Rules\n")[0]
 
-    assert [rule for rule in RULES if rule not in prose] == []
+    assert [rule for rule in REGISTRY if rule not in prose] == []

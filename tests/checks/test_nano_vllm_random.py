@@ -13,7 +13,7 @@ from reference.nano_vllm.machine import NanoVllmMachine
 from spec.policies.nano_vllm import NanoVllmConfig, repaired
 from spec.requests import Prompt, Request
 from spec.rules.nano_vllm import applicable
-from spec.rules.registry import Kind
+from spec.rules.rule import Kind
 
 CHAPTER = Path(spec.__file__).parent / "chapters" / "nano_vllm.md"
 SIZES: dict[str, Any] = {

@@ -28,7 +28,7 @@ def broken_first(instance: Instance) -> set[str]:
         return set()
     others = explore(
         model,
-        [*properties.always, *properties.on_step],
+        properties.safety,
         keep_going=True,
         bounds=Bounds(max_depth=_attempted(first[0])),
     ).violations

@@ -47,7 +47,7 @@ FAST = {"uncut, 0.11.2", "eviction, 0.11.2", "lookahead", "sync load, lost"}
 def explored(name: str) -> Result[State]:
     model = VllmV1Model(INSTANCES[name])
     properties = properties_of(model)
-    return explore(model, properties.violable, properties.witnesses, keep_going=True)
+    return explore(model, properties.all, properties.witnesses, keep_going=True)
 
 
 def each_instance() -> list[Any]:

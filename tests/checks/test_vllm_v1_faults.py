@@ -16,7 +16,7 @@ from reference.vllm_v1 import kv_cache, machine, step, transitions
 from reference.vllm_v1.kv_cache import Demand
 from reference.vllm_v1.transitions import Plan
 from spec.policies.vllm_v1_records import Context, Load, Sequence, State
-from spec.rules.registry import Kind
+from spec.rules.rule import Kind
 from spec.rules.vllm_v1 import REGISTRY
 from spec.state import BlockPool
 from tests.checks.test_vllm_v1 import REFUTED
@@ -431,7 +431,7 @@ def broken_first(name: str) -> set[str]:
     """All rules that the shortest runs break; "guard" and the rule where the machine stopped."""
     model = VllmV1Model(INSTANCES[name])
     left_out = {"V1-PRG-5", *REFUTED.get(name, set())}  # an endless run, or broken anyway
-    properties = [one for one in properties_of(model).violable if one.rule not in left_out]
+    properties = [one for one in properties_of(model).all if one.rule not in left_out]
     first = explore(model, properties).violations
     if not first:
         return set()
@@ -461,7 +461,7 @@ def test_a_scheduler_that_admits_nobody_is_refuted_by_an_endless_run(
 ) -> None:
     monkeypatch.setattr(step, "schedule_waiting", lambda _ctx, plan: plan)
     model = VllmV1Model(INSTANCES["lookahead"])
-    liveness = [one for one in properties_of(model).violable if one.rule == "V1-PRG-5"]
+    liveness = [one for one in properties_of(model).all if one.rule == "V1-PRG-5"]
 
     result = explore(model, liveness, keep_going=True)
 

@@ -17,7 +17,8 @@ from reference.spyre.machine import SpyreMachine
 from spec.config import Config
 from spec.records import Context, Step
 from spec.requests import Prompt, Request
-from spec.rules import REGISTRY, Kind, Rule, Source, applicable, judge, registry
+from spec.rules import REGISTRY, Kind, Rule, Source, applicable, judge
+from spec.rules.rule import Registry
 from spec.state import State
 
 ID = re.compile(r"[A-Z]{3}(-[A-Z]{3})?-[1-9][0-9]?")
@@ -164,13 +165,6 @@ def test_rule_that_was_never_judged_fails_the_check() -> None:
 # --- how rules are registered and judged ----------------------------------------------------------
 
 
-@pytest.fixture
-def empty(monkeypatch: pytest.MonkeyPatch) -> dict[str, Rule]:
-    rules: dict[str, Rule] = {}
-    monkeypatch.setattr(registry, "REGISTRY", rules)
-    return rules
-
-
 def never(_ctx: Context, _step: Step) -> bool:
     return False
 
@@ -178,13 +172,16 @@ def never(_ctx: Context, _step: Step) -> bool:
 HERE = Source("lockstep", "tests")
 
 
-def test_each_decorator_registers_its_kind_and_leaves_the_function_alone(
-    empty: dict[str, Rule],
-) -> None:
+def test_each_decorator_registers_its_kind_and_leaves_the_function_alone() -> None:
+    registry: Registry[Config, Context, State, Step] = Registry()
+
     def holds(_ctx: Context, _state: State) -> Iterator[str]:
         yield from ()
 
     def acts(_ctx: Context, _step: Step) -> Iterator[str]:
+        yield from ()
+
+    def moves(_ctx: Context, _before: State, _after: State) -> Iterator[str]:
         yield from ()
 
     def reached(_state: State) -> bool:
@@ -194,17 +191,20 @@ def test_each_decorator_registers_its_kind_and_leaves_the_function_alone(
     assert registry.of_step("A-2", "Two.", HERE, witness=never)(acts) is acts
     registry.of_step("A-3", "Three.", HERE, witness=never, kind=Kind.GUARD)(acts)
     assert registry.eventually("A-4", "Four.", HERE, witness=never)(reached) is reached
+    assert registry.between("A-5", "Five.", HERE, witness=never)(moves) is moves
 
-    assert [(rule.id, rule.kind) for rule in empty.values()] == [
+    assert [(rule.id, rule.kind) for rule in registry.rules.values()] == [
         ("A-1", Kind.ALWAYS),
         ("A-2", Kind.STEP),
         ("A-3", Kind.GUARD),
         ("A-4", Kind.EVENTUALLY),
+        ("A-5", Kind.BETWEEN),
     ]
-    assert empty["A-4"].goal is reached
+    assert registry.rules["A-4"].goal is reached
 
 
-def test_second_rule_of_the_same_id_is_refused(empty: dict[str, Rule]) -> None:
+def test_second_rule_of_the_same_id_is_refused() -> None:
+    registry: Registry[Config, Context, State, Step] = Registry()
     registry.eventually("A-1", "One.", HERE, witness=never)(lambda _state: True)
 
     with pytest.raises(ValueError, match="two rules are called A-1"):

@@ -1,10 +1,12 @@
 """Every rule of the nano-vLLM text once, by chapter; importing this fills their registry."""
 
 from spec.rules.nano_vllm import admission, blocks, decode, lifecycle, preemption, prefix
-from spec.rules.nano_vllm.registry import RULES, applicable
+from spec.rules.nano_vllm.registry import NANO_VLLM, REGISTRY, Rule, applicable
 
 __all__ = [
-    "RULES",
+    "NANO_VLLM",
+    "REGISTRY",
+    "Rule",
     "admission",
     "applicable",
     "blocks",

@@ -16,7 +16,7 @@ from spec.policies.nano_vllm import (
 from spec.records import DECODE, PREFILL, Step
 from spec.rules.nano_vllm.registry import of_step, release, text
 from spec.rules.nano_vllm.replay import Candidate, candidates
-from spec.rules.registry import Kind
+from spec.rules.rule import Kind
 
 TOKENS, MEMORY, SEQUENCES = "NANO-ADM-1", "NANO-ADM-2", "NANO-ADM-3"
 

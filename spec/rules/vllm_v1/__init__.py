@@ -11,10 +11,12 @@ from spec.rules.vllm_v1 import (
     progress,
     speculation,
 )
-from spec.rules.vllm_v1.registry import REGISTRY, applicable
+from spec.rules.vllm_v1.registry import REGISTRY, VLLM_V1, Rule, applicable
 
 __all__ = [
     "REGISTRY",
+    "VLLM_V1",
+    "Rule",
     "applicable",
     "blocks",
     "budget",

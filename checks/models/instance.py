@@ -1,0 +1,49 @@
+"""What is explored: a few requests under a configuration, and what may happen to them."""
+
+from typing import Generic, TypeVar
+
+from attrs import frozen
+
+from spec.requests import Prompt, Request
+
+Conf = TypeVar("Conf")
+
+
+@frozen(kw_only=True)
+class Instance(Generic[Conf]):
+    """A bounded question: these requests under this configuration, and what may happen to them.
+
+    `aborts`: requests whose client may go away, in any phase. `early_ends`: requests that may
+    sample the end of sequence with any token. Arrivals are free in order and time.
+    """
+
+    name: str
+    about: str
+    config: Conf
+    requests: tuple[Request, ...]
+    aborts: frozenset[str] = frozenset()
+    early_ends: frozenset[str] = frozenset()
+
+
+# --- requests as the default instances write them down -------------------------------------------
+
+
+def unshared(*sizes: tuple[int, int]) -> tuple[Request, ...]:
+    """Requests 0, 1, … with these prompt lengths and maximum outputs, no token shared."""
+    return tuple(
+        Request(id=str(index), prompt=Prompt.of_stream(f"own {index}", length), max_tokens=tokens)
+        for index, (length, tokens) in enumerate(sizes)
+    )
+
+
+def sharing(*prompts: tuple[list[tuple[str, int]], int]) -> tuple[Request, ...]:
+    """Requests 0, 1, … whose prompts are made of named streams, with these maximum outputs."""
+    return tuple(
+        Request(id=str(index), prompt=Prompt.of_parts(parts), max_tokens=tokens)
+        for index, (parts, tokens) in enumerate(prompts)
+    )
+
+
+def ids(text: str) -> frozenset[str]:
+    """The requests that a text names, separated by spaces."""
+    return frozenset(text.split())
