@@ -4,8 +4,8 @@ Rules speak about these classes, whoever produced them: the reference, the engin
 from a file, a driver of a released scheduler. All are immutable, hashable and comparable.
 """
 
-from collections.abc import Mapping
-from typing import Any, NoReturn, Self, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn, Self, TypeAlias, TypeVar
 from weakref import ref
 
 from attrs import field, frozen
@@ -14,6 +14,8 @@ from spec.requests import BlockKey
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+
+_FEW = 32  # a map differs from its base in less than one key of so many
 
 PADDING_BLOCK = 0  # the dummy block: padding is read from it, redirected writes go to it
 
@@ -48,36 +50,112 @@ class FrozenMap(dict[Key, Value]):
     clear = pop = popitem = setdefault = update = _refuse
 
 
-class DerivedMap(FrozenMap[Key, Value]):
-    """A map that knows which one it was made from, as long as somebody else keeps that one.
+class DerivedMap(Mapping[Key, Value]):
+    """A mapping that never changes, made from another by a few changes and without copying it.
 
-    `changed`: the keys that were set or taken out then.
+    Maps that are made one from the other share a base and hold what differs from it; as soon as
+    that is much, the next one is made a base. Such a map equals a `FrozenMap` of the same items,
+    has its hash, and the order of a dict to which the same changes were made.
+
+    `changed`: the keys that were set or taken out when it was made from `origin`.
     """
 
-    __slots__ = ("__weakref__", "_origin", "changed")
-    changed: frozenset[Key]
+    __slots__ = ("__weakref__", "_base", "_gone", "_hash", "_length", "_origin", "_over", "changed")
+    _base: Mapping[Key, Value]
+    _over: dict[Key, Value]  # what is set over the base
+    _gone: set[Key]  # of the base; such a key stands behind all others if it was set again
+    _length: int
     _origin: "ref[DerivedMap[Key, Value]] | None"
+    changed: frozenset[Key]
 
     @classmethod
     def of(
-        cls, origin: FrozenMap[Key, Value], changes: Mapping[Key, Value | None]
+        cls, origin: "SharedMap[Key, Value]", changes: Mapping[Key, Value | None]
     ) -> "DerivedMap[Key, Value]":
         """`origin` with `changes` over it, None for what it lacks."""
-        made = cls(origin)  # nobody has it yet, so that it may still change
+        made = cls()
+        if isinstance(origin, DerivedMap):
+            made._base, made._over, made._gone = origin._base, origin._over.copy(), {*origin._gone}
+            made._origin = ref(origin)
+        else:
+            made._base, made._over, made._gone = origin, {}, set()
+            made._origin = None
+        made._length = len(origin)
         for key, value in changes.items():
-            if value is None:
-                dict.pop(made, key, None)
-            else:
-                dict.__setitem__(made, key, value)
+            made._length += (value is not None) - (key in origin)
+            made._change(key, value)
         made.changed = frozenset(changes)
-        made._origin = ref(origin) if isinstance(origin, DerivedMap) else None
+        if _FEW * (len(made._over) + len(made._gone)) > len(made._base):
+            made._base, made._over, made._gone = made._whole(), {}, set()
         return made
 
+    def _change(self, key: Key, value: Value | None) -> None:
+        """While nobody else has it."""
+        if value is not None:
+            self._over[key] = value
+            return
+        self._over.pop(key, None)
+        if key in self._base:
+            self._gone.add(key)
+
     @property
-    def origin(self) -> "FrozenMap[Key, Value] | None":
+    def origin(self) -> "DerivedMap[Key, Value] | None":
         """The map that this one was made from; None if it is not known any more."""
-        made_from = getattr(self, "_origin", None)
-        return None if made_from is None else made_from()
+        return None if self._origin is None else self._origin()
+
+    def __getitem__(self, key: Key) -> Value:
+        if key in self._over:
+            return self._over[key]
+        if key in self._gone:
+            raise KeyError(key)
+        return self._base[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._over or (key in self._base and key not in self._gone)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._whole())
+
+    def _whole(self) -> Mapping[Key, Value]:
+        if not self._over and not self._gone:
+            return self._base
+        kept = {key: value for key, value in self._base.items() if key not in self._gone}
+        return kept | self._over
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return self._whole() == other if isinstance(other, Mapping) else NotImplemented
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash: int = hash(frozenset(self._whole().items()))
+            return self._hash
+
+    def __repr__(self) -> str:
+        return repr(dict(self._whole()))
+
+    def __or__(self, other: Mapping[Key, Value]) -> dict[Key, Value]:
+        return {**self._whole(), **other}
+
+    def set(self, changes: Mapping[Key, Value]) -> FrozenMap[Key, Value]:
+        """A copy with `changes` over it."""
+        return FrozenMap(self | changes)
+
+    def without(self, *keys: Key) -> FrozenMap[Key, Value]:
+        """A copy that lacks `keys`."""
+        return FrozenMap(self._whole()).without(*keys)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (FrozenMap, (dict(self._whole()),))
+
+
+SharedMap: TypeAlias = FrozenMap[Key, Value] | DerivedMap[Key, Value]
 
 
 @frozen(cache_hash=True)
@@ -119,9 +197,9 @@ class BlockPool:
 
     size: int
     free: tuple[int, ...]
-    references: FrozenMap[int, int] = field(factory=FrozenMap)
-    keys: FrozenMap[int, BlockKey] = field(factory=FrozenMap)
-    cached: FrozenMap[BlockKey, tuple[int, ...]] = field(factory=FrozenMap)
+    references: SharedMap[int, int] = field(factory=FrozenMap)
+    keys: SharedMap[int, BlockKey] = field(factory=FrozenMap)
+    cached: SharedMap[BlockKey, tuple[int, ...]] = field(factory=FrozenMap)
 
 
 @frozen(cache_hash=True)

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from engine.blocks import BlockManager
 from spec.requests import BlockKey
-from spec.state import BlockPool, DerivedMap, FrozenMap
+from spec.state import BlockPool, DerivedMap, SharedMap
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -32,18 +32,18 @@ class PoolObserver:
             self._changed.clear()
         return self._pool
 
-    def _references(self) -> FrozenMap[int, int]:
+    def _references(self) -> SharedMap[int, int]:
         return _updated(
             self._pool.references,
             {block: self._blocks.references[block] or None for block in self._changed},
         )
 
-    def _keys(self) -> FrozenMap[int, BlockKey]:
+    def _keys(self) -> SharedMap[int, BlockKey]:
         return _updated(
             self._pool.keys, {block: self._blocks.keys[block] for block in self._changed}
         )
 
-    def _cached(self) -> FrozenMap[BlockKey, tuple[int, ...]]:
+    def _cached(self) -> SharedMap[BlockKey, tuple[int, ...]]:
         # Also contents that a block had before and has again: it stands behind others now.
         now, before = self._blocks.keys, self._pool.keys
         contents = {
@@ -56,8 +56,8 @@ class PoolObserver:
 
 
 def _updated(
-    old: FrozenMap[Key, Value], changes: Mapping[Key, Value | None]
-) -> FrozenMap[Key, Value]:
+    old: SharedMap[Key, Value], changes: Mapping[Key, Value | None]
+) -> SharedMap[Key, Value]:
     """The map with `changes` over it, None for what it lacks; itself if nothing differs."""
     differing = {key: value for key, value in changes.items() if old.get(key) != value}
     return DerivedMap.of(old, differing) if differing else old

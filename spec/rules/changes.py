@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve, frozen
 
-from spec.state import BlockPool, DerivedMap, FrozenMap, Sequence, State
+from spec.state import BlockPool, DerivedMap, FrozenMap, Sequence, SharedMap, State
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -149,7 +149,7 @@ def _common(length: int, other: int, are_same: Callable[[int, int], bool]) -> in
     return low
 
 
-def changed(before: FrozenMap[Key, Any], after: FrozenMap[Key, Any]) -> set[Key]:
+def changed(before: SharedMap[Key, Any], after: SharedMap[Key, Any]) -> set[Key]:
     """The keys under which two maps differ, and perhaps others."""
     if before is after:
         return set()
@@ -168,7 +168,7 @@ def _contents(before: BlockPool, after: BlockPool) -> tuple[Any, Any]:
     return _only(after.keys, blocks), _only(after.cached, contents)
 
 
-def _only(whole: FrozenMap[Key, Value], wanted: Iterable[Key]) -> FrozenMap[Key, Value]:
+def _only(whole: SharedMap[Key, Value], wanted: Iterable[Key]) -> FrozenMap[Key, Value]:
     return FrozenMap((key, whole[key]) for key in wanted if key in whole)
 
 

@@ -11,7 +11,7 @@ from attrs.exceptions import FrozenInstanceError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec.state import BlockPool, FrozenMap, Sequence, State
+from spec.state import BlockPool, DerivedMap, FrozenMap, Sequence, SharedMap, State
 
 maps = st.dictionaries(st.integers(0, 5), st.integers(0, 5), max_size=4)
 
@@ -91,6 +91,91 @@ def test_map_comes_back_from_a_pickle_and_from_a_copy(values: dict[int, int]) ->
         assert type(again) is FrozenMap
         assert again == frozen
         assert hash(again) == hash(frozen)
+
+
+# --- maps made from others ------------------------------------------------------------------------
+
+MANY = dict.fromkeys(range(200), 0)  # enough that a few changes are kept apart from them
+changes = st.dictionaries(st.integers(190, 209), st.none() | st.integers(1, 9), max_size=3)
+
+
+def with_changes(values: dict[int, int], made: dict[int, int | None]) -> dict[int, int]:
+    """The dict after the changes, made one by one."""
+    values = dict(values)
+    for key, value in made.items():
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+    return values
+
+
+@given(st.lists(changes, max_size=8))
+def test_derived_maps_are_what_a_dict_is_after_the_same_changes(
+    history: list[dict[int, int | None]],
+) -> None:
+    derived: list[SharedMap[int, int]] = [FrozenMap(MANY)]
+    plain = [MANY]
+    for made in history:
+        derived.append(DerivedMap.of(derived[-1], made))
+        plain.append(with_changes(plain[-1], made))
+
+    for one, values in zip(derived, plain, strict=True):
+        assert list(one.items()) == list(values.items())
+        assert len(one) == len(values)
+        assert [one.get(key) for key in range(210)] == [values.get(key) for key in range(210)]
+        assert [key in one for key in range(210)] == [key in values for key in range(210)]
+        assert one == values == one
+        assert one == FrozenMap(values) == one
+        assert hash(one) == hash(FrozenMap(values))
+        assert repr(one) == repr(values)
+        assert (one == derived[0]) == (values == MANY)
+        assert one.set({1: 2}) == values | {1: 2} == one | {1: 2}
+        assert one.without(1, 2) == {key: values[key] for key in values if key not in (1, 2)}
+
+
+def test_a_derived_map_that_lacks_a_key_says_so_and_stays_after_another_was_made_from_it() -> None:
+    lacking = DerivedMap.of(FrozenMap(MANY), {7: None})
+    again = DerivedMap.of(lacking, {7: 1, 8: None})
+
+    with pytest.raises(KeyError, match="7"):
+        lacking[7]
+    assert (7 in lacking, lacking[8], len(lacking)) == (False, 0, 199)
+    assert (again[7], 8 in again, [*again][-1]) == (1, False, 7)
+
+
+def test_a_derived_map_holds_only_what_differs_from_its_base() -> None:
+    """What is kept of a thousand versions is far less than a thousand maps."""
+    versions = [DerivedMap.of(FrozenMap(MANY), {})]
+    for number in range(1_000):
+        versions.append(DerivedMap.of(versions[-1], {number % 200: number + 1}))
+
+    bases = {id(one._base) for one in versions}
+
+    assert len(bases) < len(versions) / 5
+    assert max(len(one._over) for one in versions) < 10
+    assert versions[-1] == {key: key + 801 for key in range(200)}
+
+
+def test_a_derived_map_refuses_to_change() -> None:
+    derived: Any = DerivedMap.of(FrozenMap(MANY), {1: 1})
+
+    with pytest.raises(TypeError, match="support item assignment"):
+        derived[1] = 2
+    with pytest.raises(TypeError, match="support item deletion"):
+        del derived[1]
+
+
+def test_a_derived_map_comes_back_from_a_pickle_and_from_a_copy_as_a_map_of_its_own() -> None:
+    derived = DerivedMap.of(FrozenMap(MANY), {7: None, 300: 1})
+
+    for again in (pickle.loads(pickle.dumps(derived)), copy.deepcopy(derived)):
+        assert type(again) is FrozenMap
+        assert again == derived
+        assert hash(again) == hash(derived)
+
+
+# --- states ---------------------------------------------------------------------------------------
 
 
 def state() -> State:
