@@ -121,7 +121,8 @@ def _shared(environment: Environment) -> Environment | None:
     recipe = environment.recipe
     if not recipe.shares:
         return None
-    base = environment_of(known_recipe(recipe.driver, recipe.shares), environment.directory.parent)
+    driver, _, version = recipe.shares.partition("==")
+    base = environment_of(known_recipe(driver, version), environment.directory.parent)
     if not base.is_complete:
         allowed = f"{base.recipe.name} installed, which it shares packages with; install that first"
         raise DriverError("DRIVER", recipe.name, allowed)

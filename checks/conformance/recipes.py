@@ -24,8 +24,9 @@ class Installation:
 class Recipe:
     """A release and how it is had. `file`: its driver; `constraints`: versions of what it needs.
 
-    `vllm`: the release of vLLM that it is paired with. `shares`: the version whose environment has
-    all that is neither vLLM nor the plugin, so that a further release costs 80 MB and no more.
+    `vllm`: the release of vLLM that it is or is paired with. `shares`: the release in whose
+    environment is all but vLLM and the plugin, so that a further one costs 80 MB and no more.
+    `build_tools`: what building needs in another version than that release has.
     """
 
     driver: str
@@ -34,6 +35,7 @@ class Recipe:
     vllm: str
     constraints: str = ""
     shares: str = ""
+    build_tools: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -43,6 +45,8 @@ class Recipe:
     def installations(self) -> Iterator[Installation]:
         """The calls of pip, in order."""
         if self.shares:
+            if self.build_tools:
+                yield Installation("what vLLM is built with", self.build_tools)
             yield from self._own_parts()
             return
         pins = ("--constraint", str(DRIVER_FILES / self.constraints))
@@ -62,10 +66,12 @@ class Recipe:
             # Without the override the version gets a suffix that pip does not accept by name.
             {"VLLM_VERSION_OVERRIDE": self.vllm, "VLLM_TARGET_DEVICE": "empty"},
         )
-        plugin = ("--no-deps", f"sendnn-inference=={self.version}")
-        yield Installation(f"sendnn-inference {self.version}", plugin)
+        if self.driver == _PLUGIN:
+            plugin = ("--no-deps", f"sendnn-inference=={self.version}")
+            yield Installation(f"sendnn-inference {self.version}", plugin)
 
 
+_PLUGIN = "sendnn"
 _BUILD_TOOLS = (
     *("setuptools", "setuptools-scm", "setuptools-rust", "wheel", "packaging", "numpy"),
     *("cmake", "ninja", "jinja2"),
@@ -80,13 +86,21 @@ _IMPORTS = (
     *("compressed-tensors", "cbor2", "openai-harmony", "uvloop", "llguidance", "xgrammar"),
 )
 
+_NEWEST_PLUGIN = "sendnn==2.6.3"
 RECIPES = (
     Recipe("sendnn", "2.6.3", "sendnn.py", vllm="0.28.0", constraints="sendnn-2.6.3.txt"),
-    Recipe("sendnn", "2.6.2", "sendnn.py", vllm="0.28.0", shares="2.6.3"),
-    Recipe("sendnn", "2.6.1", "sendnn.py", vllm="0.27.1", shares="2.6.3"),
-    Recipe("sendnn", "2.6.0", "sendnn.py", vllm="0.27.1", shares="2.6.3"),
-    Recipe("sendnn", "2.5.0", "sendnn.py", vllm="0.25.1", shares="2.6.3"),
-    Recipe("sendnn", "2.4.0", "sendnn.py", vllm="0.24.0", shares="2.6.3"),
+    Recipe("sendnn", "2.6.2", "sendnn.py", vllm="0.28.0", shares=_NEWEST_PLUGIN),
+    Recipe("sendnn", "2.6.1", "sendnn.py", vllm="0.27.1", shares=_NEWEST_PLUGIN),
+    Recipe("sendnn", "2.6.0", "sendnn.py", vllm="0.27.1", shares=_NEWEST_PLUGIN),
+    Recipe("sendnn", "2.5.0", "sendnn.py", vllm="0.25.1", shares=_NEWEST_PLUGIN),
+    Recipe("sendnn", "2.4.0", "sendnn.py", vllm="0.24.0", shares=_NEWEST_PLUGIN),
+    Recipe("vllm-v1", "0.28.0", "vllm_v1.py", vllm="0.28.0", shares=_NEWEST_PLUGIN),
+    Recipe(
+        *("vllm-v1", "0.11.2", "vllm_v1.py"),
+        vllm="0.11.2",
+        shares=_NEWEST_PLUGIN,
+        build_tools=("setuptools>=77,<81",),  # its licence is written as older ones do not know
+    ),
 )
 """The newest release of a driver stands first."""
 
