@@ -1,7 +1,7 @@
 """One episode: the reference and a driver over the same script, step by step."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from attrs import define, field, frozen
@@ -38,8 +38,11 @@ class Lab(Protocol):
         """Who plays them."""
         ...
 
-    def play(self, case: Case, actions: Sequence[Action]) -> Played:
-        """The records of the steps, one for each action, or as far as it came."""
+    def play(self, case: Case, actions: Sequence[Action]) -> Iterator[Played]:
+        """The records of the steps in parts, one for each action, or as far as it came.
+
+        What nobody asks for any more is not played.
+        """
         ...
 
 
@@ -88,9 +91,8 @@ def run_episode(lab: Lab, case: Case, terms: Terms) -> Outcome:
     """
     while_running = terms.aborts_while_running and "abort_running" in lab.hello.abilities
     script = script_of(case, aborts_while_running=while_running)
-    played = lab.play(case, script.actions)
     run = _Run(lab, case, terms, script)
-    run.compare(played.records, played.failure)
+    run.compare(lab.play(case, script.actions))
     run.look_for_what_was_due()
     return run.outcome
 
@@ -114,25 +116,35 @@ class _Run:
         self._judge = Judge(self.script.machine.ctx, hello.left_out)
         self._known = dict(known_for(hello.name, hello.release))
 
-    def compare(self, records: Sequence[Json], failure: DriverFailure | None) -> None:
+    def compare(self, parts: Iterable[Played]) -> None:
         """Step by step, up to the first that differs."""
-        outcome, teller = self.outcome, Teller(self.script.machine.ctx)
-        pairs = zip(self.script.steps, self.script.actions, records, strict=False)
-        for index, (expected, action, record) in enumerate(pairs):
-            found = _step_of(teller, record, action, expected)
-            outcome.found.append(found)
-            outcome.records.append(record)
-            seen = self._differences(expected, found, record)
-            if seen:
-                self._differs(index, seen)
+        teller = Teller(self.script.machine.ctx)
+        for played in parts:
+            for record in played.records[: len(self.script.steps) - self.outcome.steps]:
+                if not self._agrees(teller, record):
+                    return
+            if played.failure is not None:
+                self._failed(played.failure)
                 return
-            outcome.steps += 1
-            self._count(expected, action, index)
-            self._judged(found, action)
-            self._on_device(index, record)
-            if outcome.finding is not None:
-                return
-        self._ended(len(records), failure)
+        self._ended()
+
+    def _agrees(self, teller: Teller, record: Json) -> bool:
+        """The driver's next step does what the reference's does, and no rule is broken."""
+        outcome = self.outcome
+        index = outcome.steps
+        expected, action = self.script.steps[index], self.script.actions[index]
+        found = _step_of(teller, record, action, expected)
+        outcome.found.append(found)
+        outcome.records.append(record)
+        seen = self._differences(expected, found, record)
+        if seen:
+            self._differs(index, seen)
+            return False
+        outcome.steps += 1
+        self._count(expected, action, index)
+        self._judged(found, action)
+        self._on_device(index, record)
+        return outcome.finding is None
 
     def _differences(self, expected: Step, found: Step, record: Json) -> tuple[Difference, ...]:
         size = self.case.config.block_size
@@ -151,16 +163,20 @@ class _Run:
         says = f"{seen[0].field} differs"
         self._found(Kind.DIVERGENCE, index, seen[0].field, says, seen, tuple(dict(rules).items()))
 
-    def _ended(self, index: int, failure: DriverFailure | None) -> None:
+    def _failed(self, failure: DriverFailure) -> None:
+        """All records agree, and then the driver raised."""
+        index = self.outcome.steps
+        known = self._recognised(index, failure)
+        if known is not None:
+            self.outcome.known = known
+            return
+        cause = f"{failure.type} {failure.at.partition(' ')[2]}".strip()
+        self._found(Kind.CRASH, index, cause, str(failure))
+
+    def _ended(self) -> None:
         """All records agree; are there as many as there should be?"""
-        if failure is not None:
-            known = self._recognised(index, failure)
-            if known is not None:
-                self.outcome.known = known
-                return
-            cause = f"{failure.type} {failure.at.partition(' ')[2]}".strip()
-            self._found(Kind.CRASH, index, cause, str(failure))
-        elif index < len(self.script.steps):
+        index = self.outcome.steps
+        if index < len(self.script.steps):
             raise DriverError("driver's answer", f"{index} steps", f"{len(self.script.steps)}")
         elif not self.script.over:
             says = f"no end after {index} steps, nor in the reference"

@@ -1,7 +1,7 @@
 """The registry's rules on a driver's own steps, whatever the reference did."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -30,11 +30,14 @@ class Judge:
         self._guard = guard_of(left_out)
         self._looks_between = BEFORE not in left_out
         # What changed of a state can be told apart only where nothing of it is left out.
-        self._tells_states = not set(left_out) - {BEFORE}
-        self._rules = [rule for rule in applicable(ctx.config) if rule.kind is not Kind.EVENTUALLY]
+        tells_states = not set(left_out) - {BEFORE}
+        rules = [rule for rule in applicable(ctx.config) if rule.kind is not Kind.EVENTUALLY]
+        self._of_change = [rule for rule in rules if rule.of_change]
+        self._of_state = [rule for rule in rules if rule.in_state]
+        self._of_step = [rule for rule in rules if rule.of_step or tells_states]
+        self._of_state_alone = [] if tells_states else self._of_state
         self._left: State | None = None
         self.judged = 0
-        self.met: Counter[str] = Counter()  # steps on which a rule had something to say
         self.untold: dict[str, str] = {}  # rules that ask for what is not told, with what
 
     def observe(self, step: Step, *, aborted_while_running: bool) -> list[Broken]:
@@ -45,35 +48,33 @@ class Judge:
         """
         self.judged += 1
         left, self._left = self._left, step.after
-        ctx, guard = self._ctx, self._guard
-        seen = guard(evolve(step, events=seen_events(step, ctx.config.block_size)))
+        guard = self._guard
         before, after = guard(step.before), guard(step.after)
         found: list[tuple[Rule, str]] = []
         if left is not None and self._looks_between and left != step.before:
-            was = guard(left)
-            found += self._each(lambda rule: rule.found_between(ctx, was, before))
+            found += self._each(self._of_change, Rule.found_between, guard(left), before)
         if aborted_while_running:
-            found += self._each(lambda rule: rule.found_in_state(ctx, after))
+            found += self._each(self._of_state, Rule.found_in_state, after)
         else:
-            found += self._each(
-                lambda rule: (
-                    rule.found_of_step(ctx, seen)
-                    if rule.of_step or self._tells_states
-                    else rule.found_in_state(ctx, after)
-                )
-            )
+            seen = guard(evolve(step, events=seen_events(step, self._ctx.config.block_size)))
+            found += self._each(self._of_step, Rule.found_of_step, seen)
+            found += self._each(self._of_state_alone, Rule.found_in_state, after)
         if step.aborted and self._looks_between:
-            found += self._each(lambda rule: rule.found_in_state(ctx, before))
+            found += self._each(self._of_state, Rule.found_in_state, before)
         return [Broken(step.index, rule, told) for rule, told in found]
 
-    def _each(self, asked: Callable[[Rule], str | None]) -> Iterator[tuple[Rule, str]]:
-        for rule in self._rules:
-            if rule.id in self.untold:
+    def _each(
+        self, rules: Iterable[Rule], asked: Callable[..., str | None], *given: Any
+    ) -> Iterator[tuple[Rule, str]]:
+        """The rules that find something, `asked` in the way that suits their kind."""
+        ctx, untold = self._ctx, self.untold
+        for rule in rules:
+            if rule.id in untold:
                 continue
             try:
-                found = asked(rule)
+                found = asked(rule, ctx, *given)
             except UntoldError as error:
-                self.untold[rule.id] = str(error)
+                untold[rule.id] = str(error)
                 continue
             if found is not None:
                 yield rule, found

@@ -1,12 +1,14 @@
 """Where episodes are run: a driver that is started when it is needed and again when it ended."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
 from checks.conformance.client import Driver, DriverGoneError
-from checks.conformance.protocol import Action, DriverFailure, Hello, Json, Played
+from checks.conformance.protocol import Action, DriverFailure, Hello, Played
 from checks.fuzz.cases import Case
+
+_PART = 32  # steps that are asked for in one line
 
 
 class DriverLab:
@@ -33,35 +35,44 @@ class DriverLab:
     ) -> None:
         self._drop()
 
-    def play(self, case: Case, actions: Sequence[Action]) -> Played:
-        """The whole script in one line; if the driver ends on the way, again step by step.
+    def play(self, case: Case, actions: Sequence[Action]) -> Iterator[Played]:
+        """The script, many steps in a line; where the driver ends on the way, again one by one.
 
         Raises:
             DriverError: the driver does not speak the protocol, or cannot be started again.
         """
+        came = 0  # steps
         try:
-            driver = self._live()
-            failure = driver.start(case.config, case.requests)
-            return driver.play(actions) if failure is None else Played((), failure)
+            for part in self._parts(case, actions, _PART):
+                yield part
+                came += len(part.records)
+            return
         except DriverGoneError:
             self._drop()
-        return self._step_by_step(case, actions)
-
-    def _step_by_step(self, case: Case, actions: Sequence[Action]) -> Played:
-        records: list[Json] = []
         try:
-            driver = self._live()
-            failure = driver.start(case.config, case.requests)
-            for action in actions:
-                if failure is not None:
-                    break
-                taken = driver.play([action])
-                records += taken.records
-                failure = taken.failure
+            for index, part in enumerate(self._parts(case, actions, 1)):
+                if index >= came:
+                    yield part
         except DriverGoneError as gone:
             self._drop()
-            failure = DriverFailure("DriverGone", str(gone), "")
-        return Played(records, failure)
+            yield Played((), DriverFailure("DriverGone", str(gone), ""))
+
+    def _parts(self, case: Case, actions: Sequence[Action], length: int) -> Iterator[Played]:
+        """So many steps at a time, up to the first that fails.
+
+        Raises:
+            DriverGoneError: the driver ended.
+        """
+        driver = self._live()
+        failure = driver.start(case.config, case.requests)
+        if failure is not None:
+            yield Played((), failure)
+            return
+        for start in range(0, len(actions), length):
+            part = driver.play(actions[start : start + length])
+            yield part
+            if part.failure is not None:
+                return
 
     def _live(self) -> Driver:
         if self._driver is None:

@@ -63,8 +63,6 @@ class Guarded:
     Only the step itself is wrapped where nothing of the states is left out.
     """
 
-    __slots__ = ("_all", "_names", "_untold", "_whole")
-
     def __init__(self, whole: Any, untold: frozenset[tuple[type, str]]) -> None:
         self._whole = whole
         self._untold = untold
@@ -75,9 +73,12 @@ class Guarded:
         if name in self._names:
             raise UntoldError(name)
         if name == "happened":
-            return _visible_only(self._whole.happened)
-        value = getattr(self._whole, name)
-        return _guarded(value, self._untold) if self._all else value
+            value = _visible_only(self._whole.happened)
+        else:
+            value = getattr(self._whole, name)
+            value = _guarded(value, self._untold) if self._all else value
+        self.__dict__[name] = value  # is found there when the next rule asks
+        return value
 
     def __eq__(self, other: object) -> bool:
         return bool(self._whole == (other._whole if isinstance(other, Guarded) else other))

@@ -53,7 +53,7 @@ class Recording:
     failure: DriverFailure | None
     outcome: Json
 
-    def play(self, _case: Case, actions: Sequence[Action]) -> Played:
+    def play(self, _case: Case, actions: Sequence[Action]) -> Iterator[Played]:
         """What the driver told when it was given these actions.
 
         Raises:
@@ -65,7 +65,7 @@ class Recording:
                 raise RecordingError("action", told, f"{asked}, as the reference has it").at(
                     self.path, index + 2
                 )
-        return Played(self.records, self.failure)
+        yield Played(self.records, self.failure)
 
 
 def recorded_again(recording: Recording) -> Outcome:
@@ -120,12 +120,15 @@ class _Tape:
         self._lab = lab
         self.hello = lab.hello
         self.actions: Sequence[Action] = ()
-        self.played = Played(())
+        self.records: list[Json] = []
+        self.failure: DriverFailure | None = None
 
-    def play(self, case: Case, actions: Sequence[Action]) -> Played:
+    def play(self, case: Case, actions: Sequence[Action]) -> Iterator[Played]:
         self.actions = actions
-        self.played = self._lab.play(case, actions)
-        return self.played
+        for part in self._lab.play(case, actions):
+            self.records += part.records
+            self.failure = part.failure
+            yield part
 
 
 def _lines(
@@ -147,10 +150,10 @@ def _lines(
         "config": case.config.as_mapping(),
         "requests": [request_as_json(one) for one in case.requests],
     }
-    for action, told in zip(tape.actions, tape.played.records, strict=False):
+    for action, told in zip(tape.actions, tape.records, strict=False):
         yield {"action": action.as_json(), "record": told}
-    if tape.played.failure is not None:
-        yield {"failure": asdict(tape.played.failure)}
+    if tape.failure is not None:
+        yield {"failure": asdict(tape.failure)}
     yield {"outcome": outcome_as_json(outcome)}
 
 

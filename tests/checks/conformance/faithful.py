@@ -35,7 +35,7 @@ class FaithfulLab:
     raises_at: int | None = None
     failure: DriverFailure = field(default=DriverFailure("ValueError", "no", "toy.py:1 step: x"))
 
-    def play(self, case: Case, actions: Sequence[Action]) -> Played:
+    def play(self, case: Case, actions: Sequence[Action]) -> Iterator[Played]:
         running = any(action.abort_running for action in actions)
         script = script_of(case, aborts_while_running=running)
         told = json.dumps(list(records_of(script.machine.ctx, script.steps, actions)))
@@ -43,8 +43,9 @@ class FaithfulLab:
         if self.fault is not None:
             self.fault(records)
         if self.raises_at is None:
-            return Played(records)
-        return Played(records[: self.raises_at], self.failure)
+            yield Played(records)
+        else:
+            yield Played(records[: self.raises_at], self.failure)
 
 
 def records_of(ctx: Context, steps: Sequence[Step], actions: Sequence[Action]) -> Iterator[Json]:
