@@ -1,5 +1,7 @@
 """The scheduler as `spec.state.State`."""
 
+from itertools import islice
+
 from attrs import frozen
 
 from engine.observing.pool import PoolObserver
@@ -58,11 +60,16 @@ class Observer:
             self._state = last
         return self._state
 
+    def rows(self, batch: Batch) -> Rows:
+        """The rows of the batch that has just decoded; the next state shares them."""
+        self._decoding = _seen_again(self._decoding, batch)
+        return self._decoding.rows
+
     def _waiting_rows(self) -> Rows:
         """Who waits; known requests are not described anew."""
         queue = self._core.queue
         if self._queue_changes != queue.changes:
-            if not self._only_the_head_left():
+            if not self._only_the_head_left() and not self._only_newcomers_came():
                 known = self._waiting
                 self._waiting = {one: known.get(one) or waiting_row(one) for one in queue}
                 self._queue = tuple(self._waiting.values())
@@ -79,6 +86,20 @@ class Observer:
             return False
         del self._waiting[head]
         self._queue = self._queue[1:]
+        return True
+
+    def _only_newcomers_came(self) -> bool:
+        """Describe those at the end of the queue if nothing else has happened."""
+        queue, known = self._core.queue, self._waiting
+        count = queue.changes - self._queue_changes
+        if len(queue) != len(known) + count:  # each change is one more or one less
+            return False
+        newcomers = [*islice(reversed(queue), count)][::-1]
+        if any(one in known for one in newcomers):
+            return False  # somebody was put in front
+        rows = {one: waiting_row(one) for one in newcomers}
+        known.update(rows)
+        self._queue += tuple(rows.values())
         return True
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from engine.observing.states import Observer, batch_rows
+from engine.observing.states import Observer
 from engine.scheduler import DecodePlan, Outcome, Plan, PrefillPlan, Scheduler
 from engine.scheduler.chunks import with_block_table
 from spec.config import Config
@@ -42,7 +42,8 @@ class StepObserver:
             case PrefillPlan():
                 done = _prefill(self._config, self._before, plan, outcome)
             case DecodePlan():
-                done = _decode(self._config, self._before, plan, outcome)
+                batch = self._observer.rows(plan.rows)
+                done = _decode(self._config, self._before, batch, plan, outcome)
             case _:
                 done = {}
         return Step(
@@ -104,8 +105,9 @@ def _finishes(outcome: Outcome) -> Iterator[Event]:
 # --- decode -------------------------------------------------------------------------------------
 
 
-def _decode(config: Config, before: State, plan: DecodePlan, outcome: Outcome) -> dict[str, Any]:
-    batch = batch_rows(plan.rows)
+def _decode(
+    config: Config, before: State, batch: tuple[Sequence, ...], plan: DecodePlan, outcome: Outcome
+) -> dict[str, Any]:
     return {
         "scheduled": dict.fromkeys(outcome.sampled, 1),
         "volume": int(volume(len(batch), outcome.tkv)),

@@ -32,6 +32,9 @@ class WaitingQueue:
     def __iter__(self) -> Iterator[Tracked]:
         return iter(self._requests.values())
 
+    def __reversed__(self) -> Iterator[Tracked]:
+        return reversed(self._requests.values())
+
     def copy(self, copies: Mapping[Tracked, Tracked]) -> "WaitingQueue":
         """The same queue of the requests' copies."""
         twin = WaitingQueue(by_shape=self._shapes is not None)

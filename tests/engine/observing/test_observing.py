@@ -1,10 +1,15 @@
 """An observer shares what has not changed; that what it sees is right is shown by comparisons."""
 
+from itertools import count
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from checks.models.engine import sampled_alone
 from engine.observing import Observer, StepObserver, snapshot
 from engine.scheduler import DecodePlan, Scheduler
+from engine.scheduler.tracked import Tracked
 from spec.config import Config
 from spec.state import BlockPool, State
 from tests.engine.scenes import config, request, scheduler_with, sharing, step
@@ -60,6 +65,50 @@ def test_queue_describes_nobody_anew() -> None:
 
     assert len(after.waiting) == 8
     assert all(one is other for one, other in zip(before.waiting[1:], after.waiting, strict=True))
+
+
+def test_arrival_describes_only_who_came() -> None:
+    scheduler = scheduler_with(config(), [request(str(index), 3, 3) for index in range(9)])
+    observer = Observer(scheduler)
+    before = observer.state().waiting
+    scheduler.add(request("a", 3, 3))
+    scheduler.add(request("b", 3, 3))
+    after = observer.state().waiting
+
+    assert [one.id for one in after[9:]] == ["a", "b"]
+    assert all(one is other for one, other in zip(before, after, strict=False))
+
+
+@given(st.lists(st.lists(st.sampled_from(["back", "front", "head", "tail"])), max_size=6))
+def test_queue_is_seen_as_it_is_whoever_came_and_went(history: list[list[str]]) -> None:
+    scheduler = scheduler_with(config(), [request("a", 3, 3)])
+    observer, queue, names = Observer(scheduler), scheduler.core.queue, count()
+    for changes in history:
+        for change in changes:
+            if change in ("back", "front"):
+                put = queue.put_back if change == "back" else queue.put_front
+                put(Tracked.of(request(str(next(names)), 3, 3)))
+            elif len(queue):
+                queue.remove(next(iter(queue) if change == "head" else reversed(queue)))
+
+        assert observer.state().waiting == snapshot(scheduler).waiting
+
+
+def test_decode_step_tells_its_rows_with_those_of_the_state() -> None:
+    scheduler = scheduler_with(config(), [request("a", 3, 5), request("b", 3, 5)])
+    observer = StepObserver(scheduler)
+    shared = 0
+    for index in count():
+        if not scheduler.has_requests:
+            break
+        observer.begin()
+        plan = scheduler.schedule()
+        seen = observer.end(plan, scheduler.update(plan, sampled_alone(plan)), index, float(index))
+        if not seen.finished:
+            assert seen.batch == (seen.after.decoding if seen.kind == "decode" else ())
+            shared += bool(seen.batch) and seen.batch is seen.after.decoding
+
+    assert shared > 3
 
 
 def test_state_is_kept_while_the_scheduler_goes_on() -> None:
