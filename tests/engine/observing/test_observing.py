@@ -95,7 +95,7 @@ def test_queue_is_seen_as_it_is_whoever_came_and_went(history: list[list[str]]) 
 
 
 def test_decode_step_tells_its_rows_with_those_of_the_state() -> None:
-    scheduler = scheduler_with(config(), [request("a", 3, 5), request("b", 3, 5)])
+    scheduler = scheduler_with(config(), [request("a", 3, 20), request("b", 3, 20)])
     observer = StepObserver(scheduler)
     shared = 0
     for index in count():
@@ -108,7 +108,7 @@ def test_decode_step_tells_its_rows_with_those_of_the_state() -> None:
             assert seen.batch == (seen.after.decoding if seen.kind == "decode" else ())
             shared += bool(seen.batch) and seen.batch is seen.after.decoding
 
-    assert shared > 3
+    assert shared > 10
 
 
 def test_state_is_kept_while_the_scheduler_goes_on() -> None:
