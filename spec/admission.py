@@ -118,14 +118,17 @@ def worst_case_volumes(
     rows and at least the same tkv, so they are covered by the ends of the others. The
     candidate's last chunk yields its first token; it decodes one step less than it generates.
     """
+    lives = decode_lives(decoding, candidate)
+    return [select(steps > 0, peak_volume_until(lives, steps, block_size), 0) for _, steps in lives]
+
+
+def decode_lives(decoding: Sequence[Member], candidate: Member) -> list[tuple[Number, Number]]:
+    """Tokens and decode steps to come of every member, the candidate last."""
     lives = [(member.length, member.remaining) for member in decoding]
-    lives.append((candidate.length, candidate.remaining - 1))
-    return [
-        select(steps > 0, _peak_volume_until(lives, steps, block_size), 0) for _, steps in lives
-    ]
+    return [*lives, (candidate.length, candidate.remaining - 1)]
 
 
-def _peak_volume_until(
+def peak_volume_until(
     lives: Sequence[tuple[Number, Number]], steps: Number, block_size: Number
 ) -> Number:
     """Peak volume, over `steps` steps, of the members that decode for at least that long."""

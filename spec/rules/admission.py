@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from spec.admission import (
     Member,
     documented_volume_holds,
-    exact_volume_holds,
     model_length_holds,
     shipped_volume_holds,
 )
 from spec.config import Admission, Config
 from spec.records import Context, Step
+from spec.rules.exact_volume import exact_volume_holds
 from spec.rules.observed import (
     computed_when_admitted,
     entering,
@@ -215,7 +215,7 @@ def exact_projection(ctx: Context, step: Step) -> Iterator[str]:
 
     def condition(ctx: Context, _step: Step, batch: list[Member], candidate: Member) -> bool:
         size = ctx.config.block_size
-        return bool(exact_volume_holds(batch, candidate, _limit(ctx), size))
+        return exact_volume_holds(batch, candidate, _limit(ctx), size)
 
     yield from _judged(ctx, step, "SPY-VOL-4", condition)
 

@@ -132,6 +132,14 @@ def with_batch(draw: DrawFn) -> Arguments:
 
 
 @composite
+def with_lives(draw: DrawFn) -> Arguments:
+    """Up to four requests as tokens and decode steps, the end of one of them, and the block."""
+    size = draw(BLOCK_SIZES)
+    lives = draw(st.lists(st.tuples(lengths(size), st.integers(1, 6)), min_size=1, max_size=4))
+    return tuple(lives), draw(st.sampled_from(lives))[1], size
+
+
+@composite
 def with_limit(draw: DrawFn) -> Arguments:
     """A limit at, below or above what some formula compares it with."""
     decoding, candidate, size = draw(with_batch())
@@ -188,6 +196,8 @@ FORMULAS: dict[Callable[..., Any], st.SearchStrategy[Arguments]] = {
     admission.shipped_volume_holds: with_last_tkv(),
     admission.shipped_future_tkvs: with_last_tkv().map(lambda drawn: (*drawn[:2], *drawn[3:])),
     admission.worst_case_volumes: with_batch(),
+    admission.decode_lives: with_batch().map(lambda drawn: drawn[:2]),
+    admission.peak_volume_until: with_lives(),
     admission.rows_until: st.tuples(st.lists(PAIRS, min_size=1, max_size=4).map(tuple), ANY),
     admission.exact_volume_holds: with_limit(),
     admission.model_length_holds: with_limit(),
@@ -220,8 +230,8 @@ class Terms:
 
     def evaluated(self, result: Any) -> Any:
         """The result with every constant replaced by its number, as a plain value."""
-        if isinstance(result, list):
-            return [self.evaluated(one) for one in result]
+        if isinstance(result, list | tuple):
+            return type(result)(self.evaluated(one) for one in result)
         if not z3.is_expr(result):
             return result
         simplified = z3.simplify(z3.substitute(result, *self.values))

@@ -1,0 +1,61 @@
+"""The rule that judges exact admission says what the specification says, from fewer ends."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spec import admission
+from spec.admission import Member, worst_case_volumes
+from spec.rules import exact_volume
+
+members = st.builds(Member, st.integers(1, 40), st.integers(1, 30))
+batches = st.lists(members, max_size=8)
+
+
+def peak_volume(decoding: list[Member], candidate: Member, block_size: int) -> int:
+    return int(max(worst_case_volumes(decoding, candidate, block_size)))
+
+
+@given(batches, members, st.integers(1, 9), st.integers(-2, 2))
+def test_verdict_is_the_specified_one_around_the_tightest_limit(
+    decoding: list[Member], candidate: Member, block_size: int, off: int
+) -> None:
+    limit = max(peak_volume(decoding, candidate, block_size) + off, 0)
+
+    verdict = exact_volume.exact_volume_holds(decoding, candidate, limit, block_size)
+
+    assert verdict == admission.exact_volume_holds(decoding, candidate, limit, block_size)
+
+
+@given(batches, members, st.integers(1, 9), st.integers(0, 400))
+def test_verdict_is_the_specified_one_for_any_limit(
+    decoding: list[Member], candidate: Member, block_size: int, limit: int
+) -> None:
+    verdict = exact_volume.exact_volume_holds(decoding, candidate, limit, block_size)
+
+    assert verdict == admission.exact_volume_holds(decoding, candidate, limit, block_size)
+
+
+def test_of_a_large_batch_few_ends_are_looked_at_in_detail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw, looked_at = Random(0), Counter[int]()
+    monkeypatch.setattr(
+        exact_volume,
+        "peak_volume_until",
+        lambda lives, steps, size: (
+            looked_at.update([steps]) or admission.peak_volume_until(lives, steps, size)
+        ),
+    )
+    for _ in range(20):
+        decoding = [Member(draw.randint(1, 2_000), draw.randint(1, 500)) for _ in range(32)]
+        candidate = Member(700, 400)
+        tightest = peak_volume(decoding, candidate, 64)
+
+        assert exact_volume.exact_volume_holds(decoding, candidate, tightest, 64)
+        assert not exact_volume.exact_volume_holds(decoding, candidate, tightest - 1, 64)
+
+    assert 20 <= looked_at.total() < 20 * 2 * 33 / 4
