@@ -15,6 +15,13 @@ Where the text leaves a choice:
   again. The first slot may be written with any token: it begins the block anew.
 - Who holds a block and is not in the batch is not seen. If such a block is begun anew, they are
   refused when they next read it.
+
+And for the paged device:
+
+- A row may read what another row writes in the same step, as every layer of a model writes the keys
+  and values of all tokens before it attends to any.
+- The last slots of a block may be written over with other tokens, as many as there can be rejected
+  drafts. Whatever stands behind the newest token is gone.
 """
 
 from collections.abc import Mapping
@@ -51,6 +58,19 @@ class Constraint(StrEnum):
     READ_UNWRITTEN = "read unwritten"
     READ_POSITION = "read position"
     READ_CONTENT = "read content"
+    # A paged batch (nano-vllm, chapter 9; vllm-v1, "The Fundamental Insight").
+    BATCH_LIMIT = "batch limit"
+    CAPTURED_SIZE = "captured size"
+    LENGTHS = "lengths"
+    EMPTY_QUERY = "empty query"
+    SAMPLED = "sampled"
+    # Its block tables and slots (nano-vllm, "Block Tables").
+    TABLE = "table"
+    TABLE_LENGTH = "table length"
+    SLOT = "slot"
+    NEXT_POSITION = "next position"
+    WRITE_HELD = "write held"
+    REWRITE = "rewrite"
 
 
 SAYS: Mapping[Constraint, str] = {
@@ -76,4 +96,15 @@ SAYS: Mapping[Constraint, str] = {
     Constraint.READ_UNWRITTEN: "A row attends only to slots that were written.",
     Constraint.READ_POSITION: "A row finds every block written for the positions that it expects.",
     Constraint.READ_CONTENT: "A block is read only behind the tokens that it was written behind.",
+    Constraint.BATCH_LIMIT: "A batch has no more rows and tokens than there is room for.",
+    Constraint.CAPTURED_SIZE: "A captured step has one token a row, and a captured size holds it.",
+    Constraint.LENGTHS: "A context is what is cached and what is computed, row after row.",
+    Constraint.EMPTY_QUERY: "Every row computes one token or more.",
+    Constraint.SAMPLED: "Tokens are sampled behind tokens of the batch, in their order.",
+    Constraint.TABLE: "A table has blocks of the pool, and -1 behind them.",
+    Constraint.TABLE_LENGTH: "A table has a block for every token of the context.",
+    Constraint.SLOT: "A slot lies in a block of the pool.",
+    Constraint.NEXT_POSITION: "The positions of a row go on where its cached tokens end.",
+    Constraint.WRITE_HELD: "A block that is written stands in another table only to be read whole.",
+    Constraint.REWRITE: "Inside a block, only drafts may be written over with other tokens.",
 }

@@ -4,12 +4,17 @@ Kept as running sums: a row attends to whole blocks but for its last, so sums of
 a step reads besides. `tests/engine/device` holds this equal to attention slot by slot.
 """
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.device.constraints import Constraint
 from engine.device.inputs import Tensor
 from engine.device.model import Words
 from engine.device.refusing import refuse_where
+
+Saved = tuple[NDArray[Any], ...]  # one array for each that `BlockContents` keeps
 
 
 class BlockContents:
@@ -32,6 +37,18 @@ class BlockContents:
         self._filled = np.zeros(blocks, dtype=np.int64)
         self._first_position = np.zeros(blocks, dtype=np.int64)
         self._behind = np.zeros(blocks, dtype=np.uint64)
+
+    def saved(self, blocks: Tensor) -> Saved:
+        """A copy of what these blocks hold."""
+        return tuple(held[blocks] for held in self._arrays())
+
+    def restore(self, blocks: Tensor, saved: Saved) -> None:
+        """Let these blocks hold what was saved of as many."""
+        for held, before in zip(self._arrays(), saved, strict=True):
+            held[blocks] = before
+
+    def _arrays(self) -> Saved:
+        return self._running, self._sums, self._filled, self._first_position, self._behind
 
     def _refuse_unreadable(
         self,

@@ -6,7 +6,7 @@ import numpy as np
 
 from engine.device.constraints import Constraint
 from engine.device.faults import ConstraintError
-from engine.device.inputs import DecodeInput, PrefillInput, Tensor
+from engine.device.inputs import Tensor
 from engine.device.refusing import Flags, refuse_if, refuse_where
 from spec.config import Config
 from spec.padding import volume
@@ -14,7 +14,7 @@ from spec.requests import MOST_TOKEN_ID
 from spec.state import PADDING_BLOCK
 
 
-def check_form(given: PrefillInput | DecodeInput, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def check_form(given: object, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Every tensor, by name, has 64-bit integers in this shape."""
     for name, shape in shapes.items():
         tensor: Tensor = getattr(given, name)

@@ -10,6 +10,7 @@ from engine.device.faults import ConstraintError
 from engine.device.inputs import DecodeInput, PrefillInput
 from engine.device.spyre import SpyreDevice
 from tests.engine.device.batches import config, prefill_input
+from tests.engine.device.paged_refused_steps import PAGED_CASES
 from tests.engine.device.refused_steps import BATCH, CASES, CHUNK, FIRST, SECOND, THIRD, Case, Step
 
 
@@ -79,4 +80,6 @@ def test_refusal_says_what_was_broken_where_and_by_how_much() -> None:
 
 
 def test_every_constraint_has_its_case_and_its_sentence() -> None:
-    assert {case.constraint for case in CASES} == set(Constraint) == set(SAYS)
+    cases = {case.constraint for case in CASES} | {case.constraint for case in PAGED_CASES}
+
+    assert cases == set(Constraint) == set(SAYS)

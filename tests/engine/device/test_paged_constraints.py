@@ -1,0 +1,64 @@
+"""Everything that the paged device refuses: the smallest steps that break it, and nothing else."""
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+
+from engine.device.faults import ConstraintError
+from engine.device.paged.device import PagedDevice
+from engine.device.paged.inputs import PagedInput
+from tests.engine.device.paged_refused_steps import (
+    AGAIN,
+    BATCH,
+    BEFORE,
+    CHUNK,
+    DECODE,
+    PAGED_CASES,
+    SHAPE,
+    SHARING,
+    PagedCase,
+)
+
+
+def prepared(**shape: Any) -> PagedDevice:
+    """The device with everything in its cache that the steps begin with."""
+    device = PagedDevice(SHAPE)
+    device.compute(BEFORE)
+    device.compute(CHUNK)
+    device._shape = evolve(SHAPE, **shape)
+    return device
+
+
+@pytest.mark.parametrize("step", [BATCH, DECODE, AGAIN, SHARING])
+def test_the_steps_that_the_cases_change_are_fine(step: PagedInput) -> None:
+    assert len(prepared().compute(step)) == len(step.logits_indices)
+
+
+@pytest.mark.parametrize("case", PAGED_CASES, ids=lambda case: case.name)
+def test_step_is_refused(case: PagedCase) -> None:
+    device = prepared(**case.shape)
+    for step in case.before:
+        device.compute(step)
+    cache = deepcopy(vars(device._cache))
+
+    with pytest.raises(ConstraintError) as refused:
+        device.compute(case.step)
+
+    assert refused.value.constraint == case.constraint
+    assert refused.value.numbers == case.numbers
+    for name, before in cache.items():
+        held = getattr(device._cache, name)
+        assert np.array_equal(held, before), "a refused step left a trace"
+
+
+def test_refusal_says_what_was_broken_where_and_by_how_much() -> None:
+    with pytest.raises(ConstraintError) as refused:
+        prepared(captured_sizes=(1,)).compute(DECODE)
+
+    assert str(refused.value) == (
+        "the device refuses: captured size: A captured step has one token a row, and a captured "
+        "size holds it. Found: rows 2, tokens 2, largest 1"
+    )
