@@ -9,7 +9,7 @@ from reference.vllm_v1 import transitions
 from reference.vllm_v1.step import Environment, scheduler_step
 from spec.arithmetic import cdiv
 from spec.errors import WorkloadError
-from spec.policies.vllm_v1 import VllmV1Config, largest_end
+from spec.policies.vllm_v1 import VllmV1Config, capped_tokens, largest_end
 from spec.policies.vllm_v1_records import Context, Sequence, State, Step
 from spec.requests import BlockKeys, Request
 
@@ -75,8 +75,8 @@ class VllmV1Machine:
 def refuse_unservable(request: Request, config: VllmV1Config) -> None:
     """Raise if no step could ever complete the request under this configuration.
 
-    A request that is preempted computes its answer again like a prompt; uncut, that must fit the
-    budget too.
+    A request that is preempted computes its answer again like a prompt; where only the threshold
+    cuts, that must fit the budget too.
 
     Raises:
         WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget.
@@ -85,8 +85,8 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
     if total > config.max_model_len:
         allowed = f"at most max_model_len ({config.max_model_len})"
         raise WorkloadError("prompt_len + max_tokens", total, allowed)
-    uncut = not config.chunked_prefill and config.long_prefill_token_threshold == 0
-    if uncut and total - 1 > config.token_budget:
+    longest = capped_tokens(total - 1, config.long_prefill_token_threshold)
+    if not config.chunked_prefill and longest > config.token_budget:
         allowed = f"at most max_num_batched_tokens ({config.token_budget}) without chunked prefill"
         raise WorkloadError("prompt_len + max_tokens - 1", total - 1, allowed)
     blocks = int(cdiv(_largest_end(request, config), config.block_size))

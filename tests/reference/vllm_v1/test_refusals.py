@@ -1,0 +1,26 @@
+"""Who is refused at the door, and that whoever is let in can be served."""
+
+from typing import Any
+
+import pytest
+
+from spec.errors import WorkloadError
+from tests.reference.vllm_v1.scenes import arrived, machine, request, steps_to_the_end
+
+UNCUT: dict[str, Any] = {"chunked_prefill": False, "max_num_batched_tokens": 8}  # tokens
+
+
+def test_a_threshold_above_the_budget_does_not_make_a_long_prompt_servable() -> None:
+    """It would cut 10 tokens to 9, which no step of 8 holds: the request would wait for ever."""
+    with pytest.raises(WorkloadError) as refused:
+        machine(request("0", 10), **UNCUT, long_prefill_token_threshold=9)
+    assert str(refused.value) == (
+        "prompt_len + max_tokens - 1: found 17; "
+        "allowed: at most max_num_batched_tokens (8) without chunked prefill"
+    )
+
+
+def test_a_threshold_within_the_budget_does() -> None:
+    scene = machine(request("0", 10), **UNCUT, long_prefill_token_threshold=8)
+    steps = steps_to_the_end(scene, arrived(scene))
+    assert [step.scheduled["0"] for step in steps] == [8, 2, *[1] * 7]
