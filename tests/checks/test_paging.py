@@ -1,0 +1,275 @@
+"""The paged device agrees with nano-vLLM and vLLM V1, and shows where their rules do not hold."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+
+from checks.paging import (
+    Row,
+    WrongToken,
+    nano_vllm_shape,
+    nano_vllm_watch,
+    nano_vllm_work,
+    paged_input,
+    vllm_v1_watch,
+    vllm_v1_work,
+)
+from engine.device.constraints import Constraint
+from engine.device.faults import ConstraintError
+from engine.device.paged.device import PagedDevice
+from reference.nano_vllm.handoff import handoff
+from reference.nano_vllm.machine import NanoVllmMachine
+from reference.nano_vllm.step import schedule
+from reference.vllm_v1.machine import VllmV1Machine
+from reference.vllm_v1.step import Environment
+from spec.policies.nano_vllm import HitCheck, NanoVllmConfig, NewBlock, repaired
+from spec.policies.vllm_v1 import Connector, VllmV1Config
+from spec.records import IDLE, Step
+from spec.requests import Prompt, Request
+from tests.checks.paged_episodes import (
+    random_nano_vllm_config,
+    random_requests,
+    serve_on_nano_vllm,
+    serve_on_vllm_v1,
+)
+
+SMALL: dict[str, Any] = {
+    "block_size": 2,
+    "max_num_batched_tokens": 10,
+    "max_model_len": 10,
+    "max_num_seqs": 3,
+}
+
+
+def asking(*prompts: str, max_tokens: int = 1) -> list[Request]:
+    """Requests 0, 1, …: prompts of tokens that are named by letters."""
+    return [
+        Request(
+            id=str(index),
+            prompt=Prompt.of_tokens([ord(one) for one in text]),
+            max_tokens=max_tokens,
+        )
+        for index, text in enumerate(prompts)
+    ]
+
+
+# --- every step, the same tokens ------------------------------------------------------------------
+
+
+def met_in(serve: Callable[[int], Counter[str]], seeds: Iterable[int]) -> Counter[str]:
+    return sum((serve(seed) for seed in seeds), Counter[str]())
+
+
+def test_device_does_every_step_of_nano_vllm_with_the_tokens_of_each_request_alone() -> None:
+    met = met_in(serve_on_nano_vllm, range(120))
+
+    for needed in ("preempt", "prefix_hit", "abort"):
+        assert met[needed] > 100, met
+    assert met["sampled"] > 9_000
+
+
+def test_device_does_every_step_of_vllm_v1_with_the_tokens_of_each_request_alone() -> None:
+    met = met_in(serve_on_vllm_v1, range(160))
+
+    for needed in ("preempt", "prefix_hit", "rollback", "sync load", "promote"):
+        assert met[needed] > 300, met
+    assert met["lose_load"] > 10
+    assert met["sampled"] > 9_000
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("serve", [serve_on_nano_vllm, serve_on_vllm_v1])
+def test_device_does_every_step_of_thousands_of_runs(serve: Callable[[int], Counter[str]]) -> None:
+    assert met_in(serve, range(1_000, 5_000))["sampled"] > 250_000
+
+
+def test_tensors_of_a_step_are_those_that_nano_vllm_hands_to_its_runner() -> None:
+    """Worked out from what a step did, and from the schedule before it: both ways the same."""
+    dice = Random(1)
+    machine = NanoVllmMachine.of(random_nano_vllm_config(dice), random_requests(dice))
+    state, to_come, compared = machine.initial(), list(machine.ctx.requests), 0
+    while to_come or not state.is_idle:
+        state = machine.arrive(state, to_come.pop(0)) if to_come else state
+        planned, step = schedule(machine.ctx, state), machine.step(state)
+        state = step.after
+        if step.kind == IDLE:
+            continue
+        given, wanted = tensors(machine, step), handoff(machine.ctx, planned)
+        assert given.token_ids.tolist() == [*wanted.tokens]
+        assert given.positions.tolist() == [*wanted.positions]
+        assert given.slot_mapping.tolist() == [*wanted.slots]
+        assert given.context_lens.tolist() == [*wanted.context_lens]
+        assert given.block_tables.tolist() == [[*row] for row in wanted.block_tables]
+        assert given.is_captured[0] == (not wanted.is_prefill)
+        compared += 1
+    assert compared > 30
+
+
+def tensors(machine: NanoVllmMachine, step: Step) -> Any:
+    work = nano_vllm_work(machine.ctx, step)
+    return paged_input([*work.rows.values()], machine.ctx.config.block_size, work.is_captured)
+
+
+# --- what does not hold shows on the device -------------------------------------------------------
+
+
+def serve_in_turn(config: NanoVllmConfig, requests: list[Request]) -> None:
+    """One request after the other, each until it has left."""
+    machine = NanoVllmMachine.of(config, requests)
+    watch, state = nano_vllm_watch(machine.ctx), machine.initial()
+    for request in requests:
+        state = machine.arrive(state, request.id)
+        while not state.is_idle:
+            step = machine.step(state)
+            watch.observe(step)
+            state = step.after
+    assert not watch.wrong
+
+
+def refused_in_turn(config: NanoVllmConfig, requests: list[Request]) -> ConstraintError:
+    with pytest.raises(ConstraintError) as refused:
+        serve_in_turn(config, requests)
+    return refused.value
+
+
+@pytest.mark.parametrize("check", [HitCheck.TOKENS, HitCheck.NOTHING])
+def test_false_hit_is_refused(check: HitCheck) -> None:
+    """NANO-PFX-3: the second block of `ppaax` is found, and was computed behind `qq`."""
+    config = NanoVllmConfig(**SMALL, num_blocks=3, hit_check=check)
+
+    refusal = refused_in_turn(config, asking("ppaa", "qqaa", "ppaax"))
+
+    assert refusal.constraint == Constraint.READ_CONTENT
+    assert refusal.numbers == {"row": 0, "column": 1, "block": 1, "position": 2}
+
+
+def test_hit_that_carries_its_hash_is_served() -> None:
+    serve_in_turn(repaired(**SMALL, num_blocks=3), asking("ppaa", "qqaa", "ppaax"))
+
+
+def test_token_from_nothing_is_refused() -> None:
+    """NANO-PFX-8: all of the second prompt is cached, and it should get a token all the same."""
+    refusal = refused_in_turn(NanoVllmConfig(**SMALL, num_blocks=4), asking("ssss", "ssss"))
+
+    assert refusal.constraint == Constraint.EMPTY_QUERY
+    assert refusal.numbers == {"row": 0, "computed": 0, "cached": 4}
+
+
+def test_decode_batch_above_the_captured_sizes_is_refused() -> None:
+    """NANO-DEC-4: 17 sequences, and the release has captured 1, 2, 4, 8 and 16."""
+    sizes = SMALL | {"max_num_seqs": 20, "max_num_batched_tokens": 40}
+    requests = asking(*"abcdefghijklmnopq", max_tokens=2)
+    machine = NanoVllmMachine.of(NanoVllmConfig(**sizes), requests)
+    watch, state = nano_vllm_watch(machine.ctx), machine.initial()
+    for name in machine.ctx.requests:
+        state = machine.arrive(state, name)
+    prefill = machine.step(state)
+    watch.observe(prefill)
+
+    with pytest.raises(ConstraintError) as refused:
+        watch.observe(machine.step(prefill.after))
+
+    assert refused.value.constraint == Constraint.CAPTURED_SIZE
+    assert refused.value.numbers == {"rows": 17, "tokens": 17, "largest": 16}
+
+
+def test_block_that_is_handed_out_at_the_boundary_comes_too_late() -> None:
+    """A prompt of whole blocks: its first answer has no slot, whatever the figure says."""
+    config = NanoVllmConfig(**SMALL, num_blocks=4, new_block=NewBlock.AT_BOUNDARY)
+    machine = NanoVllmMachine.of(config, asking("ab", max_tokens=3))
+    prefill = machine.step(machine.arrive(machine.initial(), "0"))
+    device = PagedDevice(nano_vllm_shape(config))
+    device.compute(tensors(machine, prefill))
+    (row,) = schedule(machine.ctx, prefill.after).batch
+    decode = paged_input([Row(np.array([1]), row.computed, row.blocks, samples=1)], 2)
+
+    with pytest.raises(ConstraintError) as refused:
+        device.compute(decode)
+
+    assert refused.value.constraint == Constraint.TABLE_LENGTH
+    assert refused.value.numbers == {"row": 0, "blocks": 1, "context": 3}
+
+
+def test_blocks_of_a_lost_load_are_found_and_hold_nothing() -> None:
+    """V1-KV-10: what the first request was to be brought is hashed, and nobody brought it."""
+    config = VllmV1Config(block_size=2, num_blocks=8, max_model_len=8, connector=Connector.SYNC)
+    machine = VllmV1Machine.of(config, asking("ssssa", "ssssb"), {"0": 4})
+    watch = vllm_v1_watch(machine.ctx)
+    lost = machine.step(
+        machine.arrive(machine.initial(), "0"),
+        Environment(machine.ends_as_said, loses=lambda _id: True),
+    )
+    watch.observe(lost)
+    found = machine.step(machine.arrive(machine.abort(lost.after, "0"), "1"))
+
+    with pytest.raises(ConstraintError) as refused:
+        watch.observe(found)
+
+    assert refused.value.constraint == Constraint.READ_UNWRITTEN
+    assert refused.value.numbers == {"row": 0, "column": 0, "block": 1, "read": 2, "written": 0}
+
+
+# --- what the watch itself would notice -----------------------------------------------------------
+
+
+def first_step(*prompts: str) -> tuple[VllmV1Machine, Any]:
+    config = VllmV1Config(block_size=2, num_blocks=8, max_model_len=8)
+    machine = VllmV1Machine.of(config, asking(*prompts, max_tokens=2))
+    state = machine.initial()
+    for name in machine.ctx.requests:
+        state = machine.arrive(state, name)
+    return machine, machine.step(state)
+
+
+def test_watch_counts_what_it_did() -> None:
+    machine, step = first_step("abc", "de")
+    watch = vllm_v1_watch(machine.ctx)
+
+    watch.observe(step)
+
+    assert (watch.steps, watch.tokens, watch.sampled, watch.wrong) == (1, 5, 2, [])
+
+
+def test_token_that_the_scheduler_has_wrong_is_named() -> None:
+    machine, step = first_step("abc", "de")
+    alone = machine.ctx.requests["1"].output_token(0)
+    watch = vllm_v1_watch(machine.ctx)
+
+    watch.observe(evolve(step, outputs={**step.outputs, "1": (alone + 1,)}))
+
+    assert watch.wrong == [WrongToken(0, "1", 0, "scheduler", alone + 1, alone)]
+    assert str(watch.wrong[0]) == (
+        f"step 0: request 1, output 0: token {alone + 1} by the scheduler, {alone} served alone"
+    )
+
+
+def test_token_that_the_device_does_not_sample_is_named() -> None:
+    """The scheduler gives two tokens where one was computed."""
+    machine, step = first_step("abc")
+    request = machine.ctx.requests["0"]
+    both = (request.output_token(0), request.output_token(1))
+    watch = vllm_v1_watch(machine.ctx)
+
+    watch.observe(evolve(step, outputs={"0": both}))
+
+    assert [str(one) for one in watch.wrong] == [
+        f"step 0: request 0, output 1: no token by the device, {both[1]} served alone"
+    ]
+
+
+def test_rejected_drafts_are_other_tokens_than_the_request_has() -> None:
+    config = VllmV1Config(block_size=4, num_blocks=8, max_model_len=16, num_speculative_tokens=3)
+    machine = VllmV1Machine.of(config, asking("abc", max_tokens=9))
+    first = machine.step(machine.arrive(machine.initial(), "0"))
+    environment = Environment(machine.ends_as_said, accepted=lambda _row, _drafts: 1)
+    row = vllm_v1_work(machine.ctx, machine.step(first.after, environment)).rows["0"]
+    alone = [machine.ctx.requests["0"].output_token(index) for index in range(4)]
+
+    assert row.samples == 4
+    assert row.tokens[:2].tolist() == alone[:2]
+    assert all(row.tokens[2:] != alone[2:])
