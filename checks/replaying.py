@@ -11,7 +11,7 @@ from checks.fuzz.guarded import Guarded, TargetRaisedError
 from checks.fuzz.subjects import REFERENCE
 from checks.fuzz.target import Subject, Target
 from checks.models.spyre import Instance, SpyreModel
-from checks.running import Judge, serve_with, step_time
+from checks.running import Judge, duration_of, serve_with, step_time
 from checks.traces import Past, Trace, step_as_json
 from engine.clock import CostModel
 from reference.guards import GuardError
@@ -115,7 +115,8 @@ def _steps(trace: Trace, ctx: Context, target: Target, changes: list[_Change]) -
     What actions do between steps is added to `changes`.
     """
     if "actions" not in trace.header:
-        yield from serve_with(target, ctx.config, list(ctx.requests.values()), _cost_of(trace))
+        duration = duration_of(ctx.config, _cost_of(trace))
+        yield from serve_with(target, duration, list(ctx.requests.values()))
         return
     index, time = 0, 0.0
     gone: frozenset[str] = frozenset()

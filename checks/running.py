@@ -5,38 +5,45 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from attrs import define, field
 
 from checks.fuzz.reference import ReferenceTarget
-from checks.fuzz.target import Target
+from checks.policies import Server, policy_of
+from checks.policies.policy import By
 from engine.clock import CostModel
-from engine.metrics import step_duration
 from reference.spyre.machine import SpyreMachine
-from spec.config import Config
-from spec.records import PREFILL, Context, Step
+from spec.policies.configuration import PolicyConfig
+from spec.policies.observable import SomeContext, SomeState, SomeStep
+from spec.records import PREFILL, Step
 from spec.requests import Request
-from spec.rules import Kind, Rule, applicable, judge
-from spec.state import State
+from spec.rules.rule import AnyRule, Kind, judge
 
 
-def step_time(config: Config, kind: str) -> float:
+def step_time(config: PolicyConfig, kind: str) -> float:
     """Simulated time units of a step that costs nothing beyond its kind."""
     return config.prefill_time if kind == PREFILL else config.decode_time
 
 
 def serve(machine: SpyreMachine, requests: Sequence[Request]) -> Iterator[Step]:
-    """Every step of the reference, see `serve_with`."""
+    """Every step of the Spyre reference, see `serve_with`."""
     target = ReferenceTarget(machine, machine.initial())
-    yield from serve_with(target, machine.ctx.config, requests)
+    yield from serve_with(target, duration_of(machine.ctx.config), requests)
+
+
+def duration_of(config: PolicyConfig, cost: CostModel | None = None) -> Callable[[SomeStep], float]:
+    """What steps under a configuration take; `cost`: by default, of steps alone."""
+    charged = cost or CostModel.from_mapping({}, config)
+    work = policy_of(config).work
+    return lambda step: work(config, step).duration(charged)
 
 
 def serve_with(
-    target: Target, config: Config, requests: Sequence[Request], cost: CostModel | None = None
-) -> Iterator[Step]:
-    """Every step until all requests have arrived and left; `cost`: by default, of steps alone.
+    target: Server[By], duration: Callable[[By], float], requests: Sequence[Request]
+) -> Iterator[By]:
+    """Every step until all requests have arrived and left; `duration`: of a step on the clock.
 
     A request with a step number arrives before that step, one with a time before the first step
     that begins then or later; while nobody is there the clock is put forward to the next time.
     A client that goes away before its request arrives never sends it.
     """
-    clients, cost = Clients(requests), cost or CostModel.from_mapping({}, config)
+    clients = Clients(requests)
     index, time, idle = 0, 0.0, True
     while clients.pending or not idle:
         if idle:
@@ -48,7 +55,7 @@ def serve_with(
         step = target.step(index, time)
         yield step
         index, idle = index + 1, step.after.is_idle
-        time += step_duration(cost, step)
+        time += duration(step)
 
 
 def _by_time_of(
@@ -117,31 +124,32 @@ class Broken:
     """A rule that a step broke, and what was found."""
 
     step: int
-    rule: Rule
+    rule: AnyRule
     found: str
 
 
-def judgeable(config: Config) -> list[Rule]:
+def judgeable(config: PolicyConfig) -> list[AnyRule]:
     """The rules that can be held against single steps and states."""
-    return [rule for rule in applicable(config) if rule.kind is not Kind.EVENTUALLY]
+    rules: list[AnyRule] = policy_of(config).registry.applicable(config)
+    return [rule for rule in rules if rule.kind is not Kind.EVENTUALLY]
 
 
 @define
 class Judge:
     """Holds every applicable rule, or those given, against each step; keeps the first breaches."""
 
-    ctx: Context
+    ctx: SomeContext
     keep: int = 10
     judged: int = 0
     broken: list[Broken] = field(factory=list)
-    rules: list[Rule] = field()
-    _left: State | None = field(default=None, init=False)
+    rules: list[AnyRule] = field()
+    _left: SomeState | None = field(default=None, init=False)
 
     @rules.default
-    def _every_rule(self) -> list[Rule]:
+    def _every_rule(self) -> list[AnyRule]:
         return judgeable(self.ctx.config)
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: SomeStep) -> None:
         """Judge a step, the state that it left, and what happened since the step before."""
         self.judged += 1
         if self._left is not None and self._left is not step.before:
@@ -152,7 +160,7 @@ class Judge:
         for rule, found in judge(self.rules, self.ctx, step):
             self._note(step, rule, found)
 
-    def _between(self, step: Step, left: State) -> None:
+    def _between(self, step: SomeStep, left: SomeState) -> None:
         """Arrivals and aborts, and the state that they made of the one that was left."""
         for rule in self.rules:
             for find in (rule.found_between, rule.found_after):
@@ -160,13 +168,13 @@ class Judge:
                 if found is not None:
                     self._note(step, rule, found)
 
-    def _before(self, step: Step) -> None:
+    def _before(self, step: SomeStep) -> None:
         """The first state, of which nothing is known."""
         for rule in self.rules:
             found = rule.found_in_state(self.ctx, step.before)
             if found is not None:
                 self._note(step, rule, found)
 
-    def _note(self, step: Step, rule: Rule, found: str) -> None:
+    def _note(self, step: SomeStep, rule: AnyRule, found: str) -> None:
         if len(self.broken) < self.keep:
             self.broken.append(Broken(step.index, rule, found))

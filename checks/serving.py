@@ -1,26 +1,27 @@
 """One run of a workload: who schedules, who looks at its steps, how it ended."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from time import perf_counter
+from typing import Any
 from zlib import crc32
 
 from attrs import define, evolve, frozen
 
 from checks.configuration import Settings
-from checks.fuzz.reference import reference_target
-from checks.fuzz.target import Target
-from checks.running import Broken, Judge, judgeable, serve_with
-from checks.targets import EngineTarget
+from checks.policies import RULES, AnyPolicy, Server, policy_of
+from checks.running import Broken, Judge, duration_of, judgeable, serve_with
 from engine.device.faults import ConstraintError
-from engine.device.spyre import SpyreDevice
 from engine.metrics import Metrics, Objective, Summary
 from spec.config import Config
-from spec.records import Context, Step
-from spec.requests import BlockKeys, Request
-from spec.rules import REGISTRY, Rule
+from spec.errors import ConfigError
+from spec.policies.configuration import PolicyConfig
+from spec.policies.observable import SomeContext, SomeStep
+from spec.requests import Request
+from spec.rules.rule import AnyRule
 
 ENGINE, REFERENCE = "engine", "reference"
 
@@ -46,7 +47,7 @@ class Run:
 
     settings: Settings
     summary: Summary
-    rules: Sequence[Rule]
+    rules: Sequence[AnyRule]
     broken: Sequence[Broken]
     refused: Refused | None
     steps: int
@@ -58,21 +59,19 @@ class Run:
         return not self.broken and self.refused is None
 
 
-def context_of(config: Config, requests: Iterable[Request]) -> Context:
-    """What rules look up, whoever schedules."""
-    by_id = {request.id: request for request in requests}
-    return Context(config, by_id, BlockKeys(by_id, config.block_size))
-
-
-def target_of(using: str, config: Config, requests: Sequence[Request]) -> Target:
+def server_of(using: str, config: PolicyConfig, requests: Sequence[Request]) -> Server[SomeStep]:
     """The engine on the simulated device, which refuses what hardware cannot do; or the reference.
 
     Raises:
+        ConfigError: the policy has no engine.
         WorkloadError: a request that could never be served.
     """
+    policy = policy_of(config)
     if using == REFERENCE:
-        return reference_target(config, requests)
-    return EngineTarget.on(SpyreDevice(config), config, requests)
+        return policy.reference(config, requests)
+    if policy.engine is None:
+        raise ConfigError("--using", using, f"{REFERENCE} for {policy.name}, which has no engine")
+    return policy.engine(config, requests)
 
 
 def run_workload(
@@ -81,28 +80,30 @@ def run_workload(
     *,
     using: str = ENGINE,
     objective: Objective | None = None,
-    observers: Iterable[Callable[[Step], None]] = (),
+    observers: Iterable[Callable[[Any], None]] = (),
 ) -> Run:
     """Serve the requests, hold every rule against every step, measure what it cost.
 
-    `using`: "engine" or "reference". `observers` are shown each step once it was judged. A long
-    workload is served twice side by side, since every run of it is the same: a second process
-    judges the rules about blocks and their contents.
+    `using`: "engine" or "reference". `observers` are shown each step, of its policy's class,
+    once it was judged. A long workload is served twice side by side, since every run of it is the
+    same: a second process judges the rules about blocks and their contents.
 
     Raises:
         WorkloadError: a request that could never be served.
         RuntimeError: the two were not the same.
     """
     began = perf_counter()
-    rules = judgeable(settings.config)
+    policy, config = policy_of(settings.config), settings.config
+    rules = judgeable(config)
+    about_blocks = _about_blocks(policy, rules)
     with ExitStack() as stack:
         others: Future[_Judged] | None = None
         if len(requests) >= _LONG and (os.cpu_count() or 1) > 1:
             second = stack.enter_context(ProcessPoolExecutor(1))
-            others = second.submit(_judged, settings, requests, using, _about_blocks(rules))
-        own = [rule for rule in rules if others is None or rule.id not in _about_blocks(rules)]
-        ctx = context_of(settings.config, requests)
-        metrics = Metrics(settings.config, ctx.requests, settings.cost, objective)
+            others = second.submit(_judged, settings, requests, using, about_blocks)
+        own = [rule for rule in rules if others is None or rule.id not in about_blocks]
+        ctx = policy.context_of(config, requests)
+        metrics = _metrics(settings, ctx.requests, objective)
         judge = Judge(ctx, rules=own)
         fingerprint = _Fingerprint()
         watching = [judge.observe, fingerprint.observe, _forgetting(ctx), metrics.observe]
@@ -116,7 +117,7 @@ def run_workload(
         settings=settings,
         summary=metrics.summary(),
         rules=rules,
-        broken=[Broken(step, REGISTRY[rule], told) for step, rule, told in broken],
+        broken=[Broken(step, RULES[rule], told) for step, rule, told in broken],
         refused=refused,
         steps=judge.judged,
         seconds=perf_counter() - began,
@@ -128,9 +129,9 @@ def run_workload(
 _LONG = 2_000  # requests
 
 
-def _about_blocks(rules: Iterable[Rule]) -> frozenset[str]:
+def _about_blocks(policy: AnyPolicy, rules: Iterable[AnyRule]) -> frozenset[str]:
     """About half of the work of judging: these rules look into the block pool."""
-    return frozenset(rule.id for rule in rules if rule.id.startswith(("BLK-", "SPY-PFX-")))
+    return frozenset(rule.id for rule in rules if rule.id.startswith(policy.about_blocks))
 
 
 @define
@@ -139,8 +140,8 @@ class _Fingerprint:
 
     value: int = 0
 
-    def observe(self, step: Step) -> None:
-        seen = (step.time, step.kind, step.tkv, step.outputs, step.refusal)
+    def observe(self, step: SomeStep) -> None:
+        seen = (step.time, step.kind, step.scheduled, step.outputs, step.refusal)
         self.value = crc32(repr(seen).encode(), self.value)
 
 
@@ -169,7 +170,7 @@ def _judged(
     settings: Settings, requests: Sequence[Request], using: str, rules: frozenset[str]
 ) -> _Judged:
     """What these rules say of the whole run."""
-    ctx = context_of(settings.config, requests)
+    ctx = policy_of(settings.config).context_of(settings.config, requests)
     judge = Judge(ctx, rules=[rule for rule in judgeable(settings.config) if rule.id in rules])
     fingerprint = _Fingerprint()
     watching = [judge.observe, fingerprint.observe, _forgetting(ctx)]
@@ -177,10 +178,19 @@ def _judged(
     return _Judged.by(judge, fingerprint, refused)
 
 
-def _forgetting(ctx: Context) -> Callable[[Step], None]:
+def _metrics(
+    settings: Settings, requests: Mapping[str, Request], objective: Objective | None
+) -> Metrics[SomeStep]:
+    config = settings.config
+    work = partial(policy_of(config).work, config)
+    limit = config.max_batch_tkv_limit if isinstance(config, Config) else None
+    return Metrics(requests, settings.cost, work, objective=objective, volume_limit=limit)
+
+
+def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:
     """Drop what is kept of requests that have left, so that memory does not grow with the run."""
 
-    def forget(step: Step) -> None:
+    def forget(step: SomeStep) -> None:
         for gone in (*step.finished, *step.aborted):
             ctx.keys.forget(gone)
             ctx.requests[gone].forget_sampled()
@@ -188,12 +198,14 @@ def _forgetting(ctx: Context) -> Callable[[Step], None]:
     return forget
 
 
-def _steps(settings: Settings, requests: Sequence[Request], using: str) -> Iterator[Step]:
-    target = target_of(using, settings.config, requests)
-    return serve_with(target, settings.config, requests, settings.cost)
+def _steps(settings: Settings, requests: Sequence[Request], using: str) -> Iterator[SomeStep]:
+    server = server_of(using, settings.config, requests)
+    return serve_with(server, duration_of(settings.config, settings.cost), requests)
 
 
-def _watched(steps: Iterable[Step], watching: Sequence[Callable[[Step], None]]) -> Refused | None:
+def _watched(
+    steps: Iterable[SomeStep], watching: Sequence[Callable[[SomeStep], None]]
+) -> Refused | None:
     """Show each step to all; the step that the device refused, if it did."""
     index = 0
     try:

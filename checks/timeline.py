@@ -9,7 +9,7 @@ that memory does not grow with the run; viewers sort them themselves. Opens in P
 chrome://tracing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -18,8 +18,6 @@ from typing import Any, Self, TextIO
 from attrs import define
 
 from checks.traces.files import as_line, new_file
-from engine.clock import CostModel
-from engine.metrics import step_duration
 from spec.records import IDLE, Step
 from spec.requests import Request
 from spec.state import State
@@ -43,10 +41,12 @@ class _Span:
 class Timeline:
     """A timeline in the making; the file takes its name when the `with` block ends well."""
 
-    def __init__(self, path: Path, requests: Mapping[str, Request], cost: CostModel) -> None:
-        """`requests` by id: each has its track from its arrival on."""
+    def __init__(
+        self, path: Path, requests: Mapping[str, Request], duration: Callable[[Step], float]
+    ) -> None:
+        """`requests` by id: each has its track from its arrival on. `duration`: of a step."""
         self._requests = requests
-        self._cost = cost
+        self._duration = duration
         self._spans: dict[str, _Span] = {}
         self._tracks = 0
         self._left: State | None = None
@@ -78,7 +78,7 @@ class Timeline:
 
     def observe(self, step: Step) -> None:
         """Draw the next step."""
-        end = step.time + step_duration(self._cost, step)
+        end = step.time + self._duration(step)
         self._arrive(step)
         for gone in step.aborted:
             self._close(gone, step.time, "aborted")

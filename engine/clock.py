@@ -19,8 +19,8 @@ from typing import Any, Self
 
 from attrs import asdict, fields, frozen
 
-from spec.config import Config
 from spec.errors import ConfigError
+from spec.policies.configuration import PolicyConfig
 from spec.records import PREFILL
 
 
@@ -52,7 +52,7 @@ class CostModel:
                 raise ConfigError(f"cost.{name}", value, "0 or more")
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any], config: Config) -> Self:
+    def from_mapping(cls, values: Mapping[str, Any], config: PolicyConfig) -> Self:
         """The table `[cost]` over costs of zero; costs per step come from the configuration.
 
         Raises:

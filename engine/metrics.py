@@ -3,38 +3,28 @@
 Steps are looked at once and forgotten; what is kept grows with the requests that are present and
 with the number of different values measured, never with the length of the run.
 
-A step that begins at time t ends at t + what it takes (`step_duration`); its tokens are there when
-it ends. A request arrives at its `arrival_time`, else when step `arrival` begins.
+A step that begins at time t ends at t + what its work takes (`engine.work`); its tokens are there
+when it ends. A request arrives at its `arrival_time`, else when step `arrival` begins.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import fsum, inf
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from attrs import asdict, define, field, frozen
 
 from engine.clock import CostModel
+from engine.work import Prefill, Work
 from spec.arithmetic import cdiv
-from spec.config import Config
 from spec.errors import ConfigError
-from spec.records import DECODE, IDLE, PREFILL, Chunk, Step
+from spec.policies.observable import SomeStep
+from spec.records import DECODE, IDLE, PREFILL
 from spec.requests import Request
 
+By = TypeVar("By", bound=SomeStep)
+
 _DECIMALS = 9  # differences of clock readings are rounded to this: equal waits count as equal
-
-
-def step_duration(cost: CostModel, step: Step) -> float:
-    """What a step takes on the simulated clock; an idle step takes as long as a decode step.
-
-    A chunk computes its tokens and reads those before it; a row reads all of its tokens but the one
-    that it computes.
-    """
-    if step.chunk is not None:
-        tokens = step.chunk.end - step.chunk.start
-        return cost.seconds_of(step.kind, chunk_tokens=tokens, cached_tokens=step.chunk.start)
-    cached = sum(row.computed - 1 for row in step.batch) if cost.per_cached_token else 0
-    return cost.seconds_of(step.kind, rows=len(step.batch), cached_tokens=cached)
 
 
 @frozen(kw_only=True)
@@ -139,7 +129,9 @@ class Summary:
     `goodput_per_unit`: these over the duration, `goodput_share`: these of all that finished.
 
     `waits`: steps in which somebody was kept from a prefill, by the rule that did so first.
-    `peak_volume` against `volume_limit`, over all steps; `peak_batch`: rows of a decode step.
+    `peak_volume` against `volume_limit`, over all steps; None where nothing limits it.
+    `peak_batch`: rows that decode in a step. `peak_scheduled_tokens`, `peak_scheduled_requests`: of
+    a step, prefills and decodes together.
     """
 
     requests: int
@@ -174,8 +166,10 @@ class Summary:
     tkv_jumps: int
     waits: dict[str, int]
     peak_volume: int
-    volume_limit: int
+    volume_limit: int | None
     peak_batch: int
+    peak_scheduled_tokens: int
+    peak_scheduled_requests: int
 
     def as_mapping(self) -> dict[str, Any]:
         """All of it as JSON has it; shares and means that do not exist are null."""
@@ -216,7 +210,7 @@ class _Arrivals:
         self._by_step = sorted(by_step, key=lambda one: one.arrival, reverse=True)
         self._by_time = sorted(by_time, key=_arrival_time, reverse=True)
 
-    def before(self, step: Step) -> Iterable[tuple[str, _Progress]]:
+    def before(self, step: SomeStep) -> Iterable[tuple[str, _Progress]]:
         """The requests that are handed in before this step."""
         while self._by_step and self._by_step[-1].arrival <= step.index:
             yield self._by_step.pop().id, _Progress(step.index, step.time)
@@ -229,46 +223,49 @@ def _arrival_time(request: Request) -> float:
     return request.arrival_time or 0.0
 
 
-class Metrics:
+class Metrics(Generic[By]):
     """Fed with the steps of one run, in order; `summary` can be asked for at any time."""
 
     def __init__(
         self,
-        config: Config,
         requests: Mapping[str, Request],
-        cost: CostModel | None = None,
+        cost: CostModel,
+        work: Callable[[By], Work],
+        *,
         objective: Objective | None = None,
+        volume_limit: int | None = None,
     ) -> None:
-        """`requests` by id: all that the run was to serve. `cost`: by default, of steps alone."""
-        self._config = config
+        """`requests` by id: all that the run was to serve. `work`: of a step."""
         self._requests = requests
         self._arrivals = _Arrivals(requests.values())
         self._present: dict[str, _Progress] = {}
-        self._cost = cost or CostModel.from_mapping({}, config)
+        self._cost = cost
+        self._work = work
         self._objective = objective or Objective()
+        self._volume_limit = volume_limit
         self._counts: Counter[str] = Counter()
         self._steps: Counter[str] = Counter({PREFILL: 0, DECODE: 0, IDLE: 0})
         self._waits: Counter[str] = Counter()
         self._transitions: Counter[str] = Counter()
         self._measured = {name: Distribution() for name in _MEASURED}
+        self._peaks = dict.fromkeys(_PEAKS, 0)
         self._began: float | None = None
         self._ended = 0.0
-        self._peak_volume = 0
-        self._peak_batch = 0
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: By) -> None:
         """Take in the next step."""
-        end = step.time + step_duration(self._cost, step)
+        work = self._work(step)
+        end = step.time + work.duration(self._cost)
         self._present.update(self._arrivals.before(step))
-        self._observe_work(step, end)
+        self._observe_work(step, work, end)
         for request_id, tokens in step.outputs.items():
             for _ in tokens:
                 self._token(self._present[request_id], step.index, end)
-        if step.chunk is not None:
-            self._chunk(step, step.chunk)
+        for prefill in work.prefills:
+            self._prefill(prefill)
         self._leave(step, end)
 
-    def _observe_work(self, step: Step, end: float) -> None:
+    def _observe_work(self, step: By, work: Work, end: float) -> None:
         """What the step as a whole was."""
         self._began = step.time if self._began is None else self._began
         self._ended = self._ended if step.kind == IDLE else end
@@ -276,12 +273,15 @@ class Metrics:
         self._transitions.update(event.transition for event in step.events)
         if step.refusal is not None:
             self._waits[step.refusal] += 1
-        self._peak_volume = max(self._peak_volume, step.volume)
-        self._peak_batch = max(self._peak_batch, len(step.batch))
+        scheduled = step.scheduled
+        found = work.volume, work.rows, sum(scheduled.values()), len(scheduled)
+        for name, value in zip(_PEAKS, found, strict=True):
+            self._peaks[name] = max(self._peaks[name], value)
         if step.kind == DECODE:
-            real = sum(row.computed for row in step.batch)
-            self._counts["decode_volume"] += step.volume
-            self._counts["decode_padding_tokens"] += step.volume - real
+            self._counts["decode_volume"] += work.volume
+            self._counts["decode_padding_tokens"] += work.padding
+        else:
+            self._counts["prefill_padding_tokens"] += work.padding
 
     def _token(self, progress: _Progress, step: int, time: float) -> None:
         """One more token of a request: its first, or the one after its last."""
@@ -299,21 +299,17 @@ class Metrics:
         self._measured[f"{name}_steps"].add(step - progress.arrival_step + 1)
         self._measured[f"{name}_units"].add(time - progress.arrival_time)
 
-    def _chunk(self, step: Step, chunk: Chunk) -> None:
-        """One chunk of a prompt; with its first, what was found in the cache."""
-        real = chunk.end - chunk.start
-        self._counts["prefill_padding_tokens"] += self._config.chunk_size - real
-        if step.before.prefilling is not None:
-            return
-        self._counts["prefill_tokens"] += step.tkv
-        self._counts["reused_tokens"] += chunk.cached_tokens
-        self._counts["recomputed_tokens"] += chunk.inner_padding
-        progress = self._present[chunk.id]
+    def _prefill(self, began: Prefill) -> None:
+        """A prefill that begins, with what was found in the cache."""
+        self._counts["prefill_tokens"] += began.tokens
+        self._counts["reused_tokens"] += began.reused
+        self._counts["recomputed_tokens"] += began.recomputed
+        progress = self._present[began.id]
         if not progress.is_admitted:
             progress.is_admitted = True
-            self._counts["prompt_tokens"] += self._requests[chunk.id].prompt_len
+            self._counts["prompt_tokens"] += self._requests[began.id].prompt_len
 
-    def _leave(self, step: Step, end: float) -> None:
+    def _leave(self, step: By, end: float) -> None:
         for request_id in step.finished:
             progress = self._present.pop(request_id)
             self._counts["finished"] += 1
@@ -329,6 +325,7 @@ class Metrics:
         duration = 0.0 if self._began is None else max(self._ended - self._began, 0.0)
         figures: dict[str, Any] = {name: counts[name] for name in _COUNTED}
         figures |= {name: measured.spread() for name, measured in self._measured.items()}
+        figures |= self._peaks
         left = counts["finished"] + counts["aborted"]
         return Summary(
             requests=len(self._requests),
@@ -345,9 +342,7 @@ class Metrics:
             pauses=self._transitions["pause"],
             tkv_jumps=self._transitions["jump_tkv"],
             waits=dict(sorted(self._waits.items())),
-            peak_volume=self._peak_volume,
-            volume_limit=self._config.max_batch_tkv_limit,
-            peak_batch=self._peak_batch,
+            volume_limit=self._volume_limit,
             **figures,
         )
 
@@ -360,6 +355,7 @@ _MEASURED = (
     "end_to_end_steps",
     "end_to_end_units",
 )
+_PEAKS = ("peak_volume", "peak_batch", "peak_scheduled_tokens", "peak_scheduled_requests")
 _COUNTED = (
     "finished",
     "aborted",

@@ -21,6 +21,7 @@ from checks.commands.common import (
 from checks.commands.run_tables import print_comparison, print_run
 from checks.comparing import Variant, variants
 from checks.figures import figure_lines
+from checks.running import duration_of
 from checks.serving import ENGINE, REFERENCE, Run, run_workload
 from checks.timeline import Timeline
 from checks.traces import TraceWriter, Violation, write_lines
@@ -176,7 +177,7 @@ def _run(
             trace = stack.enter_context(writer)
             observers.append(trace.write)
         if files.timeline is not None:
-            timeline = Timeline(files.timeline, by_id, variant.settings.cost)
+            timeline = Timeline(files.timeline, by_id, duration_of(config, variant.settings.cost))
             observers.append(stack.enter_context(timeline).observe)
         if files.figures is not None:
             observers.append(kept.append)

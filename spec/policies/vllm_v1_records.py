@@ -10,7 +10,7 @@ from enum import StrEnum
 from attrs import field, frozen
 
 from spec.policies.vllm_v1 import VllmV1Config
-from spec.records import Event
+from spec.records import DECODE, IDLE, PREFILL, Event
 from spec.requests import BlockKeys, Request
 from spec.state import BlockPool
 
@@ -48,6 +48,11 @@ class Sequence:
     def tokens(self) -> int:
         """Prompt and generated tokens: what `computed` has to catch up with."""
         return self.prompt_len + self.generated
+
+    @property
+    def decodes(self) -> bool:
+        """True if only its newest token is not computed: what it computes next are no chunks."""
+        return self.generated > 0 and self.computed == self.tokens - 1
 
 
 @frozen(cache_hash=True)
@@ -107,7 +112,8 @@ class Step:
     came from the queues. `external`: tokens of the admitted that the connector brings.
     `budget_left`: tokens. `refusal`: the rule that kept the first of the queue from running.
     `accepted`: drafts, by request. `ended`: who sampled the end of sequence where the
-    environment decided so. `reported`: who left since the step before.
+    environment decided so. `aborted`: whose client left since the step before. `reported`: who
+    left since the step before.
     """
 
     index: int
@@ -128,8 +134,17 @@ class Step:
     accepted: Mapping[str, int] = field(factory=dict)
     failed_loads: tuple[str, ...] = ()
     finished: tuple[str, ...] = ()
+    aborted: tuple[str, ...] = ()
     ended: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Prefill if any request computes more than its newest token, or its first ones."""
+        if not self.scheduled:
+            return IDLE
+        rows = (one for one in self.planned.running if one.id in self.scheduled)
+        return DECODE if all(one.decodes for one in rows) else PREFILL
 
     def happened(self, *transitions: str) -> list[Event]:
         """The events of these kinds, in order."""

@@ -14,7 +14,7 @@ from checks.fuzz.cases import case_of
 from checks.fuzz.finding import Episode, Finding, Kind
 from checks.fuzz.lockstep import run_case
 from checks.fuzz.target import Subject
-from checks.running import serve_with
+from checks.running import duration_of, serve_with
 from checks.targets import EngineTarget, engine_target, reference_target
 from engine.blocks import BlockManager, PrefixHit
 from engine.device.failing import FailingDevice
@@ -38,7 +38,8 @@ ENGINE = Subject("engine", engine_target)
 def both(config: Config, requests: Sequence[Request]) -> tuple[list[Step], list[Step]]:
     """The steps of the reference and of the engine."""
     targets = (reference_target(config, requests), engine_target(config, requests))
-    expected, found = (list(serve_with(target, config, requests)) for target in targets)
+    duration = duration_of(config)
+    expected, found = (list(serve_with(target, duration, requests)) for target in targets)
     return expected, found
 
 
@@ -87,7 +88,7 @@ def test_real_sizes_are_served_as_by_the_reference(config: Config) -> None:
 
     steps = 0
     for expected, found in zip(
-        *(serve_with(target, config, requests) for target in targets), strict=True
+        *(serve_with(target, duration_of(config), requests) for target in targets), strict=True
     ):
         assert found == expected
         steps += 1

@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Iterable, Iterator
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.configuration import read_config
+from engine.clock import CostModel
 from engine.metrics import Distribution, Metrics, Spread, Summary
+from engine.work import spyre_work
 from engine.workloads import read_workload
 from reference.spyre.machine import SpyreMachine
 from spec.config import Config
@@ -56,8 +59,15 @@ def steps_of(config: Config, requests: Iterable[Request]) -> Iterator[Step]:
         state, time, index = step.after, time + lasts[step.kind], index + 1
 
 
+def metrics_of(config: Config, requests: Iterable[Request]) -> Metrics[Step]:
+    cost = CostModel.from_mapping({}, config)
+    by_id = {one.id: one for one in requests}
+    limit = config.max_batch_tkv_limit
+    return Metrics(by_id, cost, partial(spyre_work, config), volume_limit=limit)
+
+
 def measured(config: Config, *requests: Request) -> Summary:
-    metrics = Metrics(config, {one.id: one for one in requests})
+    metrics = metrics_of(config, requests)
     for step in steps_of(config, requests):
         metrics.observe(step)
     return metrics.summary()
@@ -140,7 +150,7 @@ def test_requests_that_did_not_finish_have_no_end() -> None:
         request("b", 6, 9, abort_at=1),
         request("c", 6, 9, arrival=99),
     ]
-    metrics = Metrics(config(), {one.id: one for one in requests})
+    metrics = metrics_of(config(), requests)
     for step in steps_of(config(), requests):
         if step.index < 4:
             metrics.observe(step)
@@ -234,7 +244,7 @@ def test_waits_are_counted_by_the_rule_that_refused() -> None:
 
 
 def test_a_run_of_no_step_has_no_shares() -> None:
-    summary = Metrics(config(), {"a": request("a", 6, 3)}).summary()
+    summary = metrics_of(config(), [request("a", 6, 3)]).summary()
 
     assert (summary.requests, summary.unfinished) == (1, 1)
     assert summary.ttft_units == Spread(0, None, None, None, None, None)
@@ -253,7 +263,7 @@ def test_a_summary_is_json() -> None:
 def test_what_is_kept_does_not_grow_with_the_run() -> None:
     row = Sequence("a", prefill_len=4, computed=5)
     state = State(BlockPool(1, (1,)), decoding=(row,))
-    metrics = Metrics(config(), {"a": request("a", 4, 60)})
+    metrics = metrics_of(config(), [request("a", 4, 60)])
 
     def size_after(steps: range) -> int:
         for index in steps:
@@ -269,7 +279,7 @@ def test_what_is_kept_does_not_grow_with_the_run() -> None:
 @pytest.mark.parametrize("how", ["finished", "aborted"])
 def test_requests_that_have_left_are_forgotten(how: str) -> None:
     names = tuple(str(number) for number in range(200))
-    metrics = Metrics(config(), {name: request(name, 4, 1) for name in names})
+    metrics = metrics_of(config(), [request(name, 4, 1) for name in names])
     state = State(BlockPool(1, (1,)))
 
     unused = len(pickle.dumps(metrics))

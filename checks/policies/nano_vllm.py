@@ -1,0 +1,48 @@
+"""nano-vLLM: the reference, which has no engine."""
+
+from collections.abc import Iterable, Sequence
+
+from checks.policies.policy import Policy
+from checks.policies.reference import MachineServer
+from engine.work import Prefill, Work
+from reference.nano_vllm.machine import NanoVllmMachine
+from spec.policies.nano_vllm import NanoVllmConfig, NanoVllmContext, refuse_oversized
+from spec.records import PREFILL, Step
+from spec.requests import Request
+from spec.rules.nano_vllm import NANO_VLLM as RULES
+from spec.state import Sequence as Row
+from spec.state import State
+
+
+def context_of(config: NanoVllmConfig, requests: Iterable[Request]) -> NanoVllmContext:
+    """What rules look up."""
+    return NanoVllmContext.of(config, {request.id: request for request in requests})
+
+
+def _reference(config: NanoVllmConfig, requests: Sequence[Request]) -> MachineServer[Step]:
+    return MachineServer(NanoVllmMachine.of(config, requests))
+
+
+def work(_config: NanoVllmConfig, step: Step) -> Work:
+    """All rows of a prefill step begin their prefill, and end it."""
+    new = sum(step.scheduled.values())
+    read = sum(row.computed for row in step.batch) - new
+    if step.kind != PREFILL:
+        return Work(kind=step.kind, rows=len(step.batch), cached_tokens=read)
+    prefills = tuple(_prefill(row, step.scheduled[row.id]) for row in step.batch)
+    return Work(kind=step.kind, chunk_tokens=new, cached_tokens=read, prefills=prefills)
+
+
+def _prefill(row: Row, computed: int) -> Prefill:
+    return Prefill(row.id, row.prefill_len, reused=row.prefill_len - computed)
+
+
+NANO_VLLM: Policy[NanoVllmConfig, NanoVllmContext, State, Step] = Policy(
+    config=NanoVllmConfig,
+    registry=RULES,
+    context_of=context_of,
+    refuse_unservable=refuse_oversized,
+    reference=_reference,
+    work=work,
+    about_blocks=("NANO-BLK-", "NANO-PFX-"),
+)

@@ -1,0 +1,36 @@
+"""Spyre: the reference, and the engine on the simulated device."""
+
+from collections.abc import Iterable, Sequence
+
+from checks.fuzz.reference import reference_target
+from checks.policies.policy import Policy
+from checks.targets import EngineTarget
+from engine.device.spyre import SpyreDevice
+from engine.work import spyre_work
+from spec.config import Config
+from spec.records import Context, Step
+from spec.requests import BlockKeys, Request, refuse_unservable
+from spec.rules import SPYRE as RULES
+from spec.state import State
+
+
+def context_of(config: Config, requests: Iterable[Request]) -> Context:
+    """What rules look up, whoever schedules."""
+    by_id = {request.id: request for request in requests}
+    return Context(config, by_id, BlockKeys(by_id, config.block_size))
+
+
+def _engine(config: Config, requests: Sequence[Request]) -> EngineTarget:
+    return EngineTarget.on(SpyreDevice(config), config, requests)
+
+
+SPYRE: Policy[Config, Context, State, Step] = Policy(
+    config=Config,
+    registry=RULES,
+    context_of=context_of,
+    refuse_unservable=refuse_unservable,
+    reference=reference_target,
+    engine=_engine,
+    work=spyre_work,
+    about_blocks=("BLK-", "SPY-PFX-"),
+)

@@ -1,0 +1,135 @@
+"""Every policy through the same doors: served, judged by its own rules, measured."""
+
+from typing import Any
+
+import pytest
+
+from checks.configuration import Settings
+from checks.policies import NANO_VLLM, POLICIES, RULES, SPYRE, VLLM_V1, AnyPolicy, policy_of
+from checks.running import duration_of, judgeable, serve_with
+from checks.serving import REFERENCE, Run, run_workload
+from engine.clock import CostModel
+from engine.work import Prefill, Work
+from spec.errors import ConfigError, WorkloadError
+from spec.requests import Prompt, Request
+
+SIZES: dict[str, Any] = {"block_size": 4, "max_model_len": 32, "max_num_seqs": 4, "num_blocks": 20}
+
+each_policy = pytest.mark.parametrize(
+    "policy", [SPYRE, NANO_VLLM, VLLM_V1], ids=lambda one: one.name
+)
+
+
+def configured(policy: AnyPolicy, **more: Any) -> Any:
+    chunk = {"chunk_size": 8} if policy.name == "spyre" else {}
+    return policy.config(**SIZES, **chunk, **more)
+
+
+def request(name: str, prompt_len: int, max_tokens: int, **more: Any) -> Request:
+    prompt = Prompt.of_stream(name, prompt_len)
+    return Request(id=name, prompt=prompt, max_tokens=max_tokens, **more)
+
+
+def several() -> list[Request]:
+    """Two prompts with the same first eight tokens, an abort, an early end."""
+    shared = (("system", 8), ("a", 3)), (("system", 8), ("b", 2))
+    first, second = (
+        Request(id=str(index), prompt=Prompt.of_parts(parts), max_tokens=5, arrival=3 * index)
+        for index, parts in enumerate(shared)
+    )
+    return [first, second, request("2", 6, 9, abort_at=5), request("3", 4, 6, output_len=2)]
+
+
+def run_of(policy: AnyPolicy, requests: list[Request], **more: Any) -> Run:
+    config = configured(policy, **more)
+    cost = CostModel.from_mapping({}, config)
+    return run_workload(Settings(config, cost), requests, using=REFERENCE)
+
+
+def test_policies_are_found_by_their_names_and_configurations() -> None:
+    assert list(POLICIES) == ["spyre", "nano-vllm", "vllm-v1"]
+    assert [policy_of(configured(one)) for one in POLICIES.values()] == [*POLICIES.values()]
+
+
+def test_no_two_policies_have_a_rule_of_the_same_id() -> None:
+    assert len(RULES) == sum(len(one.registry.rules) for one in POLICIES.values())
+
+
+@each_policy
+def test_workload_is_served_to_its_end_and_keeps_the_rules(policy: AnyPolicy) -> None:
+    run = run_of(policy, several())
+
+    assert run.broken == []
+    assert run.rules == judgeable(configured(policy))
+    assert (run.summary.finished, run.summary.aborted, run.summary.unfinished) == (3, 1, 0)
+    assert run.summary.output_tokens >= 5 + 5 + 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "reused", "recomputed"),
+    [(SPYRE, 4, 4), (NANO_VLLM, 8, 0), (VLLM_V1, 8, 0)],  # Spyre skips whole chunks only
+    ids=["spyre", "nano-vllm", "vllm-v1"],
+)
+def test_shared_prefix_is_found_in_the_cache(
+    policy: AnyPolicy, reused: int, recomputed: int
+) -> None:
+    summary = run_of(policy, several()[:2]).summary
+
+    assert (summary.reused_tokens, summary.recomputed_tokens) == (reused, recomputed)
+
+
+@each_policy
+def test_request_that_no_run_completes_is_refused(policy: AnyPolicy) -> None:
+    with pytest.raises(WorkloadError, match="prompt_len \\+ max_tokens: found 33"):
+        policy.refuse_unservable(request("0", 30, 3), configured(policy))
+
+
+@pytest.mark.parametrize("policy", [NANO_VLLM, VLLM_V1], ids=lambda one: str(one.name))
+def test_policy_without_an_engine_refuses_to_be_run_on_it(policy: AnyPolicy) -> None:
+    config = configured(policy)
+    settings = Settings(config, CostModel.from_mapping({}, config))
+
+    with pytest.raises(ConfigError) as refused:
+        run_workload(settings, several(), using="engine")
+
+    assert str(refused.value) == (
+        f"--using: found 'engine'; allowed: reference for {policy.name}, which has no engine"
+    )
+
+
+def works_of(policy: AnyPolicy, requests: list[Request], **more: Any) -> list[Work]:
+    config = configured(policy, **more)
+    steps = serve_with(policy.reference(config, requests), duration_of(config), requests)
+    return [policy.work(config, step) for step in steps]
+
+
+def test_work_of_a_mixed_step_is_chunks_and_rows() -> None:
+    """A budget of 6: 4 tokens of 0; then its second token and 5 of 1; then the rest of both."""
+    requests = [request("0", 4, 3), request("1", 7, 2, arrival=1)]
+
+    assert works_of(VLLM_V1, requests, max_num_batched_tokens=6) == [
+        Work(kind="prefill", chunk_tokens=4, prefills=(Prefill("0", 4),)),
+        Work(kind="prefill", chunk_tokens=5, rows=1, cached_tokens=4, prefills=(Prefill("1", 7),)),
+        Work(kind="prefill", chunk_tokens=2, rows=1, cached_tokens=10),
+        Work(kind="decode", rows=1, cached_tokens=7),
+    ]
+
+
+def test_work_of_a_batched_prefill_reads_what_is_cached() -> None:
+    """The second prompt finds two blocks of the first."""
+    assert works_of(NANO_VLLM, several()[:2])[:4] == [
+        Work(kind="prefill", chunk_tokens=11, prefills=(Prefill("0", 11),)),
+        Work(kind="decode", rows=1, cached_tokens=11),
+        Work(kind="decode", rows=1, cached_tokens=12),
+        Work(kind="prefill", chunk_tokens=2, cached_tokens=8, prefills=(Prefill("1", 10, 8),)),
+    ]
+
+
+def test_clock_charges_a_step_that_computes_any_part_of_a_prompt_for_a_prefill() -> None:
+    config = configured(VLLM_V1, max_num_batched_tokens=6, prefill_time=5)
+    requests = [request("0", 4, 3), request("1", 7, 2, arrival=1)]
+    cost = CostModel.from_mapping({"per_row": 0.5, "per_chunk_token": 0.25}, config)
+
+    steps = serve_with(VLLM_V1.reference(config, requests), duration_of(config, cost), requests)
+
+    assert [step.time for step in steps] == [0, 6, 6 + 6.75, 6 + 6.75 + 6]
