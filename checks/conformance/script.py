@@ -48,9 +48,8 @@ def script_of(case: Case, *, aborts_while_running: bool) -> Script:
 
 def most_steps(case: Case) -> int:
     """A bound that no episode reaches unless somebody waits for ever."""
-    alone = sum(
-        1 + one.prompt_len // case.config.chunk_size + one.max_tokens for one in case.requests
-    )
+    chunk: int = case.config.chunk_size
+    alone = sum(1 + one.prompt_len // chunk + one.max_tokens for one in case.requests)
     last = max((one.arrival for one in case.requests), default=0)
     return last + _PATIENCE * alone + 10
 

@@ -154,7 +154,7 @@ class Released:
 
     `planned`: the scheduler when its last decisions were made. `own`: what the batch samples,
     without ends of sequence. `contents`: of each block's hash the request and the index there.
-    `hashed`: blocks of each request that `contents` knows.
+    `hashed`: blocks of each request that `contents` knows. `ran`: who ran in the last step.
     """
 
     def __init__(self, base: Any, config: Json, requests: list[Json]) -> None:
@@ -178,6 +178,7 @@ class Released:
         self.own: dict[str, list[int]] = {}
         self.contents: dict[bytes, list[Any]] = {}
         self.hashed: dict[str, int] = {}
+        self.ran: set[str] = set()
 
     # --- what the environment does -------------------------------------------------------------
 
@@ -222,11 +223,13 @@ class Released:
         told |= self.decisions(scheduled, running)
         self.own = {}
         sampled = {one: self.sampled(one, scheduled, action) for one in told["scheduled"]}
+        told["accepted"] = {one: len(sampled[one]) - 1 for one in told["drafts"]}
         for request_id in action.get("abort_running", ()):
             self.abort(request_id)
         results = self.scheduler.update_from_output(scheduled, runner_output(sampled))
         self.propose_drafts(list(sampled))
-        return told | self.results(results, sampled, told["drafts"]) | self.after_step()
+        self.ran = {one.request_id for one in self.scheduler.running}
+        return told | self.results(results) | self.after_step()
 
     def note_decisions(self, scheduled: Any) -> None:
         """Called by the scheduler once all is decided: it then counts the tokens as computed."""
@@ -281,12 +284,11 @@ class Released:
             "reported": sorted(scheduled.finished_req_ids),
         }
 
-    def results(self, results: Any, sampled: dict[str, list[int]], drafts: Json) -> Json:
+    def results(self, results: Any) -> Json:
         """What clients get of the step; in the place of an end of sequence the request's token."""
         outputs = [output for group in results.values() for output in group.outputs]
         return {
             "outputs": {one.request_id: self.as_scripted(one) for one in outputs},
-            "accepted": {one: len(sampled[one]) - 1 for one in drafts},
             "finished": [one.request_id for one in outputs if one.finish_reason is not None],
         }
 
@@ -330,13 +332,17 @@ class Released:
         }
 
     def row(self, request: Any) -> Json:
-        """A request as the scheduler knows it."""
+        """A request as the scheduler knows it.
+
+        A victim keeps its mark of an unfinished prompt, at which nobody looks until it has run.
+        """
+        is_running = request.status == RequestStatus.RUNNING and request.request_id in self.ran
         return {
             "id": request.request_id,
             "computed": request.num_computed_tokens,
             "generated": request.num_output_tokens,
             "drafts": len(request.spec_token_ids),
-            "prefilling": getattr(request, "is_prefill_chunk", False),
+            "prefilling": is_running and getattr(request, "is_prefill_chunk", False),
         }
 
     def blocks_of(self, request_id: str) -> list[int]:

@@ -16,6 +16,7 @@ from checks.traces import request_as_json
 from spec.config import Admission, Config, Queue
 from spec.errors import ConfigError
 from spec.padding import block_count, chunk_count
+from spec.policies.configuration import PolicyConfig
 from spec.requests import Request
 
 _TRIES = 200  # draws of a configuration until one is allowed
@@ -48,17 +49,23 @@ class Swarm:
 
 @frozen
 class Case:
-    """What one episode runs: who asks for what, when, of which scheduler."""
+    """What one episode runs: who asks for what, when, of which scheduler.
 
-    config: Config
+    `config`: of the policy's own class. `swarm`: what was drawn. `right_drafts`: of each request
+    which of its tokens a drafter foresees, "110" the first two of every three; by default none.
+    """
+
+    config: Any
     requests: tuple[Request, ...]
-    swarm: Swarm | None = field(default=None, eq=False)
+    swarm: Any = field(default=None, eq=False)
+    right_drafts: Mapping[str, str] = field(factory=dict)
 
     def as_mapping(self) -> dict[str, Any]:
         """Configuration and requests as files write them."""
         return {
             "config": self.config.as_mapping(),
             "requests": [request_as_json(request) for request in self.requests],
+            **({"right_drafts": dict(self.right_drafts)} if self.right_drafts else {}),
         }
 
     @property
@@ -69,8 +76,8 @@ class Case:
         return " ".join(f"{name}={_short(value)}" for name, value in told.items())
 
 
-def _changed_keys(config: Config) -> dict[str, Any]:
-    default = Config().as_mapping()
+def _changed_keys(config: PolicyConfig) -> dict[str, Any]:
+    default = config.from_mapping({}).as_mapping()
     return {key: value for key, value in config.as_mapping().items() if value != default.get(key)}
 
 

@@ -4,7 +4,7 @@ Fields are named as the records name them: `kind`, `tkv`, `after.decoding.comput
 `before.pool.free`. Two steps that are equal as a whole are not looked into.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from enum import StrEnum
 from itertools import zip_longest
@@ -14,7 +14,6 @@ from attrs import fields, frozen, has
 
 from checks.traces import Past, step_as_json
 from spec.records import Step
-from spec.state import Sequence
 
 
 class Strictness(StrEnum):
@@ -80,9 +79,18 @@ def _is_left_out(field: str, leaves_out: Collection[str]) -> bool:
     return any(field == name or field.startswith(f"{name}.") for name in leaves_out)
 
 
+def fields_differ(
+    expected: Any, found: Any, names: Iterable[str], leaves_out: Collection[str] = ()
+) -> Iterator[Difference]:
+    """Where two steps of any scheduler differ in the fields of these names, in their order."""
+    for name in names:
+        for one in _between(name, "", getattr(expected, name), getattr(found, name)):
+            if not _is_left_out(one.field, leaves_out):
+                yield one
+
+
 def _in_all_fields(expected: Step, found: Step, _past: Past | None) -> Iterator[Difference]:
-    for name in _EXACT:
-        yield from _between(name, "", getattr(expected, name), getattr(found, name))
+    yield from fields_differ(expected, found, _EXACT)
 
 
 def _in_a_trace(expected: Step, found: Step, past: Past | None) -> Iterator[Difference]:
@@ -92,8 +100,7 @@ def _in_a_trace(expected: Step, found: Step, past: Past | None) -> Iterator[Diff
 
 
 def _in_decisions(expected: Step, found: Step, _past: Past | None) -> Iterator[Difference]:
-    for name in _DECISIONS:
-        yield from _between(name, "", getattr(expected, name), getattr(found, name))
+    yield from fields_differ(expected, found, _DECISIONS)
 
 
 _LOOK: dict[Strictness, Callable[[Step, Step, Past | None], Iterator[Difference]]] = {
@@ -146,8 +153,8 @@ def _first_event(name: str, expected: Seq[Any], found: Seq[Any]) -> Difference:
 
 def _name_of(row: Any) -> str | None:
     """The request that an entry of a queue or a batch is about, or nothing."""
-    if isinstance(row, Sequence):
-        return row.id
+    if has(type(row)) and hasattr(row, "computed"):  # a row of any scheduler
+        return str(row.id)
     return row["id"] if isinstance(row, dict) and "computed" in row else None
 
 

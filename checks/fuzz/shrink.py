@@ -106,7 +106,7 @@ def _with_id(request: Request, id_: str) -> Request:
 
 def _scaled(case: Case) -> Iterator[Case]:
     """Everything for smaller blocks: as many blocks as before, and no fuller."""
-    config = case.config
+    config: Config = case.config
     for size in _less(config.block_size, 1):
 
         def scaled(tokens: int, size: int = size) -> int:

@@ -1,0 +1,1 @@
+"""How drivers of vLLM V1 are held against its machine."""

@@ -1,0 +1,109 @@
+"""A vLLM V1 driver's records as steps, see `checks.conformance.told`."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from attrs import define, evolve, field
+
+from checks.conformance.cached import Pools
+from checks.conformance.protocol import Action, Json
+from spec.policies.vllm_v1 import Scheduling
+from spec.policies.vllm_v1_records import Context, State, Statistics, Step
+from spec.policies.vllm_v1_records import Sequence as Row
+from spec.state import BlockPool
+
+_NUMBERS = ("computed", "generated", "drafts", "prefilling")
+
+
+@define
+class Teller:
+    """Makes steps of the records of one episode, in their order."""
+
+    ctx: Context
+    _last: State = field(init=False)
+    _pools: Pools = field(init=False)
+    _arrived: list[str] = field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        size = self.ctx.config.pool_blocks
+        self._pools = Pools(self.ctx.keys)
+        self._last = State(pool=BlockPool(size=size, free=tuple(range(1, size + 1))))
+
+    def step(self, record: Json, action: Action, index: int, time: float) -> Step:
+        """The step of a record; `action` is what was done around it."""
+        before = self._before(record, action)
+        finished = tuple(record["finished"])
+        left = {row.id for row in before.present}.difference(finished)
+        done = {"finished": before.finished | set(finished)}
+        gone = before.aborted | left.intersection(action.abort_running)
+        planned = record.get("planned", record)  # an idle step decides nothing
+        self._last = self._state(record, aborted=gone, **done)
+        return Step(
+            index=index,
+            time=time,
+            before=before,
+            planned=self._state(planned, aborted=before.aborted, finished=before.finished),
+            after=self._last,
+            scheduled=record["scheduled"],
+            drafts=record.get("drafts", {}),
+            admitted=tuple(record.get("admitted", ())),
+            external={},
+            preempted=tuple(record.get("preempted", ())),
+            budget_left=record.get("budget_left", self.ctx.config.token_budget),
+            refusal=None,
+            reported=tuple(record.get("reported", ())),
+            statistics=Statistics(**record["statistics"]),
+            outputs={one: tuple(tokens) for one, tokens in record["outputs"].items()},
+            accepted=record.get("accepted", {}),
+            finished=finished,
+            ended=tuple(one for one in action.ends or () if one in record["outputs"]),
+        )
+
+    def _before(self, record: Json, action: Action) -> State:
+        """The state that the step started from, after arrivals and aborts."""
+        last = self._last
+        self._arrived += action.arrive
+        present = {row.id for row in last.present} | set(action.arrive)
+        gone = present.intersection(action.abort)
+        aborted = last.aborted | gone
+        if "before" in record:
+            return self._state(record["before"], finished=last.finished, aborted=aborted)
+        newcomers = tuple(self._row({"id": one}, ()) for one in action.arrive)
+        return evolve(
+            last,
+            waiting=_without(gone, (*last.waiting, *newcomers)),
+            running=_without(gone, last.running),
+            unreported=last.unreported | gone,
+            aborted=aborted,
+        )
+
+    def _state(self, record: Json, **past: Any) -> State:
+        """Queues, requests and blocks as a record tells them."""
+        rows = {row["id"]: row for row in record["rows"]}
+        tables = record.get("block_tables", {})
+
+        def queue(name: str) -> tuple[Row, ...]:
+            return tuple(self._row(rows[one], tables.get(one, ())) for one in record[name])
+
+        return State(
+            pool=self._pools.told(record, self._last.pool),
+            waiting=queue("waiting"),
+            skipped=queue("skipped"),
+            running=queue("running"),
+            unreported=frozenset(record["unreported"]),
+            **past,
+        )
+
+    def _row(self, row: Json, blocks: Sequence[int]) -> Row:
+        by_priority = self.ctx.config.scheduling is Scheduling.PRIORITY
+        return Row(
+            row["id"],
+            prompt_len=self.ctx.requests[row["id"]].prompt_len,
+            arrival=self._arrived.index(row["id"]) if by_priority else 0,
+            blocks=tuple(blocks),
+            **{name: row[name] for name in _NUMBERS if name in row},
+        )
+
+
+def _without(leavers: Collection[str], queue: tuple[Row, ...]) -> tuple[Row, ...]:
+    return tuple(row for row in queue if row.id not in leavers)
