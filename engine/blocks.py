@@ -10,7 +10,11 @@ from itertools import chain, islice
 
 from attrs import define
 
+from spec.arithmetic import cdiv
 from spec.requests import BlockKey
+from spec.state import BlockOrder
+
+_RUN = 256  # places of the free list that are described at once
 
 
 class FreeList:
@@ -27,6 +31,8 @@ class FreeList:
         self._order: list[int] = []
         self._place = [0] * (size + 1)
         self._head = 0
+        self._runs: list[tuple[int, ...]] = []
+        self._stale: set[int] = set()
         self._make_anew(list(blocks))
 
     def __iter__(self) -> Iterator[int]:
@@ -34,10 +40,15 @@ class FreeList:
             if block := self._order[place]:
                 yield block
 
-    def as_tuple(self) -> tuple[int, ...]:
-        """All of them at once, the next to be handed out first."""
-        rest = self._order[self._head :]
-        return tuple(rest) if len(rest) == self.count else tuple(filter(None, rest))
+    def as_order(self) -> BlockOrder:
+        """All of them at once; runs of places in which nothing has moved are those of last time."""
+        count = cdiv(len(self._order), _RUN)
+        self._runs += [()] * (count - len(self._runs))
+        for run in self._stale:
+            places = self._order[run * _RUN : (run + 1) * _RUN]
+            self._runs[run] = tuple(filter(None, places))
+        self._stale.clear()
+        return BlockOrder(tuple(filter(None, self._runs[self._head // _RUN :])))
 
     def copy(self) -> "FreeList":
         """The same blocks in the same order, on their own."""
@@ -58,7 +69,9 @@ class FreeList:
 
     def take(self, block: int) -> None:
         """The block, wherever it stands, is free no longer."""
-        self._order[self._place[block]] = 0
+        place = self._place[block]
+        self._order[place] = 0
+        self._stale.add(place // _RUN)
         self.count -= 1
         while self._head < len(self._order) and not self._order[self._head]:
             self._head += 1
@@ -68,6 +81,7 @@ class FreeList:
         self._order[place : place + len(blocks)] = blocks
         for offset, block in enumerate(blocks):
             self._place[block] = place + offset
+        self._stale.update(range(place // _RUN, cdiv(place + len(blocks), _RUN)))
         self.count += len(blocks)
 
     def _make_anew(self, blocks: list[int]) -> None:
@@ -75,6 +89,8 @@ class FreeList:
         self._order = [0] * self._size
         self._head = self._size
         self.count = 0
+        self._runs.clear()
+        self._stale.clear()
         self._put(self._head, blocks)
 
 

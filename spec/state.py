@@ -5,7 +5,9 @@ from a file, a driver of a released scheduler. All are immutable, hashable and c
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn, Self, TypeAlias, TypeVar
+from collections.abc import Sequence as Row
+from itertools import chain
+from typing import Any, NoReturn, Self, TypeAlias, TypeVar, overload
 from weakref import ref
 
 from attrs import field, frozen
@@ -155,6 +157,55 @@ class DerivedMap(Mapping[Key, Value]):
         return (FrozenMap, (dict(self._whole()),))
 
 
+class BlockOrder(Row[int]):
+    """Blocks in an order that never changes, in runs: orders made one after the other share most.
+
+    It is equal to the tuple of its blocks, has its hash, and its slices are tuples.
+    """
+
+    __slots__ = ("_hash", "_length", "runs")
+
+    def __init__(self, runs: tuple[tuple[int, ...], ...]) -> None:
+        self.runs = runs
+        self._length = sum(map(len, runs))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[int]:
+        return chain.from_iterable(self.runs)
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[int, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> int | tuple[int, ...]:
+        return tuple(self)[place]
+
+    def __contains__(self, block: object) -> bool:
+        return any(block in run for run in self.runs)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, BlockOrder):
+            return self.runs == other.runs or tuple(self) == tuple(other)
+        return tuple(self) == other
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash: int = hash(tuple(self))
+            return self._hash
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (tuple, (tuple(self),))
+
+
 SharedMap: TypeAlias = FrozenMap[Key, Value] | DerivedMap[Key, Value]
 
 
@@ -196,7 +247,7 @@ class BlockPool:
     """
 
     size: int
-    free: tuple[int, ...]
+    free: tuple[int, ...] | BlockOrder
     references: SharedMap[int, int] = field(factory=FrozenMap)
     keys: SharedMap[int, BlockKey] = field(factory=FrozenMap)
     cached: SharedMap[BlockKey, tuple[int, ...]] = field(factory=FrozenMap)

@@ -24,7 +24,7 @@ class PoolObserver:
         if self._changed:
             self._pool = BlockPool(
                 size=self._blocks.size,
-                free=self._blocks.free.as_tuple(),
+                free=self._blocks.free.as_order(),
                 references=self._references(),
                 cached=self._cached(),  # before the keys, which tell what was cached
                 keys=self._keys(),

@@ -6,10 +6,11 @@ Source: vllm-v1, the KV cache manager that the plugin uses; spyre, "Padding", fo
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
+from typing import Any
 
 from spec.config import Config
 from spec.records import Context, Step
-from spec.rules.changes import Change, change_between
+from spec.rules.changes import Change, change_between, changed, without_middle
 from spec.rules.observed import (
     computed_when_admitted,
     next_chunk_end,
@@ -18,7 +19,7 @@ from spec.rules.observed import (
     spyre,
 )
 from spec.rules.registry import Source, always, between, changed_pool, each_request, of_step
-from spec.state import PADDING_BLOCK, State
+from spec.state import PADDING_BLOCK, BlockPool, FrozenMap, Sequence, State
 
 _POOL = Source("vllm-v1", "KV cache manager")
 
@@ -39,10 +40,24 @@ def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
 
 
 def _moved_blocks(_ctx: Context, change: Change) -> State | None:
-    """Look at tables and reference counts, unless both are as they were."""
-    tables = [[one.blocks for one in rows] for rows in (change.left, change.entered)]
-    same_counts = change.before.pool.references is change.after.pool.references
-    return None if same_counts and tables[0] == tables[1] else change.requests
+    """Look at blocks whose count changed, or of which somebody's table has more or fewer.
+
+    Whoever else holds such a block did so before, when the count was right: what it counted beyond
+    the tables that changed is taken off.
+    """
+    before, after = (state.pool.references for state in (change.before, change.after))
+    left, entered = change.moved_tables
+    counted = changed(before, after)
+    if not (counted or left or entered):
+        return None
+    gone = Counter(chain.from_iterable(left))
+    references = {}
+    for block in {*counted, *gone, *chain.from_iterable(entered)}:
+        others = before.get(block, 0) - gone[block]
+        if after.get(block, 0) != others or after.get(block) == 0:
+            references[block] = after.get(block, 0) - others
+    pool = BlockPool(change.after.pool.size, (), FrozenMap(references))
+    return State(pool, decoding=tuple(Sequence("", 0, blocks=table) for table in entered))
 
 
 @always(
@@ -93,9 +108,16 @@ def free_order(_ctx: Context, step: Step) -> Iterator[str]:
     Who is preempted goes before anything is handed out: its blocks' content is that before the
     step. Who finishes goes last, with what the step computed.
     """
-    free = step.before.pool.free
-    if free is step.after.pool.free and not step.happened(*_MOVING_BLOCKS):
+    before, after = step.before.pool.free, step.after.pool.free
+    if before is after and not step.happened(*_MOVING_BLOCKS):
         return
+    hits = {block for event in step.happened("prefix_hit") for block in event.after}
+    if any(_order_errors(step, *without_middle(before, after, hits))):
+        yield from _order_errors(step, tuple(before), tuple(after))
+
+
+def _order_errors(step: Step, free: tuple[Any, ...], after: tuple[Any, ...]) -> Iterator[str]:
+    """How `after` differs from what the events make of `free`."""
     gives_back = step.happened("finish", "preempt")
     left = change_between(step.before, step.after).left if gives_back else ()
     holders = Counter(chain.from_iterable(one.blocks for one in left))
@@ -116,8 +138,8 @@ def free_order(_ctx: Context, step: Step) -> Iterator[str]:
             content = step.before if event.transition == "preempt" else step.after
             front, back = _by_content(freed, content)
             free = (*front, *free, *back)
-    if free != step.after.pool.free:
-        yield f"free list {list(step.after.pool.free)}, expected {list(free)}"
+    if free != after:
+        yield f"free list {list(after)}, expected {list(free)}"
 
 
 def _by_content(freed: list[int], state: State) -> tuple[list[int], list[int]]:

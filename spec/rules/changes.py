@@ -6,13 +6,14 @@ the state after the change, reduced to that rest; the same predicate that judges
 judges them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from functools import cached_property, wraps
+from itertools import chain, takewhile
 from typing import Any, TypeVar
 
 from attrs import evolve, frozen
 
-from spec.state import BlockPool, DerivedMap, FrozenMap, Sequence, SharedMap, State
+from spec.state import BlockOrder, BlockPool, DerivedMap, FrozenMap, Sequence, SharedMap, State
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -20,6 +21,8 @@ One = TypeVar("One")
 Other = TypeVar("Other")
 Result = TypeVar("Result")
 Rows = tuple[Sequence, ...]
+Blocks = tuple[int, ...]
+Order = Blocks | BlockOrder
 
 
 def once(function: Callable[[One, Other], Result]) -> Callable[[One, Other], Result]:
@@ -59,6 +62,22 @@ class Change:
         return (*self.queue[1], *self.after.admitted)
 
     @cached_property
+    def moved_tables(self) -> tuple[list[Blocks], list[Blocks]]:
+        """Of the tables before and after, what is left when all that both have is taken away.
+
+        Tables are compared in the order of the requests; of a table that grew only the rest is
+        left. Which request has a table is not told.
+        """
+        left, entered = differing(
+            tuple(one.blocks for one in self.left), tuple(one.blocks for one in self.entered)
+        )
+        if len(left) != len(entered):
+            return [*left], [*entered]
+        pairs = zip(left, entered, strict=True)
+        rests = [differing(*pair) for pair in pairs if pair[0] is not pair[1]]
+        return [one for one, _ in rests if one], [other for _, other in rests if other]
+
+    @cached_property
     def finished(self) -> frozenset[str]:
         """Who has finished."""
         return _added(self.before.finished, self.after.finished)
@@ -92,7 +111,7 @@ class Change:
         The whole state if the blocks left out are not those to which nothing happened.
         """
         before, after = self.before.pool, self.after.pool
-        left, entered = differing(before.free, after.free)
+        left, entered = _moved(before.free, after.free)
         blocks = {*left} ^ {*entered} | changed(before.references, after.references)
         free = tuple(block for block in entered if block in blocks)
         references = _only(after.references, blocks)
@@ -156,6 +175,44 @@ def changed(before: SharedMap[Key, Any], after: SharedMap[Key, Any]) -> set[Key]
     if isinstance(after, DerivedMap) and after.origin is before:
         return {*after.changed}
     return {key for key, _ in before.items() ^ after.items()}
+
+
+def _moved(before: Order, after: Order) -> tuple[Iterable[int], Iterable[int]]:
+    """The blocks of two orders, of each without what stands in the other in the same way."""
+    if not (isinstance(before, BlockOrder) and isinstance(after, BlockOrder)):
+        return differing(tuple(before), tuple(after))
+    runs = [{id(run): run for run in order.runs} for order in (before, after)]
+    left, entered = (
+        chain.from_iterable(run for name, run in one.items() if name not in other)
+        for one, other in (runs, runs[::-1])
+    )
+    return [*left], [*entered]
+
+
+def without_middle(
+    before: Order, after: Order, needed: Set[int]
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Two orders of blocks, with one item in both for successive blocks that they share.
+
+    The item equals no block. Nothing is left out if there is one of the `needed` in it.
+    """
+    if not (isinstance(before, BlockOrder) and isinstance(after, BlockOrder)):
+        return tuple(before), tuple(after)
+    places = {id(run): place for place, run in enumerate(after.runs)}
+    shared = (place for place, run in enumerate(before.runs) if id(run) in places)
+    start = next(shared, len(before.runs))
+    begin = places[id(before.runs[start])] if start < len(before.runs) else len(after.runs)
+    pairs = zip(before.runs[start:], after.runs[begin:], strict=False)
+    middle = [run for run, _ in takewhile(lambda pair: pair[0] is pair[1], pairs)]
+    if needed and not needed.isdisjoint(chain.from_iterable(middle)):
+        return tuple(before), tuple(after)
+    left_out = object()
+
+    def reduced(runs: tuple[Blocks, ...], first: int) -> tuple[Any, ...]:
+        rest = chain.from_iterable(runs[first + len(middle) :])
+        return (*chain.from_iterable(runs[:first]), left_out, *rest)
+
+    return reduced(before.runs, start), reduced(after.runs, begin)
 
 
 def _contents(before: BlockPool, after: BlockPool) -> tuple[Any, Any]:

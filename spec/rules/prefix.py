@@ -5,9 +5,11 @@ Source: spyre, sections "Padding" (prefix caching) and "Prefix caching".
 
 from collections.abc import Iterator
 
+from attrs import evolve
+
 from spec.config import Config
 from spec.records import Context, Event, Step
-from spec.rules.changes import Change, once
+from spec.rules.changes import Change, changed, once
 from spec.rules.observed import entering, spyre
 from spec.rules.registry import always, of_step
 from spec.state import PADDING_BLOCK, State
@@ -24,14 +26,22 @@ def _hit(step: Step) -> Event | None:
 
 @once
 def _filled(ctx: Context, change: Change) -> State | None:
-    """Look at tables and at how far they are full, unless these and all keys are as they were."""
-    size = ctx.config.block_size
-    full = [
-        [(one.blocks, one.computed // size, one.hit_blocks) for one in rows]
-        for rows in (change.before.admitted, change.after.admitted)
-    ]
-    same_keys = change.before.pool.keys is change.after.pool.keys
-    return None if same_keys and full[0] == full[1] else change.requests
+    """Look at requests whose table or filling changed, and at those with a changed key in it."""
+    size, after = ctx.config.block_size, change.after
+    was, now = (
+        [(one.id, one.blocks, one.computed // size, one.hit_blocks) for one in rows]
+        for rows in (change.before.admitted, after.admitted)
+    )
+    keys = changed(change.before.pool.keys, after.pool.keys)
+    if was == now and not keys:
+        return None
+    known = {seen[0]: seen for seen in was}
+    rows = tuple(
+        one
+        for one, seen in zip(after.admitted, now, strict=True)
+        if known.get(one.id) != seen or not keys.isdisjoint(one.blocks)
+    )
+    return evolve(after, waiting=(), prefilling=None, decoding=rows, paused=()) if rows else None
 
 
 def _has_hit(_ctx: Context, step: Step) -> bool:

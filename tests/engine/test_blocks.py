@@ -1,6 +1,6 @@
 """The block manager: in which order blocks are handed out, who holds them, what is found."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -36,8 +36,17 @@ free_lists = st.one_of(
 )
 
 
+@pytest.fixture(scope="module", params=[2, 256])
+def places_in_a_run(request: pytest.FixtureRequest) -> Iterator[int]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("engine.blocks._RUN", request.param)
+        yield request.param
+
+
 @given(st.integers(1, 6), st.lists(free_lists, max_size=120))
-def test_free_list_is_a_list_with_cheap_ends(size: int, drawn: list[tuple[str, int]]) -> None:
+def test_free_list_is_a_list_with_cheap_ends(
+    places_in_a_run: int, size: int, drawn: list[tuple[str, int]]
+) -> None:
     expected = list(range(1, size + 1))
     free, taken = FreeList(expected, size), list[int]()
     for action, number in drawn:
@@ -50,9 +59,23 @@ def test_free_list_is_a_list_with_cheap_ends(size: int, drawn: list[tuple[str, i
             expected = put + expected if action == "front" else expected + put
             (free.put_front if action == "front" else free.put_back)(put)
 
-        assert list(free) == list(free.as_tuple()) == expected
+        assert list(free) == list(free.as_order()) == expected
         assert free.count == len(expected)
         assert list(free.copy()) == expected
+
+
+def test_orders_of_a_free_list_share_the_runs_in_which_nothing_moved() -> None:
+    free = FreeList(range(1, 2_001), 2_000)
+    before = free.as_order()
+    for block in (1, 2, 1_000):
+        free.take(block)
+    free.put_back([1_000])
+    after = free.as_order()
+
+    shared = {id(run) for run in before.runs} & {id(run) for run in after.runs}
+    assert len(after.runs) - len(shared) == 3
+    assert after == (*range(3, 1_000), *range(1_001, 2_001), 1_000)
+    assert before == tuple(range(1, 2_001))
 
 
 def test_tail_may_be_put_in_front_for_ever() -> None:

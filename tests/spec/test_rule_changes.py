@@ -8,14 +8,15 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.running import serve
+from checks.running import duration_of, serve, serve_with
+from checks.targets import engine_target
 from reference.spyre.machine import SpyreMachine
 from spec.config import Config
 from spec.records import Context, Step
 from spec.requests import Prompt, Request
-from spec.rules import Kind, Rule, applicable
-from spec.rules.changes import Change, changed, differing
-from spec.state import DerivedMap, FrozenMap, Sequence, State
+from spec.rules import REGISTRY, Kind, Rule, applicable
+from spec.rules.changes import Change, Order, changed, differing, without_middle
+from spec.state import BlockOrder, DerivedMap, FrozenMap, Sequence, State
 
 CONFIG = Config(block_size=2, chunk_size=4, max_model_len=32, max_num_seqs=3, num_blocks=14)
 REQUESTS = [
@@ -23,7 +24,19 @@ REQUESTS = [
     for n in range(6)
 ]
 MACHINE = SpyreMachine.of(CONFIG, REQUESTS)
-STEPS: list[Step] = list(serve(MACHINE, REQUESTS))
+
+
+def _engine_steps() -> list[Step]:
+    """With so short runs of blocks, and so late new bases, that the states share parts of both."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("engine.blocks._RUN", 3)
+        patched.setattr("spec.state._FEW", 1)
+        return list(serve_with(engine_target(CONFIG, REQUESTS), duration_of(CONFIG), REQUESTS))
+
+
+REFERENCE_STEPS: list[Step] = list(serve(MACHINE, REQUESTS))
+ENGINE_STEPS: list[Step] = _engine_steps()
+STEPS = [*REFERENCE_STEPS, *ENGINE_STEPS]
 STATE_RULES: list[Rule] = [rule for rule in applicable(CONFIG) if rule.kind is Kind.ALWAYS]
 CTX: Context = MACHINE.ctx
 
@@ -66,6 +79,13 @@ def test_a_derived_map_knows_what_was_changed_as_long_as_its_origin_is_there() -
 # --- every rule about a state --------------------------------------------------------------------
 
 
+def test_the_engine_takes_the_steps_of_the_reference_and_tells_them_with_shared_parts() -> None:
+    assert [step.after for step in ENGINE_STEPS] == [step.after for step in REFERENCE_STEPS]
+    pools = [step.after.pool for step in ENGINE_STEPS]
+    assert all(isinstance(pool.keys, DerivedMap) for pool in pools)
+    assert max(len(pool.free.runs) for pool in pools if isinstance(pool.free, BlockOrder)) > 3
+
+
 def test_the_states_of_a_run_keep_every_rule_judged_by_their_changes() -> None:
     assert len(STATE_RULES) >= 15
     for step in STEPS:
@@ -82,7 +102,7 @@ def _pool(state: State, **parts: Any) -> State:
 
 
 def _lost_block(state: State, n: int) -> State | None:
-    free = state.pool.free
+    free = tuple(state.pool.free)
     return _pool(state, free=free[: n % len(free)] + free[n % len(free) + 1 :]) if free else None
 
 
@@ -126,6 +146,58 @@ def _waits_computed(state: State, n: int) -> State | None:
 
 def _waits_generated(state: State, n: int) -> State | None:
     return _with_waiting(state, n, generated=1)
+
+
+def _row_with(state: State, n: int, **parts: Any) -> State | None:
+    if not state.decoding:
+        return None
+    place = n % len(state.decoding)
+    row = evolve(state.decoding[place], **parts)
+    rows = (*state.decoding[:place], row, *state.decoding[place + 1 :])
+    return evolve(state, decoding=rows)
+
+
+def _row_with_blocks_of_another(state: State, n: int) -> State | None:
+    tables = [one.blocks for one in state.admitted]
+    return _row_with(state, n, blocks=tables[-1]) if tables else None
+
+
+def _row_that_lost_a_block(state: State, n: int) -> State | None:
+    if not state.decoding:
+        return None
+    return _row_with(state, n, blocks=state.decoding[n % len(state.decoding)].blocks[:-1])
+
+
+def _row_twice(state: State, n: int) -> State | None:
+    """Nothing of the pool has changed, and no table: there is one more."""
+    if not state.decoding:
+        return None
+    return evolve(state, decoding=(*state.decoding, state.decoding[n % len(state.decoding)]))
+
+
+def _counted_though_nobody_holds_it(state: State, n: int) -> State | None:
+    free = state.pool.free
+    counted = state.pool.references.set({free[n % len(free)]: 0}) if free else None
+    return None if counted is None else _pool(state, references=counted)
+
+
+def _row_with_fewer_tokens(state: State, n: int) -> State | None:
+    return _row_with(state, n, computed=1, hit_blocks=0)
+
+
+def _key_of_a_held_block(state: State, n: int) -> State | None:
+    """Of somebody whose table and tokens are as they were."""
+    held = [block for one in state.admitted for block in one.blocks]
+    if not held:
+        return None
+    return _pool(state, keys=state.pool.keys.set({held[n % len(held)]: b"other"}))
+
+
+def _full_block_not_cached(state: State, n: int) -> State | None:
+    keys = [block for one in state.admitted for block in one.blocks if block in state.pool.keys]
+    if not keys:
+        return None
+    return _pool(state, keys=state.pool.keys.without(keys[n % len(keys)]))
 
 
 def _with_waiting(state: State, n: int, **parts: Any) -> State | None:
@@ -175,6 +247,13 @@ FAULTS = [
     (_block_for_another, "BLK-1"),
     (_padding_block, "BLK-3"),
     (_one_holder_more, "BLK-2"),
+    (_row_with_blocks_of_another, "BLK-2"),
+    (_row_that_lost_a_block, "BLK-2"),
+    (_row_twice, "BLK-2"),
+    (_counted_though_nobody_holds_it, "BLK-2"),
+    (_row_with_fewer_tokens, "SPY-PFX-1"),
+    (_key_of_a_held_block, "SPY-PFX-2"),
+    (_full_block_not_cached, "SPY-PFX-8"),
     (_wrong_key, "BLK-5"),
     (_lost_content, "BLK-5"),
     (_waits_with_blocks, "LIF-5"),
@@ -219,6 +298,64 @@ def test_a_wrong_state_breaks_the_same_rules_judged_by_the_change_and_as_a_whole
             assert broken_after(before, wrong) == whole
             met += rule in whole
     assert met > 10
+
+
+def _first_two_swapped(free: tuple[int, ...]) -> tuple[int, ...]:
+    return (*free[1::-1], *free[2:])
+
+
+def _last_two_swapped(free: tuple[int, ...]) -> tuple[int, ...]:
+    return (*free[:-2], *free[:-3:-1])
+
+
+def _middle_reversed(free: tuple[int, ...]) -> tuple[int, ...]:
+    third = len(free) // 3
+    return (*free[:third], *reversed(free[third : 2 * third]), *free[2 * third :])
+
+
+def _cut(free: tuple[int, ...], like: Order) -> BlockOrder:
+    """The blocks in runs, those of `like` wherever the same blocks stand there."""
+    known = {run: run for run in like.runs} if isinstance(like, BlockOrder) else {}
+    runs = (free[start : start + 3] for start in range(0, len(free), 3))
+    return BlockOrder(tuple(known.get(run, run) for run in runs))
+
+
+@pytest.mark.parametrize("fault", [tuple, _first_two_swapped, _last_two_swapped, _middle_reversed])
+def test_a_wrong_order_of_the_free_blocks_is_found_in_runs_and_as_a_whole(
+    fault: Callable[[tuple[int, ...]], tuple[int, ...]],
+) -> None:
+    met = 0
+    for step in ENGINE_STEPS:
+        free = fault(tuple(step.after.pool.free))
+        found, whole = (
+            REGISTRY["BLK-4"].found_of_step(CTX, evolve(step, after=_pool(step.after, free=told)))
+            for told in (_cut(free, step.before.pool.free), free)
+        )
+        assert found == whole
+        met += found is not None
+    assert met > 10 if fault is not tuple else met == 0
+
+
+orders = st.lists(st.sampled_from([(1, 2), (3,), (4, 5, 6), (7,)]), unique=True)
+
+
+@given(orders, orders, st.sets(st.integers(1, 7), max_size=2))
+def test_what_two_orders_share_in_the_middle_is_left_out_of_both_unless_it_is_needed(
+    before: list[tuple[int, ...]], after: list[tuple[int, ...]], needed: set[int]
+) -> None:
+    one, other = without_middle(BlockOrder(tuple(before)), BlockOrder(tuple(after)), needed)
+    gaps = [block for block in one if not isinstance(block, int)]
+
+    assert len(gaps) <= 1
+    assert [block for block in other if not isinstance(block, int)] == gaps
+    left_out = {*sum(before, ())} - {*one}
+    assert left_out.isdisjoint(needed)
+    if gaps:
+        (gap,) = gaps
+        middle = [block for block in sum(before, ()) if block in left_out]
+        for reduced, runs in ((one, before), (other, after)):
+            place = reduced.index(gap)
+            assert (*reduced[:place], *middle, *reduced[place + 1 :]) == sum(runs, ())
 
 
 def test_a_change_of_the_pool_is_reduced_to_the_blocks_that_moved() -> None:

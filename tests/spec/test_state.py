@@ -11,7 +11,7 @@ from attrs.exceptions import FrozenInstanceError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec.state import BlockPool, DerivedMap, FrozenMap, Sequence, SharedMap, State
+from spec.state import BlockOrder, BlockPool, DerivedMap, FrozenMap, Sequence, SharedMap, State
 
 maps = st.dictionaries(st.integers(0, 5), st.integers(0, 5), max_size=4)
 
@@ -173,6 +173,37 @@ def test_a_derived_map_comes_back_from_a_pickle_and_from_a_copy_as_a_map_of_its_
         assert type(again) is FrozenMap
         assert again == derived
         assert hash(again) == hash(derived)
+
+
+# --- the order of free blocks ---------------------------------------------------------------------
+
+runs = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple), max_size=4)
+
+
+@given(runs, runs, st.integers(-3, 3), st.integers(-3, 3))
+def test_an_order_of_blocks_is_the_tuple_of_them_however_it_is_cut_into_runs(
+    one: list[tuple[int, ...]], other: list[tuple[int, ...]], start: int, end: int
+) -> None:
+    order, blocks = BlockOrder(tuple(one)), sum(one, ())
+    again = BlockOrder(tuple((block,) for block in blocks))
+
+    assert [*order] == [*blocks]
+    assert len(order) == len(blocks)
+    assert order == blocks == order == again
+    assert hash(order) == hash(blocks) == hash(again)
+    assert repr(order) == repr(blocks)
+    assert order[start:end] == blocks[start:end]
+    assert [block in order for block in range(10)] == [block in blocks for block in range(10)]
+    assert (order == BlockOrder(tuple(other))) == (blocks == sum(other, ()))
+    assert not blocks or order[0] == blocks[0]
+
+
+def test_an_order_of_blocks_is_no_list_and_comes_back_from_a_pickle_as_a_tuple() -> None:
+    order = BlockOrder(((1, 2), (3,)))
+
+    assert order != [1, 2, 3]
+    assert type(pickle.loads(pickle.dumps(order))) is tuple
+    assert pickle.loads(pickle.dumps(order)) == order
 
 
 # --- states ---------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ class _Replay:
         return _Replay(
             ctx,
             step,
-            pool.free,
+            tuple(pool.free),
             tables,
             Counter(chain.from_iterable(tables.values())),
             set(pool.keys),
