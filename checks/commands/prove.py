@@ -9,6 +9,7 @@ from rich.table import Table
 
 from checks.commands.common import console, json_option, out_option, progress_bar, write_json
 from checks.evidence import PROVEN, proofs_of, write_chapter, write_record
+from checks.prove.chapters import write_proofs
 from checks.prove.prover import Proof, prove_all
 from checks.prove.scenario import write_scenario
 from spec.errors import InputError
@@ -59,8 +60,10 @@ def prove(
     screen.print(_total(proofs))
     write_json([proof.as_mapping() for proof in proofs], json_path)
     if record and len(proofs) == len(OBLIGATIONS):
-        write_record(proofs_of(proofs), PROVEN)
+        proven = proofs_of(proofs)
+        write_record(proven, PROVEN)
         write_chapter(list(REGISTRY.values()))
+        write_proofs(proven)
         screen.print(f"recorded: {PROVEN.name}")
     return _exit_code(proofs)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from checks.running import Judge, serve
 from checks.traces import TraceWriter, Violation
 from reference.spyre.machine import SpyreMachine
+from spec.config import Config
 from spec.obligations import Obligation
 from spec.obligations.registry import Numbers
 
@@ -12,7 +13,8 @@ from spec.obligations.registry import Numbers
 def write_scenario(obligation: Obligation, numbers: Numbers, directory: Path) -> Path | None:
     """Serve the obligation's scenario up to the first broken rule and write it as a trace.
 
-    Returns the file; None if the obligation has no scenario.
+    Returns the file; None if the obligation has no scenario, or one of a scheduler other than
+    Spyre's, whose runs are not written as traces.
 
     Raises:
         ValueError: the run breaks no rule: the refutation does not hold on the reference.
@@ -20,6 +22,8 @@ def write_scenario(obligation: Obligation, numbers: Numbers, directory: Path) ->
     if obligation.scenario is None:
         return None
     config, requests = obligation.scenario(numbers)
+    if not isinstance(config, Config):
+        return None
     machine = SpyreMachine.of(config, requests)
     judge = Judge(machine.ctx)
     directory.mkdir(parents=True, exist_ok=True)

@@ -9,11 +9,16 @@ from spec.obligations import (
     inductive,
     length,
     monotonicity,
+    nano_vllm,
+    nano_vllm_admission,
     padding,
     peak,
     pool,
     shipped,
     to_come,
+    vllm_v1,
+    vllm_v1_blocks,
+    vllm_v1_drafts,
 )
 from spec.obligations.registry import OBLIGATIONS, Obligation, Statement, Verdict
 
@@ -30,9 +35,14 @@ __all__ = [
     "inductive",
     "length",
     "monotonicity",
+    "nano_vllm",
+    "nano_vllm_admission",
     "padding",
     "peak",
     "pool",
     "shipped",
     "to_come",
+    "vllm_v1",
+    "vllm_v1_blocks",
+    "vllm_v1_drafts",
 ]

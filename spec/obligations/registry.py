@@ -10,11 +10,11 @@ from enum import StrEnum
 from attrs import field, frozen
 
 from spec.arithmetic import Number, Truth, every, negate
-from spec.config import Config
+from spec.policies.configuration import PolicyConfig
 from spec.requests import Request
 
 Numbers = Mapping[str, int]
-Scenario = Callable[[Numbers], tuple[Config, list[Request]]]
+Scenario = Callable[[Numbers], tuple[PolicyConfig, list[Request]]]
 Integer = Callable[[str], Number]  # the integer of this name, a variable or a chosen number
 
 

@@ -112,7 +112,7 @@ def test_outcome_is_named_by_the_instance_that_refutes() -> None:
 
 def test_chapter_names_every_rule_and_the_instances_that_refute() -> None:
     text = CHAPTER.read_text()
-    named = set(re.findall(r"V1-[A-Z]+-\d+", text))
+    named = set(re.findall(r"(?<!PRV-)V1-[A-Z]+-\d+", text))
 
     assert named == REGISTRY.keys()
     for name, rules in REFUTED.items():

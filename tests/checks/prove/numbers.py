@@ -8,6 +8,8 @@ from spec.obligations.registry import Statement
 
 Numbers = Mapping[str, int]
 
+DIVISORS = ("block_size", "block_bytes")  # never zero
+
 
 def told(name: str, numbers: Numbers) -> Statement:
     """The obligation of these numbers."""
@@ -29,7 +31,7 @@ def _numbers(name: str, random: Random) -> Numbers:
     chosen: dict[str, int] = {}
 
     def integer(name: str) -> int:
-        least = 1 if name == "block_size" else 0
+        least = 1 if name in DIVISORS else 0
         most = 12 * top if name == "limit" else top
         return chosen.setdefault(name, random.randint(least, most))
 
