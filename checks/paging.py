@@ -79,22 +79,25 @@ def paged_input(rows: Sequence[Row], block_size: int, is_captured: bool = False)
 
     Whoever handed out too few blocks is refused by the device: a slot is worked out all the same.
     """
-    starts = np.cumsum([0, *(len(row.tokens) for row in rows)])
-    positions = [np.arange(row.cached, row.context) for row in rows]
-    slots = [
-        slot(np.take(row.blocks, block_index(own, block_size), mode="clip"), own, block_size)
-        for row, own in zip(rows, positions, strict=True)
-    ]
-    samples = [np.arange(end - row.samples, end) for row, end in zip(rows, starts[1:], strict=True)]
+    counts = np.array([len(row.tokens) for row in rows])
+    cached = np.array([row.cached for row in rows])
+    ends = counts.cumsum()
+    of = np.repeat(np.arange(len(rows)), counts)
+    places = np.arange(ends[-1])
+    positions = places + (cached - ends + counts)[of]
+    table = _filled_up([row.blocks for row in rows])
+    last_column = np.array([len(row.blocks) - 1 for row in rows])
+    columns = np.minimum(block_index(positions, block_size), last_column[of])
+    unsampled = ends - np.array([row.samples for row in rows])
     return PagedInput(
         token_ids=np.concatenate([row.tokens for row in rows]),
-        positions=np.concatenate(positions),
-        slot_mapping=np.concatenate(slots),
-        cu_seqlens_q=starts,
-        cached_lens=np.array([row.cached for row in rows]),
-        context_lens=np.array([row.context for row in rows]),
-        block_tables=_filled_up([row.blocks for row in rows]),
-        logits_indices=np.concatenate(samples),
+        positions=positions,
+        slot_mapping=slot(table[of, columns], positions, block_size),
+        cu_seqlens_q=np.concatenate([[0], ends]),
+        cached_lens=cached,
+        context_lens=cached + counts,
+        block_tables=table,
+        logits_indices=np.flatnonzero(places >= unsampled[of]),
         is_captured=np.array([int(is_captured)]),
     )
 
@@ -252,8 +255,8 @@ class WrongToken:
 class PagedWatch(Generic[StepT]):
     """Does every step that it is shown on the paged device as well; `observe` them in order.
 
-    `wrong`: the first few wrong tokens. `steps`, `tokens`, `sampled`: what was done, so that a run
-    without a finding shows that there was something to find.
+    `wrong`: the first few wrong tokens. `steps`, and the tokens that were computed, `loaded` and
+    `sampled` in them, so that a run without a finding shows that there was something to find.
     """
 
     shape: PagedShape
@@ -261,7 +264,8 @@ class PagedWatch(Generic[StepT]):
     work_of: Callable[[StepT], Work]
     wrong: list[WrongToken] = field(factory=list)
     steps: int = 0
-    tokens: int = 0
+    computed: int = 0
+    loaded: int = 0
     sampled: int = 0
     device: PagedDevice = field(init=False)
 
@@ -284,7 +288,7 @@ class PagedWatch(Generic[StepT]):
             rows = [*work.rows.values()]
             given = paged_input(rows, self.shape.block_size, work.is_captured)
             samples = self.device.compute(given).tolist()
-            self.tokens += len(given.token_ids)
+            self.computed += len(given.token_ids)
         self.steps += 1
         for request_id, row in work.rows.items():
             own, samples = samples[: row.samples], samples[row.samples :]
@@ -298,6 +302,7 @@ class PagedWatch(Generic[StepT]):
         other = PagedDevice(_shape_of_one(size, end))
         other.compute(paged_input([whole], size))
         self.device.load(np.take(load.blocks, columns), other, columns)
+        self.loaded += end - load.start
 
     def _compare(self, step: StepT, request_id: str, row: Row, samples: Sequence[int]) -> None:
         """Each output token of the step, by the device and by the scheduler, with that alone."""

@@ -1,13 +1,17 @@
-"""Random workloads of nano-vLLM and vLLM V1, every step of which the paged device does as well."""
+"""Random workloads of nano-vLLM and vLLM V1, step by step, for the paged device to do as well."""
 
 from collections import Counter
+from collections.abc import Iterator
 from random import Random
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from checks.paging import nano_vllm_watch, vllm_v1_watch
+from attrs import frozen
+
+from checks.paging import PagedWatch, nano_vllm_watch, vllm_v1_watch
 from reference.nano_vllm.machine import NanoVllmMachine
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
+from spec.policies import vllm_v1_records as v1
 from spec.policies.nano_vllm import (
     FullHit,
     HitCheck,
@@ -17,11 +21,31 @@ from spec.policies.nano_vllm import (
     TokenGate,
 )
 from spec.policies.vllm_v1 import Connector, Release, Scheduling, VllmV1Config
-from spec.policies.vllm_v1_records import Load, State
+from spec.records import Step
 from spec.requests import Prompt, Request
 
 REQUESTS = 12
 SIZES: dict[str, Any] = {"max_num_seqs": 6, "max_model_len": 32}
+StepT = TypeVar("StepT", Step, v1.Step)
+
+
+@frozen
+class Episode(Generic[StepT]):
+    """The steps of a scheduler, taken as they are asked for, and a device that has seen none."""
+
+    watch: PagedWatch[StepT]
+    steps: Iterator[StepT]
+
+    def served(self) -> Counter[str]:
+        """What was met; every token was that of the request served alone."""
+        met: Counter[str] = Counter()
+        for step in self.steps:
+            self.watch.observe(step)
+            met.update(event.transition for event in step.events)
+        assert not self.watch.wrong, self.watch.wrong[0]
+        watch = self.watch
+        done = {"computed": watch.computed, "loaded": watch.loaded, "sampled": watch.sampled}
+        return met + Counter(done)
 
 
 def random_requests(dice: Random) -> list[Request]:
@@ -59,25 +83,23 @@ def random_nano_vllm_config(dice: Random) -> NanoVllmConfig:
     return NanoVllmConfig(**SIZES, **choices)
 
 
-def serve_on_nano_vllm(seed: int) -> Counter[str]:
-    """What an episode met; every token was that of the request served alone."""
+def nano_vllm_episode(seed: int) -> Episode[Step]:
+    """Requests that arrive, are served and go away; the device next to them has seen nothing."""
     dice = Random(seed)
     machine = NanoVllmMachine.of(random_nano_vllm_config(dice), random_requests(dice))
-    watch = nano_vllm_watch(machine.ctx)
+    return Episode(nano_vllm_watch(machine.ctx), _nano_vllm_steps(machine, dice))
+
+
+def _nano_vllm_steps(machine: NanoVllmMachine, dice: Random) -> Iterator[Step]:
     state, to_come = machine.initial(), list(machine.ctx.requests)
-    met: Counter[str] = Counter()
     while to_come or not state.is_idle:
         if to_come and dice.random() < 0.5:
             state = machine.arrive(state, to_come.pop(0))
         if state.present and dice.random() < 0.03:
             state = machine.abort(state, dice.choice(state.present).id)
-            met["abort"] += 1
         step = machine.step(state)
-        watch.observe(step)
+        yield step
         state = step.after
-        met.update(event.transition for event in step.events)
-    assert not watch.wrong, watch.wrong[0]
-    return met + Counter(steps=watch.steps, tokens=watch.tokens, sampled=watch.sampled)
 
 
 # --- vLLM V1 --------------------------------------------------------------------------------------
@@ -101,38 +123,37 @@ def random_vllm_v1_config(dice: Random) -> VllmV1Config:
     return VllmV1Config(**SIZES, **choices)
 
 
-def serve_on_vllm_v1(seed: int) -> Counter[str]:
+def vllm_v1_episode(seed: int) -> Episode[v1.Step]:
     """As above, with drafts, loads that may fail, and early ends."""
     dice = Random(seed)
     config, requests = random_vllm_v1_config(dice), random_requests(dice)
     external = {one.id: dice.randrange(one.prompt_len + 1) for one in requests}
     machine = VllmV1Machine.of(config, requests, external)
-    watch = vllm_v1_watch(machine.ctx)
+    return Episode(vllm_v1_watch(machine.ctx), _vllm_v1_steps(machine, dice))
+
+
+def _vllm_v1_steps(machine: VllmV1Machine, dice: Random) -> Iterator[v1.Step]:
+    caching = machine.ctx.config.prefix_caching
     environment = Environment(
         ends=lambda row: machine.ends_as_said(row) or dice.random() < 0.02,
         accepted=lambda _row, drafts: dice.randrange(drafts + 1),
         # With caching the blocks of a lost load can be found (V1-KV-10), see `test_paging`.
-        loses=lambda _id: not config.prefix_caching and dice.random() < 0.2,
+        loses=lambda _id: not caching and dice.random() < 0.2,
     )
     state, to_come = machine.initial(), list(machine.ctx.requests)
-    met: Counter[str] = Counter()
     while to_come or not state.is_idle:
         if to_come and dice.random() < 0.5:
             state = machine.arrive(state, to_come.pop(0))
         state = _disturbed(machine, state, dice)
         step = machine.step(state, environment)
-        watch.observe(step)
+        yield step
         state = step.after
-        met.update(event.transition for event in step.events)
-        met["sync load"] += len(step.external)
-    assert not watch.wrong, watch.wrong[0]
-    return met + Counter(steps=watch.steps, tokens=watch.tokens, sampled=watch.sampled)
 
 
-def _disturbed(machine: VllmV1Machine, state: State, dice: Random) -> State:
+def _disturbed(machine: VllmV1Machine, state: v1.State, dice: Random) -> v1.State:
     """Loads end, well or badly; clients go away."""
     for one in (*state.skipped, *state.draining):
-        if one.load is Load.LOADING and dice.random() < 0.3:
+        if one.load is v1.Load.LOADING and dice.random() < 0.3:
             state = machine.end_load(state, one.id, failed=dice.random() < 0.3)
     if state.present and dice.random() < 0.03:
         state = machine.abort(state, dice.choice(state.present).id)

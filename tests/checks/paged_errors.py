@@ -1,0 +1,224 @@
+"""Errors in otherwise legal paged steps: what somebody who builds the tensors may get wrong.
+
+Each takes the rows of a step, or its tensors, and gives wrong ones, or None where it does not
+apply. The tables tell how each is noticed: by refusing, or by other tokens.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+from attrs import evolve, frozen
+
+from checks.paging import Row
+from engine.device.constraints import Constraint
+from engine.device.inputs import Tensor
+from engine.device.paged.inputs import PagedInput, PagedShape
+
+C = Constraint
+TOKENS = "other tokens"
+NOTHING = "not noticed"  # a block of equal tokens in the same place is as good as the right one
+READS = (C.READ_UNWRITTEN, C.READ_POSITION, C.READ_CONTENT)
+WRITES = (C.WRITE_GAP, C.WRITE_HELD, C.REWRITE)
+
+RowsError = Callable[[PagedShape, Sequence[Row], Random], list[Row] | None]
+TensorsError = Callable[[PagedShape, PagedInput, Random], PagedInput | None]
+
+
+@frozen
+class Planted:
+    """An error, and every way in which it is noticed."""
+
+    error: Any
+    noticed: frozenset[str]
+
+
+def planted(error: RowsError | TensorsError, *noticed: str) -> Planted:
+    return Planted(error, frozenset(noticed))
+
+
+# --- tensors --------------------------------------------------------------------------------------
+
+
+def moved(tensor: Tensor, place: int, by: int) -> Tensor:
+    changed = tensor.copy()
+    changed[place] += by
+    return changed
+
+
+def shifted(name: str, by: int = 1) -> TensorsError:
+    """One value of this tensor is wrong; of bounds, one between two rows."""
+
+    def error(_shape: PagedShape, given: PagedInput, draw: Random) -> PagedInput | None:
+        tensor = getattr(given, name)
+        inner = range(len(tensor)) if name != "cu_seqlens_q" else range(1, len(tensor) - 1)
+        return evolve(given, **{name: moved(tensor, draw.choice(inner), by)}) if inner else None
+
+    return error
+
+
+def slot_of_another_block(shape: PagedShape, given: PagedInput, draw: Random) -> PagedInput:
+    place, size = draw.randrange(len(given.slot_mapping)), shape.block_size
+    block = int(given.slot_mapping[place]) // size
+    others = [one for one in range(shape.first_block, shape.end_block) if one != block]
+    return evolve(
+        given,
+        slot_mapping=moved(given.slot_mapping, place, (draw.choice(others) - block) * size),
+    )
+
+
+def swapped(name: str) -> TensorsError:
+    def error(_shape: PagedShape, given: PagedInput, draw: Random) -> PagedInput | None:
+        tensor = getattr(given, name).copy()
+        one, other = draw.choices(range(len(tensor)), k=2)
+        if tensor[one] == tensor[other]:
+            return None
+        tensor[[one, other]] = tensor[[other, one]]
+        return evolve(given, **{name: tensor})
+
+    return error
+
+
+def captured(_shape: PagedShape, given: PagedInput, _draw: Random) -> PagedInput | None:
+    is_decode = len(given.token_ids) == len(given.cached_lens)
+    return None if is_decode else evolve(given, is_captured=np.array([1]))
+
+
+TENSOR_ERRORS: Mapping[str, Planted] = {
+    "slot off by one": planted(shifted("slot_mapping"), C.WRITE_OFFSET, C.WRITE_OUTSIDE, C.SLOT),
+    "slot of another block": planted(slot_of_another_block, C.WRITE_OUTSIDE),
+    "slots of two tokens swapped": planted(
+        swapped("slot_mapping"), C.WRITE_OUTSIDE, C.WRITE_OFFSET
+    ),
+    "position off by one": planted(shifted("positions"), C.NEXT_POSITION),
+    "positions of two tokens swapped": planted(swapped("positions"), C.NEXT_POSITION),
+    "context one too long": planted(shifted("context_lens"), C.LENGTHS),
+    "context one too short": planted(shifted("context_lens", by=-1), C.LENGTHS),
+    "cached length one too long": planted(shifted("cached_lens"), C.LENGTHS),
+    "cached length one too short": planted(shifted("cached_lens", by=-1), C.LENGTHS),
+    "contexts of two rows swapped": planted(swapped("context_lens"), C.LENGTHS),
+    "a row that begins one token late": planted(shifted("cu_seqlens_q"), C.LENGTHS, C.EMPTY_QUERY),
+    "a row that begins one token early": planted(
+        shifted("cu_seqlens_q", by=-1), C.LENGTHS, C.EMPTY_QUERY
+    ),
+    "a step replayed that was not captured": planted(captured, C.CAPTURED_SIZE),
+}
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def in_a_row(change: Callable[[PagedShape, Row, Random], Row | None]) -> RowsError:
+    """The change in one row that samples, so that other tokens show at once."""
+
+    def error(shape: PagedShape, rows: Sequence[Row], draw: Random) -> list[Row] | None:
+        place = draw.randrange(len(rows))
+        wrong = change(shape, rows[place], draw) if rows[place].samples else None
+        return None if wrong is None else [*rows[:place], wrong, *rows[place + 1 :]]
+
+    return error
+
+
+def in_two_rows(change: Callable[[PagedShape, Row, Row], tuple[Row, Row]]) -> RowsError:
+    def error(shape: PagedShape, rows: Sequence[Row], draw: Random) -> list[Row] | None:
+        if len(rows) < 2:
+            return None
+        one, other = draw.sample(range(len(rows)), 2)
+        wrong = [*rows]
+        wrong[one], wrong[other] = change(shape, rows[one], rows[other])
+        return wrong
+
+    return error
+
+
+def other_token(_shape: PagedShape, row: Row, draw: Random) -> Row:
+    """Not a draft: those that are rejected could be any."""
+    return evolve(
+        row, tokens=moved(row.tokens, draw.randrange(len(row.tokens) - row.samples + 1), 1)
+    )
+
+
+def a_token_left_out(_shape: PagedShape, row: Row, _draw: Random) -> Row:
+    return evolve(row, cached=row.cached + 1)
+
+
+def a_position_computed_again(_shape: PagedShape, row: Row, _draw: Random) -> Row | None:
+    return evolve(row, cached=row.cached - 1) if row.cached else None
+
+
+def with_block(row: Row, column: int, block: int) -> Row:
+    return evolve(row, blocks=[*row.blocks[:column], block, *row.blocks[column + 1 :]])
+
+
+def columns_of(shape: PagedShape, row: Row) -> range:
+    """Those of the context; what is behind them is there for later."""
+    return range(-(-row.context // shape.block_size))
+
+
+def stale_block(shape: PagedShape, row: Row, draw: Random) -> Row | None:
+    """For one that is read any other: one that somebody else has, had, or nobody ever."""
+    if not row.cached:
+        return None
+    column = draw.randrange(-(-row.cached // shape.block_size))
+    block = draw.randrange(shape.first_block, shape.end_block)
+    return None if block == row.blocks[column] else with_block(row, column, block)
+
+
+def swapped_blocks(shape: PagedShape, row: Row, draw: Random) -> Row | None:
+    columns = columns_of(shape, row)
+    if len(columns) < 2:
+        return None
+    one, other = draw.sample(columns, 2)
+    return with_block(with_block(row, one, row.blocks[other]), other, row.blocks[one])
+
+
+def one_block_for_two(shape: PagedShape, row: Row, draw: Random) -> Row | None:
+    columns = columns_of(shape, row)
+    if len(columns) < 2:
+        return None
+    one, other = draw.sample(columns, 2)
+    return with_block(row, one, row.blocks[other])
+
+
+def last_block_missing(shape: PagedShape, row: Row, _draw: Random) -> Row | None:
+    left = len(columns_of(shape, row)) - 1
+    return evolve(row, blocks=row.blocks[:left]) if left else None
+
+
+def no_sample(_shape: PagedShape, row: Row, _draw: Random) -> Row:
+    return evolve(row, samples=row.samples - 1)
+
+
+def swapped_tables(_shape: PagedShape, one: Row, other: Row) -> tuple[Row, Row]:
+    return evolve(one, blocks=other.blocks), evolve(other, blocks=one.blocks)
+
+
+def same_last_block(shape: PagedShape, one: Row, other: Row) -> tuple[Row, Row]:
+    theirs = other.blocks[columns_of(shape, other)[-1]]
+    return with_block(one, columns_of(shape, one)[-1], theirs), other
+
+
+ROW_ERRORS: Mapping[str, Planted] = {
+    "other token": planted(in_a_row(other_token), TOKENS),
+    "a token left out": planted(
+        in_a_row(a_token_left_out), C.TABLE_LENGTH, C.WRITE_GAP, C.REWRITE, *READS, TOKENS
+    ),
+    "a position computed again": planted(
+        in_a_row(a_position_computed_again), C.REWRITE, C.READ_CONTENT, TOKENS
+    ),
+    "stale block": planted(in_a_row(stale_block), *READS, *WRITES, TOKENS, NOTHING),
+    "swapped blocks": planted(
+        in_a_row(swapped_blocks), C.READ_POSITION, C.READ_UNWRITTEN, C.WRITE_GAP, C.REWRITE
+    ),
+    "one block for two": planted(
+        in_a_row(one_block_for_two), C.READ_POSITION, C.READ_UNWRITTEN, C.WRITE_HELD, C.REWRITE
+    ),
+    "last block missing": planted(in_a_row(last_block_missing), C.TABLE_LENGTH),
+    "no sample": planted(in_a_row(no_sample), TOKENS),
+    "tables of two rows swapped": planted(
+        in_two_rows(swapped_tables),
+        *(C.TABLE_LENGTH, C.WRITE_GAP, C.REWRITE, C.READ_UNWRITTEN, TOKENS),
+    ),
+    "two rows with the same last block": planted(in_two_rows(same_last_block), C.WRITE_HELD),
+}
