@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 import numpy as np
@@ -91,9 +91,26 @@ class Prompt:
         """Named streams one after the other, the first N tokens of each."""
         return Prompt(tuple(parts), sum(count for _, count in parts))
 
+    def begins_like(self, other: "Prompt", count: int) -> bool:
+        """True if the same parts make up the first `count` tokens of both, so they are equal.
+
+        False tells nothing: different parts may hold the same tokens.
+        """
+        same = takewhile(
+            lambda pair: pair[0] == pair[1], zip(self.parts, other.parts, strict=False)
+        )
+        return sum(_part_length(part) for part, _ in same) >= count
+
     def tokens(self) -> Sequence[int]:
         """The token ids, made anew at each call so that a long queue costs no memory."""
         return array("q", chain.from_iterable(_part_tokens(part) for part in self.parts))
+
+
+def _part_length(part: tuple[str, int] | tuple[int, ...]) -> int:
+    match part:
+        case (str(), int(count)):
+            return count
+    return len(part)
 
 
 def _part_tokens(part: tuple[str, int] | tuple[int, ...]) -> Sequence[int]:
@@ -202,7 +219,10 @@ class BlockKeys:
     def _extend(self, request_id: str, keys: list[BlockKey], blocks: int) -> None:
         request = self._requests[request_id]
         start = len(keys) * self._block_size
-        prompt = request.prompt.tokens() if start < request.prompt_len else ()
+        prompt: Sequence[int] = ()
+        if start < request.prompt_len:  # its tokens are made anew, so all of its blocks are done
+            prompt = request.prompt.tokens()
+            blocks = max(blocks, request.prompt_len // self._block_size)
         first_output = max(start - request.prompt_len, 0)
         sampled = max(blocks * self._block_size - request.prompt_len, 0)
         outputs = [request.output_token(index) for index in range(first_output, sampled)]

@@ -40,6 +40,30 @@ def test_equal_names_give_equal_tokens_and_other_names_others() -> None:
     assert stream_tokens("system", 1) != stream_tokens("user-7", 1)
 
 
+def test_prompts_of_the_same_parts_begin_alike_as_far_as_these_go() -> None:
+    one = Prompt.of_parts([("system", 4), ("user-7", 2)])
+    other = Prompt.of_parts([("system", 4), ("user-8", 2)])
+
+    assert [one.begins_like(other, count) for count in (0, 4, 5)] == [True, True, False]
+    assert one.begins_like(one, 6)
+    assert not one.begins_like(one, 7)
+    assert not one.begins_like(Prompt.of_tokens(one.tokens()), 1)  # though the tokens are the same
+
+
+parts = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 2)), max_size=4)
+
+
+@given(parts, parts, st.integers(0, 8))
+def test_prompts_that_begin_alike_have_the_same_first_tokens(
+    one: list[tuple[str, int]], other: list[tuple[str, int]], count: int
+) -> None:
+    prompts = [Prompt.of_parts(named) for named in (one, other)]
+
+    if prompts[0].begins_like(prompts[1], count):
+        assert prompts[0].tokens()[:count] == prompts[1].tokens()[:count]
+        assert len(prompts[0].tokens()[:count]) == count
+
+
 def test_prompt_is_its_parts_one_after_the_other() -> None:
     prompt = Prompt.of_parts([("system", 3), ("user-7", 2)])
 
