@@ -68,7 +68,8 @@ def _rectangular_table(core: Core, plan: DecodePlan, padding_blocks: Tensor) -> 
     width = -(-plan.tkv // core.config.block_size)
     columns = np.arange(width) - padding_blocks[:, np.newaxis]
     last = core.slots.tables.shape[1] - 1  # a new block may lie beyond
-    table: Tensor = core.slots.tables[plan.rows.slot[:, np.newaxis], columns.clip(0, last)]
+    places = np.minimum(np.maximum(columns, 0), last)
+    table: Tensor = core.slots.tables[plan.rows.slot[:, np.newaxis], places]
     table[columns < 0] = 0
     table[plan.growing, -1] = plan.new_blocks
     return table

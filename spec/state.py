@@ -17,7 +17,7 @@ from spec.requests import BlockKey
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-_FEW = 32  # a map differs from its base in less than one key of so many
+_FEW = 12  # a map differs from its base in less than one key of so many
 
 PADDING_BLOCK = 0  # the dummy block: padding is read from it, redirected writes go to it
 
