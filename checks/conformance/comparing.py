@@ -42,6 +42,15 @@ def _same(expected: Step, found: Step) -> bool:
     return evolve(expected, events=(), refusal=None) == found
 
 
+def totals_told(step: Step, record: Json) -> Iterator[Difference]:
+    """Where blocks are counted otherwise than the record's own requests and blocks add up to."""
+    for side, state, told in (
+        ("before.", step.before, record.get("before", {})),
+        ("", step.after, record),
+    ):
+        yield from _totals(side, state, {"blocks": told.get("blocks", {})})
+
+
 def _totals(side: str, state: State, record: Json) -> Iterator[Difference]:
     """The running queue as it is kept, and the blocks as they are counted."""
     expected: dict[str, Any] = {

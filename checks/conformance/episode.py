@@ -133,7 +133,7 @@ class _Run:
         outcome = self.outcome
         index = outcome.steps
         expected, action = self.script.steps[index], self.script.actions[index]
-        found = _step_of(teller, record, action, expected)
+        found = step_of(teller, record, action, expected)
         outcome.found.append(found)
         outcome.records.append(record)
         seen = self._differences(expected, found, record)
@@ -170,8 +170,7 @@ class _Run:
         if known is not None:
             self.outcome.known = known
             return
-        cause = f"{failure.type} {failure.at.partition(' ')[2]}".strip()
-        self._found(Kind.CRASH, index, cause, str(failure))
+        self._found(Kind.CRASH, index, failure.cause, str(failure))
 
     def _ended(self) -> None:
         """All records agree; are there as many as there should be?"""
@@ -249,7 +248,7 @@ class _Run:
             counts[f"abort while running, {phase_of(expected.before, one)}"] += 1
 
 
-def _step_of(teller: Teller, record: Json, action: Action, expected: Step) -> Step:
+def step_of(teller: Teller, record: Json, action: Action, expected: Step) -> Step:
     """The record as a step.
 
     Raises:

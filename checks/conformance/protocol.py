@@ -90,6 +90,11 @@ class DriverFailure:
     message: str
     at: str
 
+    @property
+    def cause(self) -> str:
+        """Type and function, without what changes with every case."""
+        return f"{self.type} {self.at.partition(' ')[2]}".strip()
+
     def __str__(self) -> str:
         told = f"{self.type}: {self.message}" if self.message else self.type
         return f"{told} ({self.at})" if self.at else told

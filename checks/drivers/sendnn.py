@@ -75,6 +75,8 @@ Json = dict[str, Any]
 
 BLOCK = 64  # tokens; the only block size of the device
 END_OF_SEQUENCE = 2**31 - 2  # sampled where a script says that a request ends; never told
+PAUSES = hasattr(ChunkedPrefillSpyreScheduler, "predict_next_decode_tkv")  # from 2.4 on
+RESERVES = hasattr(ChunkedPrefillSpyreScheduler, "_get_required_blocks")  # from 2.2 on
 RELEASE = f"sendnn-inference {version('sendnn-inference')} on vLLM {version('vllm')}"
 HELLO = {
     "format": "lockstep-driver",
@@ -84,9 +86,10 @@ HELLO = {
     "config": {
         "policy": ["spyre"],
         "block_size": [BLOCK],
-        "admission": ["shipped"],
-        "queue": ["overtaking"],
-        "reservation": [True],
+        "admission": ["shipped" if RESERVES else "documented"],
+        "queue": ["overtaking" if PAUSES else "fcfs"],
+        "reservation": [RESERVES],
+        "pausing": [False, True] if PAUSES else [False],
     },
     "abilities": ["abort", "abort_running", "ends", "tensors"],
     "left_out": [],
@@ -277,18 +280,20 @@ class Released:
 
     def of_step(self, scheduled: Any, answer: Any) -> Json:
         """What the device was given, read off the tensors that the released runner made."""
-        tokens = dict(scheduled.num_scheduled_tokens)
+        tokens, tkv = dict(scheduled.num_scheduled_tokens), answer.tkv
         if self.model.metadata is None:
-            return {"kind": "idle", "scheduled": tokens, "tkv": answer.tkv}
+            return {"kind": "idle", "scheduled": tokens, "tkv": tkv}
         if self.model.metadata.is_prefill:
             self.chunk = self.chunk_of(next(iter(tokens)))
             tokens = {self.chunk["id"]: self.chunk["end"] - self.chunk["start"]}
             told: Json = {"kind": "prefill", "prefilling": self.chunk}
+            if not PAUSES:  # then the runner returns that of the batch after a prefill step, too
+                tkv = len(self.requests[self.chunk["id"]]["prompt"])
         else:
             told = {"kind": "decode", "batch": list(self.rows(list(answer.req_ids), list(tokens)))}
         if self.tell_tensors:
             told["tensors"] = self.tensors(list(answer.req_ids))
-        return told | {"scheduled": tokens, "tkv": answer.tkv}
+        return told | {"scheduled": tokens, "tkv": tkv}
 
     def tensors(self, rows: list[str]) -> Json:
         """All that the device was given; `rows` is whose they are."""
@@ -363,7 +368,7 @@ class Released:
         scheduler = self.scheduler
         prefilling = scheduler.ongoing_prefills
         decoding = [one for one in scheduler.running if one not in prefilling]
-        paused = scheduler.paused_decoding_requests
+        paused = scheduler.paused_decoding_requests if PAUSES else []
         held = [*prefilling, *decoding, *paused]
         tables = {one.request_id: self.blocks_of(one.request_id) for one in held}
         pool = scheduler.kv_cache_manager.block_pool
@@ -373,11 +378,16 @@ class Released:
             "decoding": [self.row(one) for one in decoding],
             "running": [one.request_id for one in scheduler.running],
             "paused": [one.request_id for one in paused],
-            "others": [self.row(one) for one in (*prefilling, *paused)],
+            "others": [self.row(one) for one in (*prefilling, *paused)]
+            + [
+                self.row(one) | {"hit_blocks": 0, "prefill_len": one.num_tokens}
+                for one in scheduler.waiting
+                if one.num_output_tokens  # preempted
+            ],
             "block_tables": tables,
             "blocks": {
                 "used": len({block for table in tables.values() for block in table}),
-                "reserved": scheduler.total_reserved_blocks,
+                "reserved": scheduler.total_reserved_blocks if RESERVES else 0,
                 "free": pool.get_num_free_blocks(),
             },
             "free_list": [one.block_id for one in pool.free_block_queue.get_all_free_blocks()],
@@ -390,15 +400,16 @@ class Released:
         request_id = request.request_id
         padding = self.left_padding.get(request_id, 0)
         state = self.runner.requests.get(request_id)
+        waited = self.scheduler.request_last_decode_step if PAUSES else {}
         return {
             "id": request_id,
             "tkv": padding + request.num_computed_tokens,
             "left_padding": padding,
             "computed": request.num_computed_tokens,
             "generated": request.num_output_tokens,
-            "reserved": self.scheduler.reserved_blocks.get(request_id, 0),
+            "reserved": self.scheduler.reserved_blocks.get(request_id, 0) if RESERVES else 0,
             "hit_blocks": 0 if state is None else state.total_hit_blocks,
-            "waited_steps": self.scheduler.request_last_decode_step.get(request_id, 0),
+            "waited_steps": waited.get(request_id, 0),
         }
 
     def blocks_of(self, request_id: str) -> list[int]:
