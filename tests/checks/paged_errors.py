@@ -18,7 +18,8 @@ from engine.device.paged.inputs import PagedInput, PagedShape
 
 C = Constraint
 TOKENS = "other tokens"
-NOTHING = "not noticed"  # a block of equal tokens in the same place is as good as the right one
+# Another block can be as good as the right one: it holds equal tokens, or nobody has it yet.
+NOTHING = "not noticed"
 READS = (C.READ_UNWRITTEN, C.READ_POSITION, C.READ_CONTENT)
 WRITES = (C.WRITE_GAP, C.WRITE_HELD, C.REWRITE)
 
@@ -200,25 +201,23 @@ def same_last_block(shape: PagedShape, one: Row, other: Row) -> tuple[Row, Row]:
 
 
 ROW_ERRORS: Mapping[str, Planted] = {
-    "other token": planted(in_a_row(other_token), TOKENS),
+    "other token": planted(in_a_row(other_token), TOKENS, C.REWRITE),
     "a token left out": planted(
         in_a_row(a_token_left_out), C.TABLE_LENGTH, C.WRITE_GAP, C.REWRITE, *READS, TOKENS
     ),
     "a position computed again": planted(
-        in_a_row(a_position_computed_again), C.REWRITE, C.READ_CONTENT, TOKENS
+        in_a_row(a_position_computed_again), C.REWRITE, *READS, TOKENS
     ),
     "stale block": planted(in_a_row(stale_block), *READS, *WRITES, TOKENS, NOTHING),
     "swapped blocks": planted(
-        in_a_row(swapped_blocks), C.READ_POSITION, C.READ_UNWRITTEN, C.WRITE_GAP, C.REWRITE
+        in_a_row(swapped_blocks), *READS, C.WRITE_GAP, C.REWRITE, TOKENS, NOTHING
     ),
-    "one block for two": planted(
-        in_a_row(one_block_for_two), C.READ_POSITION, C.READ_UNWRITTEN, C.WRITE_HELD, C.REWRITE
-    ),
+    "one block for two": planted(in_a_row(one_block_for_two), *READS, C.WRITE_HELD, C.REWRITE),
     "last block missing": planted(in_a_row(last_block_missing), C.TABLE_LENGTH),
     "no sample": planted(in_a_row(no_sample), TOKENS),
     "tables of two rows swapped": planted(
         in_two_rows(swapped_tables),
-        *(C.TABLE_LENGTH, C.WRITE_GAP, C.REWRITE, C.READ_UNWRITTEN, TOKENS),
+        *(C.TABLE_LENGTH, C.WRITE_GAP, C.REWRITE, *READS, TOKENS),
     ),
     "two rows with the same last block": planted(in_two_rows(same_last_block), C.WRITE_HELD),
 }

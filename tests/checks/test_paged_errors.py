@@ -17,7 +17,7 @@ from tests.checks.paged_episodes import Episode, nano_vllm_episode, vllm_v1_epis
 from tests.checks.paged_errors import NOTHING, ROW_ERRORS, TENSOR_ERRORS, TOKENS, Planted
 from tests.engine.device.paged_slots import PagedSlotBySlotDevice
 
-FAST, MANY = range(10), range(10, 150)
+FAST, MANY = range(10), range(10, 110)
 
 
 @define

@@ -88,7 +88,7 @@ def test_device_does_every_step_of_vllm_v1_with_the_tokens_of_each_request_alone
 def test_device_does_every_step_of_thousands_of_runs(
     episode: Callable[[int], Episode[Any]],
 ) -> None:
-    assert met_in(episode, range(1_000, 5_000))["sampled"] > 250_000
+    assert met_in(episode, range(1_000, 3_000))["sampled"] > 100_000
 
 
 def test_tensors_of_a_step_are_those_that_nano_vllm_hands_to_its_runner() -> None:
