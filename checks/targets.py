@@ -5,15 +5,27 @@ from collections.abc import Collection, Iterable
 from attrs import define, evolve, field
 
 from checks.fuzz.reference import reference_target
-from engine.device.inputs import Device
+from checks.models.engine import sampled_alone
+from engine.device.inputs import Device, Tensor
 from engine.device.spyre import SpyreDevice
 from engine.observing import StepObserver
+from engine.scheduler import Plan, Scheduler
 from engine.serving import Engine
 from spec.config import Admission, Config
 from spec.records import Step
 from spec.requests import Request, refuse_unservable
 
-__all__ = ["EngineTarget", "engine_target", "reference_target"]
+__all__ = ["EngineTarget", "SpecifiedEngine", "engine_target", "reference_target"]
+
+
+class SpecifiedEngine(Engine):
+    """The engine without a device: each request samples what it samples when served alone."""
+
+    def __init__(self, config: Config) -> None:
+        self.scheduler = Scheduler(config)
+
+    def _computed(self, plan: Plan) -> Tensor:
+        return sampled_alone(plan)
 
 
 @define
@@ -28,7 +40,15 @@ class EngineTarget:
     @staticmethod
     def on(device: Device, config: Config, requests: Iterable[Request]) -> "EngineTarget":
         """The engine with this device, nobody arrived."""
-        engine = Engine(config, device)
+        return EngineTarget._of(Engine(config, device), requests)
+
+    @staticmethod
+    def without_device(config: Config, requests: Iterable[Request]) -> "EngineTarget":
+        """The engine, where the device's part is what the specification says of the tokens."""
+        return EngineTarget._of(SpecifiedEngine(config), requests)
+
+    @staticmethod
+    def _of(engine: Engine, requests: Iterable[Request]) -> "EngineTarget":
         by_id = {request.id: request for request in requests}
         return EngineTarget(engine, by_id, StepObserver(engine.scheduler))
 

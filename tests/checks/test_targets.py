@@ -68,6 +68,23 @@ def test_example_workloads_are_served_as_by_the_reference(
     assert len(found) == steps
 
 
+@pytest.mark.parametrize("workload", ["first.jsonl", "shared_prefix.jsonl"])
+def test_the_engine_without_a_device_takes_the_same_steps(workload: str) -> None:
+    config = read_config(EXAMPLES / "first.toml")
+    requests, _ = fit(read_workload(EXAMPLES / workload), config)
+    targets = (
+        EngineTarget.without_device(config, requests),
+        EngineTarget.on(SpyreDevice(config), config, requests),
+    )
+
+    steps, expected = (
+        list(serve_with(target, duration_of(config), requests)) for target in targets
+    )
+
+    assert steps == expected
+    assert len(steps) > 50
+
+
 REAL_SIZES = {
     "default": Config(),
     "2.6.3": released_2_6_3(),
