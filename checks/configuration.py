@@ -1,7 +1,9 @@
 """The configuration of a run: a TOML file, environment variables and single settings.
 
-The table `[cost]`, or `cost.KEY` as a setting, says what steps cost beyond their times; its keys
-are those of `engine.clock.CostModel`.
+The key `policy` says which scheduler is configured, and so which other keys there are. A table of
+the file that is named like a policy, or `POLICY.KEY` as a setting, is for that policy alone: so
+one file serves a comparison of policies. The table `[cost]`, or `cost.KEY` as a setting, says what
+steps cost beyond their times; its keys are those of `engine.clock.CostModel`.
 
 What comes later wins: defaults, file, environment, settings. Every error names the place that the
 value came from.
@@ -9,16 +11,18 @@ value came from.
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from attrs import fields, frozen
+from attrs import evolve, fields, frozen
 
+from checks.policies import POLICIES, AnyPolicy
 from engine.clock import CostModel
 from spec.config import Config
 from spec.errors import ConfigError, InputError, Place
+from spec.policies.configuration import PolicyConfig
 
 # Limits that only a mistake exceeds: the pool is kept block by block, numbers are printed.
 MOST_BLOCKS = 2**22
@@ -33,7 +37,6 @@ VARIABLES = {
     "VLLM_DT_MAX_BATCH_TKV_LIMIT": "max_batch_tkv_limit",
 }
 
-_KEYS = tuple(key.name for key in fields(Config))
 _COST = "cost."
 _SHOWN_CHARACTERS = 60
 
@@ -51,7 +54,7 @@ class _Given:
 class Settings:
     """A configuration, and what its steps cost on the simulated clock."""
 
-    config: Config
+    config: PolicyConfig
     cost: CostModel
 
 
@@ -61,15 +64,22 @@ def read_config(
     environment: Mapping[str, str] | None = None,
     base: Config | None = None,
 ) -> Config:
-    """The configuration alone, see `read_settings`."""
-    return read_settings(path, settings, environment, base).config
+    """The configuration of a Spyre scheduler, see `read_settings`.
+
+    Raises:
+        ConfigError: as there, or another policy.
+    """
+    config = read_settings(path, settings, environment, base).config
+    if not isinstance(config, Config):
+        raise ConfigError("policy", config.policy, "spyre: here no other is known")
+    return config
 
 
 def read_settings(
     path: Path | None,
     settings: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-    base: Config | None = None,
+    base: PolicyConfig | None = None,
 ) -> Settings:
     """The configuration that file, environment and settings make together, over `base`.
 
@@ -82,21 +92,50 @@ def read_settings(
         ConfigError: a file that cannot be read or is no TOML, an unknown key, a value of the
             wrong type or out of range; with file and line, `--set KEY` or the variable.
     """
+    everything = [
+        *_from_file(path),
+        *_from_environment(environment or {}),
+        *_from_set(settings),
+    ]
+    policy = _policy(everything, base)
     given: dict[str, _Given] = {}
-    for one in (*_from_file(path), *_from_environment(environment or {}), *_from_set(settings)):
-        _refuse_misplaced(one)
+    for one in _of_policy(everything, policy):
+        _refuse_misplaced(one, policy)
         _refuse_excess(one)
         given[one.key] = one
     try:
         values = {} if base is None else base.as_mapping()
         costs = {key: one.value for key, one in given.items() if key.startswith(_COST)}
         own = {key: one.value for key, one in given.items() if key not in costs}
-        config = Config.from_mapping(values | own)
+        config: PolicyConfig = policy.config.from_mapping(values | own)
         _refuse_large_pool(config)
         named = {key.removeprefix(_COST): value for key, value in costs.items()}
         return Settings(config, CostModel.from_mapping(named, config))
     except ConfigError as error:
         raise _placed(error, given) from None
+
+
+def _policy(given: Sequence[_Given], base: PolicyConfig | None) -> AnyPolicy:
+    """The policy that is configured: what was said last, else that of `base`, else Spyre."""
+    name: object = Config.name_of_policy() if base is None else base.policy
+    place: Place | None = None
+    for one in given:
+        if one.key == "policy":
+            name, place = one.value, one.place
+    if isinstance(name, str) and name in POLICIES:
+        return POLICIES[name]
+    error = ConfigError("policy", _brief(name), ", ".join(POLICIES))
+    raise error if place is None else error.at(place.source, place.line)
+
+
+def _of_policy(given: Iterable[_Given], policy: AnyPolicy) -> Iterator[_Given]:
+    """What is meant for every policy, or for this one alone."""
+    for one in given:
+        name, _, key = one.key.partition(".")
+        if name not in POLICIES:
+            yield one
+        elif name == policy.name:
+            yield evolve(one, key=key)
 
 
 def _placed(error: ConfigError, given: Mapping[str, _Given]) -> InputError:
@@ -106,15 +145,22 @@ def _placed(error: ConfigError, given: Mapping[str, _Given]) -> InputError:
     return error if place is None else error.at(place.source, place.line)
 
 
-def _refuse_misplaced(one: _Given) -> None:
+def _refuse_misplaced(one: _Given, policy: AnyPolicy) -> None:
     """Refuse what is no key, and values that are no single value."""
     where = one.place.source, one.place.line
     if isinstance(one.value, (dict, list)):
         kind = "table" if isinstance(one.value, dict) else "array"
         raise ConfigError(kind, _brief(one.key), "only keys with a single value").at(*where)
-    if one.key not in _KEYS and not one.key.startswith(_COST):
-        nearest = "".join(f"; nearest: {key}" for key in get_close_matches(one.key, _KEYS, n=1))
-        raise ConfigError("key", _brief(one.key), f"{', '.join(_KEYS)}{nearest}").at(*where)
+    keys = _keys_of(policy)
+    if one.key not in keys and not one.key.startswith(_COST):
+        nearest = "".join(f"; nearest: {key}" for key in get_close_matches(one.key, keys, n=1))
+        others = [other.name for other in POLICIES.values() if one.key in _keys_of(other)]
+        hint = f"; {one.key} is a key of {', '.join(others)}" if others else nearest
+        raise ConfigError("key", _brief(one.key), f"{', '.join(keys)}{hint}").at(*where)
+
+
+def _keys_of(policy: AnyPolicy) -> tuple[str, ...]:
+    return tuple(key.name for key in fields(policy.config))
 
 
 def _refuse_excess(one: _Given) -> None:
@@ -124,7 +170,7 @@ def _refuse_excess(one: _Given) -> None:
         raise error.at(one.place.source, one.place.line)
 
 
-def _refuse_large_pool(config: Config) -> None:
+def _refuse_large_pool(config: PolicyConfig) -> None:
     """Refuse a pool, named or worked out, that would not fit the memory."""
     if config.pool_blocks > MOST_BLOCKS:
         allowed = f"at most {MOST_BLOCKS}; if absent: max_num_seqs x the blocks of max_model_len"
@@ -147,9 +193,9 @@ def _from_file(path: Path | None) -> Iterator[_Given]:
         return
     text = _text(path)
     for key, value in _toml(text, path).items():
-        if key == "cost" and isinstance(value, dict):
-            for name, cost in value.items():
-                yield _Given(f"{_COST}{name}", cost, Place(str(path), _line_of(name, text)))
+        if key in ("cost", *POLICIES) and isinstance(value, dict):
+            for name, own in value.items():
+                yield _Given(f"{key}.{name}", own, Place(str(path), _line_of(name, text, key)))
         else:
             yield _Given(key, value, Place(str(path), _line_of(key, text)))
 
@@ -191,10 +237,15 @@ def _broken_line(message: str, text: str) -> tuple[int, str]:
     return int(match[2] or text.rstrip("\n").count("\n") + 1), match[1]
 
 
-def _line_of(key: str, text: str) -> int | None:
-    """The line, from 1, on which a key or the table of this name first stands."""
-    pattern = re.compile(rf"""\s*\[*\s*(["']?){re.escape(key)}\1\s*[].=]""")
-    lines = enumerate(text.split("\n"), start=1)
+def _line_of(key: str, text: str, table: str | None = None) -> int | None:
+    """The line, from 1, on which a key or the table of this name first stands.
+
+    With `table` that of the key in it, whether the table has a header or not.
+    """
+    first = 0 if table is None else (_line_of(table, text) or 1) - 1
+    inside = "" if table is None else "(?:.*[.{,])?"
+    pattern = re.compile(rf"""\s*\[*{inside}\s*(["']?){re.escape(key)}\1\s*[].=]""")
+    lines = enumerate(text.split("\n")[first:], start=first + 1)
     return next((number for number, line in lines if pattern.match(line)), None)
 
 
@@ -223,9 +274,16 @@ def _from_set(settings: Sequence[str]) -> Iterator[_Given]:
         if not key or not equals:
             raise ConfigError("setting", _brief(setting), "key=value").at("--set")
         # A key that is none may hold anything: it is shown as what was found, not as a place.
-        is_known = key in _KEYS or key.startswith(_COST)
+        is_known = _is_known(key)
         place = Place(f"--set {key}" if is_known else "--set")
         yield _Given(key, _value(text), place)
+
+
+def _is_known(key: str) -> bool:
+    name, _, own = key.partition(".")
+    if name in POLICIES:
+        return own in _keys_of(POLICIES[name])
+    return key.startswith(_COST) or any(key in _keys_of(one) for one in POLICIES.values())
 
 
 def _value(text: str) -> Any:

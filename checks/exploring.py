@@ -3,19 +3,20 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from attrs import evolve, frozen
 
 from checks.cores import on_all_cores
 from checks.explore import Bounds, Order, Outcome, Progress, Result, explore, load, save
-from checks.models.spyre import Instance, SpyreModel, properties_of
+from checks.models.instance import Instance
+from checks.policies import RULES, policy_of
 from checks.running import step_time
 from checks.traces import TraceWriter, Violation
-from spec.config import Config
-from spec.records import Step
-from spec.rules import REGISTRY
-from spec.state import State
+from spec.policies.configuration import PolicyConfig
+from spec.policies.observable import SomeState, SomeStep
+
+AnyInstance: TypeAlias = Instance[Any]
 
 
 @frozen
@@ -29,8 +30,8 @@ class Finding:
     rule: str
     found: str
     actions: tuple[str, ...]
-    steps: tuple[Step, ...]
-    end: State
+    steps: tuple[SomeStep, ...]
+    end: SomeState
     loop: int | None = None
 
 
@@ -42,7 +43,7 @@ class Exploration:
     `stopped_by` names the bound that ended it, None if every reachable state was expanded.
     """
 
-    instance: Instance
+    instance: AnyInstance
     outcome: Outcome
     stopped_by: str | None
     states: int
@@ -64,6 +65,7 @@ class Exploration:
         """All of it for a JSON report; counterexamples are files of their own."""
         return {
             "instance": self.instance.name,
+            "policy": self.instance.config.policy,
             "about": self.instance.about,
             "config": self.instance.config.as_mapping(),
             "outcome": self.outcome.value,
@@ -85,7 +87,7 @@ class Exploration:
 
 
 def explore_instance(
-    instance: Instance,
+    instance: AnyInstance,
     bounds: Bounds | None = None,
     *,
     order: Order = "bfs",
@@ -103,8 +105,9 @@ def explore_instance(
         WorkloadError: a request of the instance could never be served.
         CheckpointError: the file is damaged or of another instance.
     """
-    model = SpyreModel(instance)
-    properties = properties_of(model)
+    policy = policy_of(instance.config)
+    model = policy.model(instance)
+    properties = policy.properties_of(model, instance.config)
     fingerprint = repr((instance, order))
     resume = None
     if checkpoint is not None and checkpoint.exists():
@@ -126,7 +129,7 @@ def explore_instance(
     return _report(instance, result, tuple(rule.id for rule in properties.rules))
 
 
-def _report(instance: Instance, result: Result[State], rules: tuple[str, ...]) -> Exploration:
+def _report(instance: AnyInstance, result: Result[Any], rules: tuple[str, ...]) -> Exploration:
     return Exploration(
         instance=instance,
         outcome=result.outcome,
@@ -143,28 +146,30 @@ def _report(instance: Instance, result: Result[State], rules: tuple[str, ...]) -
     )
 
 
-def _findings(config: Config, result: Result[State]) -> Iterator[Finding]:
+def _findings(config: PolicyConfig, result: Result[Any]) -> Iterator[Finding]:
     """The violations with their steps numbered as a trace numbers them."""
+    step = policy_of(config).step
     for violation in result.violations:
         edges = violation.counterexample.steps
-        records = [edge.record for edge in edges if isinstance(edge.record, Step)]
+        records = [edge.record if isinstance(edge.record, step) else None for edge in edges]
         loop_from = violation.counterexample.loop_from
-        before_loop = edges[: loop_from or 0]
         yield Finding(
             rule=violation.rule,
             found=violation.found,
             actions=tuple(edge.action for edge in edges),
-            steps=numbered(config, records),
+            steps=numbered(
+                config, (edge.record for edge in edges if isinstance(edge.record, step))
+            ),
             end=violation.counterexample.last,
-            loop=None if loop_from is None else sum(edge.fair for edge in before_loop),
+            loop=None if loop_from is None else len([*filter(None, records[:loop_from])]),
         )
 
 
-def numbered(config: Config, steps: Iterable[Step]) -> tuple[Step, ...]:
+def numbered(config: PolicyConfig, records: Iterable[Any]) -> tuple[SomeStep, ...]:
     """The steps with their numbers, times and the requests aborted before each."""
-    out: list[Step] = []
+    out: list[Any] = []
     time = 0.0
-    for index, step in enumerate(steps):
+    for index, step in enumerate(records):
         gone = out[-1].after.aborted if out else frozenset[str]()
         aborted = tuple(sorted(step.before.aborted - gone))
         out.append(evolve(step, index=index, time=time, aborted=aborted))
@@ -173,7 +178,7 @@ def numbered(config: Config, steps: Iterable[Step]) -> tuple[Step, ...]:
 
 
 def explore_all(
-    instances: Sequence[Instance], bounds: Bounds | None = None, *, order: Order = "bfs"
+    instances: Sequence[AnyInstance], bounds: Bounds | None = None, *, order: Order = "bfs"
 ) -> Iterator[Exploration]:
     """Explore instances on all cores; yield them in the order given."""
     yield from on_all_cores(partial(explore_instance, bounds=bounds, order=order), instances)
@@ -183,7 +188,12 @@ def write_counterexample(exploration: Exploration, finding: Finding, path: Path)
     """A finding as a full trace with the actions that led there: `lockstep replay` reads it."""
     instance = exploration.instance
     with TraceWriter(
-        path, instance.config, instance.requests, full=True, actions=finding.actions
+        path,
+        instance.config,
+        instance.requests,
+        full=True,
+        actions=finding.actions,
+        external=instance.external,
     ) as trace:
         for step in finding.steps:
             trace.write(step)
@@ -195,8 +205,8 @@ def write_counterexample(exploration: Exploration, finding: Finding, path: Path)
 
 def sentence(rule: str) -> str:
     """What a rule says; the explorer has two of its own."""
-    if rule in REGISTRY:
-        return REGISTRY[rule].sentence
+    if rule in RULES:
+        return RULES[rule].sentence
     return {
         "deadlock": "While a request is pending there is a next step.",
         "machine-error": "No transition is taken where its guard does not hold.",

@@ -5,8 +5,9 @@ first before anything happened. Each step adds the state that it left; where req
 clients left since the step before, the state that it started from comes before that. `action` is
 the kind of the step, or `environment`, or `init` at first.
 
-What a state holds is what `spec.state.State` holds, under the same names. What a step did
-(`scheduled`, `chunk`, `outputs`, `events`, …) stands in the state that it left and is empty in the
+What a state holds is what the policy's state holds (`spec.state.State`, or that of
+`spec.policies.vllm_v1_records`), under the same names. What a step did (`scheduled`, `chunk`,
+`outputs`, `events`, …) stands in the state that it left and is empty in the
 others. Optional values are lists of at most one entry and block keys are hexadecimal texts. The
 simulated clock is left out, because ITF knows no fractions, and so are `from` and `to` of events,
 because their types differ.
@@ -20,22 +21,17 @@ from typing import Any
 from attrs import fields, frozen, has
 
 from checks.traces import Violation, new_file
-from spec.records import Step
+from spec.policies import vllm_v1_records as vllm_v1
+from spec.policies.observable import SomeState, SomeStep
 from spec.state import State
 
 Json = dict[str, Any]
 
 _LARGEST_PLAIN = 2**53 - 1  # readers may hold plain numbers as doubles
-_OF_STATE = tuple(key.name for key in fields(State))
-_NOTHING_DONE: Json = {
-    "scheduled": {},
-    "tkv": 0,
-    "volume": 0,
-    "chunk": (),
-    "batch": (),
-    "outputs": {},
-    "refusal": (),
-    "events": (),
+_EVERYWHERE: Json = {"scheduled": {}, "outputs": {}, "refusal": (), "events": ()}
+_NOTHING_DONE: Mapping[type, Json] = {
+    State: {"tkv": 0, "volume": 0, "chunk": (), "batch": ()} | _EVERYWHERE,
+    vllm_v1.State: {"drafts": {}, "accepted": {}} | _EVERYWHERE,
 }
 
 
@@ -48,7 +44,7 @@ class _Happened:
     rule: str
 
 
-def write_itf(path: Path, steps: Iterable[Step], violation: Violation | None = None) -> None:
+def write_itf(path: Path, steps: Iterable[SomeStep], violation: Violation | None = None) -> None:
     """Write the steps of a run as one ITF trace.
 
     `violation`: the rule that the trace breaks.
@@ -61,7 +57,7 @@ def write_itf(path: Path, steps: Iterable[Step], violation: Violation | None = N
         file.write("\n")
 
 
-def itf_trace(steps: Iterable[Step], violation: Violation | None = None) -> Json:
+def itf_trace(steps: Iterable[SomeStep], violation: Violation | None = None) -> Json:
     """The ITF trace of the steps of a run, as it is written.
 
     The `loop` of a violation becomes the index of the state that the last one repeats.
@@ -77,7 +73,7 @@ def itf_trace(steps: Iterable[Step], violation: Violation | None = None) -> Json
             "format-description": "https://apalache-mc.org/docs/adr/015adr-trace.html",
             "source": "lockstep-trace",
         },
-        "vars": ["action", *_NOTHING_DONE, *_OF_STATE],
+        "vars": [name for name in states[0] if name != "#meta"] if states else [],
         "states": states,
     }
     if violation is not None:
@@ -93,9 +89,9 @@ def _index_before(states: list[Json], step: int) -> int:
     return (steps.index(step) if step in steps else len(steps)) - 1
 
 
-def _moments(steps: Iterable[Step], end: State | None) -> Iterator[tuple[Json, Json]]:
+def _moments(steps: Iterable[SomeStep], end: SomeState | None) -> Iterator[tuple[Json, Json]]:
     """The states in order, `end` last, each with what its `#meta` says besides the index."""
-    last: State | None = None
+    last: SomeState | None = None
     for step in steps:
         if step.before != last:
             yield {}, _still("init" if last is None else "environment", step.before)
@@ -105,31 +101,30 @@ def _moments(steps: Iterable[Step], end: State | None) -> Iterator[tuple[Json, J
         yield {}, _still("init" if last is None else "environment", end)
 
 
-def _still(action: str, state: State) -> Json:
+def _still(action: str, state: SomeState) -> Json:
     """A state that no step led to."""
-    return _moment(action, state, _NOTHING_DONE)
+    return _moment(action, state, _NOTHING_DONE[type(state)])
 
 
-def _done(step: Step) -> Json:
-    return {
-        "scheduled": step.scheduled,
-        "tkv": step.tkv,
-        "volume": step.volume,
-        "chunk": _optional(step.chunk),
-        "batch": step.batch,
-        "outputs": step.outputs,
-        "refusal": _optional(step.refusal),
-        "events": [_Happened(one.transition, one.id, one.rule) for one in step.events],
-    }
+def _done(step: SomeStep) -> Json:
+    done = {name: getattr(step, name) for name in _NOTHING_DONE[type(step.after)]}
+    for name in done.keys() & _OPTIONAL:
+        done[name] = _optional(done[name])
+    events = [_Happened(one.transition, one.id, one.rule) for one in step.events]
+    return done | {"events": events}
 
 
-def _moment(action: str, state: State, done: Json) -> Json:
-    values = {name: getattr(state, name) for name in _OF_STATE}
-    values["prefilling"] = _optional(state.prefilling)
+def _moment(action: str, state: Any, done: Json) -> Json:
+    values = {key.name: getattr(state, key.name) for key in fields(type(state))}
+    for name in values.keys() & _OPTIONAL:
+        values[name] = _optional(values[name])
     return {
         "action": action,
         **{name: itf_value(value) for name, value in (done | values).items()},
     }
+
+
+_OPTIONAL = {"chunk", "refusal", "prefilling"}
 
 
 def _optional(value: Any) -> tuple[Any, ...]:

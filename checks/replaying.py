@@ -5,21 +5,21 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
+from checks.explore import MACHINE_ERROR
 from checks.explore.model import Transition
 from checks.exploring import sentence
 from checks.fuzz.guarded import Guarded, TargetRaisedError
 from checks.fuzz.subjects import REFERENCE
 from checks.fuzz.target import Subject, Target
-from checks.models.spyre import Instance, SpyreModel
+from checks.models.instance import Instance
+from checks.policies import RULES, AnyModel, policy_of
 from checks.running import Judge, duration_of, serve_with, step_time
-from checks.traces import Past, Trace, step_as_json
+from checks.traces import Past, Trace, codec_of
 from engine.clock import CostModel
 from reference.guards import GuardError
+from spec.config import Config
 from spec.errors import ConfigError, TraceError
-from spec.records import Context, Step
-from spec.requests import refuse_unservable
-from spec.rules import REGISTRY
-from spec.state import State
+from spec.policies.observable import SomeState, SomeStep
 
 
 @frozen
@@ -44,7 +44,7 @@ class BrokenRule:
 class Replay:
     """What came out: the steps, the rules they broke, the first step that differs."""
 
-    steps: list[Step] = field(factory=list)
+    steps: list[SomeStep] = field(factory=list)
     broken: list[BrokenRule] = field(factory=list)
     difference: Difference | None = None
     confirms: bool = False
@@ -53,20 +53,22 @@ class Replay:
 def replay_of(trace: Trace, subject: Subject = REFERENCE) -> Replay:
     """The trace run again, by its actions if an explorer wrote it, else by its workload.
 
-    `subject`: who schedules this time. Stops at the first step that differs from the file.
+    `subject`: who schedules this time; of other policies than Spyre the reference alone does.
+    Stops at the first step that differs from the file.
 
     Raises:
         TraceError: the file does not name the requests, or an action that is not possible.
         WorkloadError: a request that could never be served.
     """
-    ctx = trace.context()
-    judge, past, result = Judge(ctx), Past(), Replay()
-    changes: list[_Change] = []
-    for request in ctx.requests.values():
-        refuse_unservable(request, ctx.config)
+    ctx, changes = trace.context(), list[_Change]()
+    model = _model(trace) if "actions" in trace.header else None
+    judge, past, result = Judge(ctx if model is None else model.ctx), Past(), Replay()
+    if model is None:
+        for request in ctx.requests.values():
+            policy_of(trace.config).refuse_unservable(request, trace.config)
     try:
-        target = Guarded(subject, ctx.config, ctx.requests.values())
-        for step in _steps(trace, ctx, target, changes):
+        steps = _served(trace, subject) if model is None else _acted(trace, model, subject, changes)
+        for step in steps:
             if trace.violation is not None and step.index == len(trace.steps):
                 break  # the file ends where the rule is broken, the workload may go on
             judge.observe(step)
@@ -105,31 +107,49 @@ class _Change:
     """What an arrival or an abort did to the reference, before step `index`."""
 
     index: int
-    before: State
-    after: State
+    before: SomeState
+    after: SomeState
 
 
-def _steps(trace: Trace, ctx: Context, target: Target, changes: list[_Change]) -> Iterator[Step]:
-    """The steps as the actions of the header, or else the workload, make them happen.
+def _served(trace: Trace, subject: Subject) -> Iterator[SomeStep]:
+    """The steps as the workload makes them happen."""
+    config, requests = trace.config, list(trace.requests.values())
+    duration = duration_of(config, _cost_of(trace))
+    if isinstance(config, Config):
+        yield from serve_with(Guarded(subject, config, requests), duration, requests)
+    else:
+        yield from serve_with(policy_of(config).reference(config, requests), duration, requests)
 
-    What actions do between steps is added to `changes`.
+
+def _acted(
+    trace: Trace, model: AnyModel, subject: Subject, changes: list[_Change]
+) -> Iterator[SomeStep]:
+    """The steps as the actions of the header make them happen; what is between goes to `changes`.
+
+    A Spyre step is taken by the target, any other by the reference that finds the actions.
     """
-    if "actions" not in trace.header:
-        duration = duration_of(ctx.config, _cost_of(trace))
-        yield from serve_with(target, duration, list(ctx.requests.values()))
-        return
-    index, time = 0, 0.0
+    config, index, time = trace.config, 0, 0.0
+    target = _target(trace, subject)
     gone: frozenset[str] = frozenset()
-    for before, edge in _edges(trace):
-        if isinstance(edge.record, Step):
-            step = target.step(index, time, edge.record.ended)
+    for before, edge in _edges(trace, model):
+        if isinstance(edge.record, policy_of(config).step):
+            record: Any = evolve(edge.record, index=index, time=time)
+            step: Any = record if target is None else target.step(index, time, record.ended)
             yield evolve(step, aborted=tuple(sorted(step.before.aborted - gone)))
-            index, time = index + 1, time + step_time(ctx.config, step.kind)
+            index, time = index + 1, time + step_time(config, step.kind)
             gone = step.after.aborted
             continue
         changes.append(_Change(index, before, edge.state))
         what, _, request_id = edge.action.partition(" ")
-        (target.arrive if what == "arrive" else target.abort)(request_id)
+        if target is not None:
+            (target.arrive if what == "arrive" else target.abort)(request_id)
+
+
+def _target(trace: Trace, subject: Subject) -> Target | None:
+    """Who schedules instead of the reference; None where only the reference can."""
+    if isinstance(trace.config, Config):
+        return Guarded(subject, trace.config, trace.requests.values())
+    return None
 
 
 def _cost_of(trace: Trace) -> CostModel:
@@ -145,19 +165,29 @@ def _cost_of(trace: Trace) -> CostModel:
         raise TraceError(error.field, error.found, error.allowed).at(trace.path, 1) from None
 
 
-def _edges(trace: Trace) -> Iterator[tuple[State, Transition[State]]]:
-    """The actions of the header as the reference takes them, each with the state before."""
-    ctx = trace.context()
-    everybody = frozenset(ctx.requests)
+def _model(trace: Trace) -> AnyModel:
+    """The reference with the requests of the trace, to whom anything may happen."""
+    everybody = frozenset(trace.requests)
     instance = Instance(
         name=str(trace.path),
         about="the requests of a trace",
         config=trace.config,
-        requests=tuple(ctx.requests.values()),
+        requests=tuple(trace.requests.values()),
         aborts=everybody,
         early_ends=everybody,
+        external=trace.header.get("external", {}),
+        failing=everybody,
     )
-    model = SpyreModel(instance)
+    return policy_of(trace.config).model(instance)
+
+
+def _edges(trace: Trace, model: AnyModel) -> Iterator[tuple[Any, Transition[Any]]]:
+    """The actions of the header as the reference takes them, each with the state before.
+
+    Raises:
+        TraceError: an action that is not possible.
+        GuardError: the machine stops after the last one, as the violation says.
+    """
     state = next(iter(model.initial()))
     for action in trace.header["actions"]:
         edge = next((one for one in model.successors(state) if one.action == action), None)
@@ -166,6 +196,8 @@ def _edges(trace: Trace) -> Iterator[tuple[State, Transition[State]]]:
             raise TraceError("actions", action, allowed).at(trace.path, 1)
         yield state, edge
         state = edge.state
+    if trace.violation is not None and trace.violation.rule == MACHINE_ERROR:
+        list(model.successors(state))
 
 
 def _broken_between(changes: Iterable[_Change], judge: Judge) -> Iterator[BrokenRule]:
@@ -179,12 +211,12 @@ def _broken_between(changes: Iterable[_Change], judge: Judge) -> Iterator[Broken
                 yield _broken(one.index, rule.id, found)
 
 
-def _difference(trace: Trace, step: Step, past: Past) -> Difference | None:
+def _difference(trace: Trace, step: SomeStep, past: Past) -> Difference | None:
     """The fields of the file's line that say something else; unknown ones are left alone."""
     if step.index >= len(trace.steps):
         return Difference(step.index, {"step": (None, step.index)})
     told = trace.steps[step.index]
-    seen = step_as_json(step, past, full="state" in told)
+    seen = codec_of(trace.config).step_as_json(step, past, full="state" in told)
     fields = {
         name: (told[name], seen[name]) for name in told if name in seen and seen[name] != told[name]
     }
@@ -194,9 +226,9 @@ def _difference(trace: Trace, step: Step, past: Past) -> Difference | None:
 def _broken_for_ever(trace: Trace, result: Replay) -> Iterator[BrokenRule]:
     """The `eventually` rule of the file's violation, if the run does repeat without its goal."""
     told = trace.violation
-    if told is None or told.loop is None or told.rule not in REGISTRY:
+    if told is None or told.loop is None or told.rule not in RULES:
         return
-    goal = REGISTRY[told.rule].goal
+    goal = RULES[told.rule].goal
     around = result.steps[told.loop :]
     if goal is None or any(goal(step.after) for step in around):
         return

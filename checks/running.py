@@ -136,7 +136,10 @@ def judgeable(config: PolicyConfig) -> list[AnyRule]:
 
 @define
 class Judge:
-    """Holds every applicable rule, or those given, against each step; keeps the first breaches."""
+    """Holds every applicable rule, or those given, against each step.
+
+    `keep`: of each rule so many breaches, the first ones.
+    """
 
     ctx: SomeContext
     keep: int = 10
@@ -176,5 +179,5 @@ class Judge:
                 self._note(step, rule, found)
 
     def _note(self, step: SomeStep, rule: AnyRule, found: str) -> None:
-        if len(self.broken) < self.keep:
+        if sum(one.rule is rule for one in self.broken) < self.keep:
             self.broken.append(Broken(step.index, rule, found))

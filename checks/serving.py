@@ -12,10 +12,12 @@ from zlib import crc32
 from attrs import define, evolve, frozen
 
 from checks.configuration import Settings
+from checks.paging import PagedWatch
 from checks.policies import RULES, AnyPolicy, Server, policy_of
 from checks.running import Broken, Judge, duration_of, judgeable, serve_with
 from engine.device.faults import ConstraintError
 from engine.metrics import Metrics, Objective, Summary
+from reference.guards import GuardError
 from spec.config import Config
 from spec.errors import ConfigError
 from spec.policies.configuration import PolicyConfig
@@ -28,10 +30,13 @@ ENGINE, REFERENCE = "engine", "reference"
 
 @frozen
 class Refused:
-    """A step that the device refused: nothing of it was done, and the run ended there."""
+    """A step that the device refused, or a transition of it that a guard forbids.
+
+    Nothing of it was done, and the run ended there.
+    """
 
     step: int
-    error: ConstraintError
+    error: ConstraintError | GuardError
 
     def __str__(self) -> str:
         return f"step {self.step}: {self.error}"
@@ -41,22 +46,31 @@ class Refused:
 class Run:
     """What came of a run.
 
-    `broken`: the first few breaches of `rules`, each of which was judged in every one of `steps`.
+    `using`: who scheduled. `broken`: the first few breaches of each of `rules`, which were judged
+    in every one of `steps`. `device`: what a paged device did of the same steps, if there is one.
     `seconds`: of the clock on the wall.
     """
 
     settings: Settings
+    using: str
     summary: Summary
     rules: Sequence[AnyRule]
     broken: Sequence[Broken]
     refused: Refused | None
+    device: PagedWatch[Any] | None
     steps: int
     seconds: float
 
     @property
     def holds(self) -> bool:
-        """True if no rule was broken and no step refused."""
-        return not self.broken and self.refused is None
+        """True if no rule was broken, no step refused and no token wrong."""
+        wrong = self.device is not None and self.device.wrong
+        return not self.broken and self.refused is None and not wrong
+
+
+def default_of(config: PolicyConfig) -> str:
+    """Who schedules if nobody is named: the engine, where the policy has one."""
+    return REFERENCE if policy_of(config).engine is None else ENGINE
 
 
 def server_of(using: str, config: PolicyConfig, requests: Sequence[Request]) -> Server[SomeStep]:
@@ -106,19 +120,28 @@ def run_workload(
         metrics = _metrics(settings, ctx.requests, objective)
         judge = Judge(ctx, rules=own)
         fingerprint = _Fingerprint()
-        watching = [judge.observe, fingerprint.observe, _forgetting(ctx), metrics.observe]
+        device = None if policy.watch is None else policy.watch(ctx)
+        watching: list[Callable[[Any], None]] = [
+            judge.observe,
+            fingerprint.observe,
+            metrics.observe,
+        ]
+        watching += [] if device is None else [device.observe]
+        watching.append(_forgetting(ctx))
         refused = _watched(_steps(settings, requests, using), [*watching, *observers])
         found = _Judged.by(judge, fingerprint, refused)
         if others is not None:
             found = found.together_with(others.result())
     order = {rule.id: place for place, rule in enumerate(rules)}
-    broken = sorted(found.broken, key=lambda one: (one[0], order[one[1]]))[: judge.keep]
+    broken = sorted(found.broken, key=lambda one: (one[0], order[one[1]]))
     return Run(
         settings=settings,
+        using=using,
         summary=metrics.summary(),
         rules=rules,
         broken=[Broken(step, RULES[rule], told) for step, rule, told in broken],
         refused=refused,
+        device=device,
         steps=judge.judged,
         seconds=perf_counter() - began,
     )
@@ -206,13 +229,13 @@ def _steps(settings: Settings, requests: Sequence[Request], using: str) -> Itera
 def _watched(
     steps: Iterable[SomeStep], watching: Sequence[Callable[[SomeStep], None]]
 ) -> Refused | None:
-    """Show each step to all; the step that the device refused, if it did."""
+    """Show each step to all; the step that was refused, if one was."""
     index = 0
     try:
         for step in steps:
             for watch in watching:
                 watch(step)
             index = step.index + 1
-    except ConstraintError as error:
+    except (ConstraintError, GuardError) as error:
         return Refused(index, error)
     return None

@@ -1,5 +1,6 @@
 """What a user's input can be refused for: one message with place, value and remedy."""
 
+from enum import StrEnum
 from typing import Self
 
 from attrs import evolve, frozen
@@ -31,7 +32,8 @@ class InputError(Exception):
 
     def __str__(self) -> str:
         where = "" if self.place is None else f"{self.place}: "
-        return f"{where}{self.field}: found {self.found!r}; allowed: {self.allowed}"
+        found = str(self.found) if isinstance(self.found, StrEnum) else self.found
+        return f"{where}{self.field}: found {found!r}; allowed: {self.allowed}"
 
     def at(self, source: object, line: int | None = None) -> Self:
         """The same error with its place, unless it already has one."""

@@ -17,7 +17,9 @@ from checks.fuzz.subjects import REFERENCE, SUBJECTS
 from checks.itf import write_itf
 from checks.replaying import Difference, Replay, replay_of
 from checks.traces import Trace, read_trace
+from spec.config import Config
 from spec.errors import InputError, TraceError
+from spec.policies.observable import SomeStep
 from spec.records import Step
 
 
@@ -55,6 +57,9 @@ def replay(
     target = target or REFERENCE.name
     if target not in SUBJECTS:
         allowed = f"{', '.join(SUBJECTS)} for a trace; a driver, for what fuzz has found"
+        raise InputError("--target", target, allowed)
+    if target != REFERENCE.name and not isinstance(trace.config, Config):
+        allowed = f"{REFERENCE.name} for {trace.config.policy}, which has no engine"
         raise InputError("--target", target, allowed)
     result = replay_of(trace, SUBJECTS[target])
     for step in result.steps if steps or states or trace.violation else ():
@@ -107,19 +112,28 @@ def _verdict(told: Recorded, name: str, episode: Episode) -> str:
     return f"the file says: {told.kind} in step {told.step}, {told.cause}; {name} does otherwise"
 
 
-def _print_step(screen: Console, step: Step, states: bool) -> None:
+def _print_step(screen: Console, step: SomeStep, states: bool) -> None:
     """The step, its transitions, and only what changed."""
     refused = f", prefill refused by {step.refusal}" if step.refusal else ""
-    screen.print(
-        f"[bold]step {step.index}[/bold] {step.kind}: tkv {step.tkv}, volume {step.volume}{refused}"
-    )
+    screen.print(f"[bold]step {step.index}[/bold] {step.kind}: {_size(step)}{refused}")
     for line in _changes(step):
         screen.print(f"    {line}")
     if states:
         screen.print(step.after)
 
 
-def _changes(step: Step) -> Iterator[str]:
+def _size(step: SomeStep) -> str:
+    """What the step was, by the measure of its policy."""
+    if isinstance(step, Step) and step.tkv:
+        return f"tkv {step.tkv}, volume {step.volume}"
+    scheduled = ", ".join(f"{tokens} of {name}" for name, tokens in step.scheduled.items())
+    return f"tokens {scheduled or 'none'}"
+
+
+_SHOWN = ("computed", "generated", "left_padding", "tkv", "drafts", "load")
+
+
+def _changes(step: SomeStep) -> Iterator[str]:
     """Who came and went, which transitions, and of each request what it has now."""
     if step.aborted:
         yield f"aborted before: {', '.join(step.aborted)}"
@@ -128,14 +142,13 @@ def _changes(step: Step) -> Iterator[str]:
         yield f"{event.transition} {event.id}{moved}  ({event.rule})"
     before = {one.id: one for one in step.before.present}
     for one in step.after.present:
-        old = before[one.id]
-        changed = [
-            f"{name} {getattr(old, name)} -> {getattr(one, name)}"
-            for name in ("computed", "generated", "left_padding", "tkv")
-            if getattr(old, name) != getattr(one, name)
+        moved_values = [
+            f"{name} {getattr(before[one.id], name)} -> {getattr(one, name)}"
+            for name in _SHOWN
+            if getattr(before[one.id], name, None) != getattr(one, name, None)
         ]
-        if changed:
-            yield f"request {one.id}: {', '.join(changed)}"
+        if moved_values:
+            yield f"request {one.id}: {', '.join(moved_values)}"
 
 
 def _print_end(screen: Console, trace: Trace, result: Replay) -> None:

@@ -20,15 +20,20 @@ from checks.commands.common import (
 )
 from checks.commands.run_tables import print_comparison, print_run
 from checks.comparing import Variant, variants
+from checks.exploring import sentence
 from checks.figures import figure_lines
-from checks.running import duration_of
-from checks.serving import ENGINE, REFERENCE, Run, run_workload
+from checks.policies import policy_of
+from checks.serving import ENGINE, REFERENCE, Refused, Run, default_of, run_workload
 from checks.timeline import Timeline
 from checks.traces import TraceWriter, Violation, write_lines
 from engine.device.constraints import SAYS
 from engine.metrics import Objective
-from engine.workloads import Format, fit, read_workload
-from spec.errors import ConfigError
+from engine.workloads import Format, Workload, fit_for, read_workload
+from reference.guards import GuardError
+from spec.config import Config
+from spec.errors import ConfigError, InputError
+from spec.policies.configuration import PolicyConfig
+from spec.policies.observable import SomeStep
 from spec.records import Step
 from spec.requests import Request
 
@@ -56,9 +61,8 @@ class _Files:
 @click.option(
     "--using",
     type=click.Choice([ENGINE, REFERENCE]),
-    default=ENGINE,
-    show_default=True,
-    help="Who schedules: the engine on the simulated device, or the reference.",
+    help="Who schedules: the engine on the simulated device, or the reference.  [default: the "
+    "engine, where the policy has one]",
 )
 @click.option(
     "--compare",
@@ -89,7 +93,7 @@ def run(
     from_env: bool,
     format_: str | None,
     limit: int | None,
-    using: str,
+    using: str | None,
     compared: tuple[str, ...],
     slo: str | None,
     trace_path: Path | None,
@@ -111,16 +115,17 @@ def run(
     if compared and files.paths():
         raise ConfigError("--compare", ", ".join(compared), "no --trace, --figures or --timeline")
     objective = _objective(slo)
+    if figures_path is not None and not isinstance(chosen[0].settings.config, Config):
+        found = chosen[0].settings.config.policy
+        raise ConfigError("--figures", found, "spyre, whose figures these are")
     read = read_workload(workload, format_, limit)
-    fitting = [fit(read, one.settings.config) for one in chosen]
+    fitting = [_fitting(read, one.settings.config) for one in chosen]
     runs = [
         _run(one, servable, using, objective, files)
         for one, (servable, _) in zip(chosen, fitting, strict=True)
     ]
     refused = [len(left_out) for _, left_out in fitting]
-    reports = [
-        _report(one, using, left + read.skipped) for one, left in zip(runs, refused, strict=True)
-    ]
+    reports = [_report(one, left + read.skipped) for one, left in zip(runs, refused, strict=True)]
     screen = console(json_path)
     if compared:
         named = {variant.label: one for variant, one in zip(chosen, runs, strict=True)}
@@ -157,18 +162,25 @@ def _objective(slo: str | None) -> Objective | None:
         raise error.at("--slo") from None
 
 
+def _fitting(read: Workload, config: PolicyConfig) -> tuple[list[Request], list[InputError]]:
+    """The requests that can be served under this configuration, and why others cannot."""
+    refuse = policy_of(config).refuse_unservable
+    return fit_for(read, lambda request: refuse(request, config))
+
+
 def _run(
     variant: Variant,
     requests: list[Request],
-    using: str,
+    using: str | None,
     objective: Objective | None,
     files: _Files,
 ) -> Run:
     """One run, with its files and its progress bar."""
     config, by_id = variant.settings.config, {one.id: one for one in requests}
+    using = using or default_of(config)
     kept: list[Step] = []
     with ExitStack() as stack:
-        observers: list[Callable[[Step], None]] = []
+        observers: list[Callable[[Any], None]] = []
         if files.trace is not None:
             cost = variant.settings.cost.beyond_times()
             writer = TraceWriter(
@@ -177,7 +189,7 @@ def _run(
             trace = stack.enter_context(writer)
             observers.append(trace.write)
         if files.timeline is not None:
-            timeline = Timeline(files.timeline, by_id, duration_of(config, variant.settings.cost))
+            timeline = Timeline(files.timeline, by_id, config, variant.settings.cost)
             observers.append(stack.enter_context(timeline).observe)
         if files.figures is not None:
             observers.append(kept.append)
@@ -187,18 +199,18 @@ def _run(
         )
         if files.trace is not None and not done.holds:
             trace.violated(_violation(done))
-    if files.figures is not None:
+    if files.figures is not None and isinstance(config, Config):
         write_lines(files.figures, figure_lines(config, by_id, kept))
     return done
 
 
 @contextmanager
-def _progress(label: str, requests: int) -> Iterator[Callable[[Step], None]]:
+def _progress(label: str, requests: int) -> Iterator[Callable[[SomeStep], None]]:
     """A bar of the requests that have left, moved by the steps that it is shown."""
     began = perf_counter()
     with progress_bar(f"requests, {label}" if label else "requests", requests) as show:
 
-        def observe(step: Step) -> None:
+        def observe(step: SomeStep) -> None:
             if step.index % _BAR_EVERY == 0:
                 left = len(step.after.finished) + len(step.after.aborted)
                 rate = (step.index + 1) / max(perf_counter() - began, 1e-9)
@@ -213,14 +225,19 @@ def _violation(done: Run) -> Violation:
         first = done.broken[0]
         found = f"step {first.step}: {first.found}"
         return Violation(first.rule.id, first.rule.sentence, found)
+    if done.device is not None and done.device.wrong:
+        says = "Each request's tokens are those of the request served alone."
+        return Violation("device: tokens", says, str(done.device.wrong[0]))
     assert done.refused is not None
-    constraint = done.refused.error.constraint
-    return Violation(f"device: {constraint}", SAYS[constraint], str(done.refused))
+    error = done.refused.error
+    if isinstance(error, GuardError):
+        return Violation("machine-error", sentence("machine-error"), str(done.refused))
+    return Violation(f"device: {error.constraint}", SAYS[error.constraint], str(done.refused))
 
 
-def _report(done: Run, using: str, refused: int) -> dict[str, Any]:
+def _report(done: Run, refused: int) -> dict[str, Any]:
     report: dict[str, Any] = {
-        "using": using,
+        "using": done.using,
         "config": done.settings.config.as_mapping(),
         "cost": done.settings.cost.beyond_times(),
         "refused": refused,
@@ -234,10 +251,19 @@ def _report(done: Run, using: str, refused: int) -> dict[str, Any]:
         **done.summary.as_mapping(),
     }
     if done.refused is not None:
-        error = done.refused.error
-        report["refused_step"] = {
-            "step": done.refused.step,
-            "constraint": str(error.constraint),
-            "numbers": dict(error.numbers),
+        report["refused_step"] = _refusal(done.refused)
+    if done.device is not None:
+        report["device"] = {
+            "computed_tokens": done.device.computed,
+            "tokens_compared": done.device.sampled,
+            "wrong_tokens": [str(one) for one in done.device.wrong],
         }
     return report
+
+
+def _refusal(refused: Refused) -> dict[str, Any]:
+    error = refused.error
+    if isinstance(error, GuardError):
+        return {"step": refused.step, "transition": error.transition, "rule": error.rule}
+    numbers = dict(error.numbers)
+    return {"step": refused.step, "constraint": str(error.constraint), "numbers": numbers}

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from checks.serving import Run
+from checks.policies import RULES
+from checks.serving import Refused, Run
 from engine.metrics import Spread, Summary
+from reference.guards import GuardError
 from spec.records import PREFILL
-from spec.rules import REGISTRY
 
 
 def print_run(screen: Console, run: Run, refused: int, skipped: int) -> None:
@@ -37,8 +38,8 @@ def print_comparison(screen: Console, runs: Mapping[str, Run], refused: Sequence
         {"refused, never servable": f"{left_out:,}"} | _compared(run)
         for run, left_out in zip(runs.values(), refused, strict=True)
     ]
-    for name in columns[0]:
-        table.add_row(name, *(figures[name] for figures in columns))
+    for name in dict.fromkeys(name for figures in columns for name in figures):
+        table.add_row(name, *(figures.get(name, "-") for figures in columns))
     screen.print(table)
     for label, run in runs.items():
         if not run.holds:
@@ -47,17 +48,36 @@ def print_comparison(screen: Console, runs: Mapping[str, Run], refused: Sequence
 
 
 def _print_faults(screen: Console, run: Run) -> None:
-    for one in run.broken:
-        screen.print(f"[bold red]violated[/bold red] {one.rule.id} in step {one.step}: {one.found}")
-        screen.print(f"  {one.rule.sentence}")
+    for rule in {one.rule.id: one.rule for one in run.broken}.values():
+        first, *others = (one for one in run.broken if one.rule is rule)
+        screen.print(f"[bold red]violated[/bold red] {rule.id} in step {first.step}: {first.found}")
+        screen.print(f"  {rule.sentence}")
+        if others:
+            screen.print(f"  first again in steps {', '.join(str(one.step) for one in others)}")
+    for wrong in () if run.device is None else run.device.wrong:
+        screen.print(f"[bold red]wrong token[/bold red] {wrong}")
     if run.refused is not None:
         screen.print(f"[bold red]refused[/bold red] {run.refused}")
+
+
+def _by_whom(refused: Refused) -> str:
+    return "a guard" if isinstance(refused.error, GuardError) else "the device"
+
+
+def _reason(refused: Refused) -> str:
+    error = refused.error
+    return error.rule if isinstance(error, GuardError) else str(error.constraint)
 
 
 def _print_verdict(screen: Console, run: Run) -> None:
     _print_faults(screen, run)
     verdict = "not every rule holds" if run.broken else "every rule holds"
-    until = " until the device refused one" if run.refused else ""
+    until = f" until {_by_whom(run.refused)} refused one" if run.refused else ""
+    if run.device is not None:
+        screen.print(
+            f"the device computed {run.device.computed:,} tokens; {run.device.sampled:,} sampled "
+            f"ones compared with serving alone, {len(run.device.wrong) or 'none'} wrong"
+        )
     screen.print(
         f"{verdict}: {len(run.rules)} rules, {run.steps:,} steps{until} "
         f"({run.seconds:.1f} s, {run.steps / max(run.seconds, 1e-9):,.0f} steps/s)"
@@ -77,7 +97,9 @@ def _compared(run: Run) -> dict[str, str]:
     summary, rows = run.summary, _latency_rows(run.summary)
     ended = "every rule holds" if not run.broken else f"{run.broken[0].rule.id} broken"
     if run.refused is not None:
-        ended = f"step {run.refused.step} refused: {run.refused.error.constraint}"
+        ended = f"step {run.refused.step} refused: {_reason(run.refused)}"
+    elif run.device is not None and run.device.wrong:
+        ended = f"wrong token in step {run.device.wrong[0].step}"
     goodput = {}
     if summary.slo:
         goodput[f"{_goodput_name(summary)}, share"] = _percent(summary.goodput_share)
@@ -92,11 +114,20 @@ def _compared(run: Run) -> dict[str, str]:
         "output tokens per time unit": _rounded(summary.output_tokens_per_unit),
         **goodput,
         **rows,
-        "largest volume": f"{summary.peak_volume:,}",
+        **_size_compared(summary),
         "largest batch": f"{summary.peak_batch:,}",
-        "padding waste, decode": _percent(summary.decode_padding_share),
         "cache hit rate": _percent(summary.prefix_hit_rate),
         "preemptions": f"{summary.preemptions:,}",
+    }
+
+
+def _size_compared(summary: Summary) -> dict[str, str]:
+    """How large steps were, by the measure of the policy."""
+    if summary.volume_limit is None:
+        return {"largest step, tokens": f"{summary.peak_scheduled_tokens:,}"}
+    return {
+        "largest volume": f"{summary.peak_volume:,}",
+        "padding waste, decode": _percent(summary.decode_padding_share),
         "pauses": f"{summary.pauses:,}",
     }
 
@@ -126,16 +157,38 @@ def _overview(summary: Summary, refused: int, skipped: int) -> dict[str, str]:
         "tokens": f"{summary.prompt_tokens:,} prompt, {summary.output_tokens:,} output",
         "throughput": f"{_rounded(summary.output_tokens_per_unit)} output tokens per time unit",
         **goodput,
-        "largest volume": f"{summary.peak_volume:,} of {summary.volume_limit:,}",
+        **_size(summary),
         "largest batch": f"{summary.peak_batch:,}",
-        "padding waste": (
-            f"{_percent(summary.decode_padding_share)} of the decode volume, "
-            f"{summary.prefill_padding_tokens:,} tokens of prefill"
-        ),
+        **_padding(summary),
         "cache hits": (
             f"{_percent(summary.prefix_hit_rate)} of prompt tokens reused, "
             f"{summary.recomputed_tokens:,} more cached but computed again"
         ),
+        **_moves(summary),
+    }
+
+
+def _size(summary: Summary) -> dict[str, str]:
+    """How large steps were, by the measure of the policy."""
+    if summary.volume_limit is not None:
+        return {"largest volume": f"{summary.peak_volume:,} of {summary.volume_limit:,}"}
+    tokens, requests = summary.peak_scheduled_tokens, summary.peak_scheduled_requests
+    return {"largest step": f"{tokens:,} tokens; {requests:,} requests"}
+
+
+def _padding(summary: Summary) -> dict[str, str]:
+    """What was padded, where batches are rectangular."""
+    if summary.volume_limit is None:
+        return {}
+    share, tokens = _percent(summary.decode_padding_share), summary.prefill_padding_tokens
+    return {"padding waste": f"{share} of the decode volume, {tokens:,} tokens of prefill"}
+
+
+def _moves(summary: Summary) -> dict[str, str]:
+    """How often requests lost their place; of Spyre, how often tkv jumped."""
+    if summary.volume_limit is None:
+        return {"preemptions": f"{summary.preemptions:,}"}
+    return {
         "preemptions, pauses": f"{summary.preemptions:,}, {summary.pauses:,}",
         "tkv jumps": f"{summary.tkv_jumps:,}",
     }
@@ -183,7 +236,7 @@ def _waits(summary: Summary) -> Table:
         summary.waits.items(), key=lambda item: (-item[1], item[0])
     )
     for rule, steps in by_count:
-        table.add_row(f"{rule}: {REGISTRY[rule].sentence}", f"{steps:,}")
+        table.add_row(f"{rule}: {RULES[rule].sentence}", f"{steps:,}")
     return table
 
 

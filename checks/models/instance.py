@@ -1,8 +1,9 @@
 """What is explored: a few requests under a configuration, and what may happen to them."""
 
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from attrs import frozen
+from attrs import field, frozen
 
 from spec.requests import Prompt, Request
 
@@ -15,6 +16,9 @@ class Instance(Generic[Conf]):
 
     `aborts`: requests whose client may go away, in any phase. `early_ends`: requests that may
     sample the end of sequence with any token. Arrivals are free in order and time.
+
+    Where a policy has a connector: `external` tokens of each request that it has, `failing`: whose
+    load may fail. Where it has drafts: any number of them may be accepted.
     """
 
     name: str
@@ -23,6 +27,8 @@ class Instance(Generic[Conf]):
     requests: tuple[Request, ...]
     aborts: frozenset[str] = frozenset()
     early_ends: frozenset[str] = frozenset()
+    external: Mapping[str, int] = field(factory=dict)
+    failing: frozenset[str] = frozenset()
 
 
 # --- requests as the default instances write them down -------------------------------------------

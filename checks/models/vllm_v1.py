@@ -4,10 +4,11 @@ The scheduler is deterministic; what is not is the environment: arrivals and abo
 the end of sequence, how many drafts are accepted, whether and when a connector's load ends.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator
 from itertools import product
+from typing import TypeAlias
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from checks.explore.model import Transition
 from checks.models.instance import Instance
@@ -18,16 +19,7 @@ from spec.policies.vllm_v1 import VllmV1Config
 from spec.policies.vllm_v1_records import Context, Load, Sequence, State, Step
 from spec.rules.vllm_v1 import applicable
 
-
-@frozen(kw_only=True)
-class VllmV1Instance(Instance[VllmV1Config]):
-    """An instance with a connector: `external` tokens of each request that it has.
-
-    `failing`: whose load may fail. Drafts are free in acceptance.
-    """
-
-    external: Mapping[str, int] = field(factory=dict)
-    failing: frozenset[str] = frozenset()
+VllmV1Instance: TypeAlias = Instance[VllmV1Config]
 
 
 @frozen

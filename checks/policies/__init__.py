@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from checks.policies.nano_vllm import NANO_VLLM
-from checks.policies.policy import Policy, Server
+from checks.policies.policy import InstanceModel, Policy, Server
 from checks.policies.spyre import SPYRE
 from checks.policies.vllm_v1 import VLLM_V1
 from spec.policies.configuration import PolicyConfig
@@ -21,6 +21,7 @@ __all__ = [
     "RULES",
     "SPYRE",
     "VLLM_V1",
+    "AnyModel",
     "AnyPolicy",
     "Policy",
     "Server",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 AnyPolicy: TypeAlias = Policy[Any, Any, Any, Any]
+AnyModel: TypeAlias = InstanceModel[Any, Any]
 
 POLICIES: Mapping[str, AnyPolicy] = {one.name: one for one in (SPYRE, NANO_VLLM, VLLM_V1)}
 

@@ -1,7 +1,10 @@
-"""nano-vLLM: the reference, which has no engine."""
+"""nano-vLLM: the reference, which has no engine, next to the paged device."""
 
 from collections.abc import Iterable, Sequence
 
+from checks.models.nano_vllm import NanoVllmModel
+from checks.models.nano_vllm_instances import DEFAULT
+from checks.paging import nano_vllm_watch
 from checks.policies.policy import Policy
 from checks.policies.reference import MachineServer
 from engine.work import Prefill, Work
@@ -45,4 +48,8 @@ NANO_VLLM: Policy[NanoVllmConfig, NanoVllmContext, State, Step] = Policy(
     reference=_reference,
     work=work,
     about_blocks=("NANO-BLK-", "NANO-PFX-"),
+    watch=nano_vllm_watch,
+    step=Step,
+    model=NanoVllmModel,
+    instances=DEFAULT,
 )

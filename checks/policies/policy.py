@@ -5,6 +5,10 @@ from typing import Generic, Protocol, TypeVar
 
 from attrs import frozen
 
+from checks.explore.model import Model
+from checks.models.instance import Instance
+from checks.models.properties import Properties, properties_of_rules
+from checks.paging import PagedWatch
 from engine.work import Work
 from spec.policies.configuration import PolicyConfig
 from spec.policies.observable import SomeContext, SomeState, SomeStep
@@ -31,6 +35,17 @@ class Server(Protocol[Made]):
         """One scheduler step, numbered `index`, begun at `time` on the simulated clock."""
 
 
+Looked = TypeVar("Looked", bound=SomeContext, covariant=True)
+
+
+class InstanceModel(Model[At], Protocol[Looked, At]):
+    """The state graph of an instance."""
+
+    @property
+    def ctx(self) -> Looked:
+        """What the rules look up."""
+
+
 @frozen(kw_only=True)
 class Policy(Generic[Conf, Ctx, At, By]):
     """A scheduler with its rules, its machine and what its steps cost.
@@ -38,7 +53,11 @@ class Policy(Generic[Conf, Ctx, At, By]):
     `context_of`: what its rules look up. `refuse_unservable` raises WorkloadError for a request
     that no run could complete. `reference` and `engine` make schedulers, the latter on a simulated
     device; None where there is no engine. `work`: what a step computed. `about_blocks`: beginnings
-    of the ids of rules that look into the block pool, about half of the work of judging.
+    of the ids of rules that look into the block pool, about half of the work of judging. `watch`: a
+    paged device that does each step of the reference, too; None where the device is the engine's.
+
+    `model` makes the state graph of an instance of `instances`, the default ones, or of one's own;
+    its edges that are steps have a `step` as their record.
     """
 
     config: type[Conf]
@@ -49,8 +68,16 @@ class Policy(Generic[Conf, Ctx, At, By]):
     engine: Callable[[Conf, Sequence[Request]], Server[By]] | None = None
     work: Callable[[Conf, By], Work]
     about_blocks: tuple[str, ...]
+    watch: Callable[[Ctx], PagedWatch[By]] | None = None
+    step: type[By]
+    model: Callable[[Instance[Conf]], InstanceModel[Ctx, At]]
+    instances: tuple[Instance[Conf], ...]
 
     @property
     def name(self) -> str:
         """As the key `policy` of a configuration says it."""
         return self.config.name_of_policy()
+
+    def properties_of(self, model: InstanceModel[Ctx, At], config: Conf) -> Properties[At]:
+        """The rules that apply under the configuration, in the explorer's terms."""
+        return properties_of_rules(self.registry.applicable(config), model.ctx, self.step)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from checks.fuzz.reference import reference_target
+from checks.models.instances import DEFAULT
+from checks.models.spyre import SpyreModel
 from checks.policies.policy import Policy
 from checks.targets import EngineTarget
 from engine.device.spyre import SpyreDevice
@@ -33,4 +35,7 @@ SPYRE: Policy[Config, Context, State, Step] = Policy(
     engine=_engine,
     work=spyre_work,
     about_blocks=("BLK-", "SPY-PFX-"),
+    step=Step,
+    model=SpyreModel,
+    instances=DEFAULT,
 )

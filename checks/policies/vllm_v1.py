@@ -1,7 +1,10 @@
-"""vLLM V1: the reference, which has no engine."""
+"""vLLM V1: the reference, which has no engine, next to the paged device."""
 
 from collections.abc import Iterable, Sequence
 
+from checks.models.vllm_v1 import VllmV1Model
+from checks.models.vllm_v1_instances import DEFAULT
+from checks.paging import vllm_v1_watch
 from checks.policies.policy import Policy
 from checks.policies.reference import MachineServer
 from engine.work import Prefill, Work
@@ -48,4 +51,8 @@ VLLM_V1: Policy[VllmV1Config, Context, State, Step] = Policy(
     reference=_reference,
     work=work,
     about_blocks=("V1-KV-", "V1-PFX-"),
+    watch=vllm_v1_watch,
+    step=Step,
+    model=VllmV1Model,
+    instances=DEFAULT,
 )

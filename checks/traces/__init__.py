@@ -13,6 +13,7 @@ The header also has:
 - `full`: true if every step carries `state` (below).
 - `cost`, optional: what steps cost on the clock beyond their times, as the table `[cost]` of a
   configuration.
+- `external`, optional: tokens of each request that a connector has, where the policy has one.
 - `actions`, optional: what the environment chose, as the explorer that wrote the file notes it.
 
 Of the fields of a step, read with care:
@@ -33,10 +34,15 @@ before, of a decode step the rows of its `batch` as computed, of a prefill step 
 `free` blocks in their order, the `references` to held ones, the `keys` of cached ones
 (hexadecimal) and the `cached` blocks by key.
 
+What is said here holds for Spyre. Lines of every policy have the same fields with the same meaning;
+what nano-vLLM and vLLM V1 leave empty or add stands in `checks.traces.nano_vllm` and
+`checks.traces.vllm_v1`.
+
 A violation that is a cycle has `loop`: the step with which the part that repeats for ever begins.
 One that was found after arrivals or aborts that no step followed has `state`, the state then.
 """
 
+from checks.traces.codecs import codec_of
 from checks.traces.encoding import Past, request_as_json, step_as_json
 from checks.traces.files import new_file, write_lines
 from checks.traces.reading import Trace, read_trace, steps_of
@@ -50,6 +56,7 @@ __all__ = [
     "Trace",
     "TraceWriter",
     "Violation",
+    "codec_of",
     "new_file",
     "read_trace",
     "request_as_json",

@@ -1,33 +1,53 @@
 """Steps, states and requests out of checked JSON values: the way back from `encoding`."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from checks.policies import POLICIES
 from checks.traces.encoding import SEQUENCE_DEFAULTS, Json
 from checks.traces.shapes import within
 from engine.workloads.checked import NOTHING
 from engine.workloads.own import request_of
 from spec.config import Config
 from spec.errors import InputError, TraceError
+from spec.policies.configuration import PolicyConfig
 from spec.records import PREFILL, Chunk, Event, Step
 from spec.requests import Request
 from spec.state import BlockPool, FrozenMap, Sequence, State
 
+Conf = TypeVar("Conf", bound=PolicyConfig)
+
 
 def config_from_json(values: Json) -> Config:
+    """The configuration of a Spyre scheduler in a header, see `any_config_from_json`."""
+    return _config(Config, values)
+
+
+def any_config_from_json(policy: str, values: Json) -> PolicyConfig:
     """The configuration of a header.
 
     Raises:
-        TraceError: the configuration is refused.
+        TraceError: an unknown policy, or a configuration that is refused.
     """
+    if policy not in POLICIES:
+        raise TraceError("policy", policy, ", ".join(POLICIES))
+    config: type[PolicyConfig] = POLICIES[policy].config
+    return _config(config, values)
+
+
+def _config(config: type[Conf], values: Json) -> Conf:
     try:
-        return Config.from_mapping(values)
+        return config.from_mapping(values)
     except InputError as error:
         raise within("config", error) from None
 
 
-def step_from_json(line: Json, last: State | None, requests: Mapping[str, Request]) -> Step:
+def step_from_json(
+    line: Json, last: State | None, requests: Mapping[str, Request], *, chunked: bool = True
+) -> Step:
     """The step of a full line; `last` is the state that the step before left.
+
+    `chunked`: a prefill step computes one chunk.
 
     Raises:
         TraceError: a state is missing, or has a request that `requests` does not name.
@@ -35,7 +55,7 @@ def step_from_json(line: Json, last: State | None, requests: Mapping[str, Reques
     states = line["state"]
     before = state_from_json(states["before"], requests) if "before" in states else last
     if before is None:
-        raise TraceError("state.before", NOTHING, "the state from which the first step starts")
+        raise no_first_state()
     return Step(
         index=line["step"],
         time=line["time"],
@@ -45,15 +65,20 @@ def step_from_json(line: Json, last: State | None, requests: Mapping[str, Reques
         scheduled=line["scheduled"],
         tkv=line["tkv"],
         volume=line["volume"],
-        chunk=_chunk(line) if line["kind"] == PREFILL else None,
+        chunk=_chunk(line) if chunked and line["kind"] == PREFILL else None,
         batch=tuple(_sequence(row, requests) for row in states.get("batch", ())),
         outputs=line["outputs"],
         ended=tuple(states.get("ended", ())),
         finished=tuple(line["finished"]),
         aborted=tuple(line["aborted"]),
         refusal=line["refusal"],
-        events=tuple(_event(event) for event in line["events"]),
+        events=events_from_json(line["events"]),
     )
+
+
+def no_first_state() -> TraceError:
+    """The refusal of a first line without the state that its step started from."""
+    return TraceError("state.before", NOTHING, "the state from which the first step starts")
 
 
 def _chunk(line: Json) -> Chunk:
@@ -83,6 +108,11 @@ _CHUNK_FIELDS = (
 )
 
 
+def events_from_json(lines: list[Json]) -> tuple[Event, ...]:
+    """The transitions that made up a step."""
+    return tuple(map(_event, lines))
+
+
 def _event(fields: Json) -> Event:
     return Event(
         fields["transition"],
@@ -109,7 +139,7 @@ def state_from_json(fields: Json, requests: Mapping[str, Request]) -> State:
 
     slot = fields["prefilling"]
     return State(
-        pool=_pool(fields["pool"]),
+        pool=pool_from_json(fields["pool"]),
         waiting=sequences("waiting"),
         prefilling=None if slot is None else _sequence(slot, requests),
         decoding=sequences("decoding"),
@@ -128,7 +158,8 @@ def _sequence(fields: Json, requests: Mapping[str, Request]) -> Sequence:
     return Sequence(**known | {"blocks": tuple(fields.get("blocks", ()))})
 
 
-def _pool(fields: Json) -> BlockPool:
+def pool_from_json(fields: Json) -> BlockPool:
+    """A whole block pool."""
     return BlockPool(
         size=fields["size"],
         free=tuple(fields["free"]),

@@ -1,6 +1,6 @@
 """Steps, states and requests as JSON values. What the fields mean stands in `checks.traces`."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
@@ -8,6 +8,7 @@ from attrs import fields, frozen
 
 from checks.traces.violation import Violation
 from engine.workloads.own import own_stream
+from spec.policies.observable import SomeSequence, SomeState, SomeStep
 from spec.records import Chunk, Event, Step
 from spec.requests import Request
 from spec.state import BlockPool, Sequence, State
@@ -25,12 +26,13 @@ class Past:
     `state`: what the last step left. `chunk`: the chunk that ran last, whenever that was.
     """
 
-    state: State | None = None
+    state: SomeState | None = None
     chunk: Chunk | None = None
 
-    def then(self, step: Step) -> "Past":
+    def then(self, step: SomeStep) -> "Past":
         """What shows in the line after that of `step`."""
-        return Past(step.after, step.chunk or self.chunk)
+        chunk = step.chunk if isinstance(step, Step) else None
+        return Past(step.after, chunk or self.chunk)
 
 
 def step_as_json(step: Step, past: Past | None = None, *, full: bool = False) -> Json:
@@ -44,18 +46,18 @@ def step_as_json(step: Step, past: Past | None = None, *, full: bool = False) ->
         "scheduled": dict(step.scheduled),
         "tkv": step.tkv,
         "volume": step.volume,
-        "waiting": _ids(after.waiting),
+        "waiting": ids_of(after.waiting),
         "prefilling": _prefilling(step, past),
         "decoding": [_row(row) for row in after.decoding],
-        "running": _ids(after.running),
-        "paused": _ids(after.paused),
+        "running": ids_of(after.running),
+        "paused": ids_of(after.paused),
         "outputs": {id_: list(tokens) for id_, tokens in step.outputs.items()},
         "finished": list(step.finished),
-        "aborted": _aborted(step, past.state),
-        "blocks": _blocks(after),
+        "aborted": aborted_since(past.state, step),
+        "blocks": blocks_as_json(after.pool, reserved=sum(one.reserved for one in after.admitted)),
         "block_tables": {one.id: list(one.blocks) for one in after.admitted},
-        "events": [_event(event) for event in step.events],
-        "arrived": _arrived(step.before, past.state),
+        "events": events_as_json(step.events),
+        "arrived": arrived_since(past.state, step.before),
         "refusal": step.refusal,
     }
     if full:
@@ -66,7 +68,8 @@ def step_as_json(step: Step, past: Past | None = None, *, full: bool = False) ->
 _id_of = attrgetter("id")
 
 
-def _ids(queue: Iterable[Sequence]) -> list[str]:
+def ids_of(queue: Iterable[SomeSequence]) -> list[str]:
+    """The names, in the order of the queue."""
     return list(map(_id_of, queue))
 
 
@@ -101,32 +104,35 @@ def _chunk(chunk: Chunk) -> Json:
     }
 
 
-def _blocks(state: State) -> Json:
-    return {
-        "used": len(state.pool.references),
-        "reserved": sum(one.reserved for one in state.admitted),
-        "free": len(state.pool.free),
-    }
+def blocks_as_json(pool: BlockPool, reserved: int = 0) -> Json:
+    """How many blocks of the pool are held, promised and free."""
+    return {"used": len(pool.references), "reserved": reserved, "free": len(pool.free)}
+
+
+def events_as_json(events: Iterable[Event]) -> list[Json]:
+    """The transitions that made up a step."""
+    return [_event(event) for event in events]
 
 
 def _event(event: Event) -> Json:
     line: Json = {"transition": event.transition, "id": event.id}
     if event.before is not None:
-        line["from"] = _listed(event.before)
+        line["from"] = listed(event.before)
     if event.after is not None:
-        line["to"] = _listed(event.after)
+        line["to"] = listed(event.after)
     line["rule"] = event.rule
     return line
 
 
-def _listed(value: Any) -> Any:
-    return [_listed(one) for one in value] if isinstance(value, tuple) else value
+def listed(value: Any) -> Any:
+    """Tuples as lists, at every depth."""
+    return [listed(one) for one in value] if isinstance(value, tuple) else value
 
 
 # --- what happened between two steps ---------------------------------------------------------
 
 
-def _arrived(before: State, last: State | None) -> list[str]:
+def arrived_since(last: SomeState | None, before: SomeState) -> list[str]:
     """Who came since the state `last`: newcomers wait, or have already gone away again."""
     if before is last:  # nothing happened; the usual case
         return []
@@ -136,7 +142,7 @@ def _arrived(before: State, last: State | None) -> list[str]:
     return [*came, *sorted(gone - known)]
 
 
-def _aborted(step: Step, last: State | None) -> list[str]:
+def aborted_since(last: SomeState | None, step: SomeStep) -> list[str]:
     """Whose clients left: as the record orders them, else what the states tell."""
     if step.aborted or step.before is last:
         return list(step.aborted)
@@ -146,7 +152,7 @@ def _aborted(step: Step, last: State | None) -> list[str]:
 # --- the whole state -------------------------------------------------------------------------
 
 
-def _states(step: Step, last: State | None) -> Json:
+def _states(step: Step, last: SomeState | None) -> Json:
     states: Json = {} if step.before == last else {"before": state_as_json(step.before)}
     states["after"] = state_as_json(step.after)
     if step.batch:
@@ -171,18 +177,19 @@ def state_as_json(state: State) -> Json:
         "aborted": sorted(state.aborted),
         "last_kind": state.last_kind,
         "last_tkv": state.last_tkv,
-        "pool": _pool(state.pool),
+        "pool": pool_as_json(state.pool),
     }
 
 
 def _sequence(sequence: Sequence) -> Json:
     values = {name: getattr(sequence, name) for name in SEQUENCE_DEFAULTS}
     return {
-        name: _listed(value) for name, value in values.items() if value != SEQUENCE_DEFAULTS[name]
+        name: listed(value) for name, value in values.items() if value != SEQUENCE_DEFAULTS[name]
     }
 
 
-def _pool(pool: BlockPool) -> Json:
+def pool_as_json(pool: BlockPool) -> Json:
+    """All of a block pool."""
     return {
         "size": pool.size,
         "free": list(pool.free),
@@ -192,13 +199,13 @@ def _pool(pool: BlockPool) -> Json:
     }
 
 
-def violation_as_json(violation: Violation) -> Json:
+def violation_as_json(violation: Violation, state_as: Callable[[Any], Json]) -> Json:
     """The fields of the last line; `loop` and `state` only where there are any."""
     line = {"rule": violation.rule, "says": violation.says, "found": violation.found}
     if violation.loop is not None:
         line["loop"] = violation.loop
     if violation.state is not None:
-        line["state"] = state_as_json(violation.state)
+        line["state"] = state_as(violation.state)
     return line
 
 
@@ -216,7 +223,7 @@ def request_as_json(request: Request) -> Json:
     line["max_tokens"] = request.max_tokens
     for name in _REQUEST_OPTIONS:
         if getattr(request, name) is not None:
-            line[name] = _listed(getattr(request, name))
+            line[name] = listed(getattr(request, name))
     if request.priority:
         line["priority"] = request.priority
     return line

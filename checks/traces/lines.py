@@ -1,6 +1,11 @@
-"""The lines of a trace as checks: which fields there are and what they may be."""
+"""The lines of a trace as checks: which fields there are and what they may be.
+
+`STEP` is what a line of every policy has. `FULL_STEP` and `STATE` are of Spyre and nano-vLLM, whose
+states are of the same class; those of vLLM V1 are in `checks.traces.vllm_v1`.
+"""
 
 from checks.traces.shapes import (
+    Check,
     anything,
     block_key,
     block_number,
@@ -23,7 +28,12 @@ _KIND = one_of(PREFILL, DECODE, IDLE)
 
 HEADER = record(
     {"policy": text, "source": text, "config": map_of(text, anything)},
-    {"requests": list_of(map_of(text, anything)), "full": flag, "actions": list_of(anything)},
+    {
+        "requests": list_of(map_of(text, anything)),
+        "full": flag,
+        "actions": list_of(anything),
+        "external": map_of(text, whole),
+    },
 )
 
 _CHUNK = record(
@@ -43,7 +53,7 @@ _ROW = record(
     {"id": text, "tkv": whole, "left_padding": whole, "computed": whole, "generated": whole}
 )
 _EVENT = record({"transition": text, "id": text, "rule": text}, {"from": anything, "to": anything})
-_STEP_FIELDS = {
+STEP_FIELDS = {
     "step": whole,
     "time": number,
     "kind": _KIND,
@@ -63,7 +73,7 @@ _STEP_FIELDS = {
     "events": list_of(_EVENT),
 }
 
-STEP = record(_STEP_FIELDS)
+STEP = record(STEP_FIELDS)
 
 _SEQUENCE = record(
     {"id": text, "prefill_len": whole},
@@ -77,7 +87,7 @@ _SEQUENCE = record(
         "waited_steps": whole,
     },
 )
-_POOL = record(
+POOL = record(
     {
         "size": whole,
         "free": wholes,
@@ -86,7 +96,7 @@ _POOL = record(
         "cached": map_of(block_key, wholes),
     }
 )
-_STATE = record(
+STATE = record(
     {
         "waiting": list_of(_SEQUENCE),
         "prefilling": maybe(_SEQUENCE),
@@ -96,19 +106,19 @@ _STATE = record(
         "aborted": texts,
         "last_kind": _KIND,
         "last_tkv": whole,
-        "pool": _POOL,
+        "pool": POOL,
     }
 )
 
 FULL_STEP = record(
     {
-        **_STEP_FIELDS,
+        **STEP_FIELDS,
         "arrived": texts,
         "refusal": maybe(text),
         "state": record(
-            {"after": _STATE},
+            {"after": STATE},
             {
-                "before": _STATE,
+                "before": STATE,
                 "batch": list_of(_SEQUENCE),
                 "block_table": wholes,
                 "writes": wholes,
@@ -118,11 +128,9 @@ FULL_STEP = record(
     }
 )
 
-VIOLATION = record(
-    {
-        "violation": record(
-            {"rule": text, "says": text, "found": anything},
-            {"loop": maybe(whole), "state": maybe(_STATE)},
-        )
-    }
-)
+
+def violation_of(state: Check) -> Check:
+    """The last line, whose state, if it has one, is as `state` allows."""
+    fields = {"rule": text, "says": text, "found": anything}
+    options = {"loop": maybe(whole), "state": maybe(state)}
+    return record({"violation": record(fields, options)})

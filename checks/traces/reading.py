@@ -8,22 +8,19 @@ from typing import Any, NoReturn
 
 from attrs import frozen
 
-from checks.traces.decoding import (
-    config_from_json,
-    requests_from_json,
-    state_from_json,
-    step_from_json,
-)
-from checks.traces.encoding import Json, Past, step_as_json
-from checks.traces.lines import FULL_STEP, HEADER, STEP, VIOLATION
+from checks.policies import policy_of
+from checks.traces.codecs import Codec, codec_of
+from checks.traces.decoding import any_config_from_json, requests_from_json
+from checks.traces.encoding import Json, Past
+from checks.traces.lines import HEADER, STEP, violation_of
 from checks.traces.shapes import Check
 from checks.traces.violation import Violation
 from checks.traces.writing import FORMAT, VERSION
 from engine.workloads.checked import NOTHING, brief
-from spec.config import Config
 from spec.errors import InputError, TraceError
-from spec.records import Context, Step
-from spec.requests import BlockKeys, Request
+from spec.policies.configuration import PolicyConfig
+from spec.policies.observable import SomeContext, SomeStep
+from spec.requests import Request
 
 _FIRST_STEP_LINE = 2
 
@@ -53,12 +50,12 @@ class Trace:
 
     path: Path
     header: Mapping[str, Any]
-    config: Config
+    config: PolicyConfig
     requests: Mapping[str, Request]
     steps: Lines
     violation: Violation | None
 
-    def context(self) -> Context:
+    def context(self) -> SomeContext:
         """What rules may look up.
 
         Raises:
@@ -67,7 +64,10 @@ class Trace:
         if "requests" not in self.header:
             allowed = "the workload, without which nothing can be judged or replayed"
             raise TraceError("requests", NOTHING, allowed).at(self.path, 1)
-        return Context(self.config, self.requests, BlockKeys(self.requests, self.config.block_size))
+        context: SomeContext = policy_of(self.config).context_of(
+            self.config, self.requests.values()
+        )
+        return context
 
 
 def read_trace(path: Path) -> Trace:
@@ -80,7 +80,8 @@ def read_trace(path: Path) -> Trace:
     _, first = next(lines, (1, b""))
     with _placed(path, 1):
         header, config, requests = _header(first)
-    shape = FULL_STEP if header.get("full", False) else STEP
+    codec = codec_of(config)
+    shape = codec.full_step if header.get("full", False) else STEP
     steps: list[bytes] = []
     violation: Violation | None = None
     for number, text in lines:
@@ -89,14 +90,14 @@ def read_trace(path: Path) -> Trace:
                 raise TraceError("line", brief(_text(text)), "nothing after the violation")
             line = _object(text)
             if "violation" in line:
-                violation = _violation(line, requests)
+                violation = _violation(line, requests, codec)
             else:
                 _check_step(line, shape, len(steps))
                 steps.append(text)
     return Trace(path, header, config, requests, Lines(steps), violation)
 
 
-def steps_of(trace: Trace) -> Iterator[Step]:
+def steps_of(trace: Trace) -> Iterator[SomeStep]:
     """The steps as the scheduler recorded them, with the whole states before and after.
 
     Raises:
@@ -106,11 +107,11 @@ def steps_of(trace: Trace) -> Iterator[Step]:
         allowed = "true; only a full trace has the states (TraceWriter(…, full=True))"
         raise TraceError("full", False, allowed).at(trace.path, 1)
     requests = trace.context().requests
-    past = Past()
+    codec, past = codec_of(trace.config), Past()
     for number, line in enumerate(trace.steps, start=_FIRST_STEP_LINE):
         with _placed(trace.path, number):
-            step = step_from_json(line, past.state, requests)
-            _check_agreement(line, step_as_json(step, past, full=True))
+            step: SomeStep = codec.step_from_json(line, past.state, requests)
+            _check_agreement(line, codec.step_as_json(step, past, full=True))
         past = past.then(step)
         yield step
 
@@ -176,16 +177,17 @@ def _text(line: bytes) -> str:
     return line.decode(errors="replace").rstrip("\r\n")
 
 
-def _header(text: bytes) -> tuple[Json, Config, dict[str, Request]]:
+def _header(text: bytes) -> tuple[Json, PolicyConfig, dict[str, Request]]:
     header = _object(text)
     if header.get("format") != FORMAT:
         raise TraceError("format", header.get("format"), FORMAT)
     if type(header.get("version")) is not int or header["version"] != VERSION:
         raise TraceError("version", header.get("version"), str(VERSION))
     HEADER(header)
-    config = config_from_json(header["config"])
-    if header["policy"] != config.policy:
-        raise TraceError("policy", header["policy"], f"{config.policy}, as config says")
+    told = header["config"].get("policy", "spyre")
+    if header["policy"] != told:
+        raise TraceError("policy", header["policy"], f"{told}, as config says")
+    config = any_config_from_json(header["policy"], header["config"])
     return header, config, requests_from_json(header.get("requests", []))
 
 
@@ -195,8 +197,8 @@ def _check_step(line: Json, shape: Check, due: int) -> None:
         raise TraceError("step", line["step"], f"{due}: steps follow each other from 0")
 
 
-def _violation(line: Json, requests: Mapping[str, Request]) -> Violation:
-    VIOLATION(line)
+def _violation(line: Json, requests: Mapping[str, Request], codec: Codec) -> Violation:
+    violation_of(codec.state)(line)
     fields = line["violation"]
     state = fields.get("state")
     return Violation(
@@ -204,5 +206,5 @@ def _violation(line: Json, requests: Mapping[str, Request]) -> Violation:
         fields["says"],
         fields["found"],
         fields.get("loop"),
-        None if state is None else state_from_json(state, requests),
+        None if state is None else codec.state_from_json(state, requests),
     )

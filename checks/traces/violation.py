@@ -4,7 +4,7 @@ from typing import Any
 
 from attrs import frozen
 
-from spec.state import State
+from spec.policies.observable import SomeState
 
 
 @frozen
@@ -20,4 +20,4 @@ class Violation:
     says: str
     found: Any
     loop: int | None = None
-    state: State | None = None
+    state: SomeState | None = None

@@ -6,11 +6,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from checks.traces.encoding import Past, request_as_json, step_as_json, violation_as_json
+from checks.traces.codecs import codec_of
+from checks.traces.encoding import Past, request_as_json, violation_as_json
 from checks.traces.files import as_line, new_file
 from checks.traces.violation import Violation
-from spec.config import Config
-from spec.records import Step
+from spec.policies.configuration import PolicyConfig
+from spec.policies.observable import SomeStep
 from spec.requests import Request
 
 FORMAT = "lockstep-trace"
@@ -23,18 +24,20 @@ class TraceWriter:
     def __init__(
         self,
         path: Path,
-        config: Config,
+        config: PolicyConfig,
         requests: Iterable[Request],
         *,
         source: str = "reference",
         full: bool = False,
         actions: Sequence[Any] | None = None,
         cost: Mapping[str, float] | None = None,
+        external: Mapping[str, int] | None = None,
     ) -> None:
         """`source`: who scheduled. `full`: with all that rules ask about, several times as long.
 
         `cost`: what steps cost beyond their times, if anything.
         `actions`: what the environment chose beyond the workload, any JSON values.
+        `external`: tokens of requests that a connector has, if anybody's.
         """
         self._header: dict[str, Any] = {
             "format": FORMAT,
@@ -49,6 +52,9 @@ class TraceWriter:
             self._header["actions"] = list(actions)
         if cost:
             self._header["cost"] = dict(cost)
+        if external:
+            self._header["external"] = dict(external)
+        self._codec = codec_of(config)
         self._full = full
         self._past = Past()
         self._steps = 0
@@ -73,7 +79,7 @@ class TraceWriter:
     ) -> None:
         self._context.__exit__(kind, error, traceback)
 
-    def write(self, step: Step) -> None:
+    def write(self, step: SomeStep) -> None:
         """Add the next step.
 
         Raises:
@@ -82,13 +88,13 @@ class TraceWriter:
         if self._ended or step.index != self._steps:
             due = "nothing" if self._ended else f"step {self._steps}"
             raise ValueError(f"step {step.index} written where {due} is due")
-        self._line(step_as_json(step, self._past, full=self._full))
+        self._line(self._codec.step_as_json(step, self._past, full=self._full))
         self._past = self._past.then(step)
         self._steps += 1
 
     def violated(self, violation: Violation) -> None:
         """End the trace with the rule that it breaks."""
-        self._line({"violation": violation_as_json(violation)})
+        self._line({"violation": violation_as_json(violation, self._codec.state_as_json)})
         self._ended = True
 
     def _line(self, values: dict[str, Any]) -> None:

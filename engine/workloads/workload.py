@@ -1,5 +1,6 @@
 """A workload as read from a file: which format, which requests, and on which line each stands."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from os import PathLike, fspath
 from typing import Protocol
@@ -134,10 +135,18 @@ def _likely_format(first_line: str) -> Format:
 
 
 def fit(workload: Workload, config: Config) -> tuple[list[Request], list[InputError]]:
+    """The requests that a Spyre scheduler can serve, see `fit_for`."""
+    return fit_for(workload, lambda request: refuse_unservable(request, config))
+
+
+def fit_for(
+    workload: Workload, refuse: Callable[[Request], None]
+) -> tuple[list[Request], list[InputError]]:
     """The requests that can be served, and of each other one why it never can.
 
-    A public trace was recorded on other hardware: what is too long for this one is left out and
-    counted. A file of our own format is meant as it stands.
+    `refuse` raises WorkloadError for the latter. A public trace was recorded on other hardware:
+    what is too long for this one is left out and counted. A file of our own format is meant as it
+    stands.
 
     Raises:
         WorkloadError: the first request of an own file that can never be served, with file and
@@ -147,7 +156,7 @@ def fit(workload: Workload, config: Config) -> tuple[list[Request], list[InputEr
     refused: list[InputError] = []
     for request, line in zip(workload.requests, workload.lines, strict=True):
         try:
-            refuse_unservable(request, config)
+            refuse(request)
         except WorkloadError as error:
             refused.append(error.at(workload.path, line))
         else:

@@ -10,12 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.configuration import VARIABLES, read_config, read_settings
+from checks.policies import POLICIES
 from spec.config import Admission, Config
 from spec.errors import ConfigError
+from spec.policies.configuration import PolicyConfig
+from spec.policies.nano_vllm import NanoVllmConfig
+from spec.policies.vllm_v1 import VllmV1Config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LIMIT = "VLLM_DT_MAX_BATCH_TKV_LIMIT"
-KNOWN = ", ".join(key.name for key in fields(Config))
+
+
+def keys_of(config: type[PolicyConfig]) -> str:
+    return ", ".join(key.name for key in fields(config))
+
+
+KNOWN = keys_of(Config)
 
 
 @pytest.fixture
@@ -107,6 +117,86 @@ def test_white_space_and_a_byte_order_mark_mean_nothing(file: Path) -> None:
     assert read(file, "\ufeff\r\n block_size = 32 # tokens\r\n") == Config(block_size=32)
 
 
+# --- policies -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["spyre", "nano-vllm", "vllm-v1"])
+def test_policy_chooses_the_keys_that_there_are(name: str, file: Path) -> None:
+    file.write_text(f'policy = "{name}"\nmax_num_seqs = 3\n', encoding="utf-8")
+    config = POLICIES[name].config
+
+    assert read_settings(file).config == config(max_num_seqs=3)
+    assert read_settings(None, [f"policy={name}"]).config == config()
+
+
+def test_last_policy_that_is_named_wins(file: Path) -> None:
+    file.write_text('policy = "spyre"\n', encoding="utf-8")
+
+    assert read_settings(file, ["policy=nano-vllm", "policy=vllm-v1"]).config == VllmV1Config()
+
+
+def test_table_of_a_policy_is_for_that_policy_alone(file: Path) -> None:
+    text = "max_num_seqs = 3\n[spyre]\nchunk_size = 128\n[vllm-v1]\nblock_size = 32\n"
+    file.write_text(text, encoding="utf-8")
+    setting = "nano-vllm.max_model_len=512"
+
+    assert read_settings(file, [setting]).config == Config(max_num_seqs=3, chunk_size=128)
+    assert read_settings(file, [setting, "policy=vllm-v1"]).config == (
+        VllmV1Config(max_num_seqs=3, block_size=32)
+    )
+    assert read_settings(file, [setting, "policy=nano-vllm"]).config == (
+        NanoVllmConfig(max_num_seqs=3, max_model_len=512)
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            ["policy=vllm-v0"],
+            "--set policy: policy: found 'vllm-v0'; allowed: spyre, nano-vllm, vllm-v1",
+        ),
+        (
+            ["policy=vllm-v1", "chunk_size=64"],
+            f"--set chunk_size: key: found 'chunk_size'; allowed: {keys_of(VllmV1Config)}; "
+            "chunk_size is a key of spyre",
+        ),
+        (
+            ["policy=nano-vllm", "nano-vllm.hit_chek=hash"],
+            f"--set: key: found 'hit_chek'; allowed: {keys_of(NanoVllmConfig)}; nearest: hit_check",
+        ),
+        (
+            ["policy=nano-vllm", "max_model_len=20000"],
+            "--set max_model_len: max_num_batched_tokens: found 16384; "
+            "allowed: at least max_model_len (20000)",
+        ),
+        (
+            ["policy=vllm-v1", "vllm-v1.scheduling=sjf"],
+            "--set vllm-v1.scheduling: scheduling: found 'sjf'; allowed: fcfs, priority",
+        ),
+    ],
+)
+def test_setting_that_its_policy_does_not_know_is_refused(
+    settings: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_settings(None, settings)
+
+    assert str(refused.value) == message
+
+
+def test_key_in_the_table_of_a_policy_is_refused_with_its_own_line(file: Path) -> None:
+    file.write_text("block_size = 8\nchunk_size = 8\n[spyre]\nblock_size = 0\n", encoding="utf-8")
+
+    assert refusal(file) == "c.toml, line 4: block_size: found 0; allowed: 1 or more"
+
+
+def test_other_policies_are_refused_where_only_spyre_is_known() -> None:
+    assert refusal(None, "policy=vllm-v1") == (
+        "policy: found 'vllm-v1'; allowed: spyre: here no other is known"
+    )
+
+
 # --- what is refused ----------------------------------------------------------------------------
 
 
@@ -119,8 +209,8 @@ def test_white_space_and_a_byte_order_mark_mean_nothing(file: Path) -> None:
         ),
         ("xyz = 1", f"line 1: key: found 'xyz'; allowed: {KNOWN}"),
         (
-            "\n[spyre]\nblock_size = 64\n",
-            "line 2: table: found 'spyre'; allowed: only keys with a single value",
+            "\n[sizes]\nblock_size = 64\n",
+            "line 2: table: found 'sizes'; allowed: only keys with a single value",
         ),
         (
             "block_size.tokens = 64\n",
@@ -156,7 +246,7 @@ def test_white_space_and_a_byte_order_mark_mean_nothing(file: Path) -> None:
             'block_size = 8\n"admission" = "exakt"',
             "line 2: admission: found 'exakt'; allowed: exact, documented, shipped",
         ),
-        ('policy = "fifo"', "line 1: policy: found 'fifo'; allowed: spyre"),
+        ('policy = "fifo"', "line 1: policy: found 'fifo'; allowed: spyre, nano-vllm, vllm-v1"),
         (
             "decode_time = nan",
             "line 1: decode_time: found nan; allowed: a number up to 1000000000",

@@ -234,8 +234,9 @@ def test_planted_breach_is_reported_with_its_step_its_rule_and_what_was_found() 
     assert judge.broken == [Broken(6, REGISTRY["SPY-TKV-2"], "tkv 15, rows reach 14")]
 
 
-def test_judge_keeps_the_first_few_breaches_and_counts_all_steps() -> None:
-    wrong = [evolve(step, volume=0) for step in served(request("a", 9, 6))]
+def test_judge_keeps_the_first_few_breaches_of_each_rule_and_counts_all_steps() -> None:
+    *steps, last = (evolve(step, volume=0) for step in served(request("a", 9, 6)))
+    wrong = [*steps, evolve(last, tkv=last.tkv + 1)]
 
     judge = judged(*wrong, keep=3)
 
@@ -243,6 +244,7 @@ def test_judge_keeps_the_first_few_breaches_and_counts_all_steps() -> None:
         (0, "SPY-VOL-1"),
         (1, "SPY-VOL-1"),
         (2, "SPY-VOL-1"),
+        (6, "SPY-TKV-2"),
     ]
     assert judge.judged == len(wrong) == 7
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from checks.running import duration_of, serve
+from checks.running import serve
 from checks.timeline import Timeline
 from reference.spyre.machine import SpyreMachine
 from spec.config import Config
@@ -23,7 +23,7 @@ def request(name: str, prompt_len: int, max_tokens: int, **more: Any) -> Request
 def drawn(path: Path, config: Config, *requests: Request) -> list[dict[str, Any]]:
     """The events of the file."""
     machine = SpyreMachine.of(config, requests)
-    with Timeline(path / "t.json", machine.ctx.requests, duration_of(config)) as timeline:
+    with Timeline(path / "t.json", machine.ctx.requests, config) as timeline:
         for step in serve(machine, requests):
             timeline.observe(step)
     whole = json.loads((path / "t.json").read_text(encoding="utf-8"))
@@ -121,7 +121,7 @@ def test_every_event_has_what_viewers_ask_for(tmp_path: Path) -> None:
 
 def test_a_timeline_that_is_not_finished_is_not_there(tmp_path: Path) -> None:
     try:
-        with Timeline(tmp_path / "t.json", {}, duration_of(CONFIG)):
+        with Timeline(tmp_path / "t.json", {}, CONFIG):
             raise RuntimeError
     except RuntimeError:
         pass

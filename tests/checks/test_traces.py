@@ -457,6 +457,7 @@ def test_trace_can_be_replayed_from_what_its_header_says(tmp_path: Path) -> None
     run = tight_run()
     trace = read_trace(written(run, tmp_path / "t", full=False))
     ctx = trace.context()
+    assert isinstance(ctx.config, Config)
 
     again = tuple(serve(SpyreMachine.of(ctx.config, ctx.requests.values()), run.requests))
 

@@ -1,0 +1,284 @@
+"""`lockstep run` and `replay` under every policy: served, judged, measured, written, run again."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.policies import NANO_VLLM, VLLM_V1, AnyPolicy
+from checks.running import duration_of, serve_with
+from checks.traces import TraceWriter, Violation, read_trace, steps_of
+from spec.errors import InputError
+from spec.requests import Prompt, Request
+from tests.checks.command import lockstep
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FIRST = EXAMPLES / "first.jsonl"
+SIZES = ["block_size=4", "max_num_seqs=3", "num_blocks=150", "max_model_len=512"]
+KEPT = ["nano-vllm.token_gate=new_tokens", "nano-vllm.sequence_limit=running"]
+KEPT += ["nano-vllm.hit_check=hash", "nano-vllm.full_hit=last_computed"]
+
+without_engine = pytest.mark.parametrize("policy", ["nano-vllm", "vllm-v1"])
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def settings(*pairs: str) -> list[str]:
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
+def of(policy: str, *more: str) -> list[str]:
+    return settings(f"policy={policy}", *SIZES, *KEPT, *more)
+
+
+def report(*arguments: object) -> Any:
+    return json.loads(lockstep("run", *arguments, "--json", "-").out)
+
+
+# --- what is told ---------------------------------------------------------------------------------
+
+
+@without_engine
+def test_run_is_of_the_reference_next_to_a_paged_device(policy: str) -> None:
+    told = report(FIRST, *of(policy))
+
+    assert (told["using"], told["config"]["policy"]) == ("reference", policy)
+    assert (told["violations"], told["refused_step"]) == ([], None)
+    assert (told["finished"], told["aborted"], told["unfinished"]) == (6, 1, 0)
+    assert told["device"]["wrong_tokens"] == []
+    assert told["device"]["tokens_compared"] == told["output_tokens"] > 100
+    assert len(told["rules"]) > 30
+
+
+@without_engine
+def test_table_tells_the_largest_step_and_what_the_device_did(policy: str) -> None:
+    ran = lockstep("run", FIRST, *of(policy))
+
+    assert (ran.code, ran.err) == (0, "")
+    rows = {line[:20].strip(): line[20:].strip() for line in ran.out.splitlines()}
+    assert rows["largest step"] == "260 tokens; 3 requests"
+    assert "largest volume" not in rows
+    assert "sampled ones compared with serving alone, none wrong" in ran.out
+    assert "every rule holds: " in ran.out
+
+
+def test_rule_that_is_broken_again_and_again_is_told_once() -> None:
+    """As released, three sequences a step: whoever runs behind them gets no token."""
+    ran = lockstep("run", FIRST, *settings("policy=nano-vllm", *SIZES[:2]))
+
+    assert ran.code == 1
+    lines = ran.out.splitlines()
+    first = next(index for index, line in enumerate(lines) if line.startswith("violated"))
+    assert lines[first : first + 3] == [
+        "violated NANO-DEC-1 in step 9: running ['0', '1', '2', '3'], decoded ['0', '1', '2']",
+        "  In a decode step every running sequence that is not preempted gets a token.",
+        "  first again in steps 11, 12, 13, 14, 15, 16, 17, 18, 19",
+    ]
+
+
+def test_transition_that_a_guard_forbids_ends_the_run() -> None:
+    """To the letter of the text a prompt that fills its block has no slot for its first answer."""
+    Path("w.jsonl").write_text('{"id": "0", "prompt_len": 4, "max_tokens": 3}\n')
+    options = settings("policy=nano-vllm", *SIZES, "new_block=at_boundary")
+
+    ran = lockstep("run", "w.jsonl", *options, "--trace", "t.jsonl")
+
+    assert ran.code == 1
+    assert "refused step 1: decode is not allowed here: NANO-SLT-1" in ran.out
+    assert "1 steps until a guard refused one" in ran.out
+    violation = read_trace(Path("t.jsonl")).violation
+    assert violation == Violation(
+        "machine-error",
+        "No transition is taken where its guard does not hold.",
+        "step 1: decode is not allowed here: NANO-SLT-1",
+    )
+    assert report("w.jsonl", *options)["refused_step"] == {
+        "step": 1,
+        "transition": "decode",
+        "rule": "NANO-SLT-1",
+    }
+
+
+@without_engine
+def test_what_a_policy_has_not_is_refused(policy: str) -> None:
+    def refusal(*options: object) -> str:
+        ran = lockstep("run", FIRST, *of(policy), *options)
+        assert ran.code == 2
+        return ran.err
+
+    assert refusal("--using", "engine") == (
+        f"lockstep: --using: found 'engine'; allowed: reference for {policy}, which has no engine\n"
+    )
+    assert refusal("--figures", "f.jsonl") == (
+        f"lockstep: --figures: found '{policy}'; allowed: spyre, whose figures these are\n"
+    )
+    assert list(Path().iterdir()) == []
+
+
+def test_policies_are_compared_in_one_table() -> None:
+    compare = ["--compare", "policy=spyre,vllm-v1,nano-vllm", *settings(*SIZES, *KEPT)]
+
+    ran = lockstep("run", FIRST, *compare, "--set", "spyre.chunk_size=8")
+
+    assert ran.code == 0
+    head, *rows = ran.out.splitlines()
+    assert head.split() == ["policy=spyre", "policy=vllm-v1", "policy=nano-vllm"]
+    cells = {row[:28].strip(): row[28:].split("  ") for row in rows}
+    figures = {name: [one.strip() for one in row if one.strip()] for name, row in cells.items()}
+    assert figures["outcome"] == ["every rule holds"] * 3
+    assert figures["requests finished"] == ["6 of 7"] * 3
+    assert figures["largest volume"][1:] == ["-", "-"]
+    assert figures["largest step, tokens"] == ["-", "260", "260"]
+
+
+@without_engine
+def test_requests_of_a_public_trace_that_are_too_long_are_left_out_and_counted(policy: str) -> None:
+    told = report(EXAMPLES / "mooncake_sample.jsonl", *of(policy, "num_blocks=5000"))
+
+    assert told["refused"] > 0
+    assert told["finished"] == told["requests"] == 30 - told["refused"]
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+@without_engine
+@pytest.mark.parametrize("full", [(), ("--full",)], ids=["plain", "full"])
+def test_trace_replays(policy: str, full: tuple[str, ...]) -> None:
+    costs = settings("cost.per_chunk_token=0.01")
+    ran = lockstep("run", FIRST, *of(policy), *costs, "--trace", "t.jsonl", *full)
+    assert ran.code == 0
+
+    again = lockstep("replay", "t.jsonl")
+
+    steps = len(read_trace(Path("t.jsonl")).steps)
+    assert steps > 50
+    assert (again.code, again.out) == (0, f"{steps} steps as in the file, no rule broken\n")
+
+
+@without_engine
+def test_changed_trace_differs_in_its_first_changed_step(policy: str) -> None:
+    lockstep("run", FIRST, *of(policy), "--trace", "t.jsonl")
+    lines = Path("t.jsonl").read_text().splitlines()
+    fourth = json.loads(lines[4])
+    fourth["scheduled"]["0"] += 1
+    Path("t.jsonl").write_text("\n".join([*lines[:4], json.dumps(fourth), *lines[5:]]))
+
+    again = lockstep("replay", "t.jsonl")
+
+    assert again.code == 1
+    assert again.out.startswith("step 3 differs\n  scheduled: the file says {'0': 2, ")
+
+
+@without_engine
+def test_trace_is_replayed_on_nothing_but_the_reference(policy: str) -> None:
+    lockstep("run", FIRST, *of(policy), "--trace", "t.jsonl")
+
+    assert lockstep("replay", "t.jsonl", "--target", "engine").err == (
+        "lockstep: --target: found 'engine'; "
+        f"allowed: reference for {policy}, which has no engine\n"
+    )
+
+
+@without_engine
+def test_timeline_draws_prefills_decodes_and_tokens(policy: str) -> None:
+    assert lockstep("run", FIRST, *of(policy), "--timeline", "t.json").code == 0
+    events = json.loads(Path("t.json").read_text())["traceEvents"]
+
+    spans = [one["name"] for one in events if one["ph"] == "X" and one["pid"] == 2]
+    assert {"prefill of 200 tokens", "prefill of 60 tokens"} <= set(spans)
+    assert {"waiting", "decode"} <= set(spans)
+    assert {one["name"] for one in events if one["ph"] == "C"} == {
+        "tokens",
+        "free blocks",
+        "waiting",
+    }
+
+
+@without_engine
+def test_run_is_an_itf_trace_with_the_states_of_its_policy(policy: str) -> None:
+    lockstep("run", FIRST, *of(policy), "--trace", "t.jsonl")
+
+    assert lockstep("replay", "t.jsonl", "--itf", "t.itf.json").code == 0
+
+    itf = json.loads(Path("t.itf.json").read_text())
+    running = "running" if policy == "vllm-v1" else "decoding"
+    assert {"action", "waiting", running, "scheduled", "outputs"} <= set(itf["vars"])
+    assert all(set(state) - {"#meta"} == set(itf["vars"]) for state in itf["states"])
+
+
+# --- traces as they are read ----------------------------------------------------------------------
+
+
+def requests() -> list[Request]:
+    """A shared prefix, an abort, an early end, and a pool that runs dry."""
+    shared = Prompt.of_parts([("system", 8), ("a", 3)])
+    return [
+        Request(id="0", prompt=shared, max_tokens=12),
+        Request(id="1", prompt=Prompt.of_stream("1", 9), max_tokens=14, output_len=12),
+        Request(id="2", prompt=shared, max_tokens=9, arrival=2),
+        Request(id="3", prompt=Prompt.of_stream("3", 5), max_tokens=6, abort_at=4),
+    ]
+
+
+def full_trace(policy: AnyPolicy, path: Path, **more: Any) -> list[Any]:
+    """The steps of a run, written to the file."""
+    config = policy.config(block_size=4, max_model_len=32, num_blocks=8, max_num_seqs=4, **more)
+    with TraceWriter(path, config, requests(), full=True) as trace:
+        server = policy.reference(config, requests())
+        steps = [*serve_with(server, duration_of(config), requests())]
+        for step in steps:
+            trace.write(step)
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("policy", "more"),
+    [
+        pytest.param(NANO_VLLM, {}, id="nano-vllm"),
+        pytest.param(VLLM_V1, {"num_speculative_tokens": 2}, id="vllm-v1"),
+    ],
+)
+def test_full_trace_gives_back_the_steps(policy: AnyPolicy, more: dict[str, Any]) -> None:
+    steps = full_trace(policy, Path("t.jsonl"), **more)
+
+    assert {"preempt", "prefix_hit"} <= {event.transition for one in steps for event in one.events}
+    assert list(steps_of(read_trace(Path("t.jsonl")))) == steps
+
+
+def test_line_of_vllm_v1_says_what_was_drafted_accepted_and_left_of_the_budget() -> None:
+    full_trace(VLLM_V1, Path("t.jsonl"), num_speculative_tokens=2, max_num_batched_tokens=20)
+    first, second = (read_trace(Path("t.jsonl")).steps[index] for index in (0, 1))
+
+    assert first["kind"] == "prefill"
+    assert first["scheduled"] == {"0": 11, "1": 9}
+    assert (first["budget_left"], first["tkv"], first["volume"]) == (0, 11, 0)
+    assert (second["drafts"], second["accepted"]) == ({"0": 2, "1": 2}, {"0": 2, "1": 2})
+
+
+@pytest.mark.parametrize(
+    ("policy", "header", "message"),
+    [
+        ("vllm-v0", {}, "policy: found 'vllm-v0'; allowed: spyre, nano-vllm, vllm-v1"),
+        (
+            "vllm-v1",
+            {"chunk_size": 4},
+            "config.chunk_size: found 4; allowed: a key out of policy, block_size, num_blocks, ",
+        ),
+    ],
+)
+def test_header_of_a_policy_that_does_not_fit_is_refused(
+    policy: str, header: dict[str, Any], message: str
+) -> None:
+    line = {"format": "lockstep-trace", "version": 1, "policy": policy, "source": "reference"}
+    config = {"policy": policy} | header
+    Path("t.jsonl").write_text(json.dumps(line | {"config": config, "requests": []}))
+
+    with pytest.raises(InputError) as refused:
+        read_trace(Path("t.jsonl"))
+
+    assert str(refused.value).startswith(f"t.jsonl, line 1: {message}")
