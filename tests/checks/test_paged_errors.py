@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from attrs import define, evolve
 
-from checks.paging import PagedWatch, Work
+from checks.paging import PagedWatch, PagedWork
 from engine.device.faults import ConstraintError
 from engine.device.inputs import Tensor
 from engine.device.paged.device import PagedDevice
@@ -57,7 +57,7 @@ def misled_rows(watch: PagedWatch[Any], misleading: Misleading) -> Any:
     """The work of a step, with wrong rows once."""
     work_of = watch.work_of
 
-    def wrong_work(step: Any) -> Work:
+    def wrong_work(step: Any) -> PagedWork:
         work = work_of(step)
         rows = misleading.misled([*work.rows.values()]) if work.rows else []
         return evolve(work, rows=dict(zip(work.rows, rows, strict=True)))
