@@ -112,6 +112,12 @@ class DerivedMap(Mapping[Key, Value]):
             raise KeyError(key)
         return self._base[key]
 
+    def get(self, key: Key, default: Any = None) -> Any:
+        """As of a dict, without an exception for a key that it lacks."""
+        if key in self._over:
+            return self._over[key]
+        return default if key in self._gone else self._base.get(key, default)
+
     def __contains__(self, key: object) -> bool:
         return key in self._over or (key in self._base and key not in self._gone)
 

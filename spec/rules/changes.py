@@ -65,17 +65,21 @@ class Change:
     def moved_tables(self) -> tuple[list[Blocks], list[Blocks]]:
         """Of the tables before and after, what is left when all that both have is taken away.
 
-        Tables are compared in the order of the requests; of a table that grew only the rest is
-        left. Which request has a table is not told.
+        A request's table is compared with its own: if it grew only the rest is left. Which request
+        has a table is not told.
         """
-        left, entered = differing(
-            tuple(one.blocks for one in self.left), tuple(one.blocks for one in self.entered)
+        left, entered = (
+            [(one.id, one.blocks) for one in rows] for rows in (self.left, self.entered)
         )
-        if len(left) != len(entered):
-            return [*left], [*entered]
-        pairs = zip(left, entered, strict=True)
+        if left == entered:
+            return [], []
+        known = dict(left)
+        if len(known) < len(left):  # a name twice: then tables cannot be told apart
+            return [table for _, table in left], [table for _, table in entered]
+        pairs = [(known.pop(name, ()), table) for name, table in entered]
         rests = [differing(*pair) for pair in pairs if pair[0] is not pair[1]]
-        return [one for one, _ in rests if one], [other for _, other in rests if other]
+        gone = [*known.values(), *(one for one, _ in rests)]
+        return [one for one in gone if one], [other for _, other in rests if other]
 
     @cached_property
     def finished(self) -> frozenset[str]:
@@ -226,7 +230,7 @@ def _contents(before: BlockPool, after: BlockPool) -> tuple[Any, Any]:
 
 
 def _only(whole: SharedMap[Key, Value], wanted: Iterable[Key]) -> FrozenMap[Key, Value]:
-    return FrozenMap((key, whole[key]) for key in wanted if key in whole)
+    return FrozenMap((key, value) for key in wanted if (value := whole.get(key)) is not None)
 
 
 def _added(before: frozenset[str], after: frozenset[str]) -> frozenset[str]:
