@@ -63,13 +63,18 @@ class VllmV1Machine:
         index: int = 0,
         time: float = 0.0,
     ) -> Step:
-        """One scheduler step; by default requests end where they say that they do."""
-        chosen = environment or Environment(self.ends_as_said)
+        """One scheduler step; by default requests end, and drafts are accepted, as it is said."""
+        chosen = environment or Environment(self.ends_as_said, self.accepts_as_configured)
         return scheduler_step(self.ctx, state, chosen, index, time)
 
     def ends_as_said(self, row: Sequence) -> bool:
         """True if the request's own output is complete."""
         return row.generated >= self.ctx.requests[row.id].end
+
+    def accepts_as_configured(self, _row: Sequence, drafts: int) -> int:
+        """How many of a request's drafts the configuration has accepted."""
+        most = self.ctx.config.accepted_drafts
+        return drafts if most is None else min(most, drafts)
 
 
 def refuse_unservable(request: Request, config: VllmV1Config) -> None:

@@ -68,6 +68,8 @@ class VllmV1Config(PolicyConfig):
     - `num_speculative_tokens`: draft tokens proposed for a request that decodes; 0 switches
       speculation off.
     - `num_lookahead_tokens`: slots set aside for a drafter with a KV cache of its own.
+    - `accepted_drafts`: how many of a request's drafts are accepted each time, where nobody else
+      decides; None: all.
     - `connector`: how external keys and values are loaded.
     - `reserve_full_prompt`: admit only if all tokens that the request has fit in the free blocks.
     - `release`: whose behaviour is followed where releases differ.
@@ -87,6 +89,7 @@ class VllmV1Config(PolicyConfig):
         "long_prefill_token_threshold": 0,
         "num_speculative_tokens": 0,
         "num_lookahead_tokens": 0,
+        "accepted_drafts": 0,
     }
 
     policy: str = "vllm-v1"
@@ -101,6 +104,7 @@ class VllmV1Config(PolicyConfig):
     prefix_caching: bool = True
     num_speculative_tokens: int = 0
     num_lookahead_tokens: int = 0
+    accepted_drafts: int | None = None
     connector: Connector = Connector.NONE
     reserve_full_prompt: bool = True
     release: Release = Release.V0_28_0

@@ -186,6 +186,7 @@ def test_statistics_count_the_queues_and_the_part_of_the_pool_that_is_held() -> 
             -1,
             "long_prefill_token_threshold: found -1; allowed: 0 or more",
         ),
+        ("accepted_drafts", -1, "accepted_drafts: found -1; allowed: 0 or more"),
         ("scheduling", "sjf", "scheduling: found 'sjf'; allowed: fcfs, priority"),
         ("policy", "spyre", "policy: found 'spyre'; allowed: vllm-v1"),
     ],
