@@ -71,8 +71,7 @@ def list_drivers() -> None:
         version = f" --version {recipe.version}" if recipe.shares else ""
         missing = f"not installed: lockstep driver install {recipe.driver}{version}"
         state = f"installed in {environment.directory}" if environment.is_complete else missing
-        paired = f"sendnn-inference {recipe.version} on vLLM {recipe.vllm}"
-        table.add_row(recipe.name, paired, state)
+        table.add_row(recipe.name, recipe.about, state)
     out.print(table)
 
 

@@ -26,24 +26,40 @@ class Recipe:
 
     `vllm`: the release of vLLM that it is or is paired with. `shares`: the release in whose
     environment is all but vLLM and the plugin, so that a further one costs 80 MB and no more.
-    `build_tools`: what building needs in another version than that release has.
+    `build_tools`: what building needs in another version than that release has. `packages`: all
+    that is installed for a scheduler that is no package itself. `imports`: what the driver's
+    imports ask for. `options`: how pip must be called for this vLLM.
     """
 
     driver: str
     version: str
     file: str
-    vllm: str
+    vllm: str = ""
     constraints: str = ""
     shares: str = ""
     build_tools: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """Driver and version, as `--version` of pip writes them."""
         return f"{self.driver}=={self.version}"
 
+    @property
+    def about(self) -> str:
+        """What is run."""
+        if self.packages:
+            return "your checkout of nano-vLLM (untried)"
+        plugin = f"sendnn-inference {self.version} on " if self.driver == _PLUGIN else ""
+        return f"{plugin}vLLM {self.vllm}"
+
     def installations(self) -> Iterator[Installation]:
         """The calls of pip, in order."""
+        if self.packages:
+            yield Installation("what it imports", self.packages)
+            return
         if self.shares:
             if self.build_tools:
                 yield Installation("what vLLM is built with", self.build_tools)
@@ -53,14 +69,15 @@ class Recipe:
         yield Installation("torch", (os.environ.get(TORCH_VARIABLE, _TORCH),))
         yield Installation("what vLLM is built with", (*pins, *_BUILD_TOOLS))
         yield from self._own_parts()
-        yield Installation("what the plugin is built on", ("--no-deps", *pins, *_PLUGIN_PARTS))
-        yield Installation("what they import", (*pins, *_IMPORTS))
+        if self.driver == _PLUGIN:
+            yield Installation("what the plugin is built on", ("--no-deps", *pins, *_PLUGIN_PARTS))
+        yield Installation("what they import", (*pins, *self.imports))
 
     def _own_parts(self) -> Iterator[Installation]:
         yield Installation(
             f"vLLM {self.vllm}, without kernels",
             (
-                *("--no-deps", "--no-build-isolation", "--no-binary", "vllm"),
+                *(*self.options, "--no-deps", "--no-build-isolation", "--no-binary", "vllm"),
                 f"vllm=={self.vllm}",
             ),
             # Without the override the version gets a suffix that pip does not accept by name.
@@ -86,14 +103,32 @@ _IMPORTS = (
     *("compressed-tensors", "cbor2", "openai-harmony", "uvloop", "llguidance", "xgrammar"),
 )
 
+_V0_IMPORTS = (
+    *("numpy", "msgspec", "pydantic", "cloudpickle", "pyzmq", "transformers", "huggingface-hub"),
+    *("regex", "cachetools", "psutil", "requests", "aiohttp", "pybase64", "openai", "fastapi"),
+    *("blake3", "py-cpuinfo", "pillow", "gguf", "tqdm", "pyyaml"),
+)
+# Before 0.10 the version has its suffix whatever is overridden. Without its newer resolver pip
+# does not mind; every pip that comes with a Python which these releases accept has the older one.
+_SUFFIX_ACCEPTED = ("--use-deprecated=legacy-resolver",)
+
 _NEWEST_PLUGIN = "sendnn==2.6.3"
 RECIPES = (
-    Recipe("sendnn", "2.6.3", "sendnn.py", vllm="0.28.0", constraints="sendnn-2.6.3.txt"),
+    Recipe(
+        *("sendnn", "2.6.3", "sendnn.py"),
+        vllm="0.28.0",
+        constraints="sendnn-2.6.3.txt",
+        imports=_IMPORTS,
+    ),
     Recipe("sendnn", "2.6.2", "sendnn.py", vllm="0.28.0", shares=_NEWEST_PLUGIN),
     Recipe("sendnn", "2.6.1", "sendnn.py", vllm="0.27.1", shares=_NEWEST_PLUGIN),
     Recipe("sendnn", "2.6.0", "sendnn.py", vllm="0.27.1", shares=_NEWEST_PLUGIN),
     Recipe("sendnn", "2.5.0", "sendnn.py", vllm="0.25.1", shares=_NEWEST_PLUGIN),
     Recipe("sendnn", "2.4.0", "sendnn.py", vllm="0.24.0", shares=_NEWEST_PLUGIN),
+    Recipe("sendnn", "2.3.0", "sendnn.py", vllm="0.24.0", shares=_NEWEST_PLUGIN),
+    Recipe("sendnn", "2.2.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN),
+    Recipe("sendnn", "2.1.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN),
+    Recipe("sendnn", "2.0.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN),
     Recipe("vllm-v1", "0.28.0", "vllm_v1.py", vllm="0.28.0", shares=_NEWEST_PLUGIN),
     Recipe(
         *("vllm-v1", "0.11.2", "vllm_v1.py"),
@@ -101,6 +136,14 @@ RECIPES = (
         shares=_NEWEST_PLUGIN,
         build_tools=("setuptools>=77,<81",),  # its licence is written as older ones do not know
     ),
+    Recipe(
+        *("vllm-v0", "0.9.2", "vllm_v0.py"),
+        vllm="0.9.2",
+        constraints="vllm_v0-0.9.2.txt",
+        imports=_V0_IMPORTS,
+        options=_SUFFIX_ACCEPTED,
+    ),
+    Recipe("nano-vllm", "9e8507e", "nano_vllm.py", packages=("numpy", "xxhash")),
 )
 """The newest release of a driver stands first."""
 

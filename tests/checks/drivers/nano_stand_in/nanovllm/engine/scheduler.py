@@ -1,0 +1,68 @@
+"""Prefill first, else decode; the back of the running queue is preempted."""
+
+from collections import deque
+from collections.abc import Sequence as Seq
+
+from nanovllm.config import Config  # type: ignore[import-not-found]
+
+from .block_manager import BlockManager
+from .sequence import Sequence
+
+
+class Scheduler:
+    def __init__(self, config: Config) -> None:
+        self.most_sequences = config.max_num_seqs
+        self.budget = config.max_num_batched_tokens
+        self.eos = config.eos
+        self.block_manager = BlockManager(config.num_kvcache_blocks, config.kvcache_block_size)
+        self.waiting: deque[Sequence] = deque()
+        self.running: deque[Sequence] = deque()
+
+    def is_finished(self) -> bool:
+        return not self.waiting and not self.running
+
+    def add(self, sequence: Sequence) -> None:
+        self.waiting.append(sequence)
+
+    def schedule(self) -> tuple[list[Sequence], bool]:
+        batch: list[Sequence] = []
+        tokens = 0
+        while self.waiting and len(batch) < self.most_sequences:
+            first = self.waiting[0]
+            fits = tokens + first.num_tokens <= self.budget
+            if not fits or not self.block_manager.can_allocate(first):
+                break
+            self.block_manager.allocate(first)
+            tokens += first.num_tokens - first.num_cached_tokens
+            self.running.append(self.waiting.popleft())
+            batch.append(first)
+        return (batch, True) if batch else (self._decode(), False)
+
+    def _decode(self) -> list[Sequence]:
+        batch: list[Sequence] = []
+        while self.running and len(batch) < self.most_sequences:
+            one = self.running.popleft()
+            while not self.block_manager.can_append(one):
+                if not self.running:
+                    self._preempt(one)
+                    break
+                self._preempt(self.running.pop())
+            else:
+                self.block_manager.may_append(one)
+                batch.append(one)
+        assert batch
+        self.running.extendleft(reversed(batch))
+        return batch
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.block_manager.deallocate(sequence)
+        self.waiting.appendleft(sequence)
+
+    def postprocess(self, batch: Seq[Sequence], token_ids: Seq[int]) -> None:
+        for one, token in zip(batch, token_ids, strict=True):
+            one.token_ids.append(token)
+            is_end = not one.params.ignore_eos and token == self.eos
+            if is_end or one.num_completion_tokens == one.params.max_tokens:
+                one.is_finished = True
+                self.block_manager.deallocate(one)
+                self.running.remove(one)

@@ -1,0 +1,102 @@
+"""The driver of nano-vLLM on the stand-in for its checkout; it was never run on a real one."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.conformance.recipes import DRIVER_FILES
+
+STAND_IN = Path(__file__).parent / "nano_stand_in"
+START = {
+    "do": "start",
+    "config": {
+        **{"block_size": 4, "num_blocks": 6, "max_num_seqs": 2},
+        **{"max_num_batched_tokens": 32, "max_model_len": 32},
+    },
+    "requests": [
+        {"id": "a", "prompt": [7] * 9, "max_tokens": 2, "output_len": 2, "output": [1, 2]},
+        {"id": "b", "prompt": [7] * 4 + [8], "max_tokens": 3, "output_len": 1, "output": [3] * 3},
+    ],
+}
+
+
+def driven(checkout: Path | None, *messages: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
+    variables = {name: text for name, text in os.environ.items() if name != "LOCKSTEP_NANO_VLLM"}
+    if checkout is not None:
+        variables["LOCKSTEP_NANO_VLLM"] = str(checkout)
+    return subprocess.run(
+        [sys.executable, str(DRIVER_FILES / "nano_vllm.py")],
+        input="".join(f"{json.dumps(one)}\n" for one in messages),
+        capture_output=True,
+        text=True,
+        env=variables,
+        check=False,
+    )
+
+
+def without(tmp_path: Path, file: str, old: str, new: str) -> Path:
+    """The stand-in with another text in one place."""
+    shutil.copytree(STAND_IN, tmp_path / "checkout")
+    path = tmp_path / "checkout" / "nanovllm" / file
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    return tmp_path / "checkout"
+
+
+def test_two_requests_are_served_from_the_checkout() -> None:
+    """The second finds the first one's block, and its first token is its last."""
+    steps = [{"arrive": ["a", "b"]}, {}, {}]
+
+    done = driven(STAND_IN, START, {"do": "play", "steps": steps}, {"do": "stop"})
+
+    hello, started, played = map(json.loads, done.stdout.splitlines())
+    assert (hello["policy"], hello["release"]) == ("nano-vllm", "nano-vLLM of unknown commit")
+    assert started == {"started": True}
+    prefill, decode, idle = played["steps"]
+    assert (prefill["kind"], prefill["scheduled"]) == ("prefill", {"a": 9, "b": 1})
+    assert (prefill["outputs"], prefill["finished"]) == ({"a": [1], "b": [3]}, ["b"])
+    assert prefill["block_tables"] == {"a": [0, 1, 2]}
+    assert prefill["references"] == {"0": 1, "1": 1, "2": 1}
+    assert prefill["cached"] == [["a", 0, 0], ["a", 1, 1]]
+    assert (decode["kind"], decode["finished"]) == ("decode", ["a"])
+    assert idle["kind"] == "idle"
+    assert sorted(idle["free_list"]) == list(range(6))
+
+
+def test_without_a_checkout_the_driver_says_how_to_name_one(tmp_path: Path) -> None:
+    unnamed, empty = driven(None), driven(tmp_path)
+
+    assert unnamed.stderr == (
+        "nano-vLLM: set LOCKSTEP_NANO_VLLM to the directory of a checkout of nano-vLLM\n"
+    )
+    assert empty.stderr == f"nano-vLLM: no nanovllm/engine/scheduler.py in {tmp_path}\n"
+    assert unnamed.returncode == empty.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "told"),
+    [
+        ("engine/scheduler.py", "def postprocess", "def update", "Scheduler has no `postprocess`"),
+        ("engine/scheduler.py", "self.waiting", "self.queue", "scheduler has no `waiting`"),
+        ("engine/block_manager.py", "ref_count", "holders", "block has no `ref_count`"),
+        ("engine/sequence.py", "num_cached_tokens", "cached", "sequence has no `num_cached_"),
+        ("engine/sequence.py", "class Sequence", "class Request", "sequence.py has no Sequence"),
+    ],
+)
+def test_a_checkout_that_lacks_something_is_refused_by_name(
+    tmp_path: Path, file: str, old: str, new: str, told: str
+) -> None:
+    checkout = without(tmp_path, file, old, new)
+
+    done = driven(checkout, START, {"do": "play", "steps": [{"arrive": ["a"]}]})
+
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 1
