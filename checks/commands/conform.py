@@ -10,6 +10,7 @@ from rich.console import Console
 
 from checks.commands.common import PATH, console, json_option, progress_bar, write_json
 from checks.commands.fuzz import pinned_keys
+from checks.configuration import read_settings
 from checks.conformance.campaign import (
     Campaign,
     Met,
@@ -40,6 +41,7 @@ from checks.conformance.report import (
 from checks.conformance.shrinking import Shrunk, shrink
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Strictness
+from checks.policies import SPYRE
 from spec.errors import InputError
 
 _DEFAULT_SECONDS = 60.0
@@ -104,7 +106,7 @@ def conform(
     command = command_of(driver)
     with DriverLab(lambda: Driver(command)) as lab:
         terms = Terms(Strictness(strictness))
-        plan = Plan(command, lab.hello, seed, terms, pinned_keys(settings))
+        plan = Plan(command, lab.hello, seed, terms, _pinned(lab.hello.policy, settings))
         plan.case(0)  # what cannot be drawn is refused before anything runs
         began = monotonic()
         seen = _run(plan, seconds or _DEFAULT_SECONDS, episodes)
@@ -115,6 +117,18 @@ def conform(
     if seen.met or seen.missed:
         return _DIVERGES
     return 0 if seen.steps else _INCOMPLETE
+
+
+def _pinned(policy: str, settings: tuple[str, ...]) -> dict[str, Any]:
+    """The keys that are set, with their values.
+
+    Raises:
+        ConfigError: a setting that no configuration of the policy can have.
+    """
+    if policy == SPYRE.name:
+        return pinned_keys(settings)
+    config = read_settings(None, (f"policy={policy}", *settings)).config
+    return {key: getattr(config, key) for key in (one.partition("=")[0] for one in settings)}
 
 
 @frozen

@@ -18,6 +18,7 @@ from checks.conformance.judging import Judge
 from checks.conformance.moves import seen_events
 from checks.conformance.protocol import Action, DriverFailure, Json
 from checks.conformance.script import Script, most_steps, script_of
+from checks.conformance.spyre import SPYRE
 from checks.conformance.told import Teller
 from checks.fuzz.cases import Case
 from checks.fuzz.counts import count_step
@@ -70,7 +71,7 @@ class _Run:
 
     def __attrs_post_init__(self) -> None:
         ctx = self.script.machine.ctx
-        self.judge = Judge(ctx, self.lab.hello.left_out)
+        self.judge = Judge(SPYRE, ctx, self.lab.hello.left_out)
         self._teller = Teller(ctx)
         self._hardware = Hardware(ctx)
 
@@ -99,7 +100,7 @@ class _Run:
     def _observed(self, record: Json, action: Action) -> Step:
         steps = self.script.steps
         expected = steps[min(self.steps, len(steps) - 1)]
-        step = step_of(self._teller, record, action, evolve(expected, index=self.steps))
+        step: Step = step_of(self._teller, record, action, evolve(expected, index=self.steps))
         size = self.case.config.block_size
         count_step(self.counts, evolve(step, events=seen_events(step, size)), early=0)
         for one in self.judge.observe(step, aborted_while_running=bool(action.abort_running)):
@@ -107,7 +108,7 @@ class _Run:
             self._found(Kind.BROKEN_RULE, one.rule.id, one.rule.sentence, told)
         for name, says in self._wrong_totals(step, record):
             self._found(Kind.BROKEN_RULE, name, says)
-        self._on_device(record)
+        self._on_device(record, step)
         return step
 
     def _wrong_totals(self, step: Step, record: Json) -> Iterator[tuple[str, str]]:
@@ -117,11 +118,11 @@ class _Run:
             says = f"it counts {one.found}, its requests and its pool add up to {one.expected}"
             yield f"count: {name}", says
 
-    def _on_device(self, record: Json) -> None:
+    def _on_device(self, record: Json, step: Step) -> None:
         if self._hardware is None or "tensors" not in record:
             return
         self.on_device += 1
-        wrong = self._hardware.wrong(record)
+        wrong = self._hardware.wrong(record, step)
         if wrong is not None:
             self._found(Kind.BROKEN_RULE, *wrong)
             self._hardware = None

@@ -10,15 +10,15 @@ from typing import Any
 from attrs import define, evolve, field, frozen
 
 from checks.conformance.client import Driver
+from checks.conformance.counterparts import COUNTERPARTS
 from checks.conformance.episode import Terms, run_episode
 from checks.conformance.finding import Finding
 from checks.conformance.lab import DriverLab
 from checks.conformance.protocol import Hello
 from checks.cores import on_all_cores
-from checks.fuzz.cases import Case, case_of
-from checks.fuzz.counts import ACTIONS
+from checks.fuzz.cases import Case
 from spec.requests import Request
-from spec.rules import Kind, applicable
+from spec.rules.rule import Kind
 
 _SHORT = 20  # tokens
 MOST_FINDINGS = 5  # different ones, after which a campaign ends
@@ -49,13 +49,13 @@ class Plan:
             ConfigError: nothing can be drawn with the pinned keys.
         """
         pinned = {**self.hello.pinned, **self.pinned}
-        case = case_of(self.seed, episode, pinned, self.hello.can_do)
+        case = COUNTERPARTS[self.hello.policy].draw(self.seed, episode, pinned, self.hello.can_do)
         requests = case.requests
         if "abort" not in self.hello.abilities:
             requests = tuple(evolve(one, abort_at=None) for one in requests)
         if episode % 4 >= 2:
             requests = tuple(_with_short_answer(one) for one in requests)
-        return Case(case.config, requests, case.swarm)
+        return evolve(case, requests=requests)
 
     def terms_of(self, episode: int) -> Terms:
         """Aborts come between two steps in every other episode, else while the model runs."""
@@ -84,11 +84,13 @@ class Met:
 class Campaign:
     """What became of the episodes so far.
 
+    `actions`: all kinds that are counted.
     `known`: episodes that ended with a known difference, by id; `missed`: those where it was due
     and did not show. `excused`: rules broken where that is known. `untold`: rules that could not
     be judged, with what they ask for. `met`: the first of each kind and cause, `times`: all.
     """
 
+    actions: tuple[str, ...]
     episodes: int = 0
     steps: int = 0
     judged: int = 0
@@ -105,7 +107,7 @@ class Campaign:
     @property
     def never(self) -> list[str]:
         """Kinds of action that did not happen."""
-        return [action for action in ACTIONS if not self.counts[action]]
+        return [action for action in self.actions if not self.counts[action]]
 
     def add(self, other: "Campaign") -> None:
         """Take in what became of later episodes."""
@@ -128,7 +130,9 @@ def run_one(plan: Plan, index: int) -> Campaign:
     """What becomes of one episode."""
     case, terms = plan.case(index), plan.terms_of(index)
     outcome = run_episode(_lab(plan.command), case, terms)
+    counterpart = COUNTERPARTS[plan.hello.policy]
     seen = Campaign(
+        counterpart.counts.actions,
         episodes=1,
         steps=outcome.steps,
         judged=outcome.judged,
@@ -140,7 +144,7 @@ def run_one(plan: Plan, index: int) -> Campaign:
         untold=outcome.untold,
     )
     if outcome.judged:
-        rules = applicable(case.config)
+        rules = counterpart.policy.registry.applicable(case.config)
         seen.rules = {one.id for one in rules if one.kind is not Kind.EVENTUALLY}
     if outcome.finding is not None:
         seen.times[outcome.finding.signature] += 1
@@ -155,7 +159,7 @@ def campaign(plan: Plan, episodes: Iterable[int], progress: Callable[[Campaign],
         ConfigError: nothing can be drawn with the pinned keys.
         DriverError: the driver does not speak the protocol.
     """
-    known = Campaign()
+    known = Campaign(COUNTERPARTS[plan.hello.policy].counts.actions)
     for seen in on_all_cores(partial(run_one, plan), episodes):
         known.add(seen)
         progress(known)

@@ -23,7 +23,7 @@ from checks.conformance.protocol import (
     read_line,
     start_line,
 )
-from spec.config import Config
+from spec.policies.configuration import PolicyConfig
 from spec.requests import Request
 
 START_S = 180.0  # loading torch from a cold disk takes long
@@ -88,7 +88,7 @@ class Driver:
             if stream is not None:
                 stream.close()
 
-    def start(self, config: Config, requests: Iterable[Request]) -> DriverFailure | None:
+    def start(self, config: PolicyConfig, requests: Iterable[Request]) -> DriverFailure | None:
         """Begin an episode; what the scheduler refuses is returned.
 
         Raises:

@@ -7,17 +7,17 @@ from attrs import evolve
 
 from checks.conformance.protocol import Json
 from checks.fuzz.compare import Difference, Strictness, differences
-from spec.records import Step
+from spec.records import Context, Step
 from spec.state import State
 
 
 def step_differences(
+    ctx: Context,
     expected: Step,
     found: Step,
     record: Json,
     strictness: Strictness,
     not_compared: Collection[str],
-    block_size: int,
 ) -> tuple[Difference, ...]:
     """Where the driver's step differs, what came first at the front.
 
@@ -33,7 +33,8 @@ def step_differences(
         else differences(expected, found, strictness, None, not_compared)
     )
     late = _totals("", expected.after, record)
-    device = _device(expected, record, block_size) if strictness is Strictness.EXACT else ()
+    size = ctx.config.block_size
+    device = _device(expected, record, size) if strictness is Strictness.EXACT else ()
     return (*early, *seen, *late, *device)
 
 

@@ -6,12 +6,11 @@ from typing import Protocol
 
 from attrs import define, field, frozen
 
-from checks.conformance.comparing import step_differences
+from checks.conformance.counterpart import Counterpart, Device, Step, Teller
+from checks.conformance.counterparts import counterpart_of
 from checks.conformance.finding import Finding
-from checks.conformance.hardware import Hardware
 from checks.conformance.judging import Judge
 from checks.conformance.known import Evidence, KnownDifference, known_for
-from checks.conformance.leftout import not_compared
 from checks.conformance.protocol import (
     Action,
     DriverError,
@@ -21,13 +20,10 @@ from checks.conformance.protocol import (
     Played,
 )
 from checks.conformance.script import Script, script_of
-from checks.conformance.told import Teller
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Difference, Strictness
-from checks.fuzz.counts import count_step, phase_of
 from checks.fuzz.finding import Kind
 from checks.fuzz.known import known_reason
-from spec.records import Step
 
 
 class Lab(Protocol):
@@ -104,21 +100,23 @@ class _Run:
     terms: Terms
     script: Script
     outcome: Outcome = field(factory=Outcome)
+    _counterpart: Counterpart = field(init=False)
     _leaves_out: frozenset[str] = field(init=False)
     _judge: Judge = field(init=False)
-    _hardware: Hardware = field(init=False)
+    _device: Device | None = field(init=False)
     _known: dict[str, KnownDifference] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        hello = self.lab.hello
-        self._leaves_out = not_compared(hello.left_out)
-        self._hardware = Hardware(self.script.machine.ctx)
-        self._judge = Judge(self.script.machine.ctx, hello.left_out)
+        hello, ctx = self.lab.hello, self.script.machine.ctx
+        self._counterpart = counterpart_of(self.case.config)
+        self._leaves_out = self._counterpart.fields.not_compared(hello.left_out)
+        self._device = self._counterpart.device(ctx)
+        self._judge = Judge(self._counterpart, ctx, hello.left_out)
         self._known = dict(known_for(hello.name, hello.release))
 
     def compare(self, parts: Iterable[Played]) -> None:
         """Step by step, up to the first that differs."""
-        teller = Teller(self.script.machine.ctx)
+        teller = self._counterpart.teller(self.script.machine.ctx)
         for played in parts:
             for record in played.records[: len(self.script.steps) - self.outcome.steps]:
                 if not self._agrees(teller, record):
@@ -143,13 +141,14 @@ class _Run:
         outcome.steps += 1
         self._count(expected, action, index)
         self._judged(found, action)
-        self._on_device(index, record)
+        self._on_device(index, record, found)
         return outcome.finding is None
 
     def _differences(self, expected: Step, found: Step, record: Json) -> tuple[Difference, ...]:
-        size = self.case.config.block_size
-        strictness = self.terms.strictness
-        return step_differences(expected, found, record, strictness, self._leaves_out, size)
+        ctx, strictness = self.script.machine.ctx, self.terms.strictness
+        return self._counterpart.differences(
+            ctx, expected, found, record, strictness, self._leaves_out
+        )
 
     def _differs(self, index: int, seen: tuple[Difference, ...]) -> None:
         known = self._recognised(index, None)
@@ -159,7 +158,7 @@ class _Run:
         expected = self.script.steps[index]
         rules = [(event.rule, event.transition) for event in expected.events if event.rule]
         if expected.refusal is not None:
-            rules.insert(0, (expected.refusal, "refuses a prefill"))
+            rules.insert(0, (expected.refusal, "refuses an admission"))
         says = f"{seen[0].field} differs"
         self._found(Kind.DIVERGENCE, index, seen[0].field, says, seen, tuple(dict(rules).items()))
 
@@ -195,12 +194,19 @@ class _Run:
             return
         self.outcome.untold = self._judge.untold
 
-    def _on_device(self, index: int, record: Json) -> None:
-        """The tensors of the step, if the driver tells them, on a device of ours."""
-        wrong = self._hardware.wrong(record)
-        if wrong is not None and self.outcome.finding is None:
+    def _on_device(self, index: int, record: Json, found: Step) -> None:
+        """The step on a device of ours, up to the first that is known to be wrong there."""
+        if self._device is None:
+            return
+        wrong = self._device.wrong(record, found)
+        self.outcome.on_device = self._device.steps
+        if wrong is None:
+            return
+        if known_reason(wrong[0], self.case.config) is not None:
+            self.outcome.excused[wrong[0]] += 1
+            self._device = None
+        elif self.outcome.finding is None:
             self._found(Kind.BROKEN_RULE, index, *wrong)
-        self.outcome.on_device += "tensors" in record
 
     def _recognised(self, index: int, failure: DriverFailure | None) -> str | None:
         """The known difference that this is, or None."""
@@ -237,15 +243,16 @@ class _Run:
 
     def _count(self, expected: Step, action: Action, index: int) -> None:
         counts, requests = self.outcome.counts, self.script.machine.ctx.requests
+        kinds = self._counterpart.counts
         early = sum(requests[one].end < requests[one].max_tokens for one in expected.finished)
-        count_step(counts, expected, early)
+        kinds.add(counts, expected, early)
         counts["arrive"] += len(action.arrive)
         for one in action.abort:
             last = self.script.steps[index - 1].after if index else expected.before
-            phase = "waiting" if one in action.arrive else phase_of(last, one)
+            phase = "waiting" if one in action.arrive else kinds.phase(last, one)
             counts[f"abort, {phase}"] += 1
         for one in action.abort_running:
-            counts[f"abort while running, {phase_of(expected.before, one)}"] += 1
+            counts[f"abort while running, {kinds.phase(expected.before, one)}"] += 1
 
 
 def step_of(teller: Teller, record: Json, action: Action, expected: Step) -> Step:

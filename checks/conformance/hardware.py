@@ -13,23 +13,25 @@ from engine.device.faults import ConstraintError
 from engine.device.inputs import DecodeInput, PrefillInput, Tensor
 from engine.device.spyre import SpyreDevice
 from spec.config import Config
-from spec.records import DECODE, Context
+from spec.records import DECODE, Context, Step
 
 
 @define
 class Hardware:
-    """A device for the steps of one episode, in their order."""
+    """A device for the steps of one episode, in their order; `steps`: that it did."""
 
     ctx: Context
+    steps: int = 0
     _device: SpyreDevice = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._device = SpyreDevice(self.ctx.config)
 
-    def wrong(self, record: Json) -> tuple[str, str] | None:
+    def wrong(self, record: Json, _step: Step) -> tuple[str, str] | None:
         """What is wrong with the step's tensors, if the record has them: a name and a sentence."""
         if "tensors" not in record:
             return None
+        self.steps += 1
         told = record["tensors"]
         try:
             if record["kind"] == DECODE:

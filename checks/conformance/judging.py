@@ -5,11 +5,9 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from checks.conformance.leftout import BEFORE, UntoldError, guard_of
-from checks.conformance.moves import seen_events
-from spec.records import Context, Step
-from spec.rules import Kind, Rule, applicable
-from spec.state import State
+from checks.conformance.counterpart import Counterpart, Step
+from checks.conformance.leftout import BEFORE, Guard, UntoldError
+from spec.rules.rule import AnyRule, Kind, Rule
 
 
 @frozen
@@ -17,26 +15,28 @@ class Broken:
     """A rule that a step, or what happened before it, breaks."""
 
     step: int
-    rule: Rule
+    rule: AnyRule
     found: str
 
 
 class Judge:
     """Holds every applicable rule that the driver tells enough for against its steps."""
 
-    def __init__(self, ctx: Context, left_out: Iterable[str]) -> None:
+    def __init__(self, counterpart: Counterpart, ctx: Any, left_out: Iterable[str]) -> None:
         self._ctx = ctx
         left_out = tuple(left_out)
-        self._guard = guard_of(left_out)
+        self._guard = Guard(counterpart.fields, left_out)
+        self._moves = counterpart.moves
         self._looks_between = BEFORE not in left_out
         # What changed of a state can be told apart only where nothing of it is left out.
         tells_states = not set(left_out) - {BEFORE}
-        rules = [rule for rule in applicable(ctx.config) if rule.kind is not Kind.EVENTUALLY]
+        applicable = counterpart.policy.registry.applicable(ctx.config)
+        rules = [rule for rule in applicable if rule.kind is not Kind.EVENTUALLY]
         self._of_change = [rule for rule in rules if rule.of_change]
         self._of_state = [rule for rule in rules if rule.in_state]
         self._of_step = [rule for rule in rules if rule.of_step or tells_states]
         self._of_state_alone = [] if tells_states else self._of_state
-        self._left: State | None = None
+        self._left: Any = None  # the state that the last step left
         self.judged = 0
         self.untold: dict[str, str] = {}  # rules that ask for what is not told, with what
 
@@ -50,13 +50,13 @@ class Judge:
         left, self._left = self._left, step.after
         guard = self._guard
         before, after = guard(step.before), guard(step.after)
-        found: list[tuple[Rule, str]] = []
+        found: list[tuple[AnyRule, str]] = []
         if left is not None and self._looks_between and left != step.before:
             found += self._each(self._of_change, Rule.found_between, guard(left), before)
         if aborted_while_running:
             found += self._each(self._of_state, Rule.found_in_state, after)
         else:
-            seen = guard(evolve(step, events=seen_events(step, self._ctx.config.block_size)))
+            seen = guard(evolve(step, events=self._moves(step, self._ctx.config.block_size)))
             found += self._each(self._of_step, Rule.found_of_step, seen)
             found += self._each(self._of_state_alone, Rule.found_in_state, after)
         if step.aborted and self._looks_between:
@@ -64,8 +64,8 @@ class Judge:
         return [Broken(step.index, rule, told) for rule, told in found]
 
     def _each(
-        self, rules: Iterable[Rule], asked: Callable[..., str | None], *given: Any
-    ) -> Iterator[tuple[Rule, str]]:
+        self, rules: Iterable[AnyRule], asked: Callable[..., str | None], *given: Any
+    ) -> Iterator[tuple[AnyRule, str]]:
         """The rules that find something, `asked` in the way that suits their kind."""
         ctx, untold = self._ctx, self.untold
         for rule in rules:

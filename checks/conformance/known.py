@@ -6,6 +6,7 @@ difference shows: what the release does after it follows from it and is not comp
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from attrs import frozen
 
@@ -24,10 +25,10 @@ class Evidence:
     step in question; `failure`: what the driver raised there instead of taking it.
     """
 
-    config: Config
+    config: Any
     actions: tuple[Action, ...]
-    expected: tuple[Step, ...]
-    found: tuple[Step, ...]
+    expected: tuple[Any, ...]
+    found: tuple[Any, ...]
     records: tuple[Json, ...]
     index: int
     failure: DriverFailure | None
@@ -48,7 +49,7 @@ class KnownDifference:
     says: str
     reason: str
     occurs: Callable[[Evidence], bool]
-    due: Callable[[Config, tuple[Action, ...], tuple[Step, ...]], int | None]
+    due: Callable[[Any, tuple[Action, ...], tuple[Any, ...]], int | None]
 
     @property
     def versions(self) -> str:

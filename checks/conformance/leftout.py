@@ -5,14 +5,61 @@ stands in its place. `Guarded` lets a rule run on a step and stops it where it a
 field.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from checks.conformance.moves import VISIBLE
+from attrs import frozen
+
+from checks.conformance import moves
+from checks.conformance.nano_vllm import moves as nano_vllm_moves
+from checks.conformance.vllm_v1 import moves as vllm_v1_moves
+from spec.policies import vllm_v1_records as v1
 from spec.records import Chunk, Step
 from spec.state import Sequence, State
 
-_ATTRIBUTES: dict[str, tuple[tuple[type, str], ...]] = {
+Attributes = tuple[tuple[type, str], ...]
+
+BEFORE = "before"  # what arrivals and aborts did; without it the script is taken at its word
+NEVER_TOLD = ("events", "refusal")  # only the scheduler knows why
+
+
+@frozen(kw_only=True)
+class Fields:
+    """What drivers of a policy may leave out, and where it is missing then.
+
+    `left_out`: by name the attributes that say nothing then. `step`, `state`: the policy's
+    classes. `places`: of each class how comparisons begin the names of its attributes. `visible`:
+    transitions that show in the states.
+    """
+
+    left_out: Mapping[str, Attributes]
+    step: type
+    state: type
+    places: Mapping[type, tuple[str, ...]]
+    visible: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that a driver may name."""
+        return (*self.left_out, BEFORE)
+
+    def not_compared(self, left_out: Collection[str]) -> frozenset[str]:
+        """The fields, named as comparisons name them, that are not there to compare."""
+        untold = self.untold(left_out)
+        named = {f"{place}{name}" for kind, name in untold for place in self.places[kind]}
+        return frozenset(named | ({BEFORE} & set(left_out)))
+
+    def untold(self, left_out: Collection[str]) -> frozenset[tuple[type, str]]:
+        """The attributes that nobody may look at."""
+        never = {(self.step, name) for name in NEVER_TOLD}
+        return frozenset(never.union(*(self.left_out.get(entry, ()) for entry in left_out)))
+
+
+def _sides(sides: Collection[str], queues: Collection[str]) -> tuple[str, ...]:
+    return tuple(f"{side}.{queue}." for side in sides for queue in queues)
+
+
+_SPYRE: Mapping[str, Attributes] = {
     "tkv": ((Step, "tkv"), (Step, "volume"), (State, "last_tkv")),
     "batch": ((Step, "batch"), (Step, "volume")),
     "blocks": (
@@ -25,32 +72,59 @@ _ATTRIBUTES: dict[str, tuple[tuple[type, str], ...]] = {
     "hit_blocks": ((Sequence, "hit_blocks"),),
     "waited_steps": ((Sequence, "waited_steps"),),
 }
-BEFORE = "before"  # what arrivals and aborts did; without it the script is taken at its word
-NAMES = (*_ATTRIBUTES, BEFORE)
-NEVER_TOLD = ("events", "refusal")  # only the scheduler knows why
-
-_QUEUES = ("waiting", "prefilling", "decoding", "paused")
-_PLACES: dict[type, tuple[str, ...]] = {
-    Step: ("",),
-    State: ("before.", "after."),
-    Chunk: ("chunk.",),
-    Sequence: (
-        *(f"{side}.{queue}." for side in ("before", "after") for queue in _QUEUES),
-        "batch.",
-    ),
+_NANO_VLLM: Mapping[str, Attributes] = {
+    "batch": ((Step, "batch"),),
+    "blocks": ((State, "pool"), (Sequence, "blocks"), (Sequence, "hit_blocks")),
+    "computed": ((Sequence, "computed"), (Sequence, "tkv")),
+    "hit_blocks": ((Sequence, "hit_blocks"),),
+}
+_VLLM_V1: Mapping[str, Attributes] = {
+    "planned": ((v1.Step, "planned"),),
+    "budget_left": ((v1.Step, "budget_left"),),
+    "blocks": ((v1.State, "pool"), (v1.Sequence, "blocks")),
+    "computed": ((v1.Sequence, "computed"), (v1.Sequence, "decodes")),
+    "prefilling": ((v1.Sequence, "prefilling"),),
+    "reported": ((v1.Step, "reported"), (v1.State, "unreported")),
+    "statistics": ((v1.Step, "statistics"),),
 }
 
+_AROUND = ("before", "after")
+_WHOLE = {Step: ("",), State: ("before.", "after."), Chunk: ("chunk.",)}
 
-def not_compared(left_out: Collection[str]) -> frozenset[str]:
-    """The fields, named as comparisons name them, that are not there to compare."""
-    named = {f"{place}{name}" for kind, name in _attributes(left_out) for place in _PLACES[kind]}
-    return frozenset(named | ({BEFORE} & set(left_out)))
-
-
-def _attributes(left_out: Collection[str]) -> Iterator[tuple[type, str]]:
-    yield from ((Step, name) for name in NEVER_TOLD)
-    for entry in left_out:
-        yield from _ATTRIBUTES.get(entry, ())
+FIELDS: Mapping[str, Fields] = {
+    "spyre": Fields(
+        left_out=_SPYRE,
+        step=Step,
+        state=State,
+        places=_WHOLE
+        | {
+            Sequence: (
+                *_sides(_AROUND, ("waiting", "prefilling", "decoding", "paused")),
+                "batch.",
+            )
+        },
+        visible=moves.VISIBLE,
+    ),
+    "nano-vllm": Fields(
+        left_out=_NANO_VLLM,
+        step=Step,
+        state=State,
+        places=_WHOLE | {Sequence: (*_sides(_AROUND, ("waiting", "decoding")), "batch.")},
+        visible=nano_vllm_moves.VISIBLE,
+    ),
+    "vllm-v1": Fields(
+        left_out=_VLLM_V1,
+        step=v1.Step,
+        state=v1.State,
+        places={
+            v1.Step: ("",),
+            v1.State: ("before.", "planned.", "after."),
+            v1.Sequence: _sides(("before", "planned", "after"), ("waiting", "skipped", "running")),
+        },
+        visible=vllm_v1_moves.VISIBLE,
+    ),
+}
+"""By policy."""
 
 
 class UntoldError(Exception):
@@ -63,20 +137,19 @@ class Guarded:
     Only the step itself is wrapped where nothing of the states is left out.
     """
 
-    def __init__(self, whole: Any, untold: frozenset[tuple[type, str]]) -> None:
+    def __init__(self, whole: Any, guard: "Guard") -> None:
         self._whole = whole
-        self._untold = untold
-        self._names = {name for kind, name in untold if kind is type(whole)}
-        self._all = any(kind is not Step for kind, _ in untold)
+        self._guard = guard
+        self._names = {name for kind, name in guard.untold if kind is type(whole)}
 
     def __getattr__(self, name: str) -> Any:
         if name in self._names:
             raise UntoldError(name)
+        value = getattr(self._whole, name)
         if name == "happened":
-            value = _visible_only(self._whole.happened)
-        else:
-            value = getattr(self._whole, name)
-            value = _guarded(value, self._untold) if self._all else value
+            value = _visible_only(value, self._guard.fields.visible)
+        elif not self._guard.states_are_whole:
+            value = _guarded(value, self._guard)
         self.__dict__[name] = value  # is found there when the next rule asks
         return value
 
@@ -87,29 +160,33 @@ class Guarded:
         return hash(self._whole)
 
 
-def guard_of(left_out: Collection[str]) -> Callable[[Any], Any]:
+class Guard:
     """Wraps what rules are given, so that they cannot ask for what was left out."""
-    untold = frozenset(_attributes(left_out))
-    whole_states = all(kind is Step for kind, _ in untold)
 
-    def guarded(value: Any) -> Any:
-        return value if whole_states and isinstance(value, State) else Guarded(value, untold)
+    def __init__(self, fields: Fields, left_out: Collection[str]) -> None:
+        self.fields = fields
+        self.untold = fields.untold(left_out)
+        self.states_are_whole = all(kind is fields.step for kind, _ in self.untold)
 
-    return guarded
+    def __call__(self, value: Any) -> Any:
+        """The step or state, as rules may see it."""
+        if self.states_are_whole and isinstance(value, self.fields.state):
+            return value
+        return Guarded(value, self)
 
 
-def _guarded(value: Any, untold: frozenset[tuple[type, str]]) -> Any:
-    if type(value) in (State, Sequence, Chunk):
-        return Guarded(value, untold)
+def _guarded(value: Any, guard: Guard) -> Any:
+    if type(value) in guard.fields.places:
+        return Guarded(value, guard)
     if isinstance(value, tuple):
-        return tuple(_guarded(one, untold) for one in value)
+        return tuple(_guarded(one, guard) for one in value)
     return value
 
 
-def _visible_only(happened: Callable[..., Any]) -> Callable[..., Any]:
+def _visible_only(happened: Callable[..., Any], visible: Collection[str]) -> Callable[..., Any]:
     def asked(*transitions: str) -> Any:
         for name in transitions:
-            if name not in VISIBLE:
+            if name not in visible:
                 raise UntoldError(name)
         return happened(*transitions)
 

@@ -6,14 +6,16 @@ by one line.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import field, fields, frozen
 
-from checks.conformance.leftout import NAMES
-from spec.config import Config
+from checks.conformance.leftout import FIELDS
+from checks.policies import POLICIES
 from spec.errors import InputError
+from spec.policies.configuration import PolicyConfig
+from spec.policies.vllm_v1 import VllmV1Config
 from spec.requests import Request
 
 FORMAT = "lockstep-driver"
@@ -21,11 +23,7 @@ VERSION = 1
 
 Json = dict[str, Any]
 
-_HELLO_WORDS = {
-    "config": tuple(key.name for key in fields(Config)),
-    "abilities": ("abort", "abort_running", "ends", "tensors"),
-    "left_out": NAMES,
-}
+_ABILITIES = ("abort", "abort_running", "ends", "tensors")
 
 
 class DriverError(InputError):
@@ -36,13 +34,14 @@ class DriverError(InputError):
 class Hello:
     """A driver's first line.
 
-    `release`: of the scheduler behind it. `config`: of each configuration key that it names, the
-    values that it can do. `abilities`: some of `abort`, `abort_running`, `ends`, `tensors`.
-    `left_out`: what it does not tell of a step.
+    `release`: of the scheduler behind it. `policy`: whose configurations it takes. `config`: of
+    each configuration key that it names, the values that it can do. `abilities`: some of `abort`,
+    `abort_running`, `ends`, `tensors`. `left_out`: what it does not tell of a step.
     """
 
     name: str
     release: str
+    policy: str = "spyre"
     config: Mapping[str, Sequence[Any]] = field(factory=dict)
     abilities: frozenset[str] = frozenset()
     left_out: frozenset[str] = frozenset()
@@ -58,13 +57,15 @@ class Hello:
         for key, due in (("format", FORMAT), ("version", VERSION)):
             if told.get(key) != due:
                 raise DriverError(f"driver's {key}", told.get(key), str(due))
-        for key, allowed in _HELLO_WORDS.items():
-            for word in told.get(key, ()):
-                if word not in allowed:
-                    raise DriverError(f"driver's {key}", word, ", ".join(allowed))
+        policy = told.get("policy", "spyre")
+        _refuse_others("policy", [policy], POLICIES)
+        _refuse_others("config", told.get("config", ()), _keys_of(policy))
+        _refuse_others("abilities", told.get("abilities", ()), _ABILITIES)
+        _refuse_others("left_out", told.get("left_out", ()), FIELDS[policy].names)
         return Hello(
             name=str(told.get("name", "")),
             release=str(told.get("release", "")),
+            policy=policy,
             config={key: list(values) for key, values in told.get("config", {}).items()},
             abilities=frozenset(told.get("abilities", ())),
             left_out=frozenset(told.get("left_out", ())),
@@ -74,12 +75,25 @@ class Hello:
     def pinned(self) -> Json:
         """Keys of which it can do one value only."""
         only = {key: values[0] for key, values in self.config.items() if len(values) == 1}
-        config = Config.from_mapping({key: one for key, one in only.items() if one is not None})
+        set_keys = {key: one for key, one in only.items() if one is not None}
+        config = POLICIES[self.policy].config.from_mapping(set_keys)
         return {key: None if one is None else getattr(config, key) for key, one in only.items()}
 
-    def can_do(self, config: Config) -> bool:
+    def can_do(self, config: PolicyConfig) -> bool:
         """True if it implements what the configuration asks for."""
-        return all(getattr(config, key) in values for key, values in self.config.items())
+        return config.policy == self.policy and all(
+            getattr(config, key) in values for key, values in self.config.items()
+        )
+
+
+def _keys_of(policy: str) -> tuple[str, ...]:
+    return tuple(key.name for key in fields(POLICIES[policy].config))
+
+
+def _refuse_others(key: str, words: Iterable[str], allowed: Collection[str]) -> None:
+    for word in words:
+        if word not in allowed:
+            raise DriverError(f"driver's {key}", word, ", ".join(allowed))
 
 
 @frozen
@@ -114,12 +128,14 @@ class Action:
 
     `arrive`, then `abort`: before the step. `abort_running`: while the model runs, between the
     scheduler's decision and its update. `ends`: who samples the end of sequence; None: as said.
+    `accepted`: how many of its drafts, by request; of others none.
     """
 
     arrive: tuple[str, ...] = ()
     abort: tuple[str, ...] = ()
     abort_running: tuple[str, ...] = ()
     ends: tuple[str, ...] | None = None
+    accepted: Mapping[str, int] = field(factory=dict)
 
     def as_json(self) -> Json:
         """The action without what it does not do."""
@@ -129,10 +145,12 @@ class Action:
             "abort_running": list(self.abort_running),
         }
         known: Json = {name: ids for name, ids in told.items() if ids}
+        if self.accepted:
+            known["accepted"] = dict(self.accepted)
         return known if self.ends is None else known | {"ends": list(self.ends)}
 
 
-def start_line(config: Config, requests: Iterable[Request], *, tensors: bool) -> Json:
+def start_line(config: PolicyConfig, requests: Iterable[Request], *, tensors: bool) -> Json:
     """The line that begins an episode; nobody has arrived yet.
 
     `tensors`: whether the records shall have what the device was given, too.
@@ -140,9 +158,17 @@ def start_line(config: Config, requests: Iterable[Request], *, tensors: bool) ->
     return {
         "tensors": tensors,
         "do": "start",
-        "config": config.as_mapping() | {"num_blocks": config.pool_blocks},
+        "config": config.as_mapping() | _worked_out(config),
         "requests": [_request(one) for one in requests],
     }
+
+
+def _worked_out(config: PolicyConfig) -> Json:
+    """What need not be configured, as a number."""
+    told = {"num_blocks": config.pool_blocks}
+    if isinstance(config, VllmV1Config):
+        told["max_num_batched_tokens"] = config.token_budget
+    return told
 
 
 def _request(request: Request) -> Json:
@@ -153,6 +179,7 @@ def _request(request: Request) -> Json:
         "max_tokens": request.max_tokens,
         "output_len": request.end,
         "output": [request.output_token(index) for index in range(request.max_tokens)],
+        "priority": request.priority,
     }
 
 

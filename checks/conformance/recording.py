@@ -4,7 +4,8 @@ JSON lines. The first is the header `{"format": "lockstep-recording", "version":
 
 - `driver`, `release`, `abilities`, `left_out`: as the driver said hello;
 - `about`: what it shows; `command`: what made it;
-- `config`, `requests`: as workload and configuration files write them;
+- `config`, `requests`: as workload and configuration files write them; `right_drafts`: of each
+  request which of its tokens a drafter foresees, where there is one;
 - `strictness`, `aborts_while_running`, `judged`: how it was compared.
 
 Then comes a line for each step, `{"action": …, "record": …}`, as the line protocol has them, and
@@ -21,13 +22,14 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from checks.conformance.counterparts import COUNTERPARTS
 from checks.conformance.episode import Lab, Outcome, Terms, run_episode
 from checks.conformance.finding import Finding
 from checks.conformance.protocol import Action, DriverFailure, Hello, Json, Played, failure_of
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Strictness
 from checks.traces import request_as_json, write_lines
-from checks.traces.decoding import config_from_json, requests_from_json
+from checks.traces.decoding import requests_from_json
 from spec.errors import InputError
 
 FORMAT = "lockstep-recording"
@@ -149,6 +151,7 @@ def _lines(
         "judged": terms.judged,
         "config": case.config.as_mapping(),
         "requests": [request_as_json(one) for one in case.requests],
+        **({"right_drafts": dict(case.right_drafts)} if case.right_drafts else {}),
     }
     for action, told in zip(tape.actions, tape.records, strict=False):
         yield {"action": action.as_json(), "record": told}
@@ -175,6 +178,7 @@ def read_recording(path: Path) -> Recording:
             hello=Hello(
                 name=header["driver"],
                 release=header["release"],
+                policy=_policy(header),
                 abilities=frozenset(header["abilities"]),
                 left_out=frozenset(header["left_out"]),
             ),
@@ -200,7 +204,12 @@ def read_recording(path: Path) -> Recording:
 
 def _case(header: Json) -> Case:
     requests = requests_from_json(header["requests"])
-    return Case(config_from_json(header["config"]), tuple(requests.values()))
+    config = COUNTERPARTS[_policy(header)].policy.config.from_mapping(header["config"])
+    return Case(config, tuple(requests.values()), right_drafts=header.get("right_drafts", {}))
+
+
+def _policy(header: Json) -> str:
+    return str(header["config"].get("policy", "spyre"))
 
 
 def _failure(lines: Iterable[Json]) -> DriverFailure | None:

@@ -17,8 +17,8 @@ from checks.fuzz.cases import Case
 from checks.fuzz.compare import Difference
 from checks.fuzz.corpus import as_json
 from checks.fuzz.known import KNOWN as KNOWN_RULES
+from checks.policies import RULES
 from checks.traces.files import as_line
-from spec.rules import REGISTRY
 
 _MOST_DIFFERENCES = 8
 _MOST_RULES = 4
@@ -32,7 +32,7 @@ def print_finding(screen: Console, hello: Hello, case: Case, finding: Finding) -
     if finding.differences:
         screen.print(_side_by_side(hello.name, finding.differences))
     for rule, what in finding.rules[:_MOST_RULES]:
-        screen.print(f"  {rule}, {what}: {REGISTRY[rule].sentence}", markup=False, soft_wrap=True)
+        screen.print(f"  {rule}, {what}: {RULES[rule].sentence}", markup=False, soft_wrap=True)
     screen.print(f"  configuration: {case.parameters}", markup=False, soft_wrap=True)
     for request in case.as_mapping()["requests"]:
         screen.print(f"  {as_line(request)}", markup=False, soft_wrap=True)

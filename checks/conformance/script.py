@@ -1,15 +1,16 @@
 """What the reference does in an episode, and the script that makes a driver do the same."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from attrs import define, evolve, field, frozen
 
+from checks.conformance.counterpart import Counterpart, Machine, Step
+from checks.conformance.counterparts import counterpart_of
 from checks.conformance.protocol import Action
 from checks.fuzz.cases import Case
 from checks.running import Clients, step_time
-from reference.spyre.machine import SpyreMachine
-from spec.records import IDLE, Step
-from spec.state import State
+from spec.records import IDLE
 
 _REST = 2  # idle steps at the end, in which nothing may happen
 _PATIENCE = 3  # times the steps that everybody would need one after the other
@@ -22,7 +23,7 @@ class Script:
     `over`: everybody has left and nobody is to come; else the bound on steps was reached.
     """
 
-    machine: SpyreMachine
+    machine: Machine
     steps: tuple[Step, ...]
     actions: tuple[Action, ...]
     over: bool
@@ -35,10 +36,12 @@ def script_of(case: Case, *, aborts_while_running: bool) -> Script:
     they come in the step before, while the model runs.
 
     Raises:
+        WorkloadError: a request that could never be served.
         GuardError: the reference stops, which is an error of ours.
     """
-    machine = SpyreMachine.of(case.config, case.requests)
-    run = _Run(case, machine, aborts_while_running, machine.initial())
+    counterpart = counterpart_of(case.config)
+    machine = counterpart.machine(case)
+    run = _Run(case, counterpart, machine, aborts_while_running, machine.initial())
     steps, actions = [], []
     for step, action in run.steps():
         steps.append(step)
@@ -48,8 +51,8 @@ def script_of(case: Case, *, aborts_while_running: bool) -> Script:
 
 def most_steps(case: Case) -> int:
     """A bound that no episode reaches unless somebody waits for ever."""
-    chunk: int = case.config.chunk_size
-    alone = sum(1 + one.prompt_len // chunk + one.max_tokens for one in case.requests)
+    at_once = counterpart_of(case.config).tokens_at_once(case.config)
+    alone = sum(1 + one.prompt_len // at_once + one.max_tokens for one in case.requests)
     last = max((one.arrival for one in case.requests), default=0)
     return last + _PATIENCE * alone + 10
 
@@ -57,9 +60,10 @@ def most_steps(case: Case) -> int:
 @define
 class _Run:
     case: Case
-    machine: SpyreMachine
+    counterpart: Counterpart
+    machine: Machine
     aborts_while_running: bool
-    state: State
+    state: Any
     over: bool = field(default=False, init=False)
     _leaving: list[str] = field(factory=list, init=False)  # who leaves before the next step
 
@@ -82,7 +86,8 @@ class _Run:
             )
             self.state = step.after
             time += step_time(self.case.config, step.kind)
-            yield step, Action(arrived, aborted, running)
+            accepted = {one: n for one, n in self.counterpart.accepted(step).items() if n}
+            yield step, Action(arrived, aborted, running, accepted=accepted)
 
     def _arrivals(self, clients: Clients, index: int, time: float) -> tuple[str, ...]:
         arrived = tuple(clients.arriving(index, time))
@@ -112,5 +117,4 @@ class _Run:
         after = step.after
         for one in running:
             after = self.machine.abort(after, one)
-        outputs = {one: tokens for one, tokens in step.outputs.items() if one not in running}
-        return (evolve(step, after=after, outputs=outputs) if running else step), running
+        return (self.counterpart.without(step, after, running) if running else step), running

@@ -4,10 +4,10 @@ from itertools import islice
 
 from attrs import evolve, frozen
 
+from checks.conformance.counterparts import counterpart_of
 from checks.conformance.episode import Lab, Terms, run_episode
 from checks.conformance.finding import Finding
 from checks.fuzz.cases import Case
-from checks.fuzz.shrink import simpler_cases
 from spec.errors import InputError
 
 MOST_STEPS = 20_000
@@ -30,7 +30,8 @@ def shrink(
     shrunk, position, fruitless = Shrunk(case, finding), 0, False
     while not fruitless:
         fruitless = position == 0  # a whole pass over the choices that finds nothing is the last
-        for choice, simpler in islice(enumerate(simpler_cases(shrunk.case)), position, None):
+        simpler_cases = counterpart_of(case.config).simpler(shrunk.case)
+        for choice, simpler in islice(enumerate(simpler_cases), position, None):
             if shrunk.steps >= most_steps:
                 return shrunk
             shrunk, better = _tried(lab, shrunk, simpler, terms)

@@ -7,7 +7,7 @@ from attrs import define, field
 
 from checks.conformance.client import Driver
 from checks.conformance.environments import command_of
-from checks.conformance.leftout import not_compared
+from checks.conformance.leftout import FIELDS
 from checks.conformance.protocol import Action
 from checks.conformance.told import Teller
 from checks.fuzz.subjects import SUBJECTS
@@ -85,4 +85,5 @@ def subject_of(driver: Driver) -> Subject:
         return DriverTarget(driver, Teller(ctx))
 
     hello = driver.hello
-    return Subject(hello.name, begun, not_compared(hello.left_out), hello.can_do)
+    leaves_out = FIELDS[hello.policy].not_compared(hello.left_out)
+    return Subject(hello.name, begun, leaves_out, hello.can_do)

@@ -4,17 +4,17 @@ What a driver does not tell has the value that says nothing (empty, 0) in the st
 tells which fields these are.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import define, evolve, field
 
+from checks.conformance.cached import Pools
 from checks.conformance.protocol import Action, Json
 from spec.config import Admission
 from spec.padding import volume
 from spec.records import DECODE, PREFILL, Chunk, Context, Step
-from spec.requests import BlockKey
-from spec.state import BlockPool, FrozenMap, State
+from spec.state import BlockPool, State
 from spec.state import Sequence as Row
 
 _CHUNK_LENGTHS = (
@@ -33,10 +33,11 @@ class Teller:
 
     ctx: Context
     _last: State = field(init=False)
-    _keys: dict[tuple[str, int], BlockKey] = field(factory=dict, init=False)
+    _pools: Pools = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         size = self.ctx.config.pool_blocks
+        self._pools = Pools(self.ctx.keys)
         self._last = State(pool=BlockPool(size=size, free=tuple(range(1, size + 1))))
 
     def step(self, record: Json, action: Action, index: int, time: float) -> Step:
@@ -116,7 +117,7 @@ class Teller:
         )
         decoding = tuple(self._row(row, tables.get(row["id"], ())) for row in record["decoding"])
         return State(
-            pool=self._pool(record),
+            pool=self._pools.told(record, self._last.pool),
             waiting=waiting,
             prefilling=next(iter(others.values()), None),
             decoding=decoding,
@@ -140,29 +141,6 @@ class Teller:
             block_table=tuple(told.get("block_table", ())),
             writes=tuple(told.get("writes", ())),
         )
-
-    def _pool(self, record: Json) -> BlockPool:
-        """The pool; a driver that does not tell of it leaves it as if nothing were held."""
-        last = self._last.pool
-        if "free_list" not in record:
-            return last
-        references: Mapping[str, int] = record.get("references", {})
-        cached = {key: tuple(blocks) for key, blocks in self._cached(record.get("cached", ()))}
-        return BlockPool(
-            size=last.size,
-            free=tuple(record["free_list"]),
-            references=FrozenMap((int(block), count) for block, count in references.items()),
-            keys=FrozenMap((block, key) for key, blocks in cached.items() for block in blocks),
-            cached=FrozenMap(cached),
-        )
-
-    def _cached(self, entries: Sequence[Any]) -> Iterator[tuple[BlockKey, Sequence[int]]]:
-        """Each entry names a content as block `index` of a request, then who holds it."""
-        for request_id, index, *blocks in entries:
-            name = (request_id, index)
-            if name not in self._keys:
-                self._keys[name] = self.ctx.keys.of(request_id, index + 1)[index]
-            yield self._keys[name], blocks
 
 
 def _without(leavers: tuple[str, ...], queue: tuple[Row, ...]) -> tuple[Row, ...]:

@@ -2,9 +2,10 @@
 
 from attrs import evolve
 
+from checks.conformance.counterparts import COUNTERPARTS
 from checks.conformance.protocol import Hello
-from checks.fuzz.cases import Case, case_of
-from spec.config import Config
+from checks.fuzz.cases import Case
+from spec.policies.configuration import PolicyConfig
 
 _TRIES = 100
 _FEW = 3  # requests
@@ -16,12 +17,13 @@ def trial_case(hello: Hello) -> Case:
     Raises:
         ConfigError: the driver can do no configuration.
     """
-    cases = (case_of(0, episode, hello.pinned, hello.can_do) for episode in range(_TRIES))
+    draw = COUNTERPARTS[hello.policy].draw
+    cases = (draw(0, episode, hello.pinned, hello.can_do) for episode in range(_TRIES))
     case = next(one for one in cases if len(one.requests) >= _FEW and _is_plain(one.config))
     requests = tuple(evolve(one, arrival=0, abort_at=None) for one in case.requests[:_FEW])
-    return Case(case.config, requests)
+    return evolve(case, requests=requests, swarm=None)
 
 
-def _is_plain(config: Config) -> bool:
+def _is_plain(config: PolicyConfig) -> bool:
     """A model length of whole blocks: with others, releases do what is known of them."""
     return config.max_model_len % config.block_size == 0

@@ -1,22 +1,33 @@
 """Rules that are known not to hold everywhere: where, and why. Counted when they are met."""
 
 from collections.abc import Callable
+from typing import Any
 
 from attrs import frozen
 
-from spec.config import Admission, Config
+from spec.config import Admission
+from spec.policies.configuration import PolicyConfig
+from spec.policies.nano_vllm import FullHit, HitCheck, SequenceLimit, TokenGate
+from spec.policies.vllm_v1 import Scheduling
 
 
 @frozen
 class Known:
-    """A rule that need not hold under some configurations."""
+    """A rule that need not hold under some configurations of its policy.
+
+    `rule`: or what the simulated device refuses, as "device: empty query".
+    """
 
     rule: str
     reason: str
-    where: Callable[[Config], bool]
+    where: Callable[[Any], bool]
 
 
-KNOWN = (
+def _everywhere(_config: PolicyConfig) -> bool:
+    return True
+
+
+_SPYRE = (
     Known(
         "SPY-VOL-1",
         "the text's volume rule admits batches that later exceed the limit",
@@ -33,8 +44,53 @@ KNOWN = (
         lambda config: config.admission is Admission.SHIPPED and not config.interleave,
     ),
 )
+_VLLM_V1 = (
+    Known(
+        "V1-BUD-4",
+        "by priority, a request that preempts itself ends the step for those behind it",
+        lambda config: config.scheduling is Scheduling.PRIORITY,
+    ),
+)
+_NANO_VLLM = (
+    Known(
+        "NANO-DEC-1",
+        "the limit is on the batch, so running sequences may stand behind it",
+        lambda config: config.sequence_limit is SequenceLimit.BATCH,
+    ),
+    Known(
+        "NANO-PRE-3",
+        "the limit is on the batch, so those in front of the victim may have generated less",
+        lambda config: config.sequence_limit is SequenceLimit.BATCH,
+    ),
+    Known("NANO-PRE-4", "the last that was admitted may have the longest prompt", _everywhere),
+    Known(
+        "NANO-PFX-3",
+        "equal tokens are taken for an equal prefix",
+        lambda config: config.hit_check is not HitCheck.HASH,
+    ),
+    Known("NANO-PFX-6", "blocks are found from when they are handed out", _everywhere),
+    Known(
+        "NANO-PFX-7",
+        "cached tokens count against the budget",
+        lambda config: config.token_gate is TokenGate.FULL_LENGTH,
+    ),
+    *(
+        Known(
+            rule,
+            "a prompt that is cached as a whole computes nothing",
+            lambda config: config.full_hit is FullHit.ALL_CACHED,
+        )
+        for rule in ("NANO-PFX-8", "device: empty query")
+    ),
+    Known("NANO-PFX-9", "of equal blocks only the last one is found", _everywhere),
+)
+KNOWN = (*_SPYRE, *_VLLM_V1, *_NANO_VLLM)
 
 
-def known_reason(rule: str, config: Config) -> str | None:
+_BY_POLICY = {"spyre": _SPYRE, "vllm-v1": _VLLM_V1, "nano-vllm": _NANO_VLLM}
+
+
+def known_reason(rule: str, config: PolicyConfig) -> str | None:
     """Why the rule need not hold under this configuration, or None if it must."""
-    return next((one.reason for one in KNOWN if one.rule == rule and one.where(config)), None)
+    rows = _BY_POLICY[config.policy]
+    return next((one.reason for one in rows if one.rule == rule and one.where(config)), None)

@@ -82,12 +82,17 @@ def _tried(subject: Subject, shrunk: Shrunk, simpler: Case, terms: Terms) -> tup
 
 def simpler_cases(case: Case, pinned: Collection[str] = ()) -> Iterator[Case]:
     """Cases with less in them, each by one choice. `pinned`: configuration keys that stay."""
-    for requests in (*_fewer(case.requests), *_plainer(case.requests)):
-        yield Case(case.config, requests)
+    yield from with_simpler_requests(case)
     if not {"block_size", "chunk_size", "max_model_len"} & set(pinned):
         yield from _scaled(case)
     yield from _plainer_configs(case, pinned)
     yield from _renamed(case)
+
+
+def with_simpler_requests(case: Case) -> Iterator[Case]:
+    """Cases with fewer requests, or plainer ones, under the same configuration."""
+    for requests in (*_fewer(case.requests), *_plainer(case.requests)):
+        yield evolve(case, requests=requests, swarm=None)
 
 
 def _renamed(case: Case) -> Iterator[Case]:
@@ -107,7 +112,7 @@ def _with_id(request: Request, id_: str) -> Request:
 def _scaled(case: Case) -> Iterator[Case]:
     """Everything for smaller blocks: as many blocks as before, and no fuller."""
     config: Config = case.config
-    for size in _less(config.block_size, 1):
+    for size in less(config.block_size, 1):
 
         def scaled(tokens: int, size: int = size) -> int:
             blocks, rest = divmod(tokens, config.block_size)
@@ -145,7 +150,7 @@ def _fewer(requests: tuple[Request, ...]) -> Iterator[tuple[Request, ...]]:
 def _plainer(requests: tuple[Request, ...]) -> Iterator[tuple[Request, ...]]:
     """One of them simpler, or all of them earlier."""
     least = min(one.arrival for one in requests)
-    for first in _less(least, 0):
+    for first in less(least, 0):
         yield tuple(_earlier(one, least - first) for one in requests)
     for index, request in enumerate(requests):
         for plain in _plainer_requests(request):
@@ -160,15 +165,15 @@ def _earlier(request: Request, steps: int) -> Request:
 def _plainer_requests(request: Request) -> Iterator[Request]:
     if request.abort_at is not None:
         yield evolve(request, abort_at=None)
-        for step in _less(request.abort_at, request.arrival):
+        for step in less(request.abort_at, request.arrival):
             yield evolve(request, abort_at=step)
     if request.output is not None:
         yield evolve(request, output=None, output_len=len(request.output))
     if request.output_len is not None:
         yield evolve(request, output_len=None)
-    for tokens in _less(request.max_tokens, 1):
+    for tokens in less(request.max_tokens, 1):
         yield _with_max_tokens(request, tokens)
-    for step in _less(request.arrival, 0):
+    for step in less(request.arrival, 0):
         yield evolve(request, arrival=step)
     yield from (evolve(request, prompt=prompt) for prompt in _plainer_prompts(request))
 
@@ -185,7 +190,7 @@ def _plainer_prompts(request: Request) -> Iterator[Prompt]:
     own = Prompt.of_stream(own_stream(request.id), prompt.length)
     if prompt != own:
         yield own
-    for length in _less(prompt.length, 1):
+    for length in less(prompt.length, 1):
         yield _cut(prompt, length)
 
 
@@ -204,7 +209,7 @@ def _cut(prompt: Prompt, length: int) -> Prompt:
     return Prompt.of_parts(parts)
 
 
-def _less(value: int, least: int) -> Iterator[int]:
+def less(value: int, least: int) -> Iterator[int]:
     """Smaller values down to `least`: the least itself, then nearer and nearer."""
     gap = value - least
     while gap:
@@ -235,18 +240,18 @@ def _plainer_configs(case: Case, pinned: Collection[str]) -> Iterator[Case]:
         {key: value} for key, value in _PLAIN.items() if getattr(config, key) != value
     ]
     if config.max_batch_tkv_limit != _NO_LIMIT:
-        limits = (_NO_LIMIT, *_less(config.max_batch_tkv_limit, 1))
+        limits = (_NO_LIMIT, *less(config.max_batch_tkv_limit, 1))
         changes += [{"max_batch_tkv_limit": limit} for limit in limits]
     changes += [
-        {"chunk_size": size * config.block_size} for size in _less(config.blocks_per_chunk, 1)
+        {"chunk_size": size * config.block_size} for size in less(config.blocks_per_chunk, 1)
     ]
     changes += [
         {"block_size": size, "chunk_size": size * config.blocks_per_chunk}
-        for size in _less(config.block_size, 1)
+        for size in less(config.block_size, 1)
     ]
     for key in _SIZES:
         if getattr(config, key) is not None:
-            changes += [{key: size} for size in _less(getattr(config, key), 1)]
+            changes += [{key: size} for size in less(getattr(config, key), 1)]
     for change in changes:
         if not change.keys().isdisjoint(pinned):
             continue

@@ -12,6 +12,7 @@ from spec.policies.vllm_v1_records import Context, State, Statistics, Step
 from spec.policies.vllm_v1_records import Sequence as Row
 from spec.state import BlockPool
 
+_NO_STATISTICS = {"waiting": 0, "running": 0, "usage": 0.0}
 _NUMBERS = ("computed", "generated", "drafts", "prefilling")
 
 
@@ -52,10 +53,11 @@ class Teller:
             budget_left=record.get("budget_left", self.ctx.config.token_budget),
             refusal=None,
             reported=tuple(record.get("reported", ())),
-            statistics=Statistics(**record["statistics"]),
+            statistics=Statistics(**record.get("statistics", _NO_STATISTICS)),
             outputs={one: tuple(tokens) for one, tokens in record["outputs"].items()},
             accepted=record.get("accepted", {}),
             finished=finished,
+            aborted=tuple(one for one in action.abort if one in before.aborted),
             ended=tuple(one for one in action.ends or () if one in record["outputs"]),
         )
 
@@ -90,7 +92,7 @@ class Teller:
             waiting=queue("waiting"),
             skipped=queue("skipped"),
             running=queue("running"),
-            unreported=frozenset(record["unreported"]),
+            unreported=frozenset(record.get("unreported", ())),
             **past,
         )
 

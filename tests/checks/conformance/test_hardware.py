@@ -8,9 +8,11 @@ import pytest
 from checks.conformance.hardware import Hardware
 from checks.conformance.protocol import Json
 from checks.conformance.recording import read_recording, recorded_again
-from spec.records import Context
+from spec.records import Context, Step
 from spec.requests import BlockKeys
+from spec.state import BlockPool, State
 
+POOL = BlockPool(size=0, free=())
 RECORDED = Path(__file__).parents[2] / "recorded"
 
 
@@ -22,7 +24,8 @@ def refusals(scene: str, change: Callable[[list[Json]], None] | None = None) -> 
     if change is not None:
         change(records)
     device = Hardware(Context(case.config, requests, BlockKeys(requests, case.config.block_size)))
-    found = ((index, device.wrong(record)) for index, record in enumerate(records))
+    step = Step(0, 0.0, "idle", State(POOL), State(POOL))  # the tensors say all that is looked at
+    found = ((index, device.wrong(record, step)) for index, record in enumerate(records))
     return {index: wrong[0] for index, wrong in found if wrong is not None}
 
 

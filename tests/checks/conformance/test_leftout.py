@@ -4,13 +4,15 @@ import pytest
 
 from checks.conformance.episode import Terms, run_episode
 from checks.conformance.judging import Judge
-from checks.conformance.leftout import NAMES, guard_of, not_compared
+from checks.conformance.leftout import FIELDS, Guard
 from checks.conformance.script import script_of
+from checks.conformance.spyre import SPYRE
 from spec.records import Step
 from spec.rules import REGISTRY
 from tests.checks.conformance.faithful import STRANGER, FaithfulLab
 from tests.checks.conformance.test_episode import two_requests
 
+FIELDS_OF_SPYRE = FIELDS["spyre"]
 EVENTS_OR_REFUSALS = {"SPY-ADM-4", "SPY-TKV-8", "SPY-RES-4", "SPY-PRI-6", "SPY-PRI-7", "BLK-4"}
 
 
@@ -34,7 +36,7 @@ def test_a_driver_that_tells_everything_is_judged_by_all_rules_but_those_about_r
 )
 def test_a_rule_that_asks_for_what_is_left_out_is_not_judged(left_out: str, rule: str) -> None:
     script = script_of(two_requests(), aborts_while_running=False)
-    judge = Judge(script.machine.ctx, (left_out,))
+    judge = Judge(SPYRE, script.machine.ctx, (left_out,))
 
     broken = [
         one for step in script.steps for one in judge.observe(step, aborted_while_running=False)
@@ -46,9 +48,9 @@ def test_a_rule_that_asks_for_what_is_left_out_is_not_judged(left_out: str, rule
 
 
 def test_what_is_left_out_is_not_compared() -> None:
-    everything = not_compared(NAMES)
+    everything = FIELDS_OF_SPYRE.not_compared(FIELDS_OF_SPYRE.names)
 
-    assert not_compared(()) == {"events", "refusal"}
+    assert FIELDS_OF_SPYRE.not_compared(()) == {"events", "refusal"}
     assert {"after.decoding.computed", "before", "chunk.writes", "after.pool"} <= everything
     assert "after.decoding.generated" not in everything
 
@@ -56,7 +58,7 @@ def test_what_is_left_out_is_not_compared() -> None:
 def test_a_guarded_step_answers_what_was_told() -> None:
     step: Step = script_of(two_requests(), aborts_while_running=False).steps[0]
 
-    guarded = guard_of(("blocks",))(step)
+    guarded = Guard(FIELDS_OF_SPYRE, ("blocks",))(step)
 
     assert guarded.after.prefilling.computed == step.after.prefilling.computed  # type: ignore[union-attr]
     with pytest.raises(Exception, match="blocks"):

@@ -1,0 +1,108 @@
+"""What conformance must know of a policy to hold its drivers against its reference."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Protocol, TypeAlias
+
+from attrs import evolve, frozen
+
+from checks.conformance.leftout import Fields
+from checks.conformance.protocol import Action, Json
+from checks.fuzz.cases import Case
+from checks.fuzz.compare import Difference, Strictness
+from checks.policies import AnyPolicy
+from spec.records import Event
+
+Step: TypeAlias = Any  # of the policy's own class, like states, contexts and configurations
+
+
+class Machine(Protocol):
+    """The reference serving one case; its states are its own business."""
+
+    @property
+    def ctx(self) -> Any:
+        """What rules may look up."""
+
+    def initial(self) -> Any:
+        """Nobody has arrived."""
+
+    def arrive(self, state: Any, request_id: str) -> Any:
+        """A request is handed in between two steps."""
+
+    def abort(self, state: Any, request_id: str) -> Any:
+        """A client goes away between two steps."""
+
+    def step(self, state: Any, *, index: int, time: float) -> Step:
+        """One scheduler step."""
+
+
+class Teller(Protocol):
+    """Makes steps of a driver's records of one episode, in their order."""
+
+    def step(self, record: Json, action: Action, index: int, time: float) -> Step:
+        """The step of a record; `action` is what was done around it."""
+
+
+class Device(Protocol):
+    """A device of ours for the steps of one episode, in their order."""
+
+    @property
+    def steps(self) -> int:
+        """That it did."""
+
+    def wrong(self, record: Json, step: Step) -> tuple[str, str] | None:
+        """What is wrong with a driver's step, if the device can tell: a name and a sentence."""
+
+
+@frozen(kw_only=True)
+class Counts:
+    """What is counted of a policy's steps.
+
+    `actions`: all kinds that there are. `add` counts a step, with how many ended before their
+    `max_tokens`. `phase`: where a request is.
+    """
+
+    actions: tuple[str, ...]
+    add: Callable[[Counter[str], Step, int], None]
+    phase: Callable[[Any, str], str]
+
+
+def no_drafts(_step: Step) -> Mapping[str, int]:
+    """Nobody's drafts are accepted."""
+    return {}
+
+
+def without(step: Step, after: Any, leavers: Collection[str]) -> Step:
+    """The step, when the clients of these requests left while it ran: without their tokens."""
+    outputs = {one: tokens for one, tokens in step.outputs.items() if one not in leavers}
+    return evolve(step, after=after, outputs=outputs)
+
+
+@frozen(kw_only=True)
+class Counterpart:
+    """How the drivers of one policy are held against its reference.
+
+    `draw`: the case of seed and episode, without pinned keys, for whoever can do a configuration.
+    `simpler`: cases with less in them. `machine`: the reference for a case. `tokens_at_once`: of a
+    prompt in one step, if nobody else is there. `accepted`: drafts that a step accepted, by
+    request. `without`: a step whose clients left while it ran, and the state after it. `teller`
+    and `device`: for the context of an episode. `differences`: of the driver's step and the
+    reference's, what came first at the front. `fields`: what drivers may leave out. `moves`: the
+    events that show in a step, for a block size.
+    """
+
+    policy: AnyPolicy
+    draw: Callable[[int, int, Mapping[str, Any], Callable[[Any], bool]], Case]
+    simpler: Callable[[Case], Iterator[Case]]
+    machine: Callable[[Case], Machine]
+    tokens_at_once: Callable[[Any], int]
+    accepted: Callable[[Step], Mapping[str, int]] = no_drafts
+    without: Callable[[Step, Any, Collection[str]], Step] = without
+    teller: Callable[[Any], Teller]
+    differences: Callable[
+        [Any, Step, Step, Json, Strictness, Collection[str]], tuple[Difference, ...]
+    ]
+    fields: Fields
+    moves: Callable[[Step, int], tuple[Event, ...]]
+    device: Callable[[Any], Device]
+    counts: Counts

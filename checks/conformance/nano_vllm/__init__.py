@@ -1,0 +1,1 @@
+"""How drivers of nano-vLLM are held against its machine."""

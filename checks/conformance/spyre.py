@@ -1,0 +1,27 @@
+"""How drivers of Spyre schedulers are held against its machine."""
+
+from checks.conformance.comparing import step_differences
+from checks.conformance.counterpart import Counterpart, Counts
+from checks.conformance.hardware import Hardware
+from checks.conformance.leftout import FIELDS
+from checks.conformance.moves import seen_events
+from checks.conformance.told import Teller
+from checks.fuzz.cases import case_of
+from checks.fuzz.counts import ACTIONS, count_step, phase_of
+from checks.fuzz.shrink import simpler_cases
+from checks.policies import SPYRE as POLICY
+from reference.spyre.machine import SpyreMachine
+
+SPYRE = Counterpart(
+    policy=POLICY,
+    draw=case_of,
+    simpler=simpler_cases,
+    machine=lambda case: SpyreMachine.of(case.config, case.requests),
+    tokens_at_once=lambda config: config.chunk_size,
+    teller=Teller,
+    differences=step_differences,
+    fields=FIELDS[POLICY.name],
+    moves=seen_events,
+    device=Hardware,
+    counts=Counts(actions=ACTIONS, add=count_step, phase=phase_of),
+)
