@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from multiprocessing import Pipe, Process
+from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
 from zlib import crc32
@@ -13,7 +14,7 @@ from attrs import define, evolve, frozen
 
 from checks.configuration import Settings
 from checks.paging import PagedWatch
-from checks.policies import RULES, AnyPolicy, Server, policy_of
+from checks.policies import RULES, Server, policy_of
 from checks.running import Broken, Judge, duration_of, judgeable, serve_with
 from engine.device.faults import ConstraintError
 from engine.metrics import Metrics, Objective, Summary
@@ -100,7 +101,8 @@ def run_workload(
 
     `using`: "engine" or "reference". `observers` are shown each step, of its policy's class,
     once it was judged. A long workload is served twice side by side, since every run of it is the
-    same: a second process judges the rules about blocks and their contents.
+    same: a second process judges some of the rules. It has no device: each request samples what it
+    samples when served alone, and the device of the first process must have given the same tokens.
 
     Raises:
         WorkloadError: a request that could never be served.
@@ -109,13 +111,13 @@ def run_workload(
     began = perf_counter()
     policy, config = policy_of(settings.config), settings.config
     rules = judgeable(config)
-    about_blocks = _about_blocks(policy, rules)
+    server = server_of(using, config, requests)
+    apart = frozenset(rule.id for rule in rules if rule.id.startswith(policy.judged_apart))
     with ExitStack() as stack:
-        others: Future[_Judged] | None = None
+        second: Callable[[], _Judged] | None = None
         if len(requests) >= _LONG and (os.cpu_count() or 1) > 1:
-            second = stack.enter_context(ProcessPoolExecutor(1))
-            others = second.submit(_judged, settings, requests, using, about_blocks)
-        own = [rule for rule in rules if others is None or rule.id not in about_blocks]
+            second = stack.enter_context(_second(settings, requests, using, apart))
+        own = [rule for rule in rules if second is None or rule.id not in apart]
         ctx = policy.context_of(config, requests)
         metrics = _metrics(settings, ctx.requests, objective)
         judge = Judge(ctx, rules=own)
@@ -128,10 +130,13 @@ def run_workload(
         ]
         watching += [] if device is None else [device.observe]
         watching.append(_forgetting(ctx))
-        refused = _watched(_steps(settings, requests, using), [*watching, *observers])
+        refused = _watched(_steps(settings, requests, server), [*watching, *observers])
         found = _Judged.by(judge, fingerprint, refused)
-        if others is not None:
-            found = found.together_with(others.result())
+        if second is not None:
+            found = found.together_with(
+                # The second has no device that refuses: up to that step the first judges all.
+                second() if refused is None else _judged(settings, requests, using, apart)
+            )
     order = {rule.id: place for place, rule in enumerate(rules)}
     broken = sorted(found.broken, key=lambda one: (one[0], order[one[1]]))
     return Run(
@@ -152,9 +157,41 @@ def run_workload(
 _LONG = 2_000  # requests
 
 
-def _about_blocks(policy: AnyPolicy, rules: Iterable[AnyRule]) -> frozenset[str]:
-    """About half of the work of judging: these rules look into the block pool."""
-    return frozenset(rule.id for rule in rules if rule.id.startswith(policy.about_blocks))
+@contextmanager
+def _second(
+    settings: Settings, requests: Sequence[Request], using: str, rules: frozenset[str]
+) -> Iterator[Callable[[], "_Judged"]]:
+    """A process that serves the same without a device and judges these rules: what waits for it.
+
+    It is ended where nobody waits for it any more.
+    """
+    receiver, sender = Pipe(duplex=False)
+    process = Process(target=_tell, args=(sender, settings, requests, using, rules))
+    process.start()
+    sender.close()
+
+    def told() -> _Judged:
+        try:
+            judged: _Judged = receiver.recv()
+        except EOFError:
+            raise RuntimeError("the second process ended without a finding") from None
+        return judged
+
+    try:
+        yield told
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _tell(
+    sender: Connection,
+    settings: Settings,
+    requests: Sequence[Request],
+    using: str,
+    rules: frozenset[str],
+) -> None:
+    sender.send(_judged(settings, requests, using, rules, with_device=False))
 
 
 @define
@@ -190,14 +227,22 @@ class _Judged:
 
 
 def _judged(
-    settings: Settings, requests: Sequence[Request], using: str, rules: frozenset[str]
+    settings: Settings,
+    requests: Sequence[Request],
+    using: str,
+    rules: frozenset[str],
+    *,
+    with_device: bool = True,
 ) -> _Judged:
     """What these rules say of the whole run."""
-    ctx = policy_of(settings.config).context_of(settings.config, requests)
+    policy = policy_of(settings.config)
+    ctx = policy.context_of(settings.config, requests)
+    without = None if with_device or using == REFERENCE else policy.without_device
+    server = (without or partial(server_of, using))(settings.config, requests)
     judge = Judge(ctx, rules=[rule for rule in judgeable(settings.config) if rule.id in rules])
     fingerprint = _Fingerprint()
     watching = [judge.observe, fingerprint.observe, _forgetting(ctx)]
-    refused = _watched(_steps(settings, requests, using), watching)
+    refused = _watched(_steps(settings, requests, server), watching)
     return _Judged.by(judge, fingerprint, refused)
 
 
@@ -221,8 +266,9 @@ def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:
     return forget
 
 
-def _steps(settings: Settings, requests: Sequence[Request], using: str) -> Iterator[SomeStep]:
-    server = server_of(using, settings.config, requests)
+def _steps(
+    settings: Settings, requests: Sequence[Request], server: Server[SomeStep]
+) -> Iterator[SomeStep]:
     return serve_with(server, duration_of(settings.config, settings.cost), requests)
 
 

@@ -52,9 +52,10 @@ class Policy(Generic[Conf, Ctx, At, By]):
 
     `context_of`: what its rules look up. `refuse_unservable` raises WorkloadError for a request
     that no run could complete. `reference` and `engine` make schedulers, the latter on a simulated
-    device; None where there is no engine. `work`: what a step computed. `about_blocks`: beginnings
-    of the ids of rules that look into the block pool, about half of the work of judging. `watch`: a
-    paged device that does each step of the reference, too; None where the device is the engine's.
+    device; None where there is no engine. `without_device`: the engine, its tokens as specified.
+    `work`: what a step computed. `judged_apart`: beginnings of the ids of rules that a second
+    process judges in a long run, so that both have about as much to do. `watch`: a paged device
+    that does each step of the reference, too; None where the device is the engine's.
 
     `model` makes the state graph of an instance of `instances`, the default ones, or of one's own;
     its edges that are steps have a `step` as their record.
@@ -66,8 +67,9 @@ class Policy(Generic[Conf, Ctx, At, By]):
     refuse_unservable: Callable[[Request, Conf], None]
     reference: Callable[[Conf, Sequence[Request]], Server[By]]
     engine: Callable[[Conf, Sequence[Request]], Server[By]] | None = None
+    without_device: Callable[[Conf, Sequence[Request]], Server[By]] | None = None
     work: Callable[[Conf, By], Work]
-    about_blocks: tuple[str, ...]
+    judged_apart: tuple[str, ...]
     watch: Callable[[Ctx], PagedWatch[By]] | None = None
     step: type[By]
     model: Callable[[Instance[Conf]], InstanceModel[Ctx, At]]

@@ -1,6 +1,7 @@
 """A run as a whole: who judges what, costs on the clock, memory that does not grow."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,13 @@ from checks import serving
 from checks.configuration import Settings
 from checks.running import judgeable
 from checks.serving import Run, run_workload
+from checks.targets import SpecifiedEngine
 from engine.blocks import FreeList
 from engine.clock import CostModel
+from engine.device.constraints import Constraint
+from engine.device.faults import ConstraintError
+from engine.device.inputs import DecodeInput, Tensor
+from engine.device.spyre import SpyreDevice
 from engine.metrics import Objective
 from engine.scheduler import prefill as planning
 from engine.workloads import fit, read_workload
@@ -70,6 +76,56 @@ def test_breaches_are_reported_whichever_process_sees_them(
 
     assert {one.rule.id for one in alone.broken} >= {"SPY-PRI-6", "BLK-4"}
     assert outcome(alone) == outcome(together)
+
+
+@pytest.fixture
+def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_LONG", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_the_second_process_asks_no_device_and_both_see_the_same_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decode = SpyreDevice.decode
+    monkeypatch.setattr(SpyreDevice, "decode", lambda device, given: decode(device, given) ^ 1)
+
+    with pytest.raises(RuntimeError, match="served twice, the steps differ"):
+        run_workload(settings(), several())
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_a_second_process_that_dies_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SpecifiedEngine, "_computed", lambda _engine, _plan: sys.exit(3))
+
+    with pytest.raises(RuntimeError, match="the second process ended without a finding"):
+        run_workload(settings(), several())
+
+
+def test_a_refused_step_ends_the_run_in_two_processes_as_in_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Blocks have come back in a wrong order before: that is found up to the refused step."""
+    decode = SpyreDevice.decode
+
+    def refusing(device: SpyreDevice, given: DecodeInput) -> Tensor:
+        if given.positions.max() > 20:
+            raise ConstraintError(Constraint.MODEL_LENGTH, {"position": 21, "max_model_len": 21})
+        return decode(device, given)
+
+    monkeypatch.setattr(SpyreDevice, "decode", refusing)
+    monkeypatch.setattr(FreeList, "put_back", FreeList.put_front)
+    alone = run_workload(settings(), several())
+    monkeypatch.setattr(serving, "_LONG", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    together = run_workload(settings(), several())
+
+    assert alone.refused is not None
+    assert alone.refused.step == alone.steps > 10
+    assert {one.rule.id for one in alone.broken} == {"BLK-4"}
+    assert str(alone.refused) == str(together.refused)
+    assert outcome(evolve(alone, refused=None)) == outcome(evolve(together, refused=None))
 
 
 def test_costs_lengthen_the_steps_and_all_latencies_with_them() -> None:
