@@ -92,12 +92,15 @@ class PagedWatch(Generic[StepT]):
         self.loaded += end - load.start
 
     def _compare(self, step: StepT, request_id: str, row: Row, samples: Sequence[int]) -> None:
-        """Each output token of the step, by the device and by the scheduler, with that alone."""
+        """Each output token of the step, by the device and by the scheduler, with that alone.
+
+        Of a row that samples there is one at least; who has ended has no more, drafts or not.
+        """
         request, outputs = self.requests[request_id], step.outputs.get(request_id, ())
         first = row.sampled_from - request.prompt_len
-        for place, output in enumerate(outputs):
+        for place in range(max(len(outputs), min(row.samples, 1))):
             index = first + place
-            found = samples[place] if place < len(samples) else None
+            found, output = _at(samples, place), _at(outputs, place)
             self._hold(step, request_id, index, "device", found, model_token(request, index))
             self._hold(step, request_id, index, "scheduler", output, request.output_token(index))
         self.sampled += len(outputs)
@@ -107,6 +110,10 @@ class PagedWatch(Generic[StepT]):
     ) -> None:
         if found != alone and len(self.wrong) < KEPT:
             self.wrong.append(WrongToken(step.index, request_id, index, by, found, alone))
+
+
+def _at(tokens: Sequence[int], place: int) -> int | None:
+    return tokens[place] if place < len(tokens) else None
 
 
 def _shape_of_one(block_size: int, tokens: int) -> PagedShape:

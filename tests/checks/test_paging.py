@@ -265,6 +265,18 @@ def test_token_that_the_device_does_not_sample_is_named() -> None:
     ]
 
 
+def test_token_that_the_scheduler_forgets_is_named() -> None:
+    machine, step = first_step("abc", "de")
+    alone = machine.ctx.requests["1"].output_token(0)
+    watch = vllm_v1_watch(machine.ctx)
+
+    watch.observe(evolve(step, outputs={"0": step.outputs["0"]}))
+
+    assert [str(one) for one in watch.wrong] == [
+        f"step 0: request 1, output 0: no token by the scheduler, {alone} served alone"
+    ]
+
+
 def test_rejected_drafts_are_other_tokens_than_the_request_has() -> None:
     config = VllmV1Config(block_size=4, num_blocks=8, max_model_len=16, num_speculative_tokens=3)
     machine = VllmV1Machine.of(config, asking("abc", max_tokens=9))
