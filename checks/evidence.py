@@ -14,15 +14,16 @@ from attrs import frozen
 
 import spec
 from checks.exploring import Exploration
+from checks.policies import POLICIES, AnyPolicy
 from checks.prove.prover import Proof
 from spec.obligations import OBLIGATIONS
-from spec.rules import Rule
+from spec.rules.rule import AnyRule
 
 
 def record_of(explorations: Iterable[Exploration]) -> dict[str, Any]:
     """What is worth keeping of explorations: exact counts and verdicts, no times."""
     return {
-        one.instance.name: {
+        one.instance.title: {
             "about": one.instance.about,
             "states": one.states,
             "transitions": one.transitions,
@@ -75,7 +76,7 @@ class Verdict:
     obligations that serve it, each with what it was decided for.
     """
 
-    rule: Rule
+    rule: AnyRule
     holds_in: tuple[str, ...]
     refuted_in: tuple[str, ...]
     states: int
@@ -120,18 +121,18 @@ def _by_bounds(obligations: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def verdicts(
-    rules: Sequence[Rule], explored: dict[str, Any], proven: dict[str, Any]
+    rules: Sequence[AnyRule], explored: dict[str, Any], proven: dict[str, Any]
 ) -> list[Verdict]:
     """The verdict on each rule, from both records."""
     return [_verdict(rule, explored, proven) for rule in rules]
 
 
-def recorded_verdicts(rules: Sequence[Rule]) -> list[Verdict]:
+def recorded_verdicts(rules: Sequence[AnyRule]) -> list[Verdict]:
     """The verdict on each rule, from the records kept with the project."""
     return verdicts(rules, recorded(EXPLORED), recorded(PROVEN))
 
 
-def _verdict(rule: Rule, explored: dict[str, Any], proven: dict[str, Any]) -> Verdict:
+def _verdict(rule: AnyRule, explored: dict[str, Any], proven: dict[str, Any]) -> Verdict:
     judged = {name: one for name, one in explored.items() if rule.id in one["rules"]}
     refuted = tuple(name for name, one in judged.items() if rule.id in one["violations"])
     holds = tuple(name for name in judged if name not in refuted)
@@ -152,7 +153,7 @@ def _decided(serving: dict[str, Any], verdict: str) -> dict[str, str]:
     return {name: one["bounds"] for name, one in serving.items() if one["verdict"] == verdict}
 
 
-def unwitnessed(rules: Sequence[Rule], explored: dict[str, Any]) -> list[str]:
+def unwitnessed(rules: Sequence[AnyRule], explored: dict[str, Any]) -> list[str]:
     """Ids of rules that no instance judges, or whose witness was seen in none: vacuous so far."""
     return [one.rule.id for one in verdicts(rules, explored, {}) if not one.witnessed]
 
@@ -160,9 +161,10 @@ def unwitnessed(rules: Sequence[Rule], explored: dict[str, Any]) -> list[str]:
 _BEGIN, _END = "<!-- rules -->\n", "<!-- end of rules -->\n"
 
 
-def chapter_path() -> Path:
-    """The chapter that shows the verdicts."""
-    return Path(spec.__file__).parent / "chapters" / "spyre.md"
+def chapter_path(policy: AnyPolicy) -> Path:
+    """The chapter that shows the verdicts on the rules of a policy."""
+    name = policy.name.replace("-", "_")
+    return Path(spec.__file__).parent / "chapters" / f"{name}.md"
 
 
 def with_table(chapter: str, listed: Sequence[Verdict]) -> str:
@@ -179,7 +181,9 @@ def with_table(chapter: str, listed: Sequence[Verdict]) -> str:
     return before + _BEGIN + "\n".join([*head, *rows]) + "\n" + _END + after
 
 
-def write_chapter(rules: Sequence[Rule]) -> None:
-    """Bring the chapter's table up to date with the records."""
-    path, listed = chapter_path(), recorded_verdicts(rules)
-    path.write_text(with_table(path.read_text(encoding="utf-8"), listed), encoding="utf-8")
+def write_chapters() -> None:
+    """Bring the tables of all chapters up to date with the records."""
+    for policy in POLICIES.values():
+        path = chapter_path(policy)
+        listed = recorded_verdicts([*policy.registry.rules.values()])
+        path.write_text(with_table(path.read_text(encoding="utf-8"), listed), encoding="utf-8")

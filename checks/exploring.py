@@ -64,8 +64,7 @@ class Exploration:
     def as_mapping(self) -> dict[str, Any]:
         """All of it for a JSON report; counterexamples are files of their own."""
         return {
-            "instance": self.instance.name,
-            "policy": self.instance.config.policy,
+            "instance": self.instance.title,
             "about": self.instance.about,
             "config": self.instance.config.as_mapping(),
             "outcome": self.outcome.value,
@@ -215,7 +214,7 @@ def sentence(rule: str) -> str:
 
 def counterexample_name(exploration: Exploration, finding: Finding) -> str:
     """A file name of instance and rule."""
-    words = "".join(one if one.isalnum() else " " for one in exploration.instance.name).split()
+    words = "".join(one if one.isalnum() else " " for one in exploration.instance.title).split()
     return f"{'-'.join([*words, finding.rule.lower()])}.jsonl"
 
 

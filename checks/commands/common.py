@@ -12,9 +12,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from checks.configuration import read_config
+from checks.configuration import read_settings
 from checks.traces import new_file
-from spec.config import Config
+from spec.policies.configuration import PolicyConfig
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -40,14 +40,14 @@ def config_of(
     config_path: Path | None,
     settings: tuple[str, ...],
     from_env: bool,
-    base: Config | None = None,
-) -> Config:
+    base: PolicyConfig | None = None,
+) -> PolicyConfig:
     """The configuration of the options, over `base` instead of the defaults if it is given.
 
     Raises:
-        ConfigError: see `read_config`.
+        ConfigError: see `read_settings`.
     """
-    return read_config(config_path, settings, os.environ if from_env else None, base)
+    return read_settings(config_path, settings, os.environ if from_env else None, base).config
 
 
 def out_option(command: Command) -> Command:

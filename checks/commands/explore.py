@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import networkx as nx
-from attrs import evolve
+from attrs import evolve, fields
 from rich.console import Console
 from rich.table import Table
 
@@ -23,9 +24,10 @@ from checks.commands.common import (
     progress_bar,
     write_json,
 )
-from checks.evidence import EXPLORED, record_of, write_chapter, write_record
+from checks.evidence import EXPLORED, record_of, write_chapters, write_record
 from checks.explore import Bounds, Order, Progress, state_graph
 from checks.exploring import (
+    AnyInstance,
     Exploration,
     Finding,
     counterexample_name,
@@ -35,13 +37,12 @@ from checks.exploring import (
     total,
     write_counterexample,
 )
-from checks.models.instances import DEFAULT
-from checks.models.spyre import Instance, SpyreModel
-from engine.workloads import fit, read_workload
+from checks.models.instance import Instance
+from checks.policies import POLICIES, policy_of
+from engine.workloads import fit_for, read_workload
 from spec.config import Config
 from spec.errors import InputError
-from spec.rules import REGISTRY
-from spec.state import State
+from spec.policies.configuration import PolicyConfig
 
 
 @click.command()
@@ -89,22 +90,27 @@ def explore(
 ) -> int:
     """Go through every reachable state and judge every rule in it.
 
-    Without INSTANCE the default set is explored, on all cores; --config and --set change keys of
-    it. With --workload the requests of that file are the instance. Arrivals are free in order and
-    time, any client may go away, any request may sample the end of sequence, as far as the
-    instance says.
+    Without INSTANCE the default set of every policy is explored, on all cores, in about a minute;
+    with --set policy=NAME that of one. --config and --set change keys of the set, of Spyre's unless
+    they name a policy. With --workload the requests of that file are the instance. Arrivals are
+    free in order and time, any client may go away, any request may sample the end of sequence, as
+    far as the instance says.
 
     A broken rule is written as a counterexample, the shortest there is with --order bfs, and the
     command that replays it is printed.
     """
-    if list_:
-        console(json_path).print(_catalogue())
-        return 0
     changed = partial(config_of, config_path, settings, from_env)
-    if workload_path is None:
-        instances = [evolve(one, config=changed(one.config)) for one in _named(names)]
+    whole = changed() if config_path or settings or from_env else None
+    offered = _offered(whole)
+    if list_:
+        console(json_path).print(_catalogue(offered))
+        return 0
+    if workload_path is not None:
+        instances = [_own_instance(workload_path, whole or Config(), fixed_ends, no_aborts)]
+    elif whole is None:
+        instances = [*_named(names, offered)]
     else:
-        instances = [_own_instance(workload_path, changed(), fixed_ends, no_aborts)]
+        instances = [evolve(one, config=changed(one.config)) for one in _named(names, offered)]
     bounds = Bounds(max_states=max_states, max_seconds=seconds, max_depth=max_depth)
     _refuse_what_does_not_go(order, bounds, instances, checkpoint or graph_path)
     if len(instances) == 1:
@@ -113,15 +119,22 @@ def explore(
         found = _explore_several(instances, bounds, order)
     if graph_path is not None:
         _write_graph(instances[0], bounds, graph_path)
-    is_default_set = tuple(instances) == DEFAULT and bounds == Bounds()
+    is_default_set = instances == _offered(None) and bounds == Bounds()
     return _tell(found, out_path, json_path, record=record and is_default_set)
 
 
+def _offered(config: PolicyConfig | None) -> list[AnyInstance]:
+    """The default instances of the policy of a configuration; without one, of every policy."""
+    policies = POLICIES.values() if config is None else [policy_of(config)]
+    return [instance for policy in policies for instance in policy.instances]
+
+
 def _own_instance(
-    workload_path: Path, config: Config, fixed_ends: bool, no_aborts: bool
-) -> Instance:
+    workload_path: Path, config: PolicyConfig, fixed_ends: bool, no_aborts: bool
+) -> AnyInstance:
     """The requests of a file, with as much freedom as the options leave them."""
-    requests, _ = fit(read_workload(workload_path), config)
+    refuse = policy_of(config).refuse_unservable
+    requests, _ = fit_for(read_workload(workload_path), lambda request: refuse(request, config))
     everybody = frozenset(request.id for request in requests)
     return Instance(
         name=workload_path.stem,
@@ -134,7 +147,7 @@ def _own_instance(
 
 
 def _refuse_what_does_not_go(
-    order: Order, bounds: Bounds, instances: Sequence[Instance], file: Path | None
+    order: Order, bounds: Bounds, instances: Sequence[AnyInstance], file: Path | None
 ) -> None:
     """Refuse random walks without an end, and one file for several instances."""
     if order == "random" and (bounds.max_depth is None or bounds.max_seconds is None):
@@ -143,30 +156,31 @@ def _refuse_what_does_not_go(
         raise InputError("INSTANCE", "several", "one, with --resume, --graph or random walks")
 
 
-def _named(names: tuple[str, ...]) -> Sequence[Instance]:
-    """The default instances of these names, or all.
+def _named(names: tuple[str, ...], offered: Sequence[AnyInstance]) -> Sequence[AnyInstance]:
+    """The instances of these titles or, where no title is the same, names; or all.
 
     Raises:
         InputError: an unknown name.
     """
-    known = {instance.name: instance for instance in DEFAULT}
+    known = {one.name: one for one in offered} | {one.title: one for one in offered}
     for name in names:
         if name not in known:
-            raise InputError("INSTANCE", name, f"{'; '.join(known)}; see --list")
-    return [known[name] for name in names] if names else DEFAULT
+            titles = "; ".join(one.title for one in offered)
+            raise InputError("INSTANCE", name, f"{titles}; see --list")
+    return [known[name] for name in names] if names else offered
 
 
-def _catalogue() -> Table:
+def _catalogue(offered: Sequence[AnyInstance]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("instance", "requests", "about"):
         table.add_column(column, overflow="fold")
-    for instance in DEFAULT:
-        table.add_row(instance.name, str(len(instance.requests)), instance.about)
+    for instance in offered:
+        table.add_row(instance.title, str(len(instance.requests)), instance.about)
     return table
 
 
 def _explore_one(
-    instance: Instance, bounds: Bounds, order: Order, seed: int, checkpoint: Path | None
+    instance: AnyInstance, bounds: Bounds, order: Order, seed: int, checkpoint: Path | None
 ) -> Exploration:
     """With progress, and an interrupt that ends the search where it is."""
     interrupted: list[bool] = []
@@ -206,29 +220,35 @@ def _interrupt_into(noted: list[bool]) -> Iterator[None]:
 
 
 def _explore_several(
-    instances: Sequence[Instance], bounds: Bounds, order: Order
+    instances: Sequence[AnyInstance], bounds: Bounds, order: Order
 ) -> list[Exploration]:
     found = []
     with progress_bar("instances", len(instances)) as show:
         for exploration in explore_all(instances, bounds, order=order):
             found.append(exploration)
-            show(len(found), exploration.instance.name)
+            show(len(found), exploration.instance.title)
     return found
 
 
-def _write_graph(instance: Instance, bounds: Bounds, path: Path) -> None:
+def _write_graph(instance: AnyInstance, bounds: Bounds, path: Path) -> None:
     """The state graph with the states numbered as they were found; who is where, by id."""
-    graph = state_graph(SpyreModel(instance), bounds)
+    graph = state_graph(policy_of(instance.config).model(instance), bounds)
     numbered = nx.convert_node_labels_to_integers(graph, label_attribute="state")
     for _, node in numbered.nodes(data=True):
-        state: State = node.pop("state")
-        slot = () if state.prefilling is None else (state.prefilling,)
-        places = ("waiting", state.waiting), ("prefilling", slot), ("decoding", state.decoding)
-        for name, queue in (*places, ("paused", state.paused)):
-            node[name] = " ".join(one.id for one in queue)
-        node["finished"] = " ".join(sorted(state.finished))
-        node["aborted"] = " ".join(sorted(state.aborted))
+        node |= _places(node.pop("state"))
     nx.write_graphml(numbered, path)
+
+
+def _places(state: Any) -> dict[str, str]:
+    """The requests in each of the places that a state of this policy has."""
+    places = {key.name: getattr(state, key.name) for key in fields(type(state))}
+    if "prefilling" in places:
+        places["prefilling"] = () if state.prefilling is None else (state.prefilling,)
+    queues = {name: one for name, one in places.items() if isinstance(one, tuple)}
+    gone = {name: one for name, one in places.items() if isinstance(one, frozenset)}
+    return {name: " ".join(one.id for one in queue) for name, queue in queues.items()} | {
+        name: " ".join(sorted(ids)) for name, ids in gone.items()
+    }
 
 
 def _tell(
@@ -248,7 +268,7 @@ def _tell(
     write_json([exploration.as_mapping() for exploration in found], json_path)
     if record:
         write_record(record_of(found), EXPLORED)
-        write_chapter(list(REGISTRY.values()))
+        write_chapters()
         screen.print(f"recorded: {EXPLORED.name}")
     if any(exploration.findings for exploration in found):
         return 1
@@ -264,7 +284,7 @@ def _counts(found: Sequence[Exploration]) -> Table:
     for one in found:
         rate = one.states / one.seconds if one.seconds else 0
         table.add_row(
-            one.instance.name,
+            one.instance.title,
             f"{one.states:,}",
             f"{one.transitions:,}",
             str(one.depth),
@@ -284,7 +304,7 @@ def _verdict(one: Exploration) -> str:
 
 def _print_finding(screen: Console, one: Exploration, finding: Finding, path: Path) -> None:
     screen.print()
-    screen.print(f"[bold red]{finding.rule}[/bold red] is broken in '{one.instance.name}'")
+    screen.print(f"[bold red]{finding.rule}[/bold red] is broken in '{one.instance.title}'")
     screen.print(f"  says: {sentence(finding.rule)}")
     screen.print(f"  found: {finding.found}")
     screen.print(f"  after: {', '.join(finding.actions)}")

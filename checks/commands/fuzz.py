@@ -8,7 +8,8 @@ from typing import Any
 import click
 from rich.console import Console
 
-from checks.commands.common import PATH, config_of, console, json_option, progress_bar, write_json
+from checks.commands.common import PATH, console, json_option, progress_bar, write_json
+from checks.configuration import read_config
 from checks.fuzz.campaign import Campaign, Plan, batches_for, batches_of, campaign, shrunk
 from checks.fuzz.compare import Strictness
 from checks.fuzz.corpus import write_finding
@@ -16,7 +17,6 @@ from checks.fuzz.lockstep import Terms
 from checks.fuzz.report import counts_table, known_lines, print_finding, print_wrapped, where_met
 from checks.fuzz.shrink import Shrunk
 from checks.fuzz.subjects import ENGINE, SUBJECTS
-from spec.config import Config
 from spec.errors import InputError
 
 _DEFAULT_SECONDS = 60.0
@@ -141,7 +141,7 @@ def pinned_keys(settings: tuple[str, ...]) -> dict[str, Any]:
         settings = (*settings, given["block_size"].replace("block_size", "chunk_size", 1))
     elif "chunk_size" in given and "block_size" not in given:
         settings = (*settings, "block_size=1")
-    config: Config = config_of(None, settings, from_env=False)
+    config = read_config(None, settings)
     return {key: getattr(config, key) for key in keys}
 
 

@@ -8,13 +8,12 @@ from rich.console import Console
 from rich.table import Table
 
 from checks.commands.common import console, json_option, out_option, progress_bar, write_json
-from checks.evidence import PROVEN, proofs_of, write_chapter, write_record
+from checks.evidence import PROVEN, proofs_of, write_chapters, write_record
 from checks.prove.chapters import write_proofs
 from checks.prove.prover import Proof, prove_all
 from checks.prove.scenario import write_scenario
 from spec.errors import InputError
 from spec.obligations import OBLIGATIONS, Verdict
-from spec.rules import REGISTRY
 
 
 @click.command()
@@ -62,7 +61,7 @@ def prove(
     if record and len(proofs) == len(OBLIGATIONS):
         proven = proofs_of(proofs)
         write_record(proven, PROVEN)
-        write_chapter(list(REGISTRY.values()))
+        write_chapters()
         write_proofs(proven)
         screen.print(f"recorded: {PROVEN.name}")
     return _exit_code(proofs)

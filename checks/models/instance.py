@@ -5,9 +5,10 @@ from typing import Generic, TypeVar
 
 from attrs import field, frozen
 
+from spec.policies.configuration import PolicyConfig
 from spec.requests import Prompt, Request
 
-Conf = TypeVar("Conf")
+Conf = TypeVar("Conf", bound=PolicyConfig)
 
 
 @frozen(kw_only=True)
@@ -29,6 +30,12 @@ class Instance(Generic[Conf]):
     early_ends: frozenset[str] = frozenset()
     external: Mapping[str, int] = field(factory=dict)
     failing: frozenset[str] = frozenset()
+
+    @property
+    def title(self) -> str:
+        """The name, behind that of the policy unless it is Spyre: no two have the same."""
+        policy = self.config.policy
+        return self.name if policy == "spyre" else f"{policy}, {self.name}"
 
 
 # --- requests as the default instances write them down -------------------------------------------

@@ -2,16 +2,14 @@
 
 from functools import cache
 from inspect import getmembers, isfunction
-from pathlib import Path
 
 import pytest
 
-import spec
 from checks.explore import MACHINE_ERROR, Bounds, Result, Violation, explore
 from checks.models.nano_vllm import NanoVllmInstance, NanoVllmModel, properties_of
 from checks.models.nano_vllm_instances import DEFAULT
 from reference.nano_vllm import block_manager, transitions
-from spec.rules.nano_vllm import REGISTRY, Rule
+from spec.rules.nano_vllm import REGISTRY
 from spec.state import State
 from tests.checks.nano_vllm_faults import FAULTS, INSTANCES, Fault
 
@@ -208,34 +206,3 @@ def test_every_rule_can_fail() -> None:
     refuted = {rule for rules in REFUTED.values() for rule in rules}
 
     assert REGISTRY.keys() - noticed - refuted == set()
-
-
-# --- the chapter ----------------------------------------------------------------------------------
-
-CHAPTER = Path(spec.__file__).parent / "chapters" / "nano_vllm.md"
-
-
-def row_of(rule: Rule) -> str:
-    """The rule's line in the chapter's table."""
-    judged = [one.name for one in DEFAULT if rule.applies(one.config)]
-    broken = [name for name in judged if rule.id in REFUTED.get(name, {})]
-    kept = [name for name in judged if name not in broken]
-    states = f"{sum(COUNTS[name][0] for name in kept):,} states"
-    verdict = f"holds in {len(kept)} instances, {states}"
-    if broken:
-        verdict = f"refuted in: {', '.join(broken)} ({verdict})"
-    return f"| {rule.source} | {rule.id} | {rule.sentence} | {verdict} |"
-
-
-def test_chapter_lists_every_rule_with_its_verdict() -> None:
-    table = [row_of(rule) for rule in REGISTRY.values()]
-
-    lines = CHAPTER.read_text(encoding="utf-8").splitlines()
-
-    assert [line for line in lines if line.startswith("| nano-vllm")] == table
-
-
-def test_chapter_speaks_of_every_rule_outside_its_table() -> None:
-    prose = CHAPTER.read_text(encoding="utf-8").partition("\n## Rules\n")[0]
-
-    assert [rule for rule in REGISTRY if rule not in prose] == []

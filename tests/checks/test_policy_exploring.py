@@ -1,0 +1,129 @@
+"""`lockstep explore` under every policy: what is offered, instances of one's own, graphs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+
+from checks.policies import POLICIES
+from tests.checks.command import lockstep
+
+SMALL = ["block_size=2", "max_model_len=8", "max_num_seqs=2", "num_blocks=4"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def settings(*pairs: str) -> list[str]:
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
+def report(*arguments: object) -> Any:
+    return json.loads(lockstep("explore", *arguments, "--json", "-").out)
+
+
+def listed(*arguments: object) -> list[str]:
+    """The lines of `--list`, without the heading and what has no room in its line."""
+    lines = lockstep("explore", "--list", *arguments).out.splitlines()[1:]
+    return [line for line in lines if not line.startswith(" ")]
+
+
+def test_default_instances_of_every_policy_are_offered_and_those_of_one() -> None:
+    everything = listed()
+
+    assert len(everything) == sum(len(policy.instances) for policy in POLICIES.values())
+    assert any(line.startswith("layout ") for line in everything)
+    assert any(line.startswith("nano-vllm, preemption ") for line in everything)
+    of_one = listed("--set", "policy=vllm-v1")
+    assert len(of_one) == len(POLICIES["vllm-v1"].instances)
+    assert all(line.startswith("vllm-v1, ") for line in of_one)
+    of_spyre = listed("--set", "max_num_seqs=2")
+    assert len(of_spyre) == len(POLICIES["spyre"].instances)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "title", "states"),
+    [
+        (["nano-vllm, oversized"], "nano-vllm, oversized", 28),
+        (["oversized"], "nano-vllm, oversized", 28),
+        (["documented", *settings("policy=nano-vllm")], "nano-vllm, documented", 638),
+        (["documented"], "documented", 36),
+        (["lookahead"], "vllm-v1, lookahead", 108),
+    ],
+)
+def test_instance_is_known_by_its_title_or_its_name(
+    arguments: list[str], title: str, states: int
+) -> None:
+    (told,) = report(*arguments)
+
+    assert (told["instance"], told["states"]) == (title, states)
+
+
+def test_machine_that_stops_at_a_guard_is_a_counterexample_that_replays() -> None:
+    ran = lockstep("explore", "nano-vllm, documented")
+
+    assert ran.code == 1
+    told = ran.out[ran.out.index("machine-error is broken") :].splitlines()
+    assert told[:5] == [
+        "machine-error is broken in 'nano-vllm, documented'",
+        "  says: No transition is taken where its guard does not hold.",
+        "  found: raised GuardError: decode is not allowed here: NANO-SLT-1",
+        "  after: arrive 1, step",
+        "  replay: lockstep replay counterexamples/nano-vllm-documented-machine-error.jsonl",
+    ]
+    again = lockstep("replay", "counterexamples/nano-vllm-documented-machine-error.jsonl")
+    assert again.code == 1
+    assert again.out.splitlines()[-1] == "the violation is confirmed"
+
+
+def test_counterexample_of_vllm_v1_shows_tokens_drafts_and_what_the_connector_lost() -> None:
+    lockstep("explore", "sync load, lost")
+    (file,) = Path("counterexamples").iterdir()
+
+    again = lockstep("replay", file)
+
+    assert again.code == 1
+    assert again.out.splitlines()[0] == "step 0 prefill: tokens 1 of 0"
+    assert "lose_load 0" in again.out
+    assert again.out.splitlines()[-1] == "the violation is confirmed"
+
+
+@pytest.mark.parametrize("policy", ["nano-vllm", "vllm-v1"])
+def test_instance_of_ones_own_is_explored_under_another_policy(policy: str) -> None:
+    Path("w.jsonl").write_text(
+        '{"id": "0", "prompt_len": 3, "max_tokens": 2}\n'
+        '{"id": "1", "prompt_len": 2, "max_tokens": 3}\n'
+    )
+
+    (told,) = report("--workload", "w.jsonl", *settings(f"policy={policy}", *SMALL))
+
+    assert (told["instance"], told["stopped_by"]) == (f"{policy}, w", None)
+    assert told["states"] > 50
+    assert told["violations"] == {}
+    assert {"arrive", "abort", "step"} <= set(told["actions"])
+
+
+@pytest.mark.parametrize(
+    ("title", "places"),
+    [
+        ("nano-vllm, oversized", {"waiting", "prefilling", "decoding", "paused"}),
+        ("vllm-v1, lookahead", {"waiting", "skipped", "running", "draining", "lost"}),
+    ],
+)
+def test_state_graph_tells_who_is_where(title: str, places: set[str]) -> None:
+    lockstep("explore", title, "--graph", "g.graphml")
+
+    graph = nx.read_graphml("g.graphml")
+
+    assert places <= set(graph.nodes["n0"] if "n0" in graph else graph.nodes["0"])
+
+
+def test_unknown_instance_is_refused_with_what_is_offered() -> None:
+    ran = lockstep("explore", "layout", "--set", "policy=vllm-v1")
+
+    assert ran.code == 2
+    assert ran.err.startswith("lockstep: INSTANCE: found 'layout'; allowed: vllm-v1, fcfs; ")
