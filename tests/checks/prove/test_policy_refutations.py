@@ -1,12 +1,12 @@
 """False claims about nano-vLLM and vLLM V1: the smallest numbers, and the runs that show them."""
 
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from checks.prove.prover import prove
+from checks.prove.scenario import write_scenario
 from reference.guards import GuardError
-from reference.nano_vllm.machine import NanoVllmMachine
 from reference.vllm_v1 import transitions
 from reference.vllm_v1.kv_cache import Demand
 from reference.vllm_v1.machine import VllmV1Machine
@@ -14,11 +14,8 @@ from reference.vllm_v1.transitions import Plan, admit
 from spec.obligations import OBLIGATIONS, Verdict
 from spec.obligations.registry import Numbers
 from spec.obligations.vllm_v1_drafts import padded_and_rolled_back
-from spec.policies.nano_vllm import NanoVllmConfig
 from spec.policies.vllm_v1_records import Context, Sequence, State
-from spec.records import Step
-from spec.requests import Request
-from spec.rules.nano_vllm import applicable
+from tests.checks.command import lockstep
 from tests.reference.vllm_v1.scenes import arrived, machine, request
 
 NUMBERS: dict[str, dict[str, int]] = {
@@ -50,62 +47,28 @@ def test_a_false_claim_is_refuted_with_the_smallest_numbers(name: str) -> None:
 # --- runs of the reference ------------------------------------------------------------------------
 
 
-def scenario_of(name: str, numbers: Numbers) -> tuple[NanoVllmMachine, list[Request]]:
-    scenario = OBLIGATIONS[name].scenario
-    assert scenario is not None
-    config, requests = scenario(numbers)
-    assert isinstance(config, NanoVllmConfig)
-    return NanoVllmMachine.of(config, requests), requests
-
-
-def steps_of(served: NanoVllmMachine, requests: list[Request], most: int = 20) -> Iterator[Step]:
-    """Steps until everybody has left, no more than `most`."""
-    state = served.initial()
-    for index in range(most):
-        for one in requests:
-            if one.arrival == index:
-                state = served.arrive(state, one.id)
-        step = served.step(state, index=index)
-        yield step
-        state = step.after
-        if state.is_idle and all(one.id in state.finished for one in requests):
-            return
-
-
-def first_broken(name: str) -> tuple[int, str, str]:
-    """The step in which a rule of the obligation is broken first, the rule, and what was found."""
-    served, requests = scenario_of(name, NUMBERS[name])
-    rules = [rule for rule in applicable(served.ctx.config) if rule.id in OBLIGATIONS[name].rules]
-    for step in steps_of(served, requests):
-        for rule in rules:
-            found = rule.found_of_step(served.ctx, step)
-            if found is not None:
-                return step.index, rule.id, found
-    raise AssertionError("no rule is broken")
-
-
 @pytest.mark.parametrize(
-    ("name", "broken"),
+    ("name", "rule", "found"),
     [
-        ("PRV-NANO-DEC-3", (1, "NANO-DEC-3", "request 0: blocks [0], then [0, 1]")),
-        ("PRV-NANO-DEC-7", (1, "NANO-LIF-7", "nobody scheduled, waiting [], running ['0']")),
-        ("PRV-NANO-PFX-2", (1, "NANO-PFX-7", "request 2 was refused, 2 and 1 new tokens")),
-        ("PRV-NANO-PFX-4", (1, "NANO-PFX-8", "request 1 computed 0 tokens in a prefill step")),
-        ("PRV-NANO-GRA-3", (1, "NANO-DEC-4", "9 sequences, captured size None")),
+        # A block at the boundary comes too late for a prompt of whole blocks: no slot.
+        ("PRV-NANO-DEC-2", "machine-error", "decode is not allowed here: NANO-SLT-1"),
+        ("PRV-NANO-DEC-3", "NANO-DEC-3", "request 0: blocks [0], then [0, 1]"),
+        ("PRV-NANO-DEC-7", "NANO-LIF-7", "nobody scheduled, waiting [], running ['0']"),
+        ("PRV-NANO-PFX-2", "NANO-PFX-7", "request 2 was refused, 2 and 1 new tokens"),
+        ("PRV-NANO-PFX-4", "NANO-PFX-8", "request 1 computed 0 tokens in a prefill step"),
+        ("PRV-NANO-GRA-3", "NANO-DEC-4", "9 sequences, captured size None"),
     ],
 )
-def test_the_numbers_of_a_refutation_break_the_rule_in_a_run(
-    name: str, broken: tuple[int, str, str]
+def test_the_numbers_of_a_refutation_break_the_rule_in_a_run_that_replays(
+    name: str, rule: str, found: str, tmp_path: Path
 ) -> None:
-    assert first_broken(name) == broken
-
-
-def test_a_block_at_the_boundary_comes_too_late_for_a_prompt_of_whole_blocks() -> None:
-    """PRV-NANO-DEC-2: the machine stops, the newest token has no slot."""
-    steps = steps_of(*scenario_of("PRV-NANO-DEC-2", NUMBERS["PRV-NANO-DEC-2"]))
-    assert next(steps).scheduled == {"0": 2}
-    with pytest.raises(GuardError, match="decode is not allowed here: NANO-SLT-1"):
-        next(steps)
+    path = write_scenario(OBLIGATIONS[name], NUMBERS[name], tmp_path)
+    assert path is not None
+    ran = lockstep("replay", path)
+    assert ran.code == 1
+    *_, broken, _says, what, confirmed = ran.out.splitlines()
+    assert broken == f"{rule} is broken in step 1"
+    assert (what, confirmed) == (f"  found: {found}", "the violation is confirmed")
 
 
 # --- a rollback of the release --------------------------------------------------------------------
