@@ -1,0 +1,132 @@
+"""Judged by what changed, the steps of an engine break the rules that they break as a whole.
+
+Faults are planted in the engine and it runs without a device, which would stop it first. The parts
+that its states share are as small as they can be.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+from attrs import evolve
+
+from checks.fuzz.cases import Case, case_of
+from checks.fuzz.guarded import Guarded, TargetRaisedError
+from checks.fuzz.target import Subject
+from checks.policies.spyre import context_of
+from checks.running import Judge, duration_of, judgeable, serve_with
+from checks.targets import EngineTarget
+from spec.records import Context, Step
+from spec.rules import Rule
+from spec.state import FrozenMap, State
+from tests.checks.fuzz.engine_faults import ENGINE_FAULTS, EngineFault
+
+ENGINE = Subject("engine", EngineTarget.without_device)
+Breach = tuple[int, set[str]]  # the first step that broke a rule, and all the rules that it broke
+
+
+def steps_of(case: Case) -> Iterator[Step]:
+    """Until all have left, the engine goes round in circles, or a fault makes it raise."""
+    target = Guarded(ENGINE, case.config, case.requests)
+    try:
+        yield from islice(serve_with(target, duration_of(case.config), case.requests), 300)
+    except TargetRaisedError:
+        return
+
+
+def breach_by_change(ctx: Context, steps: list[Step]) -> Breach | None:
+    judge = Judge(ctx)
+    for step in steps:
+        judge.observe(step)
+        if judge.broken:
+            return step.index, {one.rule.id for one in judge.broken}
+    return None
+
+
+def breach_as_a_whole(ctx: Context, steps: list[Step]) -> Breach | None:
+    left: State | None = None
+    for step in map(whole, steps):
+        broken = {rule.id for rule in judgeable(ctx.config) if is_broken(rule, ctx, left, step)}
+        if broken:
+            return step.index, broken
+        left = step.after
+    return None
+
+
+def whole(step: Step) -> Step:
+    """The step with states that share nothing and do not know what changed."""
+    return evolve(step, before=unshared(step.before), after=unshared(step.after))
+
+
+def unshared(state: State) -> State:
+    pool = evolve(
+        state.pool,
+        free=tuple(state.pool.free),
+        references=FrozenMap(state.pool.references),
+        keys=FrozenMap(state.pool.keys),
+        cached=FrozenMap(state.pool.cached),
+    )
+    return evolve(state, pool=pool)
+
+
+def is_broken(rule: Rule, ctx: Context, left: State | None, step: Step) -> bool:
+    in_states = [rule.found_in_state(ctx, state) for state in (step.before, step.after)]
+    of_step = rule.found_of_step(ctx, step) if rule.of_step else None
+    between = left and rule.found_between(ctx, left, step.before)
+    return any(found is not None for found in (*in_states, of_step, between))
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.blocks._RUN", 2)
+    monkeypatch.setattr("spec.state._FEW", 1)
+
+
+def breaches(case: Case) -> tuple[Breach | None, Breach | None]:
+    ctx = context_of(case.config, case.requests)
+    steps = list(steps_of(case))
+    return breach_by_change(ctx, steps), breach_as_a_whole(ctx, steps)
+
+
+def episodes(count: int) -> list[Breach | None]:
+    """The first breach of each episode, on which both ways of judging agree."""
+    found = []
+    for episode in range(count):
+        by_change, as_a_whole = breaches(case_of(0, episode))
+        assert by_change == as_a_whole, episode
+        found.append(by_change)
+    return found
+
+
+NOTICED = {  # planted faults, and rules of each kind of look that notice them
+    "table head first": {"BLK-4"},
+    "plain blocks last": {"BLK-4", "BLK-10"},
+    "keys without answers": {"SPY-PFX-2"},
+    "answers not cached": {"SPY-PFX-8"},
+    "promised for ever": {"SPY-RES-2"},
+    "volume never refuses": {"SPY-VOL-4"},
+}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(one, id=one.name, marks=() if one.name in NOTICED else pytest.mark.thorough)
+        for one in ENGINE_FAULTS
+    ],
+)
+def test_a_planted_fault_breaks_the_same_rules_at_the_same_step(
+    fault: EngineFault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault.plant(monkeypatch)
+
+    found = episodes(8)
+
+    broken = {rule for breach in found if breach is not None for rule in breach[1]}
+    assert broken >= NOTICED.get(fault.name, set())
+
+
+def test_without_a_fault_only_odd_model_lengths_break_a_rule() -> None:
+    found = [breach for breach in episodes(8) if breach is not None]
+
+    assert [broken for _, broken in found] == [{"SPY-LEN-1"}]
