@@ -10,8 +10,9 @@ from rich.table import Table
 
 from checks.commands.common import console, json_option, write_json
 from checks.evidence import Verdict, recorded_verdicts
+from checks.policies import POLICIES, RULES
 from spec.errors import InputError
-from spec.rules import REGISTRY, Rule
+from spec.rules.rule import AnyRule
 
 
 @click.command()
@@ -20,9 +21,10 @@ from spec.rules import REGISTRY, Rule
 def rules(ids: tuple[str, ...], json_path: Path | None) -> int:
     """List every rule: its sentence, its source, and which checks cover it with what result.
 
-    ID is a rule's id or the beginning of several: SPY-VOL-1, SPY-PFX, BLK. The verdicts are those
-    on record with this version, made by exploring the default instances and by proving the
-    obligations, whose bounds `lockstep prove` shows.
+    ID is a rule's id or the beginning of several: SPY-VOL-1, SPY-PFX, BLK; those of nano-vLLM begin
+    with NANO, those of vLLM V1 with V1. The verdicts are those on record with this version, made by
+    exploring the default instances and by proving the obligations, whose bounds `lockstep prove`
+    shows.
     """
     listed = recorded_verdicts(_selected(ids))
     write_json([_as_mapping(verdict) for verdict in listed], json_path)
@@ -30,7 +32,11 @@ def rules(ids: tuple[str, ...], json_path: Path | None) -> int:
     if ids and len(listed) == 1:
         _tell(screen, listed[0])
         return 0
-    screen.print(_table(listed))
+    for name, policy in POLICIES.items():
+        of_policy = [one for one in listed if one.rule.id in policy.registry.rules]
+        if of_policy:
+            screen.print(f"[bold]{name}[/bold]")
+            screen.print(_table(of_policy))
     screen.print(f"{len(listed)} rules; one alone: lockstep rules {listed[0].rule.id}")
     return 0
 
@@ -46,20 +52,20 @@ def _tell(screen: Console, verdict: Verdict) -> None:
             screen.print(f"[bold]{name}[/bold] {bounds}: {obligation}")
 
 
-def _selected(ids: tuple[str, ...]) -> list[Rule]:
+def _selected(ids: tuple[str, ...]) -> list[AnyRule]:
     """The rules whose id begins with one of these, in the order of the registry.
 
     Raises:
         InputError: nothing begins so.
     """
     for wanted in ids:
-        if not any(known.startswith(wanted.upper()) for known in REGISTRY):
-            near = get_close_matches(wanted.upper(), REGISTRY, n=3)
-            families = sorted({known.rpartition("-")[0] for known in REGISTRY})
+        if not any(known.startswith(wanted.upper()) for known in RULES):
+            near = get_close_matches(wanted.upper(), RULES, n=3)
+            families = sorted({known.rpartition("-")[0] for known in RULES})
             allowed = f"{', '.join(near or families)}, or their beginning"
             raise InputError("ID", wanted, allowed)
     prefixes = tuple(wanted.upper() for wanted in ids) or ("",)
-    return [rule for rule in REGISTRY.values() if rule.id.startswith(prefixes)]
+    return [rule for rule in RULES.values() if rule.id.startswith(prefixes)]
 
 
 def _table(listed: list[Verdict]) -> Table:
@@ -77,6 +83,7 @@ def _as_mapping(verdict: Verdict) -> dict[str, Any]:
     rule = verdict.rule
     return {
         "id": rule.id,
+        "policy": next(name for name, one in POLICIES.items() if rule.id in one.registry.rules),
         "says": rule.sentence,
         "source": str(rule.source),
         "kind": rule.kind.value,

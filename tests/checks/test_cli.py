@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -211,8 +212,22 @@ def test_one_rule_is_shown_with_its_source_and_verdict() -> None:
 
 def test_every_rule_is_listed() -> None:
     listed = json.loads(lockstep("rules", "--json", "-").out)
-    assert len(listed) == 83
+    assert Counter(one["policy"] for one in listed) == {"spyre": 83, "nano-vllm": 41, "vllm-v1": 54}
     assert all(one["explored"] != "not judged" for one in listed)
+
+
+def test_rules_of_another_policy_are_shown_under_its_name() -> None:
+    ran = lockstep("rules", "v1-spc-1", "nano-pfx-9")
+    assert ran.code == 0
+    lines = [line.split()[0] for line in ran.out.splitlines() if not line.startswith(" ")]
+    assert lines == ["nano-vllm", "rule", "NANO-PFX-9", "vllm-v1", "rule", "V1-SPC-1", "2"]
+
+
+def test_rule_of_nano_vllm_is_shown_with_its_verdict() -> None:
+    told = lockstep("rules", "NANO-PFX-9").out
+    assert "policy: nano-vllm\n" in told
+    assert "source: nano-vllm, With Prefix Cache: Reuse the Work\n" in told
+    assert "refuted in: ['nano-vllm, same answers']\n" in told
 
 
 # --- bad input ----------------------------------------------------------------------------------
