@@ -14,6 +14,7 @@ from checks.commands.prove import prove
 from checks.commands.replay import replay
 from checks.commands.rules import rules
 from checks.commands.run import run
+from checks.commands.survey import survey
 from spec.errors import InputError
 
 HOLDS, VIOLATED, USAGE, INCOMPLETE = 0, 1, 2, 3
@@ -41,7 +42,7 @@ def lockstep() -> None:
     """
 
 
-for command in (run, explore, prove, fuzz, replay, rules, conform, driver, bisect):
+for command in (run, explore, prove, fuzz, replay, rules, conform, driver, bisect, survey):
     lockstep.add_command(command)
 
 

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from checks.commands.common import PATH, console, json_option, write_json
 from checks.conformance.bisecting import tried, versions_of
-from checks.conformance.recording import outcome_as_json, read_recording
+from checks.conformance.recording import read_recording
 
 _DIFFERS, _INCOMPLETE = 1, 3
 
@@ -31,12 +31,7 @@ def bisect(case: Path, driver: str, versions: str, json_path: Path | None) -> in
     for one in results:
         table.add_row(one.environment.recipe.name, one.told)
     console(json_path).print(table)
-    report = {
-        one.environment.recipe.version: None
-        if one.outcome is None
-        else outcome_as_json(one.outcome)
-        for one in results
-    }
+    report = {one.environment.recipe.version: one.outcome for one in results}
     write_json({"case": str(case), "driver": driver, "releases": report}, json_path)
     if any(one.differs for one in results):
         return _DIFFERS

@@ -1,11 +1,11 @@
 """`lockstep conform`: a released scheduler and the reference, step by step."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import click
-from attrs import frozen
 from rich.console import Console
 
 from checks.commands.common import PATH, console, json_option, progress_bar, write_json
@@ -13,22 +13,23 @@ from checks.commands.fuzz import pinned_keys
 from checks.configuration import read_settings
 from checks.conformance.campaign import (
     Campaign,
-    Met,
     Plan,
     campaign,
     episodes_for,
 )
 from checks.conformance.client import Driver
 from checks.conformance.environments import command_of
-from checks.conformance.episode import Lab, Outcome, Terms, run_episode
+from checks.conformance.episode import Outcome, Terms, run_episode
+from checks.conformance.filing import Filed, filed_findings, filed_known, filed_rules
 from checks.conformance.lab import DriverLab
 from checks.conformance.protocol import Hello
 from checks.conformance.recording import (
     Recording,
-    file_name,
+    judged_again,
+    judged_as_json,
+    judged_on,
     outcome_as_json,
     read_recording,
-    record,
     recorded_again,
 )
 from checks.conformance.report import (
@@ -38,10 +39,11 @@ from checks.conformance.report import (
     print_finding,
     verdict,
 )
-from checks.conformance.shrinking import Shrunk, shrink
+from checks.conformance.report_page import page_lines
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Strictness
 from checks.policies import SPYRE
+from checks.traces import new_file
 from spec.errors import InputError
 
 _DEFAULT_SECONDS = 60.0
@@ -75,6 +77,7 @@ _DIVERGES, _INCOMPLETE = 1, 3
     show_default=True,
     help="Directory for findings.",
 )
+@click.option("--report", type=PATH, help="File everything that is met, on a page; Markdown.")
 @json_option
 def conform(
     driver: str,
@@ -86,6 +89,7 @@ def conform(
     case_path: Path | None,
     recorded: bool,
     findings: Path,
+    report: Path | None,
     json_path: Path | None,
 ) -> int:
     """Serve random cases with the DRIVER of a released scheduler and with the reference.
@@ -111,7 +115,13 @@ def conform(
         began = monotonic()
         seen = _run(plan, seconds or _DEFAULT_SECONDS, episodes)
         took = monotonic() - began
-        filed = [_filed(lab, driver, met, findings) for met in seen.met.values()]
+        filed = filed_findings(lab, driver, seen, findings)
+        if report is not None:
+            known = [
+                *filed_known(lab, driver, seen, findings),
+                *filed_rules(lab, driver, seen, findings),
+            ]
+            _write_page(report, page_lines(driver, plan, seen, filed, known))
     _tell(screen, driver, plan, seen, filed, took)
     write_json(_report(plan, seen, filed, took), json_path)
     if seen.met or seen.missed:
@@ -131,15 +141,6 @@ def _pinned(policy: str, settings: tuple[str, ...]) -> dict[str, Any]:
     return {key: getattr(config, key) for key in (one.partition("=")[0] for one in settings)}
 
 
-@frozen
-class _Filed:
-    """A finding as it was met first, the small case, and where that is."""
-
-    met: Met
-    small: Shrunk
-    path: Path
-
-
 def _run(plan: Plan, seconds: float, episodes: int | None) -> Campaign:
     """The campaign, with a bar of episodes or seconds."""
     began = monotonic()
@@ -155,22 +156,13 @@ def _run(plan: Plan, seconds: float, episodes: int | None) -> Campaign:
         return campaign(plan, indices, progress)
 
 
-def _filed(lab: Lab, driver: str, met: Met, directory: Path) -> _Filed:
-    """The case made small and recorded; the same finding has the same name."""
-    small = shrink(lab, met.case, met.terms, met.finding)
-    path = directory / file_name(lab.hello.name, small.case, small.finding)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        allowed = f"a directory that can be written to ({error.strerror})"
-        raise InputError("--findings", str(directory), allowed) from None
-    command = f"lockstep conform {driver} --case {path.name}"
-    record(lab, small.case, met.terms, path, about=small.finding.says, command=command)
-    return _Filed(met, small, path)
+def _write_page(path: Path, lines: Iterable[str]) -> None:
+    with new_file(path) as file:
+        file.writelines(f"{line}\n" for line in lines)
 
 
 def _tell(
-    screen: Console, driver: str, plan: Plan, seen: Campaign, filed: list[_Filed], seconds: float
+    screen: Console, driver: str, plan: Plan, seen: Campaign, filed: list[Filed], seconds: float
 ) -> None:
     screen.print(counts_table(seen.counts))
     for line in (*bounds_lines(plan.hello, seen), *known_lines(plan.hello, seen)):
@@ -178,8 +170,7 @@ def _tell(
     for one in filed:
         screen.print()
         print_finding(screen, plan.hello, one.small.case, one.small.finding)
-        times = seen.times[one.met.finding.signature]
-        where = f"met {times:,} times, first in episode {one.met.episode} of seed {plan.seed}"
+        where = f"met {one.times:,} times, first in episode {one.met.episode} of seed {plan.seed}"
         how = f"shrunk in {one.small.runs:,} runs, {one.small.steps:,} steps"
         screen.print(f"  {where}; {how}", soft_wrap=True)
         screen.print(f"  again: lockstep conform {driver} --case {one.path}", soft_wrap=True)
@@ -192,6 +183,8 @@ def _again(
     screen: Console, driver: str, recording: Recording, recorded: bool, json_path: Path | None
 ) -> int:
     """The recorded case, with the driver or with what it told."""
+    if recording.alone:
+        return _again_alone(screen, driver, recording, recorded, json_path)
     if recorded:
         hello, outcome = recording.hello, recorded_again(recording)
     else:
@@ -206,6 +199,27 @@ def _again(
     return _DIVERGES if outcome.finding is not None or not same else 0
 
 
+def _again_alone(
+    screen: Console, driver: str, recording: Recording, recorded: bool, json_path: Path | None
+) -> int:
+    """The same for a case that is judged alone."""
+    if recorded:
+        hello, judged = recording.hello, judged_again(recording)
+    else:
+        command = command_of(driver)
+        with DriverLab(lambda: Driver(command)) as lab:
+            hello, judged = lab.hello, judged_on(lab, recording)
+    screen.print(f"{hello.release}, judged alone in {judged.steps:,} steps", soft_wrap=True)
+    for one in judged.findings.values():
+        found = f"{one.cause}: {one.rules[0][1]}" if one.rules else one.says
+        screen.print(f"  {one.kind} in step {one.step}: {found}", markup=False, soft_wrap=True)
+    told = judged_as_json(judged)
+    same = told == recording.outcome
+    screen.print("as recorded" if same else f"recorded was: {recording.outcome}", soft_wrap=True)
+    write_json({"driver": hello.release, "outcome": told, "as_recorded": same}, json_path)
+    return _DIVERGES if judged.findings or not same else 0
+
+
 def _tell_again(screen: Console, hello: Hello, case: Case, outcome: Outcome) -> None:
     if outcome.finding is not None:
         print_finding(screen, hello, case, outcome.finding)
@@ -215,7 +229,7 @@ def _tell_again(screen: Console, hello: Hello, case: Case, outcome: Outcome) -> 
         screen.print(f"{hello.release}: no difference in {outcome.steps:,} steps")
 
 
-def _report(plan: Plan, seen: Campaign, filed: list[_Filed], seconds: float) -> dict[str, Any]:
+def _report(plan: Plan, seen: Campaign, filed: list[Filed], seconds: float) -> dict[str, Any]:
     return {
         "driver": plan.hello.name,
         "release": plan.hello.release,
@@ -242,7 +256,7 @@ def _report(plan: Plan, seen: Campaign, filed: list[_Filed], seconds: float) -> 
                 "step": one.small.finding.step,
                 "rules": [rule for rule, _ in one.small.finding.rules],
                 "episode": one.met.episode,
-                "times": seen.times[one.met.finding.signature],
+                "times": one.times,
                 "file": str(one.path),
             }
             for one in filed

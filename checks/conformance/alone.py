@@ -5,25 +5,20 @@ the reference describes can be judged, too, and one step that breaks a rule does
 episode: each thing that is wrong is told of the first step in which it shows.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 
 from attrs import define, evolve, field, frozen
 
-from checks.conformance.comparing import totals_told
+from checks.conformance.counterpart import Device, Step, Teller
+from checks.conformance.counterparts import counterpart_of
 from checks.conformance.episode import Lab, step_of
 from checks.conformance.finding import Finding
-from checks.conformance.hardware import Hardware
 from checks.conformance.judging import Judge
-from checks.conformance.moves import seen_events
-from checks.conformance.protocol import Action, DriverFailure, Json
+from checks.conformance.protocol import Action, DriverFailure, Hello, Json
 from checks.conformance.script import Script, most_steps, script_of
-from checks.conformance.spyre import SPYRE
-from checks.conformance.told import Teller
 from checks.fuzz.cases import Case
-from checks.fuzz.counts import count_step
 from checks.fuzz.finding import Kind
-from spec.records import IDLE, Step
+from spec.records import IDLE
 
 Cause = tuple[str, str]
 
@@ -33,12 +28,11 @@ class Judged:
     """What became of a case.
 
     `findings`: the first of each kind and cause. `untold`: rules that could not be judged, with
-    what they ask for. `found` and `records`: the steps as told.
+    what they ask for.
     """
 
     steps: int
     on_device: int
-    counts: Counter[str]
     findings: dict[Cause, Finding]
     untold: dict[str, str]
 
@@ -53,7 +47,12 @@ def judge_alone(lab: Lab, case: Case, *, aborts_while_running: bool = False) -> 
     while_running = aborts_while_running and "abort_running" in lab.hello.abilities
     run = _Run(lab, case, script_of(case, aborts_while_running=while_running))
     run.play()
-    return Judged(run.steps, run.on_device, run.counts, run.findings, run.judge.untold)
+    return Judged(run.steps, run.on_device, run.findings, run.judge.untold)
+
+
+def fitted(hello: Hello, case: Case) -> Case:
+    """The case with the values of those keys of which the release has one only."""
+    return evolve(case, config=evolve(case.config, **hello.pinned))
 
 
 @define
@@ -63,17 +62,16 @@ class _Run:
     script: Script
     steps: int = 0
     on_device: int = 0
-    counts: Counter[str] = field(factory=Counter)
     findings: dict[Cause, Finding] = field(factory=dict)
     judge: Judge = field(init=False)
     _teller: Teller = field(init=False)
-    _hardware: Hardware | None = field(init=False)  # None once it has refused a step
+    _device: Device | None = field(init=False)  # None once it has refused a step
 
     def __attrs_post_init__(self) -> None:
-        ctx = self.script.machine.ctx
-        self.judge = Judge(SPYRE, ctx, self.lab.hello.left_out)
-        self._teller = Teller(ctx)
-        self._hardware = Hardware(ctx)
+        counterpart, ctx = counterpart_of(self.case.config), self.script.machine.ctx
+        self.judge = Judge(counterpart, ctx, self.lab.hello.left_out)
+        self._teller = counterpart.teller(ctx)
+        self._device = counterpart.device(ctx)
 
     def play(self) -> None:
         """Step by step until everybody has come and gone."""
@@ -90,7 +88,8 @@ class _Run:
             if played.failure is not None:
                 self._failed(played.failure)
                 return
-        self._found(Kind.ENDLESS, "steps", f"somebody still waits after {self.steps} steps")
+        says = f"somebody still waits after {self.steps} steps"
+        self._found(Kind.ENDLESS, "somebody waits for ever", says)
 
     def _actions(self) -> tuple[Action, ...]:
         """The script's, then steps in which nothing happens: it may be slower."""
@@ -100,9 +99,7 @@ class _Run:
     def _observed(self, record: Json, action: Action) -> Step:
         steps = self.script.steps
         expected = steps[min(self.steps, len(steps) - 1)]
-        step: Step = step_of(self._teller, record, action, evolve(expected, index=self.steps))
-        size = self.case.config.block_size
-        count_step(self.counts, evolve(step, events=seen_events(step, size)), early=0)
+        step = step_of(self._teller, record, action, evolve(expected, index=self.steps))
         for one in self.judge.observe(step, aborted_while_running=bool(action.abort_running)):
             told = ((one.rule.id, one.found),)
             self._found(Kind.BROKEN_RULE, one.rule.id, one.rule.sentence, told)
@@ -113,19 +110,19 @@ class _Run:
 
     def _wrong_totals(self, step: Step, record: Json) -> Iterator[tuple[str, str]]:
         """Blocks that the scheduler counts otherwise than its own requests and pool add up to."""
-        for one in totals_told(step, record):
+        for one in counterpart_of(self.case.config).totals(step, record):
             name = one.field.removeprefix("before.")
             says = f"it counts {one.found}, its requests and its pool add up to {one.expected}"
             yield f"count: {name}", says
 
     def _on_device(self, record: Json, step: Step) -> None:
-        if self._hardware is None or "tensors" not in record:
+        if self._device is None:
             return
-        self.on_device += 1
-        wrong = self._hardware.wrong(record, step)
+        wrong = self._device.wrong(record, step)
+        self.on_device = self._device.steps
         if wrong is not None:
             self._found(Kind.BROKEN_RULE, *wrong)
-            self._hardware = None
+            self._device = None
 
     def _failed(self, failure: DriverFailure) -> None:
         self._found(Kind.CRASH, failure.cause, str(failure))

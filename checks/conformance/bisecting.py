@@ -9,36 +9,30 @@ from checks.conformance.client import Driver
 from checks.conformance.environments import Environment, command_of, environment_of
 from checks.conformance.episode import Outcome, run_episode
 from checks.conformance.lab import DriverLab
-from checks.conformance.protocol import DriverError
+from checks.conformance.protocol import DriverError, Json
 from checks.conformance.recipes import RECIPES
-from checks.conformance.recording import Recording
+from checks.conformance.recording import (
+    Recording,
+    judged_as_json,
+    judged_on,
+    outcome_as_json,
+)
 
 NOT_INSTALLED = "not installed"
 
 
 @frozen
 class Tried:
-    """A release and what became of the case; no outcome if it is not installed."""
+    """A release and what became of the case, in a line; no outcome if it is not installed.
+
+    `differs`: it does something else than the reference, known or not, or breaks something where
+    it is judged alone.
+    """
 
     environment: Environment
-    outcome: Outcome | None
-
-    @property
-    def differs(self) -> bool:
-        """True if the release does something else than the reference, known or not."""
-        return self.outcome is not None and bool(self.outcome.finding or self.outcome.known)
-
-    @property
-    def told(self) -> str:
-        """What became of it, in a line."""
-        if self.outcome is None:
-            return NOT_INSTALLED
-        steps = f"{self.outcome.steps:,} equal steps"
-        if self.outcome.known is not None:
-            return f"{self.outcome.known} after {steps}"
-        if self.outcome.finding is None:
-            return f"as the reference in {self.outcome.steps:,} steps"
-        return f"{self.outcome.finding.kind} after {steps}: {self.outcome.finding.cause}"
+    told: str = NOT_INSTALLED
+    differs: bool = False
+    outcome: Json | None = None
 
 
 def versions_of(driver: str, span: str) -> list[Environment]:
@@ -63,8 +57,31 @@ def tried(recording: Recording, environments: Sequence[Environment]) -> Iterator
     """The recorded case on each release that is installed."""
     for environment in environments:
         if not environment.is_complete:
-            yield Tried(environment, None)
+            yield Tried(environment)
             continue
         command = command_of(environment.recipe.name)
         with DriverLab(partial(Driver, command)) as lab:
-            yield Tried(environment, run_episode(lab, recording.case, recording.terms))
+            run = _alone if recording.alone else _compared
+            yield run(environment, lab, recording)
+
+
+def _compared(environment: Environment, lab: DriverLab, recording: Recording) -> Tried:
+    outcome = run_episode(lab, recording.case, recording.terms)
+    differs = bool(outcome.finding or outcome.known)
+    return Tried(environment, _told(outcome), differs, outcome_as_json(outcome))
+
+
+def _told(outcome: Outcome) -> str:
+    steps = f"{outcome.steps:,} equal steps"
+    if outcome.known is not None:
+        return f"{outcome.known} after {steps}"
+    if outcome.finding is None:
+        return f"as the reference in {outcome.steps:,} steps"
+    return f"{outcome.finding.kind} after {steps}: {outcome.finding.cause}"
+
+
+def _alone(environment: Environment, lab: DriverLab, recording: Recording) -> Tried:
+    judged = judged_on(lab, recording)
+    found = [f"{one.cause} in step {one.step}" for one in judged.findings.values()]
+    told = f"breaks {', '.join(found)}" if found else f"holds in {judged.steps:,} steps"
+    return Tried(environment, told, bool(found), judged_as_json(judged))

@@ -11,14 +11,15 @@ from attrs import define, evolve, field, frozen
 
 from checks.conformance.client import Driver
 from checks.conformance.counterparts import COUNTERPARTS
-from checks.conformance.episode import Terms, run_episode
+from checks.conformance.episode import Outcome, Terms, run_episode
 from checks.conformance.finding import Finding
 from checks.conformance.lab import DriverLab
 from checks.conformance.protocol import Hello
 from checks.cores import on_all_cores
 from checks.fuzz.cases import Case
+from checks.fuzz.finding import Kind
 from spec.requests import Request
-from spec.rules.rule import Kind
+from spec.rules.rule import Kind as RuleKind
 
 _SHORT = 20  # tokens
 MOST_FINDINGS = 5  # different ones, after which a campaign ends
@@ -88,6 +89,7 @@ class Campaign:
     `known`: episodes that ended with a known difference, by id; `missed`: those where it was due
     and did not show. `excused`: rules broken where that is known. `untold`: rules that could not
     be judged, with what they ask for. `met`: the first of each kind and cause, `times`: all.
+    `examples`: the first episode of each known difference and each rule that was excused, by id.
     """
 
     actions: tuple[str, ...]
@@ -103,6 +105,7 @@ class Campaign:
     rules: set[str] = field(factory=set)
     met: dict[Signature, Met] = field(factory=dict)
     times: Counter[Signature] = field(factory=Counter)
+    examples: dict[str, Met] = field(factory=dict)
 
     @property
     def never(self) -> list[str]:
@@ -118,6 +121,7 @@ class Campaign:
         self.untold.update(other.untold)
         self.rules |= other.rules
         self.met = {**other.met, **self.met}
+        self.examples = {**other.examples, **self.examples}
 
 
 @cache
@@ -145,11 +149,21 @@ def run_one(plan: Plan, index: int) -> Campaign:
     )
     if outcome.judged:
         rules = counterpart.policy.registry.applicable(case.config)
-        seen.rules = {one.id for one in rules if one.kind is not Kind.EVENTUALLY}
+        seen.rules = {one.id for one in rules if one.kind is not RuleKind.EVENTUALLY}
     if outcome.finding is not None:
         seen.times[outcome.finding.signature] += 1
         seen.met[outcome.finding.signature] = Met(index, case, terms, outcome.finding)
+    for one in _known_findings(outcome):
+        seen.examples[one.cause] = Met(index, case, terms, one)
     return seen
+
+
+def _known_findings(outcome: Outcome) -> Iterator[Finding]:
+    """The known difference that ended the episode, and the rules that were excused in it."""
+    if outcome.known is not None:
+        yield Finding(Kind.DIVERGENCE, outcome.steps, outcome.known, outcome.known)
+    for rule in outcome.excused:
+        yield Finding(Kind.BROKEN_RULE, 0, rule, rule)
 
 
 def campaign(plan: Plan, episodes: Iterable[int], progress: Callable[[Campaign], None]) -> Campaign:

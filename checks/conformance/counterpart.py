@@ -72,6 +72,11 @@ def no_drafts(_step: Step) -> Mapping[str, int]:
     return {}
 
 
+def no_totals(_step: Step, _record: Json) -> Iterator[Difference]:
+    """Nothing is told twice."""
+    return iter(())
+
+
 def without(step: Step, after: Any, leavers: Collection[str]) -> Step:
     """The step, when the clients of these requests left while it ran: without their tokens."""
     outputs = {one: tokens for one, tokens in step.outputs.items() if one not in leavers}
@@ -87,8 +92,9 @@ class Counterpart:
     prompt in one step, if nobody else is there. `accepted`: drafts that a step accepted, by
     request. `without`: a step whose clients left while it ran, and the state after it. `teller`
     and `device`: for the context of an episode. `differences`: of the driver's step and the
-    reference's, what came first at the front. `fields`: what drivers may leave out. `moves`: the
-    events that show in a step, for a block size.
+    reference's, what came first at the front. `totals`: where a record counts otherwise than its
+    own requests and blocks add up to. `fields`: what drivers may leave out. `moves`: the events
+    that show in a step, for a block size.
     """
 
     policy: AnyPolicy
@@ -102,6 +108,7 @@ class Counterpart:
     differences: Callable[
         [Any, Step, Step, Json, Strictness, Collection[str]], tuple[Difference, ...]
     ]
+    totals: Callable[[Step, Json], Iterator[Difference]] = no_totals
     fields: Fields
     moves: Callable[[Step, int], tuple[Event, ...]]
     device: Callable[[Any], Device]

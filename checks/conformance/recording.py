@@ -6,12 +6,14 @@ JSON lines. The first is the header `{"format": "lockstep-recording", "version":
 - `about`: what it shows; `command`: what made it;
 - `config`, `requests`: as workload and configuration files write them; `right_drafts`: of each
   request which of its tokens a drafter foresees, where there is one;
-- `strictness`, `aborts_while_running`, `judged`: how it was compared.
+- `strictness`, `aborts_while_running`, `judged`: how it was compared;
+- `alone`: true if it was not compared, only judged by itself.
 
 Then comes a line for each step, `{"action": …, "record": …}`, as the line protocol has them, and
 where the driver raised, `{"failure": {"type", "message", "at"}}`. The last line tells what the
 comparison said: `{"outcome": {"steps", "known", "finding"}}`; `known` is the id of a known
-difference or null, `finding` has `kind`, `step`, `cause`, or is null.
+difference or null, `finding` has `kind`, `step`, `cause`, or is null. Of a case that was judged
+alone it is `{"outcome": {"steps", "broken"}}`, with such an entry for each finding.
 """
 
 import json
@@ -22,6 +24,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from checks.conformance.alone import Judged, fitted, judge_alone
 from checks.conformance.counterparts import COUNTERPARTS
 from checks.conformance.episode import Lab, Outcome, Terms, run_episode
 from checks.conformance.finding import Finding
@@ -54,6 +57,7 @@ class Recording:
     records: Sequence[Json]
     failure: DriverFailure | None
     outcome: Json
+    alone: bool = False
 
     def play(self, _case: Case, actions: Sequence[Action]) -> Iterator[Played]:
         """What the driver told when it was given these actions.
@@ -79,19 +83,37 @@ def recorded_again(recording: Recording) -> Outcome:
     return run_episode(recording, recording.case, recording.terms)
 
 
+def judged_again(recording: Recording) -> Judged:
+    """The recorded driver, judged alone.
+
+    Raises:
+        RecordingError: the reference takes other arrivals or aborts than the driver was given.
+    """
+    return judge_alone(
+        recording, recording.case, aborts_while_running=recording.terms.aborts_while_running
+    )
+
+
+def judged_on(lab: Lab, recording: Recording) -> Judged:
+    """The recorded case on a release, judged alone, with what that release can do."""
+    case = fitted(lab.hello, recording.case)
+    return judge_alone(lab, case, aborts_while_running=recording.terms.aborts_while_running)
+
+
 def outcome_as_json(outcome: Outcome) -> Json:
     """What the last line says."""
-    finding = outcome.finding
-    told = (
-        None
-        if finding is None
-        else {
-            "kind": finding.kind.value,
-            "step": finding.step,
-            "cause": finding.cause,
-        }
-    )
-    return {"steps": outcome.steps, "known": outcome.known, "finding": told}
+    finding = None if outcome.finding is None else _finding_as_json(outcome.finding)
+    return {"steps": outcome.steps, "known": outcome.known, "finding": finding}
+
+
+def judged_as_json(judged: Judged) -> Json:
+    """What the last line says of a case that was judged alone."""
+    found = sorted(judged.findings.values(), key=lambda one: (one.step, one.signature))
+    return {"steps": judged.steps, "broken": [_finding_as_json(one) for one in found]}
+
+
+def _finding_as_json(finding: Finding) -> Json:
+    return {"kind": finding.kind.value, "step": finding.step, "cause": finding.cause}
 
 
 def record(lab: Lab, case: Case, terms: Terms, path: Path, *, about: str, command: str) -> Outcome:
@@ -102,8 +124,25 @@ def record(lab: Lab, case: Case, terms: Terms, path: Path, *, about: str, comman
     """
     tape = _Tape(lab)
     outcome = run_episode(tape, case, terms)
-    write_lines(path, _lines(tape, case, terms, outcome, about, command))
+    header = _header(tape.hello, case, terms, about=about, command=command)
+    write_lines(path, _lines(tape, header, outcome_as_json(outcome)))
     return outcome
+
+
+def record_alone(
+    lab: Lab, case: Case, terms: Terms, path: Path, *, about: str, command: str
+) -> Judged:
+    """Run the case on the driver, judged alone, and write what it tells.
+
+    Raises:
+        TraceError: the file cannot be written.
+    """
+    tape = _Tape(lab)
+    judged = judge_alone(tape, case, aborts_while_running=terms.aborts_while_running)
+    header = _header(tape.hello, case, terms, about=about, command=command) | {"alone": True}
+    del tape.records[judged.steps :]
+    write_lines(path, _lines(tape, header, judged_as_json(judged)))
+    return judged
 
 
 def file_name(driver: str, case: Case, finding: Finding) -> str:
@@ -133,11 +172,8 @@ class _Tape:
             yield part
 
 
-def _lines(
-    tape: _Tape, case: Case, terms: Terms, outcome: Outcome, about: str, command: str
-) -> Iterator[Json]:
-    hello = tape.hello
-    yield {
+def _header(hello: Hello, case: Case, terms: Terms, *, about: str, command: str) -> Json:
+    return {
         "format": FORMAT,
         "version": VERSION,
         "about": about,
@@ -153,11 +189,15 @@ def _lines(
         "requests": [request_as_json(one) for one in case.requests],
         **({"right_drafts": dict(case.right_drafts)} if case.right_drafts else {}),
     }
+
+
+def _lines(tape: _Tape, header: Json, outcome: Json) -> Iterator[Json]:
+    yield header
     for action, told in zip(tape.actions, tape.records, strict=False):
         yield {"action": action.as_json(), "record": told}
     if tape.failure is not None:
         yield {"failure": asdict(tape.failure)}
-    yield {"outcome": outcome_as_json(outcome)}
+    yield {"outcome": outcome}
 
 
 def read_recording(path: Path) -> Recording:
@@ -194,6 +234,7 @@ def read_recording(path: Path) -> Recording:
             records=[line["record"] for line in steps],
             failure=_failure(lines),
             outcome=lines[-1]["outcome"],
+            alone=header.get("alone", False),
         )
     except (KeyError, TypeError, ValueError) as error:
         allowed = "what `lockstep conform` writes"

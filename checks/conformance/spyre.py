@@ -1,6 +1,6 @@
 """How drivers of Spyre schedulers are held against its machine."""
 
-from checks.conformance.comparing import step_differences
+from checks.conformance.comparing import step_differences, totals_told
 from checks.conformance.counterpart import Counterpart, Counts
 from checks.conformance.hardware import Hardware
 from checks.conformance.leftout import FIELDS
@@ -20,6 +20,7 @@ SPYRE = Counterpart(
     tokens_at_once=lambda config: config.chunk_size,
     teller=Teller,
     differences=step_differences,
+    totals=totals_told,
     fields=FIELDS[POLICY.name],
     moves=seen_events,
     device=Hardware,
