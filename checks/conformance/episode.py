@@ -8,9 +8,10 @@ from attrs import define, field, frozen
 
 from checks.conformance.counterpart import Counterpart, Device, Step, Teller
 from checks.conformance.counterparts import counterpart_of
+from checks.conformance.difference import Evidence, KnownDifference
 from checks.conformance.finding import Finding
 from checks.conformance.judging import Judge
-from checks.conformance.known import Evidence, KnownDifference, known_for
+from checks.conformance.known import known_for
 from checks.conformance.protocol import (
     Action,
     DriverError,

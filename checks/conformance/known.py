@@ -5,57 +5,15 @@ where it must show, so that one that no longer occurs is noticed. An episode end
 difference shows: what the release does after it follows from it and is not compared.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from attrs import frozen
-
-from checks.conformance.protocol import Action, DriverFailure, Json
+from checks.conformance.difference import Evidence, KnownDifference
+from checks.conformance.protocol import Action
+from checks.conformance.vllm_v1.known import ROWS as VLLM_V1
 from spec.config import Config
 from spec.padding import left_padding
 from spec.records import DECODE, Step
 from spec.state import State
-
-
-@frozen
-class Evidence:
-    """A step in which driver and reference differ, and all before it.
-
-    `expected`: the reference's steps. `found`: the driver's, with their `records`. `index`: of the
-    step in question; `failure`: what the driver raised there instead of taking it.
-    """
-
-    config: Any
-    actions: tuple[Action, ...]
-    expected: tuple[Any, ...]
-    found: tuple[Any, ...]
-    records: tuple[Json, ...]
-    index: int
-    failure: DriverFailure | None
-
-
-@frozen
-class KnownDifference:
-    """What a release does otherwise.
-
-    `driver` and `releases`: the driver's name, and what its releases begin with. `occurs`: whether
-    a difference is this one. `due`: the first of the reference's steps in which it must show if
-    nothing differed before, or None.
-    """
-
-    id: str
-    driver: str
-    releases: tuple[str, ...]
-    says: str
-    reason: str
-    occurs: Callable[[Evidence], bool]
-    due: Callable[[Any, tuple[Action, ...], tuple[Any, ...]], int | None]
-
-    @property
-    def versions(self) -> str:
-        """The versions that do so, as they are written in tables."""
-        return ", ".join(one.split()[1] for one in self.releases)
-
 
 # --- a reservation that nobody gives back ----------------------------------------------------
 
@@ -240,6 +198,7 @@ KNOWN = (
         _frees_at_the_end,
         _end_due,
     ),
+    *VLLM_V1,
 )
 
 

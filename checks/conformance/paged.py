@@ -60,9 +60,15 @@ class PagedHardware:
         return self.watch.steps
 
     def wrong(self, _record: Json, step: Any) -> tuple[str, str] | None:
-        """What is wrong with the step, a name and a sentence."""
+        """What is wrong with the step, a name and a sentence.
+
+        Of those who left while it ran the scheduler drops what was sampled.
+        """
+        gone = step.after.aborted - step.before.aborted
         try:
             self.watch.observe(step)
         except ConstraintError as error:
             return f"device: {error.constraint}", str(error)
-        return ("device: token", str(self.watch.wrong[0])) if self.watch.wrong else None
+        wrong = [one for one in self.watch.wrong if one.by == "device" or one.id not in gone]
+        self.watch.wrong.clear()
+        return ("device: token", str(wrong[0])) if wrong else None

@@ -1,7 +1,7 @@
 """Small workloads that show what a released scheduler does, each worth a recording.
 
 `python -m tests.recorded.make sendnn` serves those of the installed release and writes a recording
-of each next to this file.
+of each next to this file; so do `vllm-v1` and `vllm-v1==0.11.2`.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ from attrs import frozen
 from checks.conformance.episode import Terms
 from checks.fuzz.cases import Case
 from spec.config import released_2_6_3
+from spec.policies.vllm_v1 import Release, Scheduling, VllmV1Config
 from spec.requests import Prompt, Request
 
 SIZES: dict[str, Any] = {
@@ -55,6 +56,25 @@ def scene(about: str, *requests: Request, known: str | None = None, **config: An
     driver = config.pop("driver", "sendnn")
     return Scene(about, Case(released_2_6_3(**SIZES | config), requests), known, running, driver)
 
+
+def vllm_v1_scene(about: str, *requests: Request, known: str | None = None, **config: Any) -> Scene:
+    """The requests served by vLLM V1, 0.28.0 unless `config` says otherwise."""
+    running = config.pop("aborts_while_running", False)
+    right_drafts = config.pop("right_drafts", {})
+    case = Case(VllmV1Config(**V1_SIZES | config), requests, right_drafts=right_drafts)
+    is_old = case.config.release is Release.V0_11_2
+    driver = "vllm-v1==0.11.2" if is_old else "vllm-v1"
+    return Scene(about, case, known, running, driver)
+
+
+V1_SIZES: dict[str, Any] = {
+    "block_size": 4,
+    "max_model_len": 32,
+    "max_num_seqs": 3,
+    "max_num_batched_tokens": 12,
+    "num_blocks": 16,
+}
+OLD: dict[str, Any] = {"release": Release.V0_11_2, "reserve_full_prompt": False}
 
 SHARED = Prompt.of_parts([("system", 64), ("tail", 1)])
 LONGER = Prompt.of_parts([("system", 64), ("rest", 192)])
@@ -162,6 +182,83 @@ SCENES = {
         *STREAM,
         **NO_PAUSING,
         max_batch_tkv_limit=640,
+    ),
+    "chunks_and_decodes": vllm_v1_scene(
+        "what decodes leave of the budget is filled with chunks of a prompt",
+        asks("a", 6, 5),
+        asks("b", 20, 2, 1),
+        asks("c", 3, 2, 2),
+    ),
+    "prefix_hit": vllm_v1_scene(
+        "whole blocks of an equal prefix are taken, and one token at least is computed",
+        asks("a", Prompt.of_parts([("system", 8)]), 2),
+        asks("b", Prompt.of_parts([("system", 8)]), 2, 1),
+        asks("c", Prompt.of_parts([("system", 8), ("own", 3)]), 2, 3),
+    ),
+    "preempted_last": vllm_v1_scene(
+        "the last of the running queue gives its blocks back and computes all again",
+        asks("a", 7, 9),
+        asks("b", 7, 9),
+        num_blocks=5,
+    ),
+    "left_without_a_token": vllm_v1_scene(
+        "by priority: who preempts itself ends the step for the one behind it (V1-BUD-4)",
+        asks("a", 4, 4, priority=1),
+        asks("b", 1, 2, 2),
+        scheduling=Scheduling.PRIORITY,
+        num_blocks=3,
+        max_num_batched_tokens=6,
+        num_speculative_tokens=2,
+        prefix_caching=False,
+        reserve_full_prompt=False,
+    ),
+    "drafts": vllm_v1_scene(
+        "drafts are verified, the first wrong one and what follows is rolled back",
+        asks("a", 5, 9),
+        asks("b", 3, 6, 1, output_len=4),
+        num_speculative_tokens=3,
+        right_drafts={"a": "110", "b": "10"},
+    ),
+    "gone_in_every_phase": vllm_v1_scene(
+        "clients leave between steps: waiting, in a chunk, decoding; blocks and queues follow",
+        asks("a", 4, 9, abort_at=3),
+        asks("b", 20, 4, 1, abort_at=2),
+        asks("c", 4, 4, 1, abort_at=2),
+        asks("d", 4, 2, 2),
+        max_num_seqs=2,
+    ),
+    "gone_while_running": vllm_v1_scene(
+        "clients leave while the model runs: what was sampled for them is dropped",
+        asks("a", 4, 9, abort_at=3),
+        asks("b", 20, 4, 1, abort_at=2),
+        asks("d", 4, 2, 2),
+        aborts_while_running=True,
+    ),
+    "padding_cut": vllm_v1_scene(
+        "a threshold below the padding of a newcomer: fewer tokens than none count as computed",
+        asks("a", 2, 8),
+        asks("b", 1, 8, 2),
+        known="VLM-1",
+        long_prefill_token_threshold=2,
+        num_speculative_tokens=3,
+        prefix_caching=False,
+    ),
+    "freed_behind": vllm_v1_scene(
+        "0.11.2 puts all freed blocks behind the free ones",
+        asks("a", 7, 9),
+        asks("b", 7, 9),
+        num_blocks=5,
+        **OLD,
+    ),
+    "stepped_over": vllm_v1_scene(
+        "without chunked prefill 0.11.2 steps over two prompts, which come back reversed",
+        asks("a", 20, 2),
+        asks("b", 20, 2),
+        asks("c", 20, 2),
+        known="VLM-2",
+        chunked_prefill=False,
+        max_num_batched_tokens=32,
+        **OLD,
     ),
 }
 

@@ -8,6 +8,7 @@ from attrs import asdict, define, field
 from checks.conformance.protocol import Action, DriverFailure, Hello, Json, Played
 from checks.conformance.script import script_of
 from checks.fuzz.cases import Case
+from spec.policies.observable import SomeContext
 from spec.records import Chunk, Context, Step
 from spec.requests import BlockKey
 from spec.state import Sequence as Row
@@ -70,7 +71,7 @@ def records_of(ctx: Context, steps: Sequence[Step], actions: Sequence[Action]) -
         yield record
 
 
-def names_of_blocks(ctx: Context) -> dict[BlockKey, tuple[str, int]]:
+def names_of_blocks(ctx: SomeContext) -> dict[BlockKey, tuple[str, int]]:
     """Request and index of every full block that there can be."""
     return {
         key: (one.id, index)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 import spec
-from checks.conformance.known import KNOWN, KnownDifference
+from checks.conformance.difference import KnownDifference
+from checks.conformance.known import KNOWN
 from checks.conformance.leftout import FIELDS
 from checks.conformance.protocol import FORMAT, VERSION, Action, start_line
 from spec.config import Config
