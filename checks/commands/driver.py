@@ -17,9 +17,10 @@ from checks.conformance.environments import (
 )
 from checks.conformance.episode import Outcome, Terms, run_episode
 from checks.conformance.lab import DriverLab
-from checks.conformance.protocol import Hello
+from checks.conformance.protocol import Hello, NoMachineError
 from checks.conformance.recipes import RECIPES
 from checks.conformance.trial import trial_case
+from checks.conformance.unmodelled import Tried, try_unmodelled
 
 _DOES_NOT_HOLD, _INCOMPLETE = 1, 3
 
@@ -78,18 +79,27 @@ def list_drivers() -> None:
 @driver.command("check")
 @click.argument("name")
 def check_driver(name: str) -> int:
-    """Start the driver NAME, or that of a file, and compare one small episode."""
+    """Start the driver NAME, or that of a file, and compare one small episode.
+
+    Of a policy that has no machine yet the episode is served, and nothing compared.
+    """
     return _try(name)
 
 
 def _try(name: str) -> int:
     command = command_of(name)
-    with DriverLab(lambda: Driver(command)) as lab:
-        case = trial_case(lab.hello)
-        outcome = run_episode(lab, case, Terms())
-    for line in _told(lab.hello, outcome):
-        out.print(line, soft_wrap=True)
-    return 0 if outcome.finding is None else _DOES_NOT_HOLD
+    try:
+        with DriverLab(lambda: Driver(command)) as lab:
+            case = trial_case(lab.hello)
+            outcome = run_episode(lab, case, Terms())
+    except NoMachineError:
+        tried = try_unmodelled(command)
+        lines, holds = _told_unmodelled(tried), tried.worked
+    else:
+        lines, holds = _told(lab.hello, outcome), outcome.finding is None
+    for line in lines:
+        out.print(line, markup=False, soft_wrap=True)
+    return 0 if holds else _DOES_NOT_HOLD
 
 
 def _told(hello: Hello, outcome: Outcome) -> list[str]:
@@ -100,3 +110,17 @@ def _told(hello: Hello, outcome: Outcome) -> list[str]:
         told = f"{outcome.finding.kind} in step {outcome.finding.step}: {outcome.finding.says}"
         return [*lines, f"  {told}"]
     return [*lines, f"  holds for 1 episode, {outcome.steps} steps"]
+
+
+def _told_unmodelled(tried: Tried) -> list[str]:
+    """Who it is, what it can and tells, and how the episode went."""
+    hello = tried.hello
+    abilities = ", ".join(hello.get("abilities", ())) or "none"
+    ended = f"; it raised {tried.failure}" if tried.failure else ""
+    return [
+        f"{hello.get('name')}: {hello.get('release')}",
+        f"  {hello.get('policy')} has no machine yet: nothing is compared",
+        f"  abilities: {abilities}",
+        f"  tells of a step: {', '.join(tried.told)}",
+        f"  {tried.finished} requests served in {tried.steps} steps{ended}",
+    ]

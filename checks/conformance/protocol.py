@@ -30,6 +30,10 @@ class DriverError(InputError):
     """A driver that is not there, does not start, or does not speak the protocol."""
 
 
+class NoMachineError(DriverError):
+    """A driver of a policy that there is no machine of: nothing can be compared."""
+
+
 @frozen
 class Hello:
     """A driver's first line.
@@ -52,13 +56,16 @@ class Hello:
 
         Raises:
             DriverError: it is no such line, or of another version.
+            NoMachineError: its policy has no machine.
         """
         told = read_line(line)
         for key, due in (("format", FORMAT), ("version", VERSION)):
             if told.get(key) != due:
                 raise DriverError(f"driver's {key}", told.get(key), str(due))
         policy = told.get("policy", "spyre")
-        _refuse_others("policy", [policy], POLICIES)
+        if policy not in POLICIES:
+            allowed = f"{', '.join(POLICIES)}; no other has a machine yet to compare a driver with"
+            raise NoMachineError("driver's policy", policy, allowed)
         _refuse_others("config", told.get("config", ()), _keys_of(policy))
         _refuse_others("abilities", told.get("abilities", ()), _ABILITIES)
         _refuse_others("left_out", told.get("left_out", ()), FIELDS[policy].names)

@@ -1,0 +1,68 @@
+"""A driver of a policy that has no machine: it can be tried, and is compared with nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.checks.command import lockstep
+from tests.checks.conformance.driver_files import STEP, TEMPLATE
+
+OWN = [
+    ('"name": "template"', '"policy": "mine", "name": "template"'),
+    ('Toy(message["config"]', 'Toy({"max_num_seqs": 8, "block_size": 16, "chunk_size": 256}'),
+]
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def unmodelled(*changes: tuple[str, str]) -> Path:
+    """The template as the driver of a policy of its own, changed further."""
+    text = TEMPLATE.read_text(encoding="utf-8")
+    for old, new in (*OWN, *changes):
+        assert old in text
+        text = text.replace(old, new)
+    path = Path("mine.py")
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_trial_serves_three_requests_and_says_what_the_driver_tells() -> None:
+    ran = lockstep("driver", "check", unmodelled())
+
+    assert ran.code == 0
+    assert ran.out == (
+        "template: toy 1.0\n"
+        "  mine has no machine yet: nothing is compared\n"
+        "  abilities: abort\n"
+        "  tells of a step: decoding, finished, kind, outputs, paused, prefilling, running, "
+        "scheduled, waiting\n"
+        "  3 requests served in 8 steps\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (STEP + "        1 / len(self.decoding)\n", "allowed: 3; it ended with 'ZeroDivisionError"),
+        (STEP + "        self.waiting = []\n", "  0 requests served in 0 steps\n"),
+    ],
+)
+def test_a_trial_in_which_not_everybody_is_served_fails(change: str, told: str) -> None:
+    ran = lockstep("driver", "check", unmodelled((STEP, change)))
+
+    assert ran.code in (1, 2)
+    assert told in ran.out + ran.err
+
+
+@pytest.mark.parametrize("command", [("conform",), ("fuzz", "--target")])
+def test_there_is_nothing_to_compare_it_with(command: tuple[str, ...]) -> None:
+    ran = lockstep(*command, unmodelled())
+
+    assert ran.code == 2
+    assert ran.err == (
+        "lockstep: driver's policy: found 'mine'; allowed: spyre, nano-vllm, vllm-v1; "
+        "no other has a machine yet to compare a driver with\n"
+    )
