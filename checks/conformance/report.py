@@ -99,7 +99,7 @@ def verdict(hello: Hello, seen: Campaign, terms: str, seconds: float) -> str:
         f"{hello.name} ({hello.release}): {told} in {_episodes(seen.episodes)},"
         f" {seen.steps:,} steps compared ({terms}),"
         f" {rules} rules judged in {seen.judged:,} of them,"
-        f" tensors of {seen.on_device:,} given to our device; {seconds:.1f} s, {rate:,.0f} steps/s"
+        f" {seen.on_device:,} done on our device; {seconds:.1f} s, {rate:,.0f} steps/s"
     )
 
 

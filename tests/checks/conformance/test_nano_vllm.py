@@ -1,0 +1,109 @@
+"""The driver of nano-vLLM under `conform`, on a stand-in for its checkout, then with faults."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from checks.conformance.campaign import Plan
+from checks.conformance.client import Driver
+from checks.conformance.environments import command_of
+from checks.conformance.episode import run_episode
+from checks.conformance.finding import Finding
+from checks.conformance.lab import DriverLab
+from checks.conformance.recipes import DRIVER_FILES
+from tests.checks.command import lockstep
+
+DRIVER = DRIVER_FILES / "nano_vllm.py"
+STAND_IN = Path(__file__).parents[1] / "drivers" / "nano_stand_in"
+EPISODES = 25
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the stand-in, which the driver is told of."""
+    copy = tmp_path / "checkout"
+    shutil.copytree(STAND_IN, copy)
+    monkeypatch.setenv("LOCKSTEP_NANO_VLLM", str(copy))
+    return copy
+
+
+def findings(episodes: int) -> Iterator[Finding]:
+    """What the first random cases find with the driver."""
+    command = command_of(str(DRIVER))
+    with DriverLab(lambda: Driver(command)) as lab:
+        plan = Plan(command, lab.hello)
+        for episode in range(episodes):
+            outcome = run_episode(lab, plan.case(episode), plan.terms_of(episode))
+            if outcome.finding is not None:
+                yield outcome.finding
+
+
+def test_the_stand_in_does_as_the_machine(checkout: Path, tmp_path: Path) -> None:
+    assert os.environ["LOCKSTEP_NANO_VLLM"] == str(checkout)
+
+    ran = lockstep("conform", DRIVER, "--episodes", EPISODES, "--findings", tmp_path / "findings")
+
+    assert ran.code == 0, ran.out + ran.err
+    assert "no unknown difference in 25 episodes" in ran.out
+    assert "NANO-PFX-8 is broken in" in ran.out  # a prompt cached as a whole, as known
+    for action in ("preempt", "prefix_hit", "refused by NANO-ADM-2", "early end"):
+        assert action in ran.out
+
+
+FAULTS = {
+    "the front of running is preempted": (
+        *("scheduler.py", "running.pop()", "running.popleft()"),
+        "batch.blocks",
+    ),
+    "a victim waits at the back": (
+        *("scheduler.py", "waiting.appendleft(seq", "waiting.append(seq"),
+        "after.waiting",
+    ),
+    "admitted though a gate refuses": (
+        *("scheduler.py", "if not fits or not", "if not fits and not"),
+        "IndexError allocate",
+    ),
+    "a table is given back from its head": (
+        *("block_manager.py", "reversed(sequence.block_table)", "sequence.block_table"),
+        "after.pool.free",
+    ),
+    "freed blocks go first": (
+        *("block_manager.py", "free_block_ids.append(block)", "free_block_ids.appendleft(block)"),
+        "after.pool.free",
+    ),
+    "hashes are not chained": (
+        *("block_manager.py", "hash((prefix, *token_ids))", "hash(tuple(token_ids))"),
+        "after.pool.keys",
+    ),
+    "a block comes at the boundary": (
+        *("block_manager.py", "offset == 1:", "offset == 0:"),
+        "batch.blocks",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_it_is_found(checkout: Path, fault: str) -> None:
+    file, old, new, cause = FAULTS[fault]
+    path = checkout / "nanovllm" / "engine" / file
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+    found = next(findings(EPISODES))
+
+    assert found.cause == cause
+
+
+def test_without_a_checkout_the_command_says_how_to_name_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("LOCKSTEP_NANO_VLLM", raising=False)
+
+    ran = lockstep("conform", DRIVER, "--episodes", 1)
+
+    assert ran.code == 2
+    assert "set LOCKSTEP_NANO_VLLM to the directory of a checkout of nano-vLLM" in ran.err
