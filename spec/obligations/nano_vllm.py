@@ -59,7 +59,7 @@ def slots_can_be_taken_apart(integer: Integer) -> Statement:
     "PRV-NANO-SLT-2",
     "Two tokens of one sequence never share a slot.",
     bounds=f"{_ANY}; tables that name no block twice",
-    rules=["NANO-SLT-1", "V1-KV-9"],
+    rules=["NANO-SLT-1", "V1-KV-7"],
 )
 def tokens_of_a_sequence_have_slots_of_their_own(integer: Integer) -> Statement:
     """`block` and `other_block` are what the table has at the two positions."""
@@ -303,7 +303,7 @@ def _outgrows_the_pool(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]
     "In a decode step at least the front of running gets a token, where requests that the pool can "
     "never hold are refused.",
     bounds=f"{_ANY_LENGTH}, pool and output; any number of sequences",
-    rules=["NANO-LIF-6", "NANO-LIF-7"],
+    rules=["NANO-LIF-7"],
 )
 def the_front_gets_a_token(integer: Integer) -> Statement:
     """`total`: prompt and longest answer, whose last token is never written."""

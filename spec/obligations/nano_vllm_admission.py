@@ -160,7 +160,7 @@ def memory_gate_is_enough(integer: Integer) -> Statement:
     "PRV-NANO-ADM-3",
     "Whoever is let in passes both gates when nobody else is there, also after a preemption.",
     bounds="every length, output, pool and block size; every reading of the gates",
-    rules=["NANO-LIF-6", "NANO-LIF-7"],
+    rules=["NANO-LIF-7"],
 )
 def whoever_is_let_in_is_admitted_alone(integer: Integer) -> Statement:
     """`length` of a prefill: prompt and what was generated, a token at least is missing.

@@ -151,7 +151,7 @@ def preemption_keeps_the_budget(integer: Integer) -> Statement:
     "PRV-V1-BUD-2",
     "While budget is left, a running request is given at least one token at its turn.",
     bounds=_ANY,
-    rules=["V1-BUD-3", "V1-BUD-4", "V1-PRG-4"],
+    rules=["V1-BUD-3", "V1-PRG-4"],
 )
 def running_gets_a_token(integer: Integer) -> Statement:
     """The model length never stands in the way: the last position is the one never computed."""
@@ -219,7 +219,7 @@ def lacking(tokens: Number, computed: Number) -> Number:
     "A request catches up in finitely many steps: one that lacks at most n paces has caught up "
     "after n steps, where the pace is what each step leaves it, cut to the threshold.",
     bounds=f"{_ANY}; any number of steps",
-    rules=["V1-PRG-1", "V1-PRG-2", "V1-PRG-5"],
+    rules=["V1-BUD-3", "V1-BUD-5"],
 )
 def requests_catch_up(integer: Integer) -> Statement:
     """One step of n: `rest` are the paces of the steps to come. Admitted in it or running."""
@@ -249,7 +249,7 @@ def requests_catch_up(integer: Integer) -> Statement:
     "With the budget that the text takes where none is configured, any request that fits the model "
     "length can be computed in one step.",
     bounds="every length and model length",
-    rules=["V1-BUD-5"],
+    rules=[],
 )
 def default_budget_holds_a_full_context(integer: Integer) -> Statement:
     """And it is 2,048 tokens at least."""
@@ -295,7 +295,7 @@ def threshold_of_zero_is_off(integer: Integer) -> Statement:
     "Without chunked prefill, whoever is let in fits the budget of an empty step uncut, also when "
     "it has been preempted and computes its answer again.",
     bounds=_ANY,
-    rules=["V1-CHK-2", "V1-PRG-5"],
+    rules=["V1-CHK-2", "V1-PRG-4"],
 )
 def whoever_is_let_in_can_be_admitted(integer: Integer) -> Statement:
     """`total`: prompt and longest answer, whose last token is never computed."""

@@ -27,7 +27,7 @@ _ANY = "every length, every block size"
     "The blocks that a request lacks are never fewer than none; with them it has a slot for each "
     "position, and with one block fewer it would not.",
     bounds=_ANY,
-    rules=["V1-KV-7", "V1-PRE-5"],
+    rules=["V1-KV-7"],
 )
 def missing_blocks_are_exactly_enough(integer: Integer) -> Statement:
     """Whatever it holds already."""
@@ -75,7 +75,7 @@ def every_position_has_its_block(integer: Integer) -> Statement:
     "A step takes no more blocks for a request than hold its new tokens and lookahead, and for one "
     "that decodes without drafts at most one.",
     bounds=f"{_ANY}, lookahead and model length",
-    rules=["V1-KV-7", "V1-PRE-1"],
+    rules=["V1-KV-7"],
 )
 def a_step_takes_few_blocks(integer: Integer) -> Statement:
     """Its blocks hold what it has computed."""
@@ -120,7 +120,7 @@ def a_hit_leaves_something_to_compute(integer: Integer) -> Statement:
     "PRV-V1-KV-5",
     "A block that was hit is never written by the request that hit it.",
     bounds=_ANY,
-    rules=["V1-KV-9", "V1-KV-4"],
+    rules=["V1-KV-9"],
 )
 def hit_blocks_are_not_written(integer: Integer) -> Statement:
     """`hit` blocks at the front of its table; it computes from the first token behind them."""
@@ -143,7 +143,7 @@ def _largest_end(integer: Integer) -> Number:
     "PRV-V1-KV-6",
     "No step needs slots beyond what was asked about when the request was let in.",
     bounds="every prompt, output, number of drafts, lookahead and model length",
-    rules=["V1-LIF-7", "V1-KV-7"],
+    rules=["V1-LIF-7"],
 )
 def largest_end_bounds_every_step(integer: Integer) -> Statement:
     """Its last token is never computed; `drafts` of this step stand behind its tokens."""
@@ -166,7 +166,7 @@ def largest_end_bounds_every_step(integer: Integer) -> Statement:
     "Whoever is let in finds its blocks in every step when it is alone, and so never preempts "
     "itself then.",
     bounds=f"{_ANY}, pool, output, number of drafts, lookahead and model length",
-    rules=["V1-LIF-7", "V1-PRG-5"],
+    rules=["V1-LIF-7", "V1-PRG-4"],
 )
 def whoever_is_let_in_fits_in_alone(integer: Integer) -> Statement:
     """`end` of any step. What it does not hold is free then; what it hits counts as held."""

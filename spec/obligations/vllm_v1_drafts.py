@@ -55,7 +55,7 @@ def rollback_leaves_one_token(integer: Integer) -> Statement:
     "PRV-V1-SPC-2",
     "A chunk that is not the last verifies no draft and leaves its request behind.",
     bounds=_ANY,
-    rules=["V1-SPC-1", "V1-SPC-3", "V1-PRG-2"],
+    rules=["V1-SPC-1", "V1-SPC-3"],
 )
 def chunks_verify_nothing(integer: Integer) -> Statement:
     """So nothing is rolled back there."""
@@ -112,7 +112,7 @@ def _fresh(integer: Integer) -> list[Truth]:
     "As 0.28.0 fills a fresh request up and rolls the padding back, it is left with all of its "
     "tokens computed, where the threshold is off or lets one token and all drafts through.",
     bounds="every length, number of drafts and threshold",
-    rules=["V1-SPC-3", "V1-SPC-5"],
+    rules=["V1-SPC-3"],
 )
 def padding_is_rolled_back(integer: Integer) -> Statement:
     """Its one token was computed; the one that it samples is to come."""
