@@ -4,215 +4,23 @@ Rules speak about these classes, whoever produced them: the reference, the engin
 from a file, a driver of a released scheduler. All are immutable, hashable and comparable.
 """
 
-from collections.abc import Iterator, Mapping
-from collections.abc import Sequence as Row
-from itertools import chain
-from typing import Any, NoReturn, Self, TypeAlias, TypeVar, overload
-from weakref import ref
-
 from attrs import field, frozen
 
 from spec.requests import BlockKey
+from spec.sharing import BlockOrder, DerivedMap, FrozenMap, SharedMap
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-_FEW = 12  # a map differs from its base in less than one key of so many
+__all__ = [
+    "PADDING_BLOCK",
+    "BlockOrder",
+    "BlockPool",
+    "DerivedMap",
+    "FrozenMap",
+    "Sequence",
+    "SharedMap",
+    "State",
+]
 
 PADDING_BLOCK = 0  # the dummy block: padding is read from it, redirected writes go to it
-
-
-class FrozenMap(dict[Key, Value]):
-    """A small mapping that never changes once made, so that a state can hold it and hash it."""
-
-    __slots__ = ("_hash",)
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        try:
-            return self._hash
-        except AttributeError:
-            self._hash: int = hash(frozenset(self.items()))
-            return self._hash
-
-    def set(self, changes: Mapping[Key, Value]) -> Self:
-        """A copy with `changes` over it."""
-        return type(self)(self | dict(changes))
-
-    def without(self, *keys: Key) -> Self:
-        """A copy that lacks `keys`."""
-        return type(self)((key, value) for key, value in self.items() if key not in keys)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (dict(self),))
-
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise TypeError("a FrozenMap never changes; use set() or without() for a copy")
-
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
-
-
-class DerivedMap(Mapping[Key, Value]):
-    """A mapping that never changes, made from another by a few changes and without copying it.
-
-    Maps that are made one from the other share a base and hold what differs from it; as soon as
-    that is much, the next one is made a base. Such a map equals a `FrozenMap` of the same items,
-    has its hash, and the order of a dict to which the same changes were made.
-
-    `changed`: the keys that were set or taken out when it was made from `origin`.
-    """
-
-    __slots__ = ("__weakref__", "_base", "_gone", "_hash", "_length", "_origin", "_over", "changed")
-    _base: Mapping[Key, Value]
-    _over: dict[Key, Value]  # what is set over the base
-    _gone: set[Key]  # of the base; such a key stands behind all others if it was set again
-    _length: int
-    _origin: "ref[DerivedMap[Key, Value]] | None"
-    changed: frozenset[Key]
-
-    @classmethod
-    def of(
-        cls, origin: "SharedMap[Key, Value]", changes: Mapping[Key, Value | None]
-    ) -> "DerivedMap[Key, Value]":
-        """`origin` with `changes` over it, None for what it lacks."""
-        made = cls()
-        if isinstance(origin, DerivedMap):
-            made._base, made._over, made._gone = origin._base, origin._over.copy(), {*origin._gone}
-            made._origin = ref(origin)
-        else:
-            made._base, made._over, made._gone = origin, {}, set()
-            made._origin = None
-        made._length = len(origin)
-        for key, value in changes.items():
-            made._length += (value is not None) - (key in origin)
-            made._change(key, value)
-        made.changed = frozenset(changes)
-        if _FEW * (len(made._over) + len(made._gone)) > len(made._base):
-            made._base, made._over, made._gone = made._whole(), {}, set()
-        return made
-
-    def _change(self, key: Key, value: Value | None) -> None:
-        """While nobody else has it."""
-        if value is not None:
-            self._over[key] = value
-            return
-        self._over.pop(key, None)
-        if key in self._base:
-            self._gone.add(key)
-
-    @property
-    def origin(self) -> "DerivedMap[Key, Value] | None":
-        """The map that this one was made from; None if it is not known any more."""
-        return None if self._origin is None else self._origin()
-
-    def __getitem__(self, key: Key) -> Value:
-        if key in self._over:
-            return self._over[key]
-        if key in self._gone:
-            raise KeyError(key)
-        return self._base[key]
-
-    def get(self, key: Key, default: Any = None) -> Any:
-        """As of a dict, without an exception for a key that it lacks."""
-        if key in self._over:
-            return self._over[key]
-        return default if key in self._gone else self._base.get(key, default)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._over or (key in self._base and key not in self._gone)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self._whole())
-
-    def _whole(self) -> Mapping[Key, Value]:
-        if not self._over and not self._gone:
-            return self._base
-        kept = {key: value for key, value in self._base.items() if key not in self._gone}
-        return kept | self._over
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return self._whole() == other if isinstance(other, Mapping) else NotImplemented
-
-    def __hash__(self) -> int:
-        try:
-            return self._hash
-        except AttributeError:
-            self._hash: int = hash(frozenset(self._whole().items()))
-            return self._hash
-
-    def __repr__(self) -> str:
-        return repr(dict(self._whole()))
-
-    def __or__(self, other: Mapping[Key, Value]) -> dict[Key, Value]:
-        return {**self._whole(), **other}
-
-    def set(self, changes: Mapping[Key, Value]) -> FrozenMap[Key, Value]:
-        """A copy with `changes` over it."""
-        return FrozenMap(self | changes)
-
-    def without(self, *keys: Key) -> FrozenMap[Key, Value]:
-        """A copy that lacks `keys`."""
-        return FrozenMap(self._whole()).without(*keys)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (FrozenMap, (dict(self._whole()),))
-
-
-class BlockOrder(Row[int]):
-    """Blocks in an order that never changes, in runs: orders made one after the other share most.
-
-    It is equal to the tuple of its blocks, has its hash, and its slices are tuples.
-    """
-
-    __slots__ = ("_hash", "_length", "runs")
-
-    def __init__(self, runs: tuple[tuple[int, ...], ...]) -> None:
-        self.runs = runs
-        self._length = sum(map(len, runs))
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[int]:
-        return chain.from_iterable(self.runs)
-
-    @overload
-    def __getitem__(self, place: int) -> int: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> tuple[int, ...]: ...
-
-    def __getitem__(self, place: int | slice) -> int | tuple[int, ...]:
-        return tuple(self)[place]
-
-    def __contains__(self, block: object) -> bool:
-        return any(block in run for run in self.runs)
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, BlockOrder):
-            return self.runs == other.runs or tuple(self) == tuple(other)
-        return tuple(self) == other
-
-    def __hash__(self) -> int:
-        try:
-            return self._hash
-        except AttributeError:
-            self._hash: int = hash(tuple(self))
-            return self._hash
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (tuple, (tuple(self),))
-
-
-SharedMap: TypeAlias = FrozenMap[Key, Value] | DerivedMap[Key, Value]
 
 
 @frozen(cache_hash=True)

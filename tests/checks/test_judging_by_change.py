@@ -79,7 +79,7 @@ def is_broken(rule: Rule, ctx: Context, left: State | None, step: Step) -> bool:
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.blocks._RUN", 2)
-    monkeypatch.setattr("spec.state._FEW", 1)
+    monkeypatch.setattr("spec.sharing._FEW", 1)
 
 
 def breaches(case: Case) -> tuple[Breach | None, Breach | None]:

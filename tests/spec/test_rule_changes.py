@@ -30,7 +30,7 @@ def _engine_steps() -> list[Step]:
     """With so short runs of blocks, and so late new bases, that the states share parts of both."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("engine.blocks._RUN", 3)
-        patched.setattr("spec.state._FEW", 1)
+        patched.setattr("spec.sharing._FEW", 1)
         return list(serve_with(engine_target(CONFIG, REQUESTS), duration_of(CONFIG), REQUESTS))
 
 

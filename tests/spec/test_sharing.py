@@ -1,0 +1,204 @@
+"""Maps and orders that never change: equal to what a dict or a tuple of the same would be."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spec.sharing import BlockOrder, DerivedMap, FrozenMap, SharedMap
+
+maps = st.dictionaries(st.integers(0, 5), st.integers(0, 5), max_size=4)
+
+
+def change_key(values: Any) -> None:
+    values[1] = 2
+
+
+def delete_key(values: Any) -> None:
+    del values[1]
+
+
+def merge(values: Any) -> None:
+    values |= {1: 2}
+
+
+MUTATIONS: list[Callable[[Any], object]] = [
+    change_key,
+    delete_key,
+    merge,
+    lambda values: values.clear(),
+    lambda values: values.pop(1),
+    lambda values: values.popitem(),
+    lambda values: values.setdefault(1, 2),
+    lambda values: values.update({1: 2}),
+]
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS)
+def test_map_refuses_to_change(mutate: Callable[[Any], object]) -> None:
+    values = FrozenMap({1: 1})
+
+    with pytest.raises(TypeError, match="never changes; use set\\(\\) or without\\(\\) for a copy"):
+        mutate(values)
+
+    assert values == {1: 1}
+
+
+def test_every_way_to_change_a_dict_is_refused() -> None:
+    """Names that a dict has and an unchangeable mapping would not have."""
+    changing = {"__setitem__", "__delitem__", "__ior__"}
+    changing |= {"clear", "pop", "popitem", "setdefault", "update"}
+
+    assert all(getattr(FrozenMap, name) is not getattr(dict, name) for name in changing)
+    assert len(MUTATIONS) == len(changing)
+
+
+@given(maps, maps)
+def test_equal_maps_have_equal_hashes_whatever_their_order(
+    one: dict[int, int], other: dict[int, int]
+) -> None:
+    frozen, again = FrozenMap(one), FrozenMap(reversed(one.items()))
+
+    assert frozen == again == one
+    assert hash(frozen) == hash(again)
+    assert (frozen == FrozenMap(other)) == (one == other)
+
+
+@given(maps, maps)
+def test_copies_differ_and_the_map_stays(one: dict[int, int], changes: dict[int, int]) -> None:
+    frozen = FrozenMap(one)
+
+    changed, smaller = frozen.set(changes), frozen.without(*changes)
+
+    assert changed == one | changes
+    assert smaller == {key: value for key, value in one.items() if key not in changes}
+    assert type(changed) is type(smaller) is FrozenMap
+    assert frozen == one
+
+
+@given(maps)
+def test_map_comes_back_from_a_pickle_and_from_a_copy(values: dict[int, int]) -> None:
+    frozen = FrozenMap(values)
+    hash(frozen)
+
+    for again in (pickle.loads(pickle.dumps(frozen)), copy.deepcopy(frozen)):
+        assert type(again) is FrozenMap
+        assert again == frozen
+        assert hash(again) == hash(frozen)
+
+
+# --- maps made from others ------------------------------------------------------------------------
+
+MANY = dict.fromkeys(range(200), 0)  # enough that a few changes are kept apart from them
+changes = st.dictionaries(st.integers(190, 209), st.none() | st.integers(1, 9), max_size=3)
+
+
+def with_changes(values: dict[int, int], made: dict[int, int | None]) -> dict[int, int]:
+    """The dict after the changes, made one by one."""
+    values = dict(values)
+    for key, value in made.items():
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+    return values
+
+
+@given(st.lists(changes, max_size=8))
+def test_derived_maps_are_what_a_dict_is_after_the_same_changes(
+    history: list[dict[int, int | None]],
+) -> None:
+    derived: list[SharedMap[int, int]] = [FrozenMap(MANY)]
+    plain = [MANY]
+    for made in history:
+        derived.append(DerivedMap.of(derived[-1], made))
+        plain.append(with_changes(plain[-1], made))
+
+    for one, values in zip(derived, plain, strict=True):
+        assert list(one.items()) == list(values.items())
+        assert len(one) == len(values)
+        assert [one.get(key) for key in range(210)] == [values.get(key) for key in range(210)]
+        assert [key in one for key in range(210)] == [key in values for key in range(210)]
+        assert one == values == one
+        assert one == FrozenMap(values) == one
+        assert hash(one) == hash(FrozenMap(values))
+        assert repr(one) == repr(values)
+        assert (one == derived[0]) == (values == MANY)
+        assert one.set({1: 2}) == values | {1: 2} == one | {1: 2}
+        assert one.without(1, 2) == {key: values[key] for key in values if key not in (1, 2)}
+
+
+def test_a_derived_map_that_lacks_a_key_says_so_and_stays_after_another_was_made_from_it() -> None:
+    lacking = DerivedMap.of(FrozenMap(MANY), {7: None})
+    again = DerivedMap.of(lacking, {7: 1, 8: None})
+
+    with pytest.raises(KeyError, match="7"):
+        lacking[7]
+    assert (7 in lacking, lacking[8], len(lacking)) == (False, 0, 199)
+    assert (again[7], 8 in again, [*again][-1]) == (1, False, 7)
+
+
+def test_a_derived_map_holds_only_what_differs_from_its_base() -> None:
+    """What is kept of a thousand versions is far less than a thousand maps."""
+    versions = [DerivedMap.of(FrozenMap(MANY), {})]
+    for number in range(1_000):
+        versions.append(DerivedMap.of(versions[-1], {number % 200: number + 1}))
+
+    bases = {id(one._base) for one in versions}
+
+    assert len(bases) < len(versions) / 5
+    assert max(len(one._over) for one in versions) < len(MANY) / 10
+    assert versions[-1] == {key: key + 801 for key in range(200)}
+
+
+def test_a_derived_map_refuses_to_change() -> None:
+    derived: Any = DerivedMap.of(FrozenMap(MANY), {1: 1})
+
+    with pytest.raises(TypeError, match="support item assignment"):
+        derived[1] = 2
+    with pytest.raises(TypeError, match="support item deletion"):
+        del derived[1]
+
+
+def test_a_derived_map_comes_back_from_a_pickle_and_from_a_copy_as_a_map_of_its_own() -> None:
+    derived = DerivedMap.of(FrozenMap(MANY), {7: None, 300: 1})
+
+    for again in (pickle.loads(pickle.dumps(derived)), copy.deepcopy(derived)):
+        assert type(again) is FrozenMap
+        assert again == derived
+        assert hash(again) == hash(derived)
+
+
+# --- the order of free blocks ---------------------------------------------------------------------
+
+runs = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple), max_size=4)
+
+
+@given(runs, runs, st.integers(-3, 3), st.integers(-3, 3))
+def test_an_order_of_blocks_is_the_tuple_of_them_however_it_is_cut_into_runs(
+    one: list[tuple[int, ...]], other: list[tuple[int, ...]], start: int, end: int
+) -> None:
+    order, blocks = BlockOrder(tuple(one)), sum(one, ())
+    again = BlockOrder(tuple((block,) for block in blocks))
+
+    assert [*order] == [*blocks]
+    assert len(order) == len(blocks)
+    assert order == blocks == order == again
+    assert hash(order) == hash(blocks) == hash(again)
+    assert repr(order) == repr(blocks)
+    assert order[start:end] == blocks[start:end]
+    assert [block in order for block in range(10)] == [block in blocks for block in range(10)]
+    assert (order == BlockOrder(tuple(other))) == (blocks == sum(other, ()))
+    assert not blocks or order[0] == blocks[0]
+
+
+def test_an_order_of_blocks_is_no_list_and_comes_back_from_a_pickle_as_a_tuple() -> None:
+    order = BlockOrder(((1, 2), (3,)))
+
+    assert order != [1, 2, 3]
+    assert type(pickle.loads(pickle.dumps(order))) is tuple
+    assert pickle.loads(pickle.dumps(order)) == order
