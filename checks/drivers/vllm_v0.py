@@ -262,6 +262,8 @@ class Released:
         waiting, swapped = ids(self.scheduler.waiting), ids(self.scheduler.swapped)
         decided = self.schedule()
         groups, outputs, _ = decided
+        if self.config["prefix_caching"]:
+            self.learn_hashes()  # who ends in this step is gone after it
         tokens = {one.request_id: one.token_chunk_size for one in groups}
         self.planned = self.victims | {
             "kind": kind_of(outputs.num_prefill_groups, len(groups)),
@@ -340,7 +342,7 @@ class Released:
         contents, the next to be evicted first.
         """
         allocator = self.allocator(device)
-        counts = allocator.refcounter._refcounts.items()
+        counts = allocator._refcounter._refcounts.items()
         naive = getattr(allocator, "_hashless_allocator", allocator)
         evictor = getattr(allocator, "evictor", None)
         blank = list(naive._free_block_indices)
@@ -357,7 +359,6 @@ class Released:
         """What a lookup finds on the GPU: request and index of a block, then the block."""
         if not self.config["prefix_caching"]:
             return []
-        self.learn_hashes()
         allocator = self.allocator(Device.GPU)
         found = allocator._cached_blocks.items()
         return [

@@ -1,0 +1,215 @@
+"""Episodes for the driver of vLLM V0, by hand or by dice, and what is wrong with an answer.
+
+There is no machine of this policy yet. What is judged needs none: blocks add up and belong to
+somebody, limits are kept, no step is without work, everybody ends once, with the tokens that the
+script gave, and holds nothing at the end.
+"""
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+from attrs import frozen
+
+Json = dict[str, Any]
+
+PATIENCE = 400  # steps; no episode here needs half of them
+
+
+@frozen
+class Episode:
+    """A configuration by V0's keys, requests, and for each step who arrives and who leaves."""
+
+    config: Json
+    requests: Sequence[Json]
+    actions: Sequence[Json]
+
+
+@frozen
+class Answer:
+    """The records of the steps that were taken, and what ended them early, if so."""
+
+    records: Sequence[Json]
+    failure: Json | None = None
+
+
+def asks(name: str, prompt: int, output: int, **others: Any) -> Json:
+    """A request with so many tokens of its own, that runs to its `max_tokens`."""
+    mark = 1000 * (1 + sum(name.encode()))
+    request = {
+        "id": name,
+        "prompt": [mark + index for index in range(prompt)],
+        "max_tokens": output,
+        "output_len": output,
+        "output": [mark + 500 + index for index in range(output)],
+    }
+    return request | others
+
+
+def at_once(config: Json, *requests: Json, steps: int = 30) -> Episode:
+    """All requests arrive before the first step."""
+    first = {"arrive": [request["id"] for request in requests]}
+    return Episode(config, requests, (first, *({} for _ in range(steps - 1))))
+
+
+def random_episode(seed: int) -> Episode:
+    """A small pool under pressure; each seed switches features of the scheduler on or off."""
+    dice = Random(seed)
+    chunked, block_size = dice.random() < 0.5, dice.choice((2, 4))
+    length = block_size * dice.randint(4, 8)
+    config = {
+        "block_size": block_size,
+        "num_gpu_blocks": dice.randint(6, 14),
+        "num_cpu_blocks": dice.choice((0, 24)),
+        "max_model_len": length,
+        "max_num_seqs": dice.randint(1, 4),
+        "max_num_batched_tokens": dice.randint(4, length) if chunked else length,
+        "chunked_prefill": chunked,
+        "prefix_caching": dice.random() < 0.5,
+        "scheduling": dice.choice(("fcfs", "priority")),
+        "watermark": dice.choice((0.01, 0.2)),
+    }
+    if config["num_cpu_blocks"]:
+        config["preemption_mode"] = dice.choice(("swap", "recompute", None))
+    requests = [_request(dice, str(number), config) for number in range(dice.randint(2, 6))]
+    actions: list[Json] = [{} for _ in range(PATIENCE)]
+    for request in requests:
+        arrival = dice.randint(0, 12)
+        actions[arrival].setdefault("arrive", []).append(request["id"])
+        if dice.random() < 0.2:
+            actions[arrival + dice.randint(1, 12)].setdefault("abort", []).append(request["id"])
+    return Episode(config, requests, actions)
+
+
+def _request(dice: Random, name: str, config: Json) -> Json:
+    prompt = dice.randint(1, config["max_model_len"] - 1)
+    output = dice.randint(1, config["max_model_len"] - prompt)
+    priority = dice.randint(0, 2) if config["scheduling"] == "priority" else 0
+    asked = asks(name, prompt, output, priority=priority, output_len=dice.randint(1, output))
+    if dice.random() < 0.5:  # a prefix that others have, too
+        asked["prompt"] = list(range(prompt))
+    return asked
+
+
+class Live:
+    """A running driver that is given one episode after the other."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.process = subprocess.Popen(
+            list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        self.hello = self._answer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def serve(self, episode: Episode) -> Answer:
+        """The episode's answer, up to the step in which nobody is left and nobody will come."""
+        start = {"do": "start", "config": episode.config, "requests": list(episode.requests)}
+        told = self._ask(start)
+        if "error" in told:
+            return Answer((), told["error"])
+        records: list[Json] = []
+        for first in range(0, len(episode.actions), 32):
+            part = episode.actions[first : first + 32]
+            told = self._ask({"do": "play", "steps": list(part)})
+            records += told["steps"]
+            if "error" in told:
+                return Answer(records, told["error"])
+            if not (present(records[-1]) or any(episode.actions[first + 32 :])):
+                break
+        return Answer(records)
+
+    def _ask(self, message: Json) -> Json:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Json:
+        assert self.process.stdout is not None
+        told = json.loads(self.process.stdout.readline())
+        assert isinstance(told, dict)
+        return told
+
+
+def present(record: Mapping[str, Any]) -> list[str]:
+    """Everybody in a queue."""
+    return [*record["waiting"], *record["running"], *record["swapped"]]
+
+
+def faults(episode: Episode, answer: Answer) -> Iterator[str]:
+    """What is wrong without any reference, with the step in front."""
+    before: Mapping[str, Any] = {"waiting": [], "running": [], "swapped": []}
+    for step, record in enumerate(answer.records):
+        came = record.get("before", before)
+        for fault in (*_block_faults(record), *_step_faults(episode.config, came, record)):
+            yield f"step {step}: {fault}"
+        before = record
+    if answer.failure is not None:
+        yield "raised {type}: {message} ({at})".format(**answer.failure)
+    else:
+        yield from _end_faults(episode, answer)
+
+
+def _block_faults(record: Json) -> Iterator[str]:
+    """Blocks that are nobody's and nowhere, on both devices."""
+    for pool, tables in (("blocks", "block_tables"), ("cpu_blocks", "cpu_block_tables")):
+        told = record[pool]
+        free, held = [*told["free_list"], *told["evictable"]], told["references"]
+        holders = Counter(str(one) for table in record[tables].values() for one in table)
+        if told["free"] != len(free) or len(free) + len(held) != told["total"]:
+            yield f"{pool}: {len(held)} held and {told['free']} free of {told['total']}"
+        if {int(one) for one in held} & set(free):
+            yield f"{pool}: held and free at once"
+        if dict(holders) != {str(one): count for one, count in held.items()}:
+            yield f"{pool}: not the requests' own: {held}, tables {record[tables]}"
+
+
+def _step_faults(config: Json, came: Mapping[str, Any], record: Json) -> Iterator[str]:
+    """Limits of a batch, and a step in which nothing happens."""
+    cached = sum(record["cached_blocks"].values()) * config["block_size"]
+    tokens = sum(record["scheduled"].values())
+    if tokens - cached > config["max_num_batched_tokens"]:
+        yield f"{tokens} tokens, {cached} of them cached"
+    if len(record["scheduled"]) > config["max_num_seqs"]:
+        yield f"{len(record['scheduled'])} requests in the batch"
+    if len(present(record)) != len(set(present(record))):
+        yield "somebody is in two queues"
+    busy = ("scheduled", "ignored", "preempted", "swapped_out")
+    if present(came) and not any(record[name] for name in busy):
+        yield "nothing happens though somebody is there"
+
+
+def _end_faults(episode: Episode, answer: Answer) -> Iterator[str]:
+    """Who has not ended once, whose tokens are others, and what is still held."""
+    ends: Counter[str] = Counter()
+    outputs: dict[str, list[int]] = {}
+    for record in answer.records:
+        ends.update((*record["finished"], *record["ignored"], *record["aborted"]))
+        for name, tokens in record["outputs"].items():
+            outputs.setdefault(name, []).extend(tokens)
+    finished = {name for record in answer.records for name in record["finished"]}
+    for request in episode.requests:
+        name = request["id"]
+        if ends[name] != 1:
+            yield f"{name} ended {ends[name]} times"
+        told, due = outputs.get(name, []), request["output"][: request["output_len"]]
+        if told != (due if name in finished else due[: len(told)]):
+            yield f"{name} was told {told}"
+    last = answer.records[-1]
+    if present(last) or last["blocks"]["references"] or last["cpu_blocks"]["references"]:
+        yield f"{present(last)} are left, and blocks are held"
