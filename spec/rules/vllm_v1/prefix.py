@@ -86,7 +86,7 @@ def found_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
         for one in state.queued
         if (one.computed + 1) % size == 0 and one.computed // size < len(one.blocks)
     }
-    empty = [block for block in state.pool.keys if block in held - computed - nearly]
+    empty = (held - computed - nearly) & state.pool.keys.keys()
     if empty:
         yield f"blocks {sorted(empty)} can be found and are not computed"
 
