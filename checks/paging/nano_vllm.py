@@ -37,5 +37,5 @@ def nano_vllm_work(ctx: NanoVllmContext, step: Step) -> PagedWork:
     for row in step.batch:
         cached = row.computed - step.scheduled[row.id]
         tokens = request_tokens(ctx.requests[row.id], cached, row.computed)
-        rows[row.id] = Row(tokens, cached, row.blocks, samples=1)
+        rows[row.id] = Row(tokens, cached, row.blocks, samples=1, due=1)
     return PagedWork(rows, is_captured=step.kind == DECODE)

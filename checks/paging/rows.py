@@ -21,13 +21,15 @@ class Row:
     """What a step computes of one request; lengths in tokens.
 
     `tokens`: the ids to compute, drafts included. `cached`: tokens before them. `samples`: behind
-    how many of the last tokens one is sampled.
+    how many of the last tokens one is sampled. `due`: the first so many of the samples are what the
+    request gets, unless it ends before; the others are behind rejected drafts.
     """
 
     tokens: Tensor
     cached: int
     blocks: Sequence[int]
     samples: int
+    due: int
 
     @property
     def context(self) -> int:

@@ -48,12 +48,13 @@ def vllm_v1_work(ctx: v1.Context, step: v1.Step) -> PagedWork:
 def _vllm_v1_row(request: Request, step: v1.Step, one: v1.Sequence) -> Row:
     """The row with its drafts: those that are accepted are its next tokens, the others are not."""
     end = one.computed + step.scheduled[one.id]
-    drafts = step.drafts.get(one.id, 0)
+    drafts, accepted = step.drafts.get(one.id, 0), step.accepted.get(one.id, 0)
     tokens = request_tokens(request, one.computed, end)
-    rejected = len(tokens) - drafts + step.accepted.get(one.id, 0)
+    rejected = len(tokens) - drafts + accepted
     tokens[rejected:] = (tokens[rejected:] + 1) % VOCABULARY
-    samples = drafts + 1 if end >= one.tokens else 0
-    return Row(tokens, one.computed, one.blocks, samples)
+    if end < one.tokens:
+        return Row(tokens, one.computed, one.blocks, samples=0, due=0)
+    return Row(tokens, one.computed, one.blocks, samples=drafts + 1, due=accepted + 1)
 
 
 def _ended_loads(ctx: v1.Context, step: v1.Step) -> list[Load]:
@@ -63,7 +64,7 @@ def _ended_loads(ctx: v1.Context, step: v1.Step) -> list[Load]:
     return [
         _load(ctx, one, sum(block in cached for block in one.blocks) * ctx.config.block_size)
         for one in step.before.skipped
-        if one.id in promoted and one.load is v1.Load.LOADED
+        if one.id in promoted and one.load is v1.Load.LOADED and one.id not in step.before.lost
     ]
 
 

@@ -85,20 +85,18 @@ class PagedWatch(Generic[StepT]):
         """What another instance has computed arrives in the request's blocks."""
         end, size = len(load.tokens), self.shape.block_size
         columns = np.arange(load.start // size, block_count(end, size))
-        whole = Row(load.tokens, 0, range(block_count(end, size)), samples=0)
+        whole = Row(load.tokens, 0, range(block_count(end, size)), samples=0, due=0)
         other = PagedDevice(_shape_of_one(size, end))
         other.compute(paged_input([whole], size))
         self.device.load(np.take(load.blocks, columns), other, columns)
         self.loaded += end - load.start
 
     def _compare(self, step: StepT, request_id: str, row: Row, samples: Sequence[int]) -> None:
-        """Each output token of the step, by the device and by the scheduler, with that alone.
-
-        Of a row that samples there is one at least; who has ended has no more, drafts or not.
-        """
+        """Each token that is due or given, by the device and by the scheduler, with that alone."""
         request, outputs = self.requests[request_id], step.outputs.get(request_id, ())
         first = row.sampled_from - request.prompt_len
-        for place in range(max(len(outputs), min(row.samples, 1))):
+        due = min(row.due, 1) if request_id in step.finished else row.due
+        for place in range(max(len(outputs), due)):
             index = first + place
             found, output = _at(samples, place), _at(outputs, place)
             self._hold(step, request_id, index, "device", found, model_token(request, index))

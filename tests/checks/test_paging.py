@@ -189,7 +189,7 @@ def test_block_that_is_handed_out_at_the_boundary_comes_too_late() -> None:
     device = PagedDevice(nano_vllm_shape(config))
     device.compute(tensors(machine, prefill))
     (row,) = schedule(machine.ctx, prefill.after).batch
-    decode = paged_input([Row(np.array([1]), row.computed, row.blocks, samples=1)], 2)
+    decode = paged_input([Row(np.array([1]), row.computed, row.blocks, samples=1, due=1)], 2)
 
     with pytest.raises(ConstraintError) as refused:
         device.compute(decode)

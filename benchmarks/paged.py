@@ -1,0 +1,76 @@
+"""Measure nano-vLLM and vLLM V1 on the paged device; prints one row for each policy and trace.
+
+    ./bootstrap python benchmarks/paged.py TRACE … [--limit N] [--only vllm-v1]
+
+The reference serves the first requests of each trace and the device does every step as well. Times
+are of the processor: those of the reference, and those of tensors, device and comparing the tokens.
+The pools hold as many tokens under both policies; requests that are longer than the model are left
+out.
+"""
+
+import argparse
+import platform
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import numpy as np
+
+from checks.configuration import read_settings
+from checks.policies import policy_of
+from checks.running import duration_of, serve_with
+from engine.workloads import fit_for, read_workload
+
+POLICIES = ("nano-vllm", "vllm-v1")
+MAX_MODEL_LEN = 131_072
+SIZES = {
+    "nano-vllm": {"max_num_batched_tokens": MAX_MODEL_LEN, "num_blocks": 4_096},
+    "vllm-v1": {"max_num_batched_tokens": 8_192, "num_blocks": 65_536},
+}
+# Released, nano-vLLM has hits that cannot be computed, which the device refuses.
+REPAIRED = {"nano-vllm": {"hit_check": "hash", "full_hit": "last_computed"}, "vllm-v1": {}}
+
+
+def main() -> None:
+    """Measure and print; exit code 1 if a token is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE")
+    parser.add_argument("--limit", type=int, default=500, help="requests of each trace")
+    parser.add_argument("--only", choices=POLICIES, help="one of the policies")
+    options = parser.parse_args()
+    print(f"Python {platform.python_version()}, numpy {np.__version__}, {platform.machine()}\n")
+    print("| policy | trace | requests | steps | tokens sampled | reference | device | steps/s |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    wrong = [
+        _measured(policy, path, options.limit)
+        for path in options.traces
+        for policy in ([options.only] if options.only else POLICIES)
+    ]
+    raise SystemExit(1 if any(wrong) else 0)
+
+
+def _measured(policy: str, path: Path, limit: int) -> bool:
+    """Serve, print the row; True if a token was wrong."""
+    chosen: dict[str, Any] = SIZES[policy] | REPAIRED[policy]
+    given = {"policy": policy, "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 256} | chosen
+    config = read_settings(None, [f"{key}={value}" for key, value in given.items()]).config
+    machine = policy_of(config)
+    read = read_workload(path, limit=limit)
+    requests, _ = fit_for(read, lambda request: machine.refuse_unservable(request, config))
+    assert machine.watch is not None
+    watch = machine.watch(machine.context_of(config, requests))
+    began, device = process_time(), 0.0
+    server = machine.reference(config, requests)
+    for step in serve_with(server, duration_of(config), requests):
+        served = process_time()
+        watch.observe(step)
+        device += process_time() - served
+    both = process_time() - began
+    sizes = f"{len(requests):,} | {watch.steps:,} | {watch.sampled:,}"
+    times = f"{both - device:.1f} s | {device:.1f} s | {watch.steps / both:.0f}"
+    print(f"| {policy} | {path.stem} | {sizes} | {times} |", flush=True)
+    return bool(watch.wrong)
+
+
+if __name__ == "__main__":
+    main()
