@@ -52,7 +52,9 @@ def decode_input(scheduler: Scheduler, plan: DecodePlan) -> DecodeInput:
     """The newest token of every row, and a rectangular table of their blocks."""
     core, rows, size = scheduler.core, plan.rows, scheduler.core.config.block_size
     padding = rows.left_padding.copy() if plan.left_padding is None else plan.left_padding
-    table = _rectangular_table(core, plan, padding // size)
+    table = rows.table
+    if table is None or plan.growing or plan.left_padding is not None:
+        table = rows.table = _rectangular_table(core, plan, padding // size)
     return DecodeInput(
         token_ids=core.slots.outputs[rows.slot, rows.computed - rows.prompt_len],
         positions=rows.computed.copy(),
@@ -72,4 +74,5 @@ def _rectangular_table(core: Core, plan: DecodePlan, padding_blocks: Tensor) -> 
     table: Tensor = core.slots.tables[plan.rows.slot[:, np.newaxis], places]
     table[columns < 0] = 0
     table[plan.growing, -1] = plan.new_blocks
+    table.setflags(write=False)  # it may be given again
     return table

@@ -28,7 +28,8 @@ class Batch:
     - `waited_steps`: decode steps since it was paused.
 
     `tkv` is that of the last decode step of exactly these rows, 0 before the first. `steps_to_end`
-    and `steps_to_full` are decode steps until the first row reaches `ends_at` and `full_at`.
+    and `steps_to_full` are decode steps until the first row reaches `ends_at` and `full_at`. `table`
+    [rows, width]: the padded block table that the device was last given of exactly these rows.
     """
 
     def __init__(self, members: Sequence[Tracked], matrix: Tensor) -> None:
@@ -46,6 +47,7 @@ class Batch:
             self.waited_steps,
         ) = matrix
         self.tkv = 0
+        self.table: Tensor | None = None
         self.steps_to_end = int((self.ends_at - self.computed).min(initial=_NEVER))
         self.steps_to_full = int((self.full_at - self.computed).min(initial=_NEVER))
         self._ids: tuple[str, ...] | None = None
