@@ -28,8 +28,8 @@ class Batch:
     - `waited_steps`: decode steps since it was paused.
 
     `tkv` is that of the last decode step of exactly these rows, 0 before the first. `steps_to_end`
-    and `steps_to_full` are decode steps until the first row reaches `ends_at` and `full_at`. `table`
-    [rows, width]: the padded block table that the device was last given of exactly these rows.
+    and `steps_to_full` are decode steps until the first row reaches `ends_at` and `full_at`.
+    `table` [rows, width]: the padded one that the device was last given of exactly these rows.
     """
 
     def __init__(self, members: Sequence[Tracked], matrix: Tensor) -> None:
