@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from attrs import fields
 
-from spec.config import Config
+from checks.policies import POLICIES
 from tests.checks.command import lockstep
 
 ROOT = Path(__file__).parents[1]
@@ -17,6 +17,7 @@ EXPECTED = {
     "lockstep explore documented": 1,
     "lockstep replay": 1,
     "lockstep prove": 1,
+    "lockstep run examples/first.jsonl --set policy=nano-vllm": 1,
 }  # all others: 0
 SLOW = ("lockstep explore", "lockstep prove")  # run by tests of checks/evidence and checks/prove
 
@@ -51,6 +52,38 @@ def test_the_readme_quotes_what_the_first_command_prints(
     assert quoted[1] in ran.out
 
 
-@pytest.mark.parametrize("key", [key.name for key in fields(Config)])
-def test_the_configuration_table_names_every_key(key: str) -> None:
-    assert f"`{key}`" in README
+def table_of(policy: str) -> dict[str, str]:
+    """The default of each key, as the table of a policy's keys has it."""
+    tables = [block for block in README.split("\n\n") if block.startswith("| key | default |")]
+    (table,) = (one for one in tables if f'| `policy` | `"{policy}"` |' in one)
+    rows = (row.split(" | ") for row in table.splitlines()[2:])
+    shown: dict[str, str] = {}
+    for keys, defaults, _ in rows:
+        named = re.findall(r"`([^`]+)`", keys)
+        values = defaults.split(", ") if len(named) == 2 else [defaults] * len(named)
+        shown |= zip(named, values, strict=True)
+    return shown
+
+
+def as_shown(value: object) -> str:
+    """A default as the tables write it."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            return f'`"{value}"`'
+        case int() | float():
+            return f"{value:g}" if isinstance(value, float) else str(value)
+    raise AssertionError(value)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_table_of_a_policy_has_every_key_with_its_default(policy: str) -> None:
+    shown = {key: one for key, one in table_of(policy).items() if not key.startswith("cost.")}
+
+    keys = {key.name: key.default for key in fields(POLICIES[policy].config)}
+    assert shown.keys() == keys.keys()
+    fixed = {key: default for key, default in keys.items() if default is not None}
+    assert {key: shown[key] for key in fixed} == {
+        key: as_shown(default) for key, default in fixed.items()
+    }

@@ -31,7 +31,11 @@ def config_options(command: Command) -> Command:
         "--from-env", is_flag=True, help="Read the plugin's environment variables too."
     )(command)
     command = click.option(
-        "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one key."
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Override one key; policy=spyre, nano-vllm or vllm-v1 says which keys there are.",
     )(command)
     return click.option("--config", "config_path", type=PATH, help="Configuration, TOML.")(command)
 
