@@ -293,3 +293,25 @@ def test_chunked_a_prompt_that_was_swapped_out_half_done_hangs(live: Live) -> No
 
     assert answer.records[-1]["swapped"] == ["b"]
     assert answer.records[-1]["kind"] == "idle"
+
+
+def test_chunked_with_caching_blocks_count_as_computed_before_they_are(live: Live) -> None:
+    """Eight tokens of the prompt were computed when its client left; the next hits them all."""
+    config = CHUNKED | {"prefix_caching": True}
+    a = asks("a", 25, 1)
+    actions = after({"arrive": ["a"]}, {"abort": ["a"], "arrive": ["b"]})
+
+    answer = live.serve(Episode(config, (a, asks("b", 25, 1) | {"prompt": a["prompt"]}), actions))
+
+    assert column(answer, "scheduled", 2) == [{"a": 8}, {"b": 25}]
+    assert answer.records[1]["cached_blocks"] == {"b": 6}
+
+
+def test_chunked_with_caching_and_swapping_a_prompt_half_done_ends_the_engine(live: Live) -> None:
+    config = CHUNKED | {"preemption_mode": "swap", "prefix_caching": True, "num_gpu_blocks": 8}
+    actions = after({"arrive": ["a"]}, {"arrive": ["b"]})
+
+    answer = live.serve(Episode(config, (asks("a", 4, 20), asks("b", 24, 1)), actions))
+
+    assert answer.failure is not None
+    assert answer.failure["message"].startswith("Number of cached tokens should not be less than")

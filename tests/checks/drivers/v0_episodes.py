@@ -61,7 +61,7 @@ def random_episode(seed: int) -> Episode:
     dice = Random(seed)
     chunked, block_size = dice.random() < 0.5, dice.choice((2, 4))
     length = block_size * dice.randint(4, 8)
-    config = {
+    config: Json = {
         "block_size": block_size,
         "num_gpu_blocks": dice.randint(6, 14),
         "num_cpu_blocks": dice.choice((0, 24)),
@@ -213,3 +213,27 @@ def _end_faults(episode: Episode, answer: Answer) -> Iterator[str]:
     last = answer.records[-1]
     if present(last) or last["blocks"]["references"] or last["cpu_blocks"]["references"]:
         yield f"{present(last)} are left, and blocks are held"
+
+
+def known_end(episode: Episode, answer: Answer) -> str | None:
+    """The fact of `test_vllm_v0_facts.py` that an episode ends with, by what happens there."""
+    config, last = episode.config, answer.records[-1]
+    swaps = config.get("preemption_mode") == "swap"
+    if answer.failure is not None:
+        return _KNOWN_PLACES.get(answer.failure["at"].split()[-1]) if swaps else None
+    if swaps and last["swapped"] and last["kind"] == "idle":
+        return "never swapped in"
+    if swaps and last["cpu_blocks"]["references"] and not present(last):
+        return "CPU blocks kept"
+    ending = answer.records[-4:]
+    victims = sum(bool(record["preempted"]) for record in ending)
+    is_loop = victims > 1 and not any(record["outputs"] for record in ending)
+    return "preempted for ever" if config["chunked_prefill"] and is_loop else None
+
+
+_KNOWN_PLACES = {
+    "_schedule_prefills": "priority with swapping",
+    "mark_blocks_as_accessed": "an abort with caching",
+    "_get_num_new_uncached_and_cached_tokens": "a cached prompt, half done",
+    "_swap_out": "no space on the CPU",
+}
