@@ -62,8 +62,8 @@ _DIVERGES, _INCOMPLETE = 1, 3
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option(
     "--strictness",
-    type=click.Choice(list(Strictness)),
-    default=Strictness.EXACT,
+    type=click.Choice([one.value for one in Strictness]),
+    default=Strictness.EXACT.value,
     show_default=True,
     help="exact: every field; observable: what a trace shows; decisions: what was scheduled.",
 )
@@ -84,7 +84,7 @@ def conform(
     seconds: float | None,
     episodes: int | None,
     seed: int,
-    strictness: Strictness,
+    strictness: str,
     settings: tuple[str, ...],
     case_path: Path | None,
     recorded: bool,

@@ -85,7 +85,7 @@ def survey(
         with _lab(plan) as lab:
             cases += small_cases(lab, seen)
     page = _page(span, there, plans, tallies, cases, findings)
-    lines = "\n".join(page_lines(page, driver, seed)) + "\n"
+    lines = "\n".join(page_lines(page, driver, seed)).rstrip() + "\n"
     if report is not None:
         with new_file(report) as file:
             file.write(lines)

@@ -1,5 +1,6 @@
 """Campaigns: many episodes with a driver on each core, what happened in them, what was found."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
@@ -18,6 +19,7 @@ from checks.conformance.protocol import Hello
 from checks.cores import on_all_cores
 from checks.fuzz.cases import Case
 from checks.fuzz.finding import Kind
+from spec.errors import ConfigError
 from spec.requests import Request
 from spec.rules.rule import Kind as RuleKind
 
@@ -32,7 +34,10 @@ class Plan:
     """What a campaign does in every episode.
 
     `command`: starts the driver, which said `hello`. `pinned`: configuration keys that are not
-    drawn, those of which the driver can do one value only among them.
+    drawn; those of which the driver can do one value only are added to them.
+
+    Raises:
+        ConfigError: the driver cannot do a value that is pinned.
     """
 
     command: tuple[str, ...]
@@ -40,6 +45,15 @@ class Plan:
     seed: int = 0
     terms: Terms = field(factory=Terms)
     pinned: Mapping[str, Any] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        for key, value in self.pinned.items():
+            values = self.hello.config.get(key)
+            if values is not None and value not in values:
+                allowed = ", ".join(json.dumps(one) for one in values)
+                raise ConfigError(
+                    f"--set {key}", value, f"{can_do}, as {self.hello.release} can do"
+                )
 
     def case(self, episode: int) -> Case:
         """The case of an episode; without aborts if the driver knows none.

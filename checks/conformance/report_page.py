@@ -11,7 +11,6 @@ from checks.conformance.protocol import Hello, Json
 from checks.conformance.recording import judged_again
 from checks.conformance.report import bounds_lines
 from checks.fuzz.corpus import as_json
-from checks.fuzz.finding import Kind
 from checks.policies import RULES
 from checks.traces.files import as_line
 
@@ -60,15 +59,15 @@ def _section(driver: str, hello: Hello, seed: int, title: str, one: Filed) -> It
     yield f"### {title}"
     yield ""
     yield f"- release: {hello.release}"
-    how_often = f"{one.times:,} {'steps' if one.steps else 'episodes'}"
-    yield f"- met: {how_often}, first in episode {one.met.episode} of seed {seed}"
+    where = f"{'step' if one.steps else 'episode'}{'' if one.times == 1 else 's'}"
+    yield f"- met: in {one.times:,} {where}, first in episode {one.met.episode} of seed {seed}"
     yield f"- shows in: step {finding.step} of the case below"
     if one.reason:
         yield f"- because: {one.reason}"
-    yield from (f"- breaks {line}" for line in _broken(one))
-    for rule, what in finding.rules[:_MOST_RULES]:
-        if finding.differences:
-            yield f"- the reference follows {rule}, {what}: {_rule(rule)}"
+    broken = list(_broken(one))
+    yield from (f"- breaks {line}" for line in broken)
+    for rule, what in () if broken else finding.rules[:_MOST_RULES]:
+        yield f"- the reference follows {rule}, {what}: {_rule(rule)}"
     yield ""
     yield from _differences(hello, one)
     yield f"    {evolve(case, swarm=None).parameters}"
@@ -90,7 +89,7 @@ def _broken(one: Filed) -> Iterator[str]:
     """What of the rules the small case breaks, whatever the reference does."""
     for each in judged_again(one.recording).findings.values():
         rules = [f"{rule}: {_rule(rule)}" for rule, _ in each.rules]
-        yield from rules or [each.says if each.kind == Kind.BROKEN_RULE else f"off: {each.says}"]
+        yield from rules or [f"{each.cause}, {each.says}"]
 
 
 def _rule(rule: str) -> str:

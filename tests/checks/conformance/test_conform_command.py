@@ -109,7 +109,11 @@ def test_a_driver_that_is_not_installed_names_the_command_that_installs_it() -> 
         ),
         (("template", "--recorded"), "--recorded: found True; allowed: together with --case"),
         (("template", "--case", "no.jsonl"), "no.jsonl: file: found"),
-        (("template", "--set", "block_size=64"), "--set: found"),
+        (
+            ("template", "--set", "block_size=64"),
+            "--set block_size: found 64; allowed: 16, as toy 1.0 can do",
+        ),
+        (("template", "--strictness", "some"), "'some' is not one of 'exact', 'observable'"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...], told: str) -> None:

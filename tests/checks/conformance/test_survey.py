@@ -1,0 +1,132 @@
+"""`lockstep survey` with releases that are the template, one of them faulty; the page it writes."""
+
+# ruff: noqa: E501 - the page
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from checks.conformance import bisecting, environments, recipes
+from checks.conformance.episode import Terms
+from checks.conformance.finding import Finding
+from checks.conformance.recipes import Recipe
+from checks.conformance.survey import Small, chosen
+from checks.fuzz.cases import Case
+from checks.fuzz.finding import Kind
+from spec.config import Config
+from tests.checks.command import lockstep
+from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
+from tests.recorded.scenes import asks
+
+RELEASES = (
+    Recipe("toy", "1.2", "template.py", vllm="0"),
+    Recipe("toy", "1.1", "mine.py", vllm="0"),
+    Recipe("toy", "1.0", "template.py", vllm="0"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1.2, and 1.1, which serves who came last; 1.0 is not installed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCKSTEP_DRIVERS", str(tmp_path / "drivers"))
+    faulty_driver(tmp_path, "last come first served")
+    (tmp_path / "template.py").write_text(TEMPLATE.read_text(encoding="utf-8"), encoding="utf-8")
+    for room in (bisecting, environments, recipes):
+        monkeypatch.setattr(room, "RECIPES", RELEASES)
+    monkeypatch.setattr(environments, "DRIVER_FILES", tmp_path)
+    for recipe in RELEASES[:2]:
+        environment = environments.environment_of(recipe)
+        environment.python.parent.mkdir(parents=True)
+        environment.python.symlink_to(sys.executable)
+        environment.note([part.what for part in recipe.installations()])
+
+
+PAGE = """\
+# What releases of toy break
+
+Versions 1.0..1.2, seed 0. The random cases are judged alone: by the rules, by
+the simulated device, and by whether the release counts its own blocks right; nothing is
+compared. A number tells in how many of them something is broken; *small*: in none of
+them, but in a small case that another release led to.
+
+- 1.1: toy 1.0
+- 1.2: toy 1.0
+
+| | 1.1 | 1.2 |
+| --- | --- | --- |
+| random cases | 4 | 4 |
+| steps judged | 400 | 399 |
+| SPY-PRI-5: Requests are admitted in the order of their arrival. (case 1) | 4 | - |
+
+## The smallest cases
+
+### Case 1. SPY-PRI-5: Requests are admitted in the order of their arrival.
+
+- 1.1, step 0: 1 admitted before 0
+
+    block_size=16 chunk_size=256 max_model_len=256 max_num_seqs=1 max_batch_tkv_limit=1000000 interleave=false prefix_caching=false
+    {"id":"0","arrival":0,"prompt_len":1,"max_tokens":1}
+    {"id":"1","arrival":0,"prompt_len":1,"max_tokens":1}
+
+Again: `lockstep bisect findings/template-broken-rule-spy-pri-5-4631196a.jsonl --versions 1.0..1.2`
+"""
+
+
+def test_the_page_names_what_each_release_breaks_and_the_smallest_case() -> None:
+    asked = ("survey", "toy", "--versions", "1.0..1.2", "--episodes", 4)
+    ran = lockstep(*asked, "--report", "page.md", "--json", "r.json")
+
+    report = json.loads(Path("r.json").read_text(encoding="utf-8"))
+    assert (ran.code, ran.err) == (1, "not installed: toy==1.0\n")
+    assert ran.out == Path("page.md").read_text(encoding="utf-8") == PAGE
+    assert report["1.2"]["broken"] == []
+    assert [one["cause"] for one in report["1.1"]["broken"]] == ["SPY-PRI-5"]
+
+
+def test_a_case_of_the_survey_runs_again_alone_and_on_every_release() -> None:
+    lockstep("survey", "toy", "--versions", "1.1..1.2", "--episodes", 4)
+    case = next(Path("findings").glob("*.jsonl"))
+
+    wrong = lockstep("conform", "toy==1.1", "--case", case)
+    recorded = lockstep("conform", "toy==1.1", "--case", case, "--recorded")
+    right = lockstep("conform", "toy==1.2", "--case", case)
+    both = lockstep("bisect", case, "--driver", "toy", "--versions", "1.1..1.2")
+
+    assert (wrong.code, recorded.code, right.code, both.code) == (1, 1, 1, 1)
+    assert wrong.out == recorded.out
+    assert "broken rule in step 0: SPY-PRI-5: " in wrong.out
+    assert wrong.out.endswith("as recorded\n")
+    assert "recorded was: " in right.out
+    assert "breaks SPY-PRI-5 in step 0" in both.out
+    assert "holds in" in both.out
+
+
+def test_releases_that_break_nothing_hold() -> None:
+    ran = lockstep("survey", "toy", "--versions", "1.2..1.2", "--episodes", 2)
+
+    assert ran.code == 0
+    assert "| random cases | 2 |" in ran.out
+
+
+def test_without_any_installed_release_nothing_is_run() -> None:
+    ran = lockstep("survey", "toy", "--versions", "1.0..1.0")
+
+    assert (ran.code, ran.out) == (2, "")
+    assert "installed releases: lockstep driver install toy" in ran.err
+
+
+def small(cause: str, *prompts: int) -> Small:
+    requests = tuple(asks(str(index), length, 1) for index, length in enumerate(prompts))
+    return Small(("broken rule", cause), Case(Config(), requests), Terms())
+
+
+def test_of_each_cause_the_case_that_most_releases_show_and_then_the_smallest_is_told() -> None:
+    cases = [small("A", 5), small("A", 9), small("A", 7), small("B", 3)]
+    found = Finding(Kind.BROKEN_RULE, 0, "A", "")
+    everywhere = [{0: found, 1: found, 2: found}, {1: found, 2: found}, {3: found}]
+
+    assert chosen(cases, everywhere) == [2, 3]
+    assert chosen(cases, [{0: found}, {1: found}]) == [0, 1]
