@@ -6,9 +6,11 @@ from checks.conformance.environments import environment_of
 from checks.conformance.recipes import RECIPES, Recipe
 from tests.checks.command import lockstep
 
+COMPARED = [one for one in RECIPES if one.driver != "vllm-v0"]  # which has no machine yet
+
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", COMPARED, ids=lambda recipe: recipe.name)
 def test_the_release_does_as_the_reference_but_for_what_is_known(recipe: Recipe) -> None:
     if not environment_of(recipe).is_complete:
         pytest.skip(f"not installed: {recipe.name}")

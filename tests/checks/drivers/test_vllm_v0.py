@@ -1,5 +1,6 @@
 """What vLLM V0 tells is whole and adds up: in recordings, and in random episodes of the release."""
 
+import ast
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import spec
 import tests.recorded
 from checks.conformance.environments import command_of, environment_of
-from checks.conformance.recipes import recipe_of
+from checks.conformance.recipes import DRIVER_FILES, recipe_of
 from tests.checks.drivers.v0_episodes import (
     Answer,
     Episode,
@@ -67,6 +69,20 @@ def test_the_recordings_show_every_kind_of_step_and_move() -> None:
 
     kinds = ("prefill", "decode", "mixed", "swapped_out", "swapped_in", "aborted", "hit")
     assert [name for name in kinds if not seen[name]] == []
+
+
+def test_the_chapter_names_every_field_and_every_key_of_a_configuration() -> None:
+    chapter = (Path(spec.__file__).parent / "chapters" / "drivers.md").read_text(encoding="utf-8")
+    tree = ast.parse((DRIVER_FILES / "vllm_v0.py").read_text(encoding="utf-8"))
+    defaults = next(
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "DEFAULTS" and node.value
+    )
+    keys = ast.literal_eval(defaults)
+
+    assert len(keys) == 15
+    assert [name for name in (*FIELDS, *keys) if f"`{name}`" not in chapter] == []
 
 
 def lose_a_block(records: list[Json]) -> None:
