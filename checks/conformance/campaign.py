@@ -50,10 +50,9 @@ class Plan:
         for key, value in self.pinned.items():
             values = self.hello.config.get(key)
             if values is not None and value not in values:
-                allowed = ", ".join(json.dumps(one) for one in values)
-                raise ConfigError(
-                    f"--set {key}", value, f"{can_do}, as {self.hello.release} can do"
-                )
+                can_do = ", ".join(json.dumps(one) for one in values)
+                allowed = f"{can_do}, as {self.hello.release} can do"
+                raise ConfigError(f"--set {key}", value, allowed)
 
     def case(self, episode: int) -> Case:
         """The case of an episode; without aborts if the driver knows none.
