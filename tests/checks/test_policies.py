@@ -65,6 +65,18 @@ def test_workload_is_served_to_its_end_and_keeps_the_rules(policy: AnyPolicy) ->
     assert run.summary.output_tokens >= 5 + 5 + 2
 
 
+@each_policy
+def test_client_that_leaves_before_the_step_of_its_arrival_breaks_no_rule(
+    policy: AnyPolicy,
+) -> None:
+    fleeting = request("4", 5, 3, arrival=2, abort_at=2)
+
+    run = run_of(policy, [*several(), fleeting])
+
+    assert run.broken == []
+    assert run.summary.aborted == 2
+
+
 @pytest.mark.parametrize(
     ("policy", "reused", "recomputed"),
     [(SPYRE, 4, 4), (NANO_VLLM, 8, 0), (VLLM_V1, 8, 0)],  # Spyre skips whole chunks only

@@ -48,8 +48,9 @@ def nobody_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
 )
 def others_are_untouched(ctx: Context, before: State, after: State) -> Iterator[str]:
     """The running and waiting that stay are as they were; those gone are among the aborted."""
-    gone = by_id(before.present).keys() - by_id(after.present).keys()
-    if gone != after.aborted - before.aborted or after.finished != before.finished:
+    known, aborted = by_id(before.present).keys(), after.aborted - before.aborted
+    gone = known - by_id(after.present).keys()
+    if gone != aborted & known or after.finished != before.finished:  # others came and went
         yield f"gone are {sorted(gone)}"
     if after.running != tuple(one for one in before.running if one.id not in gone):
         yield "a running request changed"
