@@ -23,21 +23,26 @@ class PagedCache(BlockContents):
             ConstraintError: a slot before the first was never written, or another word would be
                 written over.
         """
-        blocks, slots = batch.blocks, batch.slots
-        filled, axes = self._filled.take(blocks), ("token",)
-        gap = batch.is_first & (slots > filled)
-        refuse_where(gap, Constraint.WRITE_GAP, axes, block=blocks, slot=slots, written=filled)
         running = self._running_sums(batch, words)
-        is_anew = (slots == 0)[batch.is_first][batch.is_first.cumsum() - 1]
-        is_kept = ~is_anew & (slots < filled - drafts)
-        lost = is_kept & (self._running[blocks, slots + 1] != running)
-        refuse_where(lost, Constraint.REWRITE, axes, block=blocks, slot=slots, written=filled)
+        self._refuse_lost(batch, running, drafts)
+        blocks, slots = batch.blocks, batch.slots
         self._running[blocks, slots + 1] = running
         last = np.roll(batch.is_first, -1)
         self._filled[blocks[last]] = slots[last] + 1
         self._sums[blocks[last]] = running[last]
         anew = slots == 0
         self._first_position[blocks[anew]] = positions[anew]
+
+    def _refuse_lost(self, batch: PagedBatch, running: Words, drafts: int) -> None:
+        """Refuse to leave a slot out, and to write over a word that somebody may still read."""
+        blocks, slots, axes = batch.blocks, batch.slots, ("token",)
+        filled = self._filled.take(blocks)
+        gap = batch.is_first & (slots > filled)
+        refuse_where(gap, Constraint.WRITE_GAP, axes, block=blocks, slot=slots, written=filled)
+        is_anew = (slots == 0)[batch.is_first][batch.is_first.cumsum() - 1]
+        is_kept = ~is_anew & (slots < filled - drafts)
+        lost = is_kept & (self._running[blocks, slots + 1] != running)
+        refuse_where(lost, Constraint.REWRITE, axes, block=blocks, slot=slots, written=filled)
 
     def _running_sums(self, batch: PagedBatch, words: Words) -> Words:
         """The sum of each token's block up to and with it; [tokens]."""
