@@ -307,6 +307,24 @@ def test_chunked_with_caching_blocks_count_as_computed_before_they_are(live: Liv
     assert answer.records[1]["cached_blocks"] == {"b": 6}
 
 
+def test_chunked_with_caching_a_preempted_prompt_hits_what_it_never_computed(live: Live) -> None:
+    """Four tokens were computed; when it is back it samples as if all 24 had been."""
+    config = CHUNKED | {"prefix_caching": True}
+    actions = after({"arrive": ["a"]}, {"arrive": ["b"]})
+
+    answer = live.serve(Episode(config, (asks("a", 4, 8), asks("b", 24, 1)), actions))
+
+    assert column(answer, "scheduled", 4) == [
+        {"a": 4},
+        {"b": 4, "a": 1},
+        {"a": 1},
+        {"b": 24, "a": 1},
+    ]
+    assert answer.records[2]["preempted"] == ["b"]
+    assert answer.records[3]["cached_blocks"]["b"] == 6
+    assert list(answer.records[3]["outputs"]) == ["b", "a"]
+
+
 def test_chunked_with_caching_and_swapping_a_prompt_half_done_ends_the_engine(live: Live) -> None:
     config = CHUNKED | {"preemption_mode": "swap", "prefix_caching": True, "num_gpu_blocks": 8}
     actions = after({"arrive": ["a"]}, {"arrive": ["b"]})

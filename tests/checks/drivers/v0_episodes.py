@@ -216,12 +216,12 @@ def _end_faults(episode: Episode, answer: Answer) -> Iterator[str]:
 
 
 def known_end(episode: Episode, answer: Answer) -> str | None:
-    """The fact of `test_vllm_v0_facts.py` that an episode ends with, by what happens there."""
+    """The fact of `test_vllm_v0_facts.py` that explains what is wrong, by what happens there."""
     config, last = episode.config, answer.records[-1]
     swaps = config.get("preemption_mode") == "swap"
     if answer.failure is not None:
         return _KNOWN_PLACES.get(answer.failure["at"].split()[-1]) if swaps else None
-    if swaps and last["swapped"] and last["kind"] == "idle":
+    if swaps and any(_is_stuck(record) for record in answer.records):
         return "never swapped in"
     if swaps and last["cpu_blocks"]["references"] and not present(last):
         return "CPU blocks kept"
@@ -229,6 +229,11 @@ def known_end(episode: Episode, answer: Answer) -> str | None:
     victims = sum(bool(record["preempted"]) for record in ending)
     is_loop = victims > 1 and not any(record["outputs"] for record in ending)
     return "preempted for ever" if config["chunked_prefill"] and is_loop else None
+
+
+def _is_stuck(record: Json) -> bool:
+    """Nothing runs though nobody was swapped out in this step; until an abort, if one comes."""
+    return bool(record["swapped"]) and record["kind"] == "idle" and not record["swapped_out"]
 
 
 _KNOWN_PLACES = {
