@@ -40,6 +40,7 @@ from checks.conformance.report import (
     verdict,
 )
 from checks.conformance.report_page import page_lines
+from checks.conformance.verdicts import CONFORMED, write_entry
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Strictness
 from checks.policies import SPYRE
@@ -77,6 +78,9 @@ _DIVERGES, _INCOMPLETE = 1, 3
     show_default=True,
     help="Directory for findings.",
 )
+@click.option(
+    "--record", "recorded_verdicts", is_flag=True, help="Renew the verdicts kept with the project."
+)
 @click.option("--report", type=PATH, help="File everything that is met, on a page; Markdown.")
 @json_option
 def conform(
@@ -89,6 +93,7 @@ def conform(
     case_path: Path | None,
     recorded: bool,
     findings: Path,
+    recorded_verdicts: bool,
     report: Path | None,
     json_path: Path | None,
 ) -> int:
@@ -126,6 +131,8 @@ def conform(
     write_json(_report(plan, seen, filed, took), json_path)
     if seen.met or seen.missed:
         return _DIVERGES
+    if recorded_verdicts:
+        write_entry(plan, seen, CONFORMED)
     return 0 if seen.steps else _INCOMPLETE
 
 

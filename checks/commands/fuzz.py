@@ -124,6 +124,7 @@ def _with_driver(
             case_path=None,
             recorded=False,
             findings=corpus,
+            recorded_verdicts=False,
             report=None,
             json_path=json_path,
         )

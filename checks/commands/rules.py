@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from checks.commands.common import console, json_option, write_json
+from checks.conformance.verdicts import CONFORMED, recorded, told_of
 from checks.evidence import Verdict, recorded_verdicts
 from checks.policies import POLICIES, RULES
 from spec.errors import InputError
@@ -23,8 +24,8 @@ def rules(ids: tuple[str, ...], json_path: Path | None) -> int:
 
     ID is a rule's id or the beginning of several: SPY-VOL-1, SPY-PFX, BLK; those of nano-vLLM begin
     with NANO, those of vLLM V1 with V1. The verdicts are those on record with this version, made by
-    exploring the default instances and by proving the obligations, whose bounds `lockstep prove`
-    shows.
+    exploring the default instances, by proving the obligations, whose bounds `lockstep prove`
+    shows, and by campaigns with released schedulers; those stand with each rule shown alone.
     """
     listed = recorded_verdicts(_selected(ids))
     write_json([_as_mapping(verdict) for verdict in listed], json_path)
@@ -96,4 +97,5 @@ def _as_mapping(verdict: Verdict) -> dict[str, Any]:
         "proven for": dict(verdict.proven),
         "refuted by": list(verdict.disproven),
         "refuted for": dict(verdict.disproven),
+        "released": told_of(rule.id, recorded(CONFORMED)),
     }

@@ -1,0 +1,61 @@
+"""Verdicts of campaigns on record, and how `lockstep rules` quotes them."""
+
+from pathlib import Path
+
+import pytest
+
+from checks.conformance.verdicts import CONFORMED, recorded, told_of
+from checks.policies import RULES
+from tests.checks.command import lockstep
+
+RECORD = {
+    "toy 1.0": {
+        "seed": 0,
+        "episodes": 3,
+        "steps": 1_200,
+        "rules": ["LIF-1", "SPY-LEN-1"],
+        "broken": {"SPY-LEN-1": 7},
+        "known": {},
+    }
+}
+
+
+def test_a_rule_is_told_by_release_with_its_bounds() -> None:
+    assert told_of("LIF-1", RECORD) == {"toy 1.0": "holds for 3 episodes, 1,200 steps"}
+    assert told_of("SPY-LEN-1", RECORD) == {"toy 1.0": "broken in 7 of 1,200 steps, as known"}
+    assert told_of("SPY-VOL-3", RECORD) == {}  # nobody judged it
+
+
+def test_a_campaign_renews_the_entry_of_its_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "conformed.json"
+    monkeypatch.setattr("checks.commands.conform.CONFORMED", path)
+
+    ran = lockstep("conform", "template", "--episodes", 3, "--record")
+
+    entry = recorded(path)["toy 1.0"]
+    assert ran.code == 0
+    assert entry["episodes"] == 3
+    assert entry["steps"] > 100
+    assert "LIF-3" in entry["rules"]
+    assert "SPY-VOL-1" not in entry["rules"]  # the toy does not tell what it asks for
+
+
+def test_rules_on_record_are_rules_and_were_judged_in_steps() -> None:
+    record = recorded(CONFORMED)
+
+    assert any(release.startswith("sendnn-inference 2.6.3 ") for release in record)
+    for one in record.values():
+        assert one["steps"] > 10_000
+        assert set(one["rules"]) <= set(RULES)
+
+
+def test_rules_quotes_the_releases_in_which_a_rule_held() -> None:
+    ran = lockstep("rules", "SPY-VOL-1")
+
+    release = next(one for one in recorded(CONFORMED) if one.startswith("sendnn-inference 2.6.3 "))
+    told = told_of("SPY-VOL-1", recorded(CONFORMED))[release]
+    assert told.startswith("holds for ")
+    assert f"released {told}: {release}" in " ".join(ran.out.split())
