@@ -29,7 +29,8 @@ def test_the_template_does_as_the_reference_and_the_bounds_are_named() -> None:
     steps = report["steps"]
     assert (
         f"template (toy 1.0): no unknown difference in 8 episodes, {steps:,} steps compared"
-        f" (exact, seed 0), {len(report['rules'])} rules judged in {steps:,} of them, tensors of 0"
+        f" (exact, seed 0), {len(report['rules'])} rules judged in {steps:,} of them,"
+        " 0 done on our device"
     ) in ran.out
     assert steps > 500
     assert report["findings"] == []
