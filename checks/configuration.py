@@ -19,15 +19,14 @@ from typing import Any
 from attrs import evolve, fields, frozen
 
 from checks.policies import POLICIES, AnyPolicy
+from checks.toml_file import MOST, brief, line_of, text_of, toml_of
 from engine.clock import CostModel
 from spec.config import Config
 from spec.errors import ConfigError, InputError, Place
 from spec.policies.configuration import PolicyConfig
 
-# Limits that only a mistake exceeds: the pool is kept block by block, numbers are printed.
+# A limit that only a mistake exceeds: the pool is kept block by block.
 MOST_BLOCKS = 2**22
-MOST = 10**9
-MOST_FILE_BYTES = 2**20
 
 # Variables of the production plugin and the keys that mean the same; a switch is 0 or not 0.
 VARIABLES = {
@@ -38,7 +37,6 @@ VARIABLES = {
 }
 
 _COST = "cost."
-_SHOWN_CHARACTERS = 60
 
 
 @frozen
@@ -124,7 +122,7 @@ def _policy(given: Sequence[_Given], base: PolicyConfig | None) -> AnyPolicy:
             name, place = one.value, one.place
     if isinstance(name, str) and name in POLICIES:
         return POLICIES[name]
-    error = ConfigError("policy", _brief(name), ", ".join(POLICIES))
+    error = ConfigError("policy", brief(name), ", ".join(POLICIES))
     raise error if place is None else error.at(place.source, place.line)
 
 
@@ -150,13 +148,13 @@ def _refuse_misplaced(one: _Given, policy: AnyPolicy) -> None:
     where = one.place.source, one.place.line
     if isinstance(one.value, (dict, list)):
         kind = "table" if isinstance(one.value, dict) else "array"
-        raise ConfigError(kind, _brief(one.key), "only keys with a single value").at(*where)
+        raise ConfigError(kind, brief(one.key), "only keys with a single value").at(*where)
     keys = _keys_of(policy)
     if one.key not in keys and not one.key.startswith(_COST):
         nearest = "".join(f"; nearest: {key}" for key in get_close_matches(one.key, keys, n=1))
         others = [other.name for other in POLICIES.values() if one.key in _keys_of(other)]
         hint = f"; {one.key} is a key of {', '.join(others)}" if others else nearest
-        raise ConfigError("key", _brief(one.key), f"{', '.join(keys)}{hint}").at(*where)
+        raise ConfigError("key", brief(one.key), f"{', '.join(keys)}{hint}").at(*where)
 
 
 def _keys_of(policy: AnyPolicy) -> tuple[str, ...]:
@@ -166,7 +164,7 @@ def _keys_of(policy: AnyPolicy) -> tuple[str, ...]:
 def _refuse_excess(one: _Given) -> None:
     """Refuse numbers that no machine could work with."""
     if isinstance(one.value, (int, float)) and not abs(one.value) <= MOST:  # not: also for NaN
-        error = ConfigError(one.key, _brief(one.value), f"a number up to {MOST}")
+        error = ConfigError(one.key, brief(one.value), f"a number up to {MOST}")
         raise error.at(one.place.source, one.place.line)
 
 
@@ -177,76 +175,19 @@ def _refuse_large_pool(config: PolicyConfig) -> None:
         raise ConfigError("num_blocks", config.pool_blocks, allowed)
 
 
-def _brief(value: object) -> object:
-    """`value`, or its beginning where a message would drown in it."""
-    if isinstance(value, int) and abs(value) > MOST:
-        return f"{value.bit_length()} bits"  # the longest cannot be written out
-    text = value if isinstance(value, str) else repr(value)
-    return value if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
-
-
 # --- the file -----------------------------------------------------------------------------------
 
 
 def _from_file(path: Path | None) -> Iterator[_Given]:
     if path is None:
         return
-    text = _text(path)
-    for key, value in _toml(text, path).items():
+    text = text_of(path)
+    for key, value in toml_of(text, path).items():
         if key in ("cost", *POLICIES) and isinstance(value, dict):
             for name, own in value.items():
-                yield _Given(f"{key}.{name}", own, Place(str(path), _line_of(name, text, key)))
+                yield _Given(f"{key}.{name}", own, Place(str(path), line_of(name, text, key)))
         else:
-            yield _Given(key, value, Place(str(path), _line_of(key, text)))
-
-
-def _text(path: Path) -> str:
-    """The content of the file."""
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(MOST_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError("file", error.strerror, "a file that can be read").at(path) from None
-    except ValueError:  # a path with a zero byte
-        raise ConfigError("file", str(path), "the path of a file") from None
-    if len(raw) > MOST_FILE_BYTES:
-        found = f"over {MOST_FILE_BYTES} bytes"
-        raise ConfigError("file", found, "a configuration, which is short").at(path)
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        found = f"byte {raw[error.start]:#04x}"
-        raise ConfigError("file", found, "UTF-8 text").at(path, line) from None
-
-
-def _toml(text: str, path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        line, what = _broken_line(str(error), text)
-        found = _brief(text.split("\n")[line - 1].strip())
-        raise ConfigError("line", found, f"valid TOML ({what})").at(path, line) from None
-
-
-def _broken_line(message: str, text: str) -> tuple[int, str]:
-    """The line, from 1, that the parser's message points at, and what it says of it."""
-    match = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message, re.S)
-    if match is None:  # a number or a nesting without end
-        return 1, "a number or a nesting in this file is too long"
-    return int(match[2] or text.rstrip("\n").count("\n") + 1), match[1]
-
-
-def _line_of(key: str, text: str, table: str | None = None) -> int | None:
-    """The line, from 1, on which a key or the table of this name first stands.
-
-    With `table` that of the key in it, whether the table has a header or not.
-    """
-    first = 0 if table is None else (_line_of(table, text) or 1) - 1
-    inside = "" if table is None else "(?:.*[.{,])?"
-    pattern = re.compile(rf"""\s*\[*{inside}\s*(["']?){re.escape(key)}\1\s*[].=]""")
-    lines = enumerate(text.split("\n")[first:], start=first + 1)
-    return next((number for number, line in lines if pattern.match(line)), None)
+            yield _Given(key, value, Place(str(path), line_of(key, text)))
 
 
 # --- environment and settings -------------------------------------------------------------------
@@ -264,7 +205,7 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[_Given]:
 def _number(variable: str, text: str, is_switch: bool) -> int:
     if not re.fullmatch(r"\s*-?[0-9]{1,20}\s*", text):
         allowed = "0 or 1" if is_switch else "a whole number"
-        raise ConfigError(VARIABLES[variable], _brief(text), allowed).at(variable)
+        raise ConfigError(VARIABLES[variable], brief(text), allowed).at(variable)
     return int(text)
 
 
@@ -272,7 +213,7 @@ def _from_set(settings: Sequence[str]) -> Iterator[_Given]:
     for setting in settings:
         key, equals, text = (part.strip() for part in setting.partition("="))
         if not key or not equals:
-            raise ConfigError("setting", _brief(setting), "key=value").at("--set")
+            raise ConfigError("setting", brief(setting), "key=value").at("--set")
         # A key that is none may hold anything: it is shown as what was found, not as a place.
         is_known = _is_known(key)
         place = Place(f"--set {key}" if is_known else "--set")
@@ -291,5 +232,5 @@ def _value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
-        return _brief(text)
-    return parsed["value"] if len(parsed) == 1 else _brief(text)
+        return brief(text)
+    return parsed["value"] if len(parsed) == 1 else brief(text)

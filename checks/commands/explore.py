@@ -10,8 +10,6 @@ from typing import Any
 import click
 import networkx as nx
 from attrs import evolve, fields
-from rich.console import Console
-from rich.table import Table
 
 from checks.commands.common import (
     PATH,
@@ -24,16 +22,15 @@ from checks.commands.common import (
     progress_bar,
     write_json,
 )
+from checks.commands.explore_tables import catalogue, counts, print_finding
 from checks.evidence import EXPLORED, record_of, write_chapters, write_record
 from checks.explore import Bounds, Order, Progress, state_graph
 from checks.exploring import (
     AnyInstance,
     Exploration,
-    Finding,
     counterexample_name,
     explore_all,
     explore_instance,
-    sentence,
     total,
     write_counterexample,
 )
@@ -103,7 +100,7 @@ def explore(
     whole = changed() if config_path or settings or from_env else None
     offered = _offered(whole)
     if list_:
-        console(json_path).print(_catalogue(offered))
+        console(json_path).print(catalogue(offered))
         return 0
     if workload_path is not None:
         instances = [_own_instance(workload_path, whole or Config(), fixed_ends, no_aborts)]
@@ -168,15 +165,6 @@ def _named(names: tuple[str, ...], offered: Sequence[AnyInstance]) -> Sequence[A
             titles = "; ".join(one.title for one in offered)
             raise InputError("INSTANCE", name, f"{titles}; see --list")
     return [known[name] for name in names] if names else offered
-
-
-def _catalogue(offered: Sequence[AnyInstance]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("instance", "requests", "about"):
-        table.add_column(column, overflow="fold")
-    for instance in offered:
-        table.add_row(instance.title, str(len(instance.requests)), instance.about)
-    return table
 
 
 def _explore_one(
@@ -256,7 +244,7 @@ def _tell(
 ) -> int:
     """Tables, counterexamples, the record; the exit code."""
     screen = console(json_path)
-    screen.print(_counts(found))
+    screen.print(counts(found))
     states, transitions = total(found)
     screen.print(f"{len(found)} instances, {states:,} states, {transitions:,} transitions")
     for exploration in found:
@@ -264,7 +252,7 @@ def _tell(
             path = out_path / counterexample_name(exploration, finding)
             out_path.mkdir(parents=True, exist_ok=True)
             write_counterexample(exploration, finding, path)
-            _print_finding(screen, exploration, finding, path)
+            print_finding(screen, exploration, finding, path)
     write_json([exploration.as_mapping() for exploration in found], json_path)
     if record:
         write_record(record_of(found), EXPLORED)
@@ -273,39 +261,3 @@ def _tell(
     if any(exploration.findings for exploration in found):
         return 1
     return 0 if all(exploration.is_complete for exploration in found) else 3
-
-
-def _counts(found: Sequence[Exploration]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("instance", overflow="fold")
-    for column in ("states", "transitions", "depth", "states/s", "bytes/state"):
-        table.add_column(column, justify="right")
-    table.add_column("verdict", overflow="fold")
-    for one in found:
-        rate = one.states / one.seconds if one.seconds else 0
-        table.add_row(
-            one.instance.title,
-            f"{one.states:,}",
-            f"{one.transitions:,}",
-            str(one.depth),
-            f"{rate:,.0f}",
-            f"{one.bytes_per_state:,.0f}",
-            _verdict(one),
-        )
-    return table
-
-
-def _verdict(one: Exploration) -> str:
-    unless_complete = "" if one.is_complete else f"incomplete ({one.stopped_by}), "
-    if one.findings:
-        return f"{unless_complete}refuted: {', '.join(finding.rule for finding in one.findings)}"
-    return unless_complete + f"{len(one.rules)} rules hold" + ("" if one.is_complete else " so far")
-
-
-def _print_finding(screen: Console, one: Exploration, finding: Finding, path: Path) -> None:
-    screen.print()
-    screen.print(f"[bold red]{finding.rule}[/bold red] is broken in '{one.instance.title}'")
-    screen.print(f"  says: {sentence(finding.rule)}")
-    screen.print(f"  found: {finding.found}")
-    screen.print(f"  after: {', '.join(finding.actions)}")
-    screen.print(f"  replay: lockstep replay {path}")

@@ -20,7 +20,7 @@ KEPT += ["sequence_limit=running"]
 # What the texts promise and no reading of them keeps: see the chapters.
 NOT_KEPT = {"NANO-PRE-4", "NANO-PFX-6", "NANO-PFX-9", "V1-BUD-4"}
 
-VARIANTS = {
+VARIANTS: dict[str, list[Any]] = {
     "chunked_prefill": [True, True, False],
     "num_speculative_tokens": [0, 0, 1, 3],
     "accepted_drafts": [0, 1, 3],

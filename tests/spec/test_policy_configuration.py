@@ -54,6 +54,12 @@ def test_name_of_a_variant_is_the_variant_wherever_it_comes_from() -> None:
     assert VllmV1Config(**connected).connector is Connector.ASYNC
 
 
+def test_refusal_shows_a_variant_by_its_name() -> None:
+    error = ConfigError("admission", Admission.SHIPPED, "exact")
+
+    assert str(error) == "admission: found 'shipped'; allowed: exact"
+
+
 @each_policy
 def test_pool_is_large_enough_for_every_slot_unless_it_is_given(config: type[PolicyConfig]) -> None:
     whole = config(max_model_len=1025, max_num_seqs=3)  # type: ignore[call-arg]
