@@ -6,7 +6,7 @@ import select
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -88,14 +88,22 @@ class Driver:
             if stream is not None:
                 stream.close()
 
-    def start(self, config: PolicyConfig, requests: Iterable[Request]) -> DriverFailure | None:
+    def start(
+        self,
+        config: PolicyConfig,
+        requests: Iterable[Request],
+        external: Mapping[str, int] | None = None,
+    ) -> DriverFailure | None:
         """Begin an episode; what the scheduler refuses is returned.
+
+        `external`: tokens that a connector has, by request.
 
         Raises:
             DriverGoneError: the driver ended.
         """
         tensors = "tensors" in self.hello.abilities
-        answer = self._ask(start_line(config, requests, tensors=tensors))
+        line = start_line(config, requests, tensors=tensors, external=external)
+        answer = self._ask(line)
         return failure_of(answer["error"]) if "error" in answer else None
 
     def play(self, actions: Iterable[Action]) -> Played:

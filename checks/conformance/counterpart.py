@@ -67,8 +67,8 @@ class Counts:
     phase: Callable[[Any, str], str]
 
 
-def no_drafts(_step: Step) -> Mapping[str, int]:
-    """Nobody's drafts are accepted."""
+def nothing_else(_step: Step) -> Mapping[str, Any]:
+    """There are neither drafts nor a connector."""
     return {}
 
 
@@ -89,12 +89,12 @@ class Counterpart:
 
     `draw`: the case of seed and episode, without pinned keys, for whoever can do a configuration.
     `simpler`: cases with less in them. `machine`: the reference for a case. `tokens_at_once`: of a
-    prompt in one step, if nobody else is there. `accepted`: drafts that a step accepted, by
-    request. `without`: a step whose clients left while it ran, and the state after it. `teller`
-    and `device`: for the context of an episode. `differences`: of the driver's step and the
-    reference's, what came first at the front. `totals`: where a record counts otherwise than its
-    own requests and blocks add up to. `fields`: what drivers may leave out. `moves`: the events
-    that show in a step, for a block size.
+    prompt in one step, if nobody else is there. `surroundings`: what
+    drafter and connector did in a step, fields of an action. `without`: a step whose clients left
+    while it ran, and the state after it. `teller` and `device`: for the context of an episode.
+    `differences`: of the driver's step and the reference's, what came first at the front.
+    `totals`: where a record counts otherwise than its own requests and blocks add up to. `fields`:
+    what drivers may leave out. `moves`: the events that show in a step, for a block size.
     """
 
     policy: AnyPolicy
@@ -102,7 +102,7 @@ class Counterpart:
     simpler: Callable[[Case], Iterator[Case]]
     machine: Callable[[Case], Machine]
     tokens_at_once: Callable[[Any], int]
-    accepted: Callable[[Step], Mapping[str, int]] = no_drafts
+    surroundings: Callable[[Step], Mapping[str, Any]] = nothing_else
     without: Callable[[Step, Any, Collection[str]], Step] = without
     teller: Callable[[Any], Teller]
     differences: Callable[

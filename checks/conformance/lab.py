@@ -64,7 +64,7 @@ class DriverLab:
             DriverGoneError: the driver ended.
         """
         driver = self._live()
-        failure = driver.start(case.config, case.requests)
+        failure = driver.start(case.config, case.requests, _external(case))
         if failure is not None:
             yield Played((), failure)
             return
@@ -83,3 +83,8 @@ class DriverLab:
         if self._driver is not None:
             self._driver.close()
             self._driver = None
+
+
+def _external(case: Case) -> dict[str, int]:
+    """Tokens that a connector has, by request."""
+    return {one: has.tokens for one, has in case.external.items()}

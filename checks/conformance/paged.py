@@ -3,13 +3,14 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import define
+from attrs import define, evolve
 
 from checks.conformance.protocol import Json
 from checks.fuzz.compare import Difference, Strictness, fields_differ
 from checks.paging import PagedWatch
 from engine.device.faults import ConstraintError
 from spec.policies.observable import SomeState
+from spec.records import Event
 
 Compare = Callable[[Any, Any, Any, Json, Strictness, Collection[str]], tuple[Difference, ...]]
 
@@ -49,10 +50,12 @@ def _block_counts(state: SomeState, record: Json) -> Iterator[Difference]:
 class PagedHardware:
     """The paged device behind a driver's scheduler, which needs nothing but what the steps tell.
 
-    It is shown every step of an episode, in their order, up to the first that it refuses.
+    It is shown every step of an episode, in their order, up to the first that it refuses. `moves`:
+    the events that show in a step.
     """
 
     watch: PagedWatch[Any]
+    moves: Callable[[Any], tuple[Event, ...]]
 
     @property
     def steps(self) -> int:
@@ -66,7 +69,7 @@ class PagedHardware:
         """
         gone = step.after.aborted - step.before.aborted
         try:
-            self.watch.observe(step)
+            self.watch.observe(evolve(step, events=self.moves(step)))
         except ConstraintError as error:
             return f"device: {error.constraint}", str(error)
         wrong = [one for one in self.watch.wrong if one.by == "device" or one.id not in gone]

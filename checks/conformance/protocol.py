@@ -135,7 +135,9 @@ class Action:
 
     `arrive`, then `abort`: before the step. `abort_running`: while the model runs, between the
     scheduler's decision and its update. `ends`: who samples the end of sequence; None: as said.
-    `accepted`: how many of its drafts, by request; of others none.
+    `accepted`: how many of its drafts, by request; of others none. `loaded`, `lost`: whose external
+    keys and values have come before the step, or turn out not to come; where they should come
+    within a step, in it.
     """
 
     arrive: tuple[str, ...] = ()
@@ -143,6 +145,8 @@ class Action:
     abort_running: tuple[str, ...] = ()
     ends: tuple[str, ...] | None = None
     accepted: Mapping[str, int] = field(factory=dict)
+    loaded: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
     def as_json(self) -> Json:
         """The action without what it does not do."""
@@ -150,6 +154,8 @@ class Action:
             "arrive": list(self.arrive),
             "abort": list(self.abort),
             "abort_running": list(self.abort_running),
+            "loaded": list(self.loaded),
+            "lost": list(self.lost),
         }
         known: Json = {name: ids for name, ids in told.items() if ids}
         if self.accepted:
@@ -157,16 +163,26 @@ class Action:
         return known if self.ends is None else known | {"ends": list(self.ends)}
 
 
-def start_line(config: PolicyConfig, requests: Iterable[Request], *, tensors: bool) -> Json:
+def start_line(
+    config: PolicyConfig,
+    requests: Iterable[Request],
+    *,
+    tensors: bool,
+    external: Mapping[str, int] | None = None,
+) -> Json:
     """The line that begins an episode; nobody has arrived yet.
 
-    `tensors`: whether the records shall have what the device was given, too.
+    `tensors`: whether the records shall have what the device was given, too. `external`: tokens
+    that a connector has, by request.
     """
+    has = external or {}
     return {
         "tensors": tensors,
         "do": "start",
         "config": config.as_mapping() | _worked_out(config),
-        "requests": [_request(one) for one in requests],
+        "requests": [
+            _request(one) | ({"external": has[one.id]} if one.id in has else {}) for one in requests
+        ],
     }
 
 

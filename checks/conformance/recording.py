@@ -5,7 +5,8 @@ JSON lines. The first is the header `{"format": "lockstep-recording", "version":
 - `driver`, `release`, `abilities`, `left_out`: as the driver said hello;
 - `about`: what it shows; `command`: what made it;
 - `config`, `requests`: as workload and configuration files write them; `right_drafts`: of each
-  request which of its tokens a drafter foresees, where there is one;
+  request which of its tokens a drafter foresees, where there is one; `external`: of whom a
+  connector has how many tokens, in which steps loads end, and whether they fail;
 - `strictness`, `aborts_while_running`, `judged`: how it was compared;
 - `alone`: true if it was not compared, only judged by itself.
 
@@ -29,7 +30,7 @@ from checks.conformance.counterparts import COUNTERPARTS
 from checks.conformance.episode import Lab, Outcome, Terms, run_episode
 from checks.conformance.finding import Finding
 from checks.conformance.protocol import Action, DriverFailure, Hello, Json, Played, failure_of
-from checks.fuzz.cases import Case
+from checks.fuzz.cases import Case, External
 from checks.fuzz.compare import Strictness
 from checks.traces import request_as_json, write_lines
 from checks.traces.decoding import requests_from_json
@@ -187,7 +188,7 @@ def _header(hello: Hello, case: Case, terms: Terms, *, about: str, command: str)
         "judged": terms.judged,
         "config": case.config.as_mapping(),
         "requests": [request_as_json(one) for one in case.requests],
-        **({"right_drafts": dict(case.right_drafts)} if case.right_drafts else {}),
+        **case.surroundings,
     }
 
 
@@ -246,7 +247,9 @@ def read_recording(path: Path) -> Recording:
 def _case(header: Json) -> Case:
     requests = requests_from_json(header["requests"])
     config = COUNTERPARTS[_policy(header)].policy.config.from_mapping(header["config"])
-    return Case(config, tuple(requests.values()), right_drafts=header.get("right_drafts", {}))
+    external = {one: External(**has) for one, has in header.get("external", {}).items()}
+    right_drafts = header.get("right_drafts", {})
+    return Case(config, tuple(requests.values()), None, right_drafts, external)
 
 
 def _policy(header: Json) -> str:

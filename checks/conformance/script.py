@@ -86,8 +86,8 @@ class _Run:
             )
             self.state = step.after
             time += step_time(self.case.config, step.kind)
-            accepted = {one: n for one, n in self.counterpart.accepted(step).items() if n}
-            yield step, Action(arrived, aborted, running, accepted=accepted)
+            others = self.counterpart.surroundings(step)
+            yield step, Action(arrived, aborted, running, **others)
 
     def _arrivals(self, clients: Clients, index: int, time: float) -> tuple[str, ...]:
         arrived = tuple(clients.arriving(index, time))

@@ -56,7 +56,7 @@ from vllm.v1.kv_cache_interface import (
     KVCacheConfig,
     KVCacheGroupSpec,
 )
-from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -74,7 +74,7 @@ HELLO = {
     "policy": "vllm-v1",
     "name": "vllm-v1",
     "release": f"vLLM {VERSION}",
-    "config": {"connector": ["none"], "release": [VERSION]},
+    "config": {"release": [VERSION]},
     "abilities": ["abort", "abort_running", "ends"],
     "left_out": [],
 }
@@ -149,12 +149,66 @@ def kv_cache_of(blocks: int, block_size: int) -> Any:
     return KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups)
 
 
+class ScriptedConnector:
+    """Stands where the scheduler has its KV connector: it has, brings and loses as it is told.
+
+    `loads`: of each request that it brings something for, tokens cached here and tokens brought.
+    `brought`: tokens that come within the step, by request.
+    """
+
+    requires_kv_delivery = False
+    supports_divergent_local_hybrid_hits = False
+
+    def __init__(self, requests: Iterable[Json], is_async: bool) -> None:
+        self.has = {one["id"]: one.get("external", 0) for one in requests}
+        self.is_async = is_async
+        self.lost: set[str] = set()
+        self.cached: dict[str, int] = {}
+        self.loads: dict[str, tuple[int, int]] = {}
+        self.brought: dict[str, int] = {}
+
+    def get_num_new_matched_tokens(self, request: Any, cached: int) -> tuple[int, bool]:
+        """How many tokens it has beyond those cached; within a step one is left to compute."""
+        one = request.request_id
+        most = request.num_tokens - (0 if self.is_async else 1)
+        has = 0 if one in self.lost else min(self.has[one], most)
+        self.cached[one] = cached
+        return max(has - cached, 0), self.is_async and has > cached
+
+    def update_state_after_alloc(self, request: Any, _blocks: Any, external: int) -> None:
+        """The request has its blocks: what it lacks is on its way."""
+        if external:
+            self.loads[request.request_id] = self.cached[request.request_id], external
+            if not self.is_async:
+                self.brought[request.request_id] = external
+
+    def missing_blocks(self, request_id: str, table: list[int], block_size: int) -> list[int]:
+        """The blocks of a request that were to be filled."""
+        cached, external = self.loads[request_id]
+        return table[cached // block_size : -(-(cached + external) // block_size)]
+
+    def request_finished(self, _request: Any, _blocks: Any) -> tuple[bool, None]:
+        """It wants nothing of who leaves."""
+        return False, None
+
+    def has_pending_push_work(self) -> bool:
+        """It only fetches."""
+        return False
+
+    def ignore(self, *_: Any) -> None:
+        """What it is told otherwise does not matter."""
+
+    on_new_request = build_connector_meta = update_connector_output = ignore
+    get_kv_connector_stats = take_events = ignore
+
+
 class Released:
     """One episode: a fresh released scheduler, and what stands for the model runner.
 
     `planned`: the scheduler when its last decisions were made. `own`: what the batch samples,
     without ends of sequence. `contents`: of each block's hash the request and the index there.
     `hashed`: blocks of each request that `contents` knows. `ran`: who ran in the last step.
+    `failed`: who was affected by a load that was lost within the step. `gone`: whose client left.
     """
 
     def __init__(self, base: Any, config: Json, requests: list[Json]) -> None:
@@ -179,6 +233,15 @@ class Released:
         self.contents: dict[bytes, list[Any]] = {}
         self.hashed: dict[str, int] = {}
         self.ran: set[str] = set()
+        self.failed: set[str] = set()
+        self.gone: list[str] = []
+        self.connector: ScriptedConnector | None = None
+        if config["connector"] != "none":
+            is_async = config["connector"] == "async"
+            self.connector = ScriptedConnector(requests, is_async)
+            self.scheduler.connector = self.connector
+            self.handles_invalid_blocks = self.scheduler._handle_invalid_blocks
+            self.scheduler._handle_invalid_blocks = self.note_failures
 
     # --- what the environment does -------------------------------------------------------------
 
@@ -204,6 +267,7 @@ class Released:
 
     def abort(self, request_id: str) -> None:
         """The client has gone, as `EngineCore.abort_requests` tells the scheduler."""
+        self.gone.append(request_id)
         self.scheduler.finish_requests([request_id], RequestStatus.FINISHED_ABORTED)
 
     # --- one step ------------------------------------------------------------------------------
@@ -214,19 +278,25 @@ class Released:
             self.arrive(request_id)
         for request_id in action.get("abort", ()):
             self.abort(request_id)
-        between = action.get("arrive") or action.get("abort")
+        loads = self.connector is not None and self.connector.is_async and self.end_loads(action)
+        between = action.get("arrive") or action.get("abort") or loads
         told: Json = {"before": self.at_rest()} if between else {}
         if not self.scheduler.has_requests():  # then the engine core does not call the scheduler
             return told | {"scheduled": {}, "outputs": {}, "finished": []} | self.after_step()
         running = [one.request_id for one in self.scheduler.running]
+        if self.connector is not None:
+            self.connector.brought = {}
         scheduled = self.scheduler.schedule()
         told |= self.decisions(scheduled, running)
-        self.own = {}
+        self.own, self.failed = {}, set()
         sampled = {one: self.sampled(one, scheduled, action) for one in told["scheduled"]}
-        told["accepted"] = {one: len(sampled[one]) - 1 for one in told["drafts"]}
+        accepted = {one: len(sampled[one]) - 1 for one in told["drafts"]}
+        answer = runner_output(sampled, self.lost_in_step(action))
         for request_id in action.get("abort_running", ()):
             self.abort(request_id)
-        results = self.scheduler.update_from_output(scheduled, runner_output(sampled))
+        results = self.scheduler.update_from_output(scheduled, answer)
+        told["accepted"] = {one: n for one, n in accepted.items() if one not in self.failed}
+        told["failed_loads"] = [one for one in told["scheduled"] if one in self.failed]
         self.propose_drafts(list(sampled))
         self.ran = {one.request_id for one in self.scheduler.running}
         return told | self.results(results) | self.after_step()
@@ -236,6 +306,38 @@ class Released:
         self.planned = self.at_rest()
         self.counts_as_computed(scheduled)
         self.planned["unreported"] = sorted(self.scheduler.finished_req_ids)
+
+    def note_failures(self, invalid: Any, scheduled: Any) -> Any:
+        """Called by the scheduler with the blocks that were not filled."""
+        self.failed = set(self.handles_invalid_blocks(invalid, scheduled))
+        return self.failed
+
+    def end_loads(self, action: Json) -> bool:
+        """Whether loads end between the steps: as `update_from_output` works them in at its end.
+
+        One after the other, for what is reported together comes in no order.
+        """
+        lost = action.get("lost", [])
+        done = [*action.get("loaded", ()), *lost]
+        if lost:
+            self.scheduler._handle_invalid_blocks(self.missing_blocks(lost), {})
+        for one in done:
+            self.scheduler._update_from_kv_xfer_finished(KVConnectorOutput(finished_recving={one}))
+        return bool(done)
+
+    def lost_in_step(self, action: Json) -> Any:
+        """What the worker's side of the connector reports of the step."""
+        if self.connector is None or self.connector.is_async:
+            return None
+        return KVConnectorOutput(invalid_block_ids=self.missing_blocks(action.get("lost", [])))
+
+    def missing_blocks(self, lost: list[str]) -> set[int]:
+        """The blocks of these requests that were to be filled and are not."""
+        assert self.connector is not None
+        self.connector.lost.update(lost)
+        tables = ((one, self.blocks_of(one)) for one in lost)
+        missing = (self.connector.missing_blocks(*both, self.block_size) for both in tables)
+        return {block for blocks in missing for block in blocks}
 
     def sampled(self, request_id: str, scheduled: Any, action: Json) -> list[int]:
         """What the model runner samples: accepted drafts and one more, nothing within a prompt."""
@@ -282,6 +384,7 @@ class Released:
             "preempted": victims,
             "budget_left": budget - scheduled.total_num_scheduled_tokens,
             "reported": sorted(scheduled.finished_req_ids),
+            "external": {} if self.connector is None else dict(self.connector.brought),
         }
 
     def results(self, results: Any) -> Json:
@@ -315,6 +418,9 @@ class Released:
             "skipped": list(getattr(scheduler, "skipped_waiting", ())),
             "running": list(scheduler.running),
         }
+        queued = {one.request_id for queue in queues.values() for one in queue}
+        others = [one for one in self.gone if one in scheduler.requests and one not in queued]
+        queues["draining"] = [scheduler.requests[one] for one in others]  # gone while they load
         present = [request for queue in queues.values() for request in queue]
         tables = {one.request_id: self.blocks_of(one.request_id) for one in present}
         return {
@@ -342,8 +448,20 @@ class Released:
             "computed": request.num_computed_tokens,
             "generated": request.num_output_tokens,
             "drafts": len(request.spec_token_ids),
+            "load": self.load_of(request),
             "prefilling": is_running and getattr(request, "is_prefill_chunk", False),
         }
+
+    def load_of(self, request: Any) -> str:
+        """Where its load stands; that of a request which has left is still under way."""
+        if request.is_finished():
+            return "loading"
+        if request.status != RequestStatus.WAITING_FOR_REMOTE_KVS:
+            return "none"
+        if request.request_id not in self.scheduler.finished_recving_kv_req_ids:
+            return "loading"
+        failed = self.scheduler.failed_recving_kv_req_ids
+        return "failed" if request.request_id in failed else "loaded"
 
     def blocks_of(self, request_id: str) -> list[int]:
         """The request's block table."""
@@ -367,8 +485,8 @@ class Released:
             self.hashed[request_id] = len(request.block_hashes)
 
 
-def runner_output(sampled: dict[str, list[int]]) -> Any:
-    """What the model runner hands back: the sampled tokens by request."""
+def runner_output(sampled: dict[str, list[int]], transfers: Any) -> Any:
+    """What the model runner hands back: the sampled tokens by request, and about loads."""
     return ModelRunnerOutput(
         req_ids=list(sampled),
         req_id_to_index={one: index for index, one in enumerate(sampled)},
@@ -376,6 +494,7 @@ def runner_output(sampled: dict[str, list[int]]) -> Any:
         logprobs=None,
         prompt_logprobs_dict={},
         pooler_output=[],
+        kv_connector_output=transfers,
     )
 
 

@@ -48,25 +48,49 @@ class Swarm:
 
 
 @frozen
+class External:
+    """What a connector has of a request: its first `tokens`.
+
+    An asynchronous load ends with a step whose number is a multiple of `every`. `fails`: nothing of
+    it comes.
+    """
+
+    tokens: int
+    every: int = 1
+    fails: bool = False
+
+
+@frozen
 class Case:
     """What one episode runs: who asks for what, when, of which scheduler.
 
     `config`: of the policy's own class. `swarm`: what was drawn. `right_drafts`: of each request
     which of its tokens a drafter foresees, "110" the first two of every three; by default none.
+    `external`: of whom a connector has something.
     """
 
     config: Any
     requests: tuple[Request, ...]
     swarm: Any = field(default=None, eq=False)
     right_drafts: Mapping[str, str] = field(factory=dict)
+    external: Mapping[str, External] = field(factory=dict)
 
     def as_mapping(self) -> dict[str, Any]:
         """Configuration and requests as files write them."""
         return {
             "config": self.config.as_mapping(),
             "requests": [request_as_json(request) for request in self.requests],
-            **({"right_drafts": dict(self.right_drafts)} if self.right_drafts else {}),
+            **self.surroundings,
         }
+
+    @property
+    def surroundings(self) -> dict[str, Any]:
+        """Drafts and external tokens as files write them, where there are any."""
+        told: dict[str, Any] = {
+            "right_drafts": dict(self.right_drafts),
+            "external": {one: asdict(has) for one, has in self.external.items()},
+        }
+        return {name: value for name, value in told.items() if value}
 
     @property
     def parameters(self) -> str:

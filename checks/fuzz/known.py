@@ -8,14 +8,14 @@ from attrs import frozen
 from spec.config import Admission
 from spec.policies.configuration import PolicyConfig
 from spec.policies.nano_vllm import FullHit, HitCheck, SequenceLimit, TokenGate
-from spec.policies.vllm_v1 import Scheduling
+from spec.policies.vllm_v1 import Connector, Scheduling
 
 
 @frozen
 class Known:
     """A rule that need not hold under some configurations of its policy.
 
-    `rule`: or what the simulated device refuses, as "device: empty query".
+    `rule`: or what the simulated device refuses, as "device: empty query", or "endless".
     """
 
     rule: str
@@ -49,6 +49,24 @@ _VLLM_V1 = (
         "V1-BUD-4",
         "by priority, a request that preempts itself ends the step for those behind it",
         lambda config: config.scheduling is Scheduling.PRIORITY,
+    ),
+    *(
+        Known(
+            rule,
+            "blocks whose load is lost within the step have been hashed when it was planned",
+            lambda config: config.connector is Connector.SYNC and config.prefix_caching,
+        )
+        for rule in ("V1-KV-10", "device: read unwritten")
+    ),
+    *(
+        Known(
+            rule,
+            "by priority, who waits in front wants the blocks of one who has loaded and waits, too",
+            lambda config: (
+                config.connector is Connector.ASYNC and config.scheduling is Scheduling.PRIORITY
+            ),
+        )
+        for rule in ("V1-PRG-4", "endless")
     ),
 )
 _NANO_VLLM = (

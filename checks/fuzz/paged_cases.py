@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from checks.fuzz.cases import Case
+from checks.fuzz.cases import Case, External
 from checks.fuzz.dice import Dice
 from checks.fuzz.prompts import Prompts
 from spec.arithmetic import cdiv
@@ -24,7 +24,7 @@ from spec.policies.nano_vllm import (
     SequenceLimit,
     TokenGate,
 )
-from spec.policies.vllm_v1 import Scheduling, VllmV1Config, largest_end
+from spec.policies.vllm_v1 import Connector, Scheduling, VllmV1Config, largest_end
 from spec.requests import Request
 
 Keys = dict[str, Any]
@@ -104,7 +104,8 @@ def _case(
             refused = error
             continue
         if can_do(config):
-            return Case(config, requests, swarm, _right_drafts(dice, swarm, config, requests))
+            right_drafts = _right_drafts(dice, swarm, config, requests)
+            return Case(config, requests, swarm, right_drafts, _external(dice, config, requests))
     raise refused
 
 
@@ -146,6 +147,7 @@ def _vllm_v1(dice: Dice, swarm: PagedSwarm, pinned: Mapping[str, Any]) -> VllmV1
         "chunked_prefill": chunked,
         "long_prefill_token_threshold": dice.one_of((0, 0, 0, _near(dice, swarm, block, block))),
         "scheduling": dice.one_of(tuple(Scheduling)),
+        "connector": dice.one_of((Connector.NONE, Connector.NONE, *Connector)),
         "prefix_caching": dice.chance(0.7),
         "num_speculative_tokens": drafts,
         "num_lookahead_tokens": dice.one_of((0, drafts)),
@@ -249,3 +251,29 @@ def _right_drafts(
         one.id: "".join("01"[dice.chance(swarm.right)] for _ in range(dice.between(1, 6)))
         for one in requests
     }
+
+
+def _external(
+    dice: Dice, config: PolicyConfig, requests: tuple[Request, ...]
+) -> dict[str, External]:
+    """What a connector has of some requests, mostly whole blocks.
+
+    A prompt of one token has nothing: once all of it is loaded it would be loaded again, for ever.
+    """
+    if not isinstance(config, VllmV1Config) or config.connector is Connector.NONE:
+        return {}
+    return {
+        one.id: _external_of(dice, config.block_size, one)
+        for one in requests
+        if one.prompt_len > 1 and dice.chance(0.6)
+    }
+
+
+def _external_of(dice: Dice, block: int, request: Request) -> External:
+    tokens = dice.between(1, request.prompt_len + 2)
+    whole = max(tokens // block, 1) * block
+    return External(
+        tokens=whole if dice.chance(0.8) else tokens,
+        every=dice.between(1, 4),
+        fails=dice.chance(0.25),
+    )

@@ -36,6 +36,9 @@ def simpler_paged_cases(case: Case) -> Iterator[Case]:
     for one in case.right_drafts:
         others = {name: right for name, right in case.right_drafts.items() if name != one}
         yield evolve(case, right_drafts=others, swarm=None)
+    for one in case.external:
+        left = {name: has for name, has in case.external.items() if name != one}
+        yield evolve(case, external=left, swarm=None)
     for config in _plainer_configs(case.config):
         yield evolve(case, config=config, swarm=None)
 

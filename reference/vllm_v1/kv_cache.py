@@ -77,8 +77,8 @@ def fits_at_admission(
 
 
 def blocks_spoken_for(ctx: Context, state: State, scheduled: dict[str, int]) -> int:
-    """Blocks that prompts in progress still lack: chunks to come, and loads under way."""
-    unfinished = [one for one in state.skipped if one.load is not Load.NONE]
+    """Blocks that prompts in progress still lack: chunks to come, and loads under way or ended."""
+    unfinished = [one for one in state.queued if one.load is not Load.NONE or one.blocks]
     unfinished += [
         one for one in state.running if one.computed + scheduled.get(one.id, 0) < one.tokens
     ]

@@ -9,9 +9,9 @@ from typing import Any
 from attrs import frozen
 
 from checks.conformance.episode import Terms
-from checks.fuzz.cases import Case
+from checks.fuzz.cases import Case, External
 from spec.config import released_2_6_3
-from spec.policies.vllm_v1 import Release, Scheduling, VllmV1Config
+from spec.policies.vllm_v1 import Connector, Release, Scheduling, VllmV1Config
 from spec.requests import Prompt, Request
 
 SIZES: dict[str, Any] = {
@@ -60,8 +60,8 @@ def scene(about: str, *requests: Request, known: str | None = None, **config: An
 def vllm_v1_scene(about: str, *requests: Request, known: str | None = None, **config: Any) -> Scene:
     """The requests served by vLLM V1, 0.28.0 unless `config` says otherwise."""
     running = config.pop("aborts_while_running", False)
-    right_drafts = config.pop("right_drafts", {})
-    case = Case(VllmV1Config(**V1_SIZES | config), requests, right_drafts=right_drafts)
+    around = {name: config.pop(name, {}) for name in ("right_drafts", "external")}
+    case = Case(VllmV1Config(**V1_SIZES | config), requests, **around)
     is_old = case.config.release is Release.V0_11_2
     driver = "vllm-v1==0.11.2" if is_old else "vllm-v1"
     return Scene(about, case, known, running, driver)
@@ -242,6 +242,49 @@ SCENES = {
         long_prefill_token_threshold=2,
         num_speculative_tokens=3,
         prefix_caching=False,
+    ),
+    "loads": vllm_v1_scene(
+        "who loads is passed over; one load fails, one goes on after its client has left",
+        asks("a", 8, 2),
+        asks("b", 8, 2, 1),
+        asks("c", 8, 2, 1, abort_at=2),
+        asks("d", 3, 2, 1),
+        connector=Connector.ASYNC,
+        external={"a": External(8, 3), "b": External(4, 2, fails=True), "c": External(8, 4)},
+    ),
+    "nobody_runs": vllm_v1_scene(
+        "by priority: a more urgent request waits for the blocks of one that has loaded and waits"
+        " behind it, so that nobody ever runs again (V1-PRG-4)",
+        asks("a", 4, 6),
+        asks("c", 3, 2, priority=1),
+        asks("b", 2, 1, priority=1),
+        connector=Connector.ASYNC,
+        external={"a": External(4, 4), "b": External(2)},
+        max_num_batched_tokens=2,
+        scheduling=Scheduling.PRIORITY,
+        max_num_seqs=1,
+        max_model_len=10,
+        num_blocks=3,
+        reserve_full_prompt=False,
+    ),
+    "load_lost": vllm_v1_scene(
+        "what a connector should bring within a step does not come: the request is given drafts",
+        asks("a", 8, 3),
+        known="VLM-3",
+        connector=Connector.SYNC,
+        external={"a": External(4, fails=True)},
+        num_speculative_tokens=1,
+        prefix_caching=False,
+    ),
+    "unwritten": vllm_v1_scene(
+        "blocks whose load is lost can be found: the next request reads what nobody wrote"
+        " (V1-KV-10)",
+        asks("a", Prompt.of_parts([("system", 8), ("a", 8)]), 1),
+        asks("b", Prompt.of_parts([("system", 8), ("b", 2)]), 1, 1),
+        connector=Connector.SYNC,
+        external={"a": External(8, fails=True)},
+        long_prefill_token_threshold=4,
+        max_num_batched_tokens=8,
     ),
     "freed_behind": vllm_v1_scene(
         "0.11.2 puts all freed blocks behind the free ones",

@@ -23,7 +23,8 @@ def _machine(case: Case) -> NanoVllmMachine:
 
 
 def _device(ctx: NanoVllmContext) -> PagedHardware:
-    return PagedHardware(nano_vllm_watch(ctx))
+    size = ctx.config.block_size
+    return PagedHardware(nano_vllm_watch(ctx), lambda step: seen_events(step, size))
 
 
 NANO_VLLM = Counterpart(

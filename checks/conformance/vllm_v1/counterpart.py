@@ -5,7 +5,7 @@ from checks.conformance.leftout import FIELDS
 from checks.conformance.paged import PagedHardware, compared_by
 from checks.conformance.vllm_v1.counts import COUNTS
 from checks.conformance.vllm_v1.moves import seen_events
-from checks.conformance.vllm_v1.serving import DraftedMachine, without
+from checks.conformance.vllm_v1.serving import ScriptedMachine, surroundings, without
 from checks.conformance.vllm_v1.told import Teller
 from checks.fuzz.compare import Strictness
 from checks.fuzz.paged_cases import vllm_v1_case
@@ -30,16 +30,17 @@ def _tokens_at_once(config: VllmV1Config) -> int:
 
 
 def _device(ctx: Context) -> PagedHardware:
-    return PagedHardware(vllm_v1_watch(ctx))
+    size = ctx.config.block_size
+    return PagedHardware(vllm_v1_watch(ctx), lambda step: seen_events(step, size))
 
 
 VLLM_V1 = Counterpart(
     policy=POLICY,
     draw=vllm_v1_case,
     simpler=simpler_paged_cases,
-    machine=DraftedMachine.of,
+    machine=ScriptedMachine.of,
     tokens_at_once=_tokens_at_once,
-    accepted=lambda step: step.accepted,
+    surroundings=surroundings,
     without=without,
     teller=Teller,
     differences=compared_by(

@@ -5,7 +5,10 @@ from collections import Counter
 from checks.conformance.counterpart import Counts
 from spec.policies.vllm_v1_records import State, Step
 
-_TRANSITIONS = (*("admit", "prefix_hit", "allocate", "catch_up", "preempt", "rollback", "finish"),)
+_TRANSITIONS = (
+    *("admit", "prefix_hit", "allocate", "catch_up", "preempt", "rollback", "finish"),
+    *("load", "loaded", "load_failed", "promote", "lose_load", "undo"),
+)
 _REFUSALS = ("V1-BUD-1", "V1-SEQ-1", "V1-KV-1", "V1-PRE-4", "V1-CHK-2", "V1-SPC-5")
 _PHASES = ("waiting", "prefilling", "decoding", "gone already")
 _OTHERS = ("arrive", "early end", "eviction", "chunk", "accepted draft", "padded newcomer")

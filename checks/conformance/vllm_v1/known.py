@@ -65,6 +65,34 @@ def _reversed_due(config: VllmV1Config, _actions: Actions, steps: Steps) -> int 
     return next((step.index for step in walked), None)
 
 
+# --- who has lost a load is taken for decoding ---------------------------------------------------
+
+
+def _behind_by_loss(step: Step) -> Iterator[str]:
+    """Who was scheduled to its end in the step, and then set back for what did not come."""
+    rows = {row.id: row for row in step.planned.running}
+    for one in step.after.running:
+        row = rows[one.id]
+        if one.id in step.failed_loads and row.computed + step.scheduled[one.id] >= row.tokens:
+            yield one.id
+
+
+def _decodes_in_spite(evidence: Evidence) -> bool:
+    """It is marked as if its prompt were computed, and so is given drafts to verify."""
+    if evidence.index >= len(evidence.found):
+        return False
+    behind = list(_behind_by_loss(evidence.expected[evidence.index]))
+    found = {row.id: row for row in evidence.found[evidence.index].after.running}
+    drafts = evidence.config.num_speculative_tokens
+    return bool(behind) and all(
+        one in found and not found[one].prefilling and found[one].drafts == drafts for one in behind
+    )
+
+
+def _loss_due(_config: VllmV1Config, _actions: Actions, steps: Steps) -> int | None:
+    return next((step.index for step in steps if any(_behind_by_loss(step))), None)
+
+
 ROWS = (
     KnownDifference(
         "VLM-1",
@@ -84,5 +112,14 @@ ROWS = (
         "each is put in front of those before it, and then all in front of the queue as they are",
         _returns_reversed,
         _reversed_due,
+    ),
+    KnownDifference(
+        "VLM-3",
+        "vllm-v1",
+        ("vLLM 0.28.0",),
+        "who loses external keys and values within a step is given drafts like one that decodes",
+        "that its prompt is computed is noted before the connector tells what is missing",
+        _decodes_in_spite,
+        _loss_due,
     ),
 )

@@ -7,8 +7,8 @@ from attrs import define, evolve, field
 
 from checks.conformance.cached import Pools
 from checks.conformance.protocol import Action, Json
-from spec.policies.vllm_v1 import Scheduling
-from spec.policies.vllm_v1_records import Context, State, Statistics, Step
+from spec.policies.vllm_v1 import Connector, Scheduling
+from spec.policies.vllm_v1_records import Context, Load, State, Statistics, Step
 from spec.policies.vllm_v1_records import Sequence as Row
 from spec.state import BlockPool
 
@@ -34,21 +34,27 @@ class Teller:
         """The step of a record; `action` is what was done around it."""
         before = self._before(record, action)
         finished = tuple(record["finished"])
-        left = {row.id for row in before.present}.difference(finished)
-        done = {"finished": before.finished | set(finished)}
-        gone = before.aborted | left.intersection(action.abort_running)
+        present = {row.id for row in before.present}
+        left = present.difference(finished)
         planned = record.get("planned", record)  # an idle step decides nothing
-        self._last = self._state(record, aborted=gone, **done)
+        self._last = self._state(
+            record,
+            finished=before.finished | set(finished),
+            aborted=before.aborted | left.intersection(action.abort_running),
+            lost=before.lost | present.intersection(action.lost),
+        )
         return Step(
             index=index,
             time=time,
             before=before,
-            planned=self._state(planned, aborted=before.aborted, finished=before.finished),
+            planned=self._state(
+                planned, finished=before.finished, aborted=before.aborted, lost=before.lost
+            ),
             after=self._last,
             scheduled=record["scheduled"],
             drafts=record.get("drafts", {}),
             admitted=tuple(record.get("admitted", ())),
-            external={},
+            external=record.get("external", {}),
             preempted=tuple(record.get("preempted", ())),
             budget_left=record.get("budget_left", self.ctx.config.token_budget),
             refusal=None,
@@ -56,6 +62,7 @@ class Teller:
             statistics=Statistics(**record.get("statistics", _NO_STATISTICS)),
             outputs={one: tuple(tokens) for one, tokens in record["outputs"].items()},
             accepted=record.get("accepted", {}),
+            failed_loads=tuple(record.get("failed_loads", ())),
             finished=finished,
             aborted=tuple(one for one in action.abort if one in before.aborted),
             ended=tuple(one for one in action.ends or () if one in record["outputs"]),
@@ -67,9 +74,13 @@ class Teller:
         self._arrived += action.arrive
         present = {row.id for row in last.present} | set(action.arrive)
         gone = present.intersection(action.abort)
+        lost = last.lost
+        if self.ctx.config.connector is Connector.ASYNC:  # else they are lost in the step
+            lost |= present.difference(gone).intersection(action.lost)
         aborted = last.aborted | gone
         if "before" in record:
-            return self._state(record["before"], finished=last.finished, aborted=aborted)
+            told = record["before"]
+            return self._state(told, finished=last.finished, aborted=aborted, lost=lost)
         newcomers = tuple(self._row({"id": one}, ()) for one in action.arrive)
         return evolve(
             last,
@@ -77,6 +88,7 @@ class Teller:
             running=_without(gone, last.running),
             unreported=last.unreported | gone,
             aborted=aborted,
+            lost=lost,
         )
 
     def _state(self, record: Json, **past: Any) -> State:
@@ -85,13 +97,14 @@ class Teller:
         tables = record.get("block_tables", {})
 
         def queue(name: str) -> tuple[Row, ...]:
-            return tuple(self._row(rows[one], tables.get(one, ())) for one in record[name])
+            return tuple(self._row(rows[one], tables.get(one, ())) for one in record.get(name, ()))
 
         return State(
             pool=self._pools.told(record, self._last.pool),
             waiting=queue("waiting"),
             skipped=queue("skipped"),
             running=queue("running"),
+            draining=queue("draining"),
             unreported=frozenset(record.get("unreported", ())),
             **past,
         )
@@ -103,6 +116,7 @@ class Teller:
             prompt_len=self.ctx.requests[row["id"]].prompt_len,
             arrival=self._arrived.index(row["id"]) if by_priority else 0,
             blocks=tuple(blocks),
+            load=Load(row.get("load", "none")),
             **{name: row[name] for name in _NUMBERS if name in row},
         )
 

@@ -17,10 +17,9 @@ RELEASED = Hello(
     name="vllm-v1",
     release="vLLM 0.28.0",
     policy="vllm-v1",
-    config={"connector": ["none"]},
     abilities=frozenset({"abort", "abort_running", "ends"}),
 )
-STRANGER = Hello("stranger", "stranger 1.0", "vllm-v1", RELEASED.config, RELEASED.abilities)
+STRANGER = Hello("stranger", "stranger 1.0", "vllm-v1", abilities=RELEASED.abilities)
 Names = dict[BlockKey, tuple[str, int]]
 
 
@@ -57,8 +56,10 @@ def records_of(ctx: Context, steps: Sequence[Step], actions: Sequence[Action]) -
             "outputs": {one: list(tokens) for one, tokens in step.outputs.items()},
             "finished": list(step.finished),
             "statistics": asdict(step.statistics),
+            "external": dict(step.external),
+            "failed_loads": list(step.failed_loads),
         }
-        if action.arrive or action.abort:
+        if action.arrive or action.abort or action.loaded or action.lost:
             record["before"] = state_as_told(step.before, names)
         yield record
 
@@ -68,8 +69,11 @@ def state_as_told(state: State, names: Names) -> Json:
         "waiting": [row.id for row in state.waiting],
         "skipped": [row.id for row in state.skipped],
         "running": [row.id for row in state.running],
-        "rows": [row_as_told(row) for row in state.present],
-        "block_tables": {row.id: list(row.blocks) for row in state.present if row.blocks},
+        "draining": [row.id for row in state.draining],
+        "rows": [row_as_told(row) for row in (*state.present, *state.draining)],
+        "block_tables": {
+            row.id: list(row.blocks) for row in (*state.present, *state.draining) if row.blocks
+        },
         "unreported": sorted(state.unreported),
         "blocks": {"used": len(state.pool.references), "free": len(state.pool.free)},
         "free_list": list(state.pool.free),
@@ -85,4 +89,5 @@ def row_as_told(row: Row) -> Json:
         "generated": row.generated,
         "drafts": row.drafts,
         "prefilling": row.prefilling,
+        "load": row.load.value,
     }

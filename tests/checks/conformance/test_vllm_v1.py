@@ -14,7 +14,7 @@ from tests.checks.conformance.faithful import Fault
 from tests.checks.conformance.faithful_v1 import RELEASED, STRANGER, FaithfulV1Lab
 from tests.recorded.scenes import SCENES
 
-EVENTS_OR_REFUSALS = {"V1-KV-8", "V1-PRE-5", "V1-PRG-3"}
+EVENTS_OR_REFUSALS = {"V1-KV-8", "V1-PRE-5", "V1-PRG-3", "V1-EXT-5"}
 
 
 def test_a_driver_that_does_as_the_reference_has_no_difference_in_any_random_case() -> None:
@@ -23,13 +23,14 @@ def test_a_driver_that_does_as_the_reference_has_no_difference_in_any_random_cas
     for episode in range(40):
         outcome = run_episode(FaithfulV1Lab(), plan.case(episode), plan.terms_of(episode))
         assert outcome.finding is None, outcome.finding
-        assert outcome.judged == outcome.on_device == outcome.steps
+        assert outcome.judged == outcome.steps
         assert set(outcome.untold) <= EVENTS_OR_REFUSALS
         steps += outcome.steps
         counts += outcome.counts
 
     assert steps > 500
-    for action in ("preempt", "rollback", "accepted draft", "prefix_hit", "abort, decoding"):
+    assert counts["lose_load"] + counts["load_failed"]
+    for action in ("preempt", "rollback", "accepted draft", "prefix_hit", "loaded", "promote"):
         assert counts[action], action
     assert counts["abort while running, decoding"]
 
@@ -114,8 +115,18 @@ def test_what_is_known_of_a_release_is_nobody_elses_excuse() -> None:
     assert repaired.missed == {"VLM-1": 1}
 
 
-def test_the_one_left_without_a_token_breaks_a_rule_that_is_known_not_to_hold() -> None:
-    outcome = served(scene="left_without_a_token")
+@pytest.mark.parametrize(
+    ("scene", "excused"),
+    [
+        ("left_without_a_token", {"V1-BUD-4"}),
+        ("nobody_runs", {"V1-PRG-4", "endless"}),
+        ("unwritten", {"V1-KV-10", "device: read unwritten"}),
+    ],
+)
+def test_what_the_machine_breaks_as_the_release_does_is_counted(
+    scene: str, excused: set[str]
+) -> None:
+    outcome = served(scene=scene)
 
     assert outcome.finding is None
-    assert outcome.excused == {"V1-BUD-4": 1}
+    assert set(outcome.excused) == excused
