@@ -6,14 +6,16 @@ the same finding always shrinks to the same case.
 """
 
 from collections.abc import Callable, Collection, Iterator
-from itertools import islice
+from functools import partial
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from checks.fuzz.cases import Case
 from checks.fuzz.finding import Finding
 from checks.fuzz.lockstep import Terms, run_case
+from checks.fuzz.smallest import Shrunk as ShrunkCase
+from checks.fuzz.smallest import smallest
 from checks.fuzz.target import Subject
 from engine.workloads.own import own_stream
 from spec.config import Admission, Config, Queue
@@ -22,15 +24,7 @@ from spec.requests import Prompt, Request
 
 MOST_STEPS = 40_000
 
-
-@frozen
-class Shrunk:
-    """The smallest case that was found, its finding, the runs and steps that it took."""
-
-    case: Case
-    finding: Finding
-    runs: int
-    steps: int
+Shrunk = ShrunkCase[Finding]
 
 
 def shrink(
@@ -45,36 +39,20 @@ def shrink(
 
     `pinned`: configuration keys that stay as they are.
     """
-    shrunk, position, fruitless = Shrunk(case, finding, 0, 0), 0, False
-    while not fruitless:
-        fruitless = position == 0  # a whole pass over the choices that finds nothing is the last
-        for choice, simpler in islice(
-            enumerate(simpler_cases(shrunk.case, pinned)), position, None
-        ):
-            if shrunk.steps >= most_steps:
-                return shrunk
-            shrunk, better = _tried(subject, shrunk, simpler, terms)
-            if better:
-                fruitless, position = False, choice
-                break
-        else:
-            position = 0
-    return shrunk
+    attempt = partial(_run, subject, terms)
+    return smallest(
+        Shrunk(case, finding), attempt, partial(simpler_cases, pinned=pinned), most_steps
+    )
 
 
-def _tried(subject: Subject, shrunk: Shrunk, simpler: Case, terms: Terms) -> tuple[Shrunk, bool]:
-    """What is known after one more run, and whether the simpler case shows the finding."""
-    if not subject.can_do(simpler.config):
-        return shrunk, False
+def _run(subject: Subject, terms: Terms, case: Case) -> tuple[Finding | None, int] | None:
+    if not subject.can_do(case.config):
+        return None
     try:
-        episode = run_case(subject, simpler, terms)
+        episode = run_case(subject, case, terms)
     except InputError:  # a request that this configuration could never serve
-        return shrunk, False
-    spent = evolve(shrunk, runs=shrunk.runs + 1, steps=shrunk.steps + episode.steps)
-    found = episode.finding
-    if found is None or found.signature != shrunk.finding.signature:
-        return spent, False
-    return evolve(spent, case=simpler, finding=found), True
+        return None
+    return episode.finding, episode.steps
 
 
 # --- simpler cases, the boldest first -----------------------------------------------------------
