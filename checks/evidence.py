@@ -121,13 +121,13 @@ def _by_bounds(obligations: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def verdicts(
-    rules: Sequence[AnyRule], explored: dict[str, Any], proven: dict[str, Any]
+    rules: Iterable[AnyRule], explored: dict[str, Any], proven: dict[str, Any]
 ) -> list[Verdict]:
     """The verdict on each rule, from both records."""
     return [_verdict(rule, explored, proven) for rule in rules]
 
 
-def recorded_verdicts(rules: Sequence[AnyRule]) -> list[Verdict]:
+def recorded_verdicts(rules: Iterable[AnyRule]) -> list[Verdict]:
     """The verdict on each rule, from the records kept with the project."""
     return verdicts(rules, recorded(EXPLORED), recorded(PROVEN))
 
@@ -185,5 +185,5 @@ def write_chapters() -> None:
     """Bring the tables of all chapters up to date with the records."""
     for policy in POLICIES.values():
         path = chapter_path(policy)
-        listed = recorded_verdicts([*policy.registry.rules.values()])
+        listed = recorded_verdicts(policy.registry.rules.values())
         path.write_text(with_table(path.read_text(encoding="utf-8"), listed), encoding="utf-8")

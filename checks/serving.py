@@ -69,9 +69,16 @@ class Run:
         return not self.broken and self.refused is None and not wrong
 
 
-def default_of(config: PolicyConfig) -> str:
-    """Who schedules if nobody is named: the engine, where the policy has one."""
-    return REFERENCE if policy_of(config).engine is None else ENGINE
+def scheduler_of(using: str | None, config: PolicyConfig) -> str:
+    """Who schedules: whoever is named, else the engine, where the policy has one.
+
+    Raises:
+        ConfigError: the engine is named, and the policy has none.
+    """
+    policy = policy_of(config)
+    if using == ENGINE and policy.engine is None:
+        raise ConfigError("--using", using, f"{REFERENCE} for {policy.name}, which has no engine")
+    return using or (REFERENCE if policy.engine is None else ENGINE)
 
 
 def server_of(using: str, config: PolicyConfig, requests: Sequence[Request]) -> Server[SomeStep]:
@@ -82,10 +89,8 @@ def server_of(using: str, config: PolicyConfig, requests: Sequence[Request]) -> 
         WorkloadError: a request that could never be served.
     """
     policy = policy_of(config)
-    if using == REFERENCE:
+    if scheduler_of(using, config) == REFERENCE or policy.engine is None:
         return policy.reference(config, requests)
-    if policy.engine is None:
-        raise ConfigError("--using", using, f"{REFERENCE} for {policy.name}, which has no engine")
     return policy.engine(config, requests)
 
 

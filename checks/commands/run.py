@@ -23,7 +23,7 @@ from checks.comparing import Variant, variants
 from checks.exploring import sentence
 from checks.figures import figure_lines
 from checks.policies import policy_of
-from checks.serving import ENGINE, REFERENCE, Refused, Run, default_of, run_workload
+from checks.serving import ENGINE, REFERENCE, Refused, Run, run_workload, scheduler_of
 from checks.timeline import Timeline
 from checks.traces import TraceWriter, Violation, write_lines
 from engine.device.constraints import SAYS
@@ -56,7 +56,12 @@ class _Files:
 @click.command()
 @click.argument("workload", type=PATH)
 @config_options
-@click.option("--format", "format_", type=click.Choice(list(Format)), help="Of the workload file.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice([one.value for one in Format]),
+    help="Of the workload file.",
+)
 @click.option("--limit", type=click.IntRange(1), help="Only the first N requests.")
 @click.option(
     "--using",
@@ -118,11 +123,12 @@ def run(
     if figures_path is not None and not isinstance(chosen[0].settings.config, Config):
         found = chosen[0].settings.config.policy
         raise ConfigError("--figures", found, "spyre, whose figures these are")
+    schedulers = [scheduler_of(using, one.settings.config) for one in chosen]
     read = read_workload(workload, format_, limit)
     fitting = [_fitting(read, one.settings.config) for one in chosen]
     runs = [
-        _run(one, servable, using, objective, files)
-        for one, (servable, _) in zip(chosen, fitting, strict=True)
+        _run(one, servable, scheduler, objective, files)
+        for one, (servable, _), scheduler in zip(chosen, fitting, schedulers, strict=True)
     ]
     refused = [len(left_out) for _, left_out in fitting]
     reports = [_report(one, left + read.skipped) for one, left in zip(runs, refused, strict=True)]
@@ -171,13 +177,12 @@ def _fitting(read: Workload, config: PolicyConfig) -> tuple[list[Request], list[
 def _run(
     variant: Variant,
     requests: list[Request],
-    using: str | None,
+    using: str,
     objective: Objective | None,
     files: _Files,
 ) -> Run:
     """One run, with its files and its progress bar."""
     config, by_id = variant.settings.config, {one.id: one for one in requests}
-    using = using or default_of(config)
     kept: list[Step] = []
     with ExitStack() as stack:
         observers: list[Callable[[Any], None]] = []

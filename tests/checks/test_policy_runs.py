@@ -119,6 +119,19 @@ def test_what_a_policy_has_not_is_refused(policy: str) -> None:
     assert list(Path().iterdir()) == []
 
 
+def test_comparison_with_a_policy_that_has_no_engine_on_the_engine_is_refused_before_any_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("checks.commands.run.run_workload", lambda *_, **__: pytest.fail("it ran"))
+
+    ran = lockstep("run", FIRST, "--compare", "policy=spyre,vllm-v1", "--using", "engine")
+
+    assert (ran.code, ran.err) == (
+        2,
+        "lockstep: --using: found 'engine'; allowed: reference for vllm-v1, which has no engine\n",
+    )
+
+
 def test_policies_are_compared_in_one_table() -> None:
     compare = ["--compare", "policy=spyre,vllm-v1,nano-vllm", *settings(*SIZES, *KEPT)]
 
