@@ -62,21 +62,13 @@ def replay_of(trace: Trace, subject: Subject = REFERENCE) -> Replay:
     """
     ctx, changes = trace.context(), list[_Change]()
     model = _model(trace) if "actions" in trace.header else None
-    judge, past, result = Judge(ctx if model is None else model.ctx), Past(), Replay()
-    if model is None and trace.violation is None:  # which would end it
+    judge, result = Judge(ctx if model is None else model.ctx), Replay()
+    if model is None:
         for request in ctx.requests.values():
             policy_of(trace.config).refuse_unservable(request, trace.config)
     try:
         steps = _served(trace, subject) if model is None else _acted(trace, model, subject, changes)
-        for step in steps:
-            if trace.violation is not None and step.index == len(trace.steps):
-                break  # the file ends where the rule is broken, the workload may go on
-            judge.observe(step)
-            result.steps.append(step)
-            result.difference = _difference(trace, step, past)
-            if result.difference is not None:
-                break
-            past = past.then(step)
+        _compare(trace, steps, judge, result)
     except (GuardError, TargetRaisedError) as error:
         result.broken.append(_raised(len(result.steps), error))
     if subject is REFERENCE:  # of another target, nobody sees the states between steps
@@ -89,6 +81,20 @@ def replay_of(trace: Trace, subject: Subject = REFERENCE) -> Replay:
     told = trace.violation
     result.confirms = told is None or any(one.rule == told.rule for one in result.broken)
     return result
+
+
+def _compare(trace: Trace, steps: Iterable[SomeStep], judge: Judge, result: Replay) -> None:
+    """Take the steps up to the first that differs from the file's; each is judged."""
+    past = Past()
+    for step in steps:
+        if trace.violation is not None and step.index == len(trace.steps):
+            break  # the file ends where the rule is broken, the workload may go on
+        judge.observe(step)
+        result.steps.append(step)
+        result.difference = _difference(trace, step, past)
+        if result.difference is not None:
+            break
+        past = past.then(step)
 
 
 def _broken(step: int, rule: str, found: str) -> BrokenRule:
