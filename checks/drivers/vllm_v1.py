@@ -24,12 +24,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-os.environ.update(
-    VLLM_PLUGINS="",
-    HF_HUB_OFFLINE="1",
-    VLLM_LOGGING_LEVEL="ERROR",
-    OMP_NUM_THREADS="1",
-)
+os.environ.update(VLLM_PLUGINS="", HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR")
+os.environ["OMP_NUM_THREADS"] = "1"
 ANSWERS = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)  # whatever the libraries print goes to standard error
 
@@ -37,25 +33,11 @@ import torch
 
 torch.set_num_threads(1)
 from vllm import SamplingParams
-from vllm.config import (
-    CacheConfig,
-    DeviceConfig,
-    ModelConfig,
-    SchedulerConfig,
-    VllmConfig,
-)
+from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import (
-    get_block_hash,
-    get_request_block_hasher,
-    init_none_hash,
-)
+from vllm.v1.core.kv_cache_utils import get_block_hash, get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import (
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroupSpec,
-)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -69,38 +51,26 @@ DRAFT = 0  # a draft; what it is does not matter, the script says how many are a
 VERSION = version("vllm")
 IS_OLD = VERSION.startswith("0.11.")  # prompts are not reserved, aborts wait for the step's end
 HELLO = {
-    "format": "lockstep-driver",
-    "version": 1,
-    "policy": "vllm-v1",
-    "name": "vllm-v1",
-    "release": f"vLLM {VERSION}",
+    **{"format": "lockstep-driver", "version": 1, "policy": "vllm-v1"},
+    **{"name": "vllm-v1", "release": f"vLLM {VERSION}"},
     "config": {"release": [VERSION]},
     "abilities": ["abort", "abort_running", "ends"],
     "left_out": [],
 }
 OLD_HELLO = {
     "config": {
-        "connector": ["none"],
-        "release": [VERSION],
-        "reserve_full_prompt": [False],
-        # What it does with drafts differs in ways that the specification does not describe.
-        "num_speculative_tokens": [0],
-        "num_lookahead_tokens": [0],
+        **{"release": [VERSION], "reserve_full_prompt": [False]},
+        # What it does with these differs in ways that the specification does not describe.
+        **{"connector": ["none"], "num_speculative_tokens": [0], "num_lookahead_tokens": [0]},
     },
     "abilities": ["abort", "ends"],
     "left_out": ["prefilling"],
 }
 MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "num_hidden_layers": 1,
-    "vocab_size": 50_000,
-    "max_position_embeddings": 131_072,
-    "torch_dtype": "float32",
+    **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float32"},
+    **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1},
+    **{"num_attention_heads": 4, "num_key_value_heads": 4},
+    **{"vocab_size": 50_000, "max_position_embeddings": 131_072},
 }
 
 
@@ -109,13 +79,8 @@ def base_config() -> Any:
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
         model = ModelConfig(model=directory, skip_tokenizer_init=True, max_model_len=8192)
-    scheduler = SchedulerConfig(
-        max_num_seqs=4,
-        max_num_batched_tokens=128,
-        max_model_len=8192,
-        is_encoder_decoder=False,
-        async_scheduling=False,
-    )
+    sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 128, "max_model_len": 8192}
+    scheduler = SchedulerConfig(**sizes, is_encoder_decoder=False, async_scheduling=False)
     return VllmConfig(
         model_config=model,
         cache_config=CacheConfig(block_size=16),
@@ -142,9 +107,7 @@ def configure(base: Any, config: Json) -> None:
 
 def kv_cache_of(blocks: int, block_size: int) -> Any:
     """A KV cache of so many blocks for one layer; nothing is allocated."""
-    spec = FullAttentionSpec(
-        block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
-    )
+    spec = FullAttentionSpec(block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
     groups = [KVCacheGroupSpec(["layer"], spec)]
     return KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups)
 
@@ -191,15 +154,11 @@ class ScriptedConnector:
         """It wants nothing of who leaves."""
         return False, None
 
-    def has_pending_push_work(self) -> bool:
-        """It only fetches."""
-        return False
-
     def ignore(self, *_: Any) -> None:
         """What it is told otherwise does not matter."""
 
     on_new_request = build_connector_meta = update_connector_output = ignore
-    get_kv_connector_stats = take_events = ignore
+    get_kv_connector_stats = take_events = has_pending_push_work = ignore
 
 
 class Released:
@@ -216,13 +175,9 @@ class Released:
         self.requests = {request["id"]: request for request in requests}
         self.block_size = config["block_size"]
         self.drafts = config["num_speculative_tokens"]
-        self.scheduler = Scheduler(
-            vllm_config=base,
-            kv_cache_config=kv_cache_of(config["num_blocks"] + 1, self.block_size),
-            structured_output_manager=StructuredOutputManager(base),
-            block_size=self.block_size,
-            log_stats=True,
-        )
+        cache = kv_cache_of(config["num_blocks"] + 1, self.block_size)
+        outputs = StructuredOutputManager(base)
+        self.scheduler = Scheduler(base, cache, outputs, self.block_size, log_stats=True)
         self.scheduler.num_spec_tokens = self.drafts
         self.scheduler.num_lookahead_tokens = config["num_lookahead_tokens"]
         self.planned: Json = {}
@@ -352,13 +307,10 @@ class Released:
             end = indices[-1] if request_id in action["ends"] else None
         else:
             end = asked["output_len"] - 1 if asked["output_len"] < asked["max_tokens"] else None
-        self.own[request_id] = [self.token(asked, index) for index in indices]
+        output = [*asked["output"], *[DRAFT] * drafts]  # drafts may be accepted beyond its end
+        self.own[request_id] = [output[index] for index in indices]
         pairs = zip(indices, self.own[request_id], strict=True)
         return [END_OF_SEQUENCE if index == end else token for index, token in pairs]
-
-    def token(self, asked: Json, index: int) -> int:
-        """The request's own token; of drafts accepted beyond its end any."""
-        return int(asked["output"][index]) if index < len(asked["output"]) else DRAFT
 
     def propose_drafts(self, request_ids: list[str]) -> None:
         """New drafts for all who were in the batch, as `EngineCore.post_step` hands them over."""
@@ -403,12 +355,9 @@ class Released:
     def after_step(self) -> Json:
         """The scheduler at rest, and what it tells of itself."""
         stats = self.scheduler.make_stats()
-        told = {
-            "waiting": stats.num_waiting_reqs + getattr(stats, "num_skipped_waiting_reqs", 0),
-            "running": stats.num_running_reqs,
-            "usage": stats.kv_cache_usage,
-        }
-        return self.at_rest() | {"statistics": told}
+        waiting = stats.num_waiting_reqs + getattr(stats, "num_skipped_waiting_reqs", 0)
+        told = {"waiting": waiting, "running": stats.num_running_reqs}
+        return self.at_rest() | {"statistics": told | {"usage": stats.kv_cache_usage}}
 
     def at_rest(self) -> Json:
         """Queues, requests and blocks."""
@@ -487,20 +436,12 @@ class Released:
 
 def runner_output(sampled: dict[str, list[int]], transfers: Any) -> Any:
     """What the model runner hands back: the sampled tokens by request, and about loads."""
-    return ModelRunnerOutput(
-        req_ids=list(sampled),
-        req_id_to_index={one: index for index, one in enumerate(sampled)},
-        sampled_token_ids=[as_released(tokens) for tokens in sampled.values()],
-        logprobs=None,
-        prompt_logprobs_dict={},
-        pooler_output=[],
-        kv_connector_output=transfers,
-    )
-
-
-def as_released(tokens: list[int]) -> Any:
-    """Sampled tokens of a request in the form that the release takes."""
-    return torch.tensor(tokens, dtype=torch.int64).numpy() if IS_OLD else tokens
+    places = {one: index for index, one in enumerate(sampled)}
+    tokens: list[Any] = list(sampled.values())
+    if IS_OLD:  # it takes arrays
+        tokens = [torch.tensor(those, dtype=torch.int64).numpy() for those in tokens]
+    others: Json = {"logprobs": None, "prompt_logprobs_dict": {}, "pooler_output": []}
+    return ModelRunnerOutput(list(sampled), places, tokens, **others, kv_connector_output=transfers)
 
 
 # --- the line protocol ---------------------------------------------------------------------------
@@ -519,10 +460,8 @@ def play(live: Released, actions: list[Json]) -> Json:
 
 def as_json(error: Exception) -> Json:
     """Type, text and place (file, line, function) of an error."""
-    place = ""
-    if error.__traceback__ is not None:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(where.filename).name}:{where.lineno} {where.name}"
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(where.filename).name}:{where.lineno} {where.name}"
     return {"type": type(error).__name__, "message": str(error), "at": place}
 
 
