@@ -28,7 +28,8 @@ class Recipe:
     environment is all but vLLM and the plugin, so that a further one costs 80 MB and no more.
     `build_tools`: what building needs in another version than that release has. `packages`: all
     that is installed for a scheduler that is no package itself. `imports`: what the driver's
-    imports ask for. `options`: how pip must be called for this vLLM.
+    imports ask for. `options`: how pip must be called for this vLLM. `alone`: no variant of a
+    reference schedules as it does; `survey` judges it, and what `conform` finds says little.
     """
 
     driver: str
@@ -41,6 +42,7 @@ class Recipe:
     packages: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    alone: bool = False
 
     @property
     def name(self) -> str:
@@ -125,10 +127,10 @@ RECIPES = (
     Recipe("sendnn", "2.6.0", "sendnn.py", vllm="0.27.1", shares=_NEWEST_PLUGIN),
     Recipe("sendnn", "2.5.0", "sendnn.py", vllm="0.25.1", shares=_NEWEST_PLUGIN),
     Recipe("sendnn", "2.4.0", "sendnn.py", vllm="0.24.0", shares=_NEWEST_PLUGIN),
-    Recipe("sendnn", "2.3.0", "sendnn.py", vllm="0.24.0", shares=_NEWEST_PLUGIN),
-    Recipe("sendnn", "2.2.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN),
-    Recipe("sendnn", "2.1.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN),
-    Recipe("sendnn", "2.0.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN),
+    Recipe("sendnn", "2.3.0", "sendnn.py", vllm="0.24.0", shares=_NEWEST_PLUGIN, alone=True),
+    Recipe("sendnn", "2.2.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, alone=True),
+    Recipe("sendnn", "2.1.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, alone=True),
+    Recipe("sendnn", "2.0.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, alone=True),
     Recipe("vllm-v1", "0.28.0", "vllm_v1.py", vllm="0.28.0", shares=_NEWEST_PLUGIN),
     Recipe(
         *("vllm-v1", "0.11.2", "vllm_v1.py"),
