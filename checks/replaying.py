@@ -63,7 +63,7 @@ def replay_of(trace: Trace, subject: Subject = REFERENCE) -> Replay:
     ctx, changes = trace.context(), list[_Change]()
     model = _model(trace) if "actions" in trace.header else None
     judge, result = Judge(ctx if model is None else model.ctx), Replay()
-    if model is None:
+    if model is None and trace.violation is None:  # a violation ends the run, whoever never does
         for request in ctx.requests.values():
             policy_of(trace.config).refuse_unservable(request, trace.config)
     try:
