@@ -1,6 +1,7 @@
 """What `lockstep run` prints: the figures of a run, or of several side by side."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from textwrap import shorten
 
 from rich.console import Console
 from rich.table import Table
@@ -10,6 +11,8 @@ from checks.serving import Refused, Run
 from engine.metrics import Spread, Summary
 from reference.guards import GuardError
 from spec.records import PREFILL
+
+_FOUND_CHARACTERS = 240  # what a rule found can name every request of a large batch
 
 
 def print_run(screen: Console, run: Run, refused: int, skipped: int) -> None:
@@ -50,7 +53,8 @@ def print_comparison(screen: Console, runs: Mapping[str, Run], refused: Sequence
 def _print_faults(screen: Console, run: Run) -> None:
     for rule in {one.rule.id: one.rule for one in run.broken}.values():
         first, *others = (one for one in run.broken if one.rule is rule)
-        screen.print(f"[bold red]violated[/bold red] {rule.id} in step {first.step}: {first.found}")
+        found = shorten(first.found, _FOUND_CHARACTERS, placeholder=" … (whole in --json)")
+        screen.print(f"[bold red]violated[/bold red] {rule.id} in step {first.step}: {found}")
         screen.print(f"  {rule.sentence}")
         if others:
             screen.print(f"  first again in steps {', '.join(str(one.step) for one in others)}")

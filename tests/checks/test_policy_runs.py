@@ -54,6 +54,24 @@ def test_run_is_of_the_reference_next_to_a_paged_device(policy: str) -> None:
     assert len(told["rules"]) > 30
 
 
+def test_what_a_rule_found_among_many_requests_is_cut_in_the_table_and_whole_in_the_report(
+    tmp_path: Path,
+) -> None:
+    crowd = tmp_path / "crowd.jsonl"
+    lines = [
+        json.dumps({"id": f"request-{n}", "prompt_len": 4, "max_tokens": 9}) for n in range(60)
+    ]
+    crowd.write_text("\n".join(lines), encoding="utf-8")
+    asked = [crowd, *settings("policy=nano-vllm", "block_size=4", "max_num_seqs=3")]
+
+    told = lockstep("run", *asked).out
+    (first, *_) = report(*asked)["violations"]
+
+    assert (first["rule"], len(first["found"]) > 500) == ("NANO-DEC-1", True)
+    assert " … (whole in --json)" in " ".join(told.split())
+    assert first["found"] not in " ".join(told.split())
+
+
 @without_engine
 def test_table_tells_the_largest_step_and_what_the_device_did(policy: str) -> None:
     ran = lockstep("run", FIRST, *of(policy))
