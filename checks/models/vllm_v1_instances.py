@@ -135,6 +135,17 @@ DEFAULT: tuple[VllmV1Instance, ...] = (
         aborts=ids("0"),
     ),
     VllmV1Instance(
+        name="async load, priority",
+        about="who has loaded waits with its blocks behind one who is more urgent and lacks them",
+        config=_config(
+            connector=Connector.ASYNC,
+            scheduling=Scheduling.PRIORITY,
+            num_blocks=3,
+        ),
+        requests=_ranked(unshared((4, 2), (2, 1)), 0, 1),
+        external={"0": 4, "1": 2},
+    ),
+    VllmV1Instance(
         name="sync load",
         about="external keys and values come within a step, always",
         config=_config(connector=Connector.SYNC, prefix_caching=True, num_blocks=5),

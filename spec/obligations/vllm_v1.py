@@ -151,7 +151,7 @@ def preemption_keeps_the_budget(integer: Integer) -> Statement:
     "PRV-V1-BUD-2",
     "While budget is left, a running request is given at least one token at its turn.",
     bounds=_ANY,
-    rules=["V1-BUD-3", "V1-PRG-4"],
+    rules=["V1-BUD-3"],
 )
 def running_gets_a_token(integer: Integer) -> Statement:
     """The model length never stands in the way: the last position is the one never computed."""
@@ -295,7 +295,7 @@ def threshold_of_zero_is_off(integer: Integer) -> Statement:
     "Without chunked prefill, whoever is let in fits the budget of an empty step uncut, also when "
     "it has been preempted and computes its answer again.",
     bounds=_ANY,
-    rules=["V1-CHK-2", "V1-PRG-4"],
+    rules=["V1-CHK-2"],
 )
 def whoever_is_let_in_can_be_admitted(integer: Integer) -> Statement:
     """`total`: prompt and longest answer, whose last token is never computed."""

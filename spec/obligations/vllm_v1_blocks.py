@@ -166,7 +166,7 @@ def largest_end_bounds_every_step(integer: Integer) -> Statement:
     "Whoever is let in finds its blocks in every step when it is alone, and so never preempts "
     "itself then.",
     bounds=f"{_ANY}, pool, output, number of drafts, lookahead and model length",
-    rules=["V1-LIF-7", "V1-PRG-4"],
+    rules=["V1-LIF-7"],
 )
 def whoever_is_let_in_fits_in_alone(integer: Integer) -> Statement:
     """`end` of any step. What it does not hold is free then; what it hits counts as held."""

@@ -10,7 +10,7 @@ import pytest
 from checks.explore import Counterexample, Outcome, Result, explore
 from checks.models.vllm_v1 import VllmV1Model, properties_of
 from checks.models.vllm_v1_instances import DEFAULT
-from spec.policies.vllm_v1_records import State, Step
+from spec.policies.vllm_v1_records import Load, State, Step
 from spec.rules.vllm_v1 import REGISTRY
 
 CHAPTER = Path(__file__).parents[2] / "spec/chapters/vllm_v1.md"
@@ -30,6 +30,7 @@ COUNTS = {
     "speculation, padding": (579, 1_521, 10),
     "lookahead": (108, 186, 8),
     "async load": (3_374, 5_222, 13),
+    "async load, priority": (66, 88, 9),
     "sync load": (576, 788, 10),
     "sync load, lost": (103, 124, 8),
 }
@@ -37,10 +38,17 @@ COUNTS = {
 # Rules that do not hold, with the reason. All others do, in every state and step.
 REFUTED = {
     "priority": {"V1-BUD-4"},  # a victim of itself ends the loop before those behind it
+    "async load, priority": {"V1-PRG-4", "V1-PRG-5"},  # nobody runs, and nobody ever will
     "sync load, lost": {"V1-KV-10"},  # blocks stay hashed whose content never came
 }
 
-FAST = {"uncut, 0.11.2", "eviction, 0.11.2", "lookahead", "sync load, lost"}
+FAST = {
+    "uncut, 0.11.2",
+    "eviction, 0.11.2",
+    "lookahead",
+    "async load, priority",
+    "sync load, lost",
+}
 
 
 @cache
@@ -103,6 +111,16 @@ def test_lost_load_leaves_blocks_that_can_be_found_and_hold_nothing() -> None:
     (row,) = run.last.running
     assert (row.computed, row.blocks) == (0, (1, 2, 3))
     assert {1, 2} <= run.last.pool.keys.keys()
+
+
+def test_urgent_request_waits_for_ever_for_blocks_of_one_that_has_loaded_behind_it() -> None:
+    """1 has loaded and holds the third block; 0 preempted itself for it and stands in front."""
+    run = counterexample("async load, priority", "V1-PRG-4")
+
+    assert run.last.running == ()
+    behind, urgent = run.last.present
+    assert (behind.id, behind.load, len(behind.blocks)) == ("1", Load.LOADED, 1)
+    assert (urgent.id, urgent.blocks, len(run.last.pool.free)) == ("0", (), 2)
 
 
 def test_outcome_is_named_by_the_instance_that_refutes() -> None:
