@@ -173,6 +173,17 @@ def test_a_memory_bound_step_preempts_the_last_with_most_of_its_budget_left() ->
     assert steps[-1]["blocks"] == {"used": 0, "reserved": 0, "free": 500}
 
 
+@pytest.mark.thorough
+def test_the_memory_bound_step_at_the_size_of_the_text() -> None:
+    """ "Example Scenario", step 4: a thousand requests of 250 tokens, 10,000 blocks."""
+    requests = [own(str(index), 200, max_tokens=50) for index in range(1_000)]
+    steps = steps_of(requests, **V1)
+    preempting = [step for step in steps if step["preempted"]]
+    assert preempting[0]["preempted"][0] == "737"  # of 738 that were admitted by then
+    assert all(step["budget_left"] > 7_000 for step in preempting)
+    assert steps[-1]["blocks"] == {"used": 0, "reserved": 0, "free": 10_000}
+
+
 # --- vLLM V1: drafts ------------------------------------------------------------------------------
 
 
