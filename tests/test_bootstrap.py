@@ -29,7 +29,7 @@ bootstrap: installing this checkout
 STAND_IN_FOR_UV = f"""\
 #!/bin/sh
 echo "$@" >> uv.log
-[ -e slow ] && sleep "$(cat slow)"
+while [ -e held ]; do sleep 0.02; done
 if [ "$1" = venv ]; then
   mkdir -p .venv/bin
   ln -s {sys.executable} .venv/bin/python
@@ -69,6 +69,19 @@ class Checkout:
         stdout, stderr = process.communicate(timeout=60)
         return SimpleNamespace(code=process.returncode, stdout=stdout, stderr=stderr)
 
+    def start_installing(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a call and return once its installer runs, which goes on when it is let go."""
+        (self.root / "held").touch()
+        process = self.start(*arguments)
+        deadline = time.monotonic() + 60
+        while not self.uv_calls:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return process
+
+    def let_installers_go(self) -> None:
+        (self.root / "held").unlink()
+
     @property
     def uv_calls(self) -> list[str]:
         """The sub-command of every call of uv so far."""
@@ -76,6 +89,12 @@ class Checkout:
         if not log.exists():
             return []
         return [re.sub(r" --.*", "", line) for line in log.read_text().splitlines()]
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    """The next line of what it says on standard error, once it is there."""
+    assert process.stderr is not None
+    return process.stderr.readline()
 
 
 @pytest.fixture
@@ -161,33 +180,29 @@ def test_failed_installation_shows_why_and_the_next_call_starts_over(checkout: C
 
 
 def test_two_calls_at_once_make_the_environment_once(checkout: Checkout) -> None:
-    (checkout.root / "slow").write_text("0.5")
-    both = [checkout.start("python", "-c", "print('hello')") for _ in range(2)]
-    said = [process.communicate(timeout=60) for process in both]
+    making = checkout.start_installing("python", "-c", "print('made')")
+    waiting = checkout.start("python", "-c", "print('waited')")
+    waited = read_line(waiting)
+    checkout.let_installers_go()
 
-    waited = "bootstrap: waiting for another bootstrap of this checkout\n"
-    assert sorted(said) == [("hello\n", MADE_WITH_UV), ("hello\n", waited)]
+    assert waited == "bootstrap: waiting for another bootstrap of this checkout\n"
+    assert waiting.communicate(timeout=60) == ("waited\n", "")
+    assert making.communicate(timeout=60) == ("made\n", MADE_WITH_UV)
     assert checkout.uv_calls == ["venv", "pip sync", "pip install"]
 
 
 def test_call_after_a_killed_one_waits_for_its_orphaned_installer(checkout: Checkout) -> None:
-    slow = checkout.root / "slow"
-    slow.write_text("2")
-    killed = checkout.start("python", "-c", "")
-    deadline = time.monotonic() + 30
-    while not checkout.uv_calls and time.monotonic() < deadline:
-        time.sleep(0.01)
+    killed = checkout.start_installing("python", "-c", "")
     killed.kill()
+    again = checkout.start("python", "-c", "")
+    waited = read_line(again)
+    checkout.let_installers_go()
+    _, said = again.communicate(timeout=60)
     killed.communicate()
-    slow.unlink()
 
-    again = checkout.run("python", "-c", "")
-
-    assert again.code == 0
-    assert again.stderr == (
-        "bootstrap: waiting for another bootstrap of this checkout\n"
-        "bootstrap: removing the outdated or unfinished .venv\n" + MADE_WITH_UV
-    )
+    assert again.returncode == 0
+    assert waited == "bootstrap: waiting for another bootstrap of this checkout\n"
+    assert said == "bootstrap: removing the outdated or unfinished .venv\n" + MADE_WITH_UV
 
 
 # The command
