@@ -1,7 +1,7 @@
 """What conformance must know of a policy to hold its drivers against its reference."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from attrs import evolve, frozen
@@ -77,10 +77,21 @@ def no_totals(_step: Step, _record: Json) -> Iterator[Difference]:
     return iter(())
 
 
-def without(step: Step, after: Any, leavers: Collection[str]) -> Step:
-    """The step, when the clients of these requests left while it ran: without their tokens."""
+def leave_after(
+    machine: Machine, _state: Any, step: Step, leaving: Sequence[str]
+) -> tuple[Step, tuple[str, ...]]:
+    """Clients that leave while a step runs are gone after it, and without their tokens.
+
+    Where somebody finishes in the step, the order of the two shows in the free list: there nobody
+    leaves while it runs.
+    """
+    present = {row.id for row in step.after.present}
+    leavers = tuple(one for one in leaving if one in present and not step.finished)
+    after = step.after
+    for one in leavers:
+        after = machine.abort(after, one)
     outputs = {one: tokens for one, tokens in step.outputs.items() if one not in leavers}
-    return evolve(step, after=after, outputs=outputs)
+    return evolve(step, after=after, outputs=outputs), leavers
 
 
 @frozen(kw_only=True)
@@ -89,9 +100,9 @@ class Counterpart:
 
     `draw`: the case of seed and episode, without pinned keys, for whoever can do a configuration.
     `simpler`: cases with less in them. `machine`: the reference for a case. `tokens_at_once`: of a
-    prompt in one step, if nobody else is there. `surroundings`: what
-    drafter and connector did in a step, fields of an action. `without`: a step whose clients left
-    while it ran, and the state after it. `teller` and `device`: for the context of an episode.
+    prompt in one step, if nobody else is there. `surroundings`: what drafter and connector did in
+    a step, fields of an action. `leave`: the step from a state once those of these clients who can
+    have left while it ran, and who did. `teller` and `device`: for the context of an episode.
     `differences`: of the driver's step and the reference's, what came first at the front.
     `totals`: where a record counts otherwise than its own requests and blocks add up to. `fields`:
     what drivers may leave out. `moves`: the events that show in a step, for a block size.
@@ -103,7 +114,7 @@ class Counterpart:
     machine: Callable[[Case], Machine]
     tokens_at_once: Callable[[Any], int]
     surroundings: Callable[[Step], Mapping[str, Any]] = nothing_else
-    without: Callable[[Step, Any, Collection[str]], Step] = without
+    leave: Callable[[Any, Any, Step, Sequence[str]], tuple[Step, tuple[str, ...]]] = leave_after
     teller: Callable[[Any], Teller]
     differences: Callable[
         [Any, Step, Step, Json, Strictness, Collection[str]], tuple[Difference, ...]

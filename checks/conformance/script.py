@@ -105,16 +105,9 @@ class _Run:
     def _with_aborts_while_running(
         self, step: Step, leaving: list[str]
     ) -> tuple[Step, tuple[str, ...]]:
-        """The step with those gone, and without the tokens, whose clients leave while it runs.
-
-        Where somebody finishes in the step, the order of the two shows in the free list: there
-        aborts wait until after the step, as they do where nothing runs.
-        """
-        early = self.aborts_while_running and step.kind != IDLE and not step.finished
-        present = {row.id for row in step.after.present}
-        running = tuple(one for one in leaving if early and one in present)
+        """The step with those gone, and without the tokens, whose clients leave while it runs."""
+        running: tuple[str, ...] = ()
+        if self.aborts_while_running and step.kind != IDLE:
+            step, running = self.counterpart.leave(self.machine, self.state, step, leaving)
         self._leaving = [one for one in leaving if one not in running]
-        after = step.after
-        for one in running:
-            after = self.machine.abort(after, one)
-        return (self.counterpart.without(step, after, running) if running else step), running
+        return step, running

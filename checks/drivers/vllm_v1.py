@@ -247,10 +247,12 @@ class Released:
         sampled = {one: self.sampled(one, scheduled, action) for one in told["scheduled"]}
         accepted = {one: len(sampled[one]) - 1 for one in told["drafts"]}
         answer = runner_output(sampled, self.lost_in_step(action))
-        for request_id in action.get("abort_running", ()):
+        leavers = action.get("abort_running", [])
+        for request_id in leavers:
             self.abort(request_id)
         results = self.scheduler.update_from_output(scheduled, answer)
-        told["accepted"] = {one: n for one, n in accepted.items() if one not in self.failed}
+        unseen = self.failed.union(leavers)
+        told["accepted"] = {one: n for one, n in accepted.items() if one not in unseen}
         told["failed_loads"] = [one for one in told["scheduled"] if one in self.failed]
         self.propose_drafts(list(sampled))
         self.ran = {one.request_id for one in self.scheduler.running}

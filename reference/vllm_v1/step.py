@@ -6,11 +6,12 @@ both loops are those of vLLM 0.28.0.
 
 from collections.abc import Callable
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from reference.vllm_v1 import kv_cache, transitions
 from reference.vllm_v1.kv_cache import Demand, computed_with, prefix_hits
 from reference.vllm_v1.transitions import Plan
+from spec.arithmetic import cdiv
 from spec.policies.vllm_v1 import (
     Connector,
     Release,
@@ -28,11 +29,13 @@ class Environment:
 
     `ends`: does the request sample end-of-sequence as its last token? `accepted`: how many of
     its drafts are verified? `loses`: is what the connector should have brought not there?
+    `leavers`: whose clients go away while the model runs.
     """
 
     ends: Callable[[Sequence], bool]
     accepted: Callable[[Sequence, int], int] = lambda _one, drafts: drafts
     loses: Callable[[str], bool] = lambda _id: False
+    leavers: tuple[str, ...] = ()
 
 
 def scheduler_step(
@@ -42,9 +45,10 @@ def scheduler_step(
     plan = Plan(evolve(state, unreported=frozenset()), ctx.config.token_budget)
     plan = schedule_running(ctx, plan)
     plan = _waiting_unless_preempted(ctx, plan)
-    update = _Update.of(transitions.compute(ctx, plan.state, plan.scheduled))
+    update = _computed(ctx, plan, environment)
     for request_id in plan.scheduled:
-        update = _updated(ctx, plan, update, request_id, environment)
+        if request_id not in environment.leavers:
+            update = _updated(ctx, plan, update, request_id, environment)
     return Step(
         index=index,
         time=time,
@@ -247,21 +251,37 @@ def _padding(ctx: Context, plan: Plan, behind: int) -> int:
 class _Update:
     """The state while the step's results are worked in, and what has come out so far.
 
-    `invalid`: blocks that the connector should have filled in this step and did not.
+    `missing`: blocks that the connector should have filled in this step and did not.
+    `unclaimed`: those of them that nobody so far computes itself.
     """
 
     state: State
-    outputs: dict[str, tuple[int, ...]]
-    accepted: dict[str, int]
-    invalid: frozenset[int] = frozenset()
+    missing: frozenset[int]
+    unclaimed: frozenset[int]
+    events: tuple[Event, ...]
+    outputs: dict[str, tuple[int, ...]] = field(factory=dict)
+    accepted: dict[str, int] = field(factory=dict)
     failed_loads: tuple[str, ...] = ()
     finished: tuple[str, ...] = ()
-    events: tuple[Event, ...] = ()
 
-    @staticmethod
-    def of(state: State) -> "_Update":
-        """Nothing has come out yet."""
-        return _Update(state, {}, {})
+
+def _computed(ctx: Context, plan: Plan, environment: Environment) -> _Update:
+    """All tokens are computed, loads may be lost, clients may have gone in the meantime."""
+    state = transitions.compute(ctx, plan.state, plan.scheduled)
+    lost = [one for one in plan.scheduled if one in plan.external and environment.loses(one)]
+    missing = frozenset(block for one in lost for block in _brought(ctx, plan, _row(state, one)))
+    for one in lost:
+        state = transitions.lose_load(ctx, state, one, plan.external[one])
+    for one in environment.leavers:
+        state = transitions.abort(ctx, state, one)
+    events = tuple(Event("lose_load", one, "V1-EXT-4", plan.external[one]) for one in lost)
+    return _Update(state, missing, missing, events)
+
+
+def _brought(ctx: Context, plan: Plan, row: Sequence) -> tuple[int, ...]:
+    """The blocks that the connector should have filled for a request in this step."""
+    end, size = row.computed - plan.scheduled[row.id], ctx.config.block_size
+    return row.blocks[(end - plan.external[row.id]) // size : int(cdiv(end, size))]
 
 
 def _updated(
@@ -269,32 +289,30 @@ def _updated(
 ) -> _Update:
     """One request's results: a lost load, the verdict on its drafts, its new tokens, its end."""
     row = _row(update.state, request_id)
-    if plan.external.get(request_id, 0) and environment.loses(request_id):
-        return _load_lost(ctx, plan, update, row)
-    if not update.invalid.isdisjoint(row.blocks):
-        state = transitions.undo(ctx, update.state, row.id, plan.scheduled[row.id])
-        event = Event("undo", row.id, "V1-EXT-4", row.computed)
-        return _without_output(evolve(update, state=state), event)
+    read = row.computed - plan.scheduled[row.id]  # tokens that were there before the step
+    held = row.blocks[: int(cdiv(read, ctx.config.block_size))]
+    if not update.missing.isdisjoint(held):
+        return _read_missing(ctx, update, row, held, read)
     if row.computed < row.tokens:
         return update  # a chunk that is not the last yields nothing
     return _sampled(ctx, plan, update, row, environment)
 
 
-def _load_lost(ctx: Context, plan: Plan, update: _Update, row: Sequence) -> _Update:
-    """The connector brought nothing: whoever reads these blocks in this step is affected too."""
-    external = plan.external[row.id]
-    state = transitions.lose_load(ctx, update.state, row.id, external, plan.scheduled[row.id])
-    first = _row(state, row.id).computed // ctx.config.block_size
-    invalid = update.invalid | frozenset(row.blocks[first:])
-    event = Event("lose_load", row.id, "V1-EXT-4", external)
-    return _without_output(evolve(update, state=state, invalid=invalid), event)
+def _read_missing(
+    ctx: Context, update: _Update, row: Sequence, held: tuple[int, ...], read: int
+) -> _Update:
+    """A request reads what did not come: no output, and this step's tokens once more.
 
-
-def _without_output(update: _Update, event: Event) -> _Update:
+    The first that holds such a block computes it; whoever shares it relies on that.
+    """
+    claimed = [index for index, block in enumerate(held) if block in update.unclaimed]
+    valid = claimed[0] * ctx.config.block_size if claimed else read
     return evolve(
         update,
-        failed_loads=(*update.failed_loads, event.id),
-        events=(*update.events, event),
+        state=transitions.undo(ctx, update.state, row.id, valid),
+        unclaimed=update.unclaimed.difference(held),
+        failed_loads=(*update.failed_loads, row.id),
+        events=(*update.events, Event("undo", row.id, "V1-EXT-4", row.computed, valid)),
     )
 
 

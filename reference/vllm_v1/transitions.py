@@ -295,28 +295,26 @@ def compute(_ctx: Context, state: State, scheduled: dict[str, int]) -> State:
     return evolve(state, running=tuple(rows))
 
 
-def lose_load(_ctx: Context, state: State, request_id: str, external: int, scheduled: int) -> State:
-    """What the connector should have brought in this step is not there: back to the rest.
+def lose_load(_ctx: Context, state: State, request_id: str, external: int) -> State:
+    """What the connector should have brought in this step is not there, and not offered again."""
+    # guard
+    is_running = request_id in {one.id for one in state.running}
+    require(is_running and external > 0, "lose_load", "V1-EXT-4")
+    # effect
+    return evolve(state, lost=state.lost | {request_id})
 
-    The blocks stay with the request, which computes them itself from the next step on.
+
+def undo(_ctx: Context, state: State, request_id: str, valid_tokens: int) -> State:
+    """A request that read what was not there has only its valid tokens computed.
+
+    The blocks stay with it; it goes on from there in the next step.
     """
     # guard
     row = next((one for one in state.running if one.id == request_id), None)
-    require(row is not None and external > 0, "lose_load", "V1-EXT-4")
+    require(row is not None and 0 <= valid_tokens < row.computed, "undo", "V1-EXT-4")
     assert row is not None
     # effect
-    back = evolve(row, computed=row.computed - scheduled - external, prefilling=True)
-    return evolve(state, running=replaced(state.running, back), lost=state.lost | {request_id})
-
-
-def undo(_ctx: Context, state: State, request_id: str, scheduled: int) -> State:
-    """A request that read what was not there computes this step's tokens once more."""
-    # guard
-    row = next((one for one in state.running if one.id == request_id), None)
-    require(row is not None and scheduled <= row.computed, "undo", "V1-EXT-4")
-    assert row is not None
-    # effect
-    back = evolve(row, computed=row.computed - scheduled, prefilling=True)
+    back = evolve(row, computed=valid_tokens, prefilling=True)
     return evolve(state, running=replaced(state.running, back))
 
 

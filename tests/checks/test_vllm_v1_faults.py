@@ -256,15 +256,19 @@ def nothing_is_computed(_right: Right, _ctx: Context, state: State, _scheduled: 
     return state
 
 
-@fault(transitions, "lose_load", on="sync load, lost", caught_by="V1-EXT-4, V1-PRG-1")
-def lost_tokens_stay_computed(
-    _right: Right, _ctx: Context, state: State, one: str, _external: int, _scheduled: int
+@fault(transitions, "lose_load", on="sync load, lost", caught_by="V1-KV-2, V1-KV-8")
+def blocks_of_a_lost_load_are_given_back(
+    right: Right, ctx: Context, state: State, one: str, external: int
 ) -> State:
-    return evolve(state, lost=state.lost | {one})
+    row = next(row for row in state.running if row.id == one)
+    done: State = right(ctx, state, one, external)
+    return evolve(done, pool=kv_cache.free(ctx, done.pool, row))
 
 
 @fault(transitions, "undo", on="sync load, lost", caught_by="V1-EXT-4, V1-PRG-1")
-def sharer_goes_on(_right: Right, _ctx: Context, state: State, _one: str, _scheduled: int) -> State:
+def lost_tokens_stay_computed(
+    _right: Right, _ctx: Context, state: State, _one: str, _valid: int
+) -> State:
     return state
 
 

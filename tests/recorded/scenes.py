@@ -276,6 +276,16 @@ SCENES = {
         num_speculative_tokens=1,
         prefix_caching=False,
     ),
+    "lost_and_gone": vllm_v1_scene(
+        "its load is lost and its client leaves in one step: who shares the blocks computes them",
+        asks("a", Prompt.of_parts([("system", 8), ("a", 4)]), 2, abort_at=1),
+        asks("b", Prompt.of_parts([("system", 8), ("b", 4)]), 2),
+        asks("c", Prompt.of_parts([("system", 8), ("c", 4)]), 2),
+        aborts_while_running=True,
+        connector=Connector.SYNC,
+        external={"a": External(8, fails=True)},
+        long_prefill_token_threshold=3,
+    ),
     "unwritten": vllm_v1_scene(
         "blocks whose load is lost can be found: the next request reads what nobody wrote"
         " (V1-KV-10)",

@@ -5,7 +5,7 @@ from checks.conformance.leftout import FIELDS
 from checks.conformance.paged import PagedHardware, compared_by
 from checks.conformance.vllm_v1.counts import COUNTS
 from checks.conformance.vllm_v1.moves import seen_events
-from checks.conformance.vllm_v1.serving import ScriptedMachine, surroundings, without
+from checks.conformance.vllm_v1.serving import ScriptedMachine, leave, surroundings
 from checks.conformance.vllm_v1.told import Teller
 from checks.fuzz.compare import Strictness
 from checks.fuzz.paged_cases import vllm_v1_case
@@ -41,7 +41,7 @@ VLLM_V1 = Counterpart(
     machine=ScriptedMachine.of,
     tokens_at_once=_tokens_at_once,
     surroundings=surroundings,
-    without=without,
+    leave=leave,
     teller=Teller,
     differences=compared_by(
         {

@@ -5,10 +5,9 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from checks.conformance import counterpart
 from checks.fuzz.cases import Case
 from reference.vllm_v1.machine import VllmV1Machine
-from reference.vllm_v1.step import Environment, statistics
+from reference.vllm_v1.step import Environment
 from spec.policies.vllm_v1_records import Context, Load, Sequence, State, Step
 from spec.records import Event
 
@@ -47,10 +46,10 @@ class ScriptedMachine:
         """A client goes away between two steps."""
         return self.machine.abort(state, request_id)
 
-    def step(self, state: State, *, index: int, time: float) -> Step:
+    def step(self, state: State, *, index: int, time: float, leavers: tuple[str, ...] = ()) -> Step:
         """One scheduler step, after the loads that end before it, which its events tell, too.
 
-        Requests end where they say that they do.
+        Requests end where they say that they do; `leavers` go away while the model runs.
         """
         loading = (*state.skipped, *state.draining)
         done = [one.id for one in loading if self.load_ends(one, index)]
@@ -58,7 +57,7 @@ class ScriptedMachine:
         for one in done:
             state = self.machine.end_load(state, one, self.fails(one))
         ends = (Event("load_failed" if self.fails(one) else "loaded", one, "") for one in done)
-        environment = Environment(self.machine.ends_as_said, self.accepted, self.fails)
+        environment = Environment(self.machine.ends_as_said, self.accepted, self.fails, leavers)
         step = self.machine.step(state, environment, index, time)
         return evolve(step, events=(*ends, *step.events))
 
@@ -93,8 +92,13 @@ def surroundings(step: Step) -> dict[str, Any]:
     }
 
 
-def without(step: Step, after: State, leavers: Collection[str]) -> Step:
-    """The step, when the clients of these requests left while it ran; statistics come last."""
-    cut: Step = counterpart.without(step, after, leavers)
-    failed = tuple(one for one in step.failed_loads if one not in leavers)
-    return evolve(cut, failed_loads=failed, statistics=statistics(after))
+def leave(
+    machine: ScriptedMachine, state: State, step: Step, leaving: Collection[str]
+) -> tuple[Step, tuple[str, ...]]:
+    """The step from a state once more, when of these clients all who are there leave meanwhile."""
+    present = {row.id for row in step.planned.present}
+    leavers = tuple(one for one in leaving if one in present)
+    if not leavers:
+        return step, ()
+    again = machine.step(state, index=step.index, time=step.time, leavers=leavers)
+    return evolve(again, aborted=step.aborted), leavers

@@ -6,10 +6,11 @@ import pytest
 
 from reference.guards import GuardError
 from reference.vllm_v1 import transitions
+from reference.vllm_v1.step import Environment
 from reference.vllm_v1.transitions import Plan
 from spec.errors import ConfigError, WorkloadError
 from spec.policies.vllm_v1 import Connector, Release, Scheduling, VllmV1Config
-from spec.policies.vllm_v1_records import Load, Statistics
+from spec.policies.vllm_v1_records import Load, Statistics, Step
 from tests.reference.vllm_v1.scenes import (
     accepting,
     arrived,
@@ -154,6 +155,47 @@ def test_request_whose_load_failed_computes_all_itself() -> None:
     state = scene.end_load(scene.step(arrived(scene)).after, "0", failed=True)
 
     assert scene.step(state).scheduled == {"0": 8}
+
+
+def first_step_in_which_the_load_of_a_is_lost(*leavers: str) -> Step:
+    """Both begin with the same 8 tokens, which a connector was to bring for "a"."""
+    served = machine(
+        *(of_parts(one, ("system", 8), (one, 2)) for one in "ab"),
+        external={"a": 8},
+        connector=Connector.SYNC,
+        prefix_caching=True,
+    )
+    lost = Environment(
+        served.ends_as_said, loses=lambda request_id: request_id == "a", leavers=leavers
+    )
+    return served.step(arrived(served), lost)
+
+
+def test_first_that_holds_the_blocks_of_a_lost_load_computes_them_for_all() -> None:
+    step = first_step_in_which_the_load_of_a_is_lost()
+
+    assert step.failed_loads == ("a", "b")
+    assert {row.id: row.computed for row in step.after.running} == {"a": 0, "b": 8}
+    assert step.outputs == {}
+
+
+def test_next_one_computes_the_blocks_of_a_lost_load_whose_client_left_meanwhile() -> None:
+    step = first_step_in_which_the_load_of_a_is_lost("a")
+
+    assert ids(step.after) == {"running": ["b"], "aborted": ["a"]}
+    assert step.failed_loads == ("b",)
+    assert [row.computed for row in step.after.running] == [0]
+
+
+def test_client_that_leaves_while_the_model_runs_gets_no_token() -> None:
+    served = machine(request("a", 4), request("b", 4))
+
+    step = served.step(arrived(served), Environment(served.ends_as_said, leavers=("a",)))
+
+    assert list(step.scheduled) == ["a", "b"]
+    assert list(step.outputs) == ["b"]
+    assert ids(step.after) == {"running": ["b"], "aborted": ["a"]}
+    assert step.after.unreported == {"a"}
 
 
 def test_blocks_of_a_request_aborted_while_it_loads_are_free_when_the_load_has_ended() -> None:
