@@ -26,10 +26,10 @@ class Recipe:
 
     `vllm`: the release of vLLM that it is or is paired with. `shares`: the release in whose
     environment is all but vLLM and the plugin, so that a further one costs 80 MB and no more.
-    `build_tools`: what building needs in another version than that release has. `packages`: all
-    that is installed for a scheduler that is no package itself. `imports`: what the driver's
-    imports ask for. `options`: how pip must be called for this vLLM. `alone`: no variant of a
-    reference schedules as it does; `survey` judges it, and what `conform` finds says little.
+    `build_tools`: what building needs in another version than that release has. `package`: what
+    the scheduler is a part of where that is not vLLM. `imports`: what the driver's imports ask
+    for. `options`: how pip must be called for this vLLM. `alone`: no variant of a reference
+    schedules as it does; `survey` judges it, and what `conform` finds says little.
     """
 
     driver: str
@@ -39,7 +39,7 @@ class Recipe:
     constraints: str = ""
     shares: str = ""
     build_tools: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
+    package: str = ""
     imports: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     alone: bool = False
@@ -52,15 +52,16 @@ class Recipe:
     @property
     def about(self) -> str:
         """What is run."""
-        if self.packages:
-            return "your checkout of nano-vLLM (untried)"
+        if self.package:
+            return f"{self.package} {self.version}"
         plugin = f"sendnn-inference {self.version} on " if self.driver == _PLUGIN else ""
         return f"{plugin}vLLM {self.vllm}"
 
     def installations(self) -> Iterator[Installation]:
         """The calls of pip, in order."""
-        if self.packages:
-            yield Installation("what it imports", self.packages)
+        if self.package:
+            yield Installation("what it imports", self.imports)
+            yield Installation(self.about, ("--no-deps", f"{self.package}=={self.version}"))
             return
         if self.shares:
             if self.build_tools:
@@ -145,7 +146,11 @@ RECIPES = (
         imports=_V0_IMPORTS,
         options=_SUFFIX_ACCEPTED,
     ),
-    Recipe("nano-vllm", "9e8507e", "nano_vllm.py", packages=("numpy", "xxhash")),
+    Recipe(
+        *("nano-vllm", "0.0.2", "nano_vllm.py"),
+        package="nano-vllm-npu",
+        imports=("numpy==2.4.0", "xxhash==3.6.0"),
+    ),
 )
 """The newest release of a driver stands first."""
 

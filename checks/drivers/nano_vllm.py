@@ -1,10 +1,11 @@
-"""Driver of nano-vLLM: the scheduler and block manager of a checkout, step by step.
+"""Driver of nano-vLLM: its scheduler and block manager, step by step.
 
-nano-vLLM is not on the package index: `LOCKSTEP_NANO_VLLM` names the directory of a checkout, at
-the commit 9e8507e that the text describes. Run by a Python that has numpy and xxhash; needs
-nothing else, for neither `nanovllm/__init__.py`, which loads the model, nor the configuration is
-imported. There is no model: the script says what is sampled. The order of calls is that of
-`LLMEngine.step`: schedule, the model, postprocess.
+nano-vLLM itself is not on the package index. A package that is, nano-vllm-npu, has its scheduler,
+block manager and sequences, before chunked prefill, as the text describes them; that one is driven,
+or the checkout of nano-vLLM whose directory `LOCKSTEP_NANO_VLLM` names (commit 9e8507e). Run by a
+Python that has numpy and xxhash; needs nothing else, for neither the package's `__init__.py`, which
+loads the model, nor its configuration is imported. There is no model: the script says what is
+sampled. The order of calls is that of `LLMEngine.step`: schedule, the model, postprocess.
 
 The line protocol is described in the chapter on drivers of the project that this file is from.
 """
@@ -16,11 +17,14 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 VARIABLE = "LOCKSTEP_NANO_VLLM"
+DISTRIBUTION, PACKAGE = "nano-vllm-npu", "nanovllmnpu"
 ANSWERS = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)  # whatever the libraries print goes to standard error
 
@@ -56,40 +60,56 @@ NEEDED = {
 }
 
 
-class CheckoutError(SystemExit):
-    """There is no checkout, or it is not what this driver is written for: the driver ends."""
+class SourceError(SystemExit):
+    """There is no nano-vLLM, or it is not what this driver is written for: the driver ends."""
 
     def __init__(self, told: str) -> None:
         super().__init__(f"nano-vLLM: {told}")
 
 
-class Checkout:
-    """The classes of a checkout, imported without its package and its configuration."""
+class Source:
+    """The classes of an engine, imported without its package and its configuration.
 
-    def __init__(self, directory: Path) -> None:
-        package = directory / "nanovllm"
-        if not (package / "engine" / "scheduler.py").is_file():
-            raise CheckoutError(f"no nanovllm/engine/scheduler.py in {directory}")
-        stand_in("nanovllm", __path__=[str(package)])
-        stand_in("nanovllm.config", Config=SimpleNamespace)
+    `package`: its name; `directory`: where it is; `release`: as what it is known.
+    """
+
+    def __init__(self, package: str, directory: Path, release: str) -> None:
+        self.release, self.directory, self.package = release, directory, package
+        stand_in(package, __path__=[str(directory)])
+        stand_in(f"{package}.config", Config=SimpleNamespace)
         self.Sequence = self.named("sequence", "Sequence")
         self.BlockManager = self.named("block_manager", "BlockManager")
         self.Scheduler = self.named("scheduler", "Scheduler")
-        self.SamplingParams = import_module("nanovllm.sampling_params").SamplingParams
+        self.SamplingParams = import_module(f"{package}.sampling_params").SamplingParams
         check("BlockManager", self.BlockManager)
         check("Scheduler", self.Scheduler)
-        self.release = f"nano-vLLM {commit_of(directory)}"
+
+    @staticmethod
+    def found() -> "Source":
+        """The checkout that is named, else the package that is installed."""
+        if VARIABLE in os.environ:
+            directory = Path(os.environ[VARIABLE])
+            package = directory / "nanovllm"
+            if not (package / "engine" / "scheduler.py").is_file():
+                raise SourceError(f"no nanovllm/engine/scheduler.py in {directory}")
+            return Source("nanovllm", package, f"nano-vLLM {commit_of(directory)}")
+        installed = find_spec(PACKAGE)
+        if installed is None or not installed.submodule_search_locations:
+            told = f"{DISTRIBUTION} is not installed; or set {VARIABLE} to a checkout's directory"
+            raise SourceError(told)
+        directory = Path(installed.submodule_search_locations[0])
+        return Source(PACKAGE, directory, f"{DISTRIBUTION} {version(DISTRIBUTION)}")
 
     def named(self, module: str, name: str) -> Any:
         """A class of one of the engine's modules."""
-        loaded = import_module(f"nanovllm.engine.{module}")
+        loaded = import_module(f"{self.package}.engine.{module}")
         if not hasattr(loaded, name):
-            raise CheckoutError(f"nanovllm/engine/{module}.py has no {name}")
+            raise SourceError(f"{self.package}/engine/{module}.py has no {name}")
         return getattr(loaded, name)
 
 
 def stand_in(name: str, **attributes: Any) -> None:
-    """A module of this name that is not the checkout's."""
+    """A module of this name that is not the engine's."""
     module = ModuleType(name)
     module.__dict__.update(attributes)
     sys.modules[name] = module
@@ -100,7 +120,7 @@ def check(what: str, found: Any) -> None:
     for name in NEEDED[what]:
         if not hasattr(found, name):
             told = f"{what} has no `{name}`; this driver is written for commit 9e8507e"
-            raise CheckoutError(told)
+            raise SourceError(told)
 
 
 def commit_of(directory: Path) -> str:
@@ -113,18 +133,18 @@ def commit_of(directory: Path) -> str:
 
 
 class Released:
-    """One episode: a fresh scheduler of the checkout.
+    """One episode: a fresh scheduler.
 
     `names`: requests of its sequences, by their identity. `prefill_len`: tokens that each request's
     prefill covers. `contents`: of each block's hash the request and the index there.
     """
 
-    def __init__(self, checkout: Checkout, config: Json, requests: list[Json]) -> None:
-        self.checkout = checkout
+    def __init__(self, source: Source, config: Json, requests: list[Json]) -> None:
+        self.source = source
         self.requests = {request["id"]: request for request in requests}
         self.block_size = config["block_size"]
-        checkout.Sequence.block_size = self.block_size
-        self.scheduler = checkout.Scheduler(
+        source.Sequence.block_size = self.block_size
+        self.scheduler = source.Scheduler(
             SimpleNamespace(
                 max_num_seqs=config["max_num_seqs"],
                 max_num_batched_tokens=config["max_num_batched_tokens"],
@@ -168,8 +188,8 @@ class Released:
     def arrive(self, request_id: str) -> None:
         """Hand a request to the scheduler, as `LLMEngine.add_request` does."""
         asked = self.requests[request_id]
-        params = self.checkout.SamplingParams(max_tokens=asked["max_tokens"])
-        sequence = self.checkout.Sequence(list(asked["prompt"]), params)
+        params = self.source.SamplingParams(max_tokens=asked["max_tokens"])
+        sequence = self.source.Sequence(list(asked["prompt"]), params)
         check("sequence", sequence)
         self.names[id(sequence)] = request_id
         self.requests[request_id] = asked | {"sequence": sequence}  # keeps its identity its own
@@ -275,7 +295,7 @@ def as_json(error: Exception) -> Json:
     return {"type": type(error).__name__, "message": str(error), "at": place}
 
 
-def answers(lines: Iterable[str], checkout: Checkout) -> Iterator[Json]:
+def answers(lines: Iterable[str], source: Source) -> Iterator[Json]:
     """One answer to each line, until `stop` or the end."""
     live: Released | None = None
     for line in lines:
@@ -283,7 +303,7 @@ def answers(lines: Iterable[str], checkout: Checkout) -> Iterator[Json]:
         try:
             match message["do"]:
                 case "start":
-                    live = Released(checkout, message["config"], message["requests"])
+                    live = Released(source, message["config"], message["requests"])
                     yield {"started": True}
                 case "play" if live is not None:
                     yield play(live, message["steps"])
@@ -297,14 +317,12 @@ def answers(lines: Iterable[str], checkout: Checkout) -> Iterator[Json]:
 
 def main() -> None:
     """Say hello, then answer line by line."""
-    if VARIABLE not in os.environ:
-        raise CheckoutError(f"set {VARIABLE} to the directory of a checkout of nano-vLLM")
     try:
-        checkout = Checkout(Path(os.environ[VARIABLE]))
+        source = Source.found()
     except ImportError as error:
-        raise CheckoutError(f"{error}; this driver is written for commit 9e8507e") from None
-    print(json.dumps(HELLO | {"release": checkout.release}), file=ANSWERS)
-    for answer in answers(iter(sys.stdin.readline, ""), checkout):
+        raise SourceError(f"{error}; this driver is written for commit 9e8507e") from None
+    print(json.dumps(HELLO | {"release": source.release}), file=ANSWERS)
+    for answer in answers(iter(sys.stdin.readline, ""), source):
         print(json.dumps(answer, separators=(",", ":")), file=ANSWERS)
 
 

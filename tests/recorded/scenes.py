@@ -1,7 +1,7 @@
 """Small workloads that show what a released scheduler does, each worth a recording.
 
 `python -m tests.recorded.make sendnn` serves those of the installed release and writes a recording
-of each next to this file; so do `vllm-v1` and `vllm-v1==0.11.2`.
+of each next to this file; so do `vllm-v1`, `vllm-v1==0.11.2` and `nano-vllm`.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ from attrs import frozen
 from checks.conformance.episode import Terms
 from checks.fuzz.cases import Case, External
 from spec.config import released_2_6_3
+from spec.policies.nano_vllm import NanoVllmConfig
 from spec.policies.vllm_v1 import Connector, Release, Scheduling, VllmV1Config
 from spec.requests import Prompt, Request
 
@@ -67,6 +68,18 @@ def vllm_v1_scene(about: str, *requests: Request, known: str | None = None, **co
     return Scene(about, case, known, running, driver)
 
 
+def nano_vllm_scene(about: str, *requests: Request, **config: Any) -> Scene:
+    """The requests served by nano-vLLM's scheduler as a package has it."""
+    return Scene(about, Case(NanoVllmConfig(**NANO_SIZES | config), requests), driver="nano-vllm")
+
+
+NANO_SIZES: dict[str, Any] = {
+    "block_size": 4,
+    "max_model_len": 32,
+    "max_num_seqs": 3,
+    "max_num_batched_tokens": 32,
+    "num_blocks": 16,
+}
 V1_SIZES: dict[str, Any] = {
     "block_size": 4,
     "max_model_len": 32,
@@ -312,6 +325,36 @@ SCENES = {
         chunked_prefill=False,
         max_num_batched_tokens=32,
         **OLD,
+    ),
+    "whole_prompts": nano_vllm_scene(
+        "prompts are never cut: a step prefills as many as its gates let in, or all decode",
+        asks("a", 6, 3),
+        asks("b", 20, 2, 1),
+        asks("c", 9, 3, 1),
+        asks("d", 5, 2, 2, output_len=1),
+    ),
+    "shared_in_one_step": nano_vllm_scene(
+        "blocks are hashed when they are handed out: the second prompt of a step shares them",
+        asks("a", Prompt.of_parts([("system", 8), ("a", 2)]), 2),
+        asks("b", Prompt.of_parts([("system", 8), ("b", 3)]), 2),
+    ),
+    "nothing_to_compute": nano_vllm_scene(
+        "a prompt of whole cached blocks is let in and computes nothing (NANO-PFX-8)",
+        asks("a", Prompt.of_parts([("system", 8)]), 3),
+        asks("b", Prompt.of_parts([("system", 8)]), 2, 1),
+    ),
+    "last_gives_way": nano_vllm_scene(
+        "the back of the running queue is preempted, waits in front, and computes all again",
+        asks("a", 7, 9),
+        asks("b", 7, 9),
+        num_blocks=5,
+    ),
+    "beyond_the_batch": nano_vllm_scene(
+        "who runs behind a full batch gets no token in the step (NANO-DEC-1)",
+        asks("a", 4, 6),
+        asks("b", 4, 6),
+        asks("c", 4, 6, 1),
+        max_num_seqs=2,
     ),
 }
 

@@ -98,7 +98,7 @@ def test_a_fault_in_it_is_found(checkout: Path, fault: str) -> None:
     assert found.cause == cause
 
 
-def test_without_a_checkout_the_command_says_how_to_name_one(
+def test_without_nano_vllm_the_command_says_how_to_have_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("LOCKSTEP_NANO_VLLM", raising=False)
@@ -106,4 +106,4 @@ def test_without_a_checkout_the_command_says_how_to_name_one(
     ran = lockstep("conform", DRIVER, "--episodes", 1)
 
     assert ran.code == 2
-    assert "set LOCKSTEP_NANO_VLLM to the directory of a checkout of nano-vLLM" in ran.err
+    assert "set LOCKSTEP_NANO_VLLM to a checkout's directory" in ran.err

@@ -1,4 +1,4 @@
-"""The driver of nano-vLLM on the stand-in for its checkout; it was never run on a real one."""
+"""The driver of nano-vLLM on a stand-in for its checkout."""
 
 import json
 import os
@@ -70,11 +70,12 @@ def test_two_requests_are_served_from_the_checkout() -> None:
     assert sorted(idle["free_list"]) == list(range(6))
 
 
-def test_without_a_checkout_the_driver_says_how_to_name_one(tmp_path: Path) -> None:
+def test_without_nano_vllm_the_driver_says_how_to_have_it(tmp_path: Path) -> None:
     unnamed, empty = driven(None), driven(tmp_path)
 
     assert unnamed.stderr == (
-        "nano-vLLM: set LOCKSTEP_NANO_VLLM to the directory of a checkout of nano-vLLM\n"
+        "nano-vLLM: nano-vllm-npu is not installed; or set LOCKSTEP_NANO_VLLM to a checkout's"
+        " directory\n"
     )
     assert empty.stderr == f"nano-vLLM: no nanovllm/engine/scheduler.py in {tmp_path}\n"
     assert unnamed.returncode == empty.returncode == 1
