@@ -1,14 +1,14 @@
 """Measure the engine's scheduler, `schedule` plus `update`, the device left out.
 
     ./bootstrap python benchmarks/scheduler.py [--rows 1,32,256] [--waiting 0,1000,10000]
-    ./bootstrap python benchmarks/scheduler.py --against sendnn
+    ./bootstrap python benchmarks/scheduler.py --against sendnn,nano-vllm
     ./bootstrap python benchmarks/scheduler.py --memory [--requests 1000000]
 
 So many rows decode, at random places in their blocks, while so many requests with prompts of 512
 tokens wait: for a free slot, or, with `--blocked volume`, for the volume rule, which is then judged
 in every step. Times are processor time of the one thread, so that other work on the machine does
-not count. `--against sendnn` measures the installed release (`lockstep driver install sendnn`) next
-to it, row by row; it takes fewer steps, a long queue makes them slow. `--memory` tells what queued
+not count. `--against` measures installed releases (`lockstep driver install sendnn`) next to it,
+row by row; they take fewer steps, a long queue makes some slow. `--memory` tells what queued
 requests cost.
 """
 
@@ -18,7 +18,7 @@ import platform
 import random
 import resource
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import thread_time_ns
 
@@ -33,7 +33,10 @@ from spec.requests import Prompt, Request
 PROMPT_LEN = 512
 OUTPUT_LEN = 3_000
 PEAK_TKV = 3_520  # of such a request, its last block full
-RELEASED = Path(__file__).with_name("released_scheduler.py")
+RELEASED = {
+    driver: Path(__file__).parent / "released" / f"{driver.replace('-', '_')}_steps.py"
+    for driver in ("sendnn", "nano-vllm")
+}
 RELEASED_STEPS = 25
 
 
@@ -87,10 +90,10 @@ def measured(rows: int, waiting: int, options: argparse.Namespace) -> list[float
     return times
 
 
-def released(python: str, rows: int, waiting: int) -> list[float]:
+def released(python: str, script: Path, rows: int, waiting: int) -> list[float]:
     """The same of the release whose interpreter this is."""
     numbers = (rows, waiting, RELEASED_STEPS, PROMPT_LEN, OUTPUT_LEN)
-    command = [python, str(RELEASED), *map(str, numbers)]
+    command = [python, str(script), *map(str, numbers)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -103,18 +106,19 @@ def at(percent: int, times: Sequence[float]) -> float:
     return times[len(times) * percent // 100]
 
 
-def print_times(options: argparse.Namespace, python: str | None) -> None:
-    """A row for each number of rows and of waiting; with `python` next to the release's."""
+def print_times(options: argparse.Namespace, pythons: Mapping[str, str]) -> None:
+    """A row for each number of rows and of waiting; next to the releases with these Pythons."""
     heads = ["rows", "waiting", "median ms per step", "p99 ms"]
-    heads += ["release, median ms", "times the engine's"] if python else []
+    for driver in pythons:
+        heads += [f"{driver}, median ms", "times the engine's"]
     print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
     for rows in options.rows:
         for waiting in options.waiting:
             own = measured(rows, waiting, options)
             cells = [str(rows), f"{waiting:,}", f"{at(50, own):.4f}", f"{at(99, own):.4f}"]
-            if python:
-                theirs = at(50, released(python, rows, waiting))
-                cells += [f"{theirs:.4f}", f"{theirs / at(50, own):,.0f}"]
+            for driver, python in pythons.items():
+                theirs = at(50, released(python, RELEASED[driver], rows, waiting))
+                cells += [f"{theirs:.4f}", f"{theirs / at(50, own):,.1f}"]
             print(f"| {' | '.join(cells)} |", flush=True)
 
 
@@ -139,6 +143,14 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
+def drivers(text: str) -> list[str]:
+    """Names of drivers separated by commas."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in RELEASED]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r}; allowed: {', '.join(RELEASED)}")
+    return names
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -148,18 +160,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--blocked", choices=["slots", "volume"], default="slots")
     parser.add_argument("--admission", choices=list(Admission), default="exact")
     parser.add_argument("--queue", choices=list(Queue), default="fcfs")
-    parser.add_argument("--against", choices=["sendnn"], help="an installed release")
+    parser.add_argument("--against", type=drivers, default=[], help=f"of {', '.join(RELEASED)}")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--requests", type=int, default=1_000_000)
     options = parser.parse_args(arguments)
     try:
-        python = command_of(options.against)[0] if options.against else None
+        pythons = {driver: command_of(driver)[0] for driver in options.against}
     except DriverError as error:
         parser.error(str(error))
     print(f"Python {platform.python_version()}, {platform.machine()}\n")
     if options.memory:
         return print_memory(options.requests, Queue(options.queue))
-    print_times(options, python)
+    print_times(options, pythons)
 
 
 if __name__ == "__main__":

@@ -57,14 +57,22 @@ def test_release_that_is_not_installed_is_named_with_the_command_that_installs_i
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("driver", ["sendnn", "nano-vllm"])
 def test_installed_release_is_measured_next_to_the_engine(
-    capsys: pytest.CaptureFixture[str],
+    driver: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not environment_of(known_recipe("sendnn", None)).is_complete:
-        pytest.skip("needs: lockstep driver install sendnn")
+    if not environment_of(known_recipe(driver, None)).is_complete:
+        pytest.skip(f"needs: lockstep driver install {driver}")
 
-    main(["--against", "sendnn", "--rows", "2", "--waiting", "10", "--steps", "20"])
+    main(["--against", driver, "--rows", "2", "--waiting", "10", "--steps", "20"])
 
     row = capsys.readouterr().out.splitlines()[-1].split("|")
     assert row[1:3] == [" 2 ", " 10 "]
     assert float(row[5]) > 0
+
+
+def test_driver_that_cannot_be_measured_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--against", "template"])
+
+    assert "'template'; allowed: sendnn, nano-vllm" in capsys.readouterr().err
