@@ -61,9 +61,11 @@ _VLLM_V1 = (
     *(
         Known(
             rule,
-            "by priority, who waits in front wants the blocks of one who has loaded and waits, too",
+            "who waits in front, by priority or for lookahead, wants the blocks of one who has"
+            " loaded and waits, too",
             lambda config: (
-                config.connector is Connector.ASYNC and config.scheduling is Scheduling.PRIORITY
+                config.connector is Connector.ASYNC
+                and (config.scheduling is Scheduling.PRIORITY or config.num_lookahead_tokens > 0)
             ),
         )
         for rule in ("V1-PRG-4", "endless")

@@ -146,6 +146,13 @@ DEFAULT: tuple[VllmV1Instance, ...] = (
         external={"0": 4, "1": 2},
     ),
     VllmV1Instance(
+        name="async load, lookahead",
+        about="two that have loaded hold all blocks, and each wants one for its lookahead",
+        config=_config(connector=Connector.ASYNC, num_lookahead_tokens=1, num_blocks=2),
+        requests=unshared((2, 1), (2, 1)),
+        external={"0": 1, "1": 2},
+    ),
+    VllmV1Instance(
         name="sync load",
         about="external keys and values come within a step, always",
         config=_config(connector=Connector.SYNC, prefix_caching=True, num_blocks=5),

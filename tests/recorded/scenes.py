@@ -280,6 +280,17 @@ SCENES = {
         num_blocks=3,
         reserve_full_prompt=False,
     ),
+    "all_loaded": vllm_v1_scene(
+        "two that have loaded hold all blocks, and each wants one more for its lookahead: nobody"
+        " ever runs (V1-PRG-4)",
+        asks("a", 8, 2),
+        asks("b", 8, 2),
+        connector=Connector.ASYNC,
+        external={"a": External(8), "b": External(8)},
+        max_model_len=12,
+        num_blocks=4,
+        num_lookahead_tokens=1,
+    ),
     "load_lost": vllm_v1_scene(
         "what a connector should bring within a step does not come: the request is given drafts",
         asks("a", 8, 3),
