@@ -5,6 +5,7 @@ block of spyre, "Padding", and is never in the pool. Shared by all machines whos
 counted and cached.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 from attrs import evolve
@@ -30,7 +31,7 @@ def lookup(pool: BlockPool, keys: Sequence[BlockKey]) -> tuple[int, ...]:
 
 
 def touch(pool: BlockPool, blocks: Sequence[int]) -> BlockPool:
-    """One more holder for each of `blocks`; those that were free are so no longer."""
+    """One more holder for each of `blocks`, as often as it is named; none is free any more."""
     # guard
     require(all(block in pool.keys for block in blocks), "touch", "BLK-5")
     # effect
@@ -41,7 +42,7 @@ def touch(pool: BlockPool, blocks: Sequence[int]) -> BlockPool:
         pool,
         free=tuple(block for block in pool.free if block not in revived),
         references=pool.references.set(
-            {block: pool.references.get(block, 0) + 1 for block in blocks}
+            {block: pool.references.get(block, 0) + n for block, n in Counter(blocks).items()}
         ),
     )
 

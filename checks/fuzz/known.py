@@ -83,10 +83,16 @@ _NANO_VLLM = (
         lambda config: config.sequence_limit is SequenceLimit.BATCH,
     ),
     Known("NANO-PRE-4", "the last that was admitted may have the longest prompt", _everywhere),
-    Known(
-        "NANO-PFX-3",
-        "equal tokens are taken for an equal prefix",
-        lambda config: config.hit_check is not HitCheck.HASH,
+    *(
+        Known(
+            rule,
+            "equal tokens are taken for an equal prefix, even twice in one table",
+            lambda config: config.hit_check is not HitCheck.HASH,
+        )
+        for rule in (
+            *("NANO-PFX-2", "NANO-PFX-3", "NANO-PFX-4", "NANO-BLK-4"),
+            *("device: read content", "device: read position"),
+        )
     ),
     Known("NANO-PFX-6", "blocks are found from when they are handed out", _everywhere),
     Known(

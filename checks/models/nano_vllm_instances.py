@@ -39,6 +39,10 @@ _SAME_ANSWERS = (
     Request(id="2", prompt=Prompt.of_tokens((8, 8, 8)), max_tokens=2, output=(1, 2)),
     Request(id="3", prompt=Prompt.of_tokens((7, 7, 1, 2, 9)), max_tokens=1, output=(1,)),
 )
+_SAME_TOKENS_TWICE = (
+    Request(id="0", prompt=Prompt.of_tokens((7,)), max_tokens=4, output=(1, 2, 2, 3)),
+    Request(id="1", prompt=Prompt.of_tokens((7, 1, 2, 2, 2, 2)), max_tokens=3, output=(4, 5, 6)),
+)
 _BUDGET = _sharing(("abcdef", 2), ("gh", 3), ("ijk", 2))
 
 DEFAULT: tuple[NanoVllmInstance, ...] = (
@@ -79,6 +83,12 @@ DEFAULT: tuple[NanoVllmInstance, ...] = (
         config=NanoVllmConfig(**_SMALL, num_blocks=3),
         requests=_SAME_BLOCK_ELSEWHERE,
         aborts=ids("0 1"),
+    ),
+    NanoVllmInstance(
+        name="same tokens twice",
+        about="as released: a victim's last block becomes another's, and is found in two places",
+        config=NanoVllmConfig(**_SMALL, num_blocks=4),
+        requests=_SAME_TOKENS_TWICE,
     ),
     NanoVllmInstance(
         name="same answers",

@@ -114,13 +114,18 @@ def register(pool: BlockPool, blocks: Seq[int], keys: Seq[BlockKey]) -> BlockPoo
 def deallocate(pool: BlockPool, blocks: Seq[int]) -> BlockPool:
     """One holder less for each block of a table, the last block first.
 
-    Blocks without a holder go to the end of the free list and keep hash and tokens.
+    Blocks without a holder go to the end of the free list and keep hash and tokens. A false hit may
+    have put a block into a table twice.
     """
     # guard
     require(all(block in pool.references for block in blocks), "deallocate", "NANO-BLK-2")
     # effect
-    left = {block: pool.references[block] - 1 for block in blocks}
-    freed = tuple(block for block in reversed(blocks) if left[block] == 0)
+    left = {block: pool.references[block] for block in blocks}
+    freed = []
+    for block in reversed(blocks):
+        left[block] -= 1
+        if left[block] == 0:
+            freed.append(block)
     held = {block: count for block, count in left.items() if count}
     return evolve(
         pool,

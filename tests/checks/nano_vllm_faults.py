@@ -114,7 +114,7 @@ def handed_out_and_free(right: Right, pool: Any, count: int) -> Any:
     transitions,
     "take",
     on=BUDGET,
-    caught_by="BLK-2, BLK-1, BLK-4, BLK-5, PFX-1, PFX-2, SLT-1",
+    caught_by="BLK-2, BLK-1, BLK-3, BLK-4, BLK-5, PFX-1, PFX-2, SLT-1",
 )
 def one_block_for_all(right: Right, pool: Any, count: int) -> Any:
     """A sequence gets the same block for all its places."""

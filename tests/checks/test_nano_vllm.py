@@ -22,6 +22,7 @@ COUNTS = {
     "left behind": (570, 681, 11),
     "shared prefix": (1682, 2669, 11),
     "same block elsewhere": (69, 135, 6),
+    "same tokens twice": (43, 46, 9),
     "same answers": (2607, 3201, 13),
     "oversized": (28, 37, 7),
     "documented": (638, 762, 16),
@@ -39,6 +40,14 @@ REFUTED: dict[str, dict[str, int]] = {
     "left behind": {"NANO-DEC-1": 5, "NANO-PRE-3": 9, "NANO-PRE-4": 9},
     "shared prefix": {"NANO-PFX-7": 3, "NANO-PFX-6": 3, "NANO-PFX-8": 3},
     "same block elsewhere": {"NANO-PFX-8": 4, "NANO-PFX-3": 6},
+    "same tokens twice": {
+        "NANO-PRE-4": 4,
+        "NANO-PFX-8": 6,
+        "NANO-PFX-3": 7,
+        "NANO-BLK-4": 7,
+        "NANO-PFX-2": 7,
+        "NANO-PFX-4": 7,
+    },
     "same answers": {"NANO-PFX-6": 3, "NANO-PRE-4": 8, "NANO-PFX-9": 10},
     "oversized": {"NANO-LIF-7": 4, "NANO-LIF-6": 5},
     "documented": {
@@ -121,6 +130,14 @@ def test_hit_checked_by_its_tokens_finds_a_block_behind_another_prefix() -> None
     assert actions == ["arrive 0", "arrive 1", "arrive 2", "step", "step", "step"]
     assert found == "request 2 found block 1, written for other tokens"
     assert "NANO-PFX-3" not in REFUTED.get("repaired, same block elsewhere", {})
+
+
+def test_victims_block_that_another_used_is_found_for_two_places_of_its_table() -> None:
+    """Block 3 held the third pair of 1, then the second of 0; both are 2 2, and both are named."""
+    actions, found, _ = run_of("same tokens twice", "NANO-BLK-4")
+
+    assert actions == ["arrive 0", "arrive 1", *["step"] * 5]
+    assert found == "request 1: 7 tokens, blocks [0, 3, 3, 2]"
 
 
 def test_prompt_that_is_cached_as_a_whole_computes_nothing_and_gets_a_token() -> None:

@@ -354,6 +354,15 @@ SCENES = {
         asks("a", Prompt.of_parts([("system", 8)]), 3),
         asks("b", Prompt.of_parts([("system", 8)]), 2, 1),
     ),
+    "same_tokens_twice": nano_vllm_scene(
+        "a victim's last block becomes another's; both entries of the lookup table name it, and the"
+        " victim's table holds it twice when it returns (NANO-BLK-4)",
+        asks("a", Prompt.of_tokens((7,)), 4, output=(1, 2, 2, 3)),
+        asks("b", Prompt.of_tokens((7, 1, 2, 2, 2, 2)), 3, output=(4, 5, 6)),
+        block_size=2,
+        num_blocks=4,
+        max_model_len=10,
+    ),
     "last_gives_way": nano_vllm_scene(
         "the back of the running queue is preempted, waits in front, and computes all again",
         asks("a", 7, 9),
