@@ -6,6 +6,7 @@ import click
 from rich.table import Table
 
 from checks.commands.common import PATH, err, out
+from checks.conformance.alone import Judged, fitted, judge_alone
 from checks.conformance.client import Driver
 from checks.conformance.environments import (
     TEMPLATE,
@@ -18,7 +19,7 @@ from checks.conformance.environments import (
 from checks.conformance.episode import Outcome, Terms, run_episode
 from checks.conformance.lab import DriverLab
 from checks.conformance.protocol import Hello, NoMachineError
-from checks.conformance.recipes import RECIPES
+from checks.conformance.recipes import RECIPES, recipe_of
 from checks.conformance.trial import trial_case
 from checks.conformance.unmodelled import Tried, try_unmodelled
 
@@ -81,7 +82,8 @@ def list_drivers() -> None:
 def check_driver(name: str) -> int:
     """Start the driver NAME, or that of a file, and compare one small episode.
 
-    Of a policy that has no machine yet the episode is served, and nothing compared.
+    Where no variant of the reference schedules as a release does, its steps are judged by the rules
+    and not compared. Of a policy that has no machine yet the episode is served, and nothing more.
     """
     return _try(name)
 
@@ -91,25 +93,47 @@ def _try(name: str) -> int:
     try:
         with DriverLab(lambda: Driver(command)) as lab:
             case = trial_case(lab.hello)
-            outcome = run_episode(lab, case, Terms())
+            if _is_judged_alone(name):
+                judged = judge_alone(lab, fitted(lab.hello, case))
+                lines, holds = _told_alone(lab.hello, judged), not judged.findings
+            else:
+                outcome = run_episode(lab, case, Terms())
+                lines, holds = _told(lab.hello, outcome), outcome.finding is None
     except NoMachineError:
         tried = try_unmodelled(command)
         lines, holds = _told_unmodelled(tried), tried.worked
-    else:
-        lines, holds = _told(lab.hello, outcome), outcome.finding is None
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
     return 0 if holds else _DOES_NOT_HOLD
 
 
+def _is_judged_alone(name: str) -> bool:
+    """True if no variant of the reference schedules as this release does."""
+    driver_name, _, version = name.partition("==")
+    recipe = recipe_of(driver_name, version or None)
+    return recipe is not None and recipe.alone
+
+
 def _told(hello: Hello, outcome: Outcome) -> list[str]:
     """Who it is, what it leaves out, and how the episode went."""
-    left_out = ", ".join(sorted(hello.left_out)) or "nothing"
-    lines = [f"{hello.name}: {hello.release}", f"  leaves out: {left_out}"]
+    lines = _about(hello)
     if outcome.finding is not None:
         told = f"{outcome.finding.kind} in step {outcome.finding.step}: {outcome.finding.says}"
         return [*lines, f"  {told}"]
     return [*lines, f"  holds for 1 episode, {outcome.steps} steps"]
+
+
+def _told_alone(hello: Hello, judged: Judged) -> list[str]:
+    """The same of an episode that was judged and not compared."""
+    findings = [f"  {one.kind} in step {one.step}: {one.says}" for one in judged.findings.values()]
+    holds = f"  its rules hold for 1 episode, {judged.steps} steps"
+    no_reference = "  no variant of the reference schedules as it does: judged, not compared"
+    return [*_about(hello), no_reference, *(findings or [holds])]
+
+
+def _about(hello: Hello) -> list[str]:
+    left_out = ", ".join(sorted(hello.left_out)) or "nothing"
+    return [f"{hello.name}: {hello.release}", f"  leaves out: {left_out}"]
 
 
 def _told_unmodelled(tried: Tried) -> list[str]:

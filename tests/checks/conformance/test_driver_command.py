@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,22 @@ def test_a_driver_that_does_otherwise_fails_its_trial(tmp_path: Path) -> None:
 
     assert ran.code == 1
     assert "divergence in step" in ran.out
+
+
+def test_a_release_without_a_variant_of_the_reference_is_judged_alone() -> None:
+    (recipe,) = (one for one in RECIPES if one.name == "sendnn==2.0.0")
+    environment = environment_of(recipe)
+    environment.python.parent.mkdir(parents=True)
+    environment.python.write_text(f"#!/bin/sh\nexec {sys.executable} {TEMPLATE}\n")
+    environment.python.chmod(0o755)
+    environment.note([part.what for part in recipe.installations()])
+
+    ran = lockstep("driver", "check", "sendnn==2.0.0")
+
+    assert ran.code == 0
+    _hello, _left_out, alone, holds = ran.out.splitlines()
+    assert alone == "  no variant of the reference schedules as it does: judged, not compared"
+    assert re.fullmatch(r"  its rules hold for 1 episode, [0-9]+ steps", holds)
 
 
 def test_the_note_is_json(drivers: Path) -> None:
