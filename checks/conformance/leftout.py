@@ -20,7 +20,7 @@ from spec.state import Sequence, State
 Attributes = tuple[tuple[type, str], ...]
 
 BEFORE = "before"  # what arrivals and aborts did; without it the script is taken at its word
-NEVER_TOLD = ("events", "refusal")  # only the scheduler knows why
+NOT_COMPARED = ("events", "refusal")  # only the scheduler knows why, and which rule it was
 
 
 @frozen(kw_only=True)
@@ -29,7 +29,8 @@ class Fields:
 
     `left_out`: by name the attributes that say nothing then. `step`, `state`: the policy's
     classes. `places`: of each class how comparisons begin the names of its attributes. `visible`:
-    transitions that show in the states.
+    transitions that show in the states. `never`: of a step what no rule may look at, whoever told
+    it: why something was refused, and, where states leave it open, in which order what happened.
     """
 
     left_out: Mapping[str, Attributes]
@@ -37,6 +38,7 @@ class Fields:
     state: type
     places: Mapping[type, tuple[str, ...]]
     visible: tuple[str, ...]
+    never: tuple[str, ...] = NOT_COMPARED
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -47,11 +49,11 @@ class Fields:
         """The fields, named as comparisons name them, that are not there to compare."""
         untold = self.untold(left_out)
         named = {f"{place}{name}" for kind, name in untold for place in self.places[kind]}
-        return frozenset(named | ({BEFORE} & set(left_out)))
+        return frozenset(named.union(NOT_COMPARED, {BEFORE} & set(left_out)))
 
     def untold(self, left_out: Collection[str]) -> frozenset[tuple[type, str]]:
         """The attributes that nobody may look at."""
-        never = {(self.step, name) for name in NEVER_TOLD}
+        never = {(self.step, name) for name in self.never}
         return frozenset(never.union(*(self.left_out.get(entry, ()) for entry in left_out)))
 
 
@@ -111,6 +113,7 @@ FIELDS: Mapping[str, Fields] = {
         state=State,
         places=_WHOLE | {Sequence: (*_sides(_AROUND, ("waiting", "decoding")), "batch.")},
         visible=nano_vllm_moves.VISIBLE,
+        never=("refusal",),  # the states leave one order only
     ),
     "vllm-v1": Fields(
         left_out=_VLLM_V1,

@@ -11,7 +11,7 @@ from rich.table import Table
 from checks.conformance.campaign import Campaign
 from checks.conformance.finding import Finding
 from checks.conformance.known import known_for
-from checks.conformance.leftout import NEVER_TOLD
+from checks.conformance.leftout import NOT_COMPARED
 from checks.conformance.protocol import Hello
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Difference
@@ -81,7 +81,7 @@ def known_lines(hello: Hello, seen: Campaign) -> Iterator[str]:
 
 def bounds_lines(hello: Hello, seen: Campaign) -> Iterator[str]:
     """What was not compared and not judged, and what never happened."""
-    yield f"not compared: {', '.join((*NEVER_TOLD, *sorted(hello.left_out)))}"
+    yield f"not compared: {', '.join((*NOT_COMPARED, *sorted(hello.left_out)))}"
     if seen.untold:
         told = ", ".join(f"{rule} ({what})" for rule, what in sorted(seen.untold.items()))
         yield f"not judged, for the driver does not tell what they ask for: {told}"

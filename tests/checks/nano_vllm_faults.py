@@ -13,7 +13,7 @@ from checks.models.nano_vllm_instances import DEFAULT
 from reference.nano_vllm import block_manager, machine, step, transitions
 from spec import requests
 from spec.policies import nano_vllm as formulas
-from spec.policies.nano_vllm import HitCheck, repaired
+from spec.policies.nano_vllm import HitCheck, MemoryGate, repaired
 from spec.requests import Prompt, Request
 
 Right = Callable[..., Any]
@@ -191,7 +191,13 @@ def memory_gate_open(_right: Right, *_given: Any) -> bool:
     return True
 
 
-@fault("can_allocate", step, "can_allocate", on=DRY, caught_by="ADM-2")
+@fault("can_allocate", block_manager, "passes_memory_gate", on="shared prefix", caught_by="ADM-2")
+def held_hits_need_no_block(right: Right, free: Any, blocks: Any, shared: Any, _gate: Any) -> Any:
+    """What others hold already is left out, though the gate is to count all blocks."""
+    return right(free, blocks, shared, MemoryGate.NEW_BLOCKS)
+
+
+@fault("can_allocate", step, "can_allocate", on=DRY, caught_by="ADM-5")
 def memory_gate_too_narrow(right: Right, ctx: Any, pool: Any, sequence: Any) -> Any:
     """A block is always kept free."""
     return right(ctx, evolve(pool, free=pool.free[1:]), sequence)
@@ -376,7 +382,7 @@ def decode_first(right: Right, ctx: Any, state: Any) -> Any:
     return nobody if state.decoding else right(ctx, state)
 
 
-@fault("schedule", step, "schedule", on=BUDGET, caught_by="LIF-7, ADM-1, PFX-7")
+@fault("schedule", step, "schedule", on=BUDGET, caught_by="LIF-7, ADM-5")
 def idle_though_somebody_waits(right: Right, ctx: Any, state: Any) -> Any:
     """A lone sequence that waits is not looked at."""
     alone = len(state.waiting) == 1 and not state.decoding

@@ -5,44 +5,19 @@ Source: nano-vllm, chapter 6; the sequence limit is the release's.
 
 from collections.abc import Iterator
 
-from spec.policies.nano_vllm import (
-    NanoVllmContext,
-    SequenceLimit,
-    can_allocate,
-    counted_tokens,
-    sequence_blocks,
-    within_budget,
-)
+from spec.policies.nano_vllm import NanoVllmContext
 from spec.records import DECODE, PREFILL, Step
+from spec.rules.nano_vllm.gates import MEMORY, SEQUENCES, TOKENS, passes, refusing_gates
 from spec.rules.nano_vllm.registry import of_step, release, text
-from spec.rules.nano_vllm.replay import Candidate, candidates
+from spec.rules.nano_vllm.replay import candidates
 from spec.rules.rule import Kind
-
-TOKENS, MEMORY, SEQUENCES = "NANO-ADM-1", "NANO-ADM-2", "NANO-ADM-3"
-
-
-def _passes(ctx: NanoVllmContext, gate: str, one: Candidate) -> bool:
-    """Whether the candidate passes a gate, by what was there when it was looked at."""
-    config, length = ctx.config, one.sequence.prefill_len
-    if gate == TOKENS:
-        cached = len(one.hits) * config.block_size
-        counted = counted_tokens(length, cached, config.token_gate)
-        return bool(within_budget(one.batched, counted, config.max_num_batched_tokens))
-    if gate == MEMORY:
-        blocks = sequence_blocks(length, config.block_size)
-        return bool(can_allocate(one.free, blocks, one.shared, config.memory_gate))
-    by_batch = config.sequence_limit is SequenceLimit.BATCH
-    return (one.count if by_batch else one.running) < config.max_num_seqs
 
 
 def _judged(ctx: NanoVllmContext, step: Step, gate: str) -> Iterator[str]:
-    """Whoever was admitted passed the gate, and whoever it refused did not."""
+    """Whoever was admitted passed the gate."""
     for one in candidates(ctx, step):
-        passes = _passes(ctx, gate, one)
-        if one.is_admitted and not passes:
+        if one.is_admitted and not passes(ctx, gate, one):
             yield f"request {one.sequence.id} was admitted"
-        if not one.is_admitted and step.refusal == gate and passes:
-            yield f"request {one.sequence.id} was refused"
 
 
 @of_step(
@@ -109,7 +84,7 @@ def nobody_jumps_the_queue(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
 def admitting_ends_at_a_gate(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     """So a decode step beside a waiting sequence needs a gate that refuses it."""
     for one in candidates(ctx, step):
-        if not one.is_admitted and step.refusal not in (TOKENS, MEMORY, SEQUENCES):
+        if not one.is_admitted and not refusing_gates(ctx, one):
             yield f"request {one.sequence.id} waits, no gate refused it"
 
 

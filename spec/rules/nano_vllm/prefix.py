@@ -8,6 +8,7 @@ from itertools import takewhile
 
 from spec.policies.nano_vllm import NanoVllmContext, leading_tokens, lookup_blocks
 from spec.records import PREFILL, Step
+from spec.rules.nano_vllm.gates import TOKENS, refusing_gates
 from spec.rules.nano_vllm.registry import always, of_step, text
 from spec.rules.nano_vllm.replay import candidates
 from spec.state import State
@@ -117,14 +118,14 @@ def hits_are_computed(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     "NANO-PFX-7",
     "Tokens that are found in the cache do not count against max_num_batched_tokens.",
     text("Why Prefix Caching Matters in Practice"),
-    witness=lambda _ctx, step: step.refusal == "NANO-ADM-1" and bool(step.happened("prefix_hit")),
+    witness=lambda _ctx, step: step.refusal == TOKENS and bool(step.happened("prefix_hit")),
 )
 def cached_tokens_are_free(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
-    """Nobody is refused for tokens whose new ones fit."""
+    """Nobody is refused for tokens alone whose new ones fit."""
     for one in candidates(ctx, step):
         new = one.sequence.prefill_len - len(one.hits) * ctx.config.block_size
         fits = one.batched + new <= ctx.config.max_num_batched_tokens
-        if not one.is_admitted and step.refusal == "NANO-ADM-1" and fits:
+        if not one.is_admitted and fits and refusing_gates(ctx, one) == [TOKENS]:
             yield f"request {one.sequence.id} was refused, {one.batched} and {new} new tokens"
 
 

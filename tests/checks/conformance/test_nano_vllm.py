@@ -2,10 +2,12 @@
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from checks.conformance.campaign import Plan
 from checks.conformance.client import Driver
@@ -13,7 +15,10 @@ from checks.conformance.environments import command_of
 from checks.conformance.episode import run_episode
 from checks.conformance.finding import Finding
 from checks.conformance.lab import DriverLab
+from checks.conformance.nano_vllm.moves import VISIBLE, seen_events
 from checks.conformance.recipes import DRIVER_FILES
+from checks.conformance.script import script_of
+from checks.fuzz.paged_cases import nano_vllm_case
 from tests.checks.command import lockstep
 
 DRIVER = DRIVER_FILES / "nano_vllm.py"
@@ -39,6 +44,20 @@ def findings(episodes: int) -> Iterator[Finding]:
             outcome = run_episode(lab, plan.case(episode), plan.terms_of(episode))
             if outcome.finding is not None:
                 yield outcome.finding
+
+
+def test_what_happens_shows_in_the_states_in_its_order() -> None:
+    """So rules may look at the events of a release that tells none, victims among them."""
+    met: Counter[str] = Counter()
+    for episode in range(60):
+        case = nano_vllm_case(3, episode, {}, lambda _config: True)
+        for step in script_of(case, aborts_while_running=False).steps:
+            seen = seen_events(step, case.config.block_size)
+            assert seen == tuple(evolve(event, rule="") for event in step.events)
+            met.update(event.transition for event in seen)
+
+    assert met.keys() == {*VISIBLE}
+    assert met["preempt"] > 20
 
 
 def test_the_stand_in_does_as_the_machine(checkout: Path, tmp_path: Path) -> None:
