@@ -50,5 +50,14 @@ def told_of(rule: str, record: Record) -> dict[str, str]:
         if rule in one["broken"]:
             told[release] = f"broken in {one['broken'][rule]:,} of {one['steps']:,} steps, as known"
         elif rule in one["rules"]:
-            told[release] = f"holds for {one['episodes']:,} episodes, {one['steps']:,} steps"
+            bounds = f"{one['episodes']:,} episodes, {one['steps']:,} steps"
+            told[release] = f"holds for {bounds}{_ended_by(one['known'])}"
     return told
+
+
+def _ended_by(known: Mapping[str, int]) -> str:
+    """In how many episodes steps stand unjudged, behind a known difference."""
+    met = {id_: times for id_, times in known.items() if times}
+    if not met:
+        return ""
+    return f", of which {', '.join(sorted(met))} ended {sum(met.values()):,} before their end"

@@ -26,6 +26,14 @@ def test_a_rule_is_told_by_release_with_its_bounds() -> None:
     assert told_of("SPY-VOL-3", RECORD) == {}  # nobody judged it
 
 
+def test_episodes_that_a_known_difference_ended_are_told() -> None:
+    known = {"SND-1": 2, "SND-2": 0, "SND-3": 1}
+
+    (told,) = told_of("LIF-1", {"toy 1.0": RECORD["toy 1.0"] | {"known": known}}).values()
+
+    assert told.endswith("1,200 steps, of which SND-1, SND-3 ended 3 before their end")
+
+
 def test_a_campaign_renews_the_entry_of_its_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
