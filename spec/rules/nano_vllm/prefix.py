@@ -121,11 +121,11 @@ def hits_are_computed(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     witness=lambda _ctx, step: step.refusal == TOKENS and bool(step.happened("prefix_hit")),
 )
 def cached_tokens_are_free(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
-    """Nobody is refused for tokens alone whose new ones fit."""
+    """Nobody is refused for tokens whose new ones fit."""
     for one in candidates(ctx, step):
         new = one.sequence.prefill_len - len(one.hits) * ctx.config.block_size
         fits = one.batched + new <= ctx.config.max_num_batched_tokens
-        if not one.is_admitted and fits and refusing_gates(ctx, one) == [TOKENS]:
+        if not one.is_admitted and fits and refusing_gates(ctx, one)[:1] == [TOKENS]:
             yield f"request {one.sequence.id} was refused, {one.batched} and {new} new tokens"
 
 
