@@ -33,7 +33,10 @@ class FrozenMap(dict[Key, Value]):
 
     def without(self, *keys: Key) -> Self:
         """A copy that lacks `keys`."""
-        return type(self)((key, value) for key, value in self.items() if key not in keys)
+        kept = dict(self)
+        for key in keys:
+            kept.pop(key, None)
+        return type(self)(kept)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (dict(self),))
