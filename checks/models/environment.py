@@ -6,27 +6,34 @@ which client goes away, which request samples the end of sequence.
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import combinations
-from typing import Generic, Protocol
+from typing import Generic, Protocol, TypeVar
 
 from attrs import evolve
 
 from checks.explore.model import Transition
 from checks.models.instance import Conf, Instance
+from spec.policies.observable import SomeState
 from spec.records import Step
 from spec.state import Sequence, State
 
+At = TypeVar("At", bound=SomeState)
 
-class Machine(Protocol):
+
+class ClientSide(Protocol[At]):
+    """What clients do to a machine of states `At`, between two steps; all of it pure."""
+
+    def arrive(self, state: At, request_id: str) -> At:
+        """A request is handed in."""
+
+    def abort(self, state: At, request_id: str) -> At:
+        """A client goes away."""
+
+
+class Machine(ClientSide[State], Protocol):
     """What a reference machine does; all of it pure."""
 
     def initial(self) -> State:
         """Nobody has arrived."""
-
-    def arrive(self, state: State, request_id: str) -> State:
-        """A request is handed in between two steps."""
-
-    def abort(self, state: State, request_id: str) -> State:
-        """A client goes away between two steps."""
 
     def step(self, state: State, ends: Callable[[Sequence], bool] | None = None) -> Step:
         """One scheduler step; `ends` tells who samples the end of sequence."""
@@ -46,13 +53,7 @@ class EnvironmentModel(Generic[Conf]):
 
     def successors(self, state: State) -> Iterator[Transition[State]]:
         """Every arrival, abort and step that may come next."""
-        known = {one.id for one in state.present} | state.finished | state.aborted
-        for request in self.instance.requests:
-            if request.id not in known:
-                yield Transition(f"arrive {request.id}", self.machine.arrive(state, request.id))
-        for one in state.present:
-            if one.id in self.instance.aborts:
-                yield Transition(f"abort {one.id}", self.machine.abort(state, one.id))
+        yield from arrivals_and_aborts(self.instance, self.machine, state)
         if not state.is_idle:
             yield from self._steps(state)
 
@@ -76,6 +77,19 @@ class EnvironmentModel(Generic[Conf]):
     def unfinished(self, state: State) -> bool:
         """True if a request is pending."""
         return not state.is_idle
+
+
+def arrivals_and_aborts(
+    instance: Instance[Conf], machine: ClientSide[At], state: At
+) -> Iterator[Transition[At]]:
+    """The arrival of each request not seen so far, and each abort that the instance allows."""
+    known = {one.id for one in state.present} | state.finished | state.aborted
+    for request in instance.requests:
+        if request.id not in known:
+            yield Transition(f"arrive {request.id}", machine.arrive(state, request.id))
+    for one in state.present:
+        if one.id in instance.aborts:
+            yield Transition(f"abort {one.id}", machine.abort(state, one.id))
 
 
 def _one_of(ending: tuple[str, ...]) -> Callable[[Sequence], bool]:

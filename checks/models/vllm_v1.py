@@ -11,6 +11,7 @@ from typing import TypeAlias
 from attrs import evolve, frozen
 
 from checks.explore.model import Transition
+from checks.models.environment import arrivals_and_aborts
 from checks.models.instance import Instance
 from checks.models.properties import Properties, properties_of_rules
 from reference.vllm_v1.machine import VllmV1Machine
@@ -64,13 +65,7 @@ class VllmV1Model:
 
     def successors(self, state: State) -> Iterator[Transition[State]]:
         """Every arrival, abort, end of a load and step that may come next."""
-        known = {one.id for one in state.present} | state.finished | state.aborted
-        for request in self.instance.requests:
-            if request.id not in known:
-                yield Transition(f"arrive {request.id}", self.machine.arrive(state, request.id))
-        for one in state.present:
-            if one.id in self.instance.aborts:
-                yield Transition(f"abort {one.id}", self.machine.abort(state, one.id))
+        yield from arrivals_and_aborts(self.instance, self.machine, state)
         yield from self._loads(state)
         if state.present:
             yield from self._steps(state)
