@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from checks.configuration import read_settings
+from checks.fuzz.compare import Strictness
 from checks.traces import new_file
 from spec.policies.configuration import PolicyConfig
 
@@ -23,6 +24,7 @@ out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 err = Console(stderr=True, highlight=False)
 
 PATH = click.Path(path_type=Path)
+CAMPAIGN_SECONDS = 60.0  # unless --time or --episodes says otherwise
 
 
 def config_options(command: Command) -> Command:
@@ -52,6 +54,34 @@ def config_of(
         ConfigError: see `read_settings`.
     """
     return read_settings(config_path, settings, os.environ if from_env else None, base).config
+
+
+def campaign_options(command: Command) -> Command:
+    """`--time`, `--episodes`, `--seed` and `--strictness` of a campaign of random cases."""
+    command = click.option(
+        "--strictness",
+        type=click.Choice([one.value for one in Strictness]),
+        default=Strictness.EXACT.value,
+        show_default=True,
+        help="exact: every field; observable: what a trace shows; decisions: what was scheduled.",
+    )(command)
+    command = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)(command)
+    command = click.option(
+        "--episodes", type=click.IntRange(1), help="Run so many episodes instead."
+    )(command)
+    return click.option(
+        "--time",
+        "seconds",
+        type=click.FloatRange(0, min_open=True),
+        help=f"Begin no episode after S seconds.  [default: {CAMPAIGN_SECONDS:g}]",
+    )(command)
+
+
+def pinned_option(command: Command) -> Command:
+    """`--set` of a campaign: keys that its cases have in common."""
+    return click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Do not draw this key."
+    )(command)
 
 
 def out_option(command: Command) -> Command:

@@ -8,7 +8,16 @@ from typing import Any
 import click
 from rich.console import Console
 
-from checks.commands.common import PATH, console, json_option, progress_bar, write_json
+from checks.commands.common import (
+    CAMPAIGN_SECONDS,
+    PATH,
+    campaign_options,
+    console,
+    json_option,
+    pinned_option,
+    progress_bar,
+    write_json,
+)
 from checks.commands.fuzz import pinned_keys
 from checks.configuration import read_settings
 from checks.conformance.campaign import (
@@ -47,28 +56,13 @@ from checks.policies import SPYRE
 from checks.traces import new_file
 from spec.errors import InputError
 
-_DEFAULT_SECONDS = 60.0
 _DIVERGES, _INCOMPLETE = 1, 3
 
 
 @click.command()
 @click.argument("driver")
-@click.option(
-    "--time",
-    "seconds",
-    type=click.FloatRange(0, min_open=True),
-    help=f"Begin no episode after S seconds.  [default: {_DEFAULT_SECONDS:g}]",
-)
-@click.option("--episodes", type=click.IntRange(1), help="Run so many episodes instead.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option(
-    "--strictness",
-    type=click.Choice([one.value for one in Strictness]),
-    default=Strictness.EXACT.value,
-    show_default=True,
-    help="exact: every field; observable: what a trace shows; decisions: what was scheduled.",
-)
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Do not draw this key.")
+@campaign_options
+@pinned_option
 @click.option("--case", "case_path", type=PATH, help="Run this recorded case again instead.")
 @click.option("--recorded", is_flag=True, help="With --case: as recorded, without the driver.")
 @click.option(
@@ -118,7 +112,7 @@ def conform(
         plan = Plan(command, lab.hello, seed, terms, _pinned(lab.hello.policy, settings))
         plan.case(0)  # what cannot be drawn is refused before anything runs
         began = monotonic()
-        seen = _run(plan, seconds or _DEFAULT_SECONDS, episodes)
+        seen = _run(plan, seconds or CAMPAIGN_SECONDS, episodes)
         took = monotonic() - began
         filed = filed_findings(lab, driver, seen, findings)
         if report is not None:

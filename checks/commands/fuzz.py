@@ -8,7 +8,16 @@ from typing import Any
 import click
 from rich.console import Console
 
-from checks.commands.common import PATH, console, json_option, progress_bar, write_json
+from checks.commands.common import (
+    CAMPAIGN_SECONDS,
+    PATH,
+    campaign_options,
+    console,
+    json_option,
+    pinned_option,
+    progress_bar,
+    write_json,
+)
 from checks.configuration import read_config
 from checks.fuzz.campaign import Campaign, Plan, batches_for, batches_of, campaign, shrunk
 from checks.fuzz.compare import Strictness
@@ -19,7 +28,6 @@ from checks.fuzz.shrink import Shrunk
 from checks.fuzz.subjects import ENGINE, SUBJECTS
 from spec.errors import InputError
 
-_DEFAULT_SECONDS = 60.0
 _SIZES = ("block_size", "chunk_size")
 
 
@@ -30,23 +38,9 @@ _SIZES = ("block_size", "chunk_size")
     show_default=True,
     help=f"Who is held against the reference: {', '.join(SUBJECTS)}, or a driver as for conform.",
 )
-@click.option(
-    "--time",
-    "seconds",
-    type=click.FloatRange(0, min_open=True),
-    help=f"Begin no episode after S seconds.  [default: {_DEFAULT_SECONDS:g}]",
-)
-@click.option("--episodes", type=click.IntRange(1), help="Run so many episodes instead.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option(
-    "--strictness",
-    type=click.Choice([one.value for one in Strictness]),
-    default=Strictness.EXACT.value,
-    show_default=True,
-    help="exact: every field; observable: what a trace shows; decisions: what was scheduled.",
-)
+@campaign_options
 @click.option("--judge", is_flag=True, help="Hold every rule against the target's steps, too.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Do not draw this key.")
+@pinned_option
 @click.option(
     "--corpus",
     type=PATH,
@@ -85,7 +79,7 @@ def fuzz(
     plan.case(0)  # what cannot be drawn is refused before anything runs
     screen = console(json_path)
     began = monotonic()
-    seen = _run(plan, seconds or _DEFAULT_SECONDS, episodes)
+    seen = _run(plan, seconds or CAMPAIGN_SECONDS, episodes)
     took = monotonic() - began
     findings = shrunk(plan, seen.met.values())
     paths = [write_finding(corpus, target, one.case, one.finding, plan.terms) for one in findings]
