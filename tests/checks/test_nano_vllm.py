@@ -5,13 +5,14 @@ from inspect import getmembers, isfunction
 
 import pytest
 
-from checks.explore import MACHINE_ERROR, Bounds, Result, Violation, explore
-from checks.models.nano_vllm import NanoVllmInstance, NanoVllmModel, properties_of
+from checks.explore import MACHINE_ERROR, Result, explore
+from checks.models.nano_vllm import NanoVllmModel, properties_of
 from checks.models.nano_vllm_instances import DEFAULT
 from reference.nano_vllm import block_manager, transitions
 from spec.rules.nano_vllm import REGISTRY
 from spec.state import State
-from tests.checks.nano_vllm_faults import FAULTS, INSTANCES, Fault
+from tests.checks.nano_vllm_faults import FAULTS, INSTANCES
+from tests.checks.planting import Fault, broken_first
 
 BY_NAME = {instance.name: instance for instance in DEFAULT}
 
@@ -71,30 +72,6 @@ def explored(name: str) -> Result[State]:
     model = NanoVllmModel(instance)
     properties = properties_of(model)
     return explore(model, properties.all, properties.witnesses, keep_going=True)
-
-
-def broken_first(instance: NanoVllmInstance) -> set[str]:
-    """All rules that the shortest runs break and that hold without a fault.
-
-    "guard" and the rule, where the machine stopped at a guard.
-    """
-    model = NanoVllmModel(instance)
-    properties = properties_of(model)
-    refuted = REFUTED.get(instance.name, {})
-    safety = [one for one in properties.safety if one.rule not in refuted]
-    first = explore(model, safety).violations
-    if not first:
-        return set()
-    stopped = first[0].rule == MACHINE_ERROR
-    deepest = len(first[0].counterexample.steps) + stopped
-    others = explore(model, safety, keep_going=True, bounds=Bounds(max_depth=deepest)).violations
-    return {_named(violation) for violation in (*first, *others)}
-
-
-def _named(violation: Violation[State]) -> str:
-    if violation.rule != MACHINE_ERROR:
-        return violation.rule
-    return f"guard {violation.found.rpartition('not allowed here: ')[2]}"
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -203,8 +180,11 @@ def test_planted_fault_breaks_the_rules_that_name_it_and_no_other(
     fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault.plant(monkeypatch)
+    model = NanoVllmModel(INSTANCES[fault.instance])
+    refuted = REFUTED.get(fault.instance, {})
+    holding = [one for one in properties_of(model).safety if one.rule not in refuted]
 
-    assert broken_first(INSTANCES[fault.instance]) == set(fault.rules), fault.sentence
+    assert broken_first(model, holding) == set(fault.rules), fault.sentence
 
 
 def test_every_transition_has_a_planted_fault() -> None:
@@ -215,7 +195,7 @@ def test_every_transition_has_a_planted_fault() -> None:
         if function.__module__ == module.__name__ and not name.startswith("_")
     }
 
-    assert functions | {"schedule", "graph"} == {fault.function for fault in FAULTS}
+    assert functions | {"schedule", "graph"} == {fault.transition for fault in FAULTS}
 
 
 def test_every_rule_can_fail() -> None:

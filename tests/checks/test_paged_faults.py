@@ -16,7 +16,7 @@ from tests.checks.nano_vllm_faults import FAULTS as NANO_VLLM_FAULTS
 from tests.checks.paged_episodes import Episode, nano_vllm_episode, vllm_v1_episode
 from tests.checks.test_vllm_v1_faults import FAULTS as VLLM_V1_FAULTS
 
-BY_NAME: dict[str, Any] = {
+BY_NAME = {
     **{f"nano-vllm: {one.name}": one for one in NANO_VLLM_FAULTS},
     **{f"vllm-v1: {one.name}": one for one in VLLM_V1_FAULTS},
 }

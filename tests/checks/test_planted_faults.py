@@ -4,13 +4,13 @@ from inspect import getmembers, isfunction
 
 import pytest
 
-from checks.explore import MACHINE_ERROR, Bounds, Violation, explore
-from checks.models.spyre import Instance, SpyreModel, properties_of
+from checks.explore import MACHINE_ERROR, explore
+from checks.models.spyre import SpyreModel, properties_of
 from reference import block_pool
 from reference.spyre import transitions
 from spec.rules import REGISTRY, Kind
-from spec.state import State
-from tests.checks.faults import FAULTS, INSTANCES, Fault
+from tests.checks.faults import FAULTS, INSTANCES
+from tests.checks.planting import Fault, broken_first
 
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
@@ -19,40 +19,14 @@ BY_NAME = {fault.name: fault for fault in FAULTS}
 CANNOT_BE_BROKEN_FIRST = {"SPY-KEY-1", "SPY-ADM-3"}
 
 
-def broken_first(instance: Instance) -> set[str]:
-    """All rules that the shortest runs break; "guard" and the rule where the machine stopped."""
-    model = SpyreModel(instance)
-    properties = properties_of(model)
-    first = explore(model, properties.all).violations
-    if not first:
-        return set()
-    others = explore(
-        model,
-        properties.safety,
-        keep_going=True,
-        bounds=Bounds(max_depth=_attempted(first[0])),
-    ).violations
-    return {_named(violation) for violation in (*first, *others)}
-
-
-def _attempted(violation: Violation[State]) -> int:
-    """Actions up to the violation, the one that the machine could not take included."""
-    return len(violation.counterexample.steps) + (violation.rule == MACHINE_ERROR)
-
-
-def _named(violation: Violation[State]) -> str:
-    if violation.rule != MACHINE_ERROR:
-        return violation.rule
-    return f"guard {violation.found.rpartition('not allowed here: ')[2]}"
-
-
 @pytest.mark.parametrize("fault", [pytest.param(one, id=one.name) for one in FAULTS])
 def test_planted_fault_breaks_the_rule_that_names_it_and_no_unrelated_one(
     fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault.plant(monkeypatch)
+    model = SpyreModel(INSTANCES[fault.instance])
 
-    assert broken_first(INSTANCES[fault.instance]) == set(fault.rules), fault.sentence
+    assert broken_first(model, properties_of(model).all) == set(fault.rules), fault.sentence
 
 
 @pytest.mark.parametrize("name", sorted({fault.instance for fault in FAULTS}))

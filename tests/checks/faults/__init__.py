@@ -4,12 +4,11 @@ The modules hold one function a fault, by what it is about; importing this fills
 """
 
 from tests.checks.faults import admission, blocks, decode, leaving, prefill
-from tests.checks.faults.planting import FAULTS, INSTANCES, Fault
+from tests.checks.faults.table import FAULTS, INSTANCES
 
 __all__ = [
     "FAULTS",
     "INSTANCES",
-    "Fault",
     "admission",
     "blocks",
     "decode",

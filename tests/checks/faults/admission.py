@@ -13,7 +13,8 @@ from spec.padding import block_count, max_tkv
 from spec.records import DECODE, Context, Step
 from spec.state import Sequence as Row
 from spec.state import State
-from tests.checks.faults.planting import Right, fault, with_config
+from tests.checks.faults.table import fault, with_config
+from tests.checks.planting import Right
 
 # --- arrive, admit -------------------------------------------------------------------------------
 

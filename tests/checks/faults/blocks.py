@@ -12,7 +12,8 @@ from spec.records import Context
 from spec.requests import BlockKey
 from spec.state import BlockPool
 from spec.state import Sequence as Row
-from tests.checks.faults.planting import Right, fault
+from tests.checks.faults.table import fault
+from tests.checks.planting import Right
 
 # --- new_pool, allocate --------------------------------------------------------------------------
 

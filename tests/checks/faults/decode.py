@@ -10,7 +10,8 @@ from reference.spyre.transitions import Moved
 from spec.records import Context
 from spec.state import Sequence as Row
 from spec.state import State
-from tests.checks.faults.planting import Right, fault, with_config
+from tests.checks.faults.table import fault, with_config
+from tests.checks.planting import Right
 
 # --- pad -----------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from reference.spyre.transitions import Ends, Moved
 from spec.records import Context, Event, Step
 from spec.state import Sequence as Row
 from spec.state import State
-from tests.checks.faults.planting import Right, fault, with_config
+from tests.checks.faults.table import fault, with_config
+from tests.checks.planting import Right
 
 # --- finish --------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from spec.records import Chunk, Context
 from spec.requests import BlockKey
 from spec.state import PADDING_BLOCK, BlockPool, State
 from spec.state import Sequence as Row
-from tests.checks.faults.planting import Right, fault
+from tests.checks.faults.table import fault
+from tests.checks.planting import Right
 
 # --- prefix hit ----------------------------------------------------------------------------------
 

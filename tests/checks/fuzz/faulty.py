@@ -11,7 +11,8 @@ from checks.fuzz.target import Subject
 from spec.config import Config
 from spec.records import Step
 from spec.requests import Request
-from tests.checks.faults import FAULTS, Fault
+from tests.checks.faults import FAULTS
+from tests.checks.planting import Fault
 
 BY_NAME = {fault.name: fault for fault in FAULTS}
 

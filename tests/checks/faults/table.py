@@ -1,74 +1,21 @@
-"""What a planted fault is, how one is entered into the table, and small instances to look in."""
+"""The table of the planted faults of Spyre, and small instances to look in.
 
-from collections.abc import Callable
-from functools import partial
-from types import ModuleType
+Of the rules that catch a fault the first names it.
+"""
+
 from typing import Any
 
-import pytest
-from attrs import evolve, frozen
+from attrs import evolve
 
 from checks.models.instances import DEFAULT
 from checks.models.spyre import Instance
 from spec.config import Admission, Config
 from spec.records import Context
 from spec.requests import Prompt, Request
+from tests.checks.planting import FaultTable
 
-Right = Callable[..., Any]
-
-
-@frozen
-class Fault:
-    """A wrong version of a transition, or of what decides whether it is taken.
-
-    It replaces the function `attribute` of the module `place`. `instance` is where to look.
-    `rules` are exactly those that the shortest runs into any violation break; the first of them
-    names the fault. "guard" before a rule: the machine stopped at a guard that names that rule.
-    """
-
-    name: str
-    sentence: str
-    transition: str
-    place: ModuleType
-    attribute: str
-    wrong: Right
-    instance: str
-    rules: tuple[str, ...]
-
-    def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Switch the fault in."""
-        right = getattr(self.place, self.attribute)
-        monkeypatch.setattr(self.place, self.attribute, partial(self.wrong, right))
-
-
-FAULTS: list[Fault] = []
-
-
-def fault(
-    transition: str, place: ModuleType, attribute: str, *, on: str, caught_by: str
-) -> Callable[[Right], Right]:
-    """Enter the decorated function as a fault of `transition`, to be looked for `on` an instance.
-
-    `caught_by` lists the rules, separated by commas. The function is given the right one first,
-    then the arguments; its name and its docstring say what is wrong.
-    """
-
-    def register(wrong: Right) -> Right:
-        FAULTS.append(
-            Fault(
-                name=wrong.__name__.replace("_", " "),
-                sentence=wrong.__doc__ or "",
-                transition=transition,
-                place=place,
-                attribute=attribute,
-                wrong=wrong,
-                instance=on,
-                rules=tuple(caught_by.split(", ")),
-            )
-        )
-        return wrong
-
-    return register
+FAULTS = FaultTable()
+fault = FAULTS.fault
 
 
 def with_config(ctx: Context, **changes: Any) -> Context:
