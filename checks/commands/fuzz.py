@@ -28,8 +28,6 @@ from checks.fuzz.shrink import Shrunk
 from checks.fuzz.subjects import ENGINE, SUBJECTS
 from spec.errors import InputError
 
-_SIZES = ("block_size", "chunk_size")
-
 
 @click.command()
 @click.option(

@@ -56,7 +56,10 @@ _VLLM_V1 = (
             "blocks whose load is lost within the step have been hashed when it was planned",
             lambda config: config.connector is Connector.SYNC and config.prefix_caching,
         )
-        for rule in ("V1-KV-10", "device: read unwritten")
+        for rule in (
+            *("V1-KV-10", "device: read unwritten"),
+            *("device: read content", "device: read position"),  # what was there before
+        )
     ),
     *(
         Known(
