@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from checks.configuration import read_settings
+from checks.configuration import read_config, read_settings
 from checks.fuzz.compare import Strictness
 from checks.traces import new_file
 from spec.policies.configuration import PolicyConfig
@@ -82,6 +82,22 @@ def pinned_option(command: Command) -> Command:
     return click.option(
         "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Do not draw this key."
     )(command)
+
+
+def pinned_keys(settings: tuple[str, ...]) -> dict[str, Any]:
+    """The keys that are set, with their values; a size that is not set goes with the other.
+
+    Raises:
+        ConfigError: a setting that no configuration can have.
+    """
+    keys = [setting.partition("=")[0].strip() for setting in settings]
+    given = dict(zip(keys, settings, strict=True))
+    if "block_size" in given and "chunk_size" not in given:
+        settings = (*settings, given["block_size"].replace("block_size", "chunk_size", 1))
+    elif "chunk_size" in given and "block_size" not in given:
+        settings = (*settings, "block_size=1")
+    config = read_config(None, settings)
+    return {key: getattr(config, key) for key in keys}
 
 
 def out_option(command: Command) -> Command:

@@ -14,11 +14,11 @@ from checks.commands.common import (
     campaign_options,
     console,
     json_option,
+    pinned_keys,
     pinned_option,
     progress_bar,
     write_json,
 )
-from checks.commands.fuzz import pinned_keys
 from checks.configuration import read_settings
 from checks.conformance.campaign import (
     Campaign,

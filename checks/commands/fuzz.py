@@ -14,11 +14,12 @@ from checks.commands.common import (
     campaign_options,
     console,
     json_option,
+    pinned_keys,
     pinned_option,
     progress_bar,
     write_json,
 )
-from checks.configuration import read_config
+from checks.commands.conform import conform
 from checks.fuzz.campaign import Campaign, Plan, batches_for, batches_of, campaign, shrunk
 from checks.fuzz.compare import Strictness
 from checks.fuzz.corpus import write_finding
@@ -103,8 +104,6 @@ def _with_driver(
     Raises:
         InputError: there is no such driver, or it is not installed.
     """
-    from checks.commands.conform import conform  # which draws on this module
-
     return int(
         conform.callback(  # type: ignore[misc]
             driver=driver,
@@ -121,22 +120,6 @@ def _with_driver(
             json_path=json_path,
         )
     )
-
-
-def pinned_keys(settings: tuple[str, ...]) -> dict[str, Any]:
-    """The keys that are set, with their values; a size that is not set goes with the other.
-
-    Raises:
-        ConfigError: a setting that no configuration can have.
-    """
-    keys = [setting.partition("=")[0].strip() for setting in settings]
-    given = dict(zip(keys, settings, strict=True))
-    if "block_size" in given and "chunk_size" not in given:
-        settings = (*settings, given["block_size"].replace("block_size", "chunk_size", 1))
-    elif "chunk_size" in given and "block_size" not in given:
-        settings = (*settings, "block_size=1")
-    config = read_config(None, settings)
-    return {key: getattr(config, key) for key in keys}
 
 
 def _run(plan: Plan, seconds: float, episodes: int | None) -> Campaign:

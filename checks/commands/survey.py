@@ -6,8 +6,15 @@ from typing import Any
 
 import click
 
-from checks.commands.common import PATH, err, json_option, progress_bar, to_stdout, write_json
-from checks.commands.fuzz import pinned_keys
+from checks.commands.common import (
+    PATH,
+    err,
+    json_option,
+    pinned_keys,
+    progress_bar,
+    to_stdout,
+    write_json,
+)
 from checks.conformance.alone import fitted
 from checks.conformance.bisecting import versions_of
 from checks.conformance.campaign import Plan, episodes_for

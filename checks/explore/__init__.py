@@ -18,15 +18,9 @@ from checks.explore.model import (
     Witness,
 )
 from checks.explore.replay import UnrepeatableError
-from checks.explore.result import (
-    Counterexample,
-    Outcome,
-    Progress,
-    Result,
-    Sightings,
-    Violation,
-)
+from checks.explore.result import Outcome, Progress, Result, Sightings
 from checks.explore.search import Order, explore
+from checks.explore.violation import Counterexample, Violation
 
 __all__ = [
     "DEADLOCK",

@@ -7,8 +7,8 @@ from attrs import define
 
 from checks.explore.liveness import GOAL, TRIGGER, packed
 from checks.explore.model import Always, Eventually, Model, OnStep, Property, S, Transition, Witness
-from checks.explore.result import Counterexample, Violation
 from checks.explore.store import Store
+from checks.explore.violation import Counterexample, Violation
 
 DEADLOCK, MACHINE_ERROR = "deadlock", "machine-error"
 

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from checks.explore.liveness import Lasso
 from checks.explore.model import Model, S, Transition
-from checks.explore.result import Counterexample
 from checks.explore.store import Store
+from checks.explore.violation import Counterexample
 
 T = TypeVar("T")
 

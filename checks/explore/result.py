@@ -1,14 +1,13 @@
 """What an exploration found."""
 
 from enum import Enum
-from typing import TYPE_CHECKING, Generic
+from typing import Generic
 
 from attrs import frozen
 
-from checks.explore.model import S, Transition
-
-if TYPE_CHECKING:
-    from checks.explore.checkpoint import Checkpoint
+from checks.explore.checkpoint import Checkpoint
+from checks.explore.model import S
+from checks.explore.violation import Violation
 
 
 class Outcome(Enum):
@@ -17,37 +16,6 @@ class Outcome(Enum):
     HOLDS = "holds"
     VIOLATED = "violated"
     INCOMPLETE = "incomplete"
-
-
-@frozen
-class Counterexample(Generic[S]):
-    """A run of the machine: the initial state and then every transition with the state it leads to.
-
-    `loop_from` is given for runs that never end: after that many steps the run repeats what
-    follows for ever (up to symmetry), or stays where it is if nothing follows.
-    """
-
-    initial: S
-    steps: tuple[Transition[S], ...] = ()
-    loop_from: int | None = None
-
-    @property
-    def last(self) -> S:
-        """The state that the run ends in."""
-        return self.steps[-1].state if self.steps else self.initial
-
-    def then(self, *steps: Transition[S]) -> "Counterexample[S]":
-        """This finite run, continued."""
-        return Counterexample(self.initial, self.steps + steps)
-
-
-@frozen
-class Violation(Generic[S]):
-    """A rule that does not hold, what was found instead, and how to get there."""
-
-    rule: str
-    found: str
-    counterexample: Counterexample[S]
 
 
 @frozen
@@ -93,7 +61,7 @@ class Result(Generic[S]):
     peak_queue: int
     seconds: float
     bytes_per_state: float
-    checkpoint: "Checkpoint[S] | None"
+    checkpoint: Checkpoint[S] | None
 
     @property
     def states_per_second(self) -> float:

@@ -14,15 +14,9 @@ from checks.explore.liveness import Edges, refutation
 from checks.explore.memory import bytes_per_state
 from checks.explore.model import Eventually, Model, Property, S, Transition, Witness
 from checks.explore.replay import run_along, run_to
-from checks.explore.result import (
-    Counterexample,
-    Outcome,
-    Progress,
-    Result,
-    Sightings,
-    Violation,
-)
+from checks.explore.result import Outcome, Progress, Result, Sightings
 from checks.explore.store import Store
+from checks.explore.violation import Counterexample, Violation
 
 Order: TypeAlias = Literal["bfs", "dfs", "random"]
 

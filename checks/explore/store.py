@@ -9,7 +9,7 @@ from attrs import Factory, define
 
 from checks.explore.liveness import Edges
 from checks.explore.model import S
-from checks.explore.result import Violation
+from checks.explore.violation import Violation
 
 
 def _unsigned() -> "array[int]":

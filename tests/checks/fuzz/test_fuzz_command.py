@@ -10,7 +10,8 @@ import click
 import pytest
 from attrs import evolve
 
-from checks.commands.fuzz import fuzz, pinned_keys
+from checks.commands.common import pinned_keys
+from checks.commands.fuzz import fuzz
 from checks.commands.replay import replay
 from checks.fuzz import campaign
 from checks.fuzz.campaign import Batch, Campaign
