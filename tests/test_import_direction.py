@@ -2,9 +2,10 @@
 
 import ast
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -118,3 +119,43 @@ def test_every_room_that_is_shipped_is_looked_at() -> None:
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
 
     assert set(wheel["packages"]) == set(MAY_IMPORT)
+
+
+# --- no circles -----------------------------------------------------------------------------------
+
+
+def imports_between(sources: Mapping[str, str]) -> "nx.DiGraph[str]":
+    """Which module of `sources`, by dotted name, imports which other, wherever it does so."""
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for name, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                imported = [f"{node.module}.{one.name}" for one in node.names]
+                named = [one if one in sources else node.module for one in imported]
+                graph.add_edges_from((name, one) for one in named if one in sources)
+    return graph
+
+
+def circles(sources: Mapping[str, str]) -> list[set[str]]:
+    graph = imports_between(sources)
+    return [circle for circle in nx.strongly_connected_components(graph) if len(circle) > 1]
+
+
+def test_no_modules_import_each_other() -> None:
+    sources = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): (
+            path.read_text(encoding="utf-8")
+        )
+        for room in MAY_IMPORT
+        for path in modules_of(room)
+    }
+
+    assert circles(sources) == []
+
+
+def test_circle_is_noticed_also_inside_a_function() -> None:
+    inside = "def f():\n    from checks.a import g\n"
+
+    assert circles({"checks.a": "from checks import b\n", "checks.b": inside}) == [
+        {"checks.a", "checks.b"}
+    ]
