@@ -106,6 +106,7 @@ class Counterpart:
     `differences`: of the driver's step and the reference's, what came first at the front.
     `totals`: where a record counts otherwise than its own requests and blocks add up to. `fields`:
     what drivers may leave out. `moves`: the events that show in a step, for a block size.
+    `rules_know_leavers`: they hold, too, of a step whose clients left while it ran.
     """
 
     policy: AnyPolicy
@@ -124,3 +125,4 @@ class Counterpart:
     moves: Callable[[Step, int], tuple[Event, ...]]
     device: Callable[[Any], Device]
     counts: Counts
+    rules_know_leavers: bool = False

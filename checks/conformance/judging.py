@@ -27,6 +27,7 @@ class Judge:
         left_out = tuple(left_out)
         self._guard = Guard(counterpart.fields, left_out)
         self._moves = counterpart.moves
+        self._rules_know_leavers = counterpart.rules_know_leavers
         self._looks_between = BEFORE not in left_out
         # What changed of a state can be told apart only where nothing of it is left out.
         tells_states = not set(left_out) - {BEFORE}
@@ -43,8 +44,8 @@ class Judge:
     def observe(self, step: Step, *, aborted_while_running: bool) -> list[Broken]:
         """What the next step breaks.
 
-        A step whose client left in its middle is seen without its token: only what came before it
-        and what it left is judged.
+        A step whose client left in its middle is seen without its token: where rules do not know
+        of that, only what came before it and what it left is judged.
         """
         self.judged += 1
         left, self._left = self._left, step.after
@@ -53,7 +54,7 @@ class Judge:
         found: list[tuple[AnyRule, str]] = []
         if left is not None and self._looks_between and left != step.before:
             found += self._each(self._of_change, Rule.found_between, guard(left), before)
-        if aborted_while_running:
+        if aborted_while_running and not self._rules_know_leavers:
             found += self._each(self._of_state, Rule.found_in_state, after)
         else:
             seen = guard(evolve(step, events=self._moves(step, self._ctx.config.block_size)))

@@ -32,7 +32,7 @@ _LEAST = {
 
 def simpler_paged_cases(case: Case) -> Iterator[Case]:
     """Cases with less in them, each by one choice, the boldest first."""
-    yield from with_simpler_requests(case)
+    yield from map(_with_loads_that_end, with_simpler_requests(case))
     for one in case.right_drafts:
         others = {name: right for name, right in case.right_drafts.items() if name != one}
         yield evolve(case, right_drafts=others, swarm=None)
@@ -41,6 +41,12 @@ def simpler_paged_cases(case: Case) -> Iterator[Case]:
         yield evolve(case, external=left, swarm=None)
     for config in _plainer_configs(case.config):
         yield evolve(case, config=config, swarm=None)
+
+
+def _with_loads_that_end(case: Case) -> Case:
+    """A prompt of one token would be loaded for ever, see `checks.fuzz.paged_cases`."""
+    long = {one.id for one in case.requests if one.prompt_len > 1}
+    return evolve(case, external={one: has for one, has in case.external.items() if one in long})
 
 
 def _plainer_configs(config: PolicyConfig) -> Iterator[PolicyConfig]:

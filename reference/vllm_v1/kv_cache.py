@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 from reference.block_pool import allocate, lookup, register, release, touch
 from reference.guards import require
 from spec.policies.vllm_v1 import Release, hit_blocks_at_most, missing_blocks, slots_end
-from spec.policies.vllm_v1_records import Context, Load, Sequence, State
+from spec.policies.vllm_v1_records import Context, Sequence, State
 from spec.state import BlockPool
 
 
@@ -77,14 +77,11 @@ def fits_at_admission(
 
 
 def blocks_spoken_for(ctx: Context, state: State, scheduled: dict[str, int]) -> int:
-    """Blocks that prompts in progress still lack: chunks to come, and loads under way or ended."""
-    unfinished = [one for one in state.queued if one.load is not Load.NONE or one.blocks]
-    unfinished += [
-        one for one in state.running if one.computed + scheduled.get(one.id, 0) < one.tokens
-    ]
+    """Blocks that prompts in progress still lack: chunks to come, and loads, failed ones too."""
+    chunked = [one for one in state.running if one.computed + scheduled.get(one.id, 0) < one.tokens]
     return sum(
         int(missing_blocks(one.tokens, len(one.blocks), ctx.config.block_size))
-        for one in unfinished
+        for one in (*state.skipped, *chunked)
     )
 
 

@@ -274,7 +274,10 @@ def _computed(ctx: Context, plan: Plan, environment: Environment) -> _Update:
         state = transitions.lose_load(ctx, state, one, plan.external[one])
     for one in environment.leavers:
         state = transitions.abort(ctx, state, one)
-    events = tuple(Event("lose_load", one, "V1-EXT-4", plan.external[one]) for one in lost)
+    events = (
+        *(Event("lose_load", one, "V1-EXT-4", plan.external[one]) for one in lost),
+        *(Event("leave", one, "V1-LIF-2") for one in environment.leavers),
+    )
     return _Update(state, missing, missing, events)
 
 

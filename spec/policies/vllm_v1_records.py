@@ -146,6 +146,11 @@ class Step:
         rows = (one for one in self.planned.running if one.id in self.scheduled)
         return DECODE if all(one.decodes for one in rows) else PREFILL
 
+    @property
+    def leavers(self) -> frozenset[str]:
+        """Whose clients left while the step ran: they got nothing of it."""
+        return self.after.aborted - self.before.aborted
+
     def happened(self, *transitions: str) -> list[Event]:
         """The events of these kinds, in order."""
         return [event for event in self.events if event.transition in transitions]

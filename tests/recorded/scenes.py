@@ -291,6 +291,18 @@ SCENES = {
         num_blocks=4,
         num_lookahead_tokens=1,
     ),
+    "still_in_progress": vllm_v1_scene(
+        "by priority: who has lost its load and waits for two blocks keeps a more urgent request"
+        " from loading into the only one",
+        asks("a", 5, 4),
+        asks("b", 8, 2, priority=1),
+        asks("c", 6, 2, 2),
+        connector=Connector.ASYNC,
+        external={"b": External(4, fails=True), "c": External(4)},
+        scheduling=Scheduling.PRIORITY,
+        num_blocks=3,
+        reserve_full_prompt=False,
+    ),
     "load_lost": vllm_v1_scene(
         "what a connector should bring within a step does not come: the request is given drafts",
         asks("a", 8, 3),

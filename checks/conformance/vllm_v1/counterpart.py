@@ -54,4 +54,5 @@ VLLM_V1 = Counterpart(
     moves=seen_events,
     device=_device,
     counts=COUNTS,
+    rules_know_leavers=True,
 )

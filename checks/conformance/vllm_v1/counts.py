@@ -7,7 +7,7 @@ from spec.policies.vllm_v1_records import State, Step
 
 _TRANSITIONS = (
     *("admit", "prefix_hit", "allocate", "catch_up", "preempt", "rollback", "finish"),
-    *("load", "loaded", "load_failed", "promote", "lose_load", "undo"),
+    *("load", "loaded", "load_failed", "promote", "lose_load", "undo", "leave"),
 )
 _REFUSALS = ("V1-BUD-1", "V1-SEQ-1", "V1-KV-1", "V1-PRE-4", "V1-CHK-2", "V1-SPC-5")
 _PHASES = ("waiting", "prefilling", "decoding", "gone already")

@@ -8,16 +8,17 @@ from spec.records import Event
 
 VISIBLE = (
     *("preempt", "catch_up", "prefix_hit", "allocate", "admit", "rollback", "finish"),
-    *("load", "promote"),
+    *("load", "promote", "leave"),
 )
 
 
 def seen_events(step: Step, block_size: int) -> tuple[Event, ...]:
-    """Victims and loads, then what each request was given, then verdicts on drafts, and ends."""
+    """Victims and loads, what each request was given, who left, verdicts on drafts, and ends."""
     return (
         *(Event("preempt", one, "") for one in step.preempted),
         *_loads(step),
         *_given(step, block_size),
+        *(Event("leave", one, "") for one in sorted(step.leavers)),
         *(
             Event("rollback", one, "", count, step.accepted.get(one, 0))
             for one, count in step.drafts.items()

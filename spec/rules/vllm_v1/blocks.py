@@ -155,6 +155,8 @@ class _Replay:
                 self._take(event)
             case "preempt" | "finish":
                 self._give_back(event.id)
+            case "leave" if event.id not in by_id(self.step.after.draining):
+                self._give_back(event.id)
             case "promote":
                 self._promoted(event.id)
             case "catch_up" | "admit":

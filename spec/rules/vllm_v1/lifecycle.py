@@ -32,9 +32,9 @@ def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     witness=lambda _ctx, step: bool(step.finished) and bool(step.after.present),
 )
 def nobody_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever was there is there, or has finished."""
+    """Whoever was there is there, has finished, or its client left meanwhile."""
     before = {one.id for one in step.before.present}
-    after = {one.id for one in step.after.present} | {*step.finished}
+    after = {one.id for one in step.after.present} | {*step.finished} | step.leavers
     if before != after:
         yield f"before {sorted(before)}, after {sorted(after)}"
 
@@ -92,8 +92,9 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     witness=lambda _ctx, step: len(step.reported) > 1,
 )
 def reported_once(_ctx: Context, step: Step) -> Iterator[str]:
-    """An abort between the steps counts for the next one too."""
-    if {*step.reported} != step.before.unreported or step.after.unreported != {*step.finished}:
+    """An abort between the steps counts for the next one too, and one while the step runs."""
+    left = {*step.finished} | step.leavers
+    if {*step.reported} != step.before.unreported or step.after.unreported != left:
         yield f"reported {list(step.reported)}, left {sorted(step.before.unreported)}"
 
 

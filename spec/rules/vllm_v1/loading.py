@@ -24,9 +24,9 @@ def _async(config: VllmV1Config) -> bool:
     applies=_async,
 )
 def loading_is_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
-    """It stays as it is."""
-    after = step.after.skipped
+    """It stays as it is; its blocks are kept if its client leaves meanwhile."""
     for one in step.before.skipped:
+        after = step.after.draining if one.id in step.leavers else step.after.skipped
         if one.load is Load.LOADING and one not in after:
             yield f"{one.id} loads and is touched"
 
@@ -102,10 +102,9 @@ def loads_leave_room(ctx: Context, step: Step) -> Iterator[str]:
     running = [
         one for one in state.running if one.computed + step.scheduled.get(one.id, 0) < one.tokens
     ]
-    loading = [one for one in state.skipped if one.load is not Load.NONE]
     needed = sum(
         int(missing_blocks(one.tokens, len(one.blocks), ctx.config.block_size))
-        for one in (*running, *loading)
+        for one in (*running, *state.skipped)
         if one.id != decided[-1].id
     )
     if needed > len(state.pool.free):

@@ -4,9 +4,12 @@ import pytest
 from attrs import evolve
 
 from checks.fuzz.campaign import Plan
+from checks.fuzz.cases import Case, External
 from checks.fuzz.finding import Kind
 from checks.fuzz.lockstep import Terms, run_case
+from checks.fuzz.paged_shrink import simpler_paged_cases
 from checks.fuzz.shrink import MOST_STEPS, Shrunk, shrink
+from spec.policies.vllm_v1 import Connector, VllmV1Config
 from tests.checks.fuzz.cases import case, request
 from tests.checks.fuzz.faulty import faulty
 
@@ -99,3 +102,15 @@ def test_a_target_is_not_asked_for_what_it_cannot_do() -> None:
     assert finding is not None
 
     assert shrink(subject, here, finding, Terms()).case.config.block_size == 2
+
+
+def test_a_prompt_made_as_short_as_a_token_has_nothing_to_load() -> None:
+    """All of it loaded, it would be loaded again for ever, which is another finding."""
+    config = VllmV1Config(block_size=4, max_model_len=16, connector=Connector.ASYNC)
+    drawn = Case(config, (request("a", 2, 2), request("b", 5, 2)), external={"a": External(4)})
+
+    simpler = list(simpler_paged_cases(drawn))
+
+    shorter = [one for one in simpler if one.requests[0].prompt_len == 1]
+    assert shorter
+    assert all(not one.external for one in shorter)
