@@ -19,7 +19,8 @@ class Instance(Generic[Conf]):
     sample the end of sequence with any token. Arrivals are free in order and time.
 
     Where a policy has a connector: `external` tokens of each request that it has, `failing`: whose
-    load may fail. Where it has drafts: any number of them may be accepted.
+    load may fail. Where it has drafts: any number of them may be accepted. Where its machine knows
+    of it: `leavers`, whose clients may leave while a step runs.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Instance(Generic[Conf]):
     early_ends: frozenset[str] = frozenset()
     external: Mapping[str, int] = field(factory=dict)
     failing: frozenset[str] = frozenset()
+    leavers: frozenset[str] = frozenset()
 
     @property
     def title(self) -> str:

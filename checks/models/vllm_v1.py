@@ -81,17 +81,19 @@ class VllmV1Model:
                     yield Transition(f"lost {one.id}", lost)
 
     def _steps(self, state: State) -> Iterator[Transition[State]]:
-        """A step for each combination of what the environment may decide.
+        """A step for each combination of what the environment may decide, one leaver at most.
 
         While somebody loads, a step that changes nothing is none: the scheduler waits.
         """
         loads = any(one.load is Load.LOADING for one in (*state.skipped, *state.draining))
         usual = self.machine.step(state, Environment(ends=lambda _row: False))
         choices = [list(self._choices(usual, one)) for one in usual.scheduled]
-        for combination in product(*choices):
-            step = self.machine.step(state, _environment(combination))
-            if step.after != state or not loads:
-                yield _as_transition(step, combination)
+        may_leave = [one.id for one in usual.planned.present if one.id in self.instance.leavers]
+        for leavers in ((), *((one,) for one in may_leave)):
+            for combination in product(*choices):
+                step = self.machine.step(state, _environment(combination, leavers))
+                if step.after != state or not loads:
+                    yield _as_transition(step, combination)
 
     def _choices(self, step: Step, request_id: str) -> Iterator[Choice]:
         """What may come of one request's tokens; `step` is the one without surprises."""
@@ -115,7 +117,7 @@ class VllmV1Model:
         return not state.is_idle
 
 
-def _environment(choices: Iterable[Choice]) -> Environment:
+def _environment(choices: Iterable[Choice], leavers: tuple[str, ...]) -> Environment:
     by_id = {choice.id: choice for choice in choices}
 
     def accepted(row: Sequence, drafts: int) -> int:
@@ -125,13 +127,15 @@ def _environment(choices: Iterable[Choice]) -> Environment:
         ends=lambda row: by_id[row.id].ends,
         accepted=accepted,
         loses=lambda request_id: by_id[request_id].loses,
+        leavers=leavers,
     )
 
 
 def _as_transition(step: Step, choices: Iterable[Choice]) -> Transition[State]:
     """The edge of a step; the label tells what the environment decided."""
     listed = list(choices)
-    label = ", ".join(["step", *(str(one) for one in listed if str(one))])
+    told = [str(one) for one in listed if str(one)] + [f"{one} leaves" for one in step.leavers]
+    label = ", ".join(["step", *told])
     ended = tuple(one.id for one in listed if one.ends)
     return Transition(label, step.after, record=evolve(step, ended=ended), fair=True)
 

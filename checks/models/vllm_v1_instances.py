@@ -38,6 +38,7 @@ DEFAULT: tuple[VllmV1Instance, ...] = (
         requests=unshared((3, 4), (5, 3), (2, 3)),
         aborts=ids("0"),
         early_ends=ids("0 1"),
+        leavers=ids("1"),
     ),
     VllmV1Instance(
         name="fcfs, two victims",
@@ -133,6 +134,7 @@ DEFAULT: tuple[VllmV1Instance, ...] = (
         external={"0": 4, "1": 4},
         failing=ids("0"),
         aborts=ids("0"),
+        leavers=ids("0"),
     ),
     VllmV1Instance(
         name="async load, priority",
@@ -168,5 +170,14 @@ DEFAULT: tuple[VllmV1Instance, ...] = (
         external={"0": 4},
         failing=ids("0"),
         aborts=ids("0"),
+    ),
+    VllmV1Instance(
+        name="sync load, gone",
+        about="the same, and clients leave while the step runs",
+        config=_config(connector=Connector.SYNC, prefix_caching=True, num_blocks=6),
+        requests=sharing(([("s", 4), ("a", 1)], 3), ([("s", 4), ("b", 1)], 3)),
+        external={"0": 4},
+        failing=ids("0"),
+        leavers=ids("0 1"),
     ),
 )

@@ -18,7 +18,7 @@ INSTANCES = {instance.name: instance for instance in DEFAULT}
 
 # states, transitions, depth
 COUNTS = {
-    "fcfs": (697, 1_116, 12),
+    "fcfs": (1_230, 2_131, 12),
     "fcfs, two victims": (596, 922, 12),
     "priority": (887, 1_175, 13),
     "threshold": (1_049, 1_488, 12),
@@ -29,11 +29,12 @@ COUNTS = {
     "speculation": (548, 1_353, 9),
     "speculation, padding": (579, 1_521, 10),
     "lookahead": (108, 186, 8),
-    "async load": (3_374, 5_222, 13),
+    "async load": (3_906, 6_680, 13),
     "async load, priority": (66, 88, 9),
     "async load, lookahead": (41, 54, 8),
     "sync load": (576, 788, 10),
     "sync load, lost": (103, 124, 8),
+    "sync load, gone": (173, 236, 8),
 }
 
 # Rules that do not hold, with the reason. All others do, in every state and step.
@@ -42,6 +43,7 @@ REFUTED = {
     "async load, priority": {"V1-PRG-4", "V1-PRG-5"},  # nobody runs, and nobody ever will
     "async load, lookahead": {"V1-PRG-4", "V1-PRG-5"},  # the same, first come, first served
     "sync load, lost": {"V1-KV-10"},  # blocks stay hashed whose content never came
+    "sync load, gone": {"V1-KV-10"},  # the same
 }
 
 FAST = {
@@ -51,6 +53,7 @@ FAST = {
     "async load, priority",
     "async load, lookahead",
     "sync load, lost",
+    "sync load, gone",
 }
 
 

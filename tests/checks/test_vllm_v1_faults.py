@@ -33,19 +33,19 @@ def newcomer_in_front(right: Right, ctx: Context, state: State, request_id: str)
     return evolve(arrived, waiting=(arrived.waiting[-1], *arrived.waiting[:-1]))
 
 
-@fault("abort", transitions, "abort", on="fcfs", caught_by="V1-LIF-6")
+@fault("abort", transitions, "abort", on="fcfs", caught_by="V1-LIF-6, V1-LIF-5")
 def abort_not_reported(right: Right, ctx: Context, state: State, request_id: str) -> State:
     aborted: State = right(ctx, state, request_id)
     return evolve(aborted, unreported=state.unreported)
 
 
-@fault("abort", transitions, "abort", on="fcfs", caught_by="V1-KV-2")
+@fault("abort", transitions, "abort", on="fcfs", caught_by="V1-KV-2, V1-KV-8")
 def aborted_keeps_its_blocks(right: Right, ctx: Context, state: State, one: str) -> State:
     aborted: State = right(ctx, state, one)
     return evolve(aborted, pool=state.pool)
 
 
-@fault("abort", transitions, "abort", on="async load", caught_by="V1-EXT-6")
+@fault("abort", transitions, "abort", on="async load", caught_by="V1-EXT-6, V1-EXT-1")
 def aborted_load_gives_its_blocks_back(right: Right, ctx: Context, state: State, one: str) -> State:
     ready = tuple(evolve(row, load=Load.NONE) for row in state.skipped)
     aborted: State = right(ctx, evolve(state, skipped=ready), one)
@@ -89,7 +89,13 @@ def victim_at_the_end_of_the_queue(right: Right, ctx: Context, plan: Plan, one: 
     return evolve(done, state=evolve(done.state, waiting=(*others, first)))
 
 
-@fault("preempt", transitions, "preempt", on="fcfs", caught_by="V1-KV-2, V1-KV-6, V1-PRE-3")
+@fault(
+    "preempt",
+    transitions,
+    "preempt",
+    on="fcfs, two victims",
+    caught_by="V1-KV-2, V1-KV-6, V1-PRE-3",
+)
 def victim_keeps_its_blocks(right: Right, ctx: Context, plan: Plan, one: Sequence) -> Plan:
     done: Plan = right(ctx, plan, one)
     rows = tuple(
