@@ -64,6 +64,14 @@ _VLLM_V1 = (
     *(
         Known(
             rule,
+            "by priority, a victim's chunk of this very step has been hashed when it was planned",
+            lambda config: config.scheduling is Scheduling.PRIORITY and config.prefix_caching,
+        )
+        for rule in ("device: read unwritten", "device: read content", "device: read position")
+    ),
+    *(
+        Known(
+            rule,
             "who waits in front, by priority or for lookahead, wants the blocks of one who has"
             " loaded and waits, too",
             lambda config: (

@@ -225,6 +225,15 @@ SCENES = {
         prefix_caching=False,
         reserve_full_prompt=False,
     ),
+    "hashed_ahead": vllm_v1_scene(
+        "by priority: a block that a victim was to fill in this very step stays hashed; it finds it"
+        " when it returns, and nobody has written its end",
+        asks("a", 17, 2, priority=1),
+        asks("b", 4, 2, 1),
+        scheduling=Scheduling.PRIORITY,
+        long_prefill_token_threshold=5,
+        num_blocks=5,
+    ),
     "drafts": vllm_v1_scene(
         "drafts are verified, the first wrong one and what follows is rolled back",
         asks("a", 5, 9),

@@ -78,10 +78,11 @@ def loaded_requests_go_on(ctx: Context, step: Step) -> Iterator[str]:
     applies=lambda config: config.connector is Connector.SYNC,
 )
 def lost_loads_are_computed(_ctx: Context, step: Step) -> Iterator[str]:
-    """Who shares the blocks that were not filled gets none either."""
+    """Who shares the blocks that were not filled gets none either, and keeps what came for it."""
     planned, after = by_id(step.planned.running), by_id(step.after.running)
     for one_id in step.failed_loads:
-        most = planned[one_id].computed - step.external.get(one_id, 0)
+        is_its_own = one_id in step.after.lost - step.before.lost
+        most = planned[one_id].computed - is_its_own * step.external.get(one_id, 0)
         if one_id in step.outputs or after[one_id].computed > most:
             yield f"{one_id} goes on from {after[one_id].computed} tokens, {most} are there"
 

@@ -1,5 +1,6 @@
 """`Eventually` under weak fairness, by cases and against the definition on all small graphs."""
 
+from collections.abc import Iterable
 from itertools import chain, combinations
 
 import networkx as nx
@@ -249,7 +250,10 @@ def test_verdict_and_lasso_agree_with_the_definition(
 
 
 def _way_to_refutation(model: Drawn, triggers: States, goals: States) -> int | None:
-    """The least number of steps, through a pending state, to states to stay in for ever."""
+    """The least number of steps, through a pending state, to where a run can stay for ever.
+
+    That is a state where nobody forces it on, or a round with a fair action in it.
+    """
     ways: nx.DiGraph[tuple[int, bool]] = nx.DiGraph()
     ways.add_nodes_from((i, pending) for i in range(5) for pending in (False, True))
     for source, target, _ in model.edges:
@@ -264,8 +268,8 @@ def _way_to_refutation(model: Drawn, triggers: States, goals: States) -> int | N
         int(nx.shortest_path_length(ways, start, (i, True)))
         for start in starts
         for states in _subsets(range(5))
-        if not goals.intersection(states) and _can_stay(model, states)
-        for i in states
+        if not goals.intersection(states)
+        for i in _to_stay_in(model, states)
         if nx.has_path(ways, start, (i, True))
     ]
     return min(lengths, default=None)
@@ -275,18 +279,20 @@ def _subsets(states: range) -> list[tuple[int, ...]]:
     return list(chain.from_iterable(combinations(states, size) for size in range(1, 6)))
 
 
-def _can_stay(model: Drawn, states: tuple[int, ...]) -> bool:
-    """Whether a fair run can be in exactly these states for ever."""
+def _to_stay_in(model: Drawn, states: tuple[int, ...]) -> Iterable[int]:
+    """Where a run has to come to, to be fairly in exactly these states for ever."""
     possible = {source for source, _, fair in model.edges if fair}
     if len(states) == 1 and states[0] not in possible:
-        return True
+        return states
     inside = [e for e in model.edges if e[0] in states and e[1] in states]
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(states)
     graph.add_edges_from((source, target) for source, target, _ in inside)
     taken = any(fair for _, _, fair in inside)
     goes_on = bool(inside) and nx.is_strongly_connected(graph)
-    return goes_on and (taken or not possible.issuperset(states))
+    if not goes_on:
+        return ()
+    return states if taken else set(states) - possible
 
 
 def _assert_refutes(
