@@ -107,7 +107,7 @@ class _Run:
     ) -> tuple[Step, tuple[str, ...]]:
         """The step with those gone, and without the tokens, whose clients leave while it runs."""
         running: tuple[str, ...] = ()
-        if self.aborts_while_running and step.kind != IDLE:
+        if leaving and self.aborts_while_running and step.kind != IDLE:
             step, running = self.counterpart.leave(self.machine, self.state, step, leaving)
         self._leaving = [one for one in leaving if one not in running]
         return step, running
