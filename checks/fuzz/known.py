@@ -44,6 +44,8 @@ _SPYRE = (
         lambda config: config.admission is Admission.SHIPPED and not config.interleave,
     ),
 )
+# A block that nobody wrote for its reader is empty, or has what was there before.
+_READS_OF_ANOTHER = ("device: read unwritten", "device: read content", "device: read position")
 _VLLM_V1 = (
     Known(
         "V1-BUD-4",
@@ -56,10 +58,7 @@ _VLLM_V1 = (
             "blocks whose load is lost within the step have been hashed when it was planned",
             lambda config: config.connector is Connector.SYNC and config.prefix_caching,
         )
-        for rule in (
-            *("V1-KV-10", "device: read unwritten"),
-            *("device: read content", "device: read position"),  # what was there before
-        )
+        for rule in ("V1-KV-10", *_READS_OF_ANOTHER)
     ),
     *(
         Known(
@@ -67,7 +66,7 @@ _VLLM_V1 = (
             "by priority, a victim's chunk of this very step has been hashed when it was planned",
             lambda config: config.scheduling is Scheduling.PRIORITY and config.prefix_caching,
         )
-        for rule in ("device: read unwritten", "device: read content", "device: read position")
+        for rule in _READS_OF_ANOTHER
     ),
     *(
         Known(

@@ -15,6 +15,7 @@ from spec.policies.vllm_v1_records import Sequence as V1Sequence
 from spec.policies.vllm_v1_records import State as V1State
 from spec.state import Sequence, State
 from tests.checks.prove.numbers import told
+from tests.checks.test_vllm_v1 import COUNTS
 
 V1 = {instance.name: instance for instance in vllm_v1_instances.DEFAULT}
 NANO = {instance.name: instance for instance in nano_vllm_instances.DEFAULT}
@@ -69,7 +70,7 @@ def test_whoever_is_present_in_vllm_v1_is_as_the_proofs_about_its_turn_say(name:
     model = VllmV1Model(V1[name])
     result = explore(model, [Always("given", everybody_s_turn(model.ctx))])
     assert [one.found for one in result.violations] == []
-    assert result.states > 40
+    assert result.states == COUNTS[name][0]
 
 
 # --- nano-vLLM ------------------------------------------------------------------------------------
