@@ -73,7 +73,7 @@ def campaign_options(command: Command) -> Command:
         "--time",
         "seconds",
         type=click.FloatRange(0, min_open=True),
-        help=f"Begin no episode after S seconds.  [default: {CAMPAIGN_SECONDS:g}]",
+        help=f"Begin no episode after S seconds of running.  [default: {CAMPAIGN_SECONDS:g}]",
     )(command)
 
 

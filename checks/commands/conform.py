@@ -20,12 +20,7 @@ from checks.commands.common import (
     write_json,
 )
 from checks.configuration import read_settings
-from checks.conformance.campaign import (
-    Campaign,
-    Plan,
-    campaign,
-    episodes_for,
-)
+from checks.conformance.campaign import Campaign, Plan, TimedEpisodes, campaign
 from checks.conformance.client import Driver
 from checks.conformance.environments import command_of
 from checks.conformance.episode import Outcome, Terms, run_episode
@@ -144,17 +139,16 @@ def _pinned(policy: str, settings: tuple[str, ...]) -> dict[str, Any]:
 
 def _run(plan: Plan, seconds: float, episodes: int | None) -> Campaign:
     """The campaign, with a bar of episodes or seconds."""
-    began = monotonic()
+    timed = TimedEpisodes(seconds)
     total = round(seconds) if episodes is None else episodes
-    indices = episodes_for(seconds) if episodes is None else range(episodes)
     with progress_bar("seconds" if episodes is None else "episodes", total) as show:
 
         def progress(seen: Campaign) -> None:
-            done = round(monotonic() - began) if episodes is None else seen.episodes
+            done = round(timed.passed_seconds) if episodes is None else seen.episodes
             found = sum(seen.times.values())
             show(done, f"{seen.episodes:,} episodes, {seen.steps:,} steps, {found} found")
 
-        return campaign(plan, indices, progress)
+        return campaign(plan, timed if episodes is None else range(episodes), progress)
 
 
 def _write_page(path: Path, lines: Iterable[str]) -> None:

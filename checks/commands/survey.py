@@ -1,7 +1,6 @@
 """`lockstep survey`: which release of a scheduler breaks which rule, and the cases that show it."""
 
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import click
@@ -17,7 +16,7 @@ from checks.commands.common import (
 )
 from checks.conformance.alone import fitted
 from checks.conformance.bisecting import versions_of
-from checks.conformance.campaign import Plan, episodes_for
+from checks.conformance.campaign import Plan, TimedEpisodes
 from checks.conformance.client import Driver
 from checks.conformance.environments import Environment, command_of
 from checks.conformance.lab import DriverLab
@@ -120,16 +119,15 @@ def _lab(plan: Plan) -> DriverLab:
 
 
 def _tallied(plan: Plan, seconds: float, episodes: int | None) -> Tally:
-    began = monotonic()
+    timed = TimedEpisodes(seconds)
     total = round(seconds) if episodes is None else episodes
-    indices = episodes_for(seconds) if episodes is None else range(episodes)
     with progress_bar(plan.hello.release, total) as show:
 
         def progress(seen: Tally) -> None:
-            done = round(monotonic() - began) if episodes is None else seen.episodes
+            done = round(timed.passed_seconds) if episodes is None else seen.episodes
             show(done, f"{seen.episodes:,} cases, {seen.steps:,} steps, {len(seen.times)} broken")
 
-        return tally(plan, indices, progress)
+        return tally(plan, timed if episodes is None else range(episodes), progress)
 
 
 def _page(

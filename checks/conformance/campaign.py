@@ -3,18 +3,17 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, partial
-from itertools import count
+from functools import partial
+from itertools import count, takewhile
 from time import monotonic
 from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from checks.conformance.client import Driver
 from checks.conformance.counterparts import COUNTERPARTS
 from checks.conformance.episode import Outcome, Terms, run_episode
 from checks.conformance.finding import Finding
-from checks.conformance.lab import DriverLab
+from checks.conformance.lab import own_lab, start_own_lab
 from checks.conformance.protocol import Hello
 from checks.cores import on_all_cores
 from checks.fuzz.cases import Case
@@ -137,16 +136,10 @@ class Campaign:
         self.examples = {**other.examples, **self.examples}
 
 
-@cache
-def _lab(command: tuple[str, ...]) -> DriverLab:
-    """The driver of this process; it ends when the process does and closes its input."""
-    return DriverLab(lambda: Driver(command))
-
-
 def run_one(plan: Plan, index: int) -> Campaign:
     """What becomes of one episode."""
     case, terms = plan.case(index), plan.terms_of(index)
-    outcome = run_episode(_lab(plan.command), case, terms)
+    outcome = run_episode(own_lab(plan.command), case, terms)
     counterpart = COUNTERPARTS[plan.hello.policy]
     seen = Campaign(
         counterpart.counts.actions,
@@ -187,7 +180,8 @@ def campaign(plan: Plan, episodes: Iterable[int], progress: Callable[[Campaign],
         DriverError: the driver does not speak the protocol.
     """
     known = Campaign(COUNTERPARTS[plan.hello.policy].counts.actions)
-    for seen in on_all_cores(partial(run_one, plan), episodes):
+    prepare = partial(start_own_lab, plan.command)
+    for seen in on_all_cores(partial(run_one, plan), episodes, prepare):
         known.add(seen)
         progress(known)
         if len(known.met) >= MOST_FINDINGS:
@@ -195,10 +189,18 @@ def campaign(plan: Plan, episodes: Iterable[int], progress: Callable[[Campaign],
     return known
 
 
-def episodes_for(seconds: float) -> Iterator[int]:
-    """Episodes until so many seconds have passed; at least one."""
-    end = monotonic() + seconds
-    for index in count():
-        if index and monotonic() >= end:
-            return
-        yield index
+@define
+class TimedEpisodes:
+    """Episodes until so many seconds have passed since the first was asked for; at least one."""
+
+    seconds: float
+    _began: float | None = field(default=None, init=False)
+
+    @property
+    def passed_seconds(self) -> float:
+        """Since the first was asked for."""
+        return 0.0 if self._began is None else monotonic() - self._began
+
+    def __iter__(self) -> Iterator[int]:
+        self._began = monotonic()
+        yield from takewhile(lambda index: not index or self.passed_seconds < self.seconds, count())

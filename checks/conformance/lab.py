@@ -1,6 +1,7 @@
 """Where episodes are run: a driver that is started when it is needed and again when it ended."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from types import TracebackType
 from typing import Self
 
@@ -8,7 +9,7 @@ from checks.conformance.client import Driver, DriverGoneError
 from checks.conformance.protocol import Action, DriverFailure, Hello, Played
 from checks.fuzz.cases import Case
 
-_PART = 32  # steps that are asked for in one line
+_PART = 64  # steps that are asked for in one line
 
 
 class DriverLab:
@@ -83,6 +84,25 @@ class DriverLab:
         if self._driver is not None:
             self._driver.close()
             self._driver = None
+
+
+@cache
+def own_lab(command: tuple[str, ...]) -> DriverLab:
+    """The driver of this process, one for all episodes; closes its input when the process ends.
+
+    Raises:
+        DriverError: it cannot be started.
+    """
+    return DriverLab(lambda: Driver(command))
+
+
+def start_own_lab(command: tuple[str, ...]) -> None:
+    """Have the driver of this process at hand.
+
+    Raises:
+        DriverError: it cannot be started.
+    """
+    own_lab(command)
 
 
 def _external(case: Case) -> dict[str, int]:

@@ -6,16 +6,15 @@ each is shown with the smallest case that any of them led to.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 
 from attrs import define, field, frozen
 
 from checks.conformance.alone import Cause, Judged, fitted, judge_alone
 from checks.conformance.campaign import Plan
-from checks.conformance.client import Driver
 from checks.conformance.episode import Terms
 from checks.conformance.finding import Finding
-from checks.conformance.lab import DriverLab
+from checks.conformance.lab import DriverLab, own_lab, start_own_lab
 from checks.conformance.shrinking import shrink_alone
 from checks.cores import on_all_cores
 from checks.fuzz.cases import Case
@@ -64,14 +63,9 @@ class Small:
         return len(requests), sum(one.prompt_len + one.max_tokens for one in requests)
 
 
-@cache
-def _lab(command: tuple[str, ...]) -> DriverLab:
-    return DriverLab(lambda: Driver(command))
-
-
 def _one(plan: Plan, index: int) -> Tally:
     case, terms = plan.case(index), plan.terms_of(index)
-    judged = _judged_on(_lab(plan.command), case, terms)
+    judged = _judged_on(own_lab(plan.command), case, terms)
     return Tally(
         episodes=1,
         steps=judged.steps,
@@ -94,7 +88,8 @@ def tally(plan: Plan, episodes: Iterable[int], progress: Callable[[Tally], None]
         DriverError: the driver does not speak the protocol.
     """
     seen = Tally()
-    for one in on_all_cores(partial(_one, plan), episodes):
+    prepare = partial(start_own_lab, plan.command)
+    for one in on_all_cores(partial(_one, plan), episodes, prepare):
         seen.add(one)
         progress(seen)
     return seen
