@@ -15,16 +15,26 @@ class Pools:
     """Reads pools; `keys` are those of an episode's requests."""
 
     keys: BlockKeys
+    _last: tuple[list[Any], BlockPool] | None = field(default=None, init=False)
     _known: dict[tuple[str, int], BlockKey] = field(factory=dict, init=False)
 
     def told(self, record: Json, last: BlockPool) -> BlockPool:
-        """The pool; a driver that does not tell of it leaves the last one."""
+        """The pool; a driver that does not tell of it leaves the `last` one.
+
+        Records that say the same give the same object, so that nobody compares it block by block.
+        """
         if "free_list" not in record:
             return last
+        said = [record.get(name) for name in ("free_list", "references", "cached")]
+        if self._last is None or self._last[0] != said:
+            self._last = said, self._read(record, last.size)
+        return self._last[1]
+
+    def _read(self, record: Json, size: int) -> BlockPool:
         references: Mapping[str, int] = record.get("references", {})
         cached = {key: tuple(blocks) for key, blocks in self._named(record.get("cached", ()))}
         return BlockPool(
-            size=last.size,
+            size=size,
             free=tuple(record["free_list"]),
             references=FrozenMap((int(block), count) for block, count in references.items()),
             keys=FrozenMap((block, key) for key, blocks in cached.items() for block in blocks),

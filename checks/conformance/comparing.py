@@ -26,7 +26,7 @@ def step_differences(
     """
     if strictness is Strictness.DECISIONS:
         return differences(expected, found, strictness, None, not_compared)
-    early = _totals("before.", expected.before, record.get("before", {}))
+    early = _totals("before.", expected.before, record["before"]) if "before" in record else ()
     seen = (
         ()
         if _same(expected, found)

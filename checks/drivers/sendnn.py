@@ -13,6 +13,7 @@ The line protocol is described in the chapter on drivers of the project that thi
 # mypy: disable-error-code="import-not-found"
 
 import gc
+import importlib.metadata
 import json
 import logging
 import os
@@ -20,7 +21,8 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
+from functools import cache
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ os.environ.update(
 )
 ANSWERS = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)  # whatever the libraries print goes to standard error
+importlib.metadata.entry_points = cache(entry_points)  # type: ignore[assignment] # for each runner
 
 import torch
 
@@ -465,6 +468,7 @@ def answers(lines: Iterator[str], base: Any) -> Iterator[Json]:
         try:
             match message["do"]:
                 case "start":
+                    gc.collect()  # what the episode before left
                     told = message.get("tensors", False)
                     live = Released(base, message["config"], message["requests"], told)
                     yield {"started": True}
@@ -482,7 +486,8 @@ def main() -> None:
     """Say hello, then answer line by line."""
     init_none_hash(sha256)
     base = base_config()
-    gc.freeze()  # what is loaded stays: the collector need not look through it again and again
+    gc.freeze()  # what is loaded stays
+    gc.disable()  # an episode leaves little: it is collected between two of them
     print(json.dumps(HELLO), file=ANSWERS)
     for answer in answers(iter(sys.stdin.readline, ""), base):
         print(json.dumps(answer, separators=(",", ":")), file=ANSWERS)

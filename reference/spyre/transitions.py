@@ -189,9 +189,12 @@ def pad(ctx: Context, state: State) -> Moved:
     # effect
     size = ctx.config.block_size
     width = batch_width_blocks([row.computed + 1 for row in state.decoding], size)
+    paddings = [row_left_padding(row.computed + 1, width, size) for row in state.decoding]
+    if paddings == [row.left_padding for row in state.decoding]:
+        return state, ()
     padded = tuple(
-        evolve(row, left_padding=row_left_padding(row.computed + 1, width, size))
-        for row in state.decoding
+        evolve(row, left_padding=padding)
+        for row, padding in zip(state.decoding, paddings, strict=True)
     )
     pairs = tuple(zip(state.decoding, padded, strict=True))
     jumps = tuple(
@@ -233,7 +236,7 @@ def extend(ctx: Context, state: State) -> Moved:
         pool, grown, grew = _grow(pool, row, missing, "SPY-DEC-5")
         rows.append(grown)
         events.extend(grew)
-    return evolve(state, pool=pool, decoding=tuple(rows)), tuple(events)
+    return evolve(state, pool=pool, decoding=tuple(rows)) if events else state, tuple(events)
 
 
 def decode(ctx: Context, state: State) -> Moved:
@@ -335,6 +338,8 @@ def sit_out(_ctx: Context, state: State, order: Seq[str]) -> State:
     waiting = {row.id: row for row in state.paused}
     require(sorted(waiting) == sorted(order), "sit_out", "SPY-PAU-1")
     # effect
+    if not waiting:
+        return state
     paused = tuple(
         evolve(waiting[row_id], waited_steps=waiting[row_id].waited_steps + 1) for row_id in order
     )
