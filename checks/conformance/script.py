@@ -81,9 +81,9 @@ class _Run:
                 return
             rest -= self.over
             step = self.machine.step(self.state, index=index, time=time)
-            step, running = self._with_aborts_while_running(
-                evolve(step, aborted=aborted), list(clients.leaving(index + 1))
-            )
+            if aborted:
+                step = evolve(step, aborted=aborted)
+            step, running = self._with_aborts_while_running(step, list(clients.leaving(index + 1)))
             self.state = step.after
             time += step_time(self.case.config, step.kind)
             others = self.counterpart.surroundings(step)

@@ -94,6 +94,8 @@ class Change:
     @cached_property
     def requests(self) -> State:
         """The state after, but of the waiting only those that were not waiting before."""
+        if not self.after.waiting:
+            return self.after
         return evolve(self.after, waiting=self.queue[1])
 
     @cached_property
