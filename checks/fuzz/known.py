@@ -58,7 +58,7 @@ _VLLM_V1 = (
             "blocks whose load is lost within the step have been hashed when it was planned",
             lambda config: config.connector is Connector.SYNC and config.prefix_caching,
         )
-        for rule in ("V1-KV-10", *_READS_OF_ANOTHER)
+        for rule in ("V1-KV-10", "V1-KV-12", *_READS_OF_ANOTHER)
     ),
     *(
         Known(
@@ -66,7 +66,7 @@ _VLLM_V1 = (
             "by priority, a victim's chunk of this very step has been hashed when it was planned",
             lambda config: config.scheduling is Scheduling.PRIORITY and config.prefix_caching,
         )
-        for rule in _READS_OF_ANOTHER
+        for rule in ("V1-KV-12", *_READS_OF_ANOTHER)
     ),
     *(
         Known(

@@ -55,6 +55,17 @@ DEFAULT: tuple[VllmV1Instance, ...] = (
         aborts=ids("1"),
     ),
     VllmV1Instance(
+        name="priority, hashed ahead",
+        about="a victim was scheduled already in the step: its block was hashed and is not filled",
+        config=_config(
+            scheduling=Scheduling.PRIORITY,
+            prefix_caching=True,
+            long_prefill_token_threshold=3,
+            num_blocks=6,
+        ),
+        requests=_ranked(unshared((9, 1), (2, 2)), 1, 0),
+    ),
+    VllmV1Instance(
         name="threshold",
         about="prompts in chunks of the threshold, fewer slots than requests",
         config=_config(long_prefill_token_threshold=2, max_num_seqs=2),

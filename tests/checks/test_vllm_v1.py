@@ -21,6 +21,7 @@ COUNTS = {
     "fcfs": (1_230, 2_131, 12),
     "fcfs, two victims": (596, 922, 12),
     "priority": (887, 1_175, 13),
+    "priority, hashed ahead": (30, 31, 7),
     "threshold": (1_049, 1_488, 12),
     "uncut": (480, 610, 9),
     "uncut, 0.11.2": (361, 527, 8),
@@ -42,11 +43,13 @@ REFUTED = {
     "priority": {"V1-BUD-4"},  # a victim of itself ends the loop before those behind it
     "async load, priority": {"V1-PRG-4", "V1-PRG-5"},  # nobody runs, and nobody ever will
     "async load, lookahead": {"V1-PRG-4", "V1-PRG-5"},  # the same, first come, first served
-    "sync load, lost": {"V1-KV-10"},  # blocks stay hashed whose content never came
-    "sync load, gone": {"V1-KV-10"},  # the same
+    "priority, hashed ahead": {"V1-KV-12"},  # nobody fills what a victim was to fill
+    "sync load, lost": {"V1-KV-10", "V1-KV-12"},  # blocks stay hashed whose content never came
+    "sync load, gone": {"V1-KV-10", "V1-KV-12"},  # the same
 }
 
 FAST = {
+    "priority, hashed ahead",
     "uncut, 0.11.2",
     "eviction, 0.11.2",
     "lookahead",
@@ -117,6 +120,21 @@ def test_lost_load_leaves_blocks_that_can_be_found_and_hold_nothing() -> None:
     (row,) = run.last.running
     assert (row.computed, row.blocks) == (0, (1, 2, 3))
     assert {1, 2} <= run.last.pool.keys.keys()
+
+
+def test_a_block_that_a_victim_was_to_fill_can_be_found() -> None:
+    """0 had computed six tokens and was given a chunk of three; then 1 wants the fifth block."""
+    run = counterexample("priority, hashed ahead", "V1-KV-12")
+
+    assert [edge.action for edge in run.steps] == ["arrive 0", "step", "arrive 1", "step", "step"]
+    before, last = run.steps[-2].state, run.steps[-1].record
+    assert isinstance(last, Step)
+    assert (last.scheduled, last.preempted) == ({"1": 1}, ("0",))
+    assert [(one.id, one.computed, one.blocks) for one in before.running] == [
+        ("0", 6, (1, 2, 3)),
+        ("1", 2, (4,)),
+    ]
+    assert run.last.pool.keys.keys() - before.pool.keys.keys() == {5}
 
 
 def test_two_that_have_loaded_wait_for_ever_for_each_others_block() -> None:

@@ -310,7 +310,7 @@ def blocks_are_never_lacking(_right: Right, *_given: Any) -> bool:
     kv_cache,
     "cache_blocks",
     on="speculation, padding",
-    caught_by="V1-KV-8, V1-KV-10, V1-KV-11",
+    caught_by="V1-KV-8, V1-KV-10, V1-KV-11, V1-KV-12",
 )
 def drafts_are_cached(
     right: Right, ctx: Context, pool: BlockPool, one: Sequence, tokens: int
@@ -321,7 +321,9 @@ def drafts_are_cached(
     return cached
 
 
-@fault("cache_blocks", kv_cache, "cache_blocks", on="eviction, 0.11.2", caught_by="V1-KV-10")
+@fault(
+    "cache_blocks", kv_cache, "cache_blocks", on="eviction, 0.11.2", caught_by="V1-KV-10, V1-KV-12"
+)
 def half_computed_blocks_are_cached(
     right: Right, ctx: Context, pool: BlockPool, one: Sequence, _tokens: int
 ) -> BlockPool:

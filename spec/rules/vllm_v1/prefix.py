@@ -6,7 +6,8 @@ Source: vllm-v1, "Prefix Caching - Shared KV Blocks".
 from collections.abc import Iterator
 
 from spec.policies.vllm_v1 import VllmV1Config, hit_blocks_at_most
-from spec.policies.vllm_v1_records import Context, State, Step
+from spec.policies.vllm_v1_records import Context, Load, Sequence, State, Step
+from spec.requests import BlockKey
 from spec.rules.vllm_v1.registry import always, by_id, code, hits, of_step, text
 
 _PREFIX = text("Prefix Caching - Shared KV Blocks")
@@ -110,3 +111,39 @@ def drafts_are_not_cached(ctx: Context, state: State) -> Iterator[str]:
             key = state.pool.keys.get(block)
             if key is not None and (place >= full or key != keys[place]):
                 yield f"{one.id}: block {block} at place {place} is cached with other tokens"
+
+
+Contents = set[tuple[int, BlockKey]]  # blocks, each with what it holds
+
+
+def _filled(ctx: Context, one: Sequence, computed: int) -> Contents:
+    """What the blocks of a request hold of which so many tokens are computed.
+
+    A loaded request computes its last token again: the block of it is full all the same.
+    """
+    size = ctx.config.block_size
+    full = (computed + (one.load is Load.LOADED)) // size
+    return {*zip(one.blocks, ctx.keys.of(one.id, full), strict=False)}
+
+
+@of_step(
+    "V1-KV-12",
+    "A step lets only those contents be found that somebody has computed, or that were brought.",
+    _PREFIX,
+    witness=lambda _ctx, step: bool(step.after.pool.keys.keys() - step.before.pool.keys.keys()),
+    applies=_caching,
+)
+def what_is_found_anew_is_computed(ctx: Context, step: Step) -> Iterator[str]:
+    """By somebody who held the block before the step or after it, or left in it."""
+    fresh = {*step.after.pool.keys.items()} - {*step.before.pool.keys.items()}
+    if not fresh:
+        return
+    stays = by_id(step.after.present)
+    rows = (*step.before.present, *step.before.draining, *stays.values(), *step.after.draining)
+    for one in rows:
+        fresh -= _filled(ctx, one, one.computed)
+    for one in step.planned.running:
+        if one.id not in stays:
+            fresh -= _filled(ctx, one, one.computed + step.scheduled.get(one.id, 0))
+    if fresh:
+        yield f"blocks {sorted(block for block, _ in fresh)} can be found, nobody has computed them"

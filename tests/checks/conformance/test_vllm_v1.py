@@ -121,8 +121,8 @@ def test_what_is_known_of_a_release_is_nobody_elses_excuse() -> None:
         ("left_without_a_token", {"V1-BUD-4"}),
         ("nobody_runs", {"V1-PRG-4", "endless"}),
         ("all_loaded", {"V1-PRG-4", "endless"}),
-        ("hashed_ahead", {"device: read unwritten"}),
-        ("unwritten", {"V1-KV-10", "device: read unwritten"}),
+        ("hashed_ahead", {"V1-KV-12", "device: read unwritten"}),
+        ("unwritten", {"V1-KV-10", "V1-KV-12", "device: read unwritten"}),
     ],
 )
 def test_what_the_machine_breaks_as_the_release_does_is_counted(
