@@ -20,6 +20,8 @@ from checks.fuzz.cases import Case
 from checks.fuzz.finding import Kind
 from spec.records import IDLE
 
+FOR_EVER = "somebody waits for ever"  # cause of an episode without an end
+
 Cause = tuple[str, str]
 
 
@@ -89,7 +91,7 @@ class _Run:
                 self._failed(played.failure)
                 return
         says = f"somebody still waits after {self.steps} steps"
-        self._found(Kind.ENDLESS, "somebody waits for ever", says)
+        self._found(Kind.ENDLESS, FOR_EVER, says)
 
     def _actions(self) -> tuple[Action, ...]:
         """The script's, then steps in which nothing happens: it may be slower."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
+from checks.conformance.alone import FOR_EVER
 from checks.conformance.counterparts import COUNTERPARTS
 from checks.conformance.episode import Outcome, Terms, run_episode
 from checks.conformance.finding import Finding
@@ -159,17 +160,20 @@ def run_one(plan: Plan, index: int) -> Campaign:
     if outcome.finding is not None:
         seen.times[outcome.finding.signature] += 1
         seen.met[outcome.finding.signature] = Met(index, case, terms, outcome.finding)
-    for one in _known_findings(outcome):
-        seen.examples[one.cause] = Met(index, case, terms, one)
+    for id_, one in _known_findings(outcome):
+        seen.examples[id_] = Met(index, case, terms, one)
     return seen
 
 
-def _known_findings(outcome: Outcome) -> Iterator[Finding]:
-    """The known difference that ended the episode, and the rules that were excused in it."""
+def _known_findings(outcome: Outcome) -> Iterator[tuple[str, Finding]]:
+    """The known difference that ended the episode, and what was excused in it, by id."""
     if outcome.known is not None:
-        yield Finding(Kind.DIVERGENCE, outcome.steps, outcome.known, outcome.known)
+        yield outcome.known, Finding(Kind.DIVERGENCE, outcome.steps, outcome.known, outcome.known)
     for rule in outcome.excused:
-        yield Finding(Kind.BROKEN_RULE, 0, rule, rule)
+        if rule == Kind.ENDLESS:
+            yield rule, Finding(Kind.ENDLESS, 0, FOR_EVER, rule)
+        else:
+            yield rule, Finding(Kind.BROKEN_RULE, 0, rule, rule)
 
 
 def campaign(plan: Plan, episodes: Iterable[int], progress: Callable[[Campaign], None]) -> Campaign:

@@ -19,7 +19,8 @@ from checks.conformance.recording import (
     recorded_again,
 )
 from checks.conformance.shrinking import Shrunk, shrink, shrink_alone, shrink_known
-from checks.fuzz.known import KNOWN as KNOWN_RULES
+from checks.fuzz.finding import Kind
+from checks.fuzz.known import known_reason, known_reasons
 from spec.errors import InputError
 
 
@@ -70,18 +71,18 @@ def filed_known(lab: Lab, driver: str, seen: Campaign, directory: Path) -> Itera
 
 def filed_rules(lab: Lab, driver: str, seen: Campaign, directory: Path) -> Iterator[Filed]:
     """The rules that were broken where it is known that they do not hold."""
-    for one in KNOWN_RULES:
-        if one.rule in seen.examples:
-            met = seen.examples[one.rule]
+    for rule in known_reasons(lab.hello.policy):
+        if rule in seen.examples:
+            met = seen.examples[rule]
             small = shrink_alone(lab, met.case, met.terms, met.finding)
             path = _path(directory, lab, small)
             command = f"lockstep conform {driver} --case {path.name}"
             record_alone(lab, small.case, met.terms, path, about=met.finding.says, command=command)
             judged = judged_again(read_recording(path))
             small = evolve(small, finding=judged.findings[met.finding.signature])
-            says = small.finding.says
-            times = seen.excused[one.rule]
-            yield Filed(one.rule, says, one.reason, times, met, small, path, steps=True)
+            reason = known_reason(rule, small.case.config) or ""
+            says, times = small.finding.says, seen.excused[rule]
+            yield Filed(rule, says, reason, times, met, small, path, steps=rule != Kind.ENDLESS)
 
 
 def _recorded(lab: Lab, driver: str, met: Met, small: Shrunk, directory: Path) -> Path:

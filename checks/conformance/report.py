@@ -16,7 +16,8 @@ from checks.conformance.protocol import Hello
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Difference
 from checks.fuzz.corpus import as_json
-from checks.fuzz.known import KNOWN as KNOWN_RULES
+from checks.fuzz.finding import Kind
+from checks.fuzz.known import known_reasons
 from checks.policies import RULES
 from checks.traces.files import as_line
 
@@ -34,8 +35,14 @@ def print_finding(screen: Console, hello: Hello, case: Case, finding: Finding) -
     for rule, what in finding.rules[:_MOST_RULES]:
         screen.print(f"  {rule}, {what}: {RULES[rule].sentence}", markup=False, soft_wrap=True)
     screen.print(f"  configuration: {case.parameters}", markup=False, soft_wrap=True)
-    for request in case.as_mapping()["requests"]:
-        screen.print(f"  {as_line(request)}", markup=False, soft_wrap=True)
+    for line in case_lines(case):
+        screen.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+def case_lines(case: Case) -> Iterator[str]:
+    """The requests as a workload writes them, then drafts and external tokens if there are any."""
+    yield from (as_line(request) for request in case.as_mapping()["requests"])
+    yield from (as_line({name: told}) for name, told in case.surroundings.items())
 
 
 def _side_by_side(driver: str, differences: Sequence[Difference]) -> Table:
@@ -73,10 +80,11 @@ def known_lines(hello: Hello, seen: Campaign) -> Iterator[str]:
         yield f"{id_} {told}: {row.says} ({row.reason})"
         if missed:
             yield f"  {id_} did not show in {_episodes(missed)} in which it was due"
-    for one in KNOWN_RULES:
-        if seen.excused[one.rule]:
-            times = f"{seen.excused[one.rule]:,} steps"
-            yield f"{one.rule} is broken in {times}, as known: {one.reason}"
+    for rule, reason in known_reasons(hello.policy).items():
+        if times := seen.excused[rule]:
+            broken = f"{rule} is broken in {_steps(times)}"
+            told = f"no end of {_episodes(times)}" if rule == Kind.ENDLESS else broken
+            yield f"{told}, as known: {reason}"
 
 
 def bounds_lines(hello: Hello, seen: Campaign) -> Iterator[str]:
@@ -101,6 +109,10 @@ def verdict(hello: Hello, seen: Campaign, terms: str, seconds: float) -> str:
         f" {rules} rules judged in {seen.judged:,} of them,"
         f" {seen.on_device:,} done on our device; {seconds:.1f} s, {rate:,.0f} steps/s"
     )
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step" if count == 1 else f"{count:,} steps"
 
 
 def _episodes(count: int) -> str:

@@ -9,7 +9,7 @@ from checks.conformance.filing import Filed
 from checks.conformance.known import known_for
 from checks.conformance.protocol import Hello, Json
 from checks.conformance.recording import judged_again
-from checks.conformance.report import bounds_lines
+from checks.conformance.report import bounds_lines, case_lines
 from checks.fuzz.corpus import as_json
 from checks.policies import RULES
 from checks.traces.files import as_line
@@ -71,8 +71,7 @@ def _section(driver: str, hello: Hello, seed: int, title: str, one: Filed) -> It
     yield ""
     yield from _differences(hello, one)
     yield f"    {evolve(case, swarm=None).parameters}"
-    for request in case.as_mapping()["requests"]:
-        yield f"    {as_line(request)}"
+    yield from (f"    {line}" for line in case_lines(case))
     yield ""
     yield "This input is possible:"
     yield ""
@@ -128,9 +127,16 @@ def _actions(actions: Sequence[Json]) -> Iterator[str]:
 
 def _told(action: Json) -> Iterator[str]:
     names = {key: ", ".join(ids) for key, ids in action.items()}
+    accepted = [f"{count} of {one}" for one, count in action.get("accepted", {}).items() if count]
     if "arrive" in names:
         yield f"before step {{step}} `add_request` hands over {names['arrive']}"
     if "abort" in names:
         yield f"before step {{step}} the client of {names['abort']} leaves: `abort_requests`"
     if "abort_running" in names:
         yield f"while step {{step}} runs the client of {names['abort_running']} leaves"
+    if "loaded" in names:
+        yield f"before step {{step}} the keys and values of {names['loaded']} have come"
+    if "lost" in names:
+        yield f"in step {{step}} the keys and values of {names['lost']} turn out not to come"
+    if accepted:
+        yield f"in step {{step}} these drafts are right: {', '.join(accepted)}"

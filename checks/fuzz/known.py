@@ -120,10 +120,15 @@ _NANO_VLLM = (
     ),
     Known("NANO-PFX-9", "of equal blocks only the last one is found", _everywhere),
 )
-KNOWN = (*_SPYRE, *_VLLM_V1, *_NANO_VLLM)
-
-
 _BY_POLICY = {"spyre": _SPYRE, "vllm-v1": _VLLM_V1, "nano-vllm": _NANO_VLLM}
+
+
+def known_reasons(policy: str) -> dict[str, str]:
+    """Why rules of this policy need not hold under some of its configurations, by rule."""
+    reasons: dict[str, list[str]] = {}
+    for one in _BY_POLICY[policy]:
+        reasons.setdefault(one.rule, []).append(one.reason)
+    return {rule: "; or ".join(why) for rule, why in reasons.items()}
 
 
 def known_reason(rule: str, config: PolicyConfig) -> str | None:

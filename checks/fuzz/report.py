@@ -13,7 +13,8 @@ from checks.fuzz.compare import Difference
 from checks.fuzz.corpus import as_json
 from checks.fuzz.counts import ACTIONS
 from checks.fuzz.finding import Finding
-from checks.fuzz.known import KNOWN
+from checks.fuzz.known import known_reasons
+from checks.policies import SPYRE
 from checks.traces.files import as_line
 from spec.records import Event
 from spec.rules import REGISTRY
@@ -93,9 +94,9 @@ def _times(seen: Campaign, action: str) -> str:
 
 def known_lines(seen: Campaign) -> Iterator[str]:
     """Rules that did not hold where that is known, with the reason and how often."""
-    for one in KNOWN:
-        if seen.known[one.rule]:
-            yield f"known: {one.rule} broken {seen.known[one.rule]:,} times: {one.reason}"
+    for rule, reason in known_reasons(SPYRE.name).items():
+        if seen.known[rule]:
+            yield f"known: {rule} broken {seen.known[rule]:,} times: {reason}"
 
 
 def where_met(seed: int, met: Met, times: int) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from checks.conformance import campaign
 from checks.conformance.campaign import Campaign, Met, Plan
 from checks.conformance.episode import Terms, run_episode
 from checks.conformance.filing import filed_known, filed_rules
@@ -19,7 +20,8 @@ from spec.config import released_2_6_3
 from tests.checks.command import lockstep
 from tests.checks.conformance.driver_files import faulty_driver
 from tests.checks.conformance.faithful import SENDNN, FaithfulLab
-from tests.recorded.scenes import asks
+from tests.checks.conformance.faithful_v1 import RELEASED, FaithfulV1Lab
+from tests.recorded.scenes import SCENES, asks
 
 
 @pytest.fixture(autouse=True)
@@ -153,3 +155,32 @@ def test_a_rule_that_is_known_not_to_hold_is_filed_with_a_case_that_breaks_it() 
     assert filed.says == "No tkv exceeds the model's context length."
     assert len(filed.small.case.requests) == 2
     assert filed.recording.alone
+
+
+def page_of_vllm_v1(scene: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is filed of the first episode, where the scene is drawn in it."""
+    lab, plan = FaithfulV1Lab(RELEASED), Plan((), RELEASED)
+    monkeypatch.setattr(campaign, "own_lab", lambda _command: lab)
+    monkeypatch.setattr(Plan, "case", lambda _plan, _episode: SCENES[scene].case)
+    seen = campaign.run_one(plan, 0)
+    filed = list(filed_rules(lab, "vllm-v1", seen, Path("findings")))
+    return "\n".join(page_lines("vllm-v1", plan, seen, [], filed))
+
+
+def test_what_a_connector_did_is_told_with_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = page_of_vllm_v1("unwritten", monkeypatch)
+
+    titles = [line.split(".")[0] for line in page.splitlines() if line.startswith("### ")]
+    assert titles == ["### V1-KV-10", "### V1-KV-12", "### device: read unwritten"]
+    section = page[page.index("### V1-KV-12.") :]
+    assert "- met: in 1 step, first in episode 0 of seed 0\n" in section
+    assert '    {"external":{"a":{"tokens":8,"every":1,"fails":true}}}\n' in section
+    assert "- in step 0 the keys and values of a turn out not to come\n" in section
+
+
+def test_an_episode_without_an_end_is_filed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = page_of_vllm_v1("all_loaded", monkeypatch)
+
+    section = page[page.index("### endless.") :]
+    assert "- met: in 1 episode, first in episode 0 of seed 0\n" in section
+    assert "- before step 1 the keys and values of a, b have come\n" in section
