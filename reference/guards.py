@@ -1,9 +1,9 @@
 """How a transition says that it was asked for where its guard does not hold."""
 
-from attrs import frozen
+from attrs import define
 
 
-@frozen(slots=False)
+@define(slots=False)
 class GuardError(Exception):
     """A transition was taken although its guard does not hold; `rule` names the guard."""
 

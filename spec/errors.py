@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Self
 
-from attrs import evolve, frozen
+from attrs import define, evolve, frozen
 
 
 @frozen
@@ -17,7 +17,7 @@ class Place:
         return self.source if self.line is None else f"{self.source}, line {self.line}"
 
 
-@frozen(slots=False)
+@define(slots=False)
 class InputError(Exception):
     """An input that cannot be used; nothing was run.
 

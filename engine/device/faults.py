@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from enum import StrEnum
 
-from attrs import field, frozen
+from attrs import define, field
 
 from engine.device.constraints import SAYS, Constraint
 
 
-@frozen(slots=False)
+@define(slots=False)
 class ConstraintError(Exception):
     """The tensors ask for what the hardware cannot do: an error of whoever built them.
 
@@ -32,7 +32,7 @@ class Failure(StrEnum):
     STOPPED = "stopped"  # nothing is computed from now on, the cache is lost
 
 
-@frozen(slots=False)
+@define(slots=False)
 class DeviceFailedError(Exception):
     """The hardware failed; `kind` tells what is left of the step."""
 

@@ -12,6 +12,12 @@ FAULTS = {
     "talks nonsense": ('message["do"] == "play"', 'print("nonsense", file=ANSWERS)'),
     "forgets a field": ('done["outputs"]', 'done["output"]'),
     "says nothing": ("    print(json.dumps(HELLO), file=ANSWERS)\n", ""),
+    "starts once": (
+        "    print(json.dumps(HELLO), file=ANSWERS)\n",
+        '    try: open("started", "x").close()\n'
+        '    except FileExistsError: sys.exit("not a second time")\n'
+        "    print(json.dumps(HELLO), file=ANSWERS)\n",
+    ),
     "speaks version 2": ('"version": 1', '"version": 2'),
 }
 

@@ -1,6 +1,7 @@
 """`lockstep conform` as a person or a script meets it, with the template and faulty copies."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,19 @@ def test_a_driver_that_talks_nonsense_ends_the_campaign_with_its_words(tmp_path:
 
     assert ran.code == 2
     assert "driver's line: found 'nonsense'; allowed: one JSON object" in ran.err
+
+
+def test_a_driver_that_starts_no_second_time_ends_the_campaign_with_its_words(
+    tmp_path: Path,
+) -> None:
+    """Each core has one of its own; that it cannot be had is told as of the first."""
+    path = faulty_driver(tmp_path, "starts once")
+
+    ran = lockstep("conform", "mine.py", "--episodes", 4)
+
+    assert ran.code == 2
+    assert ran.err.splitlines() == [
+        f"lockstep: driver: found '{sys.executable} {path}'; allowed: a driver that runs; it ended"
+        " with code 1",
+        "not a second time",
+    ]

@@ -1,0 +1,25 @@
+"""Errors of an input: whoever raises them, the command tells them."""
+
+import pickle
+
+import pytest
+
+from engine.device.constraints import Constraint
+from engine.device.faults import ConstraintError, DeviceFailedError, Failure
+from reference.guards import GuardError
+from spec.errors import ConfigError
+
+RAISED = [
+    ConfigError("block_size", 0, "1 or more").at("c.toml", 3),
+    GuardError("decode", "BLK-8"),
+    ConstraintError(Constraint.VOLUME, {"rows": 4, "tkv": 70, "limit": 256}),
+    DeviceFailedError(Failure.STOPPED),
+]
+
+
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+def test_an_error_of_a_worker_reaches_the_command_whole(error: Exception) -> None:
+    again = pickle.loads(pickle.dumps(error))
+
+    assert type(again) is type(error)
+    assert (str(again), again.args) == (str(error), error.args)
