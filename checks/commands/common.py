@@ -14,7 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from checks.configuration import read_config, read_settings
 from checks.fuzz.compare import Strictness
-from checks.traces import new_file
+from checks.traces import new_file, refuse_unwritable
+from spec.errors import InputError
 from spec.policies.configuration import PolicyConfig
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -23,7 +24,40 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 err = Console(stderr=True, highlight=False)
 
+
+class _NewFile(click.ParamType[Path]):
+    """A file that a command writes in the end: refused before its work if that will not do."""
+
+    name = "path"
+
+    def convert(
+        self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        path = Path(value)
+        if str(path) != "-":
+            refuse_unwritable(path)
+        return path
+
+
+class _NewDirectory(click.ParamType[Path]):
+    """A directory that a command makes when it has something to put there; the same."""
+
+    name = "path"
+
+    def convert(
+        self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        path = Path(value)
+        there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+        if not there.is_dir():
+            option = "directory" if param is None else param.opts[0]
+            raise InputError(option, str(path), "a directory, or what can become one")
+        return path
+
+
 PATH = click.Path(path_type=Path)
+NEW_FILE = _NewFile()
+NEW_DIRECTORY = _NewDirectory()
 CAMPAIGN_SECONDS = 60.0  # unless --time or --episodes says otherwise
 
 
@@ -105,7 +139,7 @@ def out_option(command: Command) -> Command:
     return click.option(
         "--out",
         "out_path",
-        type=PATH,
+        type=NEW_DIRECTORY,
         default=Path("counterexamples"),
         show_default=True,
         help="Directory for counterexamples.",
@@ -115,7 +149,7 @@ def out_option(command: Command) -> Command:
 def json_option(command: Command) -> Command:
     """`--json FILE`; `-` is standard output."""
     return click.option(
-        "--json", "json_path", type=PATH, help="Machine-readable report; - for standard output."
+        "--json", "json_path", type=NEW_FILE, help="Machine-readable report; - for standard output."
     )(command)
 
 

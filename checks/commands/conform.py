@@ -10,6 +10,8 @@ from rich.console import Console
 
 from checks.commands.common import (
     CAMPAIGN_SECONDS,
+    NEW_DIRECTORY,
+    NEW_FILE,
     PATH,
     campaign_options,
     console,
@@ -62,7 +64,7 @@ _DIVERGES, _INCOMPLETE = 1, 3
 @click.option("--recorded", is_flag=True, help="With --case: as recorded, without the driver.")
 @click.option(
     "--findings",
-    type=PATH,
+    type=NEW_DIRECTORY,
     default=Path("findings"),
     show_default=True,
     help="Directory for findings.",
@@ -70,7 +72,7 @@ _DIVERGES, _INCOMPLETE = 1, 3
 @click.option(
     "--record", "recorded_verdicts", is_flag=True, help="Renew the verdicts kept with the project."
 )
-@click.option("--report", type=PATH, help="File everything that is met, on a page; Markdown.")
+@click.option("--report", type=NEW_FILE, help="File everything that is met, on a page; Markdown.")
 @json_option
 def conform(
     driver: str,

@@ -12,6 +12,7 @@ import networkx as nx
 from attrs import evolve, fields
 
 from checks.commands.common import (
+    NEW_FILE,
     PATH,
     config_of,
     config_options,
@@ -61,7 +62,9 @@ from spec.policies.configuration import PolicyConfig
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random walks.")
 @click.option("--resume", "checkpoint", type=PATH, help="Go on from, and stop into, this file.")
 @out_option
-@click.option("--graph", "graph_path", type=PATH, help="Write one instance's state graph, GraphML.")
+@click.option(
+    "--graph", "graph_path", type=NEW_FILE, help="Write one instance's state graph, GraphML."
+)
 @click.option("--record", is_flag=True, help="Keep the verdicts with the project (default set).")
 @click.option("--list", "list_", is_flag=True, help="List the default instances and stop.")
 @json_option

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from checks.commands.common import (
     CAMPAIGN_SECONDS,
-    PATH,
+    NEW_DIRECTORY,
     campaign_options,
     console,
     json_option,
@@ -42,7 +42,7 @@ from spec.errors import InputError
 @pinned_option
 @click.option(
     "--corpus",
-    type=PATH,
+    type=NEW_DIRECTORY,
     default=Path("corpus"),
     show_default=True,
     help="Directory for findings.",
@@ -68,8 +68,6 @@ def fuzz(
     """
     if seconds is not None and episodes is not None:
         raise InputError("--time", seconds, "not together with --episodes")
-    if corpus.exists() and not corpus.is_dir():
-        raise InputError("--corpus", str(corpus), "a directory, or what can become one")
     if target not in SUBJECTS:
         return _with_driver(
             target, seconds, episodes, seed, strictness, settings, corpus, json_path

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from checks.commands.common import PATH, console, json_option, write_json
+from checks.commands.common import NEW_FILE, PATH, console, json_option, write_json
 from checks.conformance.target import subject_named
 from checks.fuzz.corpus import Recorded, recorded
 from checks.fuzz.finding import Episode
@@ -32,7 +32,7 @@ from spec.records import Step
 )
 @click.option("--steps", is_flag=True, help="Print the steps of a trace without violation too.")
 @click.option("--states", is_flag=True, help="Print the whole state after each step.")
-@click.option("--itf", "itf_path", type=PATH, help="Write it as an ITF trace too.")
+@click.option("--itf", "itf_path", type=NEW_FILE, help="Write it as an ITF trace too.")
 @json_option
 def replay(
     file: Path,

@@ -11,6 +11,7 @@ import click
 from attrs import frozen
 
 from checks.commands.common import (
+    NEW_FILE,
     PATH,
     config_options,
     console,
@@ -81,13 +82,13 @@ class _Files:
     metavar="ttft=X,itl=Y",
     help="Bounds for goodput, in time units: ttft, itl (the request's mean), e2e.",
 )
-@click.option("--trace", "trace_path", type=PATH, help="Write what every step did, JSON lines.")
+@click.option("--trace", "trace_path", type=NEW_FILE, help="Write what every step did, JSON lines.")
 @click.option("--full", is_flag=True, help="Whole states in the trace, so that it can be judged.")
-@click.option("--figures", "figures_path", type=PATH, help="Write the published plot format.")
+@click.option("--figures", "figures_path", type=NEW_FILE, help="Write the published plot format.")
 @click.option(
     "--timeline",
     "timeline_path",
-    type=PATH,
+    type=NEW_FILE,
     help="Write a timeline for trace viewers such as Perfetto, Chrome trace JSON.",
 )
 @json_option

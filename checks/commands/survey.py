@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from checks.commands.common import (
-    PATH,
+    NEW_DIRECTORY,
+    NEW_FILE,
     err,
     json_option,
     pinned_keys,
@@ -51,12 +52,12 @@ _BROKEN, _INCOMPLETE = 1, 3
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Do not draw this key.")
 @click.option(
     "--findings",
-    type=PATH,
+    type=NEW_DIRECTORY,
     default=Path("findings"),
     show_default=True,
     help="Directory for the small cases.",
 )
-@click.option("--report", type=PATH, help="Write the page there; Markdown.")
+@click.option("--report", type=NEW_FILE, help="Write the page there; Markdown.")
 @json_option
 def survey(
     driver: str,

@@ -39,9 +39,12 @@ def versions_of(driver: str, span: str) -> list[Environment]:
     """The environments of the releases in `FIRST..LAST`, the oldest first.
 
     Raises:
-        DriverError: an end of it is no release that is known.
+        DriverError: there are no releases of the driver, or an end of it is none that is known.
     """
     known = [one for one in reversed(RECIPES) if one.driver == driver]
+    if not known:
+        drivers = ", ".join(sorted({one.driver for one in RECIPES}))
+        raise DriverError("DRIVER", driver, f"one of which releases are known: {drivers}")
     names = [one.version for one in known]
     first, _, last = span.partition("..")
     for version in (first, last or first):

@@ -44,7 +44,7 @@ One that was found after arrivals or aborts that no step followed has `state`, t
 
 from checks.traces.codecs import codec_of
 from checks.traces.encoding import Past, request_as_json, step_as_json
-from checks.traces.files import new_file, write_lines
+from checks.traces.files import new_file, refuse_unwritable, write_lines
 from checks.traces.reading import Trace, read_trace, steps_of
 from checks.traces.violation import Violation
 from checks.traces.writing import FORMAT, VERSION, TraceWriter
@@ -59,6 +59,7 @@ __all__ = [
     "codec_of",
     "new_file",
     "read_trace",
+    "refuse_unwritable",
     "request_as_json",
     "step_as_json",
     "steps_of",

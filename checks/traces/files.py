@@ -36,6 +36,18 @@ def new_file(path: Path) -> Iterator[TextIO]:
             part.unlink(missing_ok=True)
 
 
+def refuse_unwritable(path: Path) -> None:
+    """Find out before long work whether its outcome can be written there.
+
+    Raises:
+        TraceError: no file can be written there.
+    """
+    target, part = _names(path)
+    if part != target:
+        _opened(part, path).close()
+        part.unlink(missing_ok=True)
+
+
 def _names(path: Path) -> tuple[Path, Path]:
     """The file itself, links followed, and the name under which it is written."""
     try:

@@ -116,13 +116,22 @@ def test_a_driver_that_is_not_installed_names_the_command_that_installs_it() -> 
             "--set block_size: found 64; allowed: 16, as toy 1.0 can do",
         ),
         (("template", "--strictness", "some"), "'some' is not one of 'exact', 'observable'"),
+        (("template", "--report", "no/page.md"), "file: found 'no/page.md'; allowed: a file that"),
+        (("template", "--json", "no/r.json"), "file: found 'no/r.json'; allowed: a file that can"),
+        (
+            ("template", "--findings", "file/findings"),
+            "--findings: found 'file/findings'; allowed: a directory, or what can become one",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...], told: str) -> None:
+    Path("file").touch()
+
     ran = lockstep("conform", *arguments)
 
     assert (ran.code, ran.out) == (2, "")
     assert told in ran.err
+    assert [one.name for one in Path().iterdir()] == ["file"]
 
 
 def test_a_driver_that_talks_nonsense_ends_the_campaign_with_its_words(tmp_path: Path) -> None:
