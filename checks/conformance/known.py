@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from checks.conformance.difference import Evidence, KnownDifference
 from checks.conformance.protocol import Action
 from checks.conformance.vllm_v1.known import ROWS as VLLM_V1
+from spec.arithmetic import cdiv
 from spec.config import Config
 from spec.padding import left_padding
 from spec.records import DECODE, Step
@@ -50,34 +51,63 @@ def _reservation_due(
 
 
 def _counts_ahead(evidence: Evidence) -> bool:
-    """The scheduler counts tokens as computed that lie behind the end of the runner's chunk."""
-    if evidence.index >= len(evidence.found):
+    """The scheduler counts tokens as computed that lie behind the end of the runner's chunk.
+
+    Where the client leaves in this very step, the blocks of these tokens show it.
+    """
+    index = evidence.index
+    if index >= len(evidence.found):
         return False
-    step = evidence.found[evidence.index]
+    due, step = evidence.expected[index], evidence.found[index]
     slot, chunk = step.after.prefilling, step.chunk
-    return (
-        chunk is not None
-        and slot is not None
-        and slot.id == chunk.id
-        and chunk.inner_padding > 0
-        and slot.computed > chunk.end
+    if chunk is None or chunk.inner_padding == 0:
+        return False
+    if slot is not None and slot.id == chunk.id:
+        return bool(slot.computed > chunk.end)
+    contents = due.after.pool.keys.items() ^ step.after.pool.keys.items()
+    ahead = _blocks_ahead(evidence.config, due)
+    is_gone = chunk.id in evidence.actions[index].abort_running
+    return is_gone and bool(contents) and {block for block, _ in contents} <= {*ahead}
+
+
+def _ahead_due(config: Config, actions: tuple[Action, ...], steps: tuple[Step, ...]) -> int | None:
+    return next(
+        (
+            step.index
+            for action, step in zip(actions, steps, strict=False)
+            if _shows_ahead(config, action, step)
+        ),
+        None,
     )
 
 
-def _ahead_due(config: Config, _actions: tuple[Action, ...], steps: tuple[Step, ...]) -> int | None:
-    return next((step.index for step in steps if _goes_ahead(config, step)), None)
+def _shows_ahead(config: Config, action: Action, step: Step) -> bool:
+    """Who leaves in the step leaves a full block, which is hashed, or one that had a content."""
+    if step.chunk is None or step.chunk.id not in action.abort_running:
+        return _tokens_ahead(config, step) > 0
+    had_contents = any(block in step.before.pool.keys for block in _blocks_ahead(config, step))
+    return had_contents or _tokens_ahead(config, step) >= config.block_size
 
 
-def _goes_ahead(config: Config, step: Step) -> bool:
-    """The step admits a request with a hit inside a chunk: hit plus a chunk passes its end."""
+def _tokens_ahead(config: Config, step: Step) -> int:
+    """Of a request with a hit inside a chunk: how far hit plus a chunk passes the chunk's end."""
     chunk = step.chunk
     if chunk is None or not step.happened("admit") or chunk.inner_padding == 0:
-        return False
+        return 0
     prompt_len = step.tkv
     hit = chunk.cached_tokens + chunk.inner_padding
     padding = left_padding(prompt_len, config.block_size, config.chunk_size)
     first = config.chunk_size - (0 if hit >= config.chunk_size - padding else padding)
-    return min(hit + first, prompt_len) > chunk.end
+    return max(min(hit + first, prompt_len) - chunk.end, 0)
+
+
+def _blocks_ahead(config: Config, step: Step) -> tuple[int, ...]:
+    """The free blocks that are handed out for these tokens, behind those of the chunk."""
+    if step.chunk is None:
+        return ()
+    own = step.chunk.block_table[step.chunk.left_padding // config.block_size :]
+    free = [block for block in step.before.pool.free if block not in own]
+    return tuple(free[: cdiv(_tokens_ahead(config, step), config.block_size)])
 
 
 # --- an assertion where the model length is no multiple of the block ----------------------------

@@ -154,6 +154,21 @@ SCENES = {
         known="SND-2",
         prefix_caching=True,
     ),
+    "counted_ahead_and_gone": scene(
+        "the same, and the client leaves in that step: a block that nobody wrote can be found",
+        asks("a", SHARED, 1),
+        asks("b", LONGER, 2, 2, abort_at=3),
+        known="SND-2",
+        prefix_caching=True,
+        aborts_while_running=True,
+    ),
+    "counted_ahead_unseen": scene(
+        "the same with a prompt that ends before that block is full: nothing of it is left",
+        asks("a", SHARED, 1),
+        asks("b", Prompt.of_parts([("system", 64), ("rest", 84)]), 2, 2, abort_at=3),
+        prefix_caching=True,
+        aborts_while_running=True,
+    ),
     "unwritten_block": scene(
         "counted ahead, then aborted: the next prompt is given a block that nobody wrote",
         asks("a", SHARED, 1),
