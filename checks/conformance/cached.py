@@ -15,7 +15,7 @@ class Pools:
     """Reads pools; `keys` are those of an episode's requests."""
 
     keys: BlockKeys
-    _last: tuple[list[Any], BlockPool] | None = field(default=None, init=False)
+    _read_last: tuple[list[Any], BlockPool] | None = field(default=None, init=False)
     _known: dict[tuple[str, int], BlockKey] = field(factory=dict, init=False)
 
     def told(self, record: Json, last: BlockPool) -> BlockPool:
@@ -26,9 +26,9 @@ class Pools:
         if "free_list" not in record:
             return last
         said = [record.get(name) for name in ("free_list", "references", "cached")]
-        if self._last is None or self._last[0] != said:
-            self._last = said, self._read(record, last.size)
-        return self._last[1]
+        if self._read_last is None or self._read_last[0] != said:
+            self._read_last = said, self._read(record, last.size)
+        return self._read_last[1]
 
     def _read(self, record: Json, size: int) -> BlockPool:
         references: Mapping[str, int] = record.get("references", {})

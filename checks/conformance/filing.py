@@ -80,7 +80,7 @@ def filed_rules(lab: Lab, driver: str, seen: Campaign, directory: Path) -> Itera
             record_alone(lab, small.case, met.terms, path, about=met.finding.says, command=command)
             judged = judged_again(read_recording(path))
             small = evolve(small, finding=judged.findings[met.finding.signature])
-            reason = known_reason(rule, small.case.config) or ""
+            reason = known_reason(rule, met.case.config) or ""
             says, times = small.finding.says, seen.excused[rule]
             yield Filed(rule, says, reason, times, met, small, path, steps=rule != Kind.ENDLESS)
 

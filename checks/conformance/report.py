@@ -76,14 +76,14 @@ def known_lines(hello: Hello, seen: Campaign) -> Iterator[str]:
     """Each row of the table of known differences: how often it was met, where it was missing."""
     for id_, row in known_for(hello.name, hello.release).items():
         met, missed = seen.known[id_], seen.missed[id_]
-        told = "was not met" if met + missed == 0 else f"ended {_episodes(met)}"
+        told = "was not met" if met + missed == 0 else f"ended {counted(met, 'episode')}"
         yield f"{id_} {told}: {row.says} ({row.reason})"
         if missed:
-            yield f"  {id_} did not show in {_episodes(missed)} in which it was due"
+            yield f"  {id_} did not show in {counted(missed, 'episode')} in which it was due"
     for rule, reason in known_reasons(hello.policy).items():
         if times := seen.excused[rule]:
-            broken = f"{rule} is broken in {_steps(times)}"
-            told = f"no end of {_episodes(times)}" if rule == Kind.ENDLESS else broken
+            broken = f"{rule} is broken in {counted(times, 'step')}"
+            told = f"no end of {counted(times, 'episode')}" if rule == Kind.ENDLESS else broken
             yield f"{told}, as known: {reason}"
 
 
@@ -104,16 +104,13 @@ def verdict(hello: Hello, seen: Campaign, terms: str, seconds: float) -> str:
     rate = seen.steps / max(seconds, 1e-9)
     rules = len(seen.rules - set(seen.untold))
     return (
-        f"{hello.name} ({hello.release}): {told} in {_episodes(seen.episodes)},"
+        f"{hello.name} ({hello.release}): {told} in {counted(seen.episodes, 'episode')},"
         f" {seen.steps:,} steps compared ({terms}),"
         f" {rules} rules judged in {seen.judged:,} of them,"
         f" {seen.on_device:,} done on our device; {seconds:.1f} s, {rate:,.0f} steps/s"
     )
 
 
-def _steps(count: int) -> str:
-    return f"{count:,} step" if count == 1 else f"{count:,} steps"
-
-
-def _episodes(count: int) -> str:
-    return f"{count:,} episode" if count == 1 else f"{count:,} episodes"
+def counted(count: int, what: str) -> str:
+    """So many of them, in words."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

@@ -9,7 +9,7 @@ from checks.conformance.filing import Filed
 from checks.conformance.known import known_for
 from checks.conformance.protocol import Hello, Json
 from checks.conformance.recording import judged_again
-from checks.conformance.report import bounds_lines, case_lines
+from checks.conformance.report import bounds_lines, case_lines, counted
 from checks.fuzz.corpus import as_json
 from checks.policies import RULES
 from checks.traces.files import as_line
@@ -59,8 +59,8 @@ def _section(driver: str, hello: Hello, seed: int, title: str, one: Filed) -> It
     yield f"### {title}"
     yield ""
     yield f"- release: {hello.release}"
-    where = f"{'step' if one.steps else 'episode'}{'' if one.times == 1 else 's'}"
-    yield f"- met: in {one.times:,} {where}, first in episode {one.met.episode} of seed {seed}"
+    often = counted(one.times, "step" if one.steps else "episode")
+    yield f"- met: in {often}, first in episode {one.met.episode} of seed {seed}"
     yield f"- shows in: step {finding.step} of the case below"
     if one.reason:
         yield f"- because: {one.reason}"
