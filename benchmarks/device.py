@@ -13,10 +13,10 @@ from time import perf_counter
 
 import numpy as np
 
-from engine.device.inputs import DecodeInput, PrefillInput
-from engine.device.spyre import SpyreDevice
-from spec.arithmetic import cdiv
-from spec.config import Config
+from engine.spyre.device.inputs import DecodeInput, PrefillInput
+from engine.spyre.device.spyre import SpyreDevice
+from spec.core.arithmetic import cdiv
+from spec.spyre.config import Config
 
 DECODES = ((1, 64), (32, 16), (32, 64), (4, 512), (256, 8))  # rows x blocks
 PREFILLS = (1, 8, 60)  # chunks of the prompt

@@ -14,13 +14,13 @@ import random
 from pathlib import Path
 from time import perf_counter
 
-from checks.exploring import Exploration, explore_instance
-from checks.models.instances import DEFAULT
-from checks.running import Judge, serve
+from checks.explore.exploring import Exploration, explore_instance
+from checks.harness.running import Judge, serve
+from checks.policies.spyre.instances import DEFAULT
 from engine.workloads import fit, read_workload
 from reference.spyre.machine import SpyreMachine
-from spec.config import Config
-from spec.requests import Prompt, Request
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Config
 
 
 def generated(count: int, seed: int = 0) -> list[Request]:

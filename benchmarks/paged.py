@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from checks.configuration import read_settings
+from checks.cli.configuration import read_settings
+from checks.harness.running import duration_of, serve_with
 from checks.policies import policy_of
-from checks.running import duration_of, serve_with
 from engine.workloads import fit_for, read_workload
 
 POLICIES = ("nano-vllm", "vllm-v1")

@@ -21,14 +21,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from spec.admission import (
+from spec.spyre.admission import (
     Member,
     documented_volume_holds,
     shipped_volume_holds,
     worst_case_volumes,
 )
-from spec.config import Config
-from spec.padding import max_tkv
+from spec.spyre.config import Config
+from spec.spyre.padding import max_tkv
 
 NEAR = 0.8  # of the limit
 

@@ -24,11 +24,11 @@ from time import thread_time_ns
 
 import numpy as np
 
-from checks.conformance.environments import command_of
-from checks.conformance.protocol import DriverError
-from engine.scheduler import Scheduler
-from spec.config import Admission, Config, Queue
-from spec.requests import Prompt, Request
+from checks.harness.driver.protocol import DriverError
+from checks.releases.environments import command_of
+from engine.spyre.scheduler import Scheduler
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Admission, Config, Queue
 
 PROMPT_LEN = 512
 OUTPUT_LEN = 3_000

@@ -13,8 +13,8 @@ import platform
 import resource
 from pathlib import Path
 
-from checks.configuration import read_settings
-from checks.serving import Run, run_workload
+from checks.cli.configuration import read_settings
+from checks.harness.serving import Run, run_workload
 from engine.workloads import fit, read_workload
 
 CONFIGURATIONS = {

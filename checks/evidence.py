@@ -13,11 +13,11 @@ from typing import Any
 from attrs import frozen
 
 import spec
-from checks.exploring import Exploration
+from checks.explore.exploring import Exploration
 from checks.policies import POLICIES, AnyPolicy
-from checks.prove.prover import Proof
-from spec.obligations import OBLIGATIONS
-from spec.rules.rule import AnyRule
+from checks.proofs.obligations import OBLIGATIONS
+from checks.proofs.prover import Proof
+from spec.core.rule import AnyRule
 
 
 def record_of(explorations: Iterable[Exploration]) -> dict[str, Any]:

@@ -80,17 +80,21 @@ def test_imports_are_really_found(room: str, others: set[str]) -> None:
 @pytest.mark.parametrize(
     ("room", "source", "found"),
     [
-        ("spec", "import reference.block_pool", ["line 1: spec imports reference"]),
+        ("spec", "import reference.core.block_pool", ["line 1: spec imports reference"]),
         ("spec", "import json, checks as c", ["line 1: spec imports checks"]),
         ("engine", "\nfrom reference import guards", ["line 2: engine imports reference"]),
-        ("reference", "from engine.metrics import Spread", ["line 1: reference imports engine"]),
+        (
+            "reference",
+            "from engine.core.metrics import Spread",
+            ["line 1: reference imports engine"],
+        ),
         ("reference", "def f():\n    import checks", ["line 2: reference imports checks"]),
         (
             "engine",
-            "if TYPE_CHECKING:\n    from checks.running import Judge",
+            "if TYPE_CHECKING:\n    from checks.harness.running import Judge",
             ["line 2: engine imports checks"],
         ),
-        ("spec", "importlib.import_module('engine.metrics')", ["line 1: spec imports engine"]),
+        ("spec", "importlib.import_module('engine.core.metrics')", ["line 1: spec imports engine"]),
         ("spec", "__import__('engine')", ["line 1: spec imports engine"]),
         ("checks", "from tests.checks import figures_data", ["line 1: checks imports tests"]),
     ],
@@ -102,10 +106,13 @@ def test_forbidden_import_is_found(room: str, source: str, found: list[str]) -> 
 @pytest.mark.parametrize(
     ("room", "source"),
     [
-        ("spec", "from spec.padding import volume\nfrom . import rules\nimport attrs, specific"),
-        ("reference", "from spec.records import Step\nfrom reference import guards"),
-        ("engine", "from spec.records import Step\nimport engine.metrics"),
-        ("checks", "import engine, reference, spec.rules, checks.running"),
+        (
+            "spec",
+            "from spec.spyre.padding import volume\nfrom . import rules\nimport attrs, specific",
+        ),
+        ("reference", "from spec.spyre.records import Step\nfrom reference import guards"),
+        ("engine", "from spec.spyre.records import Step\nimport engine.core.metrics"),
+        ("checks", "import engine, reference, spec.spyre.rules, checks.harness.running"),
         ("spec", "text = 'import reference'  # import checks"),
     ],
 )

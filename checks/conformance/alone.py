@@ -14,11 +14,11 @@ from checks.conformance.counterparts import counterpart_of
 from checks.conformance.episode import Lab, step_of
 from checks.conformance.finding import Finding
 from checks.conformance.judging import Judge
-from checks.conformance.protocol import Action, DriverFailure, Hello, Json
 from checks.conformance.script import Script, most_steps, script_of
 from checks.fuzz.cases import Case
 from checks.fuzz.finding import Kind
-from spec.records import IDLE
+from checks.harness.driver.protocol import Action, DriverFailure, Hello, Json
+from spec.spyre.records import IDLE
 
 FOR_EVER = "somebody waits for ever"  # cause of an episode without an end
 

@@ -14,14 +14,14 @@ from checks.conformance.alone import FOR_EVER
 from checks.conformance.counterparts import COUNTERPARTS
 from checks.conformance.episode import Outcome, Terms, run_episode
 from checks.conformance.finding import Finding
-from checks.conformance.lab import own_lab, start_own_lab
-from checks.conformance.protocol import Hello
-from checks.cores import on_all_cores
 from checks.fuzz.cases import Case
 from checks.fuzz.finding import Kind
-from spec.errors import ConfigError
-from spec.requests import Request
-from spec.rules.rule import Kind as RuleKind
+from checks.harness.cores import on_all_cores
+from checks.harness.driver.lab import own_lab, start_own_lab
+from checks.harness.driver.protocol import Hello
+from spec.core.errors import ConfigError
+from spec.core.requests import Request
+from spec.core.rule import Kind as RuleKind
 
 _SHORT = 20  # tokens
 MOST_FINDINGS = 5  # different ones, after which a campaign ends

@@ -7,11 +7,11 @@ from typing import Any, Protocol, TypeAlias
 from attrs import evolve, frozen
 
 from checks.conformance.leftout import Fields
-from checks.conformance.protocol import Action, Json
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Difference, Strictness
+from checks.harness.driver.protocol import Action, Json
 from checks.policies import AnyPolicy
-from spec.records import Event
+from spec.spyre.records import Event
 
 Step: TypeAlias = Any  # of the policy's own class, like states, contexts and configurations
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from checks.conformance.counterpart import Counterpart
-from checks.conformance.nano_vllm.counterpart import NANO_VLLM
-from checks.conformance.spyre import SPYRE
-from checks.conformance.vllm_v1.counterpart import VLLM_V1
-from spec.policies.configuration import PolicyConfig
+from checks.policies.nano_vllm.driver.counterpart import NANO_VLLM
+from checks.policies.spyre.driver.counterpart import SPYRE
+from checks.policies.vllm_v1.driver.counterpart import VLLM_V1
+from spec.core.configuration import PolicyConfig
 
 COUNTERPARTS: Mapping[str, Counterpart] = {
     one.policy.name: one for one in (SPYRE, NANO_VLLM, VLLM_V1)

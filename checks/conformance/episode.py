@@ -8,11 +8,14 @@ from attrs import define, field, frozen
 
 from checks.conformance.counterpart import Counterpart, Device, Step, Teller
 from checks.conformance.counterparts import counterpart_of
-from checks.conformance.difference import Evidence, KnownDifference
 from checks.conformance.finding import Finding
 from checks.conformance.judging import Judge
-from checks.conformance.known import known_for
-from checks.conformance.protocol import (
+from checks.conformance.script import Script, script_of
+from checks.fuzz.cases import Case
+from checks.fuzz.compare import Difference, Strictness
+from checks.fuzz.finding import Kind
+from checks.fuzz.known import known_reason
+from checks.harness.driver.protocol import (
     Action,
     DriverError,
     DriverFailure,
@@ -20,11 +23,8 @@ from checks.conformance.protocol import (
     Json,
     Played,
 )
-from checks.conformance.script import Script, script_of
-from checks.fuzz.cases import Case
-from checks.fuzz.compare import Difference, Strictness
-from checks.fuzz.finding import Kind
-from checks.fuzz.known import known_reason
+from checks.releases.difference import Evidence, KnownDifference
+from checks.releases.known import known_for
 
 
 class Lab(Protocol):

@@ -4,7 +4,7 @@ from attrs import field, frozen
 
 from checks.fuzz.compare import Difference
 from checks.fuzz.finding import Kind
-from spec.records import Step
+from spec.spyre.records import Step
 
 
 @frozen

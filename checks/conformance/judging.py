@@ -7,7 +7,7 @@ from attrs import evolve, frozen
 
 from checks.conformance.counterpart import Counterpart, Step
 from checks.conformance.leftout import BEFORE, Guard, UntoldError
-from spec.rules.rule import AnyRule, Kind, Rule
+from spec.core.rule import AnyRule, Kind, Rule
 
 
 @frozen

@@ -10,12 +10,12 @@ from typing import Any
 
 from attrs import frozen
 
-from checks.conformance import moves
-from checks.conformance.nano_vllm import moves as nano_vllm_moves
-from checks.conformance.vllm_v1 import moves as vllm_v1_moves
-from spec.policies import vllm_v1_records as v1
-from spec.records import Chunk, Step
-from spec.state import Sequence, State
+from checks.policies.nano_vllm.driver import moves as nano_vllm_moves
+from checks.policies.spyre.driver import moves
+from checks.policies.vllm_v1.driver import moves as vllm_v1_moves
+from spec.spyre.records import Chunk, Step
+from spec.spyre.state import Sequence, State
+from spec.vllm_v1 import records as v1
 
 Attributes = tuple[tuple[type, str], ...]
 

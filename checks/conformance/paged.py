@@ -5,12 +5,12 @@ from typing import Any
 
 from attrs import define, evolve
 
-from checks.conformance.protocol import Json
 from checks.fuzz.compare import Difference, Strictness, fields_differ
-from checks.paging import PagedWatch
-from engine.device.faults import ConstraintError
-from spec.policies.observable import SomeState
-from spec.records import Event
+from checks.harness.driver.protocol import Json
+from checks.harness.paging import PagedWatch
+from engine.core.faults import ConstraintError
+from spec.core.observable import SomeState
+from spec.spyre.records import Event
 
 Compare = Callable[[Any, Any, Any, Json, Strictness, Collection[str]], tuple[Difference, ...]]
 

@@ -10,16 +10,16 @@ from rich.table import Table
 
 from checks.conformance.campaign import Campaign
 from checks.conformance.finding import Finding
-from checks.conformance.known import known_for
 from checks.conformance.leftout import NOT_COMPARED
-from checks.conformance.protocol import Hello
+from checks.export.trace.files import as_line
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Difference
 from checks.fuzz.corpus import as_json
 from checks.fuzz.finding import Kind
 from checks.fuzz.known import known_reasons
+from checks.harness.driver.protocol import Hello
 from checks.policies import RULES
-from checks.traces.files import as_line
+from checks.releases.known import known_for
 
 _MOST_DIFFERENCES = 8
 _MOST_RULES = 4

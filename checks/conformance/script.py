@@ -7,10 +7,10 @@ from attrs import define, evolve, field, frozen
 
 from checks.conformance.counterpart import Counterpart, Machine, Step
 from checks.conformance.counterparts import counterpart_of
-from checks.conformance.protocol import Action
 from checks.fuzz.cases import Case
-from checks.running import Clients, step_time
-from spec.records import IDLE
+from checks.harness.driver.protocol import Action
+from checks.harness.running import Clients, step_time
+from spec.spyre.records import IDLE
 
 _REST = 2  # idle steps at the end, in which nothing may happen
 _PATIENCE = 3  # times the steps that everybody would need one after the other

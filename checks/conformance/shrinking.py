@@ -11,7 +11,7 @@ from checks.conformance.finding import Finding
 from checks.fuzz.cases import Case
 from checks.fuzz.smallest import Shrunk as ShrunkCase
 from checks.fuzz.smallest import smallest
-from spec.errors import InputError
+from spec.core.errors import InputError
 
 MOST_STEPS = 20_000
 

@@ -16,7 +16,7 @@ from attrs import define, fields, frozen
 
 from checks.explore.model import S
 from checks.explore.store import Store
-from spec.errors import InputError
+from spec.core.errors import InputError
 
 FORMAT, VERSION = "lockstep-checkpoint", 1
 _HEADER_BYTES_MAX = 100_000

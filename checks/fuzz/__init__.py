@@ -4,7 +4,7 @@
 of a step differ. What is found (`finding`) is made small (`shrink`), written as a file that
 replays (`corpus`) and printed (`report`). `campaign` does so many times over on all cores.
 
-A target is anything that has `arrive`, `abort` and `step` and gives `spec.records.Step`s
+A target is anything that has `arrive`, `abort` and `step` and gives `spec.spyre.records.Step`s
 (`target`); `subjects` lists those that there are. A file of the corpus that is copied to
 `tests/corpus/` is from then on run with every target and every rule.
 

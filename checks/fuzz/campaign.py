@@ -15,13 +15,13 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from checks.cores import on_all_cores
 from checks.fuzz.cases import Case, case_of
 from checks.fuzz.counts import ACTIONS
 from checks.fuzz.finding import Finding, Kind
 from checks.fuzz.lockstep import Terms, run_case
 from checks.fuzz.shrink import Shrunk, shrink
 from checks.fuzz.target import Subject
+from checks.harness.cores import on_all_cores
 
 BATCH = 25  # episodes; about a second of work
 MOST_FINDINGS = 5  # different ones, after which a campaign ends

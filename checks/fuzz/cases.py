@@ -10,14 +10,14 @@ from typing import Any
 
 from attrs import asdict, evolve, field, frozen
 
+from checks.export.trace import request_as_json
 from checks.fuzz.dice import Dice
 from checks.fuzz.prompts import Prompts
-from checks.traces import request_as_json
-from spec.config import Admission, Config, Queue
-from spec.errors import ConfigError
-from spec.padding import block_count, chunk_count
-from spec.policies.configuration import PolicyConfig
-from spec.requests import Request
+from spec.core.configuration import PolicyConfig
+from spec.core.errors import ConfigError
+from spec.core.requests import Request
+from spec.spyre.config import Admission, Config, Queue
+from spec.spyre.padding import block_count, chunk_count
 
 _TRIES = 200  # draws of a configuration until one is allowed
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from attrs import fields, frozen, has
 
-from checks.traces import Past, step_as_json
-from spec.records import Step
+from checks.export.trace import Past, step_as_json
+from spec.spyre.records import Step
 
 
 class Strictness(StrEnum):

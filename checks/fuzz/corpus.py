@@ -1,6 +1,6 @@
 """Findings as files: each stands for itself, replays, and makes a regression test.
 
-A trace file (`checks.traces`): the header has configuration and requests, the steps are the
+A trace file (`checks.export.trace`): the header has configuration and requests, the steps are the
 reference's up to the one in question, the last line is
 `{"violation": {"rule", "says", "found"}}`. `rule` is one that the target's step breaks, else the
 one that the reference followed there, else the kind of the finding. `found` has
@@ -21,12 +21,12 @@ from typing import Any
 
 from attrs import fields, frozen, has
 
+from checks.export.trace import Trace, TraceWriter, Violation
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Strictness
 from checks.fuzz.finding import Finding, Kind
 from checks.fuzz.lockstep import Terms
-from checks.traces import Trace, TraceWriter, Violation
-from spec.errors import TraceError
+from spec.core.errors import TraceError
 
 _DIGITS = 8  # of the digest in a file's name
 

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from spec.records import Step
-from spec.state import State
+from spec.spyre.records import Step
+from spec.spyre.state import State
 
 STEPS = ("prefill step", "decode step", "idle step")
 TRANSITIONS = (

@@ -6,7 +6,7 @@ from enum import StrEnum
 from attrs import field, frozen
 
 from checks.fuzz.compare import Difference
-from spec.records import Step
+from spec.spyre.records import Step
 
 
 class Kind(StrEnum):

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from checks.fuzz.target import Subject, Target
-from spec.config import Config
-from spec.records import Step
-from spec.requests import Request
+from spec.core.requests import Request
+from spec.spyre.config import Config
+from spec.spyre.records import Step
 
 
 class TargetRaisedError(Exception):

@@ -5,10 +5,10 @@ from typing import Any
 
 from attrs import frozen
 
-from spec.config import Admission
-from spec.policies.configuration import PolicyConfig
-from spec.policies.nano_vllm import FullHit, HitCheck, SequenceLimit, TokenGate
-from spec.policies.vllm_v1 import Connector, Scheduling
+from spec.core.configuration import PolicyConfig
+from spec.nano_vllm.config import FullHit, HitCheck, SequenceLimit, TokenGate
+from spec.spyre.config import Admission
+from spec.vllm_v1.config import Connector, Scheduling
 
 
 @frozen

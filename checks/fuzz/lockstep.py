@@ -6,6 +6,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
+from checks.export.trace import Past
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Strictness, differences
 from checks.fuzz.counts import count_step, phase_of
@@ -14,13 +15,12 @@ from checks.fuzz.guarded import Guarded, TargetRaisedError
 from checks.fuzz.known import known_reason
 from checks.fuzz.reference import ReferenceTarget, reference_target
 from checks.fuzz.target import Subject, Target
-from checks.running import Clients, Judge, step_time
-from checks.traces import Past
-from reference.guards import GuardError
-from spec.padding import chunk_count
-from spec.records import Context, Event, Step
-from spec.rules import applicable
-from spec.state import State
+from checks.harness.running import Clients, Judge, step_time
+from reference.core.guards import GuardError
+from spec.spyre.padding import chunk_count
+from spec.spyre.records import Context, Event, Step
+from spec.spyre.rules import applicable
+from spec.spyre.state import State
 
 _PATIENCE = 10  # times the steps that all requests would need one after the other
 

@@ -13,10 +13,11 @@ from attrs import evolve, frozen
 from checks.fuzz.cases import Case, External
 from checks.fuzz.dice import Dice
 from checks.fuzz.prompts import Prompts
-from spec.arithmetic import cdiv
-from spec.errors import ConfigError
-from spec.policies.configuration import PolicyConfig
-from spec.policies.nano_vllm import (
+from spec.core.arithmetic import cdiv
+from spec.core.configuration import PolicyConfig
+from spec.core.errors import ConfigError
+from spec.core.requests import Request
+from spec.nano_vllm.config import (
     FullHit,
     HitCheck,
     MemoryGate,
@@ -24,8 +25,7 @@ from spec.policies.nano_vllm import (
     SequenceLimit,
     TokenGate,
 )
-from spec.policies.vllm_v1 import Connector, Scheduling, VllmV1Config, largest_end
-from spec.requests import Request
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config, largest_end
 
 Keys = dict[str, Any]
 

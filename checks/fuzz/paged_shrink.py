@@ -7,9 +7,9 @@ from attrs import evolve
 
 from checks.fuzz.cases import Case
 from checks.fuzz.shrink import less, with_simpler_requests
-from spec.errors import InputError
-from spec.policies.configuration import PolicyConfig
-from spec.policies.vllm_v1 import Scheduling
+from spec.core.configuration import PolicyConfig
+from spec.core.errors import InputError
+from spec.vllm_v1.config import Scheduling
 
 _PLAIN: dict[str, Any] = {
     "prefix_caching": False,

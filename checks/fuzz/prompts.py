@@ -3,7 +3,7 @@
 from attrs import define, field
 
 from checks.fuzz.dice import Dice
-from spec.requests import Prompt, Request
+from spec.core.requests import Prompt, Request
 
 _STREAMS = ("a", "b")  # few, so that prompts often begin alike
 

@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterable
 from attrs import define, evolve, field
 
 from reference.spyre.machine import SpyreMachine
-from spec.config import Config
-from spec.records import Step
-from spec.requests import Request
-from spec.state import Sequence, State
+from spec.core.requests import Request
+from spec.spyre.config import Config
+from spec.spyre.records import Step
+from spec.spyre.state import Sequence, State
 
 
 @define

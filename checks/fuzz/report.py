@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from checks.export.trace.files import as_line
 from checks.fuzz.campaign import Campaign, Met
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Difference
@@ -15,9 +16,8 @@ from checks.fuzz.counts import ACTIONS
 from checks.fuzz.finding import Finding
 from checks.fuzz.known import known_reasons
 from checks.policies import SPYRE
-from checks.traces.files import as_line
-from spec.records import Event
-from spec.rules import REGISTRY
+from spec.spyre.records import Event
+from spec.spyre.rules import REGISTRY
 
 _MOST_DIFFERENCES = 8  # the file has all
 _MOST_RULES = 4

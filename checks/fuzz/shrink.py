@@ -18,9 +18,9 @@ from checks.fuzz.smallest import Shrunk as ShrunkCase
 from checks.fuzz.smallest import smallest
 from checks.fuzz.target import Subject
 from engine.workloads.own import own_stream
-from spec.config import Admission, Config, Queue
-from spec.errors import InputError
-from spec.requests import Prompt, Request
+from spec.core.errors import InputError
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Admission, Config, Queue
 
 MOST_STEPS = 40_000
 

@@ -2,7 +2,7 @@
 
 from checks.fuzz.reference import reference_target
 from checks.fuzz.target import Subject
-from checks.targets import engine_target
+from checks.harness.targets import engine_target
 
 REFERENCE = Subject("reference", reference_target)
 ENGINE = Subject("engine", engine_target)

@@ -5,9 +5,9 @@ from typing import Protocol
 
 from attrs import frozen
 
-from spec.config import Config
-from spec.records import Step
-from spec.requests import Request
+from spec.core.requests import Request
+from spec.spyre.config import Config
+from spec.spyre.records import Step
 
 
 class Target(Protocol):

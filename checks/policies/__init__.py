@@ -8,12 +8,12 @@ module here.
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from checks.policies.nano_vllm import NANO_VLLM
+from checks.policies.nano_vllm.policy import NANO_VLLM
 from checks.policies.policy import InstanceModel, Policy, Server
-from checks.policies.spyre import SPYRE
-from checks.policies.vllm_v1 import VLLM_V1
-from spec.policies.configuration import PolicyConfig
-from spec.rules.rule import AnyRule
+from checks.policies.spyre.policy import SPYRE
+from checks.policies.vllm_v1.policy import VLLM_V1
+from spec.core.configuration import PolicyConfig
+from spec.core.rule import AnyRule
 
 __all__ = [
     "NANO_VLLM",

@@ -5,15 +5,15 @@ from typing import Generic, Protocol, TypeVar
 
 from attrs import frozen
 
+from checks.explore.instance import Instance
 from checks.explore.model import Model
-from checks.models.instance import Instance
-from checks.models.properties import Properties, properties_of_rules
-from checks.paging import PagedWatch
-from engine.work import Work
-from spec.policies.configuration import PolicyConfig
-from spec.policies.observable import SomeContext, SomeState, SomeStep
-from spec.requests import Request
-from spec.rules.rule import Registry
+from checks.explore.properties import Properties, properties_of_rules
+from checks.harness.paging import PagedWatch
+from engine.core.work import Work
+from spec.core.configuration import PolicyConfig
+from spec.core.observable import SomeContext, SomeState, SomeStep
+from spec.core.requests import Request
+from spec.core.rule import Registry
 
 Conf = TypeVar("Conf", bound=PolicyConfig)
 Ctx = TypeVar("Ctx", bound=SomeContext)

@@ -5,8 +5,8 @@ from datetime import datetime
 
 from engine.workloads.checked import MOST_TOKENS, brief, whole
 from engine.workloads.own import own_stream
-from spec.errors import WorkloadError
-from spec.requests import Prompt, Request
+from spec.core.errors import WorkloadError
+from spec.core.requests import Prompt, Request
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from spec.errors import WorkloadError
+from spec.core.errors import WorkloadError
 
 # Limits that only a mistake exceeds; within them, no line of a file can exhaust the memory.
 MOST_TOKENS = 2**20  # of one prompt and of one output; above any context length served today

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import count
 
 from engine.workloads.checked import MOST_LINE_BYTES
-from spec.errors import WorkloadError
+from spec.core.errors import WorkloadError
 
 
 def numbered_lines(path: str) -> Iterator[tuple[int, str]]:

@@ -17,8 +17,8 @@ from engine.workloads.checked import (
     token_ids,
     whole,
 )
-from spec.errors import WorkloadError
-from spec.requests import Prompt, Request
+from spec.core.errors import WorkloadError
+from spec.core.requests import Prompt, Request
 
 NAME, VERSION = "lockstep-workload", 1
 PROMPT_KEYS = ("prompt_len", "prompt", "prompt_parts")

@@ -13,9 +13,9 @@ from engine.workloads.checked import MOST_REQUESTS, brief, json_object, whole
 from engine.workloads.lines import numbered_lines
 from engine.workloads.mooncake import MooncakeRows
 from engine.workloads.own import OwnRows
-from spec.config import Config
-from spec.errors import InputError, WorkloadError
-from spec.requests import Request, refuse_unservable
+from spec.core.errors import InputError, WorkloadError
+from spec.core.requests import Request, refuse_unservable
+from spec.spyre.config import Config
 
 
 class Format(StrEnum):

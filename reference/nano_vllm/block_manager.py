@@ -11,19 +11,19 @@ from itertools import takewhile
 
 from attrs import evolve
 
-from reference.block_pool import touch
-from reference.guards import require
-from spec.policies.nano_vllm import (
+from reference.core.block_pool import touch
+from reference.core.guards import require
+from spec.core.requests import BlockKey
+from spec.nano_vllm.config import (
     HitCheck,
     NanoVllmContext,
     content,
     lookup_blocks,
     sequence_blocks,
 )
-from spec.policies.nano_vllm import can_allocate as passes_memory_gate
-from spec.policies.nano_vllm import can_append as has_block_for
-from spec.requests import BlockKey
-from spec.state import BlockPool, FrozenMap, Sequence
+from spec.nano_vllm.config import can_allocate as passes_memory_gate
+from spec.nano_vllm.config import can_append as has_block_for
+from spec.spyre.state import BlockPool, FrozenMap, Sequence
 
 
 def new_pool(size: int) -> BlockPool:

@@ -7,14 +7,14 @@ anything of them is computed.
 from attrs import frozen
 
 from reference.nano_vllm.step import Schedule
-from spec.policies.nano_vllm import (
+from spec.nano_vllm.config import (
     NanoVllmContext,
     block_index,
     graph_batch_size,
     leading_tokens,
     slot,
 )
-from spec.state import Sequence
+from spec.spyre.state import Sequence
 
 NO_BLOCK = -1  # fills up the shorter rows of the block tables
 

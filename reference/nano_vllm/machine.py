@@ -7,10 +7,10 @@ from attrs import frozen
 from reference.nano_vllm import transitions
 from reference.nano_vllm.block_manager import new_pool
 from reference.nano_vllm.step import scheduler_step
-from spec.policies.nano_vllm import NanoVllmConfig, NanoVllmContext, Oversized, refuse_oversized
-from spec.records import Step
-from spec.requests import Request
-from spec.state import Sequence, State
+from spec.core.requests import Request
+from spec.nano_vllm.config import NanoVllmConfig, NanoVllmContext, Oversized, refuse_oversized
+from spec.spyre.records import Step
+from spec.spyre.state import Sequence, State
 
 
 @frozen

@@ -11,14 +11,14 @@ from attrs import frozen
 from reference.nano_vllm import transitions
 from reference.nano_vllm.block_manager import cached_blocks, can_allocate, can_append
 from reference.nano_vllm.transitions import Ends
-from spec.policies.nano_vllm import (
+from spec.nano_vllm.config import (
     NanoVllmContext,
     SequenceLimit,
     counted_tokens,
     within_budget,
 )
-from spec.records import DECODE, IDLE, PREFILL, Event, Step
-from spec.state import Sequence, State
+from spec.spyre.records import DECODE, IDLE, PREFILL, Event, Step
+from spec.spyre.state import Sequence, State
 
 Refusal = str | None  # the rule that ended the admissions
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from attrs import evolve
 
-from reference.guards import require
+from reference.core.guards import require
 from reference.nano_vllm.block_manager import (
     block_keys,
     cached_blocks,
@@ -20,9 +20,9 @@ from reference.nano_vllm.block_manager import (
     share,
     take,
 )
-from spec.policies.nano_vllm import NanoVllmContext, fills_block, sequence_blocks, starts_block
-from spec.records import Event
-from spec.state import BlockPool, Sequence, State
+from spec.nano_vllm.config import NanoVllmContext, fills_block, sequence_blocks, starts_block
+from spec.spyre.records import Event
+from spec.spyre.state import BlockPool, Sequence, State
 
 Moved = tuple[State, tuple[Event, ...]]
 Ends = Callable[[Sequence], bool]  # does the sequence sample end-of-sequence as its last token?

@@ -12,19 +12,19 @@ from reference.spyre.chunks import (
     remaining_tokens,
     with_prefix_hit,
 )
-from spec.admission import (
+from spec.spyre.admission import (
     Member,
     documented_volume_holds,
     exact_volume_holds,
     model_length_holds,
     shipped_volume_holds,
 )
-from spec.config import Admission
-from spec.padding import block_count
-from spec.records import PREFILL, Context
-from spec.reservation import may_reserve
-from spec.reservation import worst_case_blocks as worst_case_of
-from spec.state import Sequence, State
+from spec.spyre.config import Admission
+from spec.spyre.padding import block_count
+from spec.spyre.records import PREFILL, Context
+from spec.spyre.reservation import may_reserve
+from spec.spyre.reservation import worst_case_blocks as worst_case_of
+from spec.spyre.state import Sequence, State
 
 Refusal = str | None
 

@@ -5,8 +5,8 @@ Source: spyre, "Prefill padding", "Chunked Prefill" and "Prefix caching".
 
 from attrs import evolve
 
-from reference.block_pool import lookup
-from spec.padding import (
+from reference.core.block_pool import lookup
+from spec.spyre.padding import (
     active_chunk,
     chunk_count,
     chunk_end,
@@ -16,8 +16,8 @@ from spec.padding import (
     reused_blocks,
     right_padding,
 )
-from spec.records import Chunk, Context
-from spec.state import PADDING_BLOCK, Sequence, State
+from spec.spyre.records import Chunk, Context
+from spec.spyre.state import PADDING_BLOCK, Sequence, State
 
 
 def remaining_tokens(ctx: Context, sequence: Sequence) -> int:

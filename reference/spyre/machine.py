@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 
 from attrs import frozen
 
-from reference.block_pool import new_pool
+from reference.core.block_pool import new_pool
 from reference.spyre import transitions
 from reference.spyre.step import scheduler_step
-from spec.config import Config
-from spec.records import Context, Step
-from spec.requests import BlockKeys, Request, refuse_unservable
-from spec.state import Sequence, State
+from spec.core.requests import BlockKeys, Request, refuse_unservable
+from spec.spyre.config import Config
+from spec.spyre.records import Context, Step
+from spec.spyre.state import Sequence, State
 
 
 @frozen

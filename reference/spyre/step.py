@@ -12,10 +12,10 @@ from attrs import evolve
 from reference.spyre import transitions
 from reference.spyre.admission import Refusal, prefill_refusal
 from reference.spyre.transitions import Ends
-from spec.config import Admission, Queue
-from spec.padding import block_count, max_tkv, volume
-from spec.records import DECODE, IDLE, PREFILL, Context, Event, Step
-from spec.state import Sequence, State
+from spec.spyre.config import Admission, Queue
+from spec.spyre.padding import block_count, max_tkv, volume
+from spec.spyre.records import DECODE, IDLE, PREFILL, Context, Event, Step
+from spec.spyre.state import Sequence, State
 
 
 def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time: float = 0) -> Step:

@@ -6,11 +6,11 @@ the text leaves open are those of vLLM 0.28.0.
 
 from attrs import evolve, frozen
 
-from reference.block_pool import allocate, lookup, register, release, touch
-from reference.guards import require
-from spec.policies.vllm_v1 import Release, hit_blocks_at_most, missing_blocks, slots_end
-from spec.policies.vllm_v1_records import Context, Sequence, State
-from spec.state import BlockPool
+from reference.core.block_pool import allocate, lookup, register, release, touch
+from reference.core.guards import require
+from spec.spyre.state import BlockPool
+from spec.vllm_v1.config import Release, hit_blocks_at_most, missing_blocks, slots_end
+from spec.vllm_v1.records import Context, Sequence, State
 
 
 @frozen

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping
 
 from attrs import frozen
 
-from reference.block_pool import new_pool
+from reference.core.block_pool import new_pool
 from reference.vllm_v1 import transitions
 from reference.vllm_v1.step import Environment, scheduler_step
-from spec.arithmetic import cdiv
-from spec.errors import WorkloadError
-from spec.policies.vllm_v1 import VllmV1Config, capped_tokens, largest_end
-from spec.policies.vllm_v1_records import Context, Sequence, State, Step
-from spec.requests import BlockKeys, Request
+from spec.core.arithmetic import cdiv
+from spec.core.errors import WorkloadError
+from spec.core.requests import BlockKeys, Request
+from spec.vllm_v1.config import VllmV1Config, capped_tokens, largest_end
+from spec.vllm_v1.records import Context, Sequence, State, Step
 
 
 @frozen

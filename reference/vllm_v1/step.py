@@ -11,16 +11,16 @@ from attrs import evolve, field, frozen
 from reference.vllm_v1 import kv_cache, transitions
 from reference.vllm_v1.kv_cache import Demand, computed_with, prefix_hits
 from reference.vllm_v1.transitions import Plan
-from spec.arithmetic import cdiv
-from spec.policies.vllm_v1 import (
+from spec.core.arithmetic import cdiv
+from spec.spyre.records import Event
+from spec.vllm_v1.config import (
     Connector,
     Release,
     Scheduling,
     running_tokens,
     waiting_tokens,
 )
-from spec.policies.vllm_v1_records import Context, Load, Sequence, State, Statistics, Step
-from spec.records import Event
+from spec.vllm_v1.records import Context, Load, Sequence, State, Statistics, Step
 
 
 @frozen

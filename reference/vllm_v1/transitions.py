@@ -7,12 +7,12 @@ sampled. Source: vllm-v1, the sections named at each function.
 
 from attrs import evolve, field, frozen
 
-from reference.guards import require
+from reference.core.guards import require
 from reference.vllm_v1 import kv_cache
 from reference.vllm_v1.kv_cache import Demand
-from spec.policies.vllm_v1 import Scheduling, rolled_back
-from spec.policies.vllm_v1_records import Context, Load, Sequence, State
-from spec.records import Event
+from spec.spyre.records import Event
+from spec.vllm_v1.config import Scheduling, rolled_back
+from spec.vllm_v1.records import Context, Load, Sequence, State
 
 Queue = tuple[Sequence, ...]
 

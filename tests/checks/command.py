@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from attrs import frozen
 
-from checks import cli
+from checks.cli import main as cli
 
 
 @frozen

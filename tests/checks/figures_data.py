@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from checks.running import serve
+from checks.harness.running import serve
 from reference.spyre.machine import SpyreMachine
-from spec.config import Config
-from spec.records import Step
-from spec.requests import Prompt, Request
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Config
+from spec.spyre.records import Step
 
 
 @frozen

@@ -4,13 +4,13 @@ from typing import Any
 
 from attrs import evolve
 
-from checks.models.nano_vllm import NanoVllmInstance
-from checks.models.nano_vllm_instances import DEFAULT
+from checks.policies.nano_vllm.instances import DEFAULT
+from checks.policies.nano_vllm.model import NanoVllmInstance
 from reference.nano_vllm import block_manager, machine, step, transitions
-from spec import requests
-from spec.policies import nano_vllm as formulas
-from spec.policies.nano_vllm import HitCheck, MemoryGate, repaired
-from spec.requests import Prompt, Request
+from spec.core import requests
+from spec.core.requests import Prompt, Request
+from spec.nano_vllm import config as formulas
+from spec.nano_vllm.config import HitCheck, MemoryGate, repaired
 from tests.checks.planting import FaultTable, Right
 
 FAULTS = FaultTable()

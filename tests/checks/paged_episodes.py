@@ -7,12 +7,12 @@ from typing import Any, Generic, TypeVar
 
 from attrs import frozen
 
-from checks.paging import PagedWatch, nano_vllm_watch, vllm_v1_watch
+from checks.harness.paging import PagedWatch, nano_vllm_watch, vllm_v1_watch
 from reference.nano_vllm.machine import NanoVllmMachine
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
-from spec.policies import vllm_v1_records as v1
-from spec.policies.nano_vllm import (
+from spec.core.requests import Prompt, Request
+from spec.nano_vllm.config import (
     FullHit,
     HitCheck,
     MemoryGate,
@@ -20,9 +20,9 @@ from spec.policies.nano_vllm import (
     SequenceLimit,
     TokenGate,
 )
-from spec.policies.vllm_v1 import Connector, Release, Scheduling, VllmV1Config
-from spec.records import Step
-from spec.requests import Prompt, Request
+from spec.spyre.records import Step
+from spec.vllm_v1 import records as v1
+from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
 
 REQUESTS = 12
 SIZES: dict[str, Any] = {"max_num_seqs": 6, "max_model_len": 32}

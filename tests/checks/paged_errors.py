@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from attrs import evolve, frozen
 
-from checks.paging import Row
-from engine.device.constraints import Constraint
-from engine.device.inputs import Tensor
-from engine.device.paged.inputs import PagedInput, PagedShape
+from checks.harness.paging import Row
+from engine.paged.inputs import PagedInput, PagedShape
+from engine.spyre.device.constraints import Constraint
+from engine.spyre.device.inputs import Tensor
 
 C = Constraint
 TOKENS = "other tokens"

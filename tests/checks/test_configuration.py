@@ -9,13 +9,13 @@ from attrs import fields
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.configuration import VARIABLES, read_config, read_settings
+from checks.cli.configuration import VARIABLES, read_config, read_settings
 from checks.policies import POLICIES
-from spec.config import Admission, Config
-from spec.errors import ConfigError
-from spec.policies.configuration import PolicyConfig
-from spec.policies.nano_vllm import NanoVllmConfig
-from spec.policies.vllm_v1 import VllmV1Config
+from spec.core.configuration import PolicyConfig
+from spec.core.errors import ConfigError
+from spec.nano_vllm.config import NanoVllmConfig
+from spec.spyre.config import Admission, Config
+from spec.vllm_v1.config import VllmV1Config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LIMIT = "VLLM_DT_MAX_BATCH_TKV_LIMIT"

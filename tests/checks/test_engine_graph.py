@@ -7,10 +7,10 @@ import networkx as nx
 import pytest
 
 from checks.explore import state_graph
-from checks.models.engine import EngineModel
-from checks.models.instances import DEFAULT
-from checks.models.spyre import Instance, SpyreModel
-from engine.blocks import BlockManager
+from checks.policies.spyre.engine_model import EngineModel
+from checks.policies.spyre.instances import DEFAULT
+from checks.policies.spyre.model import Instance, SpyreModel
+from engine.spyre.blocks import BlockManager
 
 if TYPE_CHECKING:
     Graph = nx.DiGraph[Hashable]

@@ -17,7 +17,7 @@ from checks.evidence import (
 )
 from checks.policies import POLICIES, AnyPolicy
 from checks.policies import RULES as EVERY
-from spec.rules.rule import AnyRule, Rule
+from spec.core.rule import AnyRule, Rule
 from tests.checks.command import Ran, lockstep
 
 RULES = list(EVERY.values())

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from checks.figures import figure_lines, prefix_caching_lines
-from spec.config import Config
-from spec.errors import WorkloadError
-from spec.records import DECODE
-from spec.requests import Prompt, Request, refuse_unservable
+from checks.export.figures import figure_lines, prefix_caching_lines
+from spec.core.errors import WorkloadError
+from spec.core.requests import Prompt, Request, refuse_unservable
+from spec.spyre.config import Config
+from spec.spyre.records import DECODE
 from tests.checks.figures_data import (
     TKV_JUMP_ENDS,
     TKV_JUMP_FIRST,

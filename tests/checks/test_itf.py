@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from checks.itf import itf_trace, itf_value, write_itf
-from checks.traces import Violation
+from checks.export.itf import itf_trace, itf_value, write_itf
+from checks.export.trace import Violation
 from reference.spyre.machine import SpyreMachine
-from spec.config import Config
-from spec.requests import Prompt, Request
-from spec.state import BlockPool, FrozenMap, Sequence, State
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Config
+from spec.spyre.state import BlockPool, FrozenMap, Sequence, State
 from tests.checks.figures_data import Run, of_prompt, run_of
 
 Json = dict[str, Any]

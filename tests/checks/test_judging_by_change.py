@@ -13,12 +13,12 @@ from attrs import evolve
 from checks.fuzz.cases import Case, case_of
 from checks.fuzz.guarded import Guarded, TargetRaisedError
 from checks.fuzz.target import Subject
-from checks.policies.spyre import context_of
-from checks.running import Judge, duration_of, judgeable, serve_with
-from checks.targets import EngineTarget
-from spec.records import Context, Step
-from spec.rules import Rule
-from spec.state import FrozenMap, State
+from checks.harness.running import Judge, duration_of, judgeable, serve_with
+from checks.harness.targets import EngineTarget
+from checks.policies.spyre.policy import context_of
+from spec.spyre.records import Context, Step
+from spec.spyre.rules import Rule
+from spec.spyre.state import FrozenMap, State
 from tests.checks.fuzz.engine_faults import ENGINE_FAULTS, EngineFault
 
 ENGINE = Subject("engine", EngineTarget.without_device)
@@ -78,8 +78,8 @@ def is_broken(rule: Rule, ctx: Context, left: State | None, step: Step) -> bool:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.blocks._RUN", 2)
-    monkeypatch.setattr("spec.sharing._FEW", 1)
+    monkeypatch.setattr("engine.spyre.blocks._RUN", 2)
+    monkeypatch.setattr("spec.core.sharing._FEW", 1)
 
 
 def breaches(case: Case) -> tuple[Breach | None, Breach | None]:

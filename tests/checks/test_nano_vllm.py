@@ -6,11 +6,11 @@ from inspect import getmembers, isfunction
 import pytest
 
 from checks.explore import MACHINE_ERROR, Result, explore
-from checks.models.nano_vllm import NanoVllmModel, properties_of
-from checks.models.nano_vllm_instances import DEFAULT
+from checks.policies.nano_vllm.instances import DEFAULT
+from checks.policies.nano_vllm.model import NanoVllmModel, properties_of
 from reference.nano_vllm import block_manager, transitions
-from spec.rules.nano_vllm import REGISTRY
-from spec.state import State
+from spec.nano_vllm.rules import REGISTRY
+from spec.spyre.state import State
 from tests.checks.nano_vllm_faults import FAULTS, INSTANCES
 from tests.checks.planting import Fault, broken_first
 

@@ -10,10 +10,10 @@ import pytest
 
 import spec
 from reference.nano_vllm.machine import NanoVllmMachine
-from spec.policies.nano_vllm import NanoVllmConfig, repaired
-from spec.requests import Prompt, Request
-from spec.rules.nano_vllm import applicable
-from spec.rules.rule import Kind
+from spec.core.requests import Prompt, Request
+from spec.core.rule import Kind
+from spec.nano_vllm.config import NanoVllmConfig, repaired
+from spec.nano_vllm.rules import applicable
 
 CHAPTER = Path(spec.__file__).parent / "chapters" / "nano_vllm.md"
 SIZES: dict[str, Any] = {

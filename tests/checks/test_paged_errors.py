@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from attrs import define, evolve
 
-from checks.paging import PagedWatch, PagedWork
-from engine.device.faults import ConstraintError
-from engine.device.inputs import Tensor
-from engine.device.paged.device import PagedDevice
-from engine.device.paged.inputs import PagedInput, PagedShape
+from checks.harness.paging import PagedWatch, PagedWork
+from engine.core.faults import ConstraintError
+from engine.paged.device import PagedDevice
+from engine.paged.inputs import PagedInput, PagedShape
+from engine.spyre.device.inputs import Tensor
 from tests.checks.paged_episodes import Episode, nano_vllm_episode, vllm_v1_episode
 from tests.checks.paged_errors import NOTHING, ROW_ERRORS, TENSOR_ERRORS, TOKENS, Planted
 from tests.engine.device.paged_slots import PagedSlotBySlotDevice

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from checks.paging import nano_vllm_watch
-from engine.device.constraints import Constraint
-from engine.device.faults import ConstraintError
+from checks.harness.paging import nano_vllm_watch
+from engine.core.faults import ConstraintError
+from engine.spyre.device.constraints import Constraint
 from reference.nano_vllm.machine import NanoVllmMachine
 from tests.checks.nano_vllm_faults import FALSE_PREFIX, INSTANCES
 from tests.checks.nano_vllm_faults import FAULTS as NANO_VLLM_FAULTS

@@ -11,7 +11,7 @@ import pytest
 from attrs import evolve
 
 import spec
-from checks.paging import (
+from checks.harness.paging import (
     Row,
     WrongToken,
     nano_vllm_shape,
@@ -21,18 +21,18 @@ from checks.paging import (
     vllm_v1_watch,
     vllm_v1_work,
 )
-from engine.device.constraints import Constraint
-from engine.device.faults import ConstraintError
-from engine.device.paged.device import PagedDevice
+from engine.core.faults import ConstraintError
+from engine.paged.device import PagedDevice
+from engine.spyre.device.constraints import Constraint
 from reference.nano_vllm.handoff import handoff
 from reference.nano_vllm.machine import NanoVllmMachine
 from reference.nano_vllm.step import schedule
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
-from spec.policies.nano_vllm import HitCheck, NanoVllmConfig, NewBlock, repaired
-from spec.policies.vllm_v1 import Connector, VllmV1Config
-from spec.records import IDLE, Step
-from spec.requests import Prompt, Request
+from spec.core.requests import Prompt, Request
+from spec.nano_vllm.config import HitCheck, NanoVllmConfig, NewBlock, repaired
+from spec.spyre.records import IDLE, Step
+from spec.vllm_v1.config import Connector, VllmV1Config
 from tests.checks.paged_episodes import (
     Episode,
     nano_vllm_episode,

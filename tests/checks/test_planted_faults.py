@@ -5,10 +5,10 @@ from inspect import getmembers, isfunction
 import pytest
 
 from checks.explore import MACHINE_ERROR, explore
-from checks.models.spyre import SpyreModel, properties_of
-from reference import block_pool
+from checks.policies.spyre.model import SpyreModel, properties_of
+from reference.core import block_pool
 from reference.spyre import transitions
-from spec.rules import REGISTRY, Kind
+from spec.spyre.rules import REGISTRY, Kind
 from tests.checks.faults import FAULTS, INSTANCES
 from tests.checks.planting import Fault, broken_first
 

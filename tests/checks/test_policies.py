@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from checks.configuration import Settings
+from checks.cli.configuration import Settings
+from checks.harness.running import duration_of, judgeable, serve_with
+from checks.harness.serving import REFERENCE, Run, run_workload
 from checks.policies import NANO_VLLM, POLICIES, RULES, SPYRE, VLLM_V1, AnyPolicy, policy_of
-from checks.running import duration_of, judgeable, serve_with
-from checks.serving import REFERENCE, Run, run_workload
-from engine.clock import CostModel
-from engine.work import Prefill, Work
-from spec.errors import ConfigError, WorkloadError
-from spec.requests import Prompt, Request
+from engine.core.clock import CostModel
+from engine.core.work import Prefill, Work
+from spec.core.errors import ConfigError, WorkloadError
+from spec.core.requests import Prompt, Request
 
 SIZES: dict[str, Any] = {"block_size": 4, "max_model_len": 32, "max_num_seqs": 4, "num_blocks": 20}
 

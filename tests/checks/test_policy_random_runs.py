@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from checks.configuration import Settings, read_settings
-from checks.replaying import replay_of
-from checks.serving import REFERENCE, run_workload
-from checks.traces import TraceWriter, read_trace, steps_of
-from spec.requests import Prompt, Request
+from checks.cli.configuration import Settings, read_settings
+from checks.export.trace import TraceWriter, read_trace, steps_of
+from checks.harness.replaying import replay_of
+from checks.harness.serving import REFERENCE, run_workload
+from spec.core.requests import Prompt, Request
 
 SIZES = ["block_size=4", "max_model_len=64"]
 KEPT = ["hit_check=hash", "full_hit=last_computed", "token_gate=new_tokens"]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from checks.export.trace import TraceWriter, Violation, read_trace, steps_of
+from checks.harness.running import duration_of, serve_with
 from checks.policies import NANO_VLLM, VLLM_V1, AnyPolicy
-from checks.running import duration_of, serve_with
-from checks.traces import TraceWriter, Violation, read_trace, steps_of
-from spec.errors import InputError
-from spec.requests import Prompt, Request
+from spec.core.errors import InputError
+from spec.core.requests import Prompt, Request
 from tests.checks.command import lockstep
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -140,7 +140,7 @@ def test_what_a_policy_has_not_is_refused(policy: str) -> None:
 def test_comparison_with_a_policy_that_has_no_engine_on_the_engine_is_refused_before_any_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("checks.commands.run.run_workload", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr("checks.cli.run.run_workload", lambda *_, **__: pytest.fail("it ran"))
 
     ran = lockstep("run", FIRST, "--compare", "policy=spyre,vllm-v1", "--using", "engine")
 

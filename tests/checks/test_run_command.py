@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from checks.commands import common
+from checks.cli import common
 from tests.checks.command import Ran, lockstep
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

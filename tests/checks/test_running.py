@@ -6,12 +6,12 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.running import Broken, Judge, serve, step_time
+from checks.harness.running import Broken, Judge, serve, step_time
 from reference.spyre.machine import SpyreMachine
-from spec.config import Config
-from spec.records import Step
-from spec.requests import Prompt, Request
-from spec.rules import REGISTRY, Kind
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Config
+from spec.spyre.records import Step
+from spec.spyre.rules import REGISTRY, Kind
 
 CONFIG = Config(
     block_size=4, chunk_size=8, max_model_len=64, max_num_seqs=2, num_blocks=20, prefill_time=8

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks import serving
-from checks.configuration import Settings
-from checks.running import judgeable
-from checks.serving import Run, run_workload
-from checks.targets import SpecifiedEngine
-from engine.blocks import FreeList
-from engine.clock import CostModel
-from engine.device.constraints import Constraint
-from engine.device.faults import ConstraintError
-from engine.device.inputs import DecodeInput, Tensor
-from engine.device.spyre import SpyreDevice
-from engine.metrics import Objective
-from engine.scheduler import prefill as planning
+from checks.cli.configuration import Settings
+from checks.harness import serving
+from checks.harness.running import judgeable
+from checks.harness.serving import Run, run_workload
+from checks.harness.targets import SpecifiedEngine
+from engine.core.clock import CostModel
+from engine.core.faults import ConstraintError
+from engine.core.metrics import Objective
+from engine.spyre.blocks import FreeList
+from engine.spyre.device.constraints import Constraint
+from engine.spyre.device.inputs import DecodeInput, Tensor
+from engine.spyre.device.spyre import SpyreDevice
+from engine.spyre.scheduler import prefill as planning
 from engine.workloads import fit, read_workload
-from spec.config import Config
-from spec.requests import Prompt, Request
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIG = Config(block_size=4, chunk_size=8, max_model_len=64, max_num_seqs=3)
@@ -65,7 +65,7 @@ def test_breaches_are_reported_whichever_process_sees_them(
 ) -> None:
     plan = planning.plan_prefill
     monkeypatch.setattr(
-        "engine.scheduler.scheduler.plan_prefill",
+        "engine.spyre.scheduler.scheduler.plan_prefill",
         lambda core: (None, "SPY-PRI-3") if len(core.decoding) > 1 else plan(core),
     )
     monkeypatch.setattr(FreeList, "put_back", FreeList.put_front)

@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 
 from benchmarks.measure import generated
-from checks.configuration import read_config
+from checks.cli.configuration import read_config
 from checks.fuzz.cases import case_of
 from checks.fuzz.finding import Episode, Finding, Kind
 from checks.fuzz.lockstep import run_case
 from checks.fuzz.target import Subject
-from checks.running import duration_of, serve_with
-from checks.targets import EngineTarget, engine_target, reference_target
-from engine.blocks import BlockManager, PrefixHit
-from engine.device.failing import FailingDevice
-from engine.device.faults import Failure
-from engine.device.spyre import SpyreDevice
-from engine.scheduler import keys, prefill
-from engine.scheduler.batch import Batch
+from checks.harness.running import duration_of, serve_with
+from checks.harness.targets import EngineTarget, engine_target, reference_target
+from engine.core.faults import Failure
+from engine.spyre.blocks import BlockManager, PrefixHit
+from engine.spyre.device.failing import FailingDevice
+from engine.spyre.device.spyre import SpyreDevice
+from engine.spyre.scheduler import keys, prefill
+from engine.spyre.scheduler.batch import Batch
 from engine.workloads import fit, read_workload
-from spec.config import Admission, Config, Queue, released_2_6_3
-from spec.errors import WorkloadError
-from spec.records import Step
-from spec.requests import Prompt, Request
+from spec.core.errors import WorkloadError
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Admission, Config, Queue, released_2_6_3
+from spec.spyre.records import Step
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 ENGINE = Subject("engine", engine_target)

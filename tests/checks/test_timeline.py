@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from checks.running import serve
-from checks.timeline import Timeline
+from checks.export.timeline import Timeline
+from checks.harness.running import serve
 from reference.spyre.machine import SpyreMachine
-from spec.config import Config
-from spec.requests import Prompt, Request
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Config
 
 CONFIG = Config(
     block_size=4, chunk_size=8, max_model_len=64, max_num_seqs=2, max_batch_tkv_limit=64

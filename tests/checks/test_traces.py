@@ -13,8 +13,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.running import serve
-from checks.traces import (
+from checks.export.trace import (
     Past,
     TraceWriter,
     Violation,
@@ -24,12 +23,13 @@ from checks.traces import (
     steps_of,
     write_lines,
 )
+from checks.harness.running import serve
 from engine.workloads.own import own_stream, request_of
 from reference.spyre.machine import SpyreMachine
-from spec.config import Admission, Config, Queue
-from spec.errors import TraceError
-from spec.padding import block_count
-from spec.requests import Prompt, Request
+from spec.core.errors import TraceError
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Admission, Config, Queue
+from spec.spyre.padding import block_count
 from tests.checks.figures_data import Run, of_prompt, run_of
 
 Json = dict[str, Any]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from checks.explore import Counterexample, Outcome, Result, explore
-from checks.models.vllm_v1 import VllmV1Model, properties_of
-from checks.models.vllm_v1_instances import DEFAULT
-from spec.policies.vllm_v1_records import Load, State, Step
-from spec.rules.vllm_v1 import REGISTRY
+from checks.policies.vllm_v1.instances import DEFAULT
+from checks.policies.vllm_v1.model import VllmV1Model, properties_of
+from spec.vllm_v1.records import Load, State, Step
+from spec.vllm_v1.rules import REGISTRY
 
 CHAPTER = Path(__file__).parents[2] / "spec/chapters/vllm_v1.md"
 INSTANCES = {instance.name: instance for instance in DEFAULT}

@@ -7,15 +7,15 @@ import pytest
 from attrs import evolve
 
 from checks.explore import explore
-from checks.models.vllm_v1 import VllmV1Instance, VllmV1Model, properties_of
-from checks.models.vllm_v1_instances import DEFAULT
+from checks.policies.vllm_v1.instances import DEFAULT
+from checks.policies.vllm_v1.model import VllmV1Instance, VllmV1Model, properties_of
 from reference.vllm_v1 import kv_cache, machine, step, transitions
 from reference.vllm_v1.kv_cache import Demand
 from reference.vllm_v1.transitions import Plan
-from spec.policies.vllm_v1_records import Context, Load, Sequence, State
-from spec.rules.rule import Kind
-from spec.rules.vllm_v1 import REGISTRY
-from spec.state import BlockPool
+from spec.core.rule import Kind
+from spec.spyre.state import BlockPool
+from spec.vllm_v1.records import Context, Load, Sequence, State
+from spec.vllm_v1.rules import REGISTRY
 from tests.checks.planting import Fault, FaultTable, Right, broken_first
 from tests.checks.test_vllm_v1 import REFUTED
 

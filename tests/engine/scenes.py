@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from checks.models.engine import sampled_alone
-from engine.scheduler import Outcome, Plan, Scheduler
-from spec.config import Config
-from spec.requests import Prompt, Request
+from checks.policies.spyre.engine_model import sampled_alone
+from engine.spyre.scheduler import Outcome, Plan, Scheduler
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Config
 
 
 def config(**overrides: Any) -> Config:

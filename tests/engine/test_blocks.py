@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.blocks import BlockManager, FreeList, PrefixHit
-from engine.observing.pool import PoolObserver
-from reference import block_pool
-from spec.state import BlockPool
+from engine.spyre.blocks import BlockManager, FreeList, PrefixHit
+from engine.spyre.observing.pool import PoolObserver
+from reference.core import block_pool
+from spec.spyre.state import BlockPool
 
 
 def pool_of(blocks: BlockManager) -> BlockPool:
@@ -39,7 +39,7 @@ free_lists = st.one_of(
 @pytest.fixture(scope="module", params=[2, 256])
 def places_in_a_run(request: pytest.FixtureRequest) -> Iterator[int]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("engine.blocks._RUN", request.param)
+        patched.setattr("engine.spyre.blocks._RUN", request.param)
         yield request.param
 
 

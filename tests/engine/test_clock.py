@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from engine.clock import CostModel
-from spec.config import Config
-from spec.errors import ConfigError
+from engine.core.clock import CostModel
+from spec.core.errors import ConfigError
+from spec.spyre.config import Config
 
 
 def test_steps_cost_the_units_of_the_published_timeline_by_default() -> None:

@@ -13,16 +13,16 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.configuration import read_config
-from engine.clock import CostModel
-from engine.metrics import Distribution, Metrics, Spread, Summary
-from engine.work import spyre_work
+from checks.cli.configuration import read_config
+from engine.core.clock import CostModel
+from engine.core.metrics import Distribution, Metrics, Spread, Summary
+from engine.core.work import spyre_work
 from engine.workloads import read_workload
 from reference.spyre.machine import SpyreMachine
-from spec.config import Config
-from spec.records import Step
-from spec.requests import Prompt, Request
-from spec.state import BlockPool, Sequence, State
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Config
+from spec.spyre.records import Step
+from spec.spyre.state import BlockPool, Sequence, State
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

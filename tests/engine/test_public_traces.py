@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from engine.workloads import Format, fit
-from spec.config import Config
-from spec.errors import WorkloadError
-from spec.requests import BlockKeys
+from spec.core.errors import WorkloadError
+from spec.core.requests import BlockKeys
+from spec.spyre.config import Config
 from tests.engine.workload_files import HEADER, azure, entry, mooncake, read_lines, refusal
 
 # --- public traces ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.workloads import Format, fit, read_workload
-from spec.config import Config
+from spec.spyre.config import Config
 from tests.engine.workload_files import HEADER
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

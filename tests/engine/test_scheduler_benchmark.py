@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scheduler import main
-from checks.conformance.environments import environment_of, known_recipe
+from checks.releases.environments import environment_of, known_recipe
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from attrs import define, field
 
-from engine.device.failing import FailingDevice
-from engine.device.faults import ConstraintError, Failure
-from engine.device.inputs import DecodeInput, PrefillInput, Tensor
-from engine.device.spyre import SpyreDevice
-from engine.observing import snapshot
-from engine.scheduler import DecodePlan, PrefillPlan
-from engine.serving import Engine, StepResult
-from spec.config import Config
-from spec.errors import WorkloadError
-from spec.requests import Request
-from spec.state import BlockPool, State
+from engine.core.faults import ConstraintError, Failure
+from engine.spyre.device.failing import FailingDevice
+from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
+from engine.spyre.device.spyre import SpyreDevice
+from engine.spyre.observing import snapshot
+from engine.spyre.scheduler import DecodePlan, PrefillPlan
+from engine.spyre.serving import Engine, StepResult
+from spec.core.errors import WorkloadError
+from spec.core.requests import Request
+from spec.spyre.config import Config
+from spec.spyre.state import BlockPool, State
 from tests.engine.scenes import config, request, sharing
 
 Plan = Mapping[int, Failure]

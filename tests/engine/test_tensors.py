@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from attrs import fields
 
-from checks.models.engine import sampled_alone
-from engine.device.inputs import DecodeInput, PrefillInput
-from engine.scheduler import DecodePlan, PrefillPlan, Scheduler
-from engine.scheduler.tracked import Tracked
-from engine.tensors import decode_input, prefill_input
+from checks.policies.spyre.engine_model import sampled_alone
+from engine.spyre.device.inputs import DecodeInput, PrefillInput
+from engine.spyre.scheduler import DecodePlan, PrefillPlan, Scheduler
+from engine.spyre.scheduler.tracked import Tracked
+from engine.spyre.tensors import decode_input, prefill_input
 from tests.engine import scenes
 from tests.engine.device import batches
 from tests.engine.scenes import config, request, scheduler_with, sharing

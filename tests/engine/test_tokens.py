@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.tokens import prompt_tokens
-from spec.requests import Prompt
+from engine.core.tokens import prompt_tokens
+from spec.core.requests import Prompt
 
 parts = st.one_of(
     st.tuples(st.sampled_from(["system", "user", "ä"]), st.integers(0, 9)),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.workloads import Format, Workload, checked, own, read_workload
 from engine.workloads import mooncake as mooncake_format
-from spec.errors import InputError, WorkloadError
+from spec.core.errors import InputError, WorkloadError
 from tests.engine.workload_files import HEADER, entry, mooncake, only_request, read_lines, refusal
 
 # --- our own format -----------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from engine.workloads import Workload, read_workload
-from spec.errors import WorkloadError
-from spec.requests import Request
+from spec.core.errors import WorkloadError
+from spec.core.requests import Request
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 

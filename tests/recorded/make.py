@@ -3,10 +3,10 @@
 import sys
 from pathlib import Path
 
-from checks.conformance.client import Driver
-from checks.conformance.environments import command_of
-from checks.conformance.lab import DriverLab
 from checks.conformance.recording import record
+from checks.harness.driver.client import Driver
+from checks.harness.driver.lab import DriverLab
+from checks.releases.environments import command_of
 from tests.recorded.scenes import FILE_NAMES, SCENES
 
 HERE = Path(__file__).parent

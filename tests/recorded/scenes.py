@@ -10,10 +10,10 @@ from attrs import frozen
 
 from checks.conformance.episode import Terms
 from checks.fuzz.cases import Case, External
-from spec.config import released_2_6_3
-from spec.policies.nano_vllm import NanoVllmConfig
-from spec.policies.vllm_v1 import Connector, Release, Scheduling, VllmV1Config
-from spec.requests import Prompt, Request
+from spec.core.requests import Prompt, Request
+from spec.nano_vllm.config import NanoVllmConfig
+from spec.spyre.config import released_2_6_3
+from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
 
 SIZES: dict[str, Any] = {
     "block_size": 64,

@@ -14,9 +14,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from reference.block_pool import allocate, evict, lookup, new_pool, register, release, touch
-from reference.guards import GuardError
-from spec.state import BlockPool
+from reference.core.block_pool import allocate, evict, lookup, new_pool, register, release, touch
+from reference.core.guards import GuardError
+from spec.spyre.state import BlockPool
 
 CONTENTS = [b"a", b"b", b"c", b"d"]
 

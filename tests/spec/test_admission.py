@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, composite
 
-from spec.admission import (
+from spec.spyre.admission import (
     Member,
     documented_volume_holds,
     exact_volume_holds,
@@ -20,7 +20,7 @@ from spec.admission import (
     shipped_volume_holds,
     worst_case_volumes,
 )
-from spec.padding import max_tkv
+from spec.spyre.padding import max_tkv
 
 # --- the oracle: it knows nothing of the formulas -------------------------------------------------
 

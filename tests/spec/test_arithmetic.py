@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, composite
 
-from spec import admission, arithmetic, padding, reservation
-from spec.admission import Member
-from spec.arithmetic import (
+from spec.core import arithmetic
+from spec.core.arithmetic import (
     cdiv,
     every,
     floor_div,
@@ -25,6 +24,8 @@ from spec.arithmetic import (
     round_up,
     select,
 )
+from spec.spyre import admission, padding, reservation
+from spec.spyre.admission import Member
 
 Arguments = tuple[Any, ...]
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from spec.config import Admission, Config, Queue, released_2_6_3
-from spec.errors import ConfigError, InputError, WorkloadError
+from spec.core.errors import ConfigError, InputError, WorkloadError
+from spec.spyre.config import Admission, Config, Queue, released_2_6_3
 
 
 def refusal(values: dict[str, Any]) -> str:

@@ -4,10 +4,10 @@ import pickle
 
 import pytest
 
-from engine.device.constraints import Constraint
-from engine.device.faults import ConstraintError, DeviceFailedError, Failure
-from reference.guards import GuardError
-from spec.errors import ConfigError
+from engine.core.faults import ConstraintError, DeviceFailedError, Failure
+from engine.spyre.device.constraints import Constraint
+from reference.core.guards import GuardError
+from spec.core.errors import ConfigError
 
 RAISED = [
     ConfigError("block_size", 0, "1 or more").at("c.toml", 3),

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec import admission
-from spec.admission import Member, worst_case_volumes
-from spec.rules import exact_volume
+from spec.spyre import admission
+from spec.spyre.admission import Member, worst_case_volumes
+from spec.spyre.rules import exact_volume
 
 members = st.builds(Member, st.integers(1, 40), st.integers(1, 30))
 batches = st.lists(members, max_size=8)

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import z3
 
-from spec.errors import ConfigError, WorkloadError
-from spec.policies.nano_vllm import (
+from spec.core.errors import ConfigError, WorkloadError
+from spec.core.requests import Prompt, Request
+from spec.nano_vllm.config import (
     ContentKeys,
     FullHit,
     GraphSizes,
@@ -30,7 +31,6 @@ from spec.policies.nano_vllm import (
     starts_block,
     within_budget,
 )
-from spec.requests import Prompt, Request
 
 # --- configuration --------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, composite
 
-from spec.padding import (
+from spec.spyre.padding import (
     active_chunk,
     batch_width_blocks,
     block_count,

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from spec.config import Admission, Config
-from spec.errors import ConfigError
-from spec.policies.configuration import PolicyConfig
-from spec.policies.nano_vllm import HitCheck, NanoVllmConfig
-from spec.policies.vllm_v1 import Connector, VllmV1Config
+from spec.core.configuration import PolicyConfig
+from spec.core.errors import ConfigError
+from spec.nano_vllm.config import HitCheck, NanoVllmConfig
+from spec.spyre.config import Admission, Config
+from spec.vllm_v1.config import Connector, VllmV1Config
 
 ALL: tuple[type[PolicyConfig], ...] = (Config, NanoVllmConfig, VllmV1Config)
 

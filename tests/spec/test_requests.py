@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec.config import Config
-from spec.errors import WorkloadError
-from spec.requests import (
+from spec.core.errors import WorkloadError
+from spec.core.requests import (
     POSITION_STEP,
     VOCABULARY,
     WORD,
@@ -22,6 +21,7 @@ from spec.requests import (
     sampled_token,
     stream_tokens,
 )
+from spec.spyre.config import Config
 
 
 def of_tokens(id_: str, tokens: list[int], max_tokens: int = 8, **more: Any) -> Request:

@@ -8,15 +8,15 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.running import duration_of, serve, serve_with
-from checks.targets import engine_target
+from checks.harness.running import duration_of, serve, serve_with
+from checks.harness.targets import engine_target
 from reference.spyre.machine import SpyreMachine
-from spec.config import Config
-from spec.records import Context, Step
-from spec.requests import Prompt, Request
-from spec.rules import REGISTRY, Kind, Rule, applicable
-from spec.rules.changes import Change, Order, changed, differing, without_middle
-from spec.state import BlockOrder, DerivedMap, FrozenMap, Sequence, State
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Config
+from spec.spyre.records import Context, Step
+from spec.spyre.rules import REGISTRY, Kind, Rule, applicable
+from spec.spyre.rules.changes import Change, Order, changed, differing, without_middle
+from spec.spyre.state import BlockOrder, DerivedMap, FrozenMap, Sequence, State
 
 CONFIG = Config(block_size=2, chunk_size=4, max_model_len=32, max_num_seqs=3, num_blocks=14)
 REQUESTS = [
@@ -29,8 +29,8 @@ MACHINE = SpyreMachine.of(CONFIG, REQUESTS)
 def _engine_steps() -> list[Step]:
     """With so short runs of blocks, and so late new bases, that the states share parts of both."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("engine.blocks._RUN", 3)
-        patched.setattr("spec.sharing._FEW", 1)
+        patched.setattr("engine.spyre.blocks._RUN", 3)
+        patched.setattr("spec.core.sharing._FEW", 1)
         return list(serve_with(engine_target(CONFIG, REQUESTS), duration_of(CONFIG), REQUESTS))
 
 

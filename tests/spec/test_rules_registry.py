@@ -10,17 +10,17 @@ from attrs import evolve
 
 import reference
 from checks.evidence import EXPLORED, record_of, recorded, unwitnessed, verdicts
-from checks.exploring import explore_instance
-from checks.models.spyre import Instance
+from checks.explore.exploring import explore_instance
 from checks.policies import POLICIES
 from checks.policies import RULES as EVERY
+from checks.policies.spyre.model import Instance
 from reference.spyre.machine import SpyreMachine
-from spec.config import Config
-from spec.records import Context, Step
-from spec.requests import Prompt, Request
-from spec.rules import REGISTRY, Kind, Source, applicable, judge
-from spec.rules.rule import AnyRule, Registry
-from spec.state import State
+from spec.core.requests import Prompt, Request
+from spec.core.rule import AnyRule, Registry
+from spec.spyre.config import Config
+from spec.spyre.records import Context, Step
+from spec.spyre.rules import REGISTRY, Kind, Source, applicable, judge
+from spec.spyre.state import State
 
 ID = re.compile(r"([A-Z]+[0-9]?-)?[A-Z]{2,3}-[1-9][0-9]?")
 RULES = list(EVERY.values())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spec.sharing import BlockOrder, DerivedMap, FrozenMap, SharedMap
+from spec.core.sharing import BlockOrder, DerivedMap, FrozenMap, SharedMap
 
 maps = st.dictionaries(st.integers(0, 5), st.integers(0, 5), max_size=4)
 

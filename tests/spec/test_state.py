@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve
 from attrs.exceptions import FrozenInstanceError
 
-from spec.state import BlockPool, FrozenMap, Sequence, State
+from spec.spyre.state import BlockPool, FrozenMap, Sequence, State
 
 
 def state() -> State:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from checks.conformance.recipes import DRIVER_FILES
+from checks.releases.recipes import DRIVER_FILES
 
 TEMPLATE = DRIVER_FILES / "template.py"
 STEP = '        self.waiting += action.get("arrive", [])\n'

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from attrs import asdict, define, field
 
-from checks.conformance.protocol import Action, DriverFailure, Hello, Json, Played
 from checks.conformance.script import script_of
 from checks.fuzz.cases import Case
-from spec.policies.observable import SomeContext
-from spec.records import Chunk, Context, Step
-from spec.requests import BlockKey
-from spec.state import Sequence as Row
-from spec.state import State
+from checks.harness.driver.protocol import Action, DriverFailure, Hello, Json, Played
+from spec.core.observable import SomeContext
+from spec.core.requests import BlockKey
+from spec.spyre.records import Chunk, Context, Step
+from spec.spyre.state import Sequence as Row
+from spec.spyre.state import State
 
 Fault = Callable[[list[Json]], None]
 

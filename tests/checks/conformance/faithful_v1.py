@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 
 from attrs import asdict, define
 
-from checks.conformance.protocol import Action, Hello, Json, Played
 from checks.conformance.script import script_of
 from checks.fuzz.cases import Case
-from spec.policies.vllm_v1_records import Context, State, Step
-from spec.policies.vllm_v1_records import Sequence as Row
-from spec.requests import BlockKey
+from checks.harness.driver.protocol import Action, Hello, Json, Played
+from spec.core.requests import BlockKey
+from spec.vllm_v1.records import Context, State, Step
+from spec.vllm_v1.records import Sequence as Row
 from tests.checks.conformance.faithful import Fault, names_of_blocks
 
 RELEASED = Hello(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.conformance import bisecting, environments, recipes
-from checks.conformance.recipes import Recipe
+from checks.releases import bisecting, environments, recipes
+from checks.releases.recipes import Recipe
 from tests.checks.command import lockstep
 from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
 

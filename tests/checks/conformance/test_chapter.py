@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 import spec
-from checks.conformance.difference import KnownDifference
-from checks.conformance.known import KNOWN
 from checks.conformance.leftout import FIELDS
-from checks.conformance.protocol import FORMAT, VERSION, Action, start_line
-from spec.config import Config
+from checks.harness.driver.protocol import FORMAT, VERSION, Action, start_line
+from checks.releases.difference import KnownDifference
+from checks.releases.known import KNOWN
+from spec.spyre.config import Config
 from tests.recorded.scenes import FILE_NAMES, SCENES, asks
 
 CHAPTER = (Path(spec.__file__).parent / "chapters" / "drivers.md").read_text(encoding="utf-8")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.conformance.environments import environment_of, place
-from checks.conformance.recipes import RECIPES, Recipe
+from checks.releases.environments import environment_of, place
+from checks.releases.recipes import RECIPES, Recipe
 from tests.checks.command import lockstep
 from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
 

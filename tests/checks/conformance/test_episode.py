@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from checks.conformance.episode import Outcome, Terms, run_episode
-from checks.conformance.protocol import Json
 from checks.fuzz.cases import Case, case_of
 from checks.fuzz.compare import Strictness
 from checks.fuzz.finding import Kind
-from spec.config import released_2_6_3
-from spec.requests import Prompt
+from checks.harness.driver.protocol import Json
+from spec.core.requests import Prompt
+from spec.spyre.config import released_2_6_3
 from tests.checks.conformance.faithful import SENDNN, STRANGER, FaithfulLab, Fault
 from tests.recorded.scenes import asks
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from checks.conformance.hardware import Hardware
-from checks.conformance.protocol import Json
 from checks.conformance.recording import read_recording, recorded_again
-from spec.records import Context, Step
-from spec.requests import BlockKeys
-from spec.state import BlockPool, State
+from checks.harness.driver.protocol import Json
+from checks.policies.spyre.driver.hardware import Hardware
+from spec.core.requests import BlockKeys
+from spec.spyre.records import Context, Step
+from spec.spyre.state import BlockPool, State
 
 POOL = BlockPool(size=0, free=())
 RECORDED = Path(__file__).parents[2] / "recorded"

@@ -6,9 +6,9 @@ from checks.conformance.episode import Terms, run_episode
 from checks.conformance.judging import Judge
 from checks.conformance.leftout import FIELDS, Guard
 from checks.conformance.script import script_of
-from checks.conformance.spyre import SPYRE
-from spec.records import Step
-from spec.rules import REGISTRY
+from checks.policies.spyre.driver.counterpart import SPYRE
+from spec.spyre.records import Step
+from spec.spyre.rules import REGISTRY
 from tests.checks.conformance.faithful import STRANGER, FaithfulLab
 from tests.checks.conformance.test_episode import two_requests
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from checks.conformance.environments import environment_of
-from checks.conformance.recipes import RECIPES, Recipe
+from checks.releases.environments import environment_of
+from checks.releases.recipes import RECIPES, Recipe
 from tests.checks.command import lockstep
 
 # vLLM V0 has no machine yet.

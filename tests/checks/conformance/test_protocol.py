@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from checks.conformance.protocol import (
+from checks.harness.driver.protocol import (
     Action,
     DriverError,
     Hello,
@@ -14,7 +14,7 @@ from checks.conformance.protocol import (
     played,
     start_line,
 )
-from spec.config import Admission, Config, Queue
+from spec.spyre.config import Admission, Config, Queue
 from tests.recorded.scenes import asks
 
 HELLO: dict[str, Any] = {

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from checks.conformance.known import KNOWN
-from checks.conformance.protocol import Json
 from checks.conformance.recording import (
     Recording,
     RecordingError,
@@ -17,6 +15,8 @@ from checks.conformance.recording import (
     recorded_again,
 )
 from checks.fuzz.finding import Kind
+from checks.harness.driver.protocol import Json
+from checks.releases.known import KNOWN
 from tests.checks.conformance.faithful import FaithfulLab
 from tests.recorded.scenes import FILE_NAMES, SCENES
 

@@ -10,13 +10,13 @@ import pytest
 from checks.conformance import campaign
 from checks.conformance.campaign import Campaign, Met, Plan
 from checks.conformance.episode import Terms, run_episode
-from checks.conformance.filing import filed_known, filed_rules
 from checks.conformance.finding import Finding
-from checks.conformance.protocol import Json
-from checks.conformance.report_page import page_lines
 from checks.fuzz.cases import Case
 from checks.fuzz.finding import Kind
-from spec.config import released_2_6_3
+from checks.harness.driver.protocol import Json
+from checks.releases.filing import filed_known, filed_rules
+from checks.releases.report_page import page_lines
+from spec.spyre.config import released_2_6_3
 from tests.checks.command import lockstep
 from tests.checks.conformance.driver_files import faulty_driver
 from tests.checks.conformance.faithful import SENDNN, FaithfulLab

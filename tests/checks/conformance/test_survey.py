@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from checks.conformance import bisecting, environments, recipes
 from checks.conformance.episode import Terms
 from checks.conformance.finding import Finding
-from checks.conformance.recipes import Recipe
-from checks.conformance.survey import Small, chosen
 from checks.fuzz.cases import Case
 from checks.fuzz.finding import Kind
-from spec.config import Config
+from checks.releases import bisecting, environments, recipes
+from checks.releases.recipes import Recipe
+from checks.releases.survey import Small, chosen
+from spec.spyre.config import Config
 from tests.checks.command import lockstep
 from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
 from tests.recorded.scenes import asks

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.conformance.verdicts import CONFORMED, recorded, told_of
 from checks.policies import RULES
+from checks.releases.verdicts import CONFORMED, recorded, told_of
 from tests.checks.command import lockstep
 
 RECORD = {
@@ -39,7 +39,7 @@ def test_a_campaign_renews_the_entry_of_its_release(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "conformed.json"
-    monkeypatch.setattr("checks.commands.conform.CONFORMED", path)
+    monkeypatch.setattr("checks.cli.conform.CONFORMED", path)
 
     ran = lockstep("conform", "template", "--episodes", 3, "--record")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.conformance.recipes import DRIVER_FILES, RECIPES
+from checks.releases.recipes import DRIVER_FILES, RECIPES
 
 FILES = sorted(path for path in DRIVER_FILES.glob("*.py") if path.name != "__init__.py")
 OURS = {"spec", "reference", "engine", "checks", "tests"}

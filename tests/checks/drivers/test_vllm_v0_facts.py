@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from checks.conformance.environments import command_of, environment_of
-from checks.conformance.recipes import recipe_of
+from checks.releases.environments import command_of, environment_of
+from checks.releases.recipes import recipe_of
 from tests.checks.drivers.v0_episodes import Answer, Episode, Json, Live, asks, at_once
 
 pytestmark = pytest.mark.thorough

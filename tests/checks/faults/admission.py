@@ -7,12 +7,12 @@ from attrs import evolve
 
 from reference.spyre import admission, machine, step, transitions
 from reference.spyre.transitions import Moved
-from spec import admission as formulas
-from spec.admission import Member
-from spec.padding import block_count, max_tkv
-from spec.records import DECODE, Context, Step
-from spec.state import Sequence as Row
-from spec.state import State
+from spec.spyre import admission as formulas
+from spec.spyre.admission import Member
+from spec.spyre.padding import block_count, max_tkv
+from spec.spyre.records import DECODE, Context, Step
+from spec.spyre.state import Sequence as Row
+from spec.spyre.state import State
 from tests.checks.faults.table import fault, with_config
 from tests.checks.planting import Right
 

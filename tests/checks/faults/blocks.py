@@ -5,13 +5,13 @@ from typing import Any
 
 from attrs import evolve
 
-from reference import block_pool
+from reference.core import block_pool
 from reference.spyre import machine, transitions
-from spec import requests
-from spec.records import Context
-from spec.requests import BlockKey
-from spec.state import BlockPool
-from spec.state import Sequence as Row
+from spec.core import requests
+from spec.core.requests import BlockKey
+from spec.spyre.records import Context
+from spec.spyre.state import BlockPool
+from spec.spyre.state import Sequence as Row
 from tests.checks.faults.table import fault
 from tests.checks.planting import Right
 

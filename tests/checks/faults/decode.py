@@ -7,9 +7,9 @@ from attrs import evolve
 
 from reference.spyre import step, transitions
 from reference.spyre.transitions import Moved
-from spec.records import Context
-from spec.state import Sequence as Row
-from spec.state import State
+from spec.spyre.records import Context
+from spec.spyre.state import Sequence as Row
+from spec.spyre.state import State
 from tests.checks.faults.table import fault, with_config
 from tests.checks.planting import Right
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from attrs import evolve
 
-from reference import block_pool
+from reference.core import block_pool
 from reference.spyre import machine, step, transitions
 from reference.spyre.transitions import Ends, Moved
-from spec.records import Context, Event, Step
-from spec.state import Sequence as Row
-from spec.state import State
+from spec.spyre.records import Context, Event, Step
+from spec.spyre.state import Sequence as Row
+from spec.spyre.state import State
 from tests.checks.faults.table import fault, with_config
 from tests.checks.planting import Right
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from attrs import evolve
 
-from checks.models.instances import DEFAULT
-from checks.models.spyre import Instance
-from spec.config import Admission, Config
-from spec.records import Context
-from spec.requests import Prompt, Request
+from checks.policies.spyre.instances import DEFAULT
+from checks.policies.spyre.model import Instance
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Admission, Config
+from spec.spyre.records import Context
 from tests.checks.planting import FaultTable
 
 FAULTS = FaultTable()

@@ -8,9 +8,9 @@ from attrs import evolve, frozen
 from checks.fuzz.cases import Case
 from checks.fuzz.reference import ReferenceTarget, reference_target
 from checks.fuzz.target import Subject
-from spec.config import Config
-from spec.records import Step
-from spec.requests import Prompt, Request
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Config
+from spec.spyre.records import Step
 
 
 def request(id_: str, prompt_len: int, max_tokens: int, **more: Any) -> Request:

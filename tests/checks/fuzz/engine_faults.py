@@ -15,8 +15,8 @@ from attrs import evolve, frozen
 
 from checks.fuzz.planted import Hunt, hunt, table_of
 from checks.fuzz.subjects import ENGINE
-from engine.blocks import BlockManager, FreeList
-from engine.scheduler import (
+from engine.spyre.blocks import BlockManager, FreeList
+from engine.spyre.scheduler import (
     carrying_out,
     chunks,
     decode,
@@ -26,11 +26,11 @@ from engine.scheduler import (
     leaving,
     prefill,
 )
-from engine.scheduler.batch import Batch
-from engine.scheduler.core import Core
-from engine.scheduler.projection import Projection
-from engine.scheduler.queue import WaitingQueue
-from engine.scheduler.tracked import Tracked
+from engine.spyre.scheduler.batch import Batch
+from engine.spyre.scheduler.core import Core
+from engine.spyre.scheduler.projection import Projection
+from engine.spyre.scheduler.queue import WaitingQueue
+from engine.spyre.scheduler.tracked import Tracked
 
 Right = Callable[..., Any]
 

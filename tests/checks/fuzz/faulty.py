@@ -8,9 +8,9 @@ from attrs import frozen
 
 from checks.fuzz.reference import ReferenceTarget, reference_target
 from checks.fuzz.target import Subject
-from spec.config import Config
-from spec.records import Step
-from spec.requests import Request
+from spec.core.requests import Request
+from spec.spyre.config import Config
+from spec.spyre.records import Step
 from tests.checks.faults import FAULTS
 from tests.checks.planting import Fault
 

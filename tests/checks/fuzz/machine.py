@@ -14,8 +14,8 @@ from checks.fuzz.reference import reference_target
 from checks.fuzz.subjects import REFERENCE
 from checks.fuzz.target import Subject
 from engine.workloads.own import request_of
-from spec.config import Config
-from spec.records import Step
+from spec.spyre.config import Config
+from spec.spyre.records import Step
 
 MOST_STEPS = 2_000
 

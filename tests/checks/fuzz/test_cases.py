@@ -11,9 +11,9 @@ from checks.fuzz.cases import Case, case_of
 from checks.fuzz.dice import Dice
 from checks.fuzz.prompts import Prompts
 from engine.workloads.own import request_of
-from spec.config import Admission, Config, Queue
-from spec.errors import ConfigError
-from spec.requests import refuse_unservable
+from spec.core.errors import ConfigError
+from spec.core.requests import refuse_unservable
+from spec.spyre.config import Admission, Config, Queue
 
 MANY = 400
 

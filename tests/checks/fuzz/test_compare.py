@@ -6,10 +6,10 @@ import pytest
 from attrs import evolve
 
 from checks.fuzz.compare import Difference, Strictness, differences
-from checks.running import serve
+from checks.harness.running import serve
 from reference.spyre.machine import SpyreMachine
-from spec.records import Event, Step
-from spec.state import FrozenMap
+from spec.spyre.records import Event, Step
+from spec.spyre.state import FrozenMap
 from tests.checks.fuzz.cases import case, request
 
 EXACT, OBSERVABLE, DECISIONS = Strictness

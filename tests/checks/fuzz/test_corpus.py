@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
+from checks.export.trace import TraceWriter, read_trace
 from checks.fuzz.campaign import Plan
 from checks.fuzz.corpus import as_json, case_of_trace, file_name, recorded, write_finding
 from checks.fuzz.finding import Finding, Kind
 from checks.fuzz.lockstep import Terms, run_case
 from checks.fuzz.subjects import REFERENCE, SUBJECTS
-from checks.running import serve
-from checks.traces import TraceWriter, read_trace
+from checks.harness.running import serve
 from reference.spyre.machine import SpyreMachine
-from spec.errors import TraceError
-from spec.records import Event, Step
+from spec.core.errors import TraceError
+from spec.spyre.records import Event, Step
 from tests.checks.fuzz.cases import case, changed, request
 from tests.checks.fuzz.faulty import faulty
 

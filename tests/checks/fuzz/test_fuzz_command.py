@@ -10,13 +10,13 @@ import click
 import pytest
 from attrs import evolve
 
-from checks.commands.common import pinned_keys
-from checks.commands.fuzz import fuzz
-from checks.commands.replay import replay
+from checks.cli.common import pinned_keys
+from checks.cli.fuzz import fuzz
+from checks.cli.replay import replay
 from checks.fuzz import campaign
 from checks.fuzz.campaign import Batch, Campaign
 from checks.fuzz.subjects import SUBJECTS
-from spec.errors import ConfigError
+from spec.core.errors import ConfigError
 from tests.checks.command import Ran, lockstep
 from tests.checks.fuzz.cases import case, request
 from tests.checks.fuzz.faulty import faulty

@@ -4,7 +4,7 @@ import pytest
 
 from checks.fuzz.known import known_reason, known_reasons
 from checks.policies import POLICIES, AnyPolicy
-from spec.policies.vllm_v1 import Connector, Scheduling, VllmV1Config
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 
 LOST = "blocks whose load is lost within the step have been hashed when it was planned"
 VICTIM = "by priority, a victim's chunk of this very step has been hashed when it was planned"

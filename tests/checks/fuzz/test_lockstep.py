@@ -13,12 +13,12 @@ from checks.fuzz.lockstep import Terms, run_case
 from checks.fuzz.reference import ReferenceTarget
 from checks.fuzz.subjects import ENGINE, REFERENCE
 from checks.fuzz.target import Subject
-from checks.running import serve
+from checks.harness.running import serve
 from reference.spyre import step as step_module
 from reference.spyre.machine import SpyreMachine
-from spec.config import Config
-from spec.records import IDLE, Step
-from spec.requests import Request
+from spec.core.requests import Request
+from spec.spyre.config import Config
+from spec.spyre.records import IDLE, Step
 from tests.checks.fuzz.cases import case, changed, request
 from tests.checks.fuzz.faulty import faulty
 

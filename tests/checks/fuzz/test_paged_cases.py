@@ -8,8 +8,8 @@ from checks.fuzz.cases import Case
 from checks.fuzz.paged_cases import nano_vllm_case, vllm_v1_case
 from reference.nano_vllm.machine import NanoVllmMachine
 from reference.vllm_v1.machine import VllmV1Machine
-from spec.errors import ConfigError
-from spec.policies.vllm_v1 import Scheduling
+from spec.core.errors import ConfigError
+from spec.vllm_v1.config import Scheduling
 
 EPISODES = range(300)
 DRAWS: dict[str, Callable[..., Case]] = {"vllm-v1": vllm_v1_case, "nano-vllm": nano_vllm_case}

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks.exploring import explore_instance, write_counterexample
+from checks.explore.exploring import explore_instance, write_counterexample
+from checks.export.trace import Trace, TraceWriter, read_trace
 from checks.fuzz.subjects import SUBJECTS
-from checks.models.instances import DEFAULT
-from checks.replaying import replay_of
-from checks.running import serve
-from checks.traces import Trace, TraceWriter, read_trace
+from checks.harness.replaying import replay_of
+from checks.harness.running import serve
+from checks.policies.spyre.instances import DEFAULT
 from reference.spyre.machine import SpyreMachine
-from spec.errors import WorkloadError
-from spec.records import Step
+from spec.core.errors import WorkloadError
+from spec.spyre.records import Step
 from tests.checks.fuzz.cases import case, changed, request
 from tests.checks.fuzz.faulty import faulty
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from attrs import define, field
 
-from engine.device.inputs import DecodeInput, PrefillInput
-from spec.config import Config
+from engine.spyre.device.inputs import DecodeInput, PrefillInput
+from spec.spyre.config import Config
 
 
 def config(**overrides: Any) -> Config:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from attrs import evolve, frozen
 
-from engine.device.constraints import Constraint
-from engine.device.inputs import DecodeInput, PrefillInput, Tensor
-from spec.config import Config
+from engine.spyre.device.constraints import Constraint
+from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
+from spec.spyre.config import Config
 
 C = Constraint
 TOKENS = "other tokens"

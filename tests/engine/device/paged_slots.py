@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from engine.device.inputs import Tensor
-from engine.device.paged.inputs import PagedInput, PagedShape
-from spec.requests import WORD, cached_value, sampled_token
+from engine.paged.inputs import PagedInput, PagedShape
+from engine.spyre.device.inputs import Tensor
+from spec.core.requests import WORD, cached_value, sampled_token
 
 
 class PagedSlotBySlotDevice:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from attrs import define, field
 
-from engine.device.inputs import DecodeInput, Device, PrefillInput
-from spec.config import Config
-from spec.requests import Prompt, Request
+from engine.spyre.device.inputs import DecodeInput, Device, PrefillInput
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Config
 from tests.engine.device.batches import Row, decode_input, left_padding_of, prefill_input
 
 

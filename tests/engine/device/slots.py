@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from engine.device.inputs import DecodeInput, PrefillInput, Tensor
-from spec.config import Config
-from spec.requests import WORD, cached_value, sampled_token
+from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
+from spec.core.requests import WORD, cached_value, sampled_token
+from spec.spyre.config import Config
 
 
 class SlotBySlotDevice:

@@ -5,10 +5,10 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
-from engine.device.constraints import SAYS, Constraint
-from engine.device.faults import ConstraintError
-from engine.device.inputs import DecodeInput, PrefillInput
-from engine.device.spyre import SpyreDevice
+from engine.core.faults import ConstraintError
+from engine.spyre.device.constraints import SAYS, Constraint
+from engine.spyre.device.inputs import DecodeInput, PrefillInput
+from engine.spyre.device.spyre import SpyreDevice
 from tests.engine.device.batches import config, prefill_input
 from tests.engine.device.paged_refused_steps import PAGED_CASES
 from tests.engine.device.refused_steps import BATCH, CASES, CHUNK, FIRST, SECOND, THIRD, Case, Step

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from attrs import define, fields
 
-from engine.device.constraints import Constraint
-from engine.device.faults import ConstraintError
-from engine.device.inputs import DecodeInput, Device, PrefillInput, Tensor
-from engine.device.spyre import SpyreDevice
-from spec.config import Config
+from engine.core.faults import ConstraintError
+from engine.spyre.device.constraints import Constraint
+from engine.spyre.device.inputs import DecodeInput, Device, PrefillInput, Tensor
+from engine.spyre.device.spyre import SpyreDevice
+from spec.spyre.config import Config
 from tests.engine.device.batches import config
 from tests.engine.device.errors import DECODE_ERRORS, PREFILL_ERRORS, READS, TOKENS, Error, Planted
 from tests.engine.device.serving import Server

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from engine.device.failing import FailingDevice
-from engine.device.faults import DeviceFailedError, Failure
-from engine.device.inputs import DecodeInput, PrefillInput, Tensor
-from engine.device.spyre import SpyreDevice
-from spec.config import Config
+from engine.core.faults import DeviceFailedError, Failure
+from engine.spyre.device.failing import FailingDevice
+from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
+from engine.spyre.device.spyre import SpyreDevice
+from spec.spyre.config import Config
 from tests.engine.device.batches import Row, config, decode_input, prefill_input
 from tests.engine.device.serving import Server
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from engine.device.faults import ConstraintError
-from engine.device.paged.device import PagedDevice
-from engine.device.paged.inputs import PagedInput
+from engine.core.faults import ConstraintError
+from engine.paged.device import PagedDevice
+from engine.paged.inputs import PagedInput
 from tests.engine.device.paged_refused_steps import (
     AGAIN,
     BATCH,

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from engine.device.constraints import Constraint
-from engine.device.faults import ConstraintError
-from engine.device.paged.device import PagedDevice
-from engine.device.paged.inputs import PagedInput
-from spec.requests import attended_sum, sampled_token
+from engine.core.faults import ConstraintError
+from engine.paged.device import PagedDevice
+from engine.paged.inputs import PagedInput
+from engine.spyre.device.constraints import Constraint
+from spec.core.requests import attended_sum, sampled_token
 from tests.engine.device.paged_refused_steps import BATCH, BEFORE, CHUNK, SHAPE
 
 

@@ -10,16 +10,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from checks.running import serve
-from engine.device.constraints import Constraint
-from engine.device.faults import ConstraintError
-from engine.device.inputs import DecodeInput, PrefillInput
-from engine.device.spyre import SpyreDevice
+from checks.harness.running import serve
+from engine.core.faults import ConstraintError
+from engine.spyre.device.constraints import Constraint
+from engine.spyre.device.inputs import DecodeInput, PrefillInput
+from engine.spyre.device.spyre import SpyreDevice
 from reference.spyre.machine import SpyreMachine
-from spec.config import Admission, Config
-from spec.errors import ConfigError
-from spec.records import DECODE, PREFILL, Step
-from spec.requests import Prompt, Request
+from spec.core.errors import ConfigError
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Admission, Config
+from spec.spyre.records import DECODE, PREFILL, Step
 
 
 def tokens_of(request: Request, count: int) -> list[int]:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from attrs import fields
 
-from engine.device.faults import ConstraintError
-from engine.device.inputs import DecodeInput, Device, PrefillInput
-from engine.device.spyre import SpyreDevice
-from spec.config import Config
-from spec.requests import MOST_TOKEN_ID, attended_sum, sampled_token
+from engine.core.faults import ConstraintError
+from engine.spyre.device.inputs import DecodeInput, Device, PrefillInput
+from engine.spyre.device.spyre import SpyreDevice
+from spec.core.requests import MOST_TOKEN_ID, attended_sum, sampled_token
+from spec.spyre.config import Config
 from tests.engine.device.batches import Row, config, decode_input, prefill_input
 from tests.engine.device.serving import Served, Server
 from tests.engine.device.slots import SlotBySlotDevice

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.models.engine import sampled_alone
-from engine.observing import Observer, StepObserver, snapshot
-from engine.scheduler import DecodePlan, Scheduler
-from engine.scheduler.tracked import Tracked
-from spec.config import Config
-from spec.state import BlockPool, State
+from checks.policies.spyre.engine_model import sampled_alone
+from engine.spyre.observing import Observer, StepObserver, snapshot
+from engine.spyre.scheduler import DecodePlan, Scheduler
+from engine.spyre.scheduler.tracked import Tracked
+from spec.spyre.config import Config
+from spec.spyre.state import BlockPool, State
 from tests.engine.scenes import config, request, scheduler_with, sharing, step
 
 

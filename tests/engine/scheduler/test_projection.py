@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.scheduler.batch import Batch
-from engine.scheduler.projection import Projection
-from engine.scheduler.tracked import Tracked
-from spec.admission import Member, shipped_volume_holds
+from engine.spyre.scheduler.batch import Batch
+from engine.spyre.scheduler.projection import Projection
+from engine.spyre.scheduler.tracked import Tracked
+from spec.spyre.admission import Member, shipped_volume_holds
 from tests.engine.scenes import request
 
 sizes = st.tuples(st.integers(1, 30), st.integers(2, 20))

@@ -1,7 +1,7 @@
 """Who waits, in order, and without the shapes that are left out."""
 
-from engine.scheduler.queue import WaitingQueue
-from engine.scheduler.tracked import Tracked
+from engine.spyre.scheduler.queue import WaitingQueue
+from engine.spyre.scheduler.tracked import Tracked
 from tests.engine.scenes import request
 
 

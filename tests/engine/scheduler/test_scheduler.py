@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checks.models.engine import sampled_alone
-from engine.blocks import BlockManager
-from engine.observing import snapshot
-from engine.scheduler import (
+from checks.policies.spyre.engine_model import sampled_alone
+from engine.spyre.blocks import BlockManager
+from engine.spyre.observing import snapshot
+from engine.spyre.scheduler import (
     DecodePlan,
     IdlePlan,
     PrefillPlan,
@@ -18,9 +18,9 @@ from engine.scheduler import (
     StalePlanError,
     keys,
 )
-from engine.scheduler.queue import WaitingQueue
-from spec.errors import WorkloadError
-from spec.requests import BlockKeys, Prompt, Request
+from engine.spyre.scheduler.queue import WaitingQueue
+from spec.core.errors import WorkloadError
+from spec.core.requests import BlockKeys, Prompt, Request
 from tests.engine.scenes import config, request, scheduler_with, sharing, step, steps
 
 PREEMPTING = {"reservation": False, "num_blocks": 8, "max_num_seqs": 3}

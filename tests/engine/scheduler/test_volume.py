@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from engine.scheduler import volume
-from spec.admission import Member, exact_volume_holds, worst_case_volumes
+from engine.spyre.scheduler import volume
+from spec.spyre.admission import Member, exact_volume_holds, worst_case_volumes
 
 Pair = tuple[int, int]
 members = st.tuples(st.integers(1, 40), st.integers(1, 30))

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from checks.conformance.environments import command_of
+from checks.releases.environments import command_of
 from tests.checks.drivers.v0_episodes import Answer, Episode, Json, Live, asks, present
 
 HERE = Path(__file__).parent

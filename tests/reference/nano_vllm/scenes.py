@@ -6,10 +6,10 @@ Blocks of 4 tokens and a budget of 64, unless a scene says otherwise.
 from typing import Any
 
 from reference.nano_vllm.machine import NanoVllmMachine
-from spec.policies.nano_vllm import NanoVllmConfig
-from spec.records import Step
-from spec.requests import Prompt, Request
-from spec.state import State
+from spec.core.requests import Prompt, Request
+from spec.nano_vllm.config import NanoVllmConfig
+from spec.spyre.records import Step
+from spec.spyre.state import State
 
 SMALL: dict[str, Any] = {
     "block_size": 4,

@@ -4,9 +4,9 @@ import pytest
 
 from reference.nano_vllm.handoff import handoff
 from reference.nano_vllm.step import schedule
-from spec.errors import WorkloadError
-from spec.policies.nano_vllm import FullHit, MemoryGate, Oversized, SequenceLimit, TokenGate
-from spec.records import Event
+from spec.core.errors import WorkloadError
+from spec.nano_vllm.config import FullHit, MemoryGate, Oversized, SequenceLimit, TokenGate
+from spec.spyre.records import Event
 from tests.reference.nano_vllm.scenes import (
     arrived,
     machine,

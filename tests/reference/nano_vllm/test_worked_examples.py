@@ -5,9 +5,9 @@ from attrs import evolve
 from reference.nano_vllm.handoff import NO_BLOCK, handoff
 from reference.nano_vllm.machine import NanoVllmMachine
 from reference.nano_vllm.step import schedule
-from spec.policies.nano_vllm import NanoVllmConfig, block_bytes, block_index, slot
-from spec.records import Event
-from spec.state import Sequence, State
+from spec.nano_vllm.config import NanoVllmConfig, block_bytes, block_index, slot
+from spec.spyre.records import Event
+from spec.spyre.state import Sequence, State
 from tests.reference.nano_vllm.scenes import (
     arrived,
     machine,

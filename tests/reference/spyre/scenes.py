@@ -8,13 +8,13 @@ from typing import Any
 
 from attrs import evolve
 
-from reference.block_pool import allocate
+from reference.core.block_pool import allocate
 from reference.spyre import transitions
 from reference.spyre.machine import SpyreMachine
-from spec.config import Config
-from spec.records import Step
-from spec.requests import Prompt, Request
-from spec.state import Sequence, State
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Config
+from spec.spyre.records import Step
+from spec.spyre.state import Sequence, State
 
 SMALL: dict[str, Any] = {
     "block_size": 4,

@@ -3,7 +3,7 @@
 import pytest
 from attrs import evolve
 
-from reference.block_pool import allocate
+from reference.core.block_pool import allocate
 from reference.spyre import transitions
 from reference.spyre.admission import (
     blocks_of_next_chunk,
@@ -13,8 +13,8 @@ from reference.spyre.admission import (
     worst_case_blocks,
 )
 from reference.spyre.machine import SpyreMachine
-from spec.config import Admission
-from spec.state import Sequence, State
+from spec.spyre.config import Admission
+from spec.spyre.state import Sequence, State
 from tests.reference.spyre.scenes import (
     arrived,
     batch,

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, composite
 
-from checks.running import Judge
+from checks.harness.running import Judge
 from reference.spyre.machine import SpyreMachine
-from spec.config import Admission, Config, Queue, released_2_6_3
-from spec.errors import WorkloadError
-from spec.records import Step
-from spec.requests import Prompt, Request
-from spec.rules import applicable
-from spec.state import State
+from spec.core.errors import WorkloadError
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Admission, Config, Queue, released_2_6_3
+from spec.spyre.records import Step
+from spec.spyre.rules import applicable
+from spec.spyre.state import State
 from tests.reference.spyre.scenes import arrived, batch, machine, request, steps_to_the_end
 
 # --- by example -----------------------------------------------------------------------------------

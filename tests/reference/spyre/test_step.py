@@ -4,10 +4,10 @@ import pytest
 from attrs import evolve
 
 from reference.spyre.step import choose_prefill
-from spec.config import Admission, Queue
-from spec.records import Event, Step
-from spec.requests import Prompt
-from spec.state import State
+from spec.core.requests import Prompt
+from spec.spyre.config import Admission, Queue
+from spec.spyre.records import Event, Step
+from spec.spyre.state import State
 from tests.reference.spyre.scenes import (
     arrived,
     batch,

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 from attrs import evolve
 
-from reference.guards import GuardError
+from reference.core.guards import GuardError
 from reference.spyre import transitions
 from reference.spyre.machine import SpyreMachine
-from spec.records import Event
-from spec.state import FrozenMap, State
+from spec.spyre.records import Event
+from spec.spyre.state import FrozenMap, State
 from tests.reference.spyre.scenes import (
     admitted,
     arrived,

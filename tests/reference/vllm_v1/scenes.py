@@ -8,9 +8,9 @@ from typing import Any
 
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
-from spec.policies.vllm_v1 import VllmV1Config
-from spec.policies.vllm_v1_records import State, Step
-from spec.requests import Prompt, Request
+from spec.core.requests import Prompt, Request
+from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.records import State, Step
 
 SMALL: dict[str, Any] = {
     "block_size": 4,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from spec.errors import WorkloadError
+from spec.core.errors import WorkloadError
 from tests.reference.vllm_v1.scenes import arrived, machine, request, steps_to_the_end
 
 UNCUT: dict[str, Any] = {"chunked_prefill": False, "max_num_batched_tokens": 8}  # tokens

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from reference.guards import GuardError
+from reference.core.guards import GuardError
 from reference.vllm_v1 import transitions
 from reference.vllm_v1.step import Environment
 from reference.vllm_v1.transitions import Plan
-from spec.errors import ConfigError, WorkloadError
-from spec.policies.vllm_v1 import Connector, Release, Scheduling, VllmV1Config
-from spec.policies.vllm_v1_records import Load, Statistics, Step
+from spec.core.errors import ConfigError, WorkloadError
+from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
+from spec.vllm_v1.records import Load, Statistics, Step
 from tests.reference.vllm_v1.scenes import (
     accepting,
     arrived,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from spec.errors import WorkloadError
-from spec.policies.vllm_v1 import VllmV1Config, block_bytes, missing_blocks, profiled_blocks
+from spec.core.errors import WorkloadError
+from spec.vllm_v1.config import VllmV1Config, block_bytes, missing_blocks, profiled_blocks
 from tests.reference.vllm_v1.scenes import (
     accepting,
     arrived,

@@ -1,0 +1,38 @@
+"""`lockstep bisect`: one recorded case on several releases."""
+
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from checks.cli.common import PATH, console, json_option, write_json
+from checks.conformance.recording import read_recording
+from checks.releases.bisecting import tried, versions_of
+
+_DIFFERS, _INCOMPLETE = 1, 3
+
+
+@click.command()
+@click.argument("case", type=PATH)
+@click.option("--driver", default="sendnn", show_default=True, help="Whose releases.")
+@click.option("--versions", required=True, metavar="FIRST..LAST", help="From which to which.")
+@json_option
+def bisect(case: Path, driver: str, versions: str, json_path: Path | None) -> int:
+    """Run the recorded CASE on each installed release and tell where it differs.
+
+    CASE is a file that `lockstep conform` wrote. Exit code 0: every release does as the reference;
+    1: one of them does otherwise; 3: one of them is not installed and no other differs.
+    """
+    recording = read_recording(case)
+    results = list(tried(recording, versions_of(driver, versions)))
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("release", "outcome"):
+        table.add_column(column, overflow="fold")
+    for one in results:
+        table.add_row(one.environment.recipe.name, one.told)
+    console(json_path).print(table)
+    report = {one.environment.recipe.version: one.outcome for one in results}
+    write_json({"case": str(case), "driver": driver, "releases": report}, json_path)
+    if any(one.differs for one in results):
+        return _DIFFERS
+    return _INCOMPLETE if any(one.outcome is None for one in results) else 0

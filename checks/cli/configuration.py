@@ -1,0 +1,236 @@
+"""The configuration of a run: a TOML file, environment variables and single settings.
+
+The key `policy` says which scheduler is configured, and so which other keys there are. A table of
+the file that is named like a policy, or `POLICY.KEY` as a setting, is for that policy alone: so
+one file serves a comparison of policies. The table `[cost]`, or `cost.KEY` as a setting, says what
+steps cost beyond their times; its keys are those of `engine.core.clock.CostModel`.
+
+What comes later wins: defaults, file, environment, settings. Every error names the place that the
+value came from.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, fields, frozen
+
+from checks.cli.toml_file import MOST, brief, line_of, text_of, toml_of
+from checks.policies import POLICIES, AnyPolicy
+from engine.core.clock import CostModel
+from spec.core.configuration import PolicyConfig
+from spec.core.errors import ConfigError, InputError, Place
+from spec.spyre.config import Config
+
+# A limit that only a mistake exceeds: the pool is kept block by block.
+MOST_BLOCKS = 2**22
+
+# Variables of the production plugin and the keys that mean the same; a switch is 0 or not 0.
+VARIABLES = {
+    "SENDNN_INFERENCE_CP_INTERLEAVE_STEPS": "interleave",
+    "SENDNN_INFERENCE_PAUSING_ENABLED": "pausing",
+    "SENDNN_INFERENCE_LONG_OUT_PRIO": "long_output_first",
+    "VLLM_DT_MAX_BATCH_TKV_LIMIT": "max_batch_tkv_limit",
+}
+
+_COST = "cost."
+
+
+@frozen
+class _Given:
+    """A value for a key, and where it was given."""
+
+    key: str
+    value: Any
+    place: Place
+
+
+@frozen
+class Settings:
+    """A configuration, and what its steps cost on the simulated clock."""
+
+    config: PolicyConfig
+    cost: CostModel
+
+
+def read_config(
+    path: Path | None,
+    settings: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    base: Config | None = None,
+) -> Config:
+    """The configuration of a Spyre scheduler, see `read_settings`.
+
+    Raises:
+        ConfigError: as there, or another policy.
+    """
+    config = read_settings(path, settings, environment, base).config
+    if not isinstance(config, Config):
+        raise ConfigError("policy", config.policy, "spyre: here no other is known")
+    return config
+
+
+def read_settings(
+    path: Path | None,
+    settings: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    base: PolicyConfig | None = None,
+) -> Settings:
+    """The configuration that file, environment and settings make together, over `base`.
+
+    `path`: a TOML file of top-level keys. `settings`: `key=value` each, the value in TOML's
+    syntax or, for text, a bare word; of two for one key the later wins. `environment`: where the
+    production plugin's variables are looked up; None: nowhere. An empty variable counts as unset.
+    `base`: instead of the defaults.
+
+    Raises:
+        ConfigError: a file that cannot be read or is no TOML, an unknown key, a value of the
+            wrong type or out of range; with file and line, `--set KEY` or the variable.
+    """
+    everything = [
+        *_from_file(path),
+        *_from_environment(environment or {}),
+        *_from_set(settings),
+    ]
+    policy = _policy(everything, base)
+    given: dict[str, _Given] = {}
+    for one in _of_policy(everything, policy):
+        _refuse_misplaced(one, policy)
+        _refuse_excess(one)
+        given[one.key] = one
+    try:
+        values = {} if base is None else base.as_mapping()
+        costs = {key: one.value for key, one in given.items() if key.startswith(_COST)}
+        own = {key: one.value for key, one in given.items() if key not in costs}
+        config: PolicyConfig = policy.config.from_mapping(values | own)
+        _refuse_large_pool(config)
+        named = {key.removeprefix(_COST): value for key, value in costs.items()}
+        return Settings(config, CostModel.from_mapping(named, config))
+    except ConfigError as error:
+        raise _placed(error, given) from None
+
+
+def _policy(given: Sequence[_Given], base: PolicyConfig | None) -> AnyPolicy:
+    """The policy that is configured: what was said last, else that of `base`, else Spyre."""
+    name: object = Config.name_of_policy() if base is None else base.policy
+    place: Place | None = None
+    for one in given:
+        if one.key == "policy":
+            name, place = one.value, one.place
+    if isinstance(name, str) and name in POLICIES:
+        return POLICIES[name]
+    error = ConfigError("policy", brief(name), ", ".join(POLICIES))
+    raise error if place is None else error.at(place.source, place.line)
+
+
+def _of_policy(given: Iterable[_Given], policy: AnyPolicy) -> Iterator[_Given]:
+    """What is meant for every policy, or for this one alone."""
+    for one in given:
+        name, _, key = one.key.partition(".")
+        if name not in POLICIES:
+            yield one
+        elif name == policy.name:
+            yield evolve(one, key=key)
+
+
+def _placed(error: ConfigError, given: Mapping[str, _Given]) -> InputError:
+    """The error where its value was given, else where a value was that it does not go with."""
+    involved = [error.field, *(key for key in given if key in error.allowed)]
+    place = next((given[key].place for key in involved if key in given), None)
+    return error if place is None else error.at(place.source, place.line)
+
+
+def _refuse_misplaced(one: _Given, policy: AnyPolicy) -> None:
+    """Refuse what is no key, and values that are no single value."""
+    where = one.place.source, one.place.line
+    if isinstance(one.value, (dict, list)):
+        kind = "table" if isinstance(one.value, dict) else "array"
+        raise ConfigError(kind, brief(one.key), "only keys with a single value").at(*where)
+    keys = _keys_of(policy)
+    if one.key not in keys and not one.key.startswith(_COST):
+        nearest = "".join(f"; nearest: {key}" for key in get_close_matches(one.key, keys, n=1))
+        others = [other.name for other in POLICIES.values() if one.key in _keys_of(other)]
+        hint = f"; {one.key} is a key of {', '.join(others)}" if others else nearest
+        raise ConfigError("key", brief(one.key), f"{', '.join(keys)}{hint}").at(*where)
+
+
+def _keys_of(policy: AnyPolicy) -> tuple[str, ...]:
+    return tuple(key.name for key in fields(policy.config))
+
+
+def _refuse_excess(one: _Given) -> None:
+    """Refuse numbers that no machine could work with."""
+    if isinstance(one.value, (int, float)) and not abs(one.value) <= MOST:  # not: also for NaN
+        error = ConfigError(one.key, brief(one.value), f"a number up to {MOST}")
+        raise error.at(one.place.source, one.place.line)
+
+
+def _refuse_large_pool(config: PolicyConfig) -> None:
+    """Refuse a pool, named or worked out, that would not fit the memory."""
+    if config.pool_blocks > MOST_BLOCKS:
+        allowed = f"at most {MOST_BLOCKS}; if absent: max_num_seqs x the blocks of max_model_len"
+        raise ConfigError("num_blocks", config.pool_blocks, allowed)
+
+
+# --- the file -----------------------------------------------------------------------------------
+
+
+def _from_file(path: Path | None) -> Iterator[_Given]:
+    if path is None:
+        return
+    text = text_of(path)
+    for key, value in toml_of(text, path).items():
+        if key in ("cost", *POLICIES) and isinstance(value, dict):
+            for name, own in value.items():
+                yield _Given(f"{key}.{name}", own, Place(str(path), line_of(name, text, key)))
+        else:
+            yield _Given(key, value, Place(str(path), line_of(key, text)))
+
+
+# --- environment and settings -------------------------------------------------------------------
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[_Given]:
+    for variable, key in VARIABLES.items():
+        text = environment.get(variable, "")
+        if text:
+            is_switch = isinstance(getattr(Config(), key), bool)
+            number = _number(variable, text, is_switch)
+            yield _Given(key, bool(number) if is_switch else number, Place(variable))
+
+
+def _number(variable: str, text: str, is_switch: bool) -> int:
+    if not re.fullmatch(r"\s*-?[0-9]{1,20}\s*", text):
+        allowed = "0 or 1" if is_switch else "a whole number"
+        raise ConfigError(VARIABLES[variable], brief(text), allowed).at(variable)
+    return int(text)
+
+
+def _from_set(settings: Sequence[str]) -> Iterator[_Given]:
+    for setting in settings:
+        key, equals, text = (part.strip() for part in setting.partition("="))
+        if not key or not equals:
+            raise ConfigError("setting", brief(setting), "key=value").at("--set")
+        # A key that is none may hold anything: it is shown as what was found, not as a place.
+        is_known = _is_known(key)
+        place = Place(f"--set {key}" if is_known else "--set")
+        yield _Given(key, _value(text), place)
+
+
+def _is_known(key: str) -> bool:
+    name, _, own = key.partition(".")
+    if name in POLICIES:
+        return own in _keys_of(POLICIES[name])
+    return key.startswith(_COST) or any(key in _keys_of(one) for one in POLICIES.values())
+
+
+def _value(text: str) -> Any:
+    """What the text means as a TOML value; a text that means nothing there stands for itself."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return brief(text)
+    return parsed["value"] if len(parsed) == 1 else brief(text)

@@ -1,0 +1,150 @@
+"""`lockstep driver`: environments of released schedulers, made, listed and tried."""
+
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from checks.cli.common import PATH, err, out
+from checks.conformance.alone import Judged, fitted, judge_alone
+from checks.conformance.episode import Outcome, Terms, run_episode
+from checks.harness.driver.client import Driver
+from checks.harness.driver.lab import DriverLab
+from checks.harness.driver.protocol import Hello, NoMachineError
+from checks.harness.driver.trial import trial_case
+from checks.releases.environments import (
+    TEMPLATE,
+    InstallationError,
+    command_of,
+    environment_of,
+    install,
+    known_recipe,
+)
+from checks.releases.recipes import RECIPES, recipe_of
+from checks.releases.unmodelled import Tried, try_unmodelled
+
+_DOES_NOT_HOLD, _INCOMPLETE = 1, 3
+
+
+@click.group()
+def driver() -> None:
+    """Install, list and try drivers of released schedulers.
+
+    Each release gets an environment of its own below $LOCKSTEP_DRIVERS, by default in the user's
+    cache directory; nothing is added to ours.
+    """
+
+
+@driver.command("install")
+@click.argument("name")
+@click.option("--version", help="Which release; the newest that is known by default.")
+@click.option("--into", type=PATH, help="Directory for environments.")
+def install_driver(name: str, version: str | None, into: Path | None) -> int:
+    """Make the environment of the release NAME; minutes, and about 2 GB.
+
+    Older releases share what the newest one needs, which must be installed first.
+    What was installed before is not installed again, so a broken installation is continued by the
+    same command. pip's own configuration says where packages come from. $LOCKSTEP_TORCH is the
+    requirement for torch where the usual one does not fit the machine.
+    """
+    recipe = known_recipe(name, version)
+    environment = environment_of(recipe, into)
+    out.print(f"{recipe.name} into {environment.directory}", soft_wrap=True)
+    try:
+        install(environment, lambda line: out.print(f"  {line}", soft_wrap=True))
+    except InstallationError as error:
+        err.print(f"lockstep: {error}", markup=False, soft_wrap=True)
+        return _INCOMPLETE
+    if into is not None:
+        out.print(f"to use it: export LOCKSTEP_DRIVERS={into}", soft_wrap=True)
+        return 0
+    return _try(recipe.name)
+
+
+@driver.command("list")
+def list_drivers() -> None:
+    """Every release that is known, and whether it is installed."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("driver", "release", "state"):
+        table.add_column(column, overflow="fold")
+    table.add_row(TEMPLATE, "a toy to start from", "needs no installation")
+    for recipe in RECIPES:
+        environment = environment_of(recipe)
+        version = f" --version {recipe.version}" if recipe.shares else ""
+        missing = f"not installed: lockstep driver install {recipe.driver}{version}"
+        state = f"installed in {environment.directory}" if environment.is_complete else missing
+        table.add_row(recipe.name, recipe.about, state)
+    out.print(table)
+
+
+@driver.command("check")
+@click.argument("name")
+def check_driver(name: str) -> int:
+    """Start the driver NAME, or that of a file, and compare one small episode.
+
+    Where no variant of the reference schedules as a release does, its steps are judged by the rules
+    and not compared. Of a policy that has no machine yet the episode is served, and nothing more.
+    """
+    return _try(name)
+
+
+def _try(name: str) -> int:
+    command = command_of(name)
+    try:
+        with DriverLab(lambda: Driver(command)) as lab:
+            case = trial_case(lab.hello)
+            if _is_judged_alone(name):
+                judged = judge_alone(lab, fitted(lab.hello, case))
+                lines, holds = _told_alone(lab.hello, judged), not judged.findings
+            else:
+                outcome = run_episode(lab, case, Terms())
+                lines, holds = _told(lab.hello, outcome), outcome.finding is None
+    except NoMachineError:
+        tried = try_unmodelled(command)
+        lines, holds = _told_unmodelled(tried), tried.worked
+    for line in lines:
+        out.print(line, markup=False, soft_wrap=True)
+    return 0 if holds else _DOES_NOT_HOLD
+
+
+def _is_judged_alone(name: str) -> bool:
+    """True if no variant of the reference schedules as this release does."""
+    driver_name, _, version = name.partition("==")
+    recipe = recipe_of(driver_name, version or None)
+    return recipe is not None and recipe.alone
+
+
+def _told(hello: Hello, outcome: Outcome) -> list[str]:
+    """Who it is, what it leaves out, and how the episode went."""
+    lines = _about(hello)
+    if outcome.finding is not None:
+        told = f"{outcome.finding.kind} in step {outcome.finding.step}: {outcome.finding.says}"
+        return [*lines, f"  {told}"]
+    return [*lines, f"  holds for 1 episode, {outcome.steps} steps"]
+
+
+def _told_alone(hello: Hello, judged: Judged) -> list[str]:
+    """The same of an episode that was judged and not compared."""
+    findings = [f"  {one.kind} in step {one.step}: {one.says}" for one in judged.findings.values()]
+    holds = f"  its rules hold for 1 episode, {judged.steps} steps"
+    no_reference = "  no variant of the reference schedules as it does: judged, not compared"
+    return [*_about(hello), no_reference, *(findings or [holds])]
+
+
+def _about(hello: Hello) -> list[str]:
+    left_out = ", ".join(sorted(hello.left_out)) or "nothing"
+    return [f"{hello.name}: {hello.release}", f"  leaves out: {left_out}"]
+
+
+def _told_unmodelled(tried: Tried) -> list[str]:
+    """Who it is, what it can and tells, and how the episode went."""
+    hello = tried.hello
+    abilities = ", ".join(hello.get("abilities", ())) or "none"
+    ended = f"; it raised {tried.failure}" if tried.failure else ""
+    return [
+        f"{hello.get('name')}: {hello.get('release')}",
+        f"  {hello.get('policy')} has no machine yet: nothing is compared",
+        f"  abilities: {abilities}",
+        f"  tells of a step: {', '.join(tried.told)}",
+        f"  {tried.finished} requests served in {tried.steps} steps{ended}",
+    ]

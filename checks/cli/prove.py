@@ -1,0 +1,129 @@
+"""`lockstep prove`: claims for every length, proven or refuted."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from checks.cli.common import console, json_option, out_option, progress_bar, write_json
+from checks.evidence import PROVEN, proofs_of, write_chapters, write_record
+from checks.proofs.chapters import write_proofs
+from checks.proofs.obligations import OBLIGATIONS, Verdict
+from checks.proofs.prover import Proof, prove_all
+from checks.proofs.scenario import write_scenario
+from spec.core.errors import InputError
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[OBLIGATION …]")
+@click.option("--thorough", is_flag=True, help="Also the obligations that take minutes.")
+@click.option(
+    "--time",
+    "seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=None,
+    help="Give up on an obligation after S seconds.  [default: 60, thorough ones 600]",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the solver.")
+@click.option("--record", is_flag=True, help="Keep the verdicts with the project (all of them).")
+@out_option
+@json_option
+def prove(
+    names: tuple[str, ...],
+    thorough: bool,
+    seconds: float | None,
+    seed: int,
+    record: bool,
+    out_path: Path,
+    json_path: Path | None,
+) -> int:
+    """Prove or refute, for every length, what the formulas of the specification claim.
+
+    OBLIGATION is an id or the beginning of several: PRV-PAD-1, PRV-ADM. Some claims of the texts
+    are false and stated as they stand; a refutation prints its numbers, and a run that shows it is
+    written with the command that replays it. Exit code 0: all are proven; 1: one is refuted; 3: the
+    solver gave up on one, which is no answer.
+    """
+    wanted = _selected(names, thorough)
+    proofs = []
+    with progress_bar("obligations", len(wanted)) as show:
+        for proof in prove_all(wanted, seconds, seed):
+            proofs.append(proof)
+            show(len(proofs), proof.obligation)
+    screen = console(json_path)
+    screen.print(_table(proofs))
+    for proof in proofs:
+        _print_detail(screen, proof, out_path)
+    screen.print(_total(proofs))
+    write_json([proof.as_mapping() for proof in proofs], json_path)
+    if record and len(proofs) == len(OBLIGATIONS):
+        proven = proofs_of(proofs)
+        write_record(proven, PROVEN)
+        write_chapters()
+        write_proofs(proven)
+        screen.print(f"recorded: {PROVEN.name}")
+    return _exit_code(proofs)
+
+
+def _selected(names: tuple[str, ...], thorough: bool) -> list[str]:
+    """Ids that begin with one of the names; without names all, thorough ones only if asked for.
+
+    Raises:
+        InputError: nothing begins so.
+    """
+    for name in names:
+        if not any(known.startswith(name.upper()) for known in OBLIGATIONS):
+            families = sorted({known.rpartition("-")[0] for known in OBLIGATIONS})
+            raise InputError("OBLIGATION", name, f"{', '.join(families)}, or their beginning")
+    prefixes = tuple(name.upper() for name in names) or ("",)
+    return [
+        one.id
+        for one in OBLIGATIONS.values()
+        if one.id.startswith(prefixes) and (thorough or names or not one.thorough)
+    ]
+
+
+def _table(proofs: Sequence[Proof]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("obligation", "says", "for", "verdict"):
+        table.add_column(column, overflow="fold")
+    for column in ("seconds", "size"):
+        table.add_column(column, justify="right")
+    for proof in proofs:
+        told = OBLIGATIONS[proof.obligation]
+        surprise = "" if proof.is_as_expected else f", expected {told.expected}"
+        table.add_row(
+            told.id,
+            told.sentence,
+            told.bounds,
+            f"{proof.verdict}{surprise}",
+            f"{proof.seconds:.2f}",
+            f"{proof.size:,}",
+        )
+    return table
+
+
+def _print_detail(screen: Console, proof: Proof, out_path: Path) -> None:
+    if proof.verdict is Verdict.REFUTED:
+        numbers = ", ".join(f"{name} = {value}" for name, value in proof.numbers.items())
+        screen.print(f"{proof.obligation} is refuted by {numbers}")
+        path = write_scenario(OBLIGATIONS[proof.obligation], proof.numbers, out_path)
+        if path is not None:
+            screen.print(f"  replay: lockstep replay {path}")
+    if proof.verdict is Verdict.UNKNOWN:
+        screen.print(f"{proof.obligation} is unknown: {proof.reason}")
+
+
+def _total(proofs: Sequence[Proof]) -> str:
+    counts = {verdict: sum(proof.verdict is verdict for proof in proofs) for verdict in Verdict}
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    return f"{len(proofs)} obligations: {told}"
+
+
+def _exit_code(proofs: Sequence[Proof]) -> int:
+    verdicts = {proof.verdict for proof in proofs}
+    if Verdict.REFUTED in verdicts:
+        return 1
+    return 3 if Verdict.UNKNOWN in verdicts else 0

@@ -1,0 +1,190 @@
+"""`lockstep replay`: run again what a trace or a counterexample says, and compare."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from checks.cli.common import NEW_FILE, PATH, console, json_option, write_json
+from checks.export.itf import write_itf
+from checks.export.trace import Trace, read_trace
+from checks.fuzz.corpus import Recorded, recorded
+from checks.fuzz.finding import Episode
+from checks.fuzz.lockstep import run_case
+from checks.fuzz.report import print_finding
+from checks.fuzz.subjects import REFERENCE, SUBJECTS
+from checks.harness.driver.target import subject_named
+from checks.harness.replaying import Difference, Replay, replay_of
+from spec.core.errors import InputError, TraceError
+from spec.core.observable import SomeStep
+from spec.spyre.config import Config
+from spec.spyre.records import Step
+
+
+@click.command()
+@click.argument("file", type=PATH)
+@click.option(
+    "--target",
+    help=f"Who schedules this time: {', '.join(SUBJECTS)}; of what fuzz found also a driver."
+    "  [default: who diverged; of any other file the reference]",
+)
+@click.option("--steps", is_flag=True, help="Print the steps of a trace without violation too.")
+@click.option("--states", is_flag=True, help="Print the whole state after each step.")
+@click.option("--itf", "itf_path", type=NEW_FILE, help="Write it as an ITF trace too.")
+@json_option
+def replay(
+    file: Path,
+    target: str | None,
+    steps: bool,
+    states: bool,
+    itf_path: Path | None,
+    json_path: Path | None,
+) -> int:
+    """Run again what FILE says and compare, step by step.
+
+    FILE is a trace that `run --trace` wrote, a counterexample, or what `fuzz` found. Of a
+    counterexample the steps are printed, of each what changed, and the rule that is broken in the
+    end; of a finding of `fuzz`, what is found now. Exit code 0: all as the file says, no rule
+    broken, nothing found; 1: the violation is confirmed, or a step differs.
+    """
+    trace = read_trace(file)
+    screen = console(json_path)
+    told = recorded(trace)
+    if told is not None:
+        return _replay_finding(screen, told, target, steps, json_path)
+    target = target or REFERENCE.name
+    if target not in SUBJECTS:
+        allowed = f"{', '.join(SUBJECTS)} for a trace; a driver, for what fuzz has found"
+        raise InputError("--target", target, allowed)
+    if target != REFERENCE.name and not isinstance(trace.config, Config):
+        allowed = f"{REFERENCE.name} for {trace.config.policy}, which has no engine"
+        raise InputError("--target", target, allowed)
+    result = replay_of(trace, SUBJECTS[target])
+    for step in result.steps if steps or states or trace.violation else ():
+        _print_step(screen, step, states)
+    _print_end(screen, trace, result)
+    if itf_path is not None:
+        write_itf(itf_path, result.steps, trace.violation)
+        screen.print(f"written: {itf_path}")
+    write_json(_report(file, target, result), json_path)
+    return 1 if result.broken or result.difference else 0
+
+
+def _replay_finding(
+    screen: Console, told: Recorded, target: str | None, steps: bool, json_path: Path | None
+) -> int:
+    """Compare again, as strictly as when it was found; the file's target, unless another is named.
+
+    Raises:
+        TraceError: the file's target is none that can be had.
+    """
+    name = target or told.target
+    if target is None and name not in SUBJECTS:
+        raise TraceError("target", name, f"{', '.join(SUBJECTS)}; or --target")
+    with subject_named(name) as subject:
+        episode = run_case(subject, told.case, told.terms)
+    found = episode.finding
+    for step in found.steps if found and steps else ():
+        _print_step(screen, step, states=False)
+    if found is not None:
+        print_finding(screen, name, told.case, found)
+    screen.print(_verdict(told, name, episode))
+    report = {
+        "target": name,
+        "steps": episode.steps,
+        "confirmed": found is not None and told.is_confirmed_by(found),
+        "finding": None if found is None else {"kind": found.kind.value, "cause": found.cause},
+    }
+    write_json(report, json_path)
+    return 0 if found is None else 1
+
+
+def _verdict(told: Recorded, name: str, episode: Episode) -> str:
+    found = episode.finding
+    if found is None:
+        return (
+            f"{name}: nothing found in {episode.steps:,} steps compared ({told.terms.strictness})"
+        )
+    if told.is_confirmed_by(found):
+        return f"the {told.kind} is confirmed"
+    return f"the file says: {told.kind} in step {told.step}, {told.cause}; {name} does otherwise"
+
+
+def _print_step(screen: Console, step: SomeStep, states: bool) -> None:
+    """The step, its transitions, and only what changed."""
+    refused = f", prefill refused by {step.refusal}" if step.refusal else ""
+    screen.print(f"[bold]step {step.index}[/bold] {step.kind}: {_size(step)}{refused}")
+    for line in _changes(step):
+        screen.print(f"    {line}")
+    if states:
+        screen.print(step.after)
+
+
+def _size(step: SomeStep) -> str:
+    """What the step was, by the measure of its policy."""
+    if isinstance(step, Step) and step.tkv:
+        return f"tkv {step.tkv}, volume {step.volume}"
+    scheduled = ", ".join(f"{tokens} of {name}" for name, tokens in step.scheduled.items())
+    return f"tokens {scheduled or 'none'}"
+
+
+_SHOWN = ("computed", "generated", "left_padding", "tkv", "drafts", "load")
+
+
+def _changes(step: SomeStep) -> Iterator[str]:
+    """Who came and went, which transitions, and of each request what it has now."""
+    if step.aborted:
+        yield f"aborted before: {', '.join(step.aborted)}"
+    for event in step.events:
+        moved = "" if event.after is None else f" {event.before} -> {event.after}"
+        yield f"{event.transition} {event.id}{moved}  ({event.rule})"
+    before = {one.id: one for one in step.before.present}
+    for one in step.after.present:
+        moved_values = [
+            f"{name} {getattr(before[one.id], name)} -> {getattr(one, name)}"
+            for name in _SHOWN
+            if getattr(before[one.id], name, None) != getattr(one, name, None)
+        ]
+        if moved_values:
+            yield f"request {one.id}: {', '.join(moved_values)}"
+
+
+def _print_end(screen: Console, trace: Trace, result: Replay) -> None:
+    if result.difference is not None:
+        _print_difference(screen, result.difference)
+    for one in result.broken:
+        screen.print(f"[bold red]{one.rule}[/bold red] is broken in step {one.step}")
+        screen.print(f"  says: {one.says}")
+        screen.print(f"  found: {one.found}")
+    if trace.violation is not None:
+        confirmed = any(one.rule == trace.violation.rule for one in result.broken)
+        screen.print(
+            "the violation is confirmed"
+            if confirmed and result.difference is None
+            else f"the violation of {trace.violation.rule} is not confirmed"
+        )
+    elif result.difference is None and not result.broken:
+        screen.print(f"{len(result.steps):,} steps as in the file, no rule broken")
+
+
+def _print_difference(screen: Console, difference: Difference) -> None:
+    screen.print(f"[bold red]step {difference.step} differs[/bold red]")
+    for name, (told, seen) in difference.fields.items():
+        screen.print(f"  {name}: the file says {told!r}, now {seen!r}")
+
+
+def _report(file: Path, target: str, result: Replay) -> dict[str, Any]:
+    return {
+        "file": str(file),
+        "target": target,
+        "steps": len(result.steps),
+        "confirmed": result.confirms,
+        "violations": [
+            {"step": one.step, "rule": one.rule, "found": one.found} for one in result.broken
+        ],
+        "difference": None
+        if result.difference is None
+        else {"step": result.difference.step, "fields": result.difference.fields},
+    }

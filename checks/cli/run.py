@@ -1,0 +1,275 @@
+"""`lockstep run`: serve a workload, judge every step, say what it cost."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import click
+from attrs import frozen
+
+from checks.cli.common import (
+    NEW_FILE,
+    PATH,
+    config_options,
+    console,
+    json_option,
+    progress_bar,
+    write_json,
+)
+from checks.cli.run_tables import print_comparison, print_run
+from checks.explore.exploring import sentence
+from checks.export.figures import figure_lines
+from checks.export.timeline import Timeline
+from checks.export.trace import TraceWriter, Violation, write_lines
+from checks.harness.comparing import Variant, variants
+from checks.harness.serving import ENGINE, REFERENCE, Refused, Run, run_workload, scheduler_of
+from checks.policies import policy_of
+from engine.core.metrics import Objective
+from engine.spyre.device.constraints import SAYS
+from engine.workloads import Format, Workload, fit_for, read_workload
+from reference.core.guards import GuardError
+from spec.core.configuration import PolicyConfig
+from spec.core.errors import ConfigError, InputError
+from spec.core.observable import SomeStep
+from spec.core.requests import Request
+from spec.spyre.config import Config
+from spec.spyre.records import Step
+
+_BAR_EVERY = 64  # steps
+
+
+@frozen(kw_only=True)
+class _Files:
+    """What is written besides the tables, where it is asked for."""
+
+    trace: Path | None
+    full: bool
+    figures: Path | None
+    timeline: Path | None
+
+    def paths(self) -> list[Path]:
+        return [path for path in (self.trace, self.figures, self.timeline) if path is not None]
+
+
+@click.command()
+@click.argument("workload", type=PATH)
+@config_options
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice([one.value for one in Format]),
+    help="Of the workload file.",
+)
+@click.option("--limit", type=click.IntRange(1), help="Only the first N requests.")
+@click.option(
+    "--using",
+    type=click.Choice([ENGINE, REFERENCE]),
+    help="Who schedules: the engine on the simulated device, or the reference.  [default: the "
+    "engine, where the policy has one]",
+)
+@click.option(
+    "--compare",
+    "compared",
+    multiple=True,
+    metavar="KEY=A,B",
+    help="Serve it under each of these values; several of them: under every combination.",
+)
+@click.option(
+    "--slo",
+    metavar="ttft=X,itl=Y",
+    help="Bounds for goodput, in time units: ttft, itl (the request's mean), e2e.",
+)
+@click.option("--trace", "trace_path", type=NEW_FILE, help="Write what every step did, JSON lines.")
+@click.option("--full", is_flag=True, help="Whole states in the trace, so that it can be judged.")
+@click.option("--figures", "figures_path", type=NEW_FILE, help="Write the published plot format.")
+@click.option(
+    "--timeline",
+    "timeline_path",
+    type=NEW_FILE,
+    help="Write a timeline for trace viewers such as Perfetto, Chrome trace JSON.",
+)
+@json_option
+def run(
+    workload: Path,
+    config_path: Path | None,
+    settings: tuple[str, ...],
+    from_env: bool,
+    format_: str | None,
+    limit: int | None,
+    using: str | None,
+    compared: tuple[str, ...],
+    slo: str | None,
+    trace_path: Path | None,
+    full: bool,
+    figures_path: Path | None,
+    timeline_path: Path | None,
+    json_path: Path | None,
+) -> int:
+    """Serve WORKLOAD and hold every rule against every step.
+
+    WORKLOAD is a file of requests, one a line, or an Azure or Mooncake trace. Arrivals in seconds
+    are moments of the simulated clock, on which a prefill step takes 8 units and a decode step 1
+    unless the configuration says otherwise. Requests of a public trace that could never be served
+    are left out and counted.
+    """
+    environment = os.environ if from_env else None
+    chosen = variants(compared, config_path, settings, environment)
+    files = _Files(trace=trace_path, full=full, figures=figures_path, timeline=timeline_path)
+    if compared and files.paths():
+        raise ConfigError("--compare", ", ".join(compared), "no --trace, --figures or --timeline")
+    objective = _objective(slo)
+    if figures_path is not None and not isinstance(chosen[0].settings.config, Config):
+        found = chosen[0].settings.config.policy
+        raise ConfigError("--figures", found, "spyre, whose figures these are")
+    schedulers = [scheduler_of(using, one.settings.config) for one in chosen]
+    read = read_workload(workload, format_, limit)
+    fitting = [_fitting(read, one.settings.config) for one in chosen]
+    runs = [
+        _run(one, servable, scheduler, objective, files)
+        for one, (servable, _), scheduler in zip(chosen, fitting, schedulers, strict=True)
+    ]
+    refused = [len(left_out) for _, left_out in fitting]
+    reports = [_report(one, left + read.skipped) for one, left in zip(runs, refused, strict=True)]
+    screen = console(json_path)
+    if compared:
+        named = {variant.label: one for variant, one in zip(chosen, runs, strict=True)}
+        write_json(dict(zip(named, reports, strict=True)), json_path)
+        print_comparison(screen, named, refused)
+    else:
+        write_json(reports[0], json_path)
+        print_run(screen, runs[0], refused[0], read.skipped)
+    for path in files.paths():
+        screen.print(f"written: {path}")
+    return 0 if all(one.holds for one in runs) else 1
+
+
+def _objective(slo: str | None) -> Objective | None:
+    """The bounds of `--slo`.
+
+    Raises:
+        ConfigError: it is no list of bounds.
+    """
+    if slo is None:
+        return None
+    bounds: dict[str, float] = {}
+    for part in slo.split(","):
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name not in ("ttft", "itl", "e2e") or name in bounds:
+            raise ConfigError("bound", part, "ttft=X, itl=X, e2e=X, each once").at("--slo")
+        try:
+            bounds[name] = float(value)
+        except ValueError:
+            raise ConfigError(name, value, "a number of time units").at("--slo") from None
+    try:
+        return Objective(**bounds)
+    except ConfigError as error:
+        raise error.at("--slo") from None
+
+
+def _fitting(read: Workload, config: PolicyConfig) -> tuple[list[Request], list[InputError]]:
+    """The requests that can be served under this configuration, and why others cannot."""
+    refuse = policy_of(config).refuse_unservable
+    return fit_for(read, lambda request: refuse(request, config))
+
+
+def _run(
+    variant: Variant,
+    requests: list[Request],
+    using: str,
+    objective: Objective | None,
+    files: _Files,
+) -> Run:
+    """One run, with its files and its progress bar."""
+    config, by_id = variant.settings.config, {one.id: one for one in requests}
+    kept: list[Step] = []
+    with ExitStack() as stack:
+        observers: list[Callable[[Any], None]] = []
+        if files.trace is not None:
+            cost = variant.settings.cost.beyond_times()
+            writer = TraceWriter(
+                files.trace, config, requests, source=using, full=files.full, cost=cost
+            )
+            trace = stack.enter_context(writer)
+            observers.append(trace.write)
+        if files.timeline is not None:
+            timeline = Timeline(files.timeline, by_id, config, variant.settings.cost)
+            observers.append(stack.enter_context(timeline).observe)
+        if files.figures is not None:
+            observers.append(kept.append)
+        observers.append(stack.enter_context(_progress(variant.label, len(requests))))
+        done = run_workload(
+            variant.settings, requests, using=using, objective=objective, observers=observers
+        )
+        if files.trace is not None and not done.holds:
+            trace.violated(_violation(done))
+    if files.figures is not None and isinstance(config, Config):
+        write_lines(files.figures, figure_lines(config, by_id, kept))
+    return done
+
+
+@contextmanager
+def _progress(label: str, requests: int) -> Iterator[Callable[[SomeStep], None]]:
+    """A bar of the requests that have left, moved by the steps that it is shown."""
+    began = perf_counter()
+    with progress_bar(f"requests, {label}" if label else "requests", requests) as show:
+
+        def observe(step: SomeStep) -> None:
+            if step.index % _BAR_EVERY == 0:
+                left = len(step.after.finished) + len(step.after.aborted)
+                rate = (step.index + 1) / max(perf_counter() - began, 1e-9)
+                show(left, f"step {step.index:,}, time {step.time:,.0f}, {rate:,.0f} steps/s")
+
+        yield observe
+
+
+def _violation(done: Run) -> Violation:
+    """What ended the run, or the first rule that was broken."""
+    if done.broken:
+        first = done.broken[0]
+        found = f"step {first.step}: {first.found}"
+        return Violation(first.rule.id, first.rule.sentence, found)
+    if done.device is not None and done.device.wrong:
+        says = "Each request's tokens are those of the request served alone."
+        return Violation("device: tokens", says, str(done.device.wrong[0]))
+    assert done.refused is not None
+    error = done.refused.error
+    if isinstance(error, GuardError):
+        return Violation("machine-error", sentence("machine-error"), str(done.refused))
+    return Violation(f"device: {error.constraint}", SAYS[error.constraint], str(done.refused))
+
+
+def _report(done: Run, refused: int) -> dict[str, Any]:
+    report: dict[str, Any] = {
+        "using": done.using,
+        "config": done.settings.config.as_mapping(),
+        "cost": done.settings.cost.beyond_times(),
+        "refused": refused,
+        "rules": [rule.id for rule in done.rules],
+        "violations": [
+            {"step": one.step, "rule": one.rule.id, "found": one.found} for one in done.broken
+        ],
+        "refused_step": None,
+        "seconds": round(done.seconds, 3),
+        "steps_per_second": round(done.steps / done.seconds) if done.seconds else None,
+        **done.summary.as_mapping(),
+    }
+    if done.refused is not None:
+        report["refused_step"] = _refusal(done.refused)
+    if done.device is not None:
+        report["device"] = {
+            "computed_tokens": done.device.computed,
+            "tokens_compared": done.device.sampled,
+            "wrong_tokens": [str(one) for one in done.device.wrong],
+        }
+    return report
+
+
+def _refusal(refused: Refused) -> dict[str, Any]:
+    error = refused.error
+    if isinstance(error, GuardError):
+        return {"step": refused.step, "transition": error.transition, "rule": error.rule}
+    numbers = dict(error.numbers)
+    return {"step": refused.step, "constraint": str(error.constraint), "numbers": numbers}

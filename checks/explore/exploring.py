@@ -1,0 +1,224 @@
+"""Explore instances, side by side where there are cores, and say what came out."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from attrs import evolve, frozen
+
+from checks.explore import Bounds, Order, Outcome, Progress, Result, explore, load, save
+from checks.explore.instance import Instance
+from checks.export.trace import TraceWriter, Violation
+from checks.harness.cores import on_all_cores
+from checks.harness.running import step_time
+from checks.policies import RULES, policy_of
+from spec.core.configuration import PolicyConfig
+from spec.core.observable import SomeState, SomeStep
+
+AnyInstance: TypeAlias = Instance[Any]
+
+
+@frozen
+class Finding:
+    """A broken rule: what was found, the actions that lead there, and the steps among them.
+
+    `end` is the state in which it was found. `loop` is the step from which a run that never gets
+    where it must repeats itself.
+    """
+
+    rule: str
+    found: str
+    actions: tuple[str, ...]
+    steps: tuple[SomeStep, ...]
+    end: SomeState
+    loop: int | None = None
+
+
+@frozen
+class Exploration:
+    """What exploring one instance showed; the counts are exact if it is complete.
+
+    `rules`: judged ones. `witnesses`: by rule, edges on which its witness was seen.
+    `stopped_by` names the bound that ended it, None if every reachable state was expanded.
+    """
+
+    instance: AnyInstance
+    outcome: Outcome
+    stopped_by: str | None
+    states: int
+    transitions: int
+    depth: int
+    seconds: float
+    bytes_per_state: float
+    findings: tuple[Finding, ...]
+    rules: tuple[str, ...]
+    witnesses: dict[str, int]
+    actions: dict[str, int]
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every reachable state was expanded."""
+        return self.stopped_by is None
+
+    def as_mapping(self) -> dict[str, Any]:
+        """All of it for a JSON report; counterexamples are files of their own."""
+        return {
+            "instance": self.instance.title,
+            "about": self.instance.about,
+            "config": self.instance.config.as_mapping(),
+            "outcome": self.outcome.value,
+            "stopped_by": self.stopped_by,
+            "states": self.states,
+            "transitions": self.transitions,
+            "depth": self.depth,
+            "seconds": round(self.seconds, 3),
+            "states_per_second": round(self.states / self.seconds) if self.seconds else None,
+            "bytes_per_state": round(self.bytes_per_state),
+            "actions": self.actions,
+            "violations": {
+                one.rule: {"found": one.found, "actions": list(one.actions)}
+                for one in self.findings
+            },
+            "rules": list(self.rules),
+            "witnesses": self.witnesses,
+        }
+
+
+def explore_instance(
+    instance: AnyInstance,
+    bounds: Bounds | None = None,
+    *,
+    order: Order = "bfs",
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    checkpoint: Path | None = None,
+) -> Exploration:
+    """Judge every rule that applies in every reachable state; the first breach of each is kept.
+
+    With `checkpoint` the search goes on from that file if it is there, and is saved to it
+    whenever a bound or `stop` ends it.
+
+    Raises:
+        WorkloadError: a request of the instance could never be served.
+        CheckpointError: the file is damaged or of another instance.
+    """
+    policy = policy_of(instance.config)
+    model = policy.model(instance)
+    properties = policy.properties_of(model, instance.config)
+    fingerprint = repr((instance, order))
+    resume = None
+    if checkpoint is not None and checkpoint.exists():
+        resume = load(checkpoint, fingerprint)
+    result = explore(
+        model,
+        properties.all,
+        properties.witnesses,
+        order=order,
+        bounds=bounds,
+        seed=seed,
+        keep_going=True,
+        progress=progress,
+        stop=stop,
+        resume=resume,
+    )
+    if checkpoint is not None and result.checkpoint is not None:
+        save(result.checkpoint, checkpoint, fingerprint)
+    return _report(instance, result, tuple(rule.id for rule in properties.rules))
+
+
+def _report(instance: AnyInstance, result: Result[Any], rules: tuple[str, ...]) -> Exploration:
+    return Exploration(
+        instance=instance,
+        outcome=result.outcome,
+        stopped_by=result.stopped_by,
+        states=result.states,
+        transitions=result.transitions,
+        depth=result.depth,
+        seconds=result.seconds,
+        bytes_per_state=result.bytes_per_state,
+        findings=tuple(_findings(instance.config, result)),
+        rules=rules,
+        witnesses={rule: seen.edges for rule, seen in result.witnesses.items()},
+        actions=result.actions,
+    )
+
+
+def _findings(config: PolicyConfig, result: Result[Any]) -> Iterator[Finding]:
+    """The violations with their steps numbered as a trace numbers them."""
+    step = policy_of(config).step
+    for violation in result.violations:
+        edges = violation.counterexample.steps
+        records = [edge.record if isinstance(edge.record, step) else None for edge in edges]
+        loop_from = violation.counterexample.loop_from
+        yield Finding(
+            rule=violation.rule,
+            found=violation.found,
+            actions=tuple(edge.action for edge in edges),
+            steps=numbered(
+                config, (edge.record for edge in edges if isinstance(edge.record, step))
+            ),
+            end=violation.counterexample.last,
+            loop=None if loop_from is None else len([*filter(None, records[:loop_from])]),
+        )
+
+
+def numbered(config: PolicyConfig, records: Iterable[Any]) -> tuple[SomeStep, ...]:
+    """The steps with their numbers, times and the requests aborted before each."""
+    out: list[Any] = []
+    time = 0.0
+    for index, step in enumerate(records):
+        gone = out[-1].after.aborted if out else frozenset[str]()
+        aborted = tuple(sorted(step.before.aborted - gone))
+        out.append(evolve(step, index=index, time=time, aborted=aborted))
+        time += step_time(config, step.kind)
+    return tuple(out)
+
+
+def explore_all(
+    instances: Sequence[AnyInstance], bounds: Bounds | None = None, *, order: Order = "bfs"
+) -> Iterator[Exploration]:
+    """Explore instances on all cores; yield them in the order given."""
+    yield from on_all_cores(partial(explore_instance, bounds=bounds, order=order), instances)
+
+
+def write_counterexample(exploration: Exploration, finding: Finding, path: Path) -> None:
+    """A finding as a full trace with the actions that led there: `lockstep replay` reads it."""
+    instance = exploration.instance
+    with TraceWriter(
+        path,
+        instance.config,
+        instance.requests,
+        full=True,
+        actions=finding.actions,
+        external=instance.external,
+    ) as trace:
+        for step in finding.steps:
+            trace.write(step)
+        # An arrival or an abort may break a rule too: no step shows the state that it leaves.
+        unseen = None if finding.steps and finding.end == finding.steps[-1].after else finding.end
+        says = sentence(finding.rule)
+        trace.violated(Violation(finding.rule, says, finding.found, finding.loop, unseen))
+
+
+def sentence(rule: str) -> str:
+    """What a rule says; the explorer has two of its own."""
+    if rule in RULES:
+        return RULES[rule].sentence
+    return {
+        "deadlock": "While a request is pending there is a next step.",
+        "machine-error": "No transition is taken where its guard does not hold.",
+    }[rule]
+
+
+def counterexample_name(exploration: Exploration, finding: Finding) -> str:
+    """A file name of instance and rule."""
+    words = "".join(one if one.isalnum() else " " for one in exploration.instance.title).split()
+    return f"{'-'.join([*words, finding.rule.lower()])}.jsonl"
+
+
+def total(explorations: Iterable[Exploration]) -> tuple[int, int]:
+    """States and transitions of all together."""
+    listed = list(explorations)
+    return sum(one.states for one in listed), sum(one.transitions for one in listed)

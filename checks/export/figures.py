@@ -1,0 +1,232 @@
+"""The plot format of the published figures, out of a run.
+
+JSON lines: a header with the configuration, one line per scheduler step, a last line `done`. The
+figures have conventions of their own, found out from the published files and kept here:
+
+- A line shows the batch *with* the token of its step: `decoded` counts it, and `tkv` is `left
+  padding + prompt + decoded`, where the padding is that of a batch of these lengths. The device has
+  written one token less in the same step, so `tkv` is one more than the device's, and a row jumps
+  one step earlier: when the next token will need a block, not when it gets it.
+- `reserved` is what a request may still generate, `max_tokens - decoded`, in tokens.
+- A request is drawn in the step in which it samples its last token, with everyone's padding as if
+  it stayed; `completed` names it in that line only. The others jump back in the next line.
+- Rows stand in the order of admission.
+- `prefilling` is the chunk of the step. `chunks_done` does not count it, and the request is drawn
+  there alone even if the chunk is its last: it is among `decoding` from the next line on.
+- `chunk_prompt_token_start` and `..._end` are positions in the prompt, padding left out. Where
+  cached blocks are computed again (`inner_padding`), the chunk is drawn from the token before the
+  first that is not cached.
+- `cached_tokens` (those of skipped chunks) and `inner_padding` are there after a prefix hit only.
+
+The published files are silent on four things, which are decided here. A prefill under way is drawn
+in a decode step too, with the chunks done so far and an empty range. `waiting` lists `id`,
+`prompt_len` and `max_tokens` of each request that still waits. Paused requests are listed in
+`paused`, where there are any. After a preemption the `prompt_len` in `prefilling` is all that is
+computed again, generated tokens included.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from attrs import evolve, frozen
+
+from spec.core.requests import Request
+from spec.spyre.config import Config
+from spec.spyre.padding import batch_width_blocks, row_left_padding
+from spec.spyre.records import DECODE, Chunk, Step
+
+Line = dict[str, Any]
+
+_HEADER = (
+    "max_model_len",
+    "max_num_seqs",
+    "block_size",
+    "chunk_size",
+    "max_batch_tkv_limit",
+    "interleave",
+)
+
+
+def figure_lines(
+    config: Config, requests: Mapping[str, Request], steps: Iterable[Step]
+) -> Iterator[Line]:
+    """The lines of the figure of a run, one at a time.
+
+    `requests` by id. The line `done` comes only if nobody is left after the last step.
+    """
+    yield {name: getattr(config, name) for name in _HEADER}
+    step, chunk = None, None
+    admissions: dict[str, int] = {}  # by id: the step of the last chunk so far
+    for step in steps:
+        _note_admissions(step, admissions)
+        chunk = _chunk_in_sight(step, chunk)
+        rows = sorted(_rows(requests, step), key=lambda row: admissions[row.request.id])
+        yield _line(config.block_size, requests, step, chunk, rows)
+    if step is not None and step.after.is_idle:
+        yield {"step_type": "done", "waiting": [], "prefilling": None, "decoding": []}
+
+
+def prefix_caching_lines(
+    config: Config, first: Request, second: Request, steps: Iterable[Step]
+) -> Iterator[Line]:
+    """The lines of the prefix-caching figure: the prefill of `second`, which reuses from `first`.
+
+    A line that describes the pair follows the header, and the prefill lines leave out what that
+    line says already, `max_tokens`.
+    """
+    lines = figure_lines(config, {first.id: first, second.id: second}, steps)
+    yield next(lines)
+    yield _pair(first, second)
+    for line in lines:
+        if line["step_type"] == "prefill" and line["prefilling"]["id"] == second.id:
+            drawn = {key: value for key, value in line["prefilling"].items() if key != "max_tokens"}
+            yield line | {"prefilling": drawn}
+
+
+def _pair(first: Request, second: Request) -> Line:
+    """What two requests have in common, in tokens; `prefix_output_tokens`: beyond the prompt."""
+    output = [first.output_token(index) for index in range(first.end)]
+    shared = _common_prefix(chain(first.prompt.tokens(), output), second.prompt.tokens())
+    in_prompt = min(shared, first.prompt_len)
+    return {
+        "req1_id": first.id,
+        "common_prompt_tokens": in_prompt,
+        "req1_diff_prompt": first.prompt_len - in_prompt,
+        "prefix_output_tokens": shared - in_prompt,
+        "req1_output": first.end,
+        "req2_id": second.id,
+        "req2_diff_prompt": second.prompt_len - shared,
+        "req2_max_output": second.max_tokens,
+    }
+
+
+def _common_prefix(left: Iterable[int], right: Iterable[int]) -> int:
+    """Tokens that both begin with."""
+    count = 0
+    for one, other in zip(left, right, strict=False):
+        if one != other:
+            break
+        count += 1
+    return count
+
+
+# --- what is in sight ------------------------------------------------------------------------
+
+
+def _note_admissions(step: Step, admissions: dict[str, int]) -> None:
+    """Note whose prefill went on in this step: one ends before the next begins."""
+    if step.chunk is not None:
+        admissions[step.chunk.id] = step.index
+    # A run may be drawn from its middle on; in the batch the newest stand in front.
+    for age, row in enumerate((*step.before.decoding, *step.before.paused), start=1):
+        admissions.setdefault(row.id, -age)
+
+
+def _chunk_in_sight(step: Step, last: Chunk | None) -> Chunk | None:
+    """The chunk that runs, or an empty one that follows the last of a prefill under way."""
+    slot = step.after.prefilling
+    if step.chunk is not None:
+        return step.chunk
+    if last is None or slot is None or last.id != slot.id:
+        return None
+    is_empty = last.start == last.end
+    return last if is_empty else evolve(last, chunk=last.chunk + 1, start=last.end)
+
+
+@frozen
+class _Row:
+    """A row as it is drawn: a request with the tokens that it has sampled."""
+
+    request: Request
+    decoded: int
+
+    @property
+    def length(self) -> int:
+        """Tokens of the row without padding."""
+        return self.request.prompt_len + self.decoded
+
+
+def _rows(requests: Mapping[str, Request], step: Step) -> list[_Row]:
+    """The batch with the tokens of this step; in a prefill step it stands still."""
+    rows = step.batch if step.kind == DECODE else step.before.decoding
+    return [_Row(requests[row.id], row.generated) for row in rows]
+
+
+# --- lines -----------------------------------------------------------------------------------
+
+
+def _line(
+    block_size: int,
+    requests: Mapping[str, Request],
+    step: Step,
+    chunk: Chunk | None,
+    rows: list[_Row],
+) -> Line:
+    line: Line = {
+        "step_type": step.kind,
+        "waiting": [_asked(requests[one.id]) for one in step.after.waiting],
+        "prefilling": None,
+        "decoding": _decoding(block_size, rows),
+    }
+    if chunk is not None:
+        slot = step.after.prefilling
+        prompt_len = step.tkv if slot is None else slot.prefill_len
+        line["prefilling"] = _prefilling(requests[chunk.id], prompt_len, chunk)
+    if step.after.paused:
+        line["paused"] = [
+            _asked(requests[row.id]) | {"decoded": row.generated} for row in step.after.paused
+        ]
+    if step.finished:
+        line["completed"] = list(step.finished)
+    return line
+
+
+def _asked(request: Request) -> Line:
+    return {
+        "id": request.id,
+        "prompt_len": request.prompt_len,
+        "max_tokens": request.max_tokens,
+    }
+
+
+def _decoding(block_size: int, rows: list[_Row]) -> list[Line]:
+    if not rows:
+        return []
+    width = batch_width_blocks([row.length for row in rows], block_size)
+    return [
+        _asked(row.request) | _progress(row, row_left_padding(row.length, width, block_size))
+        for row in rows
+    ]
+
+
+def _progress(row: _Row, padding: int) -> Line:
+    return {
+        "tkv": padding + row.length,
+        "padding": padding,
+        "decoded": row.decoded,
+        "reserved": row.request.max_tokens - row.decoded,
+    }
+
+
+def _prefilling(request: Request, prompt_len: int, chunk: Chunk) -> Line:
+    hit = chunk.cached_tokens > 0 or chunk.inner_padding > 0
+    return {
+        "id": request.id,
+        **({"cached_tokens": chunk.cached_tokens} if hit else {}),
+        "prompt_len": prompt_len,
+        "max_tokens": request.max_tokens,
+        "chunks_total": chunk.chunks,
+        "chunks_done": chunk.chunk,
+        "chunk_prompt_token_start": _drawn_start(chunk),
+        "chunk_prompt_token_end": chunk.end,
+        "left_padding": chunk.left_padding,
+        "right_padding": chunk.right_padding,
+        **({"inner_padding": chunk.inner_padding} if hit else {}),
+    }
+
+
+def _drawn_start(chunk: Chunk) -> int:
+    """Where the chunk is drawn from: behind what is computed again, less one token."""
+    computes_again = chunk.inner_padding > 0 and chunk.start == chunk.cached_tokens
+    return chunk.start + chunk.inner_padding - 1 if computes_again else chunk.start

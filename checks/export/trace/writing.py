@@ -1,0 +1,102 @@
+"""Traces, written line by line."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from checks.export.trace.codecs import codec_of
+from checks.export.trace.encoding import Past, request_as_json, violation_as_json
+from checks.export.trace.files import as_line, new_file
+from checks.export.trace.violation import Violation
+from spec.core.configuration import PolicyConfig
+from spec.core.observable import SomeStep
+from spec.core.requests import Request
+
+FORMAT = "lockstep-trace"
+VERSION = 1
+
+
+class TraceWriter:
+    """A trace file in the making; it takes its name when the `with` block ends well."""
+
+    def __init__(
+        self,
+        path: Path,
+        config: PolicyConfig,
+        requests: Iterable[Request],
+        *,
+        source: str = "reference",
+        full: bool = False,
+        actions: Sequence[Any] | None = None,
+        cost: Mapping[str, float] | None = None,
+        external: Mapping[str, int] | None = None,
+    ) -> None:
+        """`source`: who scheduled. `full`: with all that rules ask about, several times as long.
+
+        `cost`: what steps cost beyond their times, if anything.
+        `actions`: what the environment chose beyond the workload, any JSON values.
+        `external`: tokens of requests that a connector has, if anybody's.
+        """
+        self._header: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "policy": config.policy,
+            "source": source,
+            "config": config.as_mapping(),
+            "requests": [request_as_json(request) for request in requests],
+            "full": full,
+        }
+        if actions is not None:
+            self._header["actions"] = list(actions)
+        if cost:
+            self._header["cost"] = dict(cost)
+        if external:
+            self._header["external"] = dict(external)
+        self._codec = codec_of(config)
+        self._full = full
+        self._past = Past()
+        self._steps = 0
+        self._ended = False
+        self._context: AbstractContextManager[TextIO] = new_file(path)
+
+    def __enter__(self) -> Self:
+        """Begin the file.
+
+        Raises:
+            TraceError: no file can be written there.
+        """
+        self._file = self._context.__enter__()
+        self._line(self._header)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._context.__exit__(kind, error, traceback)
+
+    def write(self, step: SomeStep) -> None:
+        """Add the next step.
+
+        Raises:
+            ValueError: it is not the next one, or the trace has its violation already.
+        """
+        if self._ended or step.index != self._steps:
+            due = "nothing" if self._ended else f"step {self._steps}"
+            raise ValueError(f"step {step.index} written where {due} is due")
+        self._line(self._codec.step_as_json(step, self._past, full=self._full))
+        self._past = self._past.then(step)
+        self._steps += 1
+
+    def violated(self, violation: Violation) -> None:
+        """End the trace with the rule that it breaks."""
+        self._line({"violation": violation_as_json(violation, self._codec.state_as_json)})
+        self._ended = True
+
+    def _line(self, values: dict[str, Any]) -> None:
+        self._file.write(as_line(values))
+        self._file.write("\n")

@@ -1,0 +1,155 @@
+"""A driver's process: started, asked line by line, its end noticed, its last words kept."""
+
+import json
+import os
+import select
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from checks.harness.driver.protocol import (
+    Action,
+    DriverError,
+    DriverFailure,
+    Hello,
+    Json,
+    Played,
+    failure_of,
+    play_line,
+    played,
+    read_line,
+    start_line,
+)
+from spec.core.configuration import PolicyConfig
+from spec.core.requests import Request
+
+START_S = 180.0  # loading torch from a cold disk takes long
+ANSWER_S = 120.0
+_LAST_LINES = 8
+
+
+class DriverGoneError(Exception):
+    """The driver ended, or did not answer in time."""
+
+
+class Driver:
+    """A running driver. Use it in a `with` block; `start` an episode, then `play` its steps."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        """Start the process and read its first line.
+
+        Raises:
+            DriverError: it cannot be started, or does not say hello.
+        """
+        self._command = list(command)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the driver
+        self._unread = b""
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                bufsize=0,
+            )
+        except OSError as error:
+            self._errors.close()
+            allowed = f"a driver that can be started ({error.strerror})"
+            raise DriverError("driver", self._command[0], allowed) from None
+        try:
+            self.hello = Hello.of_line(self._line(START_S))
+        except DriverGoneError as gone:
+            self.close()
+            raise DriverError("driver", " ".join(command), f"a driver that runs; {gone}") from None
+        except DriverError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process; it has no say in it."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                stream.close()
+
+    def start(
+        self,
+        config: PolicyConfig,
+        requests: Iterable[Request],
+        external: Mapping[str, int] | None = None,
+    ) -> DriverFailure | None:
+        """Begin an episode; what the scheduler refuses is returned.
+
+        `external`: tokens that a connector has, by request.
+
+        Raises:
+            DriverGoneError: the driver ended.
+        """
+        tensors = "tensors" in self.hello.abilities
+        line = start_line(config, requests, tensors=tensors, external=external)
+        answer = self._ask(line)
+        return failure_of(answer["error"]) if "error" in answer else None
+
+    def play(self, actions: Iterable[Action]) -> Played:
+        """Take one step for each action; errors of the scheduler are part of the answer.
+
+        Raises:
+            DriverGoneError: the driver ended.
+            DriverError: it does not speak the protocol.
+        """
+        return played(self._ask(play_line(actions)))
+
+    def _ask(self, message: Json) -> Json:
+        assert self._process.stdin is not None
+        try:
+            self._write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        except BrokenPipeError:
+            raise DriverGoneError(self._last_words("ended")) from None
+        return read_line(self._line(ANSWER_S))
+
+    def _write(self, line: bytes) -> None:
+        """All of it: an unbuffered pipe takes a part at a time."""
+        assert self._process.stdin is not None
+        rest = memoryview(line)
+        while rest:
+            rest = rest[self._process.stdin.write(rest) :]
+
+    def _line(self, seconds: float) -> str:
+        assert self._process.stdout is not None
+        parts, until = [self._unread], time.monotonic() + seconds
+        while b"\n" not in parts[-1]:
+            left = until - time.monotonic()
+            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
+                raise DriverGoneError(self._last_words(f"did not answer within {seconds:.0f} s"))
+            part = os.read(self._process.stdout.fileno(), 1 << 20)
+            if not part:
+                raise DriverGoneError(self._last_words("ended"))
+            parts.append(part)
+        line, _, self._unread = b"".join(parts).partition(b"\n")
+        return line.decode(errors="replace")
+
+    def _last_words(self, what: str) -> str:
+        """What happened, with the exit code and the last lines of standard error."""
+        code = None
+        if what == "ended":
+            code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
+        told = what if code is None else f"{what} with code {code}"
+        return "\n".join([f"it {told}", *lines])

@@ -1,0 +1,29 @@
+"""One small episode that any driver can do: to see that it works, not that it is right."""
+
+from attrs import evolve
+
+from checks.conformance.counterparts import COUNTERPARTS
+from checks.fuzz.cases import Case
+from checks.harness.driver.protocol import Hello
+from spec.core.configuration import PolicyConfig
+
+_TRIES = 100
+_FEW = 3  # requests
+
+
+def trial_case(hello: Hello) -> Case:
+    """A few requests of the first plain case that has so many, at once, none of them aborted.
+
+    Raises:
+        ConfigError: the driver can do no configuration.
+    """
+    draw = COUNTERPARTS[hello.policy].draw
+    cases = (draw(0, episode, hello.pinned, hello.can_do) for episode in range(_TRIES))
+    case = next(one for one in cases if len(one.requests) >= _FEW and _is_plain(one.config))
+    requests = tuple(evolve(one, arrival=0, abort_at=None) for one in case.requests[:_FEW])
+    return evolve(case, requests=requests, swarm=None)
+
+
+def _is_plain(config: PolicyConfig) -> bool:
+    """A model length of whole blocks: with others, releases do what is known of them."""
+    return config.max_model_len % config.block_size == 0

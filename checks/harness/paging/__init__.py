@@ -1,0 +1,26 @@
+"""The paged device next to a scheduler: its steps as tensors, and the tokens that come of them.
+
+A step tells what was computed of whom, and where it lies. From that the tensors are built that a
+model runner would build, the paged device does the step, and every token that it samples is held
+against the request served alone.
+"""
+
+from checks.harness.paging.rows import Load, PagedWork, Row, paged_input
+from checks.harness.paging.watch import PagedWatch, WrongToken
+from checks.policies.nano_vllm.paging import nano_vllm_shape, nano_vllm_watch, nano_vllm_work
+from checks.policies.vllm_v1.paging import vllm_v1_shape, vllm_v1_watch, vllm_v1_work
+
+__all__ = [
+    "Load",
+    "PagedWatch",
+    "PagedWork",
+    "Row",
+    "WrongToken",
+    "nano_vllm_shape",
+    "nano_vllm_watch",
+    "nano_vllm_work",
+    "paged_input",
+    "vllm_v1_shape",
+    "vllm_v1_watch",
+    "vllm_v1_work",
+]

@@ -1,0 +1,126 @@
+"""The paged device side by side with a scheduler, token for token."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+from attrs import define, field, frozen
+
+from checks.harness.paging.rows import Load, PagedWork, Row, model_token, paged_input
+from engine.paged.device import PagedDevice
+from engine.paged.inputs import PagedShape
+from spec.core.observable import SomeStep
+from spec.core.requests import Request
+from spec.spyre.padding import block_count
+
+KEPT = 10  # wrong tokens that are remembered; the first ones tell
+
+StepT = TypeVar("StepT", bound=SomeStep)
+
+
+@frozen
+class WrongToken:
+    """A token that is not the one of the request served alone; `index` from 0 in its output.
+
+    `by`: who has it wrong, the device or the scheduler. `found` is None where it has none.
+    """
+
+    step: int
+    id: str
+    index: int
+    by: str
+    found: int | None
+    alone: int
+
+    def __str__(self) -> str:
+        told = "no token" if self.found is None else f"token {self.found}"
+        place = f"step {self.step}: request {self.id}, output {self.index}"
+        return f"{place}: {told} by the {self.by}, {self.alone} served alone"
+
+
+@define
+class PagedWatch(Generic[StepT]):
+    """Does every step that it is shown on the paged device as well; `observe` them in order.
+
+    `wrong`: the first few wrong tokens. `steps`, and the tokens that were computed, `loaded` and
+    `sampled` in them, so that a run without a finding shows that there was something to find.
+    """
+
+    shape: PagedShape
+    requests: Mapping[str, Request]
+    work_of: Callable[[StepT], PagedWork]
+    wrong: list[WrongToken] = field(factory=list)
+    steps: int = 0
+    computed: int = 0
+    loaded: int = 0
+    sampled: int = 0
+    device: PagedDevice = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.device = PagedDevice(self.shape)
+
+    def observe(self, step: StepT) -> None:
+        """Build the tensors, compute, compare.
+
+        Requests that finish with the step must still be known: observe before they are forgotten.
+
+        Raises:
+            ConstraintError: the device refuses the step.
+        """
+        work = self.work_of(step)
+        for load in work.loads:
+            self._load(load)
+        samples: list[int] = []
+        if work.rows:
+            rows = [*work.rows.values()]
+            given = paged_input(rows, self.shape.block_size, work.is_captured)
+            samples = self.device.compute(given).tolist()
+            self.computed += len(given.token_ids)
+        self.steps += 1
+        for request_id, row in work.rows.items():
+            own, samples = samples[: row.samples], samples[row.samples :]
+            self._compare(step, request_id, row, own)
+
+    def _load(self, load: Load) -> None:
+        """What another instance has computed arrives in the request's blocks."""
+        end, size = len(load.tokens), self.shape.block_size
+        columns = np.arange(load.start // size, block_count(end, size))
+        whole = Row(load.tokens, 0, range(block_count(end, size)), samples=0, due=0)
+        other = PagedDevice(_shape_of_one(size, end))
+        other.compute(paged_input([whole], size))
+        self.device.load(np.take(load.blocks, columns), other, columns)
+        self.loaded += end - load.start
+
+    def _compare(self, step: StepT, request_id: str, row: Row, samples: Sequence[int]) -> None:
+        """Each token that is due or given, by the device and by the scheduler, with that alone."""
+        request, outputs = self.requests[request_id], step.outputs.get(request_id, ())
+        first = row.sampled_from - request.prompt_len
+        due = min(row.due, 1) if request_id in step.finished else row.due
+        for place in range(max(len(outputs), due)):
+            index = first + place
+            found, output = _at(samples, place), _at(outputs, place)
+            self._hold(step, request_id, index, "device", found, model_token(request, index))
+            self._hold(step, request_id, index, "scheduler", output, request.output_token(index))
+        self.sampled += len(outputs)
+
+    def _hold(
+        self, step: StepT, request_id: str, index: int, by: str, found: int | None, alone: int
+    ) -> None:
+        if found != alone and len(self.wrong) < KEPT:
+            self.wrong.append(WrongToken(step.index, request_id, index, by, found, alone))
+
+
+def _at(tokens: Sequence[int], place: int) -> int | None:
+    return tokens[place] if place < len(tokens) else None
+
+
+def _shape_of_one(block_size: int, tokens: int) -> PagedShape:
+    """A device for one request of so many tokens."""
+    return PagedShape(
+        block_size=block_size,
+        first_block=0,
+        num_blocks=block_count(tokens, block_size),
+        max_model_len=tokens,
+        max_num_seqs=1,
+        max_num_batched_tokens=tokens,
+    )

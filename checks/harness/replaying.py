@@ -1,0 +1,242 @@
+"""Run again what a trace says: the same environment, any scheduler, every rule."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from attrs import define, evolve, field, frozen
+
+from checks.explore import MACHINE_ERROR
+from checks.explore.exploring import sentence
+from checks.explore.instance import Instance
+from checks.explore.model import Transition
+from checks.export.trace import Past, Trace, codec_of
+from checks.fuzz.guarded import Guarded, TargetRaisedError
+from checks.fuzz.subjects import REFERENCE
+from checks.fuzz.target import Subject, Target
+from checks.harness.running import Judge, duration_of, serve_with, step_time
+from checks.policies import RULES, AnyModel, policy_of
+from engine.core.clock import CostModel
+from reference.core.guards import GuardError
+from spec.core.errors import ConfigError, TraceError
+from spec.core.observable import SomeState, SomeStep
+from spec.spyre.config import Config
+
+
+@frozen
+class Difference:
+    """The first step that is not as the file says: by field, what it says and what is now."""
+
+    step: int
+    fields: Mapping[str, tuple[Any, Any]]
+
+
+@frozen
+class BrokenRule:
+    """A rule that is broken, in or after this step."""
+
+    step: int
+    rule: str
+    says: str
+    found: str
+
+
+@define
+class Replay:
+    """What came out: the steps, the rules they broke, the first step that differs."""
+
+    steps: list[SomeStep] = field(factory=list)
+    broken: list[BrokenRule] = field(factory=list)
+    difference: Difference | None = None
+    confirms: bool = False
+
+
+def replay_of(trace: Trace, subject: Subject = REFERENCE) -> Replay:
+    """The trace run again, by its actions if an explorer wrote it, else by its workload.
+
+    `subject`: who schedules this time; of other policies than Spyre the reference alone does.
+    Stops at the first step that differs from the file.
+
+    Raises:
+        TraceError: the file does not name the requests, or an action that is not possible.
+        WorkloadError: a request that could never be served.
+    """
+    ctx, changes = trace.context(), list[_Change]()
+    model = _model(trace) if "actions" in trace.header else None
+    judge, result = Judge(ctx if model is None else model.ctx), Replay()
+    if model is None and trace.violation is None:  # a violation ends the run, whoever never does
+        for request in ctx.requests.values():
+            policy_of(trace.config).refuse_unservable(request, trace.config)
+    try:
+        steps = _served(trace, subject) if model is None else _acted(trace, model, subject, changes)
+        _compare(trace, steps, judge, result)
+    except (GuardError, TargetRaisedError) as error:
+        result.broken.append(_raised(len(result.steps), error))
+    if subject is REFERENCE:  # of another target, nobody sees the states between steps
+        result.broken += _broken_between(changes, judge)
+    if result.difference is None and len(result.steps) < len(trace.steps):
+        missing = {"step": (trace.steps[len(result.steps)], None)}
+        result.difference = Difference(len(result.steps), missing)
+    result.broken += [_broken(one.step, one.rule.id, one.found) for one in judge.broken]
+    result.broken += _broken_for_ever(trace, result)
+    told = trace.violation
+    result.confirms = told is None or any(one.rule == told.rule for one in result.broken)
+    return result
+
+
+def _compare(trace: Trace, steps: Iterable[SomeStep], judge: Judge, result: Replay) -> None:
+    """Take the steps up to the first that differs from the file's; each is judged."""
+    past = Past()
+    for step in steps:
+        if trace.violation is not None and step.index == len(trace.steps):
+            break  # the file ends where the rule is broken, the workload may go on
+        judge.observe(step)
+        result.steps.append(step)
+        result.difference = _difference(trace, step, past)
+        if result.difference is not None:
+            break
+        past = past.then(step)
+
+
+def _broken(step: int, rule: str, found: str) -> BrokenRule:
+    return BrokenRule(step, rule, sentence(rule), found)
+
+
+def _raised(step: int, error: GuardError | TargetRaisedError) -> BrokenRule:
+    cause = error.__cause__ if isinstance(error, TargetRaisedError) else error
+    if isinstance(cause, GuardError):
+        return _broken(step, "machine-error", str(cause))
+    return BrokenRule(step, "crash", "A scheduler raises nothing.", str(error))
+
+
+@frozen
+class _Change:
+    """What an arrival or an abort did to the reference, before step `index`."""
+
+    index: int
+    before: SomeState
+    after: SomeState
+
+
+def _served(trace: Trace, subject: Subject) -> Iterator[SomeStep]:
+    """The steps as the workload makes them happen."""
+    config, requests = trace.config, list(trace.requests.values())
+    duration = duration_of(config, _cost_of(trace))
+    if isinstance(config, Config):
+        yield from serve_with(Guarded(subject, config, requests), duration, requests)
+    else:
+        yield from serve_with(policy_of(config).reference(config, requests), duration, requests)
+
+
+def _acted(
+    trace: Trace, model: AnyModel, subject: Subject, changes: list[_Change]
+) -> Iterator[SomeStep]:
+    """The steps as the actions of the header make them happen; what is between goes to `changes`.
+
+    A Spyre step is taken by the target, any other by the reference that finds the actions.
+    """
+    config, index, time = trace.config, 0, 0.0
+    target = _target(trace, subject)
+    gone: frozenset[str] = frozenset()
+    for before, edge in _edges(trace, model):
+        if isinstance(edge.record, policy_of(config).step):
+            record: Any = evolve(edge.record, index=index, time=time)
+            step: Any = record if target is None else target.step(index, time, record.ended)
+            yield evolve(step, aborted=tuple(sorted(step.before.aborted - gone)))
+            index, time = index + 1, time + step_time(config, step.kind)
+            gone = step.after.aborted
+            continue
+        changes.append(_Change(index, before, edge.state))
+        what, _, request_id = edge.action.partition(" ")
+        if target is not None:
+            (target.arrive if what == "arrive" else target.abort)(request_id)
+
+
+def _target(trace: Trace, subject: Subject) -> Target | None:
+    """Who schedules instead of the reference; None where only the reference can."""
+    if isinstance(trace.config, Config):
+        return Guarded(subject, trace.config, trace.requests.values())
+    return None
+
+
+def _cost_of(trace: Trace) -> CostModel:
+    """What the header says that steps cost.
+
+    Raises:
+        TraceError: it is no table of costs.
+    """
+    costs = trace.header.get("cost", {})
+    try:
+        return CostModel.from_mapping(costs if isinstance(costs, dict) else {"": 0}, trace.config)
+    except ConfigError as error:
+        raise TraceError(error.field, error.found, error.allowed).at(trace.path, 1) from None
+
+
+def _model(trace: Trace) -> AnyModel:
+    """The reference with the requests of the trace, to whom anything may happen."""
+    everybody = frozenset(trace.requests)
+    instance = Instance(
+        name=str(trace.path),
+        about="the requests of a trace",
+        config=trace.config,
+        requests=tuple(trace.requests.values()),
+        aborts=everybody,
+        early_ends=everybody,
+        external=trace.header.get("external", {}),
+        failing=everybody,
+    )
+    return policy_of(trace.config).model(instance)
+
+
+def _edges(trace: Trace, model: AnyModel) -> Iterator[tuple[Any, Transition[Any]]]:
+    """The actions of the header as the reference takes them, each with the state before.
+
+    Raises:
+        TraceError: an action that is not possible.
+        GuardError: the machine stops after the last one, as the violation says.
+    """
+    state = next(iter(model.initial()))
+    for action in trace.header["actions"]:
+        edge = next((one for one in model.successors(state) if one.action == action), None)
+        if edge is None:
+            allowed = "what the environment can do here"
+            raise TraceError("actions", action, allowed).at(trace.path, 1)
+        yield state, edge
+        state = edge.state
+    if trace.violation is not None and trace.violation.rule == MACHINE_ERROR:
+        list(model.successors(state))
+
+
+def _broken_between(changes: Iterable[_Change], judge: Judge) -> Iterator[BrokenRule]:
+    """Rules that an arrival or an abort breaks."""
+    for one in changes:
+        for rule in judge.rules:
+            found = rule.found_in_state(judge.ctx, one.after) or rule.found_between(
+                judge.ctx, one.before, one.after
+            )
+            if found is not None:
+                yield _broken(one.index, rule.id, found)
+
+
+def _difference(trace: Trace, step: SomeStep, past: Past) -> Difference | None:
+    """The fields of the file's line that say something else; unknown ones are left alone."""
+    if step.index >= len(trace.steps):
+        return Difference(step.index, {"step": (None, step.index)})
+    told = trace.steps[step.index]
+    seen = codec_of(trace.config).step_as_json(step, past, full="state" in told)
+    fields = {
+        name: (told[name], seen[name]) for name in told if name in seen and seen[name] != told[name]
+    }
+    return Difference(step.index, fields) if fields else None
+
+
+def _broken_for_ever(trace: Trace, result: Replay) -> Iterator[BrokenRule]:
+    """The `eventually` rule of the file's violation, if the run does repeat without its goal."""
+    told = trace.violation
+    if told is None or told.loop is None or told.rule not in RULES:
+        return
+    goal = RULES[told.rule].goal
+    around = result.steps[told.loop :]
+    if goal is None or any(goal(step.after) for step in around):
+        return
+    if not around or around[0].before == around[-1].after:
+        yield _broken(len(result.steps), told.rule, str(told.found))

@@ -1,1 +1,0 @@
-"""The machines as the explorer sees them, and the instances that are explored by default."""

@@ -1,0 +1,41 @@
+"""Steps of nano-vLLM as work of the paged device.
+
+Source: nano-vllm, chapter 9 ("Scheduler to GPU Execution").
+"""
+
+from checks.harness.paging.rows import PagedWork, Row, request_tokens
+from checks.harness.paging.watch import PagedWatch
+from engine.paged.inputs import PagedShape
+from spec.nano_vllm.config import NanoVllmConfig, NanoVllmContext, captured_sizes
+from spec.spyre.records import DECODE, Step
+
+
+def nano_vllm_watch(ctx: NanoVllmContext) -> PagedWatch[Step]:
+    """The device next to a nano-vLLM scheduler."""
+    return PagedWatch(
+        nano_vllm_shape(ctx.config), ctx.requests, lambda step: nano_vllm_work(ctx, step)
+    )
+
+
+def nano_vllm_shape(config: NanoVllmConfig) -> PagedShape:
+    """The device that a nano-vLLM scheduler of this configuration works for."""
+    return PagedShape(
+        block_size=config.block_size,
+        first_block=0,
+        num_blocks=config.pool_blocks,
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        # The budget is that of a prefill step; a decode has a token for every sequence.
+        max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
+        captured_sizes=captured_sizes(config.max_num_seqs, config.graph_sizes),
+    )
+
+
+def nano_vllm_work(ctx: NanoVllmContext, step: Step) -> PagedWork:
+    """A prefill or a decode: each row computes what it is behind, and samples one token."""
+    rows = {}
+    for row in step.batch:
+        cached = row.computed - step.scheduled[row.id]
+        tokens = request_tokens(ctx.requests[row.id], cached, row.computed)
+        rows[row.id] = Row(tokens, cached, row.blocks, samples=1, due=1)
+    return PagedWork(rows, is_captured=step.kind == DECODE)

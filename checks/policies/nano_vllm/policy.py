@@ -1,0 +1,55 @@
+"""nano-vLLM: the reference, which has no engine, next to the paged device."""
+
+from collections.abc import Iterable, Sequence
+
+from checks.harness.paging import nano_vllm_watch
+from checks.harness.reference import MachineServer
+from checks.policies.nano_vllm.instances import DEFAULT
+from checks.policies.nano_vllm.model import NanoVllmModel
+from checks.policies.policy import Policy
+from engine.core.work import Prefill, Work
+from reference.nano_vllm.machine import NanoVllmMachine
+from spec.core.requests import Request
+from spec.nano_vllm.config import NanoVllmConfig, NanoVllmContext, refuse_oversized
+from spec.nano_vllm.rules import NANO_VLLM as RULES
+from spec.spyre.records import PREFILL, Step
+from spec.spyre.state import Sequence as Row
+from spec.spyre.state import State
+
+
+def context_of(config: NanoVllmConfig, requests: Iterable[Request]) -> NanoVllmContext:
+    """What rules look up."""
+    return NanoVllmContext.of(config, {request.id: request for request in requests})
+
+
+def _reference(config: NanoVllmConfig, requests: Sequence[Request]) -> MachineServer[Step]:
+    return MachineServer(NanoVllmMachine.of(config, requests))
+
+
+def work(_config: NanoVllmConfig, step: Step) -> Work:
+    """All rows of a prefill step begin their prefill, and end it."""
+    new = sum(step.scheduled.values())
+    read = sum(row.computed for row in step.batch) - new
+    if step.kind != PREFILL:
+        return Work(kind=step.kind, rows=len(step.batch), cached_tokens=read)
+    prefills = tuple(_prefill(row, step.scheduled[row.id]) for row in step.batch)
+    return Work(kind=step.kind, chunk_tokens=new, cached_tokens=read, prefills=prefills)
+
+
+def _prefill(row: Row, computed: int) -> Prefill:
+    return Prefill(row.id, row.prefill_len, reused=row.prefill_len - computed)
+
+
+NANO_VLLM: Policy[NanoVllmConfig, NanoVllmContext, State, Step] = Policy(
+    config=NanoVllmConfig,
+    registry=RULES,
+    context_of=context_of,
+    refuse_unservable=refuse_oversized,
+    reference=_reference,
+    work=work,
+    judged_apart=("NANO-BLK-", "NANO-PFX-"),
+    watch=nano_vllm_watch,
+    step=Step,
+    model=NanoVllmModel,
+    instances=DEFAULT,
+)

@@ -1,0 +1,42 @@
+"""Spyre: the reference, and the engine on the simulated device."""
+
+from collections.abc import Iterable, Sequence
+
+from checks.fuzz.reference import reference_target
+from checks.harness.targets import EngineTarget
+from checks.policies.policy import Policy
+from checks.policies.spyre.instances import DEFAULT
+from checks.policies.spyre.model import SpyreModel
+from engine.core.work import spyre_work
+from engine.spyre.device.spyre import SpyreDevice
+from spec.core.requests import BlockKeys, Request, refuse_unservable
+from spec.spyre.config import Config
+from spec.spyre.records import Context, Step
+from spec.spyre.rules import SPYRE as RULES
+from spec.spyre.state import State
+
+
+def context_of(config: Config, requests: Iterable[Request]) -> Context:
+    """What rules look up, whoever schedules."""
+    by_id = {request.id: request for request in requests}
+    return Context(config, by_id, BlockKeys(by_id, config.block_size))
+
+
+def _engine(config: Config, requests: Sequence[Request]) -> EngineTarget:
+    return EngineTarget.on(SpyreDevice(config), config, requests)
+
+
+SPYRE: Policy[Config, Context, State, Step] = Policy(
+    config=Config,
+    registry=RULES,
+    context_of=context_of,
+    refuse_unservable=refuse_unservable,
+    reference=reference_target,
+    engine=_engine,
+    without_device=EngineTarget.without_device,
+    work=spyre_work,
+    judged_apart=("BLK-", "LIF-", "SPY-DEC-", "SPY-PFX-", "SPY-RES-", "SPY-TKV-", "SPY-VOL-"),
+    step=Step,
+    model=SpyreModel,
+    instances=DEFAULT,
+)

@@ -1,0 +1,62 @@
+"""A refutation as a run: the numbers of the solver become requests that the reference serves."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from checks.explore import MACHINE_ERROR
+from checks.explore.exploring import sentence
+from checks.export.trace import TraceWriter, Violation
+from checks.harness.running import Judge, duration_of, serve_with
+from checks.policies import policy_of
+from checks.proofs.obligations import Obligation
+from checks.proofs.registry import Numbers
+from reference.core.guards import GuardError
+from spec.core.configuration import PolicyConfig
+from spec.core.observable import SomeStep
+from spec.core.requests import Request
+
+
+def write_scenario(obligation: Obligation, numbers: Numbers, directory: Path) -> Path | None:
+    """Serve the obligation's scenario up to the first broken rule and write it as a trace.
+
+    A machine that stops at the guard of one of the obligation's rules breaks that rule, too.
+    Returns the file; None if the obligation has no scenario.
+
+    Raises:
+        ValueError: the run breaks no rule: the refutation does not hold on the reference.
+    """
+    if obligation.scenario is None:
+        return None
+    config, requests = obligation.scenario(numbers)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{obligation.id.lower()}.jsonl"
+    with TraceWriter(path, config, requests, full=True) as trace:
+        violation = _violation(trace, obligation.rules, config, requests)
+        if violation is None:
+            raise ValueError(f"{obligation.id}: the reference breaks no rule with {dict(numbers)}")
+        trace.violated(violation)
+    return path
+
+
+def _violation(
+    trace: TraceWriter, rules: Sequence[str], config: PolicyConfig, requests: list[Request]
+) -> Violation | None:
+    """The first of the rules to be broken, the steps up to there written."""
+    judge = Judge(policy_of(config).context_of(config, requests))
+    try:
+        for step in _steps(config, requests):
+            trace.write(step)
+            judge.observe(step)
+            broken = next((one for one in judge.broken if one.rule.id in rules), None)
+            if broken is not None:
+                return Violation(broken.rule.id, broken.rule.sentence, broken.found)
+    except GuardError as error:
+        if error.rule in rules:
+            return Violation(MACHINE_ERROR, sentence(MACHINE_ERROR), str(error))
+        raise
+    return None
+
+
+def _steps(config: PolicyConfig, requests: list[Request]) -> Iterator[SomeStep]:
+    server = policy_of(config).reference(config, requests)
+    return serve_with(server, duration_of(config), requests)

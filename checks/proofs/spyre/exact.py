@@ -1,0 +1,273 @@
+"""Obligations about admission = exact: it admits if and only if no later step exceeds the limit.
+
+The rule looks at one number for each member: the rows that live until its end, times the peak of
+those rows over all steps until then. That this is enough, and not too much, for every batch size:
+
+1. A step lies before some first end: the end of the one, among those alive, that leaves first. Who
+   is alive in the step is who is alive at that end (PRV-EXA-1).
+2. The rule writes that batch with a stand-in for each row that has left, as long as the one whose
+   end it is; stand-ins change no peak (PRV-EXA-2).
+3. *Sound*: no step exceeds the peak of the rows that are alive in it (PRV-PEAK-1E, 1F), so its
+   volume is at most the number that the rule compares with the limit.
+4. *Tight*: the peak is attained in some step until that end (PRV-PEAK-3B). In that step the same
+   rows decode, and perhaps more, which lowers neither factor of the volume (PRV-EXA-3, PRV-MON-1B).
+   So a number over the limit is a step over the limit.
+
+Head-on, for two to four requests, the same is put together by the solver from these facts
+(PRV-EXA-4 to 6); for two requests also from nothing (PRV-EXA-7).
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from checks.proofs.registry import Integer, Statement, obligation
+from checks.proofs.spyre.rows import REAL_BLOCK, last_full_step, later, positive
+from checks.proofs.spyre.worst_case import (
+    Alive,
+    Life,
+    are_alive,
+    batch_of,
+    batch_volume,
+    groups,
+    is_first_end,
+    lengths_of,
+    lives_of,
+    outlasting,
+    step_volume,
+)
+from spec.core.arithmetic import Number, Truth, every, implies, negate, some
+from spec.spyre.admission import Member, exact_volume_holds, rows_until, worst_case_volumes
+from spec.spyre.padding import max_tkv, peak_tkv, volume
+
+_RULES = ["SPY-VOL-1", "SPY-VOL-4"]
+
+# --- the argument for every batch size -----------------------------------------------------------
+
+
+@obligation(
+    "PRV-EXA-1",
+    "Whoever is alive in a step is alive at the first end from there on, and nobody else is.",
+    bounds="any member of a batch of any size",
+    rules=_RULES,
+)
+def who_is_alive_stays_until_the_first_end(integer: Integer) -> Statement:
+    """`first_end`: the least of the lives that last until the step; no life ends in between."""
+    step, first_end, lasts = integer("step"), integer("first_end"), integer("lasts")
+    ends_in_between = every([lasts >= step, lasts < first_end])
+    return Statement(
+        given=[step <= first_end, negate(ends_in_between)],
+        claim=(lasts >= step) == (lasts >= first_end),
+    )
+
+
+@obligation(
+    "PRV-EXA-2",
+    "A row that stands in with the length of another row of the batch changes no peak.",
+    bounds="every batch size (longest, furthest, a row that fills its block and the one stood in "
+    "for represent it), every number of steps, every block size",
+    rules=["SPY-VOL-4"],
+)
+def stand_ins_change_no_peak(integer: Integer) -> Statement:
+    """A copy is no longer than the longest, and reaches what its original reaches."""
+    batch = [integer(name) for name in ("longest", "furthest", "filling", "original")]
+    steps, block_size = integer("steps"), integer("block_size")
+    peak = peak_tkv(batch, steps, block_size)
+    return Statement(
+        given=positive(block_size, steps, *batch),
+        claim=peak_tkv([*batch, batch[-1]], steps, block_size) == peak,
+    )
+
+
+@obligation(
+    "PRV-EXA-3",
+    "More rows at no smaller max-tkv are no smaller volume (last step of the argument).",
+    bounds="every batch size, every tkv",
+    rules=_RULES,
+)
+def more_rows_are_no_smaller_volume(integer: Integer) -> Statement:
+    """`rows` live until the end that the rule looks at, `more` are alive in the step."""
+    rows, more = integer("rows"), integer("more")
+    peak, tkv = integer("peak"), integer("tkv")
+    return Statement(
+        given=[*positive(rows, peak), more >= rows, tkv >= peak],
+        claim=volume(more, tkv) >= volume(rows, peak),
+    )
+
+
+# --- head-on --------------------------------------------------------------------------------------
+
+
+def _number_is_that_of_the_rows(
+    decoding: Sequence[Member], candidate: Member, alive: Alive, member: int, block_size: Number
+) -> Truth:
+    """The rule's number for this member's end: these rows, times their peak until then."""
+    lives = lives_of(decoding, candidate)
+    peak = peak_tkv(lengths_of(lives, alive), lives[member][1], block_size)
+    number = worst_case_volumes(decoding, candidate, block_size)[member]
+    return every([number == volume(len(alive), peak)])
+
+
+def _number_of_an_end(integer: Integer, requests: int) -> Statement:
+    """At every end in the batch, whoever is alive until then."""
+    decoding, candidate, given = batch_of(integer, requests)
+    lives, block_size = lives_of(decoding, candidate), integer("block_size")
+    known, claims = [], []
+    for member, (_, steps) in enumerate(lives):
+        with_stand_ins = peak_tkv(rows_until(lives, steps), steps, block_size)
+        for alive, they_are in outlasting(lives, member):
+            peak = peak_tkv(lengths_of(lives, alive), steps, block_size)
+            known.append(implies(they_are, every([with_stand_ins == peak])))  # PRV-EXA-2
+            number = _number_is_that_of_the_rows(decoding, candidate, alive, member, block_size)
+            claims.append(implies(every([they_are, steps >= 1]), number))
+    return Statement(given=[*positive(block_size), *given], known=known, claim=every(claims))
+
+
+def _is_no_higher(
+    lives: Sequence[Life], alive: Alive, member: int, step: Number, block_size: Number
+) -> Truth:
+    """The max-tkv of these rows in this step, than their peak until the member's end."""
+    lengths = lengths_of(lives, alive)
+    peak = peak_tkv(lengths, lives[member][1], block_size)
+    return every([max_tkv(later(lengths, step), block_size) <= peak])
+
+
+def _exact_is_sound(integer: Integer, requests: int) -> Statement:
+    """In any step, whoever is alive in it."""
+    decoding, candidate, given = batch_of(integer, requests)
+    lives = lives_of(decoding, candidate)
+    limit, step, block_size = integer("limit"), integer("step"), integer("block_size")
+    known = [
+        implies(
+            every([are_alive(lives, alive, step), is_first_end(lives, alive, member)]),
+            every(
+                [
+                    _number_is_that_of_the_rows(
+                        decoding, candidate, alive, member, block_size
+                    ),  # 4
+                    _is_no_higher(lives, alive, member, step, block_size),  # PRV-PEAK-2
+                ]
+            ),
+        )
+        for alive in groups(requests)
+        for member in alive
+    ]
+    return Statement(
+        given=[
+            *positive(block_size, step, limit),
+            *given,
+            exact_volume_holds(decoding, candidate, limit, block_size),
+        ],
+        known=known,
+        claim=step_volume(lives, step, block_size) <= limit,
+    )
+
+
+def _steps_to_look_at(lives: Sequence[Life], member: int, block_size: Number) -> list[Number]:
+    """Where the peak until this member's end is attained: at the end, or where a row is full."""
+    steps = lives[member][1]
+    return [steps, *(last_full_step(length, steps, block_size) for length, _ in lives)]
+
+
+def _facts_of_a_peak(lives: Sequence[Life], alive: Alive, member: int, block_size: Number) -> Truth:
+    """It is attained in one of the steps, in which these rows decode and perhaps more."""
+    steps, lengths = lives[member][1], lengths_of(lives, alive)
+    peak = peak_tkv(lengths, steps, block_size)
+    at = _steps_to_look_at(lives, member, block_size)
+    looked_at = [at[0], *(at[1 + index] for index in alive)]
+
+    def attained(step: Number) -> Truth:
+        return every([step >= 1, step <= steps, max_tkv(later(lengths, step), block_size) == peak])
+
+    def no_smaller(step: Number) -> Truth:
+        among_all = step_volume(lives, step, block_size)
+        return every([among_all >= batch_volume(lengths, step, block_size)])
+
+    return every(
+        [
+            some(attained(step) for step in looked_at),  # PRV-PEAK-3
+            *(implies(attained(step), no_smaller(step)) for step in looked_at),  # PRV-EXA-3, MON-2
+        ]
+    )
+
+
+def _exact_is_tight(integer: Integer, requests: int) -> Statement:
+    """If it refuses, one of the steps in which a peak is attained exceeds the limit."""
+    decoding, candidate, given = batch_of(integer, requests)
+    lives = lives_of(decoding, candidate)
+    limit, block_size = integer("limit"), REAL_BLOCK
+    known = [
+        implies(
+            every([alive_then, lives[member][1] >= 1]),
+            every(
+                [
+                    _number_is_that_of_the_rows(
+                        decoding, candidate, alive, member, block_size
+                    ),  # 4
+                    _facts_of_a_peak(lives, alive, member, block_size),
+                ]
+            ),
+        )
+        for member in range(requests)
+        for alive, alive_then in outlasting(lives, member)
+    ]
+    exceeds = [
+        every([step >= 1, step_volume(lives, step, block_size) > limit])
+        for member in range(requests)
+        for step in _steps_to_look_at(lives, member, block_size)
+    ]
+    return Statement(
+        given=[
+            limit >= 1,
+            *given,
+            negate(exact_volume_holds(decoding, candidate, limit, block_size)),
+        ],
+        known=known,
+        claim=some(exceeds),
+    )
+
+
+for _letter, _count in (("A", 2), ("B", 3), ("C", 4)):
+    _bounds = f"every batch of {_count} requests, every length and limit, every block size"
+    obligation(
+        f"PRV-EXA-4{_letter}",
+        f"Head-on for {_count} requests: the number that the rule compares with the limit is, at "
+        "each end, the rows that live until then times their peak.",
+        bounds=_bounds,
+        rules=["SPY-VOL-4"],
+    )(partial(_number_of_an_end, requests=_count))
+    obligation(
+        f"PRV-EXA-5{_letter}",
+        f"Head-on for {_count} requests: no step of the worst case exceeds the limit, once `exact` "
+        "has admitted the last of them.",
+        bounds=_bounds,
+        rules=_RULES,
+    )(partial(_exact_is_sound, requests=_count))
+    obligation(
+        f"PRV-EXA-6{_letter}",
+        f"Head-on for {_count} requests: if `exact` refuses the last of them, some step of the "
+        "worst case exceeds the limit.",
+        bounds=f"every batch of {_count} requests, every length and limit, block {REAL_BLOCK}",
+        rules=_RULES,
+    )(partial(_exact_is_tight, requests=_count))
+
+
+@obligation(
+    "PRV-EXA-7",
+    "`exact` keeps the limit: whoever it admits next to one decoding request never takes part in a "
+    "step over it (from nothing: no other obligation is built on).",
+    bounds=f"one decoding request and one candidate, every length and limit; block {REAL_BLOCK}",
+    rules=_RULES,
+)
+def exact_keeps_the_limit_of_a_pair(integer: Integer) -> Statement:
+    """In any step of the worst case, with both requests or with the one that lives longer."""
+    decoding, candidate, given = batch_of(integer, 2)
+    limit, step = integer("limit"), integer("step")
+    volume_then = step_volume(lives_of(decoding, candidate), step, REAL_BLOCK)
+    return Statement(
+        given=[
+            *positive(step, limit),
+            *given,
+            exact_volume_holds(decoding, candidate, limit, REAL_BLOCK),
+        ],
+        claim=volume_then <= limit,
+    )

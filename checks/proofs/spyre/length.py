@@ -1,0 +1,150 @@
+"""Obligations about the model length: which lengths no tkv exceeds, and why the others are.
+
+The text has a maximum-length constraint at a request's last chunk. Release 2.6.3 dropped it with
+the argument that left padding is always taken back in time. That is so if and only if no row can
+reach into a block of which the model length ends in the middle: a row that has begun such a block
+is within the model length, but another row, further in its own last block, is drawn along.
+
+A request's last token is sampled and never written, so a row reaches at most one token less than
+the model length. Therefore besides the multiples of the block also the lengths one above a
+multiple are safe (PRV-LEN-1), and every other is exceeded by some batch of two (PRV-LEN-2).
+"""
+
+from functools import partial
+
+from checks.proofs.registry import Integer, Numbers, Statement, Verdict, obligation
+from checks.proofs.spyre.decode import fits_its_blocks
+from checks.proofs.spyre.rows import is_no_wider, later, positive
+from checks.proofs.spyre.worst_case import batch_of, requests_of_a_pair
+from spec.core.arithmetic import Number, Truth, every, negate, some
+from spec.core.requests import Request
+from spec.spyre.admission import model_length_holds
+from spec.spyre.config import Admission, Config
+from spec.spyre.padding import last_block_offset, max_tkv
+
+BLOCK = 4  # tokens; the smallest block size at which a length can be exceeded is 3
+
+# --- every length --------------------------------------------------------------------------------
+
+
+def is_safe_length(max_model_len: Number, block_size: Number) -> Truth:
+    """One block or less, a multiple of the block, or one token more than a multiple."""
+    return some(
+        [
+            max_model_len <= block_size,
+            last_block_offset(max_model_len, block_size) == block_size,
+            last_block_offset(max_model_len, block_size) == 1,
+        ]
+    )
+
+
+@obligation(
+    "PRV-LEN-1",
+    "If the model length is a multiple of the block, or one more, no tkv exceeds it, once every "
+    "request's prompt and output fit.",
+    bounds="every batch size (the longest row and the one that reaches furthest represent it), "
+    "every block size",
+    rules=["SPY-LEN-1"],
+)
+def safe_lengths_are_kept(integer: Integer) -> Statement:
+    """`longest` and `furthest`: rows in any step; their last token is never written."""
+    longest, furthest = integer("longest"), integer("furthest")
+    max_model_len, block_size = integer("max_model_len"), integer("block_size")
+    return Statement(
+        given=[
+            *positive(block_size, longest, furthest),
+            longest <= max_model_len - 1,
+            furthest <= max_model_len - 1,
+            is_safe_length(max_model_len, block_size),
+        ],
+        known=[
+            *(fits_its_blocks(one, block_size) for one in (longest, furthest)),  # PRV-DEC-5
+            fits_its_blocks(max_model_len, block_size),
+            is_no_wider([longest], [max_model_len], block_size),  # PRV-PEAK-1C
+        ],
+        claim=max_tkv([longest, furthest], block_size) <= max_model_len,
+    )
+
+
+@obligation(
+    "PRV-LEN-2",
+    "Every other model length is exceeded by a batch of two requests that fit it.",
+    bounds="every other model length, every block size",
+    rules=["SPY-LEN-1"],
+)
+def other_lengths_are_exceeded(integer: Integer) -> Statement:
+    """One row has begun the block in which the length ends, the other has filled its first."""
+    max_model_len, block_size = integer("max_model_len"), integer("block_size")
+    begun = max_model_len - last_block_offset(max_model_len, block_size) + 1
+    return Statement(
+        given=[
+            *positive(block_size, max_model_len),
+            negate(is_safe_length(max_model_len, block_size)),
+        ],
+        known=[
+            *(fits_its_blocks(one, block_size) for one in (max_model_len, begun, block_size)),
+            is_no_wider([begun], [max_model_len], block_size),  # PRV-DEC-5, PRV-PEAK-1C
+        ],
+        claim=every(
+            [
+                begun >= 1,
+                begun <= max_model_len - 1,
+                block_size <= max_model_len - 1,
+                max_tkv([begun, block_size], block_size) > max_model_len,
+            ]
+        ),
+    )
+
+
+# --- and therefore -------------------------------------------------------------------------------
+
+
+def _scenario(numbers: Numbers, admission: Admission) -> tuple[Config, list[Request]]:
+    """Under a limit that never binds."""
+    config = Config(
+        block_size=BLOCK,
+        chunk_size=BLOCK * 8,
+        max_model_len=numbers["max_model_len"],
+        max_num_seqs=2,
+        admission=admission,
+        prefix_caching=False,
+    )
+    return config, requests_of_a_pair(numbers)
+
+
+def _some_length_is_kept(integer: Integer, admission: Admission) -> Statement:
+    """A pair under any model length up to eight blocks."""
+    decoding, candidate, given = batch_of(integer, 2)
+    max_model_len, step = integer("max_model_len"), integer("step")
+    first = decoding[0]
+    condition = model_length_holds(decoding, candidate, max_model_len, BLOCK)
+    rows = [first.length, candidate.length]
+    return Statement(
+        given=[
+            *given,
+            max_model_len <= BLOCK * 8,
+            first.length >= 2,
+            first.length + first.remaining + 1 <= max_model_len,
+            candidate.length + candidate.remaining <= max_model_len,
+            step >= 1,
+            step <= first.remaining,
+            step <= candidate.remaining - 1,
+            *([condition] if admission is Admission.DOCUMENTED else []),
+        ],
+        claim=max_tkv(later(rows, step), BLOCK) <= max_model_len,
+    )
+
+
+for _id, _admission, _whose in (
+    ("PRV-LEN-3", Admission.EXACT, "without a condition of its own, as in 2.6.3"),
+    ("PRV-LEN-4", Admission.DOCUMENTED, "with the text's condition"),
+):
+    obligation(
+        _id,
+        f"Under any model length no tkv exceeds it, {_whose}.",
+        bounds=f"one decoding request and one candidate, model lengths up to {BLOCK * 8}, "
+        f"block {BLOCK}",
+        rules=["SPY-LEN-1"],
+        expected=Verdict.REFUTED,
+        scenario=partial(_scenario, admission=_admission),
+    )(partial(_some_length_is_kept, admission=_admission))

@@ -1,0 +1,103 @@
+"""Words of the claims about batches; rows are given by their tokens without padding.
+
+Each states a fact of rows in one place: the obligation that proves it and those that build on it
+use the same function.
+"""
+
+from collections.abc import Sequence
+
+from checks.proofs.registry import Integer
+from checks.proofs.spyre.decode import fits_its_blocks
+from spec.core.arithmetic import Number, Truth, every, floor_div, implies, maximum, some
+from spec.spyre.padding import (
+    batch_width_blocks,
+    block_count,
+    last_block_offset,
+    max_tkv,
+    reaches_block_end,
+)
+
+REAL_BLOCK = 64  # tokens, of the product
+SYMBOLIC_ROWS = 2  # up to so many rows the solver decides head-on for every block size at once
+
+
+def block_size_for(integer: Integer, rows: int) -> Number:
+    """Any block size for few rows, the product's for more."""
+    return integer("block_size") if rows <= SYMBOLIC_ROWS else REAL_BLOCK
+
+
+def block_sizes_for(rows: int) -> str:
+    """The same in words, for the bounds of an obligation."""
+    return "every block size" if rows <= SYMBOLIC_ROWS else f"block {REAL_BLOCK}"
+
+
+def rows_of(integer: Integer, count: int) -> list[Number]:
+    """So many rows."""
+    return [integer(f"row_{index}") for index in range(count)]
+
+
+def positive(*numbers: Number) -> list[Truth]:
+    """Each is one or more."""
+    return [number >= 1 for number in numbers]
+
+
+def later(batch: Sequence[Number], steps: Number) -> list[Number]:
+    """The rows after so many steps."""
+    return [row + steps for row in batch]
+
+
+def without_one(batch: Sequence[Number]) -> list[list[Number]]:
+    """The batch without its first row, without its second, and so on."""
+    return [[*batch[:index], *batch[index + 1 :]] for index in range(len(batch))]
+
+
+def last_full_step(row: Number, steps: Number, block_size: Number) -> Number:
+    """The last step, up to `steps`, in which the row fills its block; below 1 if none does."""
+    return floor_div(row + steps, block_size) * block_size - row
+
+
+def fills_or_stays_in_its_block(
+    row: Number, step: Number, steps: Number, block_size: Number
+) -> Truth:
+    """From `step` to the last step the row fills a block, or gets no new one."""
+    fills = reaches_block_end(row + step, row + steps, block_size)
+    now, last = (block_count(row + one, block_size) for one in (step, steps))
+    return some([fills, now == last])
+
+
+def fills_or_only_rises(row: Number, step: Number, steps: Number, block_size: Number) -> Truth:
+    """From `step` to the last step the row fills a block, or its offset does not fall."""
+    fills = reaches_block_end(row + step, row + steps, block_size)
+    now, last = (last_block_offset(row + one, block_size) for one in (step, steps))
+    return some([fills, now <= last])
+
+
+def is_full_in_its_last_full_step(row: Number, steps: Number, block_size: Number) -> Truth:
+    """If there is such a step, it is one of the steps."""
+    step = last_full_step(row, steps, block_size)
+    full = last_block_offset(row + step, block_size) == block_size
+    return implies(step >= 1, every([step <= steps, full]))
+
+
+def is_full_no_later(row: Number, fewer: Number, steps: Number, block_size: Number) -> Truth:
+    """With fewer steps the last full step is no later."""
+    return last_full_step(row, fewer, block_size) <= last_full_step(row, steps, block_size)
+
+
+def is_no_wider(batch: Sequence[Number], other: Sequence[Number], block_size: Number) -> Truth:
+    """As wide as the other batch, or at least a block narrower."""
+    width = batch_width_blocks(batch, block_size)
+    wider = batch_width_blocks(other, block_size)
+    a_block_less = width * block_size <= (wider - 1) * block_size
+    return every([width <= wider, implies(width < wider, a_block_less)])
+
+
+def max_tkv_lies_in_the_last_block(batch: Sequence[Number], block_size: Number) -> Truth:
+    """Beyond the last but one block, not beyond the width."""
+    width, tkv = batch_width_blocks(batch, block_size), max_tkv(batch, block_size)
+    return every([(width - 1) * block_size < tkv, tkv <= width * block_size])
+
+
+def longest_fits(batch: Sequence[Number], block_size: Number) -> Truth:
+    """The longest row fills all of its blocks but the last, and that one not beyond its end."""
+    return fits_its_blocks(maximum(*batch), block_size)

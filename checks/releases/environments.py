@@ -1,0 +1,181 @@
+"""Environments of released schedulers: where they are, how they are made, how they are started."""
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+
+from attrs import frozen
+
+from checks.harness.driver.protocol import DriverError
+from checks.releases.recipes import DRIVER_FILES, RECIPES, Installation, Recipe, recipe_of
+
+PLACE_VARIABLE = "LOCKSTEP_DRIVERS"
+TEMPLATE = "template"
+_NOTE = "installed.json"
+_LOG = "install.log"
+_LAST_LINES = 8
+
+
+class InstallationError(Exception):
+    """An installation that did not come to its end; asking again goes on where it stopped."""
+
+
+@frozen
+class Environment:
+    """The environment of a release; `directory` need not be there yet."""
+
+    recipe: Recipe
+    directory: Path
+
+    @property
+    def python(self) -> Path:
+        """Its Python."""
+        return self.directory / "venv" / "bin" / "python"
+
+    @property
+    def packages(self) -> Path:
+        """Where its packages are."""
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        return self.directory / "venv" / "lib" / version / "site-packages"
+
+    @property
+    def done(self) -> list[str]:
+        """What was installed so far, by the names of the recipe."""
+        try:
+            told = json.loads((self.directory / _NOTE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return []
+        return list(told.get("done", ())) if isinstance(told, dict) else []
+
+    @property
+    def is_complete(self) -> bool:
+        """True if everything was installed and the interpreter is still there."""
+        due = [one.what for one in self.recipe.installations()]
+        return self.done == due and self.python.exists()
+
+    def note(self, done: list[str]) -> None:
+        """Remember what was installed."""
+        text = json.dumps({"release": self.recipe.name, "done": done}, indent=2)
+        (self.directory / _NOTE).write_text(text + "\n", encoding="utf-8")
+
+
+def place() -> Path:
+    """Where environments are kept: `LOCKSTEP_DRIVERS`, or the user's cache directory."""
+    own = os.environ.get(PLACE_VARIABLE)
+    if own:
+        return Path(own)
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "lockstep" / "drivers"
+
+
+def environment_of(recipe: Recipe, into: Path | None = None) -> Environment:
+    """The environment of a recipe, below `into` or the usual place."""
+    directory = (into or place()).absolute()
+    return Environment(recipe, directory / f"{recipe.driver}-{recipe.version}")
+
+
+def install(environment: Environment, tell: Callable[[str], None]) -> None:
+    """Make the environment; what an earlier call installed is not installed again.
+
+    `tell` is given a line for each part.
+
+    Raises:
+        InstallationError: pip failed; with its last lines and the log's path.
+        DriverError: nothing can be written there, or what it shares is not installed.
+    """
+    directory, parts = environment.directory, list(environment.recipe.installations())
+    base = _shared(environment)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        done = [name for name in environment.done if environment.python.exists()]
+        if not environment.python.exists():
+            venv.create(directory / "venv", with_pip=True, clear=True)
+        if base is not None:  # found after its own packages
+            (environment.packages / "shared.pth").write_text(f"{base.packages}\n", encoding="utf-8")
+    except OSError as error:
+        allowed = f"a directory that can be written to ({error.strerror})"
+        raise DriverError("directory", str(directory), allowed) from None
+    for number, part in enumerate(parts, start=1):
+        told = f"{number} of {len(parts)}: {part.what}"
+        if part.what in done:
+            tell(f"{told}, there already")
+            continue
+        began = monotonic()
+        _pip(environment, part)
+        done.append(part.what)
+        environment.note(done)
+        tell(f"{told}, {monotonic() - began:.0f} s")
+
+
+def _shared(environment: Environment) -> Environment | None:
+    """The environment whose packages it shares, if it does.
+
+    Raises:
+        DriverError: that one is not installed.
+    """
+    recipe = environment.recipe
+    if not recipe.shares:
+        return None
+    driver, _, version = recipe.shares.partition("==")
+    base = environment_of(known_recipe(driver, version), environment.directory.parent)
+    if not base.is_complete:
+        allowed = f"{base.recipe.name} installed, which it shares packages with; install that first"
+        raise DriverError("DRIVER", recipe.name, allowed)
+    return base
+
+
+def _pip(environment: Environment, part: Installation) -> None:
+    command = [str(environment.python), "-m", "pip", "install", "--no-input", *part.arguments]
+    log = environment.directory / _LOG
+    variables = {**os.environ, **part.variables, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    with log.open("ab") as file:
+        done = subprocess.run(
+            command, stdout=file, stderr=subprocess.STDOUT, env=variables, check=False
+        )
+    if done.returncode:
+        last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+        lines = "\n".join(f"  {line}" for line in last)
+        raise InstallationError(f"{part.what} could not be installed; {log} ends with\n{lines}")
+
+
+def command_of(driver: str) -> tuple[str, ...]:
+    """What starts a driver: the name of a release, with `==VERSION` if need be, or a file.
+
+    A file is run by itself if it is executable, else by this Python.
+
+    Raises:
+        DriverError: nobody knows the driver, or its environment is not installed.
+    """
+    path = Path(driver)
+    if path.is_file():
+        own = str(path.resolve())
+        return (own,) if os.access(path, os.X_OK) else (sys.executable, own)
+    if driver == TEMPLATE:
+        return sys.executable, str(DRIVER_FILES / "template.py")
+    name, _, version = driver.partition("==")
+    recipe = known_recipe(name, version or None)
+    environment = environment_of(recipe)
+    if not environment.is_complete:
+        asked = f" --version {version}" if version else ""
+        allowed = f"an installed driver; install it with: lockstep driver install {name}{asked}"
+        raise DriverError("DRIVER", driver, allowed)
+    return str(environment.python), str(DRIVER_FILES / recipe.file)
+
+
+def known_recipe(name: str, version: str | None) -> Recipe:
+    """The recipe of a release.
+
+    Raises:
+        DriverError: there is none.
+    """
+    recipe = recipe_of(name, version)
+    if recipe is None:
+        asked = name if version is None else f"{name}=={version}"
+        known = ", ".join((TEMPLATE, *(one.name for one in RECIPES)))
+        raise DriverError("DRIVER", asked, f"{known}, or the path of a driver's file")
+    return recipe

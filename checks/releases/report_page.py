@@ -1,0 +1,142 @@
+"""The report of a campaign as a page: a section for each defect, as an engineer would file it."""
+
+from collections.abc import Iterator, Sequence
+
+from attrs import evolve
+
+from checks.conformance.campaign import Campaign, Plan
+from checks.conformance.recording import judged_again
+from checks.conformance.report import bounds_lines, case_lines, counted
+from checks.export.trace.files import as_line
+from checks.fuzz.corpus import as_json
+from checks.harness.driver.protocol import Hello, Json
+from checks.policies import RULES
+from checks.releases.filing import Filed
+from checks.releases.known import known_for
+
+_MOST_DIFFERENCES = 8
+_MOST_RULES = 4
+_MOST_STEPS_TOLD = 12
+
+_ENGINE_CORE = (
+    "The order is that of `EngineCore.step`: `schedule`, `execute_model`, `sample_tokens`, aborts"
+    " that came meanwhile, `update_from_output`. Arrivals, and aborts that came while nothing ran,"
+    " are taken from the input queue between two steps."
+)
+_ORDERS = {"sendnn": _ENGINE_CORE, "vllm-v1": _ENGINE_CORE}
+_OTHER_ORDER = "Arrivals and aborts come between two steps, in this order."
+
+
+def page_lines(
+    driver: str, plan: Plan, seen: Campaign, unknown: Sequence[Filed], known: Sequence[Filed]
+) -> Iterator[str]:
+    """The whole page; nothing in it depends on the clock."""
+    hello = plan.hello
+    yield f"# {hello.release}: what differs from the specification"
+    yield ""
+    episodes = f"{seen.episodes:,} episodes of seed {plan.seed}"
+    yield f"{seen.steps:,} steps compared ({plan.terms.strictness.value}) in {episodes}; every rule"
+    yield f"that can be judged held against {seen.judged:,} of them, the tensors of"
+    yield f"{seen.on_device:,} given to our device."
+    yield ""
+    yield from (f"- {line}" for line in bounds_lines(hello, seen))
+    yield ""
+    yield f"## Not known: {len(unknown)}"
+    yield ""
+    for number, one in enumerate(unknown, start=1):
+        yield from _section(driver, hello, plan.seed, f"{number}. {one.says}", one)
+    yield f"## Known: {len(known)}"
+    yield ""
+    for one in known:
+        yield from _section(driver, hello, plan.seed, f"{one.id}. {one.says}", one)
+    missing = sorted(set(known_for(hello.name, hello.release)) - {one.id for one in known})
+    if missing:
+        yield f"Not met in this campaign: {', '.join(missing)}."
+
+
+def _section(driver: str, hello: Hello, seed: int, title: str, one: Filed) -> Iterator[str]:
+    case, finding = one.small.case, one.small.finding
+    yield f"### {title}"
+    yield ""
+    yield f"- release: {hello.release}"
+    often = counted(one.times, "step" if one.steps else "episode")
+    yield f"- met: in {often}, first in episode {one.met.episode} of seed {seed}"
+    yield f"- shows in: step {finding.step} of the case below"
+    if one.reason:
+        yield f"- because: {one.reason}"
+    broken = list(_broken(one))
+    yield from (f"- breaks {line}" for line in broken)
+    for rule, what in () if broken else finding.rules[:_MOST_RULES]:
+        yield f"- the reference follows {rule}, {what}: {_rule(rule)}"
+    yield ""
+    yield from _differences(hello, one)
+    yield f"    {evolve(case, swarm=None).parameters}"
+    yield from (f"    {line}" for line in case_lines(case))
+    yield ""
+    yield "This input is possible:"
+    yield ""
+    yield from _actions(one.recording.actions[: finding.step + 1])
+    yield ""
+    yield _ORDERS.get(hello.name, _OTHER_ORDER)
+    yield ""
+    yield f"Again: `lockstep conform {driver} --case {one.path}`, without the release with"
+    yield "`--recorded`."
+    yield ""
+
+
+def _broken(one: Filed) -> Iterator[str]:
+    """What of the rules the small case breaks, whatever the reference does."""
+    for each in judged_again(one.recording).findings.values():
+        rules = [f"{rule}: {_rule(rule)}" for rule, _ in each.rules]
+        yield from rules or [f"{each.cause}, {each.says}"]
+
+
+def _rule(rule: str) -> str:
+    return f"{RULES[rule].sentence} ({RULES[rule].source})"
+
+
+def _differences(hello: Hello, one: Filed) -> Iterator[str]:
+    found = one.small.finding
+    if not found.differences:
+        yield f"{hello.name} here: {found.says}"
+        yield ""
+        return
+    yield f"| field | expected | {hello.name} |"
+    yield "| --- | --- | --- |"
+    for each in found.differences[:_MOST_DIFFERENCES]:
+        name = f"{each.field} {each.place}".strip()
+        yield f"| {name} | {_shown(each.expected)} | {_shown(each.found)} |"
+    more = len(found.differences) - _MOST_DIFFERENCES
+    if more > 0:
+        yield f"| and {more} more | | |"
+    yield ""
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else f"`{as_line(as_json(value))}`"
+
+
+def _actions(actions: Sequence[Json]) -> Iterator[str]:
+    """What the environment does, step by step, where it does something."""
+    told = [(index, told) for index, action in enumerate(actions) for told in _told(action)]
+    for index, what in told[:_MOST_STEPS_TOLD]:
+        yield f"- {what.format(step=index)}"
+    if len(told) > _MOST_STEPS_TOLD:
+        yield f"- and {len(told) - _MOST_STEPS_TOLD} more of these"
+
+
+def _told(action: Json) -> Iterator[str]:
+    names = {key: ", ".join(ids) for key, ids in action.items()}
+    accepted = [f"{count} of {one}" for one, count in action.get("accepted", {}).items() if count]
+    if "arrive" in names:
+        yield f"before step {{step}} `add_request` hands over {names['arrive']}"
+    if "abort" in names:
+        yield f"before step {{step}} the client of {names['abort']} leaves: `abort_requests`"
+    if "abort_running" in names:
+        yield f"while step {{step}} runs the client of {names['abort_running']} leaves"
+    if "loaded" in names:
+        yield f"before step {{step}} the keys and values of {names['loaded']} have come"
+    if "lost" in names:
+        yield f"in step {{step}} the keys and values of {names['lost']} turn out not to come"
+    if accepted:
+        yield f"in step {{step}} these drafts are right: {', '.join(accepted)}"

@@ -1,0 +1,131 @@
+"""The survey of releases as a page: a table of what each breaks, and the cases that show it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from attrs import evolve, frozen
+
+from checks.conformance.alone import Cause
+from checks.conformance.finding import Finding
+from checks.export.trace.files import as_line
+from checks.fuzz.finding import Kind
+from checks.policies import RULES
+from checks.releases.survey import Small, Tally
+
+_ORDER = {str(kind): place for place, kind in enumerate((Kind.CRASH, Kind.ENDLESS))}
+
+
+@frozen
+class Surveyed:
+    """A release: its version, what it runs on, what the random cases and the small ones showed."""
+
+    version: str
+    release: str
+    seen: Tally
+    shown: Mapping[int, Finding]
+
+
+@frozen
+class Page:
+    """All that the page tells. `picked`: the cases that are told of; `paths`: their files.
+
+    `span`: the versions as the command was given them.
+    """
+
+    span: str
+    releases: Sequence[Surveyed]
+    cases: Sequence[Small]
+    picked: Sequence[int]
+    paths: Mapping[int, Path]
+
+    @property
+    def told(self) -> list[int]:
+        """The cases in the order of what they show."""
+        causes = self.causes
+        return sorted(
+            self.picked, key=lambda number: (causes.index(self.cases[number].cause), number)
+        )
+
+    @property
+    def causes(self) -> list[Cause]:
+        """What is broken in any of them: what ends the server first."""
+        found = {cause for one in self.releases for cause in one.seen.times}
+        found |= {self.cases[number].cause for number in self.picked}
+        return sorted(found, key=lambda cause: (_ORDER.get(cause[0], len(_ORDER)), cause))
+
+
+def title_of(cause: Cause) -> str:
+    """What is broken, in a line."""
+    kind, what = cause
+    if what in RULES:
+        return f"{what}: {RULES[what].sentence}"
+    return what if kind == Kind.BROKEN_RULE else f"{kind}: {what}"
+
+
+def table_lines(page: Page) -> Iterator[str]:
+    """The table: a row for each thing that is broken, a column for each release."""
+    names = [one.version for one in page.releases]
+    yield f"| | {' | '.join(names)} |"
+    yield "| --- " * (len(names) + 1) + "|"
+    yield _row("random cases", [f"{one.seen.episodes:,}" for one in page.releases])
+    yield _row("steps judged", [f"{one.seen.steps:,}" for one in page.releases])
+    for cause in page.causes:
+        cells = [_cell(page, one, cause) for one in page.releases]
+        numbers = [
+            str(place)
+            for place, number in enumerate(page.told, start=1)
+            if page.cases[number].cause == cause
+        ]
+        case = f" (case {', '.join(numbers)})" if numbers else ""
+        yield _row(f"{title_of(cause)}{case}", cells)
+
+
+def _row(name: str, cells: Sequence[str]) -> str:
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def _cell(page: Page, release: Surveyed, cause: Cause) -> str:
+    """In how many random cases it was found; `small` if only in a small case of another release."""
+    times = release.seen.times[cause]
+    if times:
+        return f"{times:,}"
+    shown = any(page.cases[number].cause == cause for number in release.shown)
+    return "small" if shown else "-"
+
+
+def case_lines(page: Page) -> Iterator[str]:
+    """Each case: who shows it, in which step; configuration, requests, and how to run it again."""
+    for place, number in enumerate(page.told, start=1):
+        case, path = page.cases[number], page.paths[number]
+        yield f"### Case {place}. {title_of(case.cause)}"
+        yield ""
+        for one in page.releases:
+            if number in one.shown:
+                found = one.shown[number]
+                told = found.rules[0][1] if found.rules else found.says
+                yield f"- {one.version}, step {found.step}: {told}"
+        yield ""
+        yield f"    {evolve(case.case, swarm=None).parameters}"
+        for request in case.case.as_mapping()["requests"]:
+            yield f"    {as_line(request)}"
+        yield ""
+        yield f"Again: `lockstep bisect {path} --versions {page.span}`"
+        yield ""
+
+
+def page_lines(page: Page, driver: str, seed: int) -> Iterator[str]:
+    """The whole page."""
+    yield f"# What releases of {driver} break"
+    yield ""
+    yield f"Versions {page.span}, seed {seed}. The random cases are judged alone: by the rules, by"
+    yield "the simulated device, and by whether the release counts its own blocks right; nothing is"
+    yield "compared. A number tells in how many of them something is broken; *small*: in none of"
+    yield "them, but in a small case that another release led to."
+    yield ""
+    yield from (f"- {one.version}: {one.release}" for one in page.releases)
+    yield ""
+    yield from table_lines(page)
+    yield ""
+    yield "## The smallest cases"
+    yield ""
+    yield from case_lines(page)

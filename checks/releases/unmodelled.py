@@ -1,0 +1,79 @@
+"""A driver whose policy has no machine yet: a few requests are served, nothing is compared."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from checks.harness.driver.client import START_S
+from checks.harness.driver.protocol import DriverError, Json, played, read_line
+
+_STEPS = 40  # asked for at once; more than the requests below need of any scheduler
+_TOKENS = {"a": (12, 3), "b": (5, 6), "c": (20, 1)}  # of prompt and output
+
+
+@frozen
+class Tried:
+    """How a small episode went. `hello`: the driver's first line; `told`: fields of its records.
+
+    `steps`: those in which something ran; `finished`: requests; `failure`: what was raised, if so.
+    """
+
+    hello: Json
+    told: tuple[str, ...]
+    steps: int
+    finished: int
+    failure: str
+
+    @property
+    def worked(self) -> bool:
+        """True if everybody was served."""
+        return not self.failure and self.finished == len(_TOKENS)
+
+
+def try_unmodelled(command: Sequence[str]) -> Tried:
+    """Serve a few requests that come at once, with the driver's own defaults.
+
+    Raises:
+        DriverError: the driver does not speak the protocol.
+    """
+    play = {"do": "play", "steps": [{"arrive": list(_TOKENS)}, *({} for _ in range(_STEPS - 1))]}
+    asked = [{"do": "start", "config": {}, "requests": _requests()}, play, {"do": "stop"}]
+    done = subprocess.run(
+        list(command),
+        input="".join(f"{json.dumps(line)}\n" for line in asked),
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+    lines = [read_line(line) for line in done.stdout.splitlines()]
+    if len(lines) != len(asked):
+        told = "\n".join(done.stderr.strip().splitlines()[-1:])
+        raise DriverError("driver's answers", len(lines), f"{len(asked)}; it ended with {told!r}")
+    hello, started, answer = lines
+    if "error" in started:
+        raise DriverError("driver's answer", started["error"], '{"started": true}')
+    taken = played(answer)
+    return Tried(
+        hello=hello,
+        told=tuple(sorted({field for record in taken.records for field in record})),
+        steps=sum(bool(record["scheduled"]) for record in taken.records),
+        finished=sum(len(record["finished"]) for record in taken.records),
+        failure="" if taken.failure is None else str(taken.failure),
+    )
+
+
+def _requests() -> list[Json]:
+    """Prompts without a token in common; each request runs to its `max_tokens`."""
+    return [
+        {
+            "id": name,
+            "prompt": [100 * number + index for index in range(prompt)],
+            "max_tokens": output,
+            "output_len": output,
+            "output": [1000 * number + index for index in range(output)],
+        }
+        for number, (name, (prompt, output)) in enumerate(_TOKENS.items(), start=1)
+    ]

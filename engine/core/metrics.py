@@ -1,0 +1,376 @@
+"""What a run cost: latencies, throughput, padding, cache hits and waits, step by step.
+
+Steps are looked at once and forgotten; what is kept grows with the requests that are present and
+with the number of different values measured, never with the length of the run.
+
+A step that begins at time t ends at t + what its work takes (`engine.core.work`); its tokens are
+there when it ends. A request arrives at its `arrival_time`, else when step `arrival` begins.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from math import fsum, inf
+from typing import Any, Generic, TypeVar
+
+from attrs import asdict, define, field, frozen
+
+from engine.core.clock import CostModel
+from engine.core.work import Prefill, Work
+from spec.core.arithmetic import cdiv
+from spec.core.errors import ConfigError
+from spec.core.observable import SomeStep
+from spec.core.requests import Request
+from spec.spyre.records import DECODE, IDLE, PREFILL
+
+By = TypeVar("By", bound=SomeStep)
+
+_DECIMALS = 9  # differences of clock readings are rounded to this: equal waits count as equal
+
+
+@frozen(kw_only=True)
+class Objective:
+    """What a request must meet to count for goodput, in units of the simulated clock.
+
+    `ttft`: its time to first token. `itl`: the mean time between its tokens, which benchmarks of
+    serving also call time per output token; a request with one token meets it. `e2e`: its
+    end-to-end latency. What is not given is not asked for.
+
+    Raises:
+        ConfigError: a bound that is not above 0.
+    """
+
+    ttft: float = inf
+    itl: float = inf
+    e2e: float = inf
+
+    def __attrs_post_init__(self) -> None:
+        for name, bound in asdict(self).items():
+            if not bound > 0:  # not: also for NaN
+                raise ConfigError(f"slo {name}", bound, "time units above 0")
+
+    def given(self) -> dict[str, float]:
+        """The bounds that are asked for."""
+        return {name: bound for name, bound in asdict(self).items() if bound < inf}
+
+
+@frozen
+class Spread:
+    """Mean, percentiles and maximum of measured values; None where there are no values.
+
+    Percentiles are exact, by nearest rank: the p-th of n values is the one that stands at place
+    ceil(p / 100 x n) when they are sorted.
+    """
+
+    count: int
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+
+@define
+class Distribution:
+    """Values and how often each was met."""
+
+    _counts: Counter[float] = field(factory=Counter, init=False)
+
+    def add(self, value: float) -> None:
+        """One more value."""
+        self._counts[round(value, _DECIMALS)] += 1
+
+    def spread(self) -> Spread:
+        """What the values have come to."""
+        count = self._counts.total()
+        if count == 0:
+            return Spread(0)
+        total = fsum(value * times for value, times in self._counts.items())
+        ranks = [cdiv(percent * count, 100) for percent in (50, 90, 99)]
+        p50, p90, p99 = self._at_ranks(ranks)
+        return Spread(count, total / count, p50, p90, p99, max(self._counts))
+
+    def _at_ranks(self, ranks: Iterable[int]) -> list[float]:
+        """The values at these places, from 1 and in increasing order, of the sorted values."""
+        found = []
+        rest, passed = iter(sorted(self._counts.items())), 0
+        value = 0.0
+        for rank in ranks:
+            while passed < rank:
+                value, times = next(rest)
+                passed += times
+            found.append(value)
+        return found
+
+
+@frozen(kw_only=True)
+class Summary:
+    """A run in figures. Times are in units of the simulated clock, lengths in tokens.
+
+    `unfinished`: neither finished nor aborted, whether they arrived or not. `steps`: by kind.
+    `prompt_tokens`: of the requests that were admitted. `output_tokens`: all that were sampled.
+
+    `ttft_*`: from arrival to the end of the step that yields the first token, of every request
+    that got so far; in steps, both ends counted. `itl_*`: from a token of a request to its next.
+    `end_to_end_*`: from arrival to the end of the last step, of finished requests.
+
+    `duration_units`: from the beginning of the first step to the end of the last that was not
+    idle. `output_tokens_per_unit`: throughput over that time.
+
+    `decode_volume`: batch x max tkv, summed over decode steps. `decode_padding_tokens`: what of it
+    is no token of a request (left padding, and the way from a row's tkv to the largest);
+    `decode_padding_share` is their ratio. `prefill_padding_tokens`: places in the chunks of
+    prefill steps that hold no prompt token.
+
+    `prefill_tokens`: lengths of all prefills that began, after preemptions once more.
+    `reused_tokens`: those of them that were cached and skipped; `prefix_hit_rate` is their ratio.
+    `recomputed_tokens`: cached, yet computed again because their chunk was not cached as a whole.
+
+    `slo`: the bounds that were asked for. `good`: finished requests that meet all of them;
+    `goodput_per_unit`: these over the duration, `goodput_share`: these of all that finished.
+
+    `waits`: steps in which somebody was kept from a prefill, by the rule that did so first.
+    `peak_volume` against `volume_limit`, over all steps; None where nothing limits it.
+    `peak_batch`: rows that decode in a step. `peak_scheduled_tokens`, `peak_scheduled_requests`: of
+    a step, prefills and decodes together.
+    """
+
+    requests: int
+    finished: int
+    aborted: int
+    unfinished: int
+    steps: dict[str, int]
+    prompt_tokens: int
+    output_tokens: int
+    ttft_steps: Spread
+    ttft_units: Spread
+    itl_steps: Spread
+    itl_units: Spread
+    end_to_end_steps: Spread
+    end_to_end_units: Spread
+    duration_units: float
+    output_tokens_per_unit: float | None
+    slo: dict[str, float]
+    good: int
+    goodput_per_unit: float | None
+    goodput_share: float | None
+    decode_volume: int
+    decode_padding_tokens: int
+    decode_padding_share: float | None
+    prefill_padding_tokens: int
+    prefill_tokens: int
+    reused_tokens: int
+    recomputed_tokens: int
+    prefix_hit_rate: float | None
+    preemptions: int
+    pauses: int
+    tkv_jumps: int
+    waits: dict[str, int]
+    peak_volume: int
+    volume_limit: int | None
+    peak_batch: int
+    peak_scheduled_tokens: int
+    peak_scheduled_requests: int
+
+    def as_mapping(self) -> dict[str, Any]:
+        """All of it as JSON has it; shares and means that do not exist are null."""
+        return asdict(self)
+
+
+@define
+class _Progress:
+    """A request that has arrived and not left: when that was, and when its tokens came."""
+
+    arrival_step: int
+    arrival_time: float
+    is_admitted: bool = False
+    tokens: int = 0
+    first_time: float = 0.0
+    token_step: int = 0
+    token_time: float = 0.0
+
+    def meets(self, objective: Objective, end: float) -> bool:
+        """True of a request that finishes at `end` within every bound."""
+        between = (self.token_time - self.first_time) / max(self.tokens - 1, 1)
+        found = {
+            "ttft": self.first_time - self.arrival_time,
+            "itl": between,
+            "e2e": end - self.arrival_time,
+        }
+        bounds = objective.given().items()
+        return all(round(found[name], _DECIMALS) <= bound for name, bound in bounds)
+
+
+class _Arrivals:
+    """Which requests have not arrived yet; only those whose time has come are looked at."""
+
+    def __init__(self, requests: Iterable[Request]) -> None:
+        by_step = [one for one in requests if one.arrival_time is None]
+        by_time = [one for one in requests if one.arrival_time is not None]
+        # Both are taken from the end.
+        self._by_step = sorted(by_step, key=lambda one: one.arrival, reverse=True)
+        self._by_time = sorted(by_time, key=_arrival_time, reverse=True)
+
+    def before(self, step: SomeStep) -> Iterable[tuple[str, _Progress]]:
+        """The requests that are handed in before this step."""
+        while self._by_step and self._by_step[-1].arrival <= step.index:
+            yield self._by_step.pop().id, _Progress(step.index, step.time)
+        while self._by_time and _arrival_time(self._by_time[-1]) <= step.time:
+            one = self._by_time.pop()
+            yield one.id, _Progress(step.index, _arrival_time(one))
+
+
+def _arrival_time(request: Request) -> float:
+    return request.arrival_time or 0.0
+
+
+class Metrics(Generic[By]):
+    """Fed with the steps of one run, in order; `summary` can be asked for at any time."""
+
+    def __init__(
+        self,
+        requests: Mapping[str, Request],
+        cost: CostModel,
+        work: Callable[[By], Work],
+        *,
+        objective: Objective | None = None,
+        volume_limit: int | None = None,
+    ) -> None:
+        """`requests` by id: all that the run was to serve. `work`: of a step."""
+        self._requests = requests
+        self._arrivals = _Arrivals(requests.values())
+        self._present: dict[str, _Progress] = {}
+        self._cost = cost
+        self._work = work
+        self._objective = objective or Objective()
+        self._volume_limit = volume_limit
+        self._counts: Counter[str] = Counter()
+        self._steps: Counter[str] = Counter({PREFILL: 0, DECODE: 0, IDLE: 0})
+        self._waits: Counter[str] = Counter()
+        self._transitions: Counter[str] = Counter()
+        self._measured = {name: Distribution() for name in _MEASURED}
+        self._peaks = dict.fromkeys(_PEAKS, 0)
+        self._began: float | None = None
+        self._ended = 0.0
+
+    def observe(self, step: By) -> None:
+        """Take in the next step."""
+        work = self._work(step)
+        end = step.time + work.duration(self._cost)
+        self._present.update(self._arrivals.before(step))
+        self._observe_work(step, work, end)
+        for request_id, tokens in step.outputs.items():
+            for _ in tokens:
+                self._token(self._present[request_id], step.index, end)
+        for prefill in work.prefills:
+            self._prefill(prefill)
+        self._leave(step, end)
+
+    def _observe_work(self, step: By, work: Work, end: float) -> None:
+        """What the step as a whole was."""
+        self._began = step.time if self._began is None else self._began
+        self._ended = self._ended if step.kind == IDLE else end
+        self._steps[step.kind] += 1
+        self._transitions.update(event.transition for event in step.events)
+        if step.refusal is not None:
+            self._waits[step.refusal] += 1
+        scheduled = step.scheduled
+        found = work.volume, work.rows, sum(scheduled.values()), len(scheduled)
+        for name, value in zip(_PEAKS, found, strict=True):
+            self._peaks[name] = max(self._peaks[name], value)
+        if step.kind == DECODE:
+            self._counts["decode_volume"] += work.volume
+            self._counts["decode_padding_tokens"] += work.padding
+        else:
+            self._counts["prefill_padding_tokens"] += work.padding
+
+    def _token(self, progress: _Progress, step: int, time: float) -> None:
+        """One more token of a request: its first, or the one after its last."""
+        self._counts["output_tokens"] += 1
+        if progress.tokens == 0:
+            self._since_arrival("ttft", progress, step, time)
+            progress.first_time = time
+        else:
+            self._measured["itl_steps"].add(step - progress.token_step)
+            self._measured["itl_units"].add(time - progress.token_time)
+        progress.tokens += 1
+        progress.token_step, progress.token_time = step, time
+
+    def _since_arrival(self, name: str, progress: _Progress, step: int, time: float) -> None:
+        self._measured[f"{name}_steps"].add(step - progress.arrival_step + 1)
+        self._measured[f"{name}_units"].add(time - progress.arrival_time)
+
+    def _prefill(self, began: Prefill) -> None:
+        """A prefill that begins, with what was found in the cache."""
+        self._counts["prefill_tokens"] += began.tokens
+        self._counts["reused_tokens"] += began.reused
+        self._counts["recomputed_tokens"] += began.recomputed
+        progress = self._present[began.id]
+        if not progress.is_admitted:
+            progress.is_admitted = True
+            self._counts["prompt_tokens"] += self._requests[began.id].prompt_len
+
+    def _leave(self, step: By, end: float) -> None:
+        for request_id in step.finished:
+            progress = self._present.pop(request_id)
+            self._counts["finished"] += 1
+            self._counts["good"] += progress.meets(self._objective, end)
+            self._since_arrival("end_to_end", progress, step.index, end)
+        for request_id in step.aborted:
+            self._counts["aborted"] += 1
+            self._present.pop(request_id, None)  # absent: the client left before it came
+
+    def summary(self) -> Summary:
+        """The run so far."""
+        counts = self._counts
+        duration = 0.0 if self._began is None else max(self._ended - self._began, 0.0)
+        figures: dict[str, Any] = {name: counts[name] for name in _COUNTED}
+        figures |= {name: measured.spread() for name, measured in self._measured.items()}
+        figures |= self._peaks
+        left = counts["finished"] + counts["aborted"]
+        return Summary(
+            requests=len(self._requests),
+            unfinished=len(self._requests) - left,
+            steps=dict(self._steps),
+            duration_units=duration,
+            output_tokens_per_unit=_ratio(counts["output_tokens"], duration),
+            slo=self._objective.given(),
+            goodput_per_unit=_ratio(counts["good"], duration),
+            goodput_share=_ratio(counts["good"], counts["finished"]),
+            decode_padding_share=_ratio(counts["decode_padding_tokens"], counts["decode_volume"]),
+            prefix_hit_rate=_ratio(counts["reused_tokens"], counts["prefill_tokens"]),
+            preemptions=self._transitions["preempt"],
+            pauses=self._transitions["pause"],
+            tkv_jumps=self._transitions["jump_tkv"],
+            waits=dict(sorted(self._waits.items())),
+            volume_limit=self._volume_limit,
+            **figures,
+        )
+
+
+_MEASURED = (
+    "ttft_steps",
+    "ttft_units",
+    "itl_steps",
+    "itl_units",
+    "end_to_end_steps",
+    "end_to_end_units",
+)
+_PEAKS = ("peak_volume", "peak_batch", "peak_scheduled_tokens", "peak_scheduled_requests")
+_COUNTED = (
+    "finished",
+    "aborted",
+    "good",
+    "prompt_tokens",
+    "output_tokens",
+    "decode_volume",
+    "decode_padding_tokens",
+    "prefill_padding_tokens",
+    "prefill_tokens",
+    "reused_tokens",
+    "recomputed_tokens",
+)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    """`part` of `whole`, None of nothing."""
+    return part / whole if whole else None

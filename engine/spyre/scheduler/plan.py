@@ -1,0 +1,106 @@
+"""What a scheduler step is going to do, and what came of it.
+
+A plan changes nothing: it names the blocks, rows and chunk that the device will be given. Only
+`Scheduler.update` carries it out, so that a step which the device fails to do leaves no trace.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar, TypeAlias
+
+from attrs import field, frozen
+
+from engine.core.tokens import NO_TOKENS
+from engine.spyre.device.inputs import Tensor
+from engine.spyre.scheduler.batch import Batch
+from engine.spyre.scheduler.tracked import Tracked
+from spec.spyre.records import DECODE, IDLE, PREFILL, Chunk
+
+
+@frozen(eq=False)
+class PrefillPlan:
+    """One chunk of one request.
+
+    - `chunk`: the tokens to compute; its block table is left out.
+    - `held`: the request's blocks before, `new_blocks` those that it gets for the chunk.
+    - `hit_blocks`: cached blocks that it found when it was admitted.
+    - `is_new`: it is admitted with this step; `held` are then the cached blocks that it takes, and
+      `promised` the blocks set aside for it.
+    - `refusal`: the rule that kept somebody before it from being taken.
+    """
+
+    kind: ClassVar[str] = PREFILL
+    request: Tracked
+    chunk: Chunk
+    held: tuple[int, ...]
+    new_blocks: tuple[int, ...]
+    hit_blocks: int
+    is_new: bool = False
+    promised: int = 0
+    refusal: str | None = None
+
+    @property
+    def samples(self) -> int:
+        """Tokens that the step samples."""
+        return int(self.chunk.is_last)
+
+    @property
+    def table(self) -> tuple[int, ...]:
+        """The request's blocks once this chunk has its own."""
+        return self.held + self.new_blocks
+
+
+@frozen(eq=False)
+class DecodePlan:
+    """One token of every row.
+
+    - `rows`: the batch that decodes; `paused`: who is left out.
+    - `resumed`, `benched`: who was paused and decodes again, who decoded and is paused.
+    - `preempted`: who loses everything to make room for new blocks, in order.
+    - `growing`: rows whose next token starts a block, and `new_blocks`, theirs.
+    - `left_padding`: of every row, None where it stays.
+    - `tkv`: of the step, in tokens.
+    - `refusal`: the rule that kept somebody from a prefill.
+    """
+
+    kind: ClassVar[str] = DECODE
+    rows: Batch
+    paused: Batch
+    tkv: int
+    resumed: tuple[Tracked, ...] = ()
+    benched: tuple[Tracked, ...] = ()
+    preempted: tuple[Tracked, ...] = ()
+    growing: Sequence[int] = ()
+    new_blocks: tuple[int, ...] = ()
+    left_padding: Tensor | None = None
+    refusal: str | None = None
+
+    @property
+    def samples(self) -> int:
+        """Tokens that the step samples."""
+        return len(self.rows)
+
+
+@frozen(eq=False)
+class IdlePlan:
+    """Nobody may compute anything; `refusal` is the rule that kept somebody from it."""
+
+    kind: ClassVar[str] = IDLE
+    samples: ClassVar[int] = 0
+    refusal: str | None = None
+
+
+Plan: TypeAlias = PrefillPlan | DecodePlan | IdlePlan
+
+
+@frozen(eq=False)
+class Outcome:
+    """What a step did: `tokens` [sampled] are those that the requests `sampled` got, in order.
+
+    `tkv`: of the step, in tokens. `finished`: who left with it.
+    """
+
+    kind: str
+    tkv: int = 0
+    sampled: tuple[str, ...] = ()
+    tokens: Tensor = field(default=NO_TOKENS)
+    finished: tuple[str, ...] = ()

@@ -1,0 +1,129 @@
+"""The scheduler with a device: what a serving stack calls step by step.
+
+A device may fail. Since a plan changes nothing before it is carried out, a failed step leaves every
+request and block where it was, and the next step plans the same again unless clients came or
+went. A device that stopped is replaced: its cache is lost, so whoever was admitted computes
+everything anew, as after a preemption.
+"""
+
+from collections.abc import Collection
+
+from attrs import frozen
+
+from engine.core.faults import DeviceFailedError, Failure
+from engine.core.tokens import NO_TOKENS
+from engine.spyre.device.inputs import Device, Tensor
+from engine.spyre.scheduler import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan, Scheduler
+from engine.spyre.tensors import decode_input, prefill_input
+from spec.core.requests import Request
+from spec.spyre.config import Config
+
+
+@frozen
+class Statistics:
+    """The engine after a step: requests by phase, blocks by use."""
+
+    waiting: int
+    prefilling: int
+    decoding: int
+    paused: int
+    free_blocks: int
+    reserved_blocks: int
+
+
+@frozen(eq=False)
+class StepResult:
+    """What a step yields.
+
+    `outcome`: None if the device failed, then `failure` tells how. `plan` is what was, or was to
+    be, done.
+    """
+
+    plan: Plan
+    outcome: Outcome | None
+    failure: Failure | None
+    statistics: Statistics
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """The token that each request got in this step."""
+        if self.outcome is None:
+            return {}
+        return dict(zip(self.outcome.sampled, self.outcome.tokens.tolist(), strict=True))
+
+    @property
+    def finished(self) -> tuple[str, ...]:
+        """Who got the last token with this step."""
+        return () if self.outcome is None else self.outcome.finished
+
+
+class Engine:
+    """Serves requests on one device."""
+
+    def __init__(self, config: Config, device: Device) -> None:
+        self.scheduler = Scheduler(config)
+        self._device = device
+
+    @property
+    def has_requests(self) -> bool:
+        """True if somebody is pending."""
+        return self.scheduler.has_requests
+
+    def add(self, request: Request) -> None:
+        """A client hands in a request.
+
+        Raises:
+            WorkloadError: it could never be served, or its name was used before.
+        """
+        self.scheduler.add(request)
+
+    def abort(self, request_id: str) -> bool:
+        """A client goes away; False if its request has left already or never came."""
+        return self.scheduler.abort(request_id)
+
+    def step(self, ends: Collection[str] | None = None) -> StepResult:
+        """Plan a step, have the device do it, carry it out.
+
+        `ends`: who of those that sample in this step samples the end of sequence; by default each
+        request ends where it says that it does.
+
+        Raises:
+            ConstraintError: the device refuses the tensors; nothing has changed.
+        """
+        plan = self.scheduler.schedule()
+        try:
+            tokens = self._computed(plan)
+        except DeviceFailedError as failed:
+            return StepResult(plan, None, failed.kind, self._statistics())
+        outcome = self.scheduler.update(plan, tokens, ends)
+        return StepResult(plan, outcome, None, self._statistics())
+
+    def replace_device(self, device: Device) -> None:
+        """Go on with a device whose cache is empty; nobody loses a token that was sampled.
+
+        Who was admitted waits in front again: paused requests, then the batch, then the prefill,
+        each in the order of their admission as far as it is known.
+        """
+        self._device = device
+        self.scheduler.restart()
+
+    def _computed(self, plan: Plan) -> Tensor:
+        """What the device samples in this step."""
+        match plan:
+            case PrefillPlan():
+                return self._device.prefill(prefill_input(self.scheduler, plan))
+            case DecodePlan():
+                return self._device.decode(decode_input(self.scheduler, plan))
+            case IdlePlan():
+                return NO_TOKENS
+
+    def _statistics(self) -> Statistics:
+        core = self.scheduler.core
+        return Statistics(
+            waiting=len(core.queue),
+            prefilling=int(core.prefilling is not None),
+            decoding=len(core.decoding),
+            paused=len(core.paused),
+            free_blocks=core.blocks.free.count,
+            reserved_blocks=core.reserved,
+        )

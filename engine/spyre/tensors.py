@@ -1,0 +1,78 @@
+"""The tensors of a planned step, as `engine.spyre.device.inputs` describes them.
+
+Source: spyre, "Prefill padding", "Decode padding" and "Boundary chunk".
+"""
+
+import numpy as np
+
+from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
+from engine.spyre.scheduler import DecodePlan, PrefillPlan, Scheduler
+from engine.spyre.scheduler.chunks import with_block_table
+from engine.spyre.scheduler.core import Core
+from engine.spyre.scheduler.keys import tokens_of
+from spec.spyre.padding import row_tkv
+
+
+def prefill_input(scheduler: Scheduler, plan: PrefillPlan) -> PrefillInput:
+    """One chunk: its tokens between the padding, and the slots that they are written to."""
+    core, config = scheduler.core, scheduler.core.config
+    chunk = with_block_table(config, plan.chunk, plan.table, plan.hit_blocks)
+    first = max(chunk.left_padding - chunk.chunk * config.chunk_size, 0)
+    real = slice(first, first + chunk.end - chunk.start)
+    return PrefillInput(
+        token_ids=_placed(
+            tokens_of(core, plan.request, chunk.start, chunk.end), real, config.chunk_size
+        ),
+        positions=_placed(np.arange(chunk.start, chunk.end), real, config.chunk_size),
+        slot_mapping=_written_slots(chunk.writes, real, config.block_size),
+        block_table=np.array([chunk.block_table], np.int64),
+        left_padding=np.array([chunk.left_padding]),
+        length=np.array([chunk.left_padding + chunk.end]),
+        chunk=np.array([chunk.chunk]),
+        is_last=np.array([int(chunk.is_last)]),
+    )
+
+
+def _placed(values: Tensor, real: slice, length: int) -> Tensor:
+    """`length` zeros with the values in their place."""
+    placed = np.zeros(length, np.int64)
+    placed[real] = values
+    return placed
+
+
+def _written_slots(writes: tuple[int, ...], real: slice, block_size: int) -> Tensor:
+    """The slot of each token of a chunk; padding is written to block 0."""
+    offsets = np.arange(len(writes) * block_size) % block_size
+    slots: Tensor = offsets.copy()
+    slots[real] += np.repeat(np.array(writes, np.int64) * block_size, block_size)[real]
+    return slots
+
+
+def decode_input(scheduler: Scheduler, plan: DecodePlan) -> DecodeInput:
+    """The newest token of every row, and a rectangular table of their blocks."""
+    core, rows, size = scheduler.core, plan.rows, scheduler.core.config.block_size
+    padding = rows.left_padding.copy() if plan.left_padding is None else plan.left_padding
+    table = rows.table
+    if table is None or plan.growing or plan.left_padding is not None:
+        table = rows.table = _rectangular_table(core, plan, padding // size)
+    return DecodeInput(
+        token_ids=core.slots.outputs[rows.slot, rows.computed - rows.prompt_len],
+        positions=rows.computed.copy(),
+        slot_mapping=table[:, -1] * size + rows.computed % size,
+        block_table=table,
+        left_padding=padding,
+        tkv=row_tkv(rows.computed + 1, padding),
+    )
+
+
+def _rectangular_table(core: Core, plan: DecodePlan, padding_blocks: Tensor) -> Tensor:
+    """The rows' blocks behind their padding; a new block is its row's last. [rows, width]."""
+    width = -(-plan.tkv // core.config.block_size)
+    columns = np.arange(width) - padding_blocks[:, np.newaxis]
+    last = core.slots.tables.shape[1] - 1  # a new block may lie beyond
+    places = np.minimum(np.maximum(columns, 0), last)
+    table: Tensor = core.slots.tables[plan.rows.slot[:, np.newaxis], places]
+    table[columns < 0] = 0
+    table[plan.growing, -1] = plan.new_blocks
+    table.setflags(write=False)  # it may be given again
+    return table

@@ -1,0 +1,252 @@
+"""Requests: what a client asks for, and the tokens it consists of.
+
+A prompt is a sequence of named token streams. Equal names give equal tokens, which is how
+shared prefixes are written down; a prompt that nobody shares is a stream of its own name.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from hashlib import blake2b
+from itertools import chain, takewhile
+from typing import Any
+
+import numpy as np
+from attrs import field, frozen
+
+from spec.core.errors import WorkloadError
+from spec.spyre.config import Config
+from spec.spyre.padding import block_count
+
+MOST_TOKEN_ID = 2**31 - 1  # of a prompt
+VOCABULARY = 50_000  # token ids that the model samples: 0 to VOCABULARY - 1
+WORD = 2**64 - 1  # the model's numbers are 64-bit words that wrap around
+# Words of successive positions lie this far apart. It is 2**64 over the golden ratio, so that even
+# the words of a million positions are further from each other than the largest token id.
+POSITION_STEP = 0x9E37_79B9_7F4A_7C15
+# The mixing of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
+# OOPSLA 2014): each round is a shift to the right and a multiplication.
+MIXING_ROUNDS = ((30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB))
+LAST_SHIFT = 31
+
+BlockKey = bytes  # identifies a full block's tokens and everything before them
+
+
+def stream_tokens(name: str, count: int) -> Sequence[int]:
+    """The first `count` tokens of the stream `name`: the same for the same name."""
+    digest = blake2b(name.encode(), digest_size=8).digest()
+    seed, stride = int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:], "big") | 1
+    tokens: list[int] = ((seed + np.arange(count) * stride) & MOST_TOKEN_ID).tolist()
+    return tokens
+
+
+def cached_value(token: int, position: int) -> int:
+    """What the simulated model caches for a token at its real position: one 64-bit word.
+
+    Arrays of 64-bit words give the words of many tokens.
+
+    No two pairs of token id and position have the same word, and words show no pattern: sums of
+    them differ as soon as a token or a place does, but for a chance of one in 2**64.
+    """
+    word = (token + (position + 1) * POSITION_STEP) & WORD
+    for shift, factor in MIXING_ROUNDS:
+        word = ((word ^ (word >> shift)) * factor) & WORD
+    return word ^ (word >> LAST_SHIFT)
+
+
+def attended_sum(tokens: Sequence[int], start: int = 0) -> int:
+    """What the model makes of the tokens from position `start` on: their cached words, added up.
+
+    Sums of parts add up to the sum of the whole, modulo 2**64, so a device may add block by block.
+    """
+    ids: Any = np.array(tokens, np.uint64)
+    positions: Any = np.arange(start, start + len(tokens), dtype=np.uint64)
+    return int(np.sum(cached_value(ids, positions), dtype=np.uint64))
+
+
+def sampled_token(attended: int) -> int:
+    """The token that the model samples when all that it attends to adds up to `attended`."""
+    return attended % VOCABULARY
+
+
+@frozen
+class Prompt:
+    """The tokens of a prompt: named streams or literal token ids, in order."""
+
+    parts: tuple[tuple[str, int] | tuple[int, ...], ...]
+    length: int
+
+    @staticmethod
+    def of_stream(name: str, length: int) -> "Prompt":
+        """A prompt of `length` tokens that only prompts of the same name share."""
+        return Prompt(((name, length),), length)
+
+    @staticmethod
+    def of_tokens(tokens: Sequence[int]) -> "Prompt":
+        """A prompt given by its token ids."""
+        return Prompt((tuple(tokens),), len(tokens))
+
+    @staticmethod
+    def of_parts(parts: Sequence[tuple[str, int]]) -> "Prompt":
+        """Named streams one after the other, the first N tokens of each."""
+        return Prompt(tuple(parts), sum(count for _, count in parts))
+
+    def begins_like(self, other: "Prompt", count: int) -> bool:
+        """True if the same parts make up the first `count` tokens of both, so they are equal.
+
+        False tells nothing: different parts may hold the same tokens.
+        """
+        same = takewhile(
+            lambda pair: pair[0] == pair[1], zip(self.parts, other.parts, strict=False)
+        )
+        return sum(_part_length(part) for part, _ in same) >= count
+
+    def tokens(self) -> Sequence[int]:
+        """The token ids, made anew at each call so that a long queue costs no memory."""
+        return array("q", chain.from_iterable(_part_tokens(part) for part in self.parts))
+
+
+def _part_length(part: tuple[str, int] | tuple[int, ...]) -> int:
+    match part:
+        case (str(), int(count)):
+            return count
+    return len(part)
+
+
+def _part_tokens(part: tuple[str, int] | tuple[int, ...]) -> Sequence[int]:
+    match part:
+        case (str(name), count):
+            return stream_tokens(name, count)
+    return part  # literal token ids
+
+
+@frozen(kw_only=True, slots=False)
+class Request:
+    """What a client asks for; lengths in tokens.
+
+    `arrival` is the step before which the request is handed to the scheduler, `arrival_time`
+    the moment on the simulated clock; one of them counts. The request samples end-of-sequence
+    as its `output_len`-th token, the client goes away before step `abort_at`.
+
+    Raises:
+        WorkloadError: an empty prompt, no token to generate, an impossible output.
+    """
+
+    id: str
+    prompt: Prompt
+    max_tokens: int
+    arrival: int = 0
+    arrival_time: float | None = None
+    output_len: int | None = None
+    output: tuple[int, ...] | None = None
+    abort_at: int | None = None
+    priority: int = 0
+    _attended: list[int] = field(factory=list, init=False, eq=False, repr=False)
+    _sampled: list[int] = field(factory=list, init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.prompt.length < 1:
+            raise WorkloadError("prompt_len", self.prompt.length, "1 or more tokens")
+        if self.max_tokens < 1:
+            raise WorkloadError("max_tokens", self.max_tokens, "1 or more tokens")
+        upper = f"1 to max_tokens ({self.max_tokens})"
+        if self.output_len is not None and not 1 <= self.output_len <= self.max_tokens:
+            raise WorkloadError("output_len", self.output_len, upper)
+        if self.output is not None and not 1 <= len(self.output) <= self.max_tokens:
+            raise WorkloadError("output", list(self.output), f"{upper} token ids")
+
+    @property
+    def prompt_len(self) -> int:
+        """Tokens of the prompt."""
+        return self.prompt.length
+
+    @cached_property
+    def end(self) -> int:
+        """Tokens after which the request has all that it will sample."""
+        if self.output_len is not None:
+            return self.output_len
+        return self.max_tokens if self.output is None else len(self.output)
+
+    def output_token(self, index: int) -> int:
+        """The `index`-th token that the request samples, as if it were served alone."""
+        if self.output is not None and index < len(self.output):
+            return self.output[index]
+        while len(self._sampled) <= index:
+            self._sample_next()
+        return self._sampled[index]
+
+    def forget_sampled(self) -> None:
+        """Drop the sampled tokens that are kept; asked for again, they are worked out anew."""
+        self._attended.clear()
+        self._sampled.clear()
+
+    def _sample_next(self) -> None:
+        index = len(self._sampled)
+        if not self._attended:
+            self._attended.append(attended_sum(self.prompt.tokens()))
+        known = self.output is not None and index < len(self.output)
+        token = self.output[index] if known and self.output else sampled_token(self._attended[0])
+        self._sampled.append(token)
+        value = cached_value(token, self.prompt_len + index)
+        self._attended[0] = (self._attended[0] + value) & WORD
+
+
+class BlockKeys:
+    """Chained keys of the full blocks of requests, each worked out once.
+
+    The key of a block covers its own tokens and, through the key before it, all earlier ones:
+    two blocks have equal keys if and only if everything up to their ends is equal. Source:
+    spyre, "Prefix caching"; nano-vllm and vllm-v1, block hashes.
+    """
+
+    def __init__(self, requests: Mapping[str, Request], block_size: int) -> None:
+        """`requests` by id; `block_size` in tokens."""
+        self._requests = requests
+        self._block_size = block_size
+        self._keys: dict[str, list[BlockKey]] = {}
+
+    def of(self, request_id: str, blocks: int) -> Sequence[BlockKey]:
+        """Keys of the request's first `blocks` blocks, prompt and sampled tokens alike."""
+        keys = self._keys.setdefault(request_id, [])
+        if len(keys) < blocks:
+            self._extend(request_id, keys, blocks)
+        return keys[:blocks]
+
+    def forget(self, request_id: str) -> None:
+        """Drop what is kept for a request that has left."""
+        self._keys.pop(request_id, None)
+
+    def _extend(self, request_id: str, keys: list[BlockKey], blocks: int) -> None:
+        request = self._requests[request_id]
+        start = len(keys) * self._block_size
+        prompt: Sequence[int] = ()
+        if start < request.prompt_len:  # its tokens are made anew, so all of its blocks are done
+            prompt = request.prompt.tokens()
+            blocks = max(blocks, request.prompt_len // self._block_size)
+        first_output = max(start - request.prompt_len, 0)
+        sampled = max(blocks * self._block_size - request.prompt_len, 0)
+        outputs = [request.output_token(index) for index in range(first_output, sampled)]
+        tokens = array("q", chain(prompt[start:], outputs))
+        for index in range(blocks - len(keys)):
+            own = tokens[index * self._block_size : (index + 1) * self._block_size]
+            parent = keys[-1] if keys else b""
+            keys.append(blake2b(parent + own.tobytes(), digest_size=16).digest())
+
+
+def refuse_unservable(request: Request, config: Config) -> None:
+    """Raise if no scheduler could ever serve the request under this configuration.
+
+    Raises:
+        WorkloadError: it exceeds the model length, the volume limit or the whole pool.
+    """
+    total = request.prompt_len + request.max_tokens
+    if total > config.max_model_len:
+        allowed = f"at most max_model_len ({config.max_model_len})"
+        raise WorkloadError("prompt_len + max_tokens", total, allowed)
+    if total - 1 > config.max_batch_tkv_limit:
+        allowed = f"at most max_batch_tkv_limit ({config.max_batch_tkv_limit})"
+        raise WorkloadError("prompt_len + max_tokens - 1 (its largest tkv)", total - 1, allowed)
+    blocks = block_count(total, config.block_size)
+    if blocks > config.pool_blocks:
+        allowed = f"at most num_blocks ({config.pool_blocks})"
+        raise WorkloadError("blocks of prompt_len + max_tokens", blocks, allowed)

@@ -1,0 +1,119 @@
+"""Rules of admission: three gates, strictly in the order of the queue, prefill before decode.
+
+Source: nano-vllm, chapter 6; the sequence limit is the release's.
+"""
+
+from collections.abc import Iterator
+
+from spec.core.rule import Kind
+from spec.nano_vllm.config import NanoVllmContext
+from spec.nano_vllm.rules.gates import MEMORY, SEQUENCES, TOKENS, passes, refusing_gates
+from spec.nano_vllm.rules.registry import of_step, release, text
+from spec.nano_vllm.rules.replay import candidates
+from spec.spyre.records import DECODE, PREFILL, Step
+
+
+def _judged(ctx: NanoVllmContext, step: Step, gate: str) -> Iterator[str]:
+    """Whoever was admitted passed the gate."""
+    for one in candidates(ctx, step):
+        if one.is_admitted and not passes(ctx, gate, one):
+            yield f"request {one.sequence.id} was admitted"
+
+
+@of_step(
+    TOKENS,
+    "A sequence is admitted only if its tokens and those of the step fit max_num_batched_tokens.",
+    text("Admission Checks: Two Gates, Both Must Pass"),
+    witness=lambda _ctx, step: step.refusal == TOKENS,
+    kind=Kind.GUARD,
+)
+def tokens_fit_the_budget(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """By the reading of the configuration; what is computed keeps the budget in any case."""
+    yield from _judged(ctx, step, TOKENS)
+    computed = sum(step.scheduled.values())
+    if step.kind == PREFILL and computed > ctx.config.max_num_batched_tokens:
+        yield f"{computed} tokens computed"
+
+
+@of_step(
+    MEMORY,
+    "A sequence is admitted only if there are enough free blocks for it.",
+    text("Admission Checks: Two Gates, Both Must Pass"),
+    witness=lambda _ctx, step: step.refusal == MEMORY,
+    kind=Kind.GUARD,
+)
+def blocks_are_free(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """By the reading of the configuration."""
+    yield from _judged(ctx, step, MEMORY)
+
+
+@of_step(
+    SEQUENCES,
+    "A sequence is admitted only below the sequence limit.",
+    release("max_num_seqs"),
+    witness=lambda _ctx, step: step.refusal == SEQUENCES,
+    kind=Kind.GUARD,
+)
+def sequences_keep_the_limit(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """Of the step or of the running queue; no batch is larger in either case."""
+    yield from _judged(ctx, step, SEQUENCES)
+    if len(step.batch) > ctx.config.max_num_seqs:
+        yield f"{len(step.batch)} sequences in the batch"
+
+
+@of_step(
+    "NANO-ADM-4",
+    "Nobody jumps the queue: the admitted are the first of waiting, in its order.",
+    text("The Prefill Path: Admitting Sequences"),
+    witness=lambda _ctx, step: step.kind == PREFILL and bool(step.after.waiting),
+)
+def nobody_jumps_the_queue(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """Also somebody preempted cannot be skipped by new arrivals."""
+    admitted = [event.id for event in step.happened("admit")]
+    first = [one.id for one in step.before.waiting[: len(admitted)]]
+    if admitted != first:
+        yield f"admitted {admitted}, first in the queue were {first}"
+
+
+@of_step(
+    "NANO-ADM-5",
+    "Admitting goes on until a gate refuses the front of waiting or nobody waits.",
+    text("schedule() — The Entire Logic"),
+    witness=lambda _ctx, step: step.kind == DECODE and bool(step.before.waiting),
+)
+def admitting_ends_at_a_gate(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """So a decode step beside a waiting sequence needs a gate that refuses it."""
+    for one in candidates(ctx, step):
+        if not one.is_admitted and not refusing_gates(ctx, one):
+            yield f"request {one.sequence.id} waits, no gate refused it"
+
+
+@of_step(
+    "NANO-ADM-6",
+    "A step is a prefill of exactly those it admitted, or a decode; never both.",
+    text("What Does schedule() Actually Do?"),
+    witness=lambda _ctx, step: step.kind == PREFILL and len(step.before.decoding) > 0,
+)
+def prefill_or_decode(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """The phase flag tells which."""
+    admitted = [event.id for event in step.happened("admit")]
+    if (step.kind == PREFILL) != bool(admitted):
+        yield f"a {step.kind} step admitted {admitted}"
+    if admitted and [row.id for row in step.batch] != admitted:
+        yield f"admitted {admitted}, computed {[row.id for row in step.batch]}"
+
+
+@of_step(
+    "NANO-ADM-7",
+    "Running and then waiting, all sequences stand in the order of their arrival.",
+    text("Why BREAK and not CONTINUE?"),
+    witness=lambda _ctx, step: bool(step.happened("preempt")) and len(step.after.present) > 2,
+)
+def both_queues_keep_the_order_of_arrival(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """What a step moves over the border between the queues keeps its place."""
+    before, after = (
+        [one.id for one in (*state.decoding, *state.waiting)] for state in (step.before, step.after)
+    )
+    stayed = [one for one in before if one not in step.finished]
+    if after != stayed:
+        yield f"running and waiting {after}, before {stayed}"

@@ -1,0 +1,113 @@
+"""Rules of the block manager: nothing is lost, and the last holder frees, not earlier.
+
+Source: nano-vllm, chapter 5, and "Reference Counting: Safe Shared Ownership".
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from spec.nano_vllm.config import NanoVllmContext, sequence_blocks
+from spec.nano_vllm.rules.registry import always, between, of_step, release, text
+from spec.nano_vllm.rules.replay import Books, replayed
+from spec.spyre.records import Step
+from spec.spyre.state import State
+
+
+@always(
+    "NANO-BLK-1",
+    "Every block is either in the free list, once, or used.",
+    text("BlockManager Architecture"),
+    witness=lambda _ctx, step: bool(step.after.pool.references),
+)
+def free_or_used(_ctx: NanoVllmContext, state: State) -> Iterator[str]:
+    """Free and used blocks together are those of the pool, numbered from 0."""
+    pool = state.pool
+    listed = sorted([*pool.free, *pool.references])
+    if listed != list(range(pool.size)):
+        yield f"free {list(pool.free)}, used {sorted(pool.references)} of {pool.size} blocks"
+
+
+@always(
+    "NANO-BLK-2",
+    "A block's count is the number of sequences that hold it: the last one frees it.",
+    text("Reference Counting: Safe Shared Ownership"),
+    witness=lambda _ctx, step: any(
+        count == 1 and step.before.pool.references.get(block) == 2
+        for block, count in step.after.pool.references.items()
+    ),
+)
+def counts_are_holders(_ctx: NanoVllmContext, state: State) -> Iterator[str]:
+    """With NANO-BLK-1: what nobody holds is free."""
+    holders = Counter(block for one in state.present for block in one.blocks)
+    counted = state.pool.references
+    wrong = {
+        block: (counted.get(block, 0), holders[block])
+        for block in holders.keys() | counted.keys()
+        if counted.get(block, 0) != holders[block]
+    }
+    if wrong:
+        yield f"(counted, holders) by block: {wrong}"
+
+
+@always(
+    "NANO-BLK-3",
+    "When nobody is left, every block is free.",
+    text("Request journey, FINISHED"),
+    witness=lambda _ctx, step: step.after.is_idle and bool(step.finished),
+)
+def all_given_back(_ctx: NanoVllmContext, state: State) -> Iterator[str]:
+    """Finished sequences give everything back at once."""
+    if state.is_idle and len(state.pool.free) != state.pool.size:
+        yield f"{len(state.pool.free)} of {state.pool.size} blocks are free"
+
+
+@always(
+    "NANO-BLK-4",
+    "A running sequence holds exactly the blocks of its computed tokens, each once.",
+    text("What Blocks Look Like in GPU Memory"),
+    witness=lambda _ctx, step: any(len(one.blocks) > 1 for one in step.after.decoding),
+)
+def blocks_match_tokens(ctx: NanoVllmContext, state: State) -> Iterator[str]:
+    """Nothing is handed out before it is needed."""
+    for one in state.decoding:
+        expected = int(sequence_blocks(one.computed, ctx.config.block_size))
+        if not len(one.blocks) == len(set(one.blocks)) == expected:
+            yield f"request {one.id}: {one.computed} tokens, blocks {list(one.blocks)}"
+
+
+@of_step(
+    "NANO-BLK-5",
+    "Blocks are handed out first in, first out; a table is given back with its last block first.",
+    release("free_block_ids"),
+    witness=lambda _ctx, step: (
+        bool(step.happened("allocate"))
+        and list(step.before.pool.free) != sorted(step.before.pool.free)
+    ),
+)
+def first_in_first_out(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """The step's events, applied to the free list before it, give the free list after it."""
+    books = Books.of(ctx, step.before)
+    for event, books in replayed(ctx, step):
+        if event.transition == "allocate":
+            count = len(event.after)
+            if tuple(books.free[:count]) != tuple(event.after):
+                yield f"handed out {list(event.after)}, next were {books.free[:count]}"
+    if tuple(books.free) != step.after.pool.free:
+        yield f"free list {list(step.after.pool.free)}, expected {books.free}"
+
+
+@between(
+    "NANO-BLK-6",
+    "Who goes away gives blocks back in the same order as who finishes.",
+    release("deallocate"),
+    witness=lambda _ctx, step: bool(step.before.aborted and step.before.pool.references),
+)
+def given_back_after_abort(ctx: NanoVllmContext, before: State, after: State) -> Iterator[str]:
+    """Where several go at once their order is not known, so that only one is judged."""
+    gone = after.aborted - before.aborted
+    if len(gone) != 1 or not any(one.id in gone for one in before.present):
+        return
+    books = Books.of(ctx, before)
+    books.take_back(next(iter(gone)))
+    if tuple(books.free) != after.pool.free:
+        yield f"free list {list(after.pool.free)}, expected {books.free}"

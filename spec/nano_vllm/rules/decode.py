@@ -1,0 +1,110 @@
+"""Rules of the running queue and of what a decode step is handed.
+
+Source: nano-vllm, chapters 6 and 9.
+"""
+
+from collections.abc import Iterator
+
+from spec.nano_vllm.config import (
+    GraphSizes,
+    NanoVllmContext,
+    block_index,
+    graph_batch_size,
+    sequence_blocks,
+    slot,
+)
+from spec.nano_vllm.rules.registry import of_step, text
+from spec.spyre.records import DECODE, PREFILL, Step
+from spec.spyre.state import Sequence
+
+
+def _ids(rows: tuple[Sequence, ...]) -> list[str]:
+    return [row.id for row in rows]
+
+
+@of_step(
+    "NANO-DEC-1",
+    "In a decode step every running sequence that is not preempted gets a token.",
+    text("The Decode Path: Advancing All Running Sequences"),
+    witness=lambda _ctx, step: step.kind == DECODE and len(step.batch) > 1,
+)
+def everybody_decodes(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """A sequence limit on the step alone leaves some out."""
+    preempted = {event.id for event in step.happened("preempt")}
+    expected = [one.id for one in step.before.decoding if one.id not in preempted]
+    if step.kind == DECODE and _ids(step.batch) != expected:
+        yield f"running {expected}, decoded {_ids(step.batch)}"
+
+
+@of_step(
+    "NANO-DEC-2",
+    "The running queue keeps its order: who is admitted goes to the back, the others stay.",
+    text("The Decode Path: Advancing All Running Sequences"),
+    witness=lambda _ctx, step: step.kind == DECODE and len(step.after.decoding) > 1,
+)
+def running_keeps_its_order(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """Whoever was taken out for the batch is put back in its place."""
+    gone = {event.id for event in step.happened("preempt", "finish")}
+    came = [event.id for event in step.happened("admit")]
+    expected = [one for one in [*_ids(step.before.decoding), *came] if one not in gone]
+    if _ids(step.after.decoding) != expected:
+        yield f"running {_ids(step.after.decoding)}, expected {expected}"
+
+
+@of_step(
+    "NANO-DEC-3",
+    "A decode step hands a sequence one new block if its newest token starts one, else none.",
+    text("BlockManager: Three Core Operations"),
+    witness=lambda _ctx, step: step.kind == DECODE and bool(step.happened("allocate")),
+)
+def one_block_at_a_boundary(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """The newest token stands at the position of the tokens computed before the step."""
+    if step.kind != DECODE:
+        return
+    tables = {one.id: one.blocks for one in step.before.decoding}
+    for row in step.batch:
+        old = tables[row.id]
+        expected = int(sequence_blocks(row.computed, ctx.config.block_size))
+        if row.blocks[: len(old)] != old or len(row.blocks) != expected:
+            yield f"request {row.id}: blocks {list(old)}, then {list(row.blocks)}"
+
+
+@of_step(
+    "NANO-DEC-4",
+    "A decode batch is padded to a captured size that holds it.",
+    text("CUDA Graphs: Why Decode Gets Special Treatment"),
+    witness=lambda _ctx, step: step.kind == DECODE and len(step.batch) == 3,
+)
+def some_graph_holds_the_batch(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """The next larger one; a power of two is less than twice the batch."""
+    sizes, largest = ctx.config.graph_sizes, ctx.config.max_num_seqs
+    if step.kind != DECODE or not step.batch:
+        return
+    padded = graph_batch_size(len(step.batch), largest, sizes)
+    if padded is None or (sizes is GraphSizes.POWERS_OF_TWO and padded >= 2 * len(step.batch)):
+        yield f"{len(step.batch)} sequences, captured size {padded}"
+
+
+@of_step(
+    "NANO-SLT-1",
+    "Each token that a step computes has a slot of its own, in a block of its sequence's table.",
+    text("Block Tables: Logical Memory Map"),
+    witness=lambda ctx, step: any(
+        count > ctx.config.block_size for count in step.scheduled.values()
+    ),
+)
+def every_token_has_its_slot(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """Position p lies in block table[p // block_size], at p % block_size."""
+    size = ctx.config.block_size
+    owners: dict[int, str] = {}
+    for row in step.batch:
+        start = row.hit_blocks * size if step.kind == PREFILL else row.computed - 1
+        for position in range(start, row.computed):
+            place = int(block_index(position, size))
+            if place >= len(row.blocks):
+                yield f"request {row.id}: no block for position {position}"
+                continue
+            where = int(slot(row.blocks[place], position, size))
+            if where in owners:
+                yield f"slot {where} is written for {owners[where]} and {row.id}"
+            owners[where] = row.id

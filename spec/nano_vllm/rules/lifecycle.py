@@ -1,0 +1,160 @@
+"""Rules of a sequence's life: three states, one token a step, everybody gets to the end.
+
+Source: nano-vllm, chapters 2 and 3, and what chapters 6 and 8 promise about waiting.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from spec.nano_vllm.config import NanoVllmContext
+from spec.nano_vllm.rules.registry import always, between, eventually, of_step, release, text
+from spec.spyre.records import IDLE, PREFILL, Step
+from spec.spyre.state import Sequence, State
+
+
+@always(
+    "NANO-LIF-1",
+    "A sequence is always in exactly one state: waiting, running, or gone.",
+    text("Sequence Status: Three States"),
+    witness=lambda _ctx, step: bool(step.after.waiting and step.after.decoding),
+)
+def one_state_each(_ctx: NanoVllmContext, state: State) -> Iterator[str]:
+    """Nobody is between the queues or in both."""
+    places = Counter([*(one.id for one in state.present), *state.finished, *state.aborted])
+    twice = [one for one, count in places.items() if count > 1]
+    if twice or state.prefilling or state.paused:
+        yield f"in several places: {twice}"
+
+
+@of_step(
+    "NANO-LIF-2",
+    "No sequence is forgotten: whoever was in a queue is in one, or has finished.",
+    text("The Decode Path"),
+    witness=lambda _ctx, step: bool(step.finished) and len(step.after.present) > 1,
+)
+def nobody_is_forgotten(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """And nobody comes out of nothing."""
+    before = {one.id for one in step.before.present}
+    after = {one.id for one in step.after.present} | set(step.finished)
+    if before != after:
+        yield f"before {sorted(before)}, after {sorted(after)}"
+
+
+@of_step(
+    "NANO-LIF-3",
+    "A sequence finishes with max_tokens tokens or with the end of sequence, in that step.",
+    text("One Decode Step: What Happens"),
+    witness=lambda _ctx, step: bool(step.finished) and bool(step.ended),
+)
+def finishes_at_once(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """Whoever finished was in the batch; whoever stays has fewer than max_tokens."""
+    if set(step.finished) != step.after.finished - step.before.finished:
+        yield f"reported {list(step.finished)}"
+    generated = {row.id: row.generated for row in step.batch}
+    for one in step.finished:
+        request = ctx.requests[one]
+        if generated.get(one) not in (request.max_tokens, request.end) and one not in step.ended:
+            yield f"request {one} finished with {generated.get(one)} tokens"
+    for row in step.after.present:
+        if row.generated >= ctx.requests[row.id].max_tokens:
+            yield f"request {row.id} stays with {row.generated} tokens"
+
+
+@always(
+    "NANO-LIF-4",
+    "Whoever waits holds no block; whoever runs holds one at least.",
+    text("The Waiting Queue"),
+    witness=lambda _ctx, step: bool(step.happened("preempt")),
+)
+def only_the_running_hold(_ctx: NanoVllmContext, state: State) -> Iterator[str]:
+    """On arrival as after a preemption."""
+    for one in state.waiting:
+        if one.blocks:
+            yield f"request {one.id} waits with blocks {list(one.blocks)}"
+    for one in state.decoding:
+        if not one.blocks:
+            yield f"request {one.id} runs without a block"
+
+
+@between(
+    "NANO-LIF-5",
+    "A request that arrives goes to the back of the waiting queue; nobody else moves.",
+    text("The Waiting Queue"),
+    witness=lambda _ctx, step: len(step.before.waiting) > 1,
+)
+def arrivals_go_to_the_back(ctx: NanoVllmContext, before: State, after: State) -> Iterator[str]:
+    """Who goes away leaves the others in their places."""
+    gone = after.aborted - before.aborted
+    stayed = tuple(one for one in before.waiting if one.id not in gone)
+    new = after.waiting[len(stayed) :]
+    if after.waiting[: len(stayed)] != stayed:
+        yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
+    elif new != tuple(Sequence(one.id, ctx.requests[one.id].prompt_len) for one in new):
+        yield f"newcomers {new}"
+    if after.decoding != tuple(one for one in before.decoding if one.id not in gone):
+        yield "the running queue changed"
+
+
+@eventually(
+    "NANO-LIF-6",
+    "Nobody starves: every request that arrives finishes or goes away.",
+    text("Why BREAK and not CONTINUE?"),
+    witness=lambda _ctx, step: bool(step.finished),
+)
+def everybody_leaves(state: State) -> bool:
+    """With finitely many requests: sooner or later both queues are empty."""
+    return state.is_idle
+
+
+@of_step(
+    "NANO-LIF-7",
+    "While somebody waits or runs, every step has a batch.",
+    release("schedule() asserts it"),
+    witness=lambda _ctx, step: len(step.batch) > 1,
+)
+def no_empty_batch(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """The release stops where this fails."""
+    if step.kind == IDLE and step.before.present:
+        waiting, running = ([one.id for one in queue] for queue in _queues(step.before))
+        yield f"nobody scheduled, waiting {waiting}, running {running}"
+
+
+def _queues(state: State) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+    return state.waiting, state.decoding
+
+
+@always(
+    "NANO-LIF-8",
+    "Whoever waits will compute prompt and answer; whoever runs has computed all but the newest.",
+    text("The Cost of Preemption"),
+    witness=lambda _ctx, step: any(one.generated for one in step.after.waiting),
+)
+def all_but_the_newest_is_computed(ctx: NanoVllmContext, state: State) -> Iterator[str]:
+    """Blocks that were hit count as computed."""
+    for one in state.present:
+        length = ctx.requests[one.id].prompt_len + one.generated
+        expected = length if one in state.waiting else length - 1
+        found = one.prefill_len if one in state.waiting else one.computed
+        if found != expected:
+            yield f"request {one.id}: {found} tokens, expected {expected}"
+
+
+@of_step(
+    "NANO-LIF-9",
+    "A prefill computes all tokens that are not cached, a decode one; either yields one token.",
+    text("Why the Scheduler Separates Prefill and Decode"),
+    witness=lambda _ctx, step: step.kind == PREFILL and len(step.batch) > 1,
+)
+def tokens_of_a_step(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """Nobody outside the batch computes or gains anything."""
+    size, before = ctx.config.block_size, {one.id: one for one in step.before.present}
+    for row in step.batch:
+        due = row.prefill_len - row.hit_blocks * size if step.kind == PREFILL else 1
+        if step.scheduled.get(row.id) != due:
+            yield f"request {row.id} computed {step.scheduled.get(row.id)} tokens of {due}"
+    for one in (*step.batch, *step.after.waiting, *step.after.decoding):
+        gained = one.generated - before[one.id].generated
+        if gained != len(step.outputs.get(one.id, ())) or gained > 1:
+            yield f"request {one.id} gained {gained} tokens"
+    if not {row.id for row in step.batch} == set(step.scheduled) == set(step.outputs):
+        yield f"computed {sorted(step.scheduled)}, sampled {sorted(step.outputs)}"

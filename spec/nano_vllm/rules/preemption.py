@@ -1,0 +1,98 @@
+"""Rules of preemption: why, who, and what becomes of the victim.
+
+Source: nano-vllm, chapter 8.
+"""
+
+from collections.abc import Iterator
+
+from spec.nano_vllm.config import NanoVllmContext
+from spec.nano_vllm.rules.registry import of_step, text
+from spec.nano_vllm.rules.replay import replayed
+from spec.spyre.records import Step
+from spec.spyre.state import Sequence
+
+
+def _victims(step: Step) -> list[str]:
+    return [event.id for event in step.happened("preempt")]
+
+
+@of_step(
+    "NANO-PRE-1",
+    "A sequence is preempted only if no block is free.",
+    text("Memory Full: The Crisis"),
+    witness=lambda _ctx, step: bool(_victims(step)),
+)
+def only_when_nothing_is_free(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """Judged before each victim, so that nobody goes who need not."""
+    for event, books in replayed(ctx, step):
+        if event.transition == "preempt" and books.free:
+            yield f"request {event.id} was preempted, blocks {books.free} were free"
+
+
+@of_step(
+    "NANO-PRE-2",
+    "The victim is the sequence that was admitted most recently: the back of running.",
+    text("Who Gets Preempted?"),
+    witness=lambda _ctx, step: len(_victims(step)) > 1,
+)
+def last_admitted_goes_first(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """Who needs the block goes itself only if nobody is behind it."""
+    victims = _victims(step)
+    backwards = [one.id for one in reversed(step.before.decoding)][: len(victims)]
+    if victims != backwards:
+        yield f"preempted {victims}, back of running {backwards}"
+
+
+@of_step(
+    "NANO-PRE-3",
+    "The victim has generated the fewest tokens.",
+    text("Who Gets Preempted?"),
+    witness=lambda _ctx, step: bool(_victims(step)),
+)
+def victim_has_generated_least(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """The text's first reason for its choice; a re-admitted sequence keeps its tokens."""
+    yield from _smaller_than_victims(step, {one.id: one.generated for one in step.before.decoding})
+
+
+@of_step(
+    "NANO-PRE-4",
+    "Computing the victim again costs the least.",
+    text("Who Gets Preempted?"),
+    witness=lambda _ctx, step: bool(_victims(step)),
+)
+def victim_is_the_cheapest(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """The text's second reason: the tokens of its next prefill, hits aside."""
+    yield from _smaller_than_victims(
+        step, {one.id: one.computed + 1 for one in step.before.decoding}
+    )
+
+
+def _smaller_than_victims(step: Step, amount: dict[str, int]) -> Iterator[str]:
+    remaining = dict(amount)
+    for victim in _victims(step):
+        if remaining.get(victim, 0) > min(remaining.values(), default=0):
+            yield f"victim {victim} has {remaining[victim]}, by sequence {remaining}"
+        remaining.pop(victim, None)
+
+
+@of_step(
+    "NANO-PRE-5",
+    "A victim waits in front of all others, keeps its tokens and has nothing computed.",
+    text("Three Lines That Do Everything"),
+    witness=lambda _ctx, step: bool(_victims(step)) and bool(step.before.waiting),
+)
+def victims_wait_in_front(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+    """Of several, the first admitted is in front: the order of admission is restored."""
+    if step.kind == "prefill":
+        return
+    generated = {one.id: one.generated for one in step.before.decoding}
+    again = tuple(
+        Sequence(
+            one,
+            prefill_len=ctx.requests[one].prompt_len + generated.get(one, 0),
+            generated=generated.get(one, 0),
+        )
+        for one in reversed(_victims(step))
+    )
+    if step.after.waiting != (*again, *step.before.waiting):
+        yield f"waiting {[one.id for one in step.after.waiting]}"

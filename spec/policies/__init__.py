@@ -1,1 +1,0 @@
-"""Configurations, formulas and observed states of the schedulers other than Spyre's."""

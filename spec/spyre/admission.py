@@ -1,0 +1,170 @@
+"""May a request join the decode batch? The last-chunk conditions, in three variants.
+
+Source: spyre, "Last-chunk constraints" and "Volumetric Constraint - Additional Details";
+`shipped` is the rule of sendnn-inference 2.6.3; `exact` is ours. Every formula takes integers
+or solver terms.
+
+A batch is described by its members, the decoding requests in any order. A member's `length`
+is its tokens in the KV cache, `remaining` the tokens that it may still generate.
+"""
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from spec.core.arithmetic import Number, Truth, every, floor_div, maximum, round_up, select
+from spec.spyre.padding import batch_width_blocks, peak_tkv, row_left_padding, row_tkv, volume
+
+
+@frozen
+class Member:
+    """A request as the admission rules see it, lengths in tokens.
+
+    `length`: tokens in the KV cache; of the candidate: the tokens that its prefill computes.
+    `remaining`: tokens that it may still generate, those of its last chunk included.
+    """
+
+    length: Number
+    remaining: Number
+
+
+def joined_tkvs(decoding: Sequence[Member], candidate: Member, block_size: Number) -> list[Number]:
+    """Tkv of every member, the candidate last, in the batch that the candidate has joined."""
+    lengths = [member.length for member in (*decoding, candidate)]
+    width = batch_width_blocks(lengths, block_size)
+    return [row_tkv(length, row_left_padding(length, width, block_size)) for length in lengths]
+
+
+def projected_volumes(future_tkvs: Sequence[Number], candidate_tkv: Number) -> list[Number]:
+    """Volume at the end of each decoding request that the candidate outlives, and at its own.
+
+    `future_tkvs` are the greatest tkv that each decoding request is projected to reach. The
+    projection takes requests in increasing order of it, each leaving the batch when reached,
+    and stops at the candidate; if the candidate outlives all, its own end is not looked at.
+    Written without sorting: a request that reaches tkv m is met by all that reach m or more.
+    """
+    everyone = [*future_tkvs, candidate_tkv]
+    volumes = []
+    for tkv in everyone:
+        alive = sum(select(other >= tkv, 1, 0) for other in everyone)
+        volumes.append(select(tkv <= candidate_tkv, volume(alive, tkv), 0))
+    outlives_all = every(tkv < candidate_tkv for tkv in future_tkvs)
+    volumes[-1] = select(outlives_all, 0, volumes[-1])
+    return volumes
+
+
+def documented_volume_holds(
+    decoding: Sequence[Member], candidate: Member, limit: Number, block_size: Number
+) -> Truth:
+    """The text's projection: one block of slack for decoding requests, none for the new one.
+
+    "Current tkv" is read as the tkv in the batch that the candidate has joined; the other
+    reading (before it joins) admits even more.
+    Source: spyre, "Volumetric Constraint - Additional Details".
+    """
+    *tkvs, candidate_tkv = joined_tkvs(decoding, candidate, block_size)
+    future = [
+        tkv + member.remaining + block_size for tkv, member in zip(tkvs, decoding, strict=True)
+    ]
+    volumes = projected_volumes(future, candidate_tkv + candidate.remaining)
+    return every(value <= limit for value in volumes)
+
+
+def shipped_volume_holds(
+    decoding: Sequence[Member],
+    candidate: Member,
+    limit: Number,
+    block_size: Number,
+    last_tkv: Number,
+) -> Truth:
+    """The projection of sendnn-inference 2.6.3: rounded up, a block of slack on both sides.
+
+    `last_tkv` is the tkv that the previous step returned; the release knows no tkv per request.
+    Source: sendnn-inference 2.6.3, last-chunk constraints with pausing off.
+    """
+    *futures, candidate_future = shipped_future_tkvs(decoding, candidate, block_size, last_tkv)
+    volumes = projected_volumes(futures, candidate_future)
+    return every(value <= limit for value in volumes)
+
+
+def shipped_future_tkvs(
+    decoding: Sequence[Member], candidate: Member, block_size: Number, last_tkv: Number
+) -> list[Number]:
+    """The greatest tkv that 2.6.3 projects for each member, the candidate last.
+
+    Source: sendnn-inference 2.6.3, last-chunk constraints with pausing off.
+    """
+    base = maximum(last_tkv, candidate.length)
+    offset = candidate.length - floor_div(candidate.length, block_size) * block_size
+    candidate_tkv = floor_div(base, block_size) * block_size + offset
+
+    def future(tkv: Number, remaining: Number) -> Number:
+        return round_up(tkv + remaining - 1, block_size) + block_size
+
+    # The release counts the first token as generated only once its key and value are cached,
+    # so a decoding request has one more to go than `remaining`.
+    return [
+        *(future(base, member.remaining + 1) for member in decoding),
+        future(candidate_tkv, candidate.remaining),
+    ]
+
+
+def worst_case_volumes(
+    decoding: Sequence[Member], candidate: Member, block_size: Number
+) -> list[Number]:
+    """Peak volume of the batch until each member's end, if every request generates all it may.
+
+    For the end of one member only those are counted that live as long; earlier steps have more
+    rows and at least the same tkv, so they are covered by the ends of the others. The
+    candidate's last chunk yields its first token; it decodes one step less than it generates.
+    """
+    lives = decode_lives(decoding, candidate)
+    return [select(steps > 0, peak_volume_until(lives, steps, block_size), 0) for _, steps in lives]
+
+
+def decode_lives(decoding: Sequence[Member], candidate: Member) -> list[tuple[Number, Number]]:
+    """Tokens and decode steps to come of every member, the candidate last."""
+    lives = [(member.length, member.remaining) for member in decoding]
+    return [*lives, (candidate.length, candidate.remaining - 1)]
+
+
+def peak_volume_until(
+    lives: Sequence[tuple[Number, Number]], steps: Number, block_size: Number
+) -> Number:
+    """Peak volume, over `steps` steps, of the members that decode for at least that long."""
+    rows = sum(select(lasts >= steps, 1, 0) for _, lasts in lives)
+    return volume(rows, peak_tkv(rows_until(lives, steps), steps, block_size))
+
+
+def rows_until(lives: Sequence[tuple[Number, Number]], steps: Number) -> list[Number]:
+    """Tokens of the rows that decode for `steps` steps, which is the end of one of them.
+
+    `lives`: tokens and decode steps of each member. A member that ends earlier is given the length
+    of the one whose end this is: it changes neither the width nor any offset.
+    """
+    own = maximum(*(select(lasts == steps, length, 0) for length, lasts in lives))
+    return [select(lasts >= steps, length, own) for length, lasts in lives]
+
+
+def exact_volume_holds(
+    decoding: Sequence[Member], candidate: Member, limit: Number, block_size: Number
+) -> Truth:
+    """Admit if and only if no step of the worst case exceeds the limit.
+
+    The worst case: nobody else joins and every request generates all it may.
+    """
+    return every(value <= limit for value in worst_case_volumes(decoding, candidate, block_size))
+
+
+def model_length_holds(
+    decoding: Sequence[Member], candidate: Member, max_model_len: Number, block_size: Number
+) -> Truth:
+    """What every member may still generate fits the context length after the candidate joined.
+
+    Source: spyre, "Last-chunk constraints", Max-model-length constraint. A tkv of t reaches
+    t + r without a further jump, where r are the decode steps to come: those of a decoding request
+    are its remaining tokens; the candidate's first token comes from its last chunk.
+    """
+    tkvs = joined_tkvs(decoding, candidate, block_size)
+    remaining = [*(member.remaining for member in decoding), candidate.remaining - 1]
+    return every(tkv + still <= max_model_len for tkv, still in zip(tkvs, remaining, strict=True))

@@ -1,0 +1,121 @@
+"""The configuration of a Spyre scheduler: every key, its default and its range.
+
+The keys are those of the configuration file. `released_2_6_3` gives the values under which
+the machine behaves as sendnn-inference 2.6.3 does.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from attrs import frozen
+
+from spec.core.configuration import PolicyConfig, checked_keys
+from spec.core.errors import ConfigError
+
+
+class Admission(StrEnum):
+    """Which rule decides whether a request may join the decode batch."""
+
+    EXACT = "exact"
+    DOCUMENTED = "documented"
+    SHIPPED = "shipped"
+
+
+class Queue(StrEnum):
+    """Who is looked at for admission.
+
+    `fcfs`: only the head of the waiting queue, as the text's priorities imply.
+    `overtaking`: whoever meets the conditions first, as 2.6.3 does: a request that is refused
+    is stepped over, unless it was refused for lack of blocks.
+    """
+
+    FCFS = "fcfs"
+    OVERTAKING = "overtaking"
+
+
+@frozen(kw_only=True, field_transformer=checked_keys)
+class Config(PolicyConfig):
+    """What a scheduler is configured with; lengths in tokens, times in simulated units.
+
+    - `policy`: which scheduler; "spyre".
+    - `block_size`: tokens per KV block.
+    - `chunk_size`: prompt tokens per prefill step, a multiple of the block.
+    - `max_model_len`: longest prompt plus output.
+    - `max_num_seqs`: requests in the batch, prefill included.
+    - `max_batch_tkv_limit`: most tokens of batch size x max tkv.
+    - `num_blocks`: KV blocks that requests can hold, the padding block not counted; None: enough
+      for every slot at full length.
+    - `interleave`: a decode step between two prefill steps while requests decode.
+    - `prefix_caching`: cached blocks of equal token prefixes are reused.
+    - `admission`: the volume rule.
+    - `queue`: who is looked at for admission.
+    - `reservation`: worst-case blocks are set aside at admission; else requests are preempted.
+    - `pausing`: admit by slots alone, pause requests to keep the volume limit.
+    - `long_output_first`: pausing serves who generated most first, else who generated fewest.
+    - `prefill_time`, `decode_time`: how long a step takes on the simulated clock.
+
+    Raises:
+        ConfigError: a value of the wrong type or outside its range, a chunk that is no multiple
+            of the block, requests that may be paused without reservation.
+    """
+
+    LEAST: ClassVar[Mapping[str, int]] = {
+        "block_size": 1,
+        "chunk_size": 1,
+        "max_model_len": 1,
+        "max_num_seqs": 1,
+        "max_batch_tkv_limit": 1,
+        "num_blocks": 1,
+    }
+
+    policy: str = "spyre"
+    block_size: int = 64
+    chunk_size: int = 512
+    max_model_len: int = 32_768
+    max_num_seqs: int = 32
+    max_batch_tkv_limit: int = 131_072
+    num_blocks: int | None = None
+    interleave: bool = True
+    prefix_caching: bool = True
+    admission: Admission = Admission.EXACT
+    queue: Queue = Queue.FCFS
+    reservation: bool = True
+    pausing: bool = False
+    long_output_first: bool = False
+    prefill_time: float = 8.0
+    decode_time: float = 1.0
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if self.chunk_size % self.block_size:
+            allowed = f"a multiple of block_size ({self.block_size})"
+            raise ConfigError("chunk_size", self.chunk_size, allowed)
+        if self.may_pause and not self.reservation:
+            # A paused request keeps its blocks; unreserved, they could be the ones lacking.
+            allowed = "true, where requests may be paused (pausing, or admission = shipped)"
+            raise ConfigError("reservation", self.reservation, allowed)
+
+    @property
+    def blocks_per_chunk(self) -> int:
+        """Blocks of a prefill step."""
+        return self.chunk_size // self.block_size
+
+    @property
+    def may_pause(self) -> bool:
+        """True if a decode step may leave requests out to keep the volume limit.
+
+        2.6.3 does so even with pausing switched off: the switch changes its admission only.
+        """
+        return self.pausing or self.admission is Admission.SHIPPED
+
+
+def released_2_6_3(**overrides: Any) -> Config:
+    """The configuration under which the machine behaves as sendnn-inference 2.6.3."""
+    values: dict[str, Any] = {
+        "admission": Admission.SHIPPED,
+        "queue": Queue.OVERTAKING,
+        "reservation": True,
+        "pausing": True,
+    }
+    return Config(**(values | overrides))

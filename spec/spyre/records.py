@@ -1,0 +1,98 @@
+"""What a scheduler did in one step, as rules, traces and comparisons see it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import field, frozen
+
+from spec.core.requests import BlockKeys, Request
+from spec.spyre.config import Config
+from spec.spyre.state import Sequence as Row
+from spec.spyre.state import State
+
+PREFILL, DECODE, IDLE = "prefill", "decode", "idle"
+
+
+@frozen
+class Event:
+    """One transition inside a step, with the rule that allowed or caused it.
+
+    `before` and `after` are the values that moved, where the transition moves one (tkv, blocks).
+    """
+
+    transition: str
+    id: str
+    rule: str
+    before: Any = None
+    after: Any = None
+
+
+@frozen
+class Chunk:
+    """The part of a prompt that a prefill step computes; lengths in tokens.
+
+    `start` and `end`: positions in the prompt. `left_padding` and `right_padding`: of the whole
+    padded prompt. `cached_tokens`: reused without computing. `inner_padding`: cached, computed
+    again, writes redirected. `block_table`: blocks of the padded prompt up to this chunk's end,
+    padding included. `writes`: the block that each of this chunk's blocks is written to.
+    """
+
+    id: str
+    chunk: int
+    chunks: int
+    start: int
+    end: int
+    left_padding: int
+    right_padding: int
+    cached_tokens: int
+    inner_padding: int
+    block_table: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+
+    @property
+    def is_last(self) -> bool:
+        """True for the chunk that yields the first token."""
+        return self.chunk == self.chunks - 1
+
+
+@frozen
+class Step:
+    """One scheduler step: the state it started from, what it did, the state it left.
+
+    `before` includes the arrivals and aborts since the step before. `time`: simulated clock
+    when it began. `scheduled`: tokens computed, by request. `tkv` and `volume`: of this step,
+    in tokens. `chunk`: of a prefill step. `batch`: the rows of a decode step as computed, also
+    those that then left. `outputs`: tokens sampled. `ended`: who sampled the end of sequence where
+    the environment decided so and not the request. `refusal`: the rule that first kept somebody
+    from a prefill step.
+    """
+
+    index: int
+    time: float
+    kind: str
+    before: State
+    after: State
+    scheduled: Mapping[str, int] = field(factory=dict)
+    tkv: int = 0
+    volume: int = 0
+    chunk: Chunk | None = None
+    batch: tuple[Row, ...] = ()
+    outputs: Mapping[str, Sequence[int]] = field(factory=dict)
+    ended: tuple[str, ...] = ()
+    finished: tuple[str, ...] = ()
+    aborted: tuple[str, ...] = ()
+    refusal: str | None = None
+    events: tuple[Event, ...] = ()
+
+    def happened(self, *transitions: str) -> list[Event]:
+        """The events of these kinds, in order."""
+        return [event for event in self.events if event.transition in transitions]
+
+
+@frozen
+class Context:
+    """What rules may look up: the configuration, the requests by id, the keys of their blocks."""
+
+    config: Config
+    requests: Mapping[str, Request]
+    keys: BlockKeys

@@ -1,0 +1,37 @@
+"""Block reservation: what an admitted request may ever need is set aside for it.
+
+Source: sendnn-inference 2.6.3; the text assumes that there are enough blocks. All numbers are
+blocks unless the name says otherwise; every formula takes integers or solver terms.
+
+Cached blocks that a new request finds are of two sorts: *shared* ones are held by somebody else
+already, *revived* ones are free and become held again.
+"""
+
+from spec.core.arithmetic import Number, Truth
+from spec.spyre.padding import block_count
+
+
+def worst_case_blocks(prefill_len: Number, remaining: Number, block_size: Number) -> Number:
+    """Blocks for all tokens that a request may ever have; lengths in tokens.
+
+    The last token's key and value are never written, so this is at most one block too many.
+    """
+    return block_count(prefill_len + remaining, block_size)
+
+
+def may_reserve(worst_case: Number, shared: Number, free: Number, reserved: Number) -> Truth:
+    """True if a request can be promised its worst case: shared blocks need no free one.
+
+    `free`: blocks that nobody holds, cached ones included; `reserved`: those already promised.
+    """
+    return worst_case - shared <= free - reserved
+
+
+def promised_blocks(worst_case: Number, held: Number) -> Number:
+    """What is promised to an admitted request, beyond the cached blocks that it holds."""
+    return worst_case - held
+
+
+def still_promised(promised: Number, handed_out: Number) -> Number:
+    """What remains of a promise when so many blocks have been handed out."""
+    return promised - handed_out

@@ -1,0 +1,276 @@
+"""Rules of the block pool: nothing is lost, shared without count, or handed out twice.
+
+Source: vllm-v1, the KV cache manager that the plugin uses; spyre, "Padding", for block 0.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from spec.spyre.config import Config
+from spec.spyre.records import Context, Step
+from spec.spyre.rules.changes import Change, change_between, changed, without_middle
+from spec.spyre.rules.observed import (
+    computed_when_admitted,
+    next_chunk_end,
+    prefix_hits,
+    refused,
+    spyre,
+)
+from spec.spyre.rules.registry import Source, always, between, changed_pool, each_request, of_step
+from spec.spyre.state import PADDING_BLOCK, BlockPool, FrozenMap, Sequence, State
+
+_POOL = Source("vllm-v1", "KV cache manager")
+
+
+@always(
+    "BLK-1",
+    "Every block is either free, once, or held.",
+    _POOL,
+    witness=lambda _ctx, step: bool(step.after.pool.references),
+    look=changed_pool,
+)
+def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
+    """Free and held blocks together are the pool."""
+    pool = state.pool
+    listed = len(pool.free) + len(pool.references)
+    if not listed == len({*pool.free, *pool.references}) == pool.size:
+        yield f"{len(pool.free)} free and {len(pool.references)} held of {pool.size} blocks"
+
+
+def _moved_blocks(_ctx: Context, change: Change) -> State | None:
+    """Look at blocks whose count changed, or of which somebody's table has more or fewer.
+
+    Whoever else holds such a block did so before, when the count was right: what it counted beyond
+    the tables that changed is taken off.
+    """
+    before, after = (state.pool.references for state in (change.before, change.after))
+    left, entered = change.moved_tables
+    counted = changed(before, after)
+    if not (counted or left or entered):
+        return None
+    gone = Counter(chain.from_iterable(left))
+    references = {}
+    for block in {*counted, *gone, *chain.from_iterable(entered)}:
+        others = before.get(block, 0) - gone[block]
+        if after.get(block, 0) != others or after.get(block) == 0:
+            references[block] = after.get(block, 0) - others
+    pool = BlockPool(change.after.pool.size, (), FrozenMap(references))
+    return State(pool, decoding=tuple(Sequence("", 0, blocks=table) for table in entered))
+
+
+@always(
+    "BLK-2",
+    "A block's reference count is the number of requests that hold it.",
+    _POOL,
+    witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
+    look=_moved_blocks,
+)
+def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
+    """Also: no block twice in one table, and whoever waits or has left holds none."""
+    holders = Counter(chain.from_iterable(one.blocks for one in state.present))
+    if holders != state.pool.references:
+        wrong = {
+            block: (state.pool.references.get(block, 0), holders[block])
+            for block in holders.keys() | state.pool.references.keys()
+            if state.pool.references.get(block, 0) != holders[block]
+        }
+        yield f"(counted, holders) by block: {wrong}"
+
+
+@always(
+    "BLK-3",
+    "Block 0 is never handed out.",
+    spyre("Padding, Rectangular Decode"),
+    witness=lambda _ctx, step: any(row.left_padding for row in step.batch),
+    look=changed_pool,
+)
+def block_zero_is_padding(_ctx: Context, state: State) -> Iterator[str]:
+    """It is neither free nor in anybody's table."""
+    if PADDING_BLOCK in state.pool.free or PADDING_BLOCK in state.pool.references:
+        yield "block 0 is in the pool"
+
+
+_MOVING_BLOCKS = ("prefix_hit", "allocate", "finish", "preempt")
+
+
+@of_step(
+    "BLK-4",
+    "Blocks are handed out from the head of the free list; of the blocks given back, those "
+    "without cached content come next, those with it last, a table's tail first.",
+    _POOL,
+    witness=lambda _ctx, step: bool(step.finished) and bool(step.before.pool.free),
+)
+def free_order(_ctx: Context, step: Step) -> Iterator[str]:
+    """The step's events, applied to the free list before it, give the free list after it.
+
+    Who is preempted goes before anything is handed out: its blocks' content is that before the
+    step. Who finishes goes last, with what the step computed.
+    """
+    before, after = step.before.pool.free, step.after.pool.free
+    if before is after and not step.happened(*_MOVING_BLOCKS):
+        return
+    hits = {block for event in step.happened("prefix_hit") for block in event.after}
+    if any(_order_errors(step, *without_middle(before, after, hits))):
+        yield from _order_errors(step, tuple(before), tuple(after))
+
+
+def _order_errors(step: Step, free: tuple[Any, ...], after: tuple[Any, ...]) -> Iterator[str]:
+    """How `after` differs from what the events make of `free`."""
+    gives_back = step.happened("finish", "preempt")
+    left = change_between(step.before, step.after).left if gives_back else ()
+    holders = Counter(chain.from_iterable(one.blocks for one in left))
+    tables = {one.id: list(one.blocks) for one in left}
+    for event in step.events:
+        if event.transition == "prefix_hit":
+            taken = {*event.after}
+            free = tuple(block for block in free if block not in taken)
+            _take(tables, holders, event.id, event.after)
+        elif event.transition == "allocate":
+            count = len(event.after)
+            if free[:count] != tuple(event.after):
+                yield f"handed out {list(event.after)}, next were {list(free[:count])}"
+            free = free[count:]
+            _take(tables, holders, event.id, event.after)
+        elif event.transition in ("finish", "preempt"):
+            freed = _give_back(tables, holders, event.id)
+            content = step.before if event.transition == "preempt" else step.after
+            front, back = _by_content(freed, content)
+            free = (*front, *free, *back)
+    if free != after:
+        yield f"free list {list(after)}, expected {list(free)}"
+
+
+def _by_content(freed: list[int], state: State) -> tuple[list[int], list[int]]:
+    """Freed blocks without cached content, and those with it."""
+    known = [block for block in freed if block in state.pool.keys]
+    return [block for block in freed if block not in state.pool.keys], known
+
+
+@between(
+    "BLK-10",
+    "An abort gives blocks back in the same order as an end.",
+    _POOL,
+    witness=lambda _ctx, step: bool(step.before.aborted) and bool(step.before.pool.references),
+)
+def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterator[str]:
+    """Where several go at once their order is not known, so that only one is judged."""
+    left = change_between(before, after).left
+    gone = [one for one in left if one.id in after.aborted]
+    if len(gone) != 1:
+        return
+    holders = Counter(chain.from_iterable(one.blocks for one in left))
+    freed = _give_back({gone[0].id: list(gone[0].blocks)}, holders, gone[0].id)
+    front, back = _by_content(freed, before)
+    expected = (*front, *before.pool.free, *back)
+    if after.pool.free != expected:
+        yield f"free list {list(after.pool.free)}, expected {list(expected)}"
+
+
+def _take(
+    tables: dict[str, list[int]], holders: "Counter[int]", owner: str, blocks: tuple[int, ...]
+) -> None:
+    tables.setdefault(owner, []).extend(blocks)
+    holders.update(blocks)
+
+
+def _give_back(tables: dict[str, list[int]], holders: "Counter[int]", owner: str) -> list[int]:
+    """The owner's blocks that nobody else holds, its last first."""
+    freed = []
+    for block in reversed(tables.pop(owner, [])):
+        holders[block] -= 1
+        if not holders[block]:
+            freed.append(block)
+    tables[owner] = []
+    return freed
+
+
+@always(
+    "BLK-5",
+    "Keys and cached blocks name each other; a block handed out anew has lost its old content.",
+    _POOL,
+    witness=lambda _ctx, step: any(
+        block in step.before.pool.keys
+        for event in step.happened("allocate")
+        for block in event.after
+    ),
+    applies=lambda config: config.prefix_caching,
+    look=changed_pool,
+)
+def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
+    """Both maps describe the same set of pairs."""
+    pool = state.pool
+    by_key = {block: key for key, blocks in pool.cached.items() for block in blocks}
+    listed = sum(map(len, pool.cached.values()))
+    if by_key != pool.keys or listed != len(by_key):
+        yield f"{len(pool.keys)} keys by block, {listed} blocks by key"
+
+
+@always(
+    "BLK-6",
+    "When nobody is left, every block has been given back.",
+    _POOL,
+    witness=lambda _ctx, step: step.after.is_idle and bool(step.finished),
+)
+def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
+    """Cached content may stay, holders may not."""
+    if state.is_idle and state.pool.references:
+        yield f"held by nobody: {sorted(state.pool.references)}"
+
+
+@of_step(
+    "BLK-7",
+    "A block that several requests hold is never written.",
+    spyre("Boundary chunk"),
+    witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
+    applies=lambda config: config.prefix_caching,
+)
+def shared_blocks_are_not_written(_ctx: Context, step: Step) -> Iterator[str]:
+    """Written are a chunk's blocks and the last block of each decode row."""
+    written = {block for block in step.chunk.writes if block} if step.chunk else set()
+    written |= {row.blocks[-1] for row in step.batch}
+    for block in written:
+        holders = max(pool.references.get(block, 0) for pool in (step.before.pool, step.after.pool))
+        if holders > 1:
+            yield f"block {block} is written, {holders} requests hold it"
+
+
+@always(
+    "BLK-8",
+    "A request holds exactly the blocks of its computed tokens, or its cached blocks if more.",
+    _POOL,
+    witness=lambda _ctx, step: any(len(one.blocks) > 1 for one in step.after.admitted),
+    look=each_request,
+)
+def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
+    """Nothing is handed out before it is needed; the waiting hold nothing."""
+    size = ctx.config.block_size
+    for one in state.present:
+        expected = max(-(-one.computed // size), one.hit_blocks)
+        if len(one.blocks) != expected:
+            yield f"request {one.id}: {one.computed} tokens, blocks {list(one.blocks)}"
+
+
+def _without_reservation(config: Config) -> bool:
+    return not config.reservation
+
+
+@of_step(
+    "BLK-9",
+    "Without reservation, a chunk is computed only if the free blocks suffice for it.",
+    _POOL,
+    witness=lambda _ctx, step: step.refusal == "BLK-9",
+    applies=_without_reservation,
+)
+def chunk_finds_its_blocks(ctx: Context, step: Step) -> Iterator[str]:
+    """Nobody is preempted for a prefill, and nobody is refused one while the blocks are there."""
+    one, size = refused(step), ctx.config.block_size
+    if one is not None and step.refusal == "BLK-9":
+        held = one.blocks or prefix_hits(ctx, step.before, one)
+        revived = sum(block not in step.before.pool.references for block in held)
+        end = next_chunk_end(ctx, one, computed_when_admitted(ctx, step.before, one))
+        if -(-end // size) - len(held) + revived <= len(step.before.pool.free):
+            yield f"{one.id} refused, {len(step.before.pool.free)} blocks free"
+    if step.chunk is not None and step.happened("preempt"):
+        yield f"prefill of {step.chunk.id} preempted {step.happened('preempt')[0].id}"

@@ -1,0 +1,247 @@
+"""What differs between two states, so that a rule need not look again at what it has judged.
+
+States share their parts: a request or a map that nothing happened to is the same object before and
+after. If a rule held before, only the rest can break it. `Change.requests` and `Change.pool` are
+the state after the change, reduced to that rest; the same predicate that judges a whole state
+judges them.
+"""
+
+from collections.abc import Callable, Iterable, Set
+from functools import cached_property, wraps
+from itertools import chain, takewhile
+from typing import Any, TypeVar
+
+from attrs import evolve, frozen
+
+from spec.spyre.state import (
+    BlockOrder,
+    BlockPool,
+    DerivedMap,
+    FrozenMap,
+    Sequence,
+    SharedMap,
+    State,
+)
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+One = TypeVar("One")
+Other = TypeVar("Other")
+Result = TypeVar("Result")
+Rows = tuple[Sequence, ...]
+Blocks = tuple[int, ...]
+Order = Blocks | BlockOrder
+
+
+def once(function: Callable[[One, Other], Result]) -> Callable[[One, Other], Result]:
+    """The function, asked once where several rules ask with the same objects one after another."""
+    last: tuple[One, Other, Result] | None = None
+
+    @wraps(function)
+    def remembering(one: One, other: Other) -> Result:
+        nonlocal last
+        if last is None or last[0] is not one or last[1] is not other:
+            last = one, other, function(one, other)
+        return last[2]
+
+    return remembering
+
+
+@frozen(slots=False, eq=False)
+class Change:
+    """From one state to another: by a step, or between two steps."""
+
+    before: State
+    after: State
+
+    @cached_property
+    def queue(self) -> tuple[Rows, Rows]:
+        """Who waited before and not after, and who waits after and did not before, as they were."""
+        return differing(self.before.waiting, self.after.waiting)
+
+    @cached_property
+    def left(self) -> Rows:
+        """Requests present before, without those that waited and do so still, untouched."""
+        return (*self.queue[0], *self.before.admitted)
+
+    @cached_property
+    def entered(self) -> Rows:
+        """Requests present after, without those that waited before and do so still, untouched."""
+        return (*self.queue[1], *self.after.admitted)
+
+    @cached_property
+    def moved_tables(self) -> tuple[list[Blocks], list[Blocks]]:
+        """Of the tables before and after, what is left when all that both have is taken away.
+
+        A request's table is compared with its own: if it grew only the rest is left. Which request
+        has a table is not told.
+        """
+        left, entered = (
+            [(one.id, one.blocks) for one in rows] for rows in (self.left, self.entered)
+        )
+        if left == entered:
+            return [], []
+        known = dict(left)
+        if len(known) < len(left):  # a name twice: then tables cannot be told apart
+            return [table for _, table in left], [table for _, table in entered]
+        pairs = [(known.pop(name, ()), table) for name, table in entered]
+        rests = [differing(*pair) for pair in pairs if pair[0] is not pair[1]]
+        gone = [*known.values(), *(one for one, _ in rests)]
+        return [one for one in gone if one], [other for _, other in rests if other]
+
+    @cached_property
+    def finished(self) -> frozenset[str]:
+        """Who has finished."""
+        return _added(self.before.finished, self.after.finished)
+
+    @cached_property
+    def aborted(self) -> frozenset[str]:
+        """Who was aborted."""
+        return _added(self.before.aborted, self.after.aborted)
+
+    @cached_property
+    def requests(self) -> State:
+        """The state after, but of the waiting only those that were not waiting before."""
+        if not self.after.waiting:
+            return self.after
+        return evolve(self.after, waiting=self.queue[1])
+
+    @cached_property
+    def places(self) -> State:
+        """The state after, but of those who left only newcomers and who was present before.
+
+        Whoever waits untouched is left out too, unless somebody new could have the same name.
+        """
+        known, now = ids(self.left), ids(self.entered)
+        gone, away = self.finished | self.after.finished & now, self.aborted
+        waiting = self.queue[1] if now | gone | away <= known else self.after.waiting
+        away |= self.after.aborted & (now | gone)
+        return evolve(self.after, waiting=waiting, finished=gone, aborted=away)
+
+    @cached_property
+    def pool(self) -> State:
+        """The state after, its pool reduced to blocks and contents to which something happened.
+
+        The whole state if the blocks left out are not those to which nothing happened.
+        """
+        before, after = self.before.pool, self.after.pool
+        left, entered = _moved(before.free, after.free)
+        blocks = {*left} ^ {*entered} | changed(before.references, after.references)
+        free = tuple(block for block in entered if block in blocks)
+        references = _only(after.references, blocks)
+        kept = len(after.free) - len(free) + len(after.references) - len(references)
+        if kept != after.size - len(blocks):
+            return self.after
+        keys, cached = _contents(before, after)
+        return evolve(self.after, pool=BlockPool(len(blocks), free, references, keys, cached))
+
+
+change_between: Callable[[State, State], Change] = once(Change)
+
+
+def ids(rows: Iterable[Sequence]) -> frozenset[str]:
+    """The names of these requests."""
+    return frozenset(one.id for one in rows)
+
+
+def differing(
+    before: tuple[Value, ...], after: tuple[Value, ...]
+) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+    """What stands between the longest common beginning and end of two tuples, of each.
+
+    Compared by slices, which costs little where the items are the same objects.
+    """
+    if before is after:
+        return (), ()
+    fewer = len(before) - len(after)
+    if fewer >= 0 and before[fewer:] == after:  # taken from the head, the usual case
+        return before[:fewer], ()
+    start = _common(len(before), len(after), lambda low, high: before[low:high] == after[low:high])
+    rest, others = len(before) - start, len(after) - start
+
+    def same_end(low: int, high: int) -> bool:
+        ends = len(before) - high, len(before) - low, len(after) - high, len(after) - low
+        return before[ends[0] : ends[1]] == after[ends[2] : ends[3]]
+
+    end = _common(rest, others, same_end)
+    return before[start : len(before) - end], after[start : len(after) - end]
+
+
+def _common(length: int, other: int, are_same: Callable[[int, int], bool]) -> int:
+    """How many items are the same, counted from one side: by doubling, then by halving."""
+    low, high, stride = 0, min(length, other), 1
+    while low < high and are_same(low, min(low + stride, high)):
+        low, stride = min(low + stride, high), 2 * stride
+    high = min(low + stride - 1, high)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if are_same(low, middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def changed(before: SharedMap[Key, Any], after: SharedMap[Key, Any]) -> set[Key]:
+    """The keys under which two maps differ, and perhaps others."""
+    if before is after:
+        return set()
+    if isinstance(after, DerivedMap) and after.origin is before:
+        return {*after.changed}
+    return {key for key, _ in before.items() ^ after.items()}
+
+
+def _moved(before: Order, after: Order) -> tuple[Iterable[int], Iterable[int]]:
+    """The blocks of two orders, of each without what stands in the other in the same way."""
+    if not (isinstance(before, BlockOrder) and isinstance(after, BlockOrder)):
+        return differing(tuple(before), tuple(after))
+    runs = [{id(run): run for run in order.runs} for order in (before, after)]
+    left, entered = (
+        chain.from_iterable(run for name, run in one.items() if name not in other)
+        for one, other in (runs, runs[::-1])
+    )
+    return [*left], [*entered]
+
+
+def without_middle(
+    before: Order, after: Order, needed: Set[int]
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Two orders of blocks, with one item in both for successive blocks that they share.
+
+    The item equals no block. Nothing is left out if there is one of the `needed` in it.
+    """
+    if not (isinstance(before, BlockOrder) and isinstance(after, BlockOrder)):
+        return tuple(before), tuple(after)
+    places = {id(run): place for place, run in enumerate(after.runs)}
+    shared = (place for place, run in enumerate(before.runs) if id(run) in places)
+    start = next(shared, len(before.runs))
+    begin = places[id(before.runs[start])] if start < len(before.runs) else len(after.runs)
+    pairs = zip(before.runs[start:], after.runs[begin:], strict=False)
+    middle = [run for run, _ in takewhile(lambda pair: pair[0] is pair[1], pairs)]
+    if needed and not needed.isdisjoint(chain.from_iterable(middle)):
+        return tuple(before), tuple(after)
+    left_out = object()
+
+    def reduced(runs: tuple[Blocks, ...], first: int) -> tuple[Any, ...]:
+        rest = chain.from_iterable(runs[first + len(middle) :])
+        return (*chain.from_iterable(runs[:first]), left_out, *rest)
+
+    return reduced(before.runs, start), reduced(after.runs, begin)
+
+
+def _contents(before: BlockPool, after: BlockPool) -> tuple[Any, Any]:
+    """What is cached in blocks, and what blocks hold a content, where either has changed."""
+    blocks = changed(before.keys, after.keys)
+    contents = changed(before.cached, after.cached)
+    contents |= {key for pool in (before, after) for b in blocks if (key := pool.keys.get(b))}
+    for pool in (before, after):
+        blocks.update(block for key in contents for block in pool.cached.get(key, ()))
+    return _only(after.keys, blocks), _only(after.cached, contents)
+
+
+def _only(whole: SharedMap[Key, Value], wanted: Iterable[Key]) -> FrozenMap[Key, Value]:
+    return FrozenMap((key, value) for key in wanted if (value := whole.get(key)) is not None)
+
+
+def _added(before: frozenset[str], after: frozenset[str]) -> frozenset[str]:
+    return frozenset() if before is after else after - before

@@ -1,0 +1,301 @@
+"""Rules of the decode step: a rectangular batch, its padding, and how tkv moves.
+
+Source: spyre, sections "Padding" and "Decode padding".
+"""
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from spec.spyre.records import PREFILL, Context, Step
+from spec.spyre.rules.changes import once
+from spec.spyre.rules.observed import entering, is_decode, release, spyre
+from spec.spyre.rules.registry import of_step
+from spec.spyre.state import Sequence
+
+
+@of_step(
+    "SPY-DEC-1",
+    "In a decode step every decoding request computes one token and samples one.",
+    spyre("Decode padding"),
+    witness=lambda _ctx, step: len(step.batch) > 1,
+)
+def one_token_per_request(_ctx: Context, step: Step) -> Iterator[str]:
+    """The batch is who was decoding, less who was paused or preempted, plus who was resumed."""
+    if not is_decode(step):
+        return
+    left = {event.id for event in step.happened("pause", "preempt")}
+    came = {event.id for event in step.happened("resume")}
+    expected = ({row.id for row in step.before.decoding} - left) | came
+    if {row.id for row in step.batch} != expected or set(step.scheduled) != expected:
+        yield f"batch {sorted(step.scheduled)}, decoding {sorted(expected)}"
+    computed = {row.id: row.computed for row in step.before.admitted}
+    for row in step.batch:
+        tokens = len(step.outputs.get(row.id, ()))
+        if step.scheduled.get(row.id) != 1 or tokens != 1 or row.computed != computed[row.id] + 1:
+            yield f"request {row.id}: {tokens} tokens, computed {row.computed}"
+
+
+@of_step(
+    "SPY-DEC-2",
+    "All rows of a decode batch occupy equally many KV blocks.",
+    spyre("Padding, Rectangular Decode"),
+    witness=lambda _ctx, step: len({len(row.blocks) for row in step.batch}) > 1,
+)
+def table_is_rectangular(ctx: Context, step: Step) -> Iterator[str]:
+    """Padding blocks and own blocks add up to the same width."""
+    size = ctx.config.block_size
+    widths = {row.id: row.left_padding // size + len(row.blocks) for row in step.batch}
+    if len(set(widths.values())) > 1:
+        yield f"blocks per row {widths}"
+
+
+@of_step(
+    "SPY-DEC-3",
+    "Left padding is minimal: the row with the most blocks has none.",
+    spyre("Left-padding with full blocks"),
+    witness=lambda _ctx, step: any(row.left_padding for row in step.batch),
+)
+def some_row_has_no_left_padding(_ctx: Context, step: Step) -> Iterator[str]:
+    """If every row were padded, a column of padding could go."""
+    paddings = {row.id: row.left_padding for row in step.batch}
+    if paddings and min(paddings.values()) != 0:
+        yield f"left padding {paddings}"
+
+
+@of_step(
+    "SPY-DEC-4",
+    "Rows are left-padded by whole blocks.",
+    spyre("Left-padding with full blocks"),
+    witness=lambda ctx, step: any(row.left_padding > ctx.config.block_size for row in step.batch),
+)
+def row_padding_is_whole_blocks(ctx: Context, step: Step) -> Iterator[str]:
+    """No negative padding, none inside a block."""
+    for row in step.batch:
+        if row.left_padding < 0 or row.left_padding % ctx.config.block_size:
+            yield f"request {row.id}: left padding {row.left_padding}"
+
+
+@of_step(
+    "SPY-DEC-5",
+    "A row's last block holds its newest token and is padded to the block's right boundary.",
+    spyre("Right-padding until next block boundary"),
+    witness=lambda ctx, step: any(row.computed % ctx.config.block_size for row in step.batch),
+)
+def last_block_holds_the_newest_token(ctx: Context, step: Step) -> Iterator[str]:
+    """The room behind the newest token is less than a block."""
+    for row in step.batch:
+        room = len(row.blocks) * ctx.config.block_size - row.computed
+        if not 0 <= room < ctx.config.block_size:
+            yield f"request {row.id}: {row.computed} tokens in {len(row.blocks)} blocks"
+
+
+@of_step(
+    "SPY-DEC-6",
+    "The tkv of all rows lie in the same block.",
+    spyre("Padding, Rectangular Decode"),
+    witness=lambda _ctx, step: len({row.tkv for row in step.batch}) > 1,
+)
+def all_tkv_in_one_block(ctx: Context, step: Step) -> Iterator[str]:
+    """A tkv of exactly n blocks lies in the n-th."""
+    tkvs = {row.id: row.tkv for row in step.batch}
+    if len({(tkv - 1) // ctx.config.block_size for tkv in tkvs.values()}) > 1:
+        yield f"tkv {tkvs}"
+
+
+@of_step(
+    "SPY-TKV-1",
+    "A row's tkv is its left padding, plus the tokens computed so far, plus one for this step's.",
+    spyre("Per-request tkv"),
+    witness=lambda _ctx, step: any(row.left_padding for row in step.batch),
+)
+def tkv_of_a_row(_ctx: Context, step: Step) -> Iterator[str]:
+    """Computed so far is what the step found."""
+    computed = {row.id: row.computed for row in step.before.admitted}
+    for row in step.batch:
+        if row.tkv != row.left_padding + computed[row.id] + 1:
+            yield f"request {row.id}: tkv {row.tkv} with {row.left_padding} + {computed[row.id]}"
+
+
+@of_step(
+    "SPY-TKV-2",
+    "The tkv of a decode step is that of the row that reaches furthest into the last block; "
+    "of a prefill step it is the prompt length.",
+    spyre("Per-request tkv"),
+    witness=lambda ctx, step: any(row.tkv == step.tkv and row.left_padding for row in step.batch),
+)
+def tkv_of_the_step(_ctx: Context, step: Step) -> Iterator[str]:
+    """The published trace format fixes the convention for prefill steps."""
+    expected = max((row.tkv for row in step.batch), default=0)
+    if step.kind == PREFILL and step.chunk is not None:
+        expected = entering(step, step.chunk.id).prefill_len
+    if step.tkv != expected:
+        yield f"tkv {step.tkv}, rows reach {expected}"
+
+
+@frozen
+class _Moves:
+    """How the padding of the rows that already decoded together moved in a step."""
+
+    rows: tuple[tuple[Sequence, int], ...]  # as the step found it, and how far its tkv moved
+    left_by: int  # tokens of padding that the longest request left behind when it went
+    joined_width: int  # blocks of the widest row that is new in the batch, 0 if none is new
+    width: int  # blocks of the batch before
+
+    def crosses(self, row: Sequence, block_size: int) -> bool:
+        """True if the row's next token starts a new block."""
+        return row.computed % block_size == 0
+
+    def grows(self, block_size: int) -> bool:
+        """True if an unpadded row's next token starts a new block."""
+        return any(
+            self.crosses(row, block_size) and row.left_padding == self.left_by
+            for row, _ in self.rows
+        )
+
+
+@once
+def _moves(ctx: Context, step: Step) -> _Moves:
+    """Rows that decoded before and decode now; new ones and vanished ones as causes."""
+    size = ctx.config.block_size
+    resumed = {event.id for event in step.happened("resume")}
+    old = {
+        row.id: row
+        for row in step.before.decoding
+        if row.computed > row.prefill_len and row.id not in resumed
+    }
+    kept = [row for row in step.batch if row.id in old]
+    new_widths = [-(-row.computed // size) for row in step.batch if row.id not in old]
+    return _Moves(
+        rows=tuple((old[row.id], row.tkv - old[row.id].tkv) for row in kept),
+        left_by=min((old[row.id].left_padding for row in kept), default=0),
+        joined_width=max(new_widths, default=0),
+        width=max((len(old[row.id].blocks) for row in kept), default=0),
+    )
+
+
+@of_step(
+    "SPY-TKV-3",
+    "A padded row that crosses into a new block gives up one padding block: its tkv jumps back.",
+    spyre("tkv jumping"),
+    witness=lambda ctx, step: any(
+        moved == 1 - ctx.config.block_size for _, moved in _moves(ctx, step).rows
+    ),
+)
+def padded_row_jumps_back(ctx: Context, step: Step) -> Iterator[str]:
+    """As long as nobody joined, nobody left and the batch did not grow."""
+    moves, size = _moves(ctx, step), ctx.config.block_size
+    if moves.joined_width or moves.left_by or moves.grows(size):
+        return
+    for row, moved in moves.rows:
+        if moves.crosses(row, size) and moved != 1 - size:
+            yield f"request {row.id} crosses with padding {row.left_padding}: tkv moved {moved}"
+
+
+@of_step(
+    "SPY-TKV-4",
+    "When an unpadded row crosses into a new block, all others get one more padding block: "
+    "their tkv jump forward.",
+    spyre("tkv jumping"),
+    witness=lambda ctx, step: (
+        _moves(ctx, step).grows(ctx.config.block_size)
+        and any(moved == 1 + ctx.config.block_size for _, moved in _moves(ctx, step).rows)
+    ),
+)
+def others_jump_forward(ctx: Context, step: Step) -> Iterator[str]:
+    """A row that crosses in the same step uses the new column itself and moves by one."""
+    moves, size = _moves(ctx, step), ctx.config.block_size
+    if moves.joined_width or moves.left_by or not moves.grows(size):
+        return
+    for row, moved in moves.rows:
+        if moved != (1 if moves.crosses(row, size) else 1 + size):
+            yield f"request {row.id}: tkv moved {moved} while the batch grew by a block"
+
+
+@of_step(
+    "SPY-TKV-5",
+    "When the longest request leaves, the padding that only it caused is removed: tkv jump back.",
+    spyre("Left-padding with full blocks"),
+    witness=lambda ctx, step: _moves(ctx, step).left_by > 0,
+)
+def longest_leaves(ctx: Context, step: Step) -> Iterator[str]:
+    """All others move back by the same number of blocks, unless they cross a block as well."""
+    moves, size = _moves(ctx, step), ctx.config.block_size
+    crossing = any(moves.crosses(row, size) for row, _ in moves.rows)
+    if moves.joined_width or not moves.left_by or crossing:
+        return
+    for row, moved in moves.rows:
+        if moved != 1 - moves.left_by:
+            yield f"request {row.id}: tkv moved {moved}, {moves.left_by} of padding to remove"
+
+
+@of_step(
+    "SPY-TKV-6",
+    "Without a block crossed, a request gone or a request new, every tkv moves by exactly one.",
+    spyre("Visualization - Decode Padding"),
+    witness=lambda ctx, step: any(moved == 1 for _, moved in _moves(ctx, step).rows),
+)
+def nothing_else_moves_tkv(ctx: Context, step: Step) -> Iterator[str]:
+    """Whatever the cause, a move is one plus whole blocks."""
+    moves, size = _moves(ctx, step), ctx.config.block_size
+    quiet = not moves.joined_width and not moves.left_by
+    calm = quiet and not any(moves.crosses(row, size) for row, _ in moves.rows)
+    for row, moved in moves.rows:
+        if (moved - 1) % size or (calm and moved != 1):
+            yield f"request {row.id}: tkv moved {moved}"
+
+
+@of_step(
+    "SPY-TKV-7",
+    "When a request with more blocks joins, the others are padded to its width: tkv jump forward.",
+    spyre("Left-padding with full blocks"),
+    witness=lambda ctx, step: 0 < _moves(ctx, step).width < _moves(ctx, step).joined_width,
+)
+def longer_request_joins(ctx: Context, step: Step) -> Iterator[str]:
+    """A request that is no wider than the batch moves nobody."""
+    moves, size = _moves(ctx, step), ctx.config.block_size
+    crossing = any(moves.crosses(row, size) for row, _ in moves.rows)
+    if not moves.joined_width or moves.left_by or crossing:
+        return
+    expected = 1 + max(moves.joined_width - moves.width, 0) * size
+    for row, moved in moves.rows:
+        if moved != expected:
+            yield f"request {row.id}: tkv moved {moved}, expected {expected}"
+
+
+@of_step(
+    "SPY-TKV-8",
+    "Every change of a row's left padding is told as a jump, with the tkv before and after.",
+    spyre("tkv jumping"),
+    witness=lambda _ctx, step: bool(step.happened("jump_tkv")),
+)
+def jumps_are_told(_ctx: Context, step: Step) -> Iterator[str]:
+    """And nothing else is."""
+    old = {row.id: row for row in step.before.admitted}
+    jumped = {
+        (row.id, old[row.id].tkv, row.tkv)
+        for row in step.batch
+        if row.left_padding != old[row.id].left_padding
+    }
+    told = {(event.id, event.before, event.after) for event in step.happened("jump_tkv")}
+    if told != jumped:
+        yield f"told {sorted(told)}, jumped {sorted(jumped)}"
+
+
+@of_step(
+    "SPY-DEC-7",
+    "Who joins the batch is put in front, who is resumed behind; the others keep their places.",
+    release("order of the batch"),
+    witness=lambda _ctx, step: bool(step.happened("join")) and len(step.after.decoding) > 1,
+)
+def batch_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
+    """So that the front of the batch was admitted last, which is what preemption looks at."""
+    gone = {event.id for event in step.happened("pause", "preempt", "finish")}
+    order = [
+        *(event.id for event in step.happened("join")),
+        *(row.id for row in step.before.decoding),
+        *(event.id for event in step.happened("resume")),
+    ]
+    expected = [one for one in order if one not in gone]
+    if [row.id for row in step.after.decoding] != expected:
+        yield f"batch {[row.id for row in step.after.decoding]}, expected {expected}"

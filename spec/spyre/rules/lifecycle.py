@@ -1,0 +1,162 @@
+"""Rules of a request's life: it is in one place, it leaves once, it always leaves.
+
+Source: spyre, "Overview" and "Priority rules"; the engine core's contract of vllm-v1.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from spec.spyre.records import Context, Step
+from spec.spyre.rules.changes import change_between, ids
+from spec.spyre.rules.observed import spyre
+from spec.spyre.rules.registry import Source, always, between, each_request, eventually, of_step
+from spec.spyre.state import Sequence, State
+
+_CORE = Source("vllm-v1", "request lifecycle")
+
+
+@always(
+    "LIF-1",
+    "A request is in exactly one place: a queue, the prefill slot, the batch, paused, or gone.",
+    _CORE,
+    witness=lambda _ctx, step: len(step.after.present) > 1,
+    look=lambda _ctx, change: change.places,
+)
+def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
+    """Counted over all places."""
+    places = [*(one.id for one in state.present), *state.finished, *state.aborted]
+    if len(set(places)) != len(places):
+        yield f"in several places: {[one for one, count in Counter(places).items() if count > 1]}"
+
+
+@of_step(
+    "LIF-2",
+    "No step loses or invents a request.",
+    _CORE,
+    witness=lambda _ctx, step: bool(step.finished) and bool(step.after.present),
+)
+def nobody_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
+    """Whoever was there is there, or has finished."""
+    change = change_between(step.before, step.after)
+    if ids(change.left) == ids(change.entered) | set(step.finished):
+        return  # and those that wait untouched are the same anyway
+    before, after = ids(step.before.present), ids(step.after.present) | set(step.finished)
+    if before != after:
+        yield f"before {sorted(before)}, after {sorted(after)}"
+
+
+@of_step(
+    "LIF-3",
+    "A request finishes once: with max_tokens tokens, or when it samples the end of sequence.",
+    spyre("Overview"),
+    witness=lambda _ctx, step: len(step.finished) > 1,
+)
+def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
+    """Whoever finished sampled in this step; whoever stayed has fewer than max_tokens."""
+    change = change_between(step.before, step.after)
+    if set(step.finished) != change.finished:
+        yield f"reported {list(step.finished)}"
+    tokens = {one.id: one.generated for one in change.left}
+    for one_id in step.finished:
+        request = ctx.requests[one_id]
+        count = tokens.get(one_id, 0) + len(step.outputs.get(one_id, ()))
+        if count not in (request.max_tokens, request.end) and one_id not in step.ended:
+            yield f"request {one_id} finished with {count} tokens"
+    silent = [one for one in step.finished if one not in step.outputs]
+    if silent or len(set(step.finished)) != len(step.finished):
+        yield f"finished {list(step.finished)}, without a token {silent}"
+    for one in change.entered:
+        if one.generated >= ctx.requests[one.id].max_tokens:
+            yield f"request {one.id} stays with {one.generated} tokens"
+
+
+@of_step(
+    "LIF-4",
+    "A request never has more than max_tokens tokens, and gains one only when it is scheduled.",
+    spyre("Decode padding"),
+    witness=lambda _ctx, step: bool(step.outputs),
+)
+def tokens_are_counted(ctx: Context, step: Step) -> Iterator[str]:
+    """Compared with what the step says it sampled."""
+    change = change_between(step.before, step.after)
+    generated = {one.id: one.generated for one in change.left}
+    for one in change.entered:
+        gained = one.generated - generated.get(one.id, 0)
+        if gained != len(step.outputs.get(one.id, ())):
+            yield f"request {one.id} gained {gained} tokens"
+    for one_id in step.outputs:
+        had = generated.get(one_id)
+        if one_id not in step.scheduled or had is None or had >= ctx.requests[one_id].max_tokens:
+            yield f"request {one_id} sampled beyond its {had} tokens"
+
+
+@always(
+    "LIF-5",
+    "Whoever waits or has gone away holds no block and no promise of one.",
+    _CORE,
+    witness=lambda _ctx, step: bool(step.before.aborted),
+    look=each_request,
+)
+def only_the_admitted_hold(_ctx: Context, state: State) -> Iterator[str]:
+    """Together with BLK-2: an abort in any phase gives everything back."""
+    for one in state.waiting:
+        if one.blocks or one.reserved:
+            yield f"request {one.id} waits with {len(one.blocks)} blocks"
+
+
+@between(
+    "LIF-7",
+    "Between two steps requests only arrive, at the end of the queue, or go away.",
+    _CORE,
+    witness=lambda _ctx, step: len(step.before.waiting) > 1,
+)
+def queue_grows_at_its_end(ctx: Context, before: State, after: State) -> Iterator[str]:
+    """Nobody else is touched; a newcomer has computed nothing of its whole prompt.
+
+    Who came and went away again was not there before, and is among the aborted all the same.
+    """
+    change = change_between(before, after)
+    known = ids(change.left)
+    gone = known - ids(change.entered)
+    aborted = change.aborted & (known | before.finished)
+    if gone != aborted or change.finished:
+        yield f"gone are {sorted(gone)}, aborted {sorted(aborted)}"
+    stayed = before.waiting
+    if gone:
+        stayed = tuple(one for one in stayed if one.id not in gone)
+    new = after.waiting[len(stayed) :]
+    if after.waiting[: len(stayed)] != stayed:
+        yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
+    elif new != tuple(Sequence(one.id, ctx.requests[one.id].prompt_len) for one in new):
+        yield f"newcomers {new}"
+    if after.admitted != tuple(one for one in before.admitted if one.id not in gone):
+        yield "an admitted request changed"
+
+
+@always(
+    "LIF-8",
+    "What is cached of a decoding request is its prompt and its answer but for the newest token; "
+    "whoever waits or prefills will compute all that it has.",
+    _CORE,
+    witness=lambda _ctx, step: bool(step.batch),
+    look=each_request,
+)
+def cache_holds_all_but_the_newest(ctx: Context, state: State) -> Iterator[str]:
+    """A preempted request computes its answer so far again, like a prompt."""
+    slot = () if state.prefilling is None else (state.prefilling,)
+    covered = [(one, one.prefill_len) for one in (*state.waiting, *slot)]
+    covered += [(one, one.computed + 1) for one in (*state.decoding, *state.paused)]
+    for one, tokens in covered:
+        if tokens != ctx.requests[one.id].prompt_len + one.generated:
+            yield f"request {one.id}: {tokens} tokens, {one.generated} generated"
+
+
+@eventually(
+    "LIF-6",
+    "Every request that arrives finishes or is aborted.",
+    spyre("Priority rules, No idle steps"),
+    witness=lambda _ctx, step: bool(step.finished),
+)
+def everybody_leaves(state: State) -> bool:
+    """With finitely many requests: sooner or later nobody waits, prefills, decodes or pauses."""
+    return state.is_idle

@@ -1,0 +1,186 @@
+"""Rules of the prefill: padding of the prompt, chunks, the first token.
+
+Source: spyre, sections "Key concepts", "Padding" and "Prefill padding".
+"""
+
+from collections.abc import Iterator
+
+from spec.spyre.records import PREFILL, Context, Step
+from spec.spyre.rules.observed import computed_before, entering, last_chunk, spyre
+from spec.spyre.rules.registry import of_step
+from spec.spyre.state import PADDING_BLOCK
+
+
+@of_step(
+    "SPY-KEY-1",
+    "The chunk size is a multiple of the block size.",
+    spyre("Key concepts"),
+    witness=lambda ctx, _step: ctx.config.blocks_per_chunk > 1,
+)
+def chunk_is_whole_blocks(ctx: Context, _step: Step) -> Iterator[str]:
+    """The configuration never changes, so every step shows the same."""
+    if ctx.config.chunk_size % ctx.config.block_size:
+        yield f"chunk {ctx.config.chunk_size} is no multiple of block {ctx.config.block_size}"
+
+
+@of_step(
+    "SPY-PAD-1",
+    "Left padding, prompt and right padding together are a whole number of chunks.",
+    spyre("Right-alignment"),
+    witness=lambda _ctx, step: step.chunk is not None and step.chunk.chunks > 1,
+)
+def padded_prompt_is_whole_chunks(ctx: Context, step: Step) -> Iterator[str]:
+    """The padded length is what the step's chunk says of its prompt."""
+    if step.chunk is None:
+        return
+    length = entering(step, step.chunk.id).prefill_len
+    padded = step.chunk.left_padding + length + step.chunk.right_padding
+    if padded != step.chunk.chunks * ctx.config.chunk_size:
+        yield f"padded length {padded}, {step.chunk.chunks} chunks of {ctx.config.chunk_size}"
+
+
+@of_step(
+    "SPY-PAD-2",
+    "A prompt is right-padded to the next block boundary and no further.",
+    spyre("Right-alignment"),
+    witness=lambda _ctx, step: step.chunk is not None and step.chunk.right_padding > 0,
+)
+def right_padding_fills_one_block(ctx: Context, step: Step) -> Iterator[str]:
+    """Right padding is less than a block and ends on a block boundary."""
+    if step.chunk is None:
+        return
+    padding, size = step.chunk.right_padding, ctx.config.block_size
+    length = entering(step, step.chunk.id).prefill_len
+    if not 0 <= padding < size or (length + padding) % size:
+        yield f"right padding {padding} after {length} tokens, block {size}"
+
+
+@of_step(
+    "SPY-PAD-3",
+    "A prompt is left-padded by whole blocks, fewer than a chunk holds.",
+    spyre("Right-alignment"),
+    witness=lambda _ctx, step: step.chunk is not None and step.chunk.left_padding > 0,
+)
+def left_padding_is_whole_blocks(ctx: Context, step: Step) -> Iterator[str]:
+    """No token of a block is shifted by padding inside it."""
+    if step.chunk is None:
+        return
+    padding = step.chunk.left_padding
+    if padding % ctx.config.block_size or not 0 <= padding < ctx.config.chunk_size:
+        yield f"left padding {padding}, block {ctx.config.block_size}"
+
+
+@of_step(
+    "SPY-PAD-4",
+    "The last block of a prompt's final chunk holds at least one of its tokens.",
+    spyre("Padding, Prefill Alignment"),
+    witness=lambda ctx, step: last_chunk(step) is not None and ctx.config.blocks_per_chunk > 1,
+)
+def no_empty_block_on_the_right(ctx: Context, step: Step) -> Iterator[str]:
+    """Judged by the block table: what its last block covers must reach into the prompt."""
+    chunk = last_chunk(step)
+    if chunk is None:
+        return
+    covered = len(chunk.block_table) * ctx.config.block_size - chunk.left_padding
+    if chunk.end <= covered - ctx.config.block_size or chunk.end > covered:
+        yield f"tokens end at {chunk.end}, the block table covers {covered}"
+
+
+@of_step(
+    "SPY-PAD-5",
+    "Left padding is always block 0, and block 0 stands for nothing else in a prompt's table.",
+    spyre("Padding, Rectangular Decode"),
+    witness=lambda _ctx, step: step.chunk is not None and PADDING_BLOCK in step.chunk.block_table,
+)
+def padding_is_block_zero(ctx: Context, step: Step) -> Iterator[str]:
+    """The table is the padding blocks followed by the request's own."""
+    if step.chunk is None:
+        return
+    padding = step.chunk.left_padding // ctx.config.block_size
+    table = step.chunk.block_table
+    if any(table[:padding]) or not all(table[padding:]):
+        yield f"block table {list(table)} with {padding} padding blocks"
+
+
+@of_step(
+    "SPY-CHK-1",
+    "A prefill step computes one chunk and no more.",
+    spyre("Chunked Prefill"),
+    witness=lambda _ctx, step: step.chunk is not None and not step.chunk.is_last,
+)
+def one_chunk_a_step(ctx: Context, step: Step) -> Iterator[str]:
+    """The step's table ends with its chunk, its tokens fit in one chunk."""
+    if step.kind != PREFILL:
+        return
+    if step.chunk is None:
+        yield "a prefill step without a chunk"
+        return
+    blocks = (step.chunk.chunk + 1) * ctx.config.blocks_per_chunk
+    tokens = step.chunk.end - step.chunk.start
+    if len(step.chunk.block_table) != blocks or not 0 < tokens <= ctx.config.chunk_size:
+        yield f"{tokens} tokens, {len(step.chunk.block_table)} blocks up to chunk {blocks}"
+
+
+@of_step(
+    "SPY-CHK-2",
+    "A prefill has batch size one and shares its step with no decode.",
+    spyre("Padding, Prefill Alignment"),
+    witness=lambda _ctx, step: step.kind == PREFILL and bool(step.before.decoding),
+)
+def prefill_is_alone(_ctx: Context, step: Step) -> Iterator[str]:
+    """Only the chunk's request is scheduled."""
+    if step.chunk is not None:
+        own = {step.chunk.id: step.chunk.end - step.chunk.start}
+        if dict(step.scheduled) != own or step.batch:
+            yield f"scheduled {dict(step.scheduled)} in the prefill of {step.chunk.id}"
+
+
+@of_step(
+    "SPY-CHK-3",
+    "The active chunk is given by the tokens already computed, offset by the left padding.",
+    spyre("Chunked Prefill"),
+    witness=lambda _ctx, step: (
+        step.chunk is not None and step.chunk.chunk > 0 and step.chunk.left_padding > 0
+    ),
+)
+def active_chunk_follows_computed(ctx: Context, step: Step) -> Iterator[str]:
+    """Computed tokens plus padding fill exactly the chunks before the active one."""
+    if step.chunk is None:
+        return
+    done = computed_before(step, step.chunk)
+    before = step.chunk.chunk * ctx.config.chunk_size
+    filled = done + step.chunk.left_padding if done else 0
+    if filled != before:
+        yield f"chunk {step.chunk.chunk} after {done} computed tokens"
+
+
+@of_step(
+    "SPY-CHK-4",
+    "The last chunk of a prompt yields one token, no other chunk yields any.",
+    spyre("Chunked Prefill"),
+    witness=lambda _ctx, step: last_chunk(step) is not None,
+)
+def last_chunk_alone_yields_a_token(_ctx: Context, step: Step) -> Iterator[str]:
+    """The prompt must be complete, and only then."""
+    if step.chunk is None:
+        return
+    complete = step.chunk.end == entering(step, step.chunk.id).prefill_len
+    counts = {one: len(tokens) for one, tokens in step.outputs.items()}
+    if complete != step.chunk.is_last or counts != ({step.chunk.id: 1} if complete else {}):
+        yield f"tokens {counts} from chunk {step.chunk.chunk + 1} of {step.chunk.chunks}"
+
+
+@of_step(
+    "SPY-CHK-5",
+    "The chunks of a prompt follow each other without gap or overlap.",
+    spyre("Key concepts, Chunk size"),
+    witness=lambda _ctx, step: step.chunk is not None and step.chunk.chunk > 0,
+)
+def chunks_partition_the_prompt(ctx: Context, step: Step) -> Iterator[str]:
+    """Each starts where the one before ended and ends on a chunk boundary or with the prompt."""
+    if step.chunk is None:
+        return
+    chunk, length = step.chunk, entering(step, step.chunk.id).prefill_len
+    aligned = (chunk.left_padding + chunk.end) % ctx.config.chunk_size == 0
+    if chunk.start != computed_before(step, chunk) or not (aligned or chunk.end == length):
+        yield f"tokens {chunk.start} to {chunk.end} after {computed_before(step, chunk)}"

@@ -1,0 +1,280 @@
+"""Rules of prefix caching: what is hashed, found, reused, computed again.
+
+Source: spyre, sections "Padding" (prefix caching) and "Prefix caching".
+"""
+
+from collections.abc import Iterator
+
+from attrs import evolve
+
+from spec.spyre.config import Config
+from spec.spyre.records import Context, Event, Step
+from spec.spyre.rules.changes import Change, changed, once
+from spec.spyre.rules.observed import entering, spyre
+from spec.spyre.rules.registry import always, of_step
+from spec.spyre.state import PADDING_BLOCK, State
+
+
+def _caching(config: Config) -> bool:
+    return config.prefix_caching
+
+
+def _hit(step: Step) -> Event | None:
+    """The step's prefix hit, if it admitted a request that had one."""
+    return next(iter(step.happened("prefix_hit")), None)
+
+
+@once
+def _filled(ctx: Context, change: Change) -> State | None:
+    """Look at requests whose table or filling changed, and at those with a changed key in it."""
+    size, after = ctx.config.block_size, change.after
+    was, now = (
+        [(one.id, one.blocks, one.computed // size, one.hit_blocks) for one in rows]
+        for rows in (change.before.admitted, after.admitted)
+    )
+    keys = changed(change.before.pool.keys, after.pool.keys)
+    if was == now and not keys:
+        return None
+    known = {seen[0]: seen for seen in was}
+    rows = tuple(
+        one
+        for one, seen in zip(after.admitted, now, strict=True)
+        if known.get(one.id) != seen or not keys.isdisjoint(one.blocks)
+    )
+    return evolve(after, waiting=(), prefilling=None, decoding=rows, paused=()) if rows else None
+
+
+def _has_hit(_ctx: Context, step: Step) -> bool:
+    return _hit(step) is not None
+
+
+@always(
+    "SPY-PFX-1",
+    "Only blocks that are full of computed tokens can be found in the cache.",
+    spyre("Padding, Prefix caching"),
+    witness=lambda ctx, step: any(
+        one.computed % ctx.config.block_size and one.blocks[0] in step.after.pool.keys
+        for one in step.after.decoding
+    ),
+    applies=_caching,
+    look=_filled,
+)
+def only_full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
+    """A request's blocks that it has not filled yet have no key, unless they are hits."""
+    for one in state.admitted:
+        full = max(one.computed // ctx.config.block_size, one.hit_blocks)
+        early = [block for block in one.blocks[full:] if block in state.pool.keys]
+        if early:
+            yield f"request {one.id}: blocks {early} cached, {one.computed} tokens computed"
+
+
+@always(
+    "SPY-PFX-2",
+    "A block is known by its tokens and all tokens before it: equal keys mean equal prefixes.",
+    spyre("Padding, Prefix caching"),
+    witness=_has_hit,
+    applies=_caching,
+    look=_filled,
+)
+def keys_are_chained(ctx: Context, state: State) -> Iterator[str]:
+    """Each cached block in a request's table has the key of that request at that place."""
+    for one in state.admitted:
+        keys = ctx.keys.of(one.id, one.computed // ctx.config.block_size)
+        if [*map(state.pool.keys.get, one.blocks[: len(keys)])] == keys:
+            continue  # the usual case, at once
+        for block, key in zip(one.blocks, keys, strict=False):
+            if state.pool.keys.get(block, key) != key:
+                yield f"request {one.id}: block {block} holds other tokens"
+
+
+@of_step(
+    "SPY-PFX-3",
+    "Whole chunks whose blocks are all cached are skipped, and no part of a chunk is.",
+    spyre("Skipping full chunks"),
+    witness=lambda _ctx, step: step.chunk is not None and step.chunk.cached_tokens > 0,
+    applies=_caching,
+)
+def whole_cached_chunks_are_skipped(ctx: Context, step: Step) -> Iterator[str]:
+    """What is skipped ends on a chunk boundary; the next chunk is not fully cached or is last."""
+    chunk = step.chunk
+    if chunk is None or not step.happened("admit"):
+        return
+    skipped = chunk.left_padding + chunk.cached_tokens if chunk.cached_tokens else 0
+    hit = len(event.after) if (event := _hit(step)) else 0
+    cached_until = chunk.left_padding + hit * ctx.config.block_size
+    more = hit and cached_until >= (chunk.chunk + 1) * ctx.config.chunk_size
+    if skipped % ctx.config.chunk_size or (more and not chunk.is_last):
+        yield f"{chunk.cached_tokens} tokens reused of {hit} cached blocks"
+
+
+@of_step(
+    "SPY-PFX-4",
+    "The last chunk of a prompt is computed even if all its blocks are cached.",
+    spyre("Skipping full chunks"),
+    witness=lambda ctx, step: (
+        step.chunk is not None
+        and bool(step.happened("admit"))
+        and step.chunk.is_last
+        and step.chunk.cached_tokens + step.chunk.inner_padding
+        >= entering(step, step.chunk.id).prefill_len - ctx.config.block_size
+    ),
+    applies=_caching,
+)
+def last_chunk_is_always_computed(ctx: Context, step: Step) -> Iterator[str]:
+    """A prompt's first token never comes without its last chunk in the same step."""
+    rows = {row.id: row for row in step.before.admitted}
+    for request_id in step.outputs:
+        row = rows.get(request_id) or entering(step, request_id)
+        prompt_done = row.computed >= row.prefill_len
+        computes = step.chunk is not None and step.chunk.id == request_id and step.chunk.is_last
+        if not prompt_done and not computes:
+            yield f"request {request_id} sampled with {row.computed} tokens computed"
+    if step.chunk is not None:
+        last = (step.chunk.chunks - 1) * ctx.config.chunk_size - step.chunk.left_padding
+        if step.chunk.cached_tokens > max(last, 0):
+            yield f"{step.chunk.cached_tokens} tokens reused, the last chunk starts at {last}"
+
+
+@of_step(
+    "SPY-PFX-5",
+    "Where a chunk is computed again, its writes to cached blocks go to the dummy block; "
+    "all other blocks of the prompt are written.",
+    spyre("Boundary chunk"),
+    witness=lambda _ctx, step: step.chunk is not None and step.chunk.inner_padding > 0,
+    applies=_caching,
+)
+def cached_blocks_are_not_written(ctx: Context, step: Step) -> Iterator[str]:
+    """Compared position by position with the chunk's part of the block table."""
+    if step.chunk is None:
+        return
+    chunk, size = step.chunk, ctx.config.block_size
+    hit = len(event.after) * size if (event := _hit(step)) else 0
+    if step.happened("admit") and chunk.cached_tokens + chunk.inner_padding != hit:
+        yield f"{chunk.cached_tokens} + {chunk.inner_padding} of {hit} cached tokens"
+    first = chunk.chunk * ctx.config.blocks_per_chunk
+    kept = (chunk.left_padding + chunk.cached_tokens + chunk.inner_padding) // size
+    own = chunk.block_table[first:]
+    expected = tuple(
+        PADDING_BLOCK if first + index < kept else block for index, block in enumerate(own)
+    )
+    if chunk.writes != expected:
+        yield f"writes to {list(chunk.writes)}, expected {list(expected)}"
+
+
+@of_step(
+    "SPY-PFX-6",
+    "Attention reads the cached blocks themselves, also in a chunk that is computed again.",
+    spyre("Boundary chunk"),
+    witness=lambda _ctx, step: step.chunk is not None and step.chunk.inner_padding > 0,
+    applies=_caching,
+)
+def cached_blocks_are_read(ctx: Context, step: Step) -> Iterator[str]:
+    """The table names, at each cached position, a block that was cached under its key."""
+    hit = _hit(step)
+    if hit is None or step.chunk is None:
+        return
+    padding = step.chunk.left_padding // ctx.config.block_size
+    table = step.chunk.block_table[padding : padding + len(hit.after)]
+    keys = ctx.keys.of(hit.id, len(table))
+    for block, key in zip(table, keys, strict=True):
+        if step.before.pool.keys.get(block) != key:
+            yield f"request {hit.id} reads block {block} for other tokens"
+
+
+@of_step(
+    "SPY-PFX-7",
+    "Every cached block of a prompt is shared, only the block of its last token is duplicated.",
+    spyre("Boundary chunk"),
+    witness=lambda ctx, step: (
+        (hit := _hit(step)) is not None
+        and len(hit.after) > 0
+        and (len(hit.after) + 1) * ctx.config.block_size == entering(step, hit.id).prefill_len
+    ),
+    applies=_caching,
+)
+def only_the_last_block_is_duplicated(ctx: Context, step: Step) -> Iterator[str]:
+    """The first block that was not taken from the cache is not in it, or is the last one."""
+    for event in step.happened("admit"):
+        length = entering(step, event.id).prefill_len
+        full = (length - 1) // ctx.config.block_size
+        taken = len(hit.after) if (hit := _hit(step)) else 0
+        keys = ctx.keys.of(event.id, full)
+        if taken > full or (taken < full and keys[taken] in step.before.pool.cached):
+            yield f"request {event.id} shares {taken} of {full} full blocks"
+
+
+@always(
+    "SPY-PFX-8",
+    "Blocks of generated tokens can be reused by a later prompt.",
+    spyre("Visualization - Prefix Caching"),
+    witness=lambda ctx, step: (hit := _hit(step)) is not None and _hits_output(ctx, step, hit),
+    applies=_caching,
+    look=_filled,
+)
+def full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
+    """Every full block of an admitted request, of prompt or output, has its key in the pool."""
+    for one in state.admitted:
+        full = one.blocks[: one.computed // ctx.config.block_size]
+        if not all(map(state.pool.keys.__contains__, full)):
+            missing = [block for block in full if block not in state.pool.keys]
+            yield f"request {one.id}: full blocks {missing} are not cached"
+
+
+def _hits_output(ctx: Context, step: Step, hit: Event) -> bool:
+    """True if the hit covers a block that holds tokens another request generated."""
+    size, blocks = ctx.config.block_size, len(hit.after)
+    keys = list(ctx.keys.of(hit.id, blocks))
+    return any(
+        done != hit.id
+        and blocks > (prompt := ctx.requests[done].prompt_len) // size
+        and blocks * size <= prompt + ctx.requests[done].max_tokens
+        and list(ctx.keys.of(done, blocks)) == keys
+        for done in step.before.finished
+    )
+
+
+@of_step(
+    "SPY-PFX-10",
+    "Requests that share a block have the same tokens up to its end.",
+    spyre("Padding, Prefix caching"),
+    witness=lambda _ctx, step: (
+        (hit := _hit(step)) is not None
+        and any(hit.after[-1] in one.blocks for one in step.before.admitted)
+    ),
+    applies=_caching,
+)
+def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
+    """Judged by the tokens themselves, not by the keys, whenever a block gets another holder."""
+    hit = _hit(step)
+    if hit is None:
+        return
+    for other in step.before.admitted:
+        held = {*other.blocks}
+        shared = [place for place, block in enumerate(hit.after) if block in held]
+        if not shared:
+            continue
+        end = (max(shared) + 1) * ctx.config.block_size
+        prompts = [ctx.requests[one.id].prompt for one in (hit, other)]
+        if prompts[0].begins_like(prompts[1], end):
+            continue  # of the same named streams
+        if _first_tokens(ctx, hit.id, end) != _first_tokens(ctx, other.id, end):
+            yield f"{hit.id} and {other.id} share {len(shared)} blocks, their tokens differ"
+
+
+def _first_tokens(ctx: Context, request_id: str, count: int) -> list[int]:
+    """The first tokens of a request, prompt and answer."""
+    request = ctx.requests[request_id]
+    answer = range(max(count - request.prompt_len, 0))
+    return [*request.prompt.tokens()[:count], *(request.output_token(one) for one in answer)]
+
+
+@of_step(
+    "SPY-PFX-9",
+    "Prompts are aligned to block boundaries: every chunk starts at a block of the prompt.",
+    spyre("Padding, Prefix caching"),
+    witness=lambda _ctx, step: step.chunk is not None and step.chunk.start > 0,
+)
+def chunks_start_at_blocks(ctx: Context, step: Step) -> Iterator[str]:
+    """So that equal tokens always fill equal blocks, whatever the padding before them."""
+    if step.chunk is not None and step.chunk.start % ctx.config.block_size:
+        yield f"chunk starts at token {step.chunk.start}, block {ctx.config.block_size}"

@@ -1,0 +1,125 @@
+"""Rules of priority: who may have the next step.
+
+Source: spyre, section "Priority rules"; the queue order is V1's, which the plugin inherits.
+"""
+
+from collections.abc import Iterator
+
+from spec.spyre.config import Queue
+from spec.spyre.records import DECODE, IDLE, PREFILL, Context, Step
+from spec.spyre.rules.observed import release, spyre
+from spec.spyre.rules.registry import always, each_request, of_step
+from spec.spyre.state import State
+
+
+@always(
+    "SPY-PRI-1",
+    "At most one request is in its prefill phase.",
+    spyre("Priority rules, One prefill at a time"),
+    witness=lambda _ctx, step: bool(step.before.prefilling and step.before.waiting),
+    look=each_request,
+)
+def one_prefill_at_a_time(_ctx: Context, state: State) -> Iterator[str]:
+    """Partly prefilled requests are found by their tokens, wherever they are queued."""
+    partial = [one.id for one in state.present if 0 < one.computed < one.prefill_len]
+    slot = [] if state.prefilling is None else [state.prefilling.id]
+    if len({*partial, *slot}) > 1:
+        yield f"prefilling: {partial}"
+
+
+@of_step(
+    "SPY-PRI-2",
+    "A request whose prefill has begun goes before any new request.",
+    spyre("Priority rules, Ongoing prefill has priority"),
+    witness=lambda _ctx, step: bool(
+        step.kind == PREFILL and step.before.prefilling and step.before.waiting
+    ),
+)
+def ongoing_prefill_first(_ctx: Context, step: Step) -> Iterator[str]:
+    """Nobody is admitted while a prefill is under way."""
+    ongoing = step.before.prefilling
+    if ongoing is None or step.chunk is None:
+        return
+    if step.chunk.id != ongoing.id or step.happened("admit"):
+        yield f"chunk of {step.chunk.id} while {ongoing.id} is being prefilled"
+
+
+@of_step(
+    "SPY-PRI-3",
+    "With interleaving, two prefill steps do not follow each other while requests decode.",
+    spyre("Priority rules, Prefill-decode interleaving"),
+    witness=lambda _ctx, step: step.refusal == "SPY-PRI-3" and step.kind == DECODE,
+    applies=lambda config: config.interleave,
+)
+def prefills_are_interleaved(_ctx: Context, step: Step) -> Iterator[str]:
+    """Paused requests do not decode and so do not count; the next step is told what this was."""
+    if step.after.last_kind != step.kind:
+        yield f"{step.kind} step noted as {step.after.last_kind}"
+    if step.kind == PREFILL == step.before.last_kind and step.before.decoding:
+        yield f"second prefill step in a row, {len(step.before.decoding)} decoding"
+
+
+@of_step(
+    "SPY-PRI-4",
+    "No step is idle while a request is pending.",
+    spyre("Priority rules, No idle steps"),
+    witness=lambda _ctx, step: step.refusal is not None and step.kind == DECODE,
+)
+def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
+    """Something is computed whenever somebody waits, prefills, decodes or is paused."""
+    if not step.before.is_idle and (step.kind == IDLE or not step.scheduled):
+        yield f"{step.kind} step, {len(step.before.present)} requests pending"
+
+
+@of_step(
+    "SPY-PRI-5",
+    "Requests are admitted in the order of their arrival.",
+    spyre("Priority rules"),
+    witness=lambda _ctx, step: bool(step.happened("admit")) and len(step.before.waiting) > 1,
+    applies=lambda config: config.queue is Queue.FCFS,
+)
+def first_come_first_served(_ctx: Context, step: Step) -> Iterator[str]:
+    """Whoever is admitted was the head of the waiting queue."""
+    for event in step.happened("admit"):
+        if event.id != step.before.waiting[0].id:
+            yield f"{event.id} admitted before {step.before.waiting[0].id}"
+
+
+@of_step(
+    "SPY-PRI-6",
+    "A prefill goes before a decode: a decode step needs a rule that refuses the prefill.",
+    spyre("Priority rules, No idle steps"),
+    witness=lambda _ctx, step: bool(step.kind == PREFILL and step.before.decoding),
+)
+def prefill_goes_first(ctx: Context, step: Step) -> Iterator[str]:
+    """Where the refusal can be seen in the state, it is checked that it is true."""
+    wanted = step.before.prefilling is not None or bool(step.before.waiting)
+    if step.kind == PREFILL or not wanted:
+        return
+    before, slots = step.before, ctx.config.max_num_seqs
+    visible = {
+        None: False,
+        "SPY-PRI-3": before.last_kind == PREFILL and bool(before.decoding),
+        "SPY-ADM-1": len(before.running) >= slots,
+        "SPY-ADM-3": len(before.decoding) >= slots,
+        "SPY-PAU-4": bool(before.paused and before.running),
+    }
+    if not visible.get(step.refusal, True):
+        yield f"{step.kind} step, prefill refused by {step.refusal}"
+
+
+@of_step(
+    "SPY-PRI-7",
+    "With overtaking, only requests that a rule refuses are stepped over.",
+    release("prefill candidates"),
+    witness=lambda _ctx, step: any(
+        event.id != step.before.waiting[0].id for event in step.happened("admit")
+    ),
+    applies=lambda config: config.queue is Queue.OVERTAKING,
+)
+def only_the_refused_are_overtaken(_ctx: Context, step: Step) -> Iterator[str]:
+    """A lack of blocks stops the search instead."""
+    for event in step.happened("admit"):
+        overtaken = event.id != step.before.waiting[0].id
+        if overtaken and step.refusal in (None, "SPY-RES-1"):
+            yield f"{event.id} overtook {step.before.waiting[0].id}, refusal {step.refusal}"

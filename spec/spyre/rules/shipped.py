@@ -1,0 +1,239 @@
+"""Rules of what 2.6.3 ships beyond the text: reservation, pausing; and of preemption.
+
+Source: sendnn-inference 2.6.3, observed; preemption is vLLM V1's, where blocks run out.
+"""
+
+from collections.abc import Iterator
+
+from spec.spyre.config import Config
+from spec.spyre.padding import max_tkv
+from spec.spyre.records import Context, Step
+from spec.spyre.reservation import may_reserve, worst_case_blocks
+from spec.spyre.rules.observed import prefix_hits, refused, release
+from spec.spyre.rules.registry import Kind, Source, always, each_request, eventually, of_step
+from spec.spyre.state import Sequence, State
+
+_PREEMPTION = Source("vllm-v1", "Preemption")
+
+
+def _reserving(config: Config) -> bool:
+    return config.reservation
+
+
+def _preempting(config: Config) -> bool:
+    return not config.reservation
+
+
+def _pausing(config: Config) -> bool:
+    return config.may_pause
+
+
+@always(
+    "SPY-RES-1",
+    "Blocks promised to admitted requests are never more than the free ones.",
+    release("block reservation"),
+    witness=lambda _ctx, step: step.refusal == "SPY-RES-1",
+    applies=_reserving,
+    look=each_request,
+)
+def promises_can_be_kept(_ctx: Context, state: State) -> Iterator[str]:
+    """Cached blocks that nobody holds count as free."""
+    promised = sum(one.reserved for one in state.present)
+    if promised > len(state.pool.free):
+        yield f"{promised} blocks promised, {len(state.pool.free)} free"
+
+
+@always(
+    "SPY-RES-2",
+    "An admitted request holds, or is promised, all blocks that it may ever need.",
+    release("block reservation"),
+    witness=lambda _ctx, step: any(one.reserved for one in step.after.admitted),
+    applies=_reserving,
+)
+def worst_case_is_set_aside(ctx: Context, state: State) -> Iterator[str]:
+    """Counted for prompt and maximum output; the last token's key and value need no slot."""
+    for one in state.admitted:
+        request = ctx.requests[one.id]
+        total = request.prompt_len + request.max_tokens
+        needed = -(-total // ctx.config.block_size)
+        if len(one.blocks) + one.reserved != needed:
+            yield f"request {one.id}: {len(one.blocks)} held, {one.reserved} promised of {needed}"
+
+
+@of_step(
+    "SPY-RES-4",
+    "A request is refused for lack of blocks only if its worst case, less the cached blocks that "
+    "others hold, exceeds the free blocks that nobody is promised.",
+    release("block reservation"),
+    witness=lambda _ctx, step: step.refusal == "SPY-RES-1",
+    applies=_reserving,
+    kind=Kind.GUARD,
+)
+def refused_only_for_lack_of_blocks(ctx: Context, step: Step) -> Iterator[str]:
+    """So that a request never waits for blocks that are there."""
+    one = refused(step)
+    if one is None or step.refusal != "SPY-RES-1":
+        return
+    before = step.before
+    remaining = ctx.requests[one.id].max_tokens - one.generated
+    worst_case = worst_case_blocks(one.prefill_len, remaining, ctx.config.block_size)
+    hits = prefix_hits(ctx, before, one)
+    shared = sum(block in before.pool.references for block in hits)
+    promised = sum(other.reserved for other in before.admitted)
+    if may_reserve(worst_case, shared, len(before.pool.free), promised):
+        free = len(before.pool.free)
+        yield f"{one.id} refused: needs {worst_case}, {free} free, {promised} promised"
+
+
+@of_step(
+    "SPY-RES-3",
+    "With reservation no request ever loses its blocks before it leaves.",
+    release("block reservation"),
+    witness=lambda _ctx, step: (
+        len({block for row in step.batch for block in row.blocks}) == step.before.pool.size
+    ),
+    applies=_reserving,
+)
+def nobody_is_preempted(_ctx: Context, step: Step) -> Iterator[str]:
+    """The pool may be empty, but never too small."""
+    for event in step.happened("preempt"):
+        yield f"request {event.id} was preempted"
+
+
+# --- pausing ------------------------------------------------------------------------------------
+
+
+@of_step(
+    "SPY-PAU-1",
+    "A paused request keeps its tokens and its blocks.",
+    release("decode pausing"),
+    witness=lambda _ctx, step: bool(step.happened("pause")),
+    applies=_pausing,
+)
+def paused_keep_everything(_ctx: Context, step: Step) -> Iterator[str]:
+    """Compared before and after the step in which it sits out."""
+    before = {one.id: one for one in step.before.admitted}
+    for row in step.after.paused:
+        old = before[row.id]
+        if (row.computed, row.generated, row.blocks) != (old.computed, old.generated, old.blocks):
+            yield f"request {row.id} changed while it was paused"
+
+
+@of_step(
+    "SPY-PAU-2",
+    "A request is paused only if the batch with it would exceed the limit in the next step.",
+    release("decode pausing"),
+    witness=lambda _ctx, step: bool(step.happened("pause")),
+    applies=_pausing,
+)
+def pausing_needs_a_reason(ctx: Context, step: Step) -> Iterator[str]:
+    """The batch that decoded and one of the paused, together, are over the limit."""
+    for row in step.after.paused if step.batch else ():
+        lengths = [*(one.computed for one in step.batch), row.computed + 1]
+        volume = len(lengths) * max_tkv(lengths, ctx.config.block_size)
+        if volume <= ctx.config.max_batch_tkv_limit:
+            yield f"request {row.id} is paused, volume with it {volume}"
+
+
+@of_step(
+    "SPY-PAU-3",
+    "Who was paused longest decodes first; then who generated least, or most if so configured.",
+    release("decode pausing"),
+    witness=lambda _ctx, step: bool(step.happened("resume")),
+    applies=_pausing,
+)
+def longest_paused_first(ctx: Context, step: Step) -> Iterator[str]:
+    """A row that sits out is not before the first of the batch in that order."""
+    sign = -1 if ctx.config.long_output_first else 1
+
+    def rank(row: Sequence) -> tuple[int, int]:
+        return (-row.waited_steps, sign * row.generated)
+
+    decoded = {row.id for row in step.batch}
+    rows = {row.id: row for row in (*step.before.decoding, *step.before.paused)}
+    for row in step.after.paused if step.batch else ():
+        if row.waited_steps != rows[row.id].waited_steps + 1:
+            yield f"request {row.id} sits out, counted {row.waited_steps} steps"
+    first = min((rank(rows[one]) for one in decoded if one in rows), default=None)
+    for row in step.after.paused if step.batch else ():
+        if first is not None and rank(rows[row.id]) < first:
+            yield f"request {row.id} sits out, waited {rows[row.id].waited_steps} steps"
+
+
+@of_step(
+    "SPY-PAU-4",
+    "While somebody is paused and somebody runs, nobody's prefill is scheduled.",
+    release("decode pausing"),
+    witness=lambda _ctx, step: step.refusal == "SPY-PAU-4",
+    applies=_pausing,
+)
+def paused_before_prefills(_ctx: Context, step: Step) -> Iterator[str]:
+    """If nobody runs, the release prefers a new request to the paused ones."""
+    if step.chunk is not None and step.before.paused and step.before.running:
+        yield f"chunk of {step.chunk.id} with {len(step.before.paused)} paused"
+
+
+@eventually(
+    "SPY-PAU-5",
+    "A paused request decodes again or leaves.",
+    release("decode pausing"),
+    witness=lambda _ctx, step: bool(step.happened("resume")),
+    applies=_pausing,
+)
+def paused_is_resumed(state: State) -> bool:
+    """With finitely many requests: sooner or later nobody is paused."""
+    return not state.paused
+
+
+@of_step(
+    "SPY-PAU-6",
+    "With pausing switched off nobody is ever paused: the admission rule alone keeps the limit.",
+    release("last-chunk constraints with pausing off"),
+    witness=lambda ctx, step: len(step.batch) > 1 and step.refusal == "SPY-VOL-3",
+    applies=lambda config: config.may_pause and not config.pausing,
+)
+def admission_alone_keeps_the_limit(_ctx: Context, step: Step) -> Iterator[str]:
+    """The release pauses even then, which hides an admission that was too generous."""
+    for event in step.happened("pause"):
+        yield f"request {event.id} was paused, batch of {len(step.before.decoding)}"
+
+
+# --- preemption -----------------------------------------------------------------------------------
+
+
+@of_step(
+    "SPY-PRE-1",
+    "Requests are preempted only if blocks are lacking, the last admitted first.",
+    _PREEMPTION,
+    witness=lambda _ctx, step: bool(step.happened("preempt")),
+    applies=_preempting,
+)
+def last_admitted_is_preempted(ctx: Context, step: Step) -> Iterator[str]:
+    """The prefilling request was admitted last; then the front of the batch."""
+    victims = [event.id for event in step.happened("preempt")]
+    if not victims:
+        return
+    before, size = step.before, ctx.config.block_size
+    order = [one.id for one in (before.prefilling, *before.decoding) if one is not None]
+    needed = sum(one.computed % size == 0 for one in before.decoding)
+    if victims != order[: len(victims)] or needed <= len(before.pool.free):
+        yield f"preempted {victims} of {order}, {needed} blocks needed"
+
+
+@of_step(
+    "SPY-PRE-2",
+    "A preempted request waits first in the queue, keeps its tokens and computes all again.",
+    _PREEMPTION,
+    witness=lambda _ctx, step: any(one.generated for one in step.after.waiting),
+    applies=_preempting,
+)
+def preempted_starts_again(_ctx: Context, step: Step) -> Iterator[str]:
+    """Its next prefill covers the prompt and what it had generated."""
+    victims = [event.id for event in step.happened("preempt")]
+    front = [one.id for one in step.after.waiting[: len(victims)]]
+    if sorted(front) != sorted(victims):
+        yield f"preempted {victims}, first in the queue are {front}"
+    tokens = {one.id: one.generated for one in step.before.admitted}
+    for one in step.after.waiting[: len(victims)]:
+        if one.computed or one.blocks or one.generated != tokens.get(one.id):
+            yield f"request {one.id} waits with {one.computed} tokens and {len(one.blocks)} blocks"

@@ -1,0 +1,210 @@
+"""The configuration of a vLLM V1 scheduler, and the formulas of its text.
+
+Source: vllm-v1, the sections named at each function; where only the released code says it, the
+release. Lengths are in tokens; every formula takes integers or solver terms.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import ClassVar
+
+from attrs import frozen
+
+from spec.core.arithmetic import Number, cdiv, every, floor_div, maximum, minimum, select
+from spec.core.configuration import PolicyConfig, checked_keys
+
+
+class Scheduling(StrEnum):
+    """Who is served first, and who is preempted.
+
+    `fcfs`: in the order of arrival; the victim is the last of the running queue.
+    `priority`: the lowest number, then the earliest arrival; the victim is the worst by both,
+    which is how the text writes the victim down.
+    """
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+
+
+class Release(StrEnum):
+    """Whose behaviour is followed where releases differ and the text is silent.
+
+    `0.28.0` puts freed blocks without content in front of the free list, stops at a prompt that
+    must not be cut, and fills a fresh one-token request up with drafts. `0.11.2` puts all freed
+    blocks at the end, steps over such a prompt, and fills nothing up.
+    """
+
+    V0_28_0 = "0.28.0"
+    V0_11_2 = "0.11.2"
+
+
+class Connector(StrEnum):
+    """How keys and values that another instance computed are fetched.
+
+    `none`: not at all. `sync`: within the step that admits the request. `async`: between steps,
+    while the request waits and is not schedulable.
+    """
+
+    NONE = "none"
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+@frozen(kw_only=True, field_transformer=checked_keys)
+class VllmV1Config(PolicyConfig):
+    """What a vLLM V1 scheduler is configured with; lengths in tokens.
+
+    - `policy`: which scheduler; "vllm-v1".
+    - `block_size`: tokens per KV block.
+    - `num_blocks`: KV blocks that requests can hold, the null block not counted; None: enough
+      for every slot at full length.
+    - `max_num_seqs`: requests in the running queue.
+    - `max_num_batched_tokens`: the budget, tokens computed in one step; None: the text's default.
+    - `max_model_len`: longest prompt plus output.
+    - `chunked_prefill`: a prompt may be cut to what is left of the budget.
+    - `long_prefill_token_threshold`: most tokens of one request in one step; 0 switches it off.
+    - `scheduling`: who is served first, and who is preempted.
+    - `prefix_caching`: full blocks of equal token prefixes are reused.
+    - `num_speculative_tokens`: draft tokens proposed for a request that decodes; 0 switches
+      speculation off.
+    - `num_lookahead_tokens`: slots set aside for a drafter with a KV cache of its own.
+    - `accepted_drafts`: how many of a request's drafts are accepted each time, where nobody else
+      decides; None: all.
+    - `connector`: how external keys and values are loaded.
+    - `reserve_full_prompt`: admit only if all tokens that the request has fit in the free blocks.
+    - `release`: whose behaviour is followed where releases differ.
+    - `prefill_time`, `decode_time`: how long a step takes on the simulated clock; one that
+      computes any part of a prompt takes the former.
+
+    Raises:
+        ConfigError: a value of the wrong type or outside its range.
+    """
+
+    LEAST: ClassVar[Mapping[str, int]] = {
+        "block_size": 1,
+        "num_blocks": 1,
+        "max_num_seqs": 1,
+        "max_num_batched_tokens": 1,
+        "max_model_len": 2,
+        "long_prefill_token_threshold": 0,
+        "num_speculative_tokens": 0,
+        "num_lookahead_tokens": 0,
+        "accepted_drafts": 0,
+    }
+
+    policy: str = "vllm-v1"
+    block_size: int = 16
+    num_blocks: int | None = None
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int | None = None
+    max_model_len: int = 8_192
+    chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    scheduling: Scheduling = Scheduling.FCFS
+    prefix_caching: bool = True
+    num_speculative_tokens: int = 0
+    num_lookahead_tokens: int = 0
+    accepted_drafts: int | None = None
+    connector: Connector = Connector.NONE
+    reserve_full_prompt: bool = True
+    release: Release = Release.V0_28_0
+    prefill_time: float = 8.0
+    decode_time: float = 1.0
+
+    @property
+    def token_budget(self) -> int:
+        """Most tokens that one step may compute."""
+        if self.max_num_batched_tokens is not None:
+            return self.max_num_batched_tokens
+        return int(default_batched_tokens(self.max_model_len))
+
+
+# --- the budget -----------------------------------------------------------------------------
+
+
+def default_batched_tokens(max_model_len: Number) -> Number:
+    """The budget where none is configured (vllm-v1, "vLLM's Auto-Detection")."""
+    return maximum(max_model_len, 2_048)
+
+
+def capped_tokens(behind: Number, threshold: Number) -> Number:
+    """`behind` tokens, cut to the threshold if it is on (vllm-v1, "Chunked Prefill")."""
+    return select(every([threshold > 0, threshold < behind]), threshold, behind)
+
+
+def running_tokens(
+    tokens: Number,
+    drafts: Number,
+    computed: Number,
+    threshold: Number,
+    budget: Number,
+    max_model_len: Number,
+) -> Number:
+    """New tokens of a running request: what it is behind, drafts included, as far as it may.
+
+    Source: vllm-v1, "Token Budget Management"; that the last position of the model length is
+    never computed is vLLM 0.28.0's.
+    """
+    behind = capped_tokens(tokens + drafts - computed, threshold)
+    return minimum(behind, budget, max_model_len - computed - 1)
+
+
+def waiting_tokens(tokens: Number, computed: Number, threshold: Number, budget: Number) -> Number:
+    """New tokens of a waiting request, `computed` of whose tokens are cached already.
+
+    Source: vllm-v1, "What Counts Toward num_batched_tokens?".
+    """
+    return minimum(capped_tokens(tokens - computed, threshold), budget)
+
+
+# --- blocks ---------------------------------------------------------------------------------
+
+
+def hit_blocks_at_most(tokens: Number, block_size: Number) -> Number:
+    """Blocks that a prefix hit may cover: full ones, and one token is left to compute.
+
+    Source: vllm-v1, "Prefix Caching"; vLLM 0.28.0 limits the hit to `num_tokens - 1`.
+    """
+    return floor_div(tokens - 1, block_size)
+
+
+def slots_end(
+    computed: Number, new_tokens: Number, lookahead: Number, max_model_len: Number
+) -> Number:
+    """Positions that need a slot after a step (vllm-v1, "Memory Management & Preemption")."""
+    return minimum(computed + new_tokens + lookahead, max_model_len)
+
+
+def missing_blocks(end: Number, held_blocks: Number, block_size: Number) -> Number:
+    """Blocks that a request lacks to have a slot for each of `end` positions."""
+    return maximum(cdiv(end, block_size) - held_blocks, 0)
+
+
+def largest_end(
+    prompt_len: Number, max_tokens: Number, drafts: Number, lookahead: Number, max_model_len: Number
+) -> Number:
+    """Positions that a request may ever need a slot for: its last token is never computed."""
+    return minimum(prompt_len + max_tokens - 1 + drafts + lookahead, max_model_len)
+
+
+# --- speculation ----------------------------------------------------------------------------
+
+
+def rolled_back(computed: Number, drafts: Number, accepted: Number) -> Number:
+    """Computed tokens once the rejected drafts are taken off (vllm-v1, "Rollback Logic")."""
+    return computed - (drafts - accepted)
+
+
+# --- the pool -------------------------------------------------------------------------------
+
+
+def block_bytes(
+    layers: Number, heads: Number, head_dim: Number, block_size: Number, element_bytes: Number
+) -> Number:
+    """Bytes of one block, keys and values (vllm-v1, "Memory Limit: KV Cache Blocks")."""
+    return 2 * layers * heads * head_dim * block_size * element_bytes
+
+
+def profiled_blocks(free_bytes: Number, bytes_per_block: Number) -> Number:
+    """Blocks that fit in nine tenths of the free memory (same section)."""
+    return floor_div(free_bytes * 9, bytes_per_block * 10)

@@ -1,0 +1,30 @@
+"""Every rule of vLLM V1 once, by section of its text; importing this fills its registry."""
+
+from spec.vllm_v1.rules import (
+    blocks,
+    budget,
+    lifecycle,
+    loading,
+    order,
+    preemption,
+    prefix,
+    progress,
+    speculation,
+)
+from spec.vllm_v1.rules.registry import REGISTRY, VLLM_V1, Rule, applicable
+
+__all__ = [
+    "REGISTRY",
+    "VLLM_V1",
+    "Rule",
+    "applicable",
+    "blocks",
+    "budget",
+    "lifecycle",
+    "loading",
+    "order",
+    "preemption",
+    "prefix",
+    "progress",
+    "speculation",
+]

@@ -1,0 +1,230 @@
+"""Rules of the block pool: nothing is lost, shared without count, or handed out in another order.
+
+Source: vllm-v1, "Memory Management & Preemption" and "Prefix Caching"; the order of the free list
+is that of the release.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from attrs import define
+
+from spec.core.arithmetic import cdiv
+from spec.spyre.records import Event
+from spec.spyre.rules import blocks as pool_rules
+from spec.vllm_v1.config import Connector, Release
+from spec.vllm_v1.records import Context, Load, State, Step
+from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text
+
+_MEMORY = text("Memory Management & Preemption")
+
+
+@always(
+    "V1-KV-1",
+    "Every block is either free, once, or held.",
+    _MEMORY,
+    witness=lambda _ctx, step: bool(step.after.pool.references),
+)
+def free_or_held(ctx: Any, state: Any) -> Iterator[str]:
+    """The rule of every machine on this pool."""
+    yield from pool_rules.free_or_held(ctx, state)
+
+
+@always(
+    "V1-KV-2",
+    "A block's reference count is the number of requests that hold it: shared blocks are not "
+    "freed before all of them are gone.",
+    text("Prefix Caching - Shared KV Blocks"),
+    witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
+)
+def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
+    """Whoever was aborted while it loads holds its blocks until the load ends."""
+    rows = (*state.present, *state.draining)
+    holders = Counter(chain.from_iterable(one.blocks for one in rows))
+    if holders != state.pool.references:
+        yield f"counted {dict(state.pool.references)}, holders {dict(holders)}"
+
+
+@always(
+    "V1-KV-3",
+    "Every cached block's hash maps to it and back.",
+    code("block pool"),
+    witness=lambda _ctx, step: any(
+        block in step.before.pool.keys
+        for event in step.happened("allocate")
+        for block in event.after
+    ),
+    applies=lambda config: config.prefix_caching,
+)
+def cache_maps_agree(ctx: Any, state: Any) -> Iterator[str]:
+    """The rule of every machine on this pool; a block handed out anew has lost its content."""
+    yield from pool_rules.cache_maps_agree(ctx, state)
+
+
+@always(
+    "V1-KV-6",
+    "A waiting request owns no block, unless its external keys and values come or have come.",
+    _MEMORY,
+    witness=lambda _ctx, step: bool(step.after.waiting),
+)
+def waiting_own_nothing(ctx: Context, state: State) -> Iterator[str]:
+    """Whoever has nothing computed has no block."""
+    loads = ctx.config.connector is Connector.ASYNC
+    for one in state.queued:
+        may_own = loads and (one.computed > 0 or one.load is not Load.NONE)
+        if (one.blocks or one.computed) and not may_own:
+            yield f"{one.id} waits with {len(one.blocks)} blocks, {one.computed} tokens"
+
+
+@always(
+    "V1-KV-7",
+    "A request's blocks have a slot for each computed token, and none beyond its tokens, drafts "
+    "and lookahead.",
+    _MEMORY,
+    witness=lambda _ctx, step: any(len(one.blocks) > 1 for one in step.after.running),
+)
+def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
+    """Drafts of the last step may have been rejected: their slots stay."""
+    config = ctx.config
+    ahead = config.num_speculative_tokens + config.num_lookahead_tokens
+    for one in (*state.present, *state.draining):
+        most = int(cdiv(min(one.tokens + ahead, config.max_model_len), config.block_size))
+        if not one.computed <= len(one.blocks) * config.block_size or len(one.blocks) > most:
+            yield f"{one.id}: {one.computed} of {one.tokens} tokens, {len(one.blocks)} blocks"
+
+
+@of_step(
+    "V1-KV-9",
+    "No two requests write the same block in a step.",
+    code("block pool"),
+    witness=lambda _ctx, step: any(count > 1 for count in step.planned.pool.references.values()),
+)
+def nobody_writes_the_same_block(ctx: Context, step: Step) -> Iterator[str]:
+    """Requests of one step share what one of them writes: hashes are kept when it is planned."""
+    size, rows = ctx.config.block_size, by_id(step.planned.running)
+    writers: Counter[int] = Counter()
+    for one_id, count in step.scheduled.items():
+        row = rows.get(one_id)
+        if row is not None:
+            last = (row.computed + count - 1) // size
+            writers.update(row.blocks[row.computed // size : last + 1])
+    shared = [block for block, count in writers.items() if count > 1]
+    if shared:
+        yield f"blocks {shared} are written twice"
+
+
+# --- the free list, replayed from the step's events -----------------------------------------
+
+
+@define
+class _Replay:
+    """The free list while the step's events are applied to it, and who holds what."""
+
+    ctx: Context
+    step: Step
+    free: tuple[int, ...]
+    tables: dict[str, list[int]]
+    holders: "Counter[int]"
+    hashed: set[int]
+
+    @staticmethod
+    def of(ctx: Context, step: Step) -> "_Replay":
+        """As the step found it."""
+        pool, rows = step.before.pool, (*step.before.present, *step.before.draining)
+        tables = {one.id: list(one.blocks) for one in rows}
+        return _Replay(
+            ctx,
+            step,
+            tuple(pool.free),
+            tables,
+            Counter(chain.from_iterable(tables.values())),
+            set(pool.keys),
+        )
+
+    def apply(self, event: Event) -> None:
+        """What the event does to the free list."""
+        match event.transition:
+            case "prefix_hit":
+                self.free = tuple(block for block in self.free if block not in event.after)
+                self._take(event)
+            case "allocate":
+                self.free = self.free[len(event.after) :]
+                self.hashed -= {*event.after}
+                self._take(event)
+            case "preempt" | "finish":
+                self._give_back(event.id)
+            case "leave" if event.id not in by_id(self.step.after.draining):
+                self._give_back(event.id)
+            case "promote":
+                self._promoted(event.id)
+            case "catch_up" | "admit":
+                self._hash(event.id, event.before + event.after)
+
+    def _take(self, event: Event) -> None:
+        self.tables.setdefault(event.id, []).extend(event.after)
+        self.holders.update(event.after)
+
+    def _hash(self, owner: str, computed: int) -> None:
+        """Full blocks of final tokens can be found from the moment they are planned on."""
+        if self.ctx.config.prefix_caching:
+            row = by_id(self.step.before.present)[owner]
+            full = min(computed, row.tokens) // self.ctx.config.block_size
+            self.hashed.update(self.tables.get(owner, [])[:full])
+
+    def _promoted(self, owner: str) -> None:
+        row = by_id(self.step.before.present)[owner]
+        if row.computed:
+            self._hash(owner, row.computed)
+        else:
+            self._give_back(owner)
+
+    def _give_back(self, owner: str) -> None:
+        """The owner's blocks that nobody else holds, its last first, to their ends of the list."""
+        table = self.tables.pop(owner, [])
+        self.holders.subtract(table)
+        freed = [block for block in reversed(table) if not self.holders[block]]
+        front = [block for block in freed if block not in self.hashed]
+        if self.ctx.config.release is Release.V0_11_2:
+            front = []
+        back = [block for block in freed if block not in front]
+        self.free = (*front, *self.free, *back)
+
+
+@of_step(
+    "V1-KV-8",
+    "Blocks are handed out from the head of the free list, the least recently used first; of those "
+    "given back, a table's tail goes first, and in 0.28.0 those without content go to the front.",
+    code("free block queue"),
+    witness=lambda _ctx, step: bool(step.finished) and bool(step.before.pool.free),
+)
+def free_order(ctx: Context, step: Step) -> Iterator[str]:
+    """The step's events, applied to the free list before it, give the free list after it."""
+    replay = _Replay.of(ctx, step)
+    for event in step.events:
+        if event.transition == "allocate" and replay.free[: len(event.after)] != event.after:
+            yield f"handed out {list(event.after)}, next were {list(replay.free)}"
+        replay.apply(event)
+    if replay.free != step.after.pool.free:
+        yield f"free list {list(step.after.pool.free)}, expected {list(replay.free)}"
+
+
+@of_step(
+    "V1-PRE-5",
+    "Requests are preempted until the blocks suffice, and no longer.",
+    _MEMORY,
+    witness=lambda _ctx, step: bool(step.preempted) and bool(step.scheduled),
+)
+def preempted_no_longer_than_needed(ctx: Context, step: Step) -> Iterator[str]:
+    """Who is given blocks after a preemption needs more than were free before it."""
+    replay = _Replay.of(ctx, step)
+    for event, following in zip(step.events, [*step.events, None][1:], strict=False):
+        free = len(replay.free)
+        replay.apply(event)
+        if event.transition != "preempt" or following is None:
+            continue
+        if following.transition == "allocate" and len(following.after) <= free:
+            yield f"{event.id} is preempted, {free} blocks were free for {following.id}"
+        if following.transition == "catch_up":
+            yield f"{event.id} is preempted for {following.id}, which needs no block"

@@ -1,0 +1,152 @@
+"""Rules of a request's life: one place, one end, told once; and what the scheduler tells."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from spec.core.arithmetic import cdiv
+from spec.vllm_v1.config import Scheduling, largest_end
+from spec.vllm_v1.records import Context, State, Step
+from spec.vllm_v1.rules.order import rank
+from spec.vllm_v1.rules.registry import always, between, by_id, code, of_step, text
+
+_CORE = code("request lifecycle")
+
+
+@always(
+    "V1-LIF-1",
+    "A request is in exactly one place: waiting, skipped, running, or gone.",
+    _CORE,
+    witness=lambda _ctx, step: len(step.after.present) > 1,
+)
+def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
+    """Counted over all places."""
+    places = [*(one.id for one in state.present), *state.finished, *state.aborted]
+    if len(set(places)) != len(places):
+        yield f"in several places: {[one for one, count in Counter(places).items() if count > 1]}"
+
+
+@of_step(
+    "V1-LIF-2",
+    "No step loses or invents a request.",
+    _CORE,
+    witness=lambda _ctx, step: bool(step.finished) and bool(step.after.present),
+)
+def nobody_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
+    """Whoever was there is there, has finished, or its client left meanwhile."""
+    before = {one.id for one in step.before.present}
+    after = {one.id for one in step.after.present} | {*step.finished} | step.leavers
+    if before != after:
+        yield f"before {sorted(before)}, after {sorted(after)}"
+
+
+@between(
+    "V1-LIF-3",
+    "Between two steps requests only arrive, at their place in the queue, go away in any phase, or "
+    "end their load.",
+    _CORE,
+    witness=lambda _ctx, step: bool(step.before.aborted),
+)
+def others_are_untouched(ctx: Context, before: State, after: State) -> Iterator[str]:
+    """The running and waiting that stay are as they were; those gone are among the aborted."""
+    known, aborted = by_id(before.present).keys(), after.aborted - before.aborted
+    gone = known - by_id(after.present).keys()
+    if gone != aborted & known or after.finished != before.finished:  # others came and went
+        yield f"gone are {sorted(gone)}"
+    if after.running != tuple(one for one in before.running if one.id not in gone):
+        yield "a running request changed"
+    stayed = [one for one in before.waiting if one.id not in gone]
+    expected = [*stayed, *(one for one in after.waiting if one not in stayed)]
+    if ctx.config.scheduling is Scheduling.PRIORITY:
+        expected.sort(key=lambda one: rank(ctx, one))
+    if list(after.waiting) != expected:
+        yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
+
+
+@of_step(
+    "V1-LIF-4",
+    "A request finishes once, with max_tokens tokens or when it samples the end of sequence.",
+    text("The Core Problem"),
+    witness=lambda _ctx, step: len(step.finished) > 1,
+)
+def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
+    """Its tokens are those that the step says it sampled."""
+    if {*step.finished} != step.after.finished - step.before.finished:
+        yield f"reported {list(step.finished)}"
+    rows, after = by_id(step.before.present), by_id(step.after.present)
+    for one_id, tokens in step.outputs.items():
+        request, count = ctx.requests[one_id], rows[one_id].generated + len(tokens)
+        is_over = count in (request.max_tokens, request.end) or one_id in step.ended
+        if count > request.max_tokens or (one_id in step.finished and not is_over):
+            yield f"{one_id} has {count} tokens"
+        if one_id in after and after[one_id].generated != count:
+            yield f"{one_id} has {after[one_id].generated} tokens, sampled {count}"
+    for one in step.after.present:
+        if one.generated >= ctx.requests[one.id].max_tokens:
+            yield f"{one.id} stays with {one.generated} tokens"
+
+
+@of_step(
+    "V1-LIF-5",
+    "Whoever has left is reported exactly once, by the next step.",
+    _CORE,
+    witness=lambda _ctx, step: len(step.reported) > 1,
+)
+def reported_once(_ctx: Context, step: Step) -> Iterator[str]:
+    """An abort between the steps counts for the next one too, and one while the step runs."""
+    left = {*step.finished} | step.leavers
+    if {*step.reported} != step.before.unreported or step.after.unreported != left:
+        yield f"reported {list(step.reported)}, left {sorted(step.before.unreported)}"
+
+
+@between(
+    "V1-LIF-6",
+    "Whoever is aborted between two steps is kept for the next report.",
+    _CORE,
+    witness=lambda _ctx, step: any(one in step.before.aborted for one in step.reported),
+)
+def aborts_are_kept(_ctx: Context, before: State, after: State) -> Iterator[str]:
+    """Nobody else comes or goes there."""
+    if after.unreported != before.unreported | (after.aborted - before.aborted):
+        yield f"to report {sorted(after.unreported)}"
+
+
+@always(
+    "V1-LIF-7",
+    "A request larger than the whole pool is refused: whoever is queued fits in alone.",
+    code("engine core"),
+    witness=lambda ctx, step: any(
+        _blocks_alone(ctx, one.id) == step.before.pool.size for one in step.before.present
+    ),
+)
+def everybody_fits_alone(ctx: Context, state: State) -> Iterator[str]:
+    """With all the tokens that it may have."""
+    for one in state.present:
+        if _blocks_alone(ctx, one.id) > state.pool.size:
+            yield f"{one.id} needs {_blocks_alone(ctx, one.id)} of {state.pool.size} blocks"
+
+
+def _blocks_alone(ctx: Context, request_id: str) -> int:
+    request, config = ctx.requests[request_id], ctx.config
+    end = largest_end(
+        request.prompt_len,
+        request.max_tokens,
+        config.num_speculative_tokens,
+        config.num_lookahead_tokens,
+        config.max_model_len,
+    )
+    return int(cdiv(end, config.block_size))
+
+
+@of_step(
+    "V1-STA-1",
+    "The statistics count who waits and who runs, and the part of the blocks that is held.",
+    text("Real-World Tuning"),
+    witness=lambda _ctx, step: step.statistics.usage > 0 and step.statistics.waiting > 0,
+)
+def statistics_are_right(_ctx: Context, step: Step) -> Iterator[str]:
+    """Compared with the state after the step."""
+    told, after = step.statistics, step.after
+    usage = len(after.pool.references) / after.pool.size
+    counted = (len(after.waiting) + len(after.skipped), len(after.running))
+    if (told.waiting, told.running) != counted or abs(told.usage - usage) > 1e-9:
+        yield f"told {told}, counted {counted}, usage {usage}"

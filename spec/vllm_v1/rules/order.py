@@ -1,0 +1,99 @@
+"""Rules of the queues and of what a step hands out.
+
+Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption".
+"""
+
+from collections.abc import Iterator
+
+from spec.vllm_v1.config import Release, Scheduling, VllmV1Config
+from spec.vllm_v1.records import Context, Load, Sequence, Step
+from spec.vllm_v1.rules.registry import by_id, code, of_step, text
+
+
+def rank(ctx: Context, one: Sequence) -> tuple[int, int]:
+    """Priority, then arrival: the lowest is served first."""
+    return ctx.requests[one.id].priority, one.arrival
+
+
+@of_step(
+    "V1-ORD-1",
+    "Running requests go first and keep their order; whoever is admitted stands behind them.",
+    text("Token Budget Management"),
+    witness=lambda _ctx, step: bool(step.before.running) and bool(step.admitted),
+)
+def running_go_first(_ctx: Context, step: Step) -> Iterator[str]:
+    """The tokens are handed out in the order of the running queue."""
+    kept = [one.id for one in step.before.running if one.id not in step.preempted]
+    queue = [one.id for one in step.planned.running]
+    if queue != [*kept, *step.admitted]:
+        yield f"running {queue}, were {kept}, admitted {list(step.admitted)}"
+    turns = [one for one in queue if one in step.scheduled]
+    if turns != list(step.scheduled):
+        yield f"scheduled {list(step.scheduled)}, running {queue}"
+
+
+def _no_stepping_over(config: VllmV1Config) -> bool:
+    return config.chunked_prefill or config.release is Release.V0_28_0
+
+
+@of_step(
+    "V1-ORD-2",
+    "Requests are admitted in the order of the queue; only who loads is passed over.",
+    code("waiting loop"),
+    witness=lambda _ctx, step: len(step.before.queued) > 1 and bool(step.admitted),
+    applies=_no_stepping_over,
+)
+def nobody_overtakes(ctx: Context, step: Step) -> Iterator[str]:
+    """Whoever stood before the last that was admitted is admitted too, or loads."""
+    queue = list(step.before.queued)
+    if ctx.config.scheduling is Scheduling.PRIORITY:
+        queue.sort(key=lambda one: rank(ctx, one))
+    loading = {one.id for one in step.planned.skipped if one.load is Load.LOADING}
+    could = [one.id for one in queue if one.id not in loading]
+    if could[: len(step.admitted)] != list(step.admitted):
+        yield f"admitted {list(step.admitted)}, queue {could}"
+
+
+@of_step(
+    "V1-ORD-3",
+    "Whoever is not admitted keeps its place in the queue.",
+    code("waiting loop"),
+    witness=lambda _ctx, step: bool(step.planned.waiting) and bool(step.admitted),
+)
+def queue_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
+    """Victims aside, the queues lose some and gain nobody but who begins to load."""
+    gone = {*step.admitted, *(event.id for event in step.happened("load"))}
+    kept = [one.id for one in step.before.waiting if one.id not in gone]
+    now = [one.id for one in step.planned.waiting if one.id not in step.preempted]
+    if now != kept:
+        yield f"waiting {now}, expected {kept}"
+
+
+@of_step(
+    "V1-OUT-1",
+    "What is scheduled is running at the end of the decisions.",
+    text("Code Evidence"),
+    witness=lambda _ctx, step: len(step.scheduled) > 1,
+)
+def scheduled_are_running(_ctx: Context, step: Step) -> Iterator[str]:
+    """Drafts and external tokens belong to scheduled requests only."""
+    running = by_id(step.planned.running).keys()
+    named = {*step.scheduled, *step.admitted}
+    if not named <= running or not {*step.drafts, *step.external} <= step.scheduled.keys():
+        yield f"scheduled {sorted(named)}, running {sorted(running)}"
+
+
+@of_step(
+    "V1-OUT-2",
+    "A victim appears in no part of what the step hands out.",
+    code("refund of a priority victim"),
+    witness=lambda _ctx, step: any(
+        event.id in step.preempted for event in step.happened("catch_up")
+    ),
+)
+def victims_are_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
+    """Neither tokens nor drafts nor an output, and it is not among the admitted."""
+    parts = (step.scheduled, step.drafts, step.external, step.admitted, step.outputs)
+    found = {one for part in parts for one in part if one in step.preempted}
+    if found:
+        yield f"victims {sorted(found)} are handed out"

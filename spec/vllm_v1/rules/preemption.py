@@ -1,0 +1,97 @@
+"""Rules of preemption: when, who, what it loses, where it waits.
+
+Source: vllm-v1, "Memory Management & Preemption"; what the text leaves open is vLLM 0.28.0's.
+"""
+
+from collections.abc import Iterator
+
+from spec.vllm_v1.config import Scheduling, missing_blocks, running_tokens, slots_end
+from spec.vllm_v1.records import Context, Sequence, Step
+from spec.vllm_v1.rules.order import rank
+from spec.vllm_v1.rules.registry import code, of_step, text
+
+_PREEMPTION = text("Memory Management & Preemption")
+
+
+def _preempts(_ctx: Context, step: Step) -> bool:
+    return bool(step.preempted)
+
+
+@of_step(
+    "V1-PRE-1",
+    "Requests are preempted only if the running requests' new tokens lack blocks.",
+    _PREEMPTION,
+    witness=_preempts,
+)
+def preempted_for_blocks_only(ctx: Context, step: Step) -> Iterator[str]:
+    """Compared with the free blocks that the step found."""
+    needed = sum(_new_blocks(ctx, one) for one in step.before.running)
+    if step.preempted and needed <= len(step.before.pool.free):
+        yield f"preempted {list(step.preempted)}, {needed} blocks needed"
+
+
+def _new_blocks(ctx: Context, one: Sequence) -> int:
+    config = ctx.config
+    new = running_tokens(
+        one.tokens,
+        one.drafts,
+        one.computed,
+        config.long_prefill_token_threshold,
+        config.token_budget,
+        config.max_model_len,
+    )
+    end = slots_end(one.computed, new, config.num_lookahead_tokens, config.max_model_len)
+    return int(missing_blocks(end, len(one.blocks), config.block_size))
+
+
+@of_step(
+    "V1-PRE-2",
+    "The victim is the last of the running queue; by priority, the worst by priority and arrival.",
+    code("choice of the victim"),
+    witness=lambda _ctx, step: len(step.preempted) > 1,
+)
+def victims_by_policy(ctx: Context, step: Step) -> Iterator[str]:
+    """One after the other, out of those that still run."""
+    running = list(step.before.running)
+    if ctx.config.scheduling is Scheduling.PRIORITY:
+        running.sort(key=lambda one: rank(ctx, one))
+    expected = tuple(one.id for one in reversed(running))[: len(step.preempted)]
+    if step.preempted != expected:
+        yield f"preempted {list(step.preempted)}, expected {list(expected)}"
+
+
+@of_step(
+    "V1-PRE-3",
+    "A victim loses all progress but its tokens, and waits in front: the last victim first, by "
+    "priority where there is one.",
+    _PREEMPTION,
+    witness=_preempts,
+)
+def victims_start_over(ctx: Context, step: Step) -> Iterator[str]:
+    """Nothing computed, no block, no draft."""
+    before = {one.id: one.generated for one in step.before.running}
+    waiting = step.planned.waiting
+    first = [one.id for one in waiting[: len(step.preempted)]]
+    if ctx.config.scheduling is Scheduling.FCFS and first != list(reversed(step.preempted)):
+        yield f"waiting {first}, preempted {list(step.preempted)}"
+    if ctx.config.scheduling is Scheduling.PRIORITY and list(waiting) != sorted(
+        waiting, key=lambda one: rank(ctx, one)
+    ):
+        yield f"waiting {[one.id for one in waiting]} out of order"
+    for one in waiting:
+        kept = (one.computed, one.blocks, one.drafts, one.generated)
+        if one.id in step.preempted and kept != (0, (), 0, before[one.id]):
+            yield f"victim {one.id} has {kept}"
+
+
+@of_step(
+    "V1-PRE-4",
+    "After a preemption no waiting request is looked at in that step; none ever causes one.",
+    code("waiting loop"),
+    witness=lambda _ctx, step: bool(step.preempted) and bool(step.before.queued),
+)
+def no_admission_after_preemption(_ctx: Context, step: Step) -> Iterator[str]:
+    """Neither admitted nor loaded nor promoted."""
+    looked_at = step.happened("admit", "load", "promote")
+    if step.preempted and looked_at:
+        yield f"preempted {list(step.preempted)}, then {looked_at[0].transition}"

@@ -1,0 +1,149 @@
+"""Rules of prefix caching: what is hashed, what is found.
+
+Source: vllm-v1, "Prefix Caching - Shared KV Blocks".
+"""
+
+from collections.abc import Iterator
+
+from spec.core.requests import BlockKey
+from spec.vllm_v1.config import VllmV1Config, hit_blocks_at_most
+from spec.vllm_v1.records import Context, Load, Sequence, State, Step
+from spec.vllm_v1.rules.registry import always, by_id, code, hits, of_step, text
+
+_PREFIX = text("Prefix Caching - Shared KV Blocks")
+
+
+def _caching(config: VllmV1Config) -> bool:
+    return config.prefix_caching
+
+
+@of_step(
+    "V1-KV-4",
+    "A request takes the cached blocks of its longest prefix, whole blocks only.",
+    _PREFIX,
+    witness=lambda _ctx, step: bool(hits(step)),
+    applies=_caching,
+)
+def longest_prefix_is_hit(ctx: Context, step: Step) -> Iterator[str]:
+    """The next block was not in the cache all the time."""
+    before, planned = step.before.pool, step.planned.pool
+    rows, found = by_id(step.before.queued), hits(step)
+    started = [event.id for event in step.happened("admit", "load")]
+    for one_id in started:
+        row = rows[one_id]
+        if row.computed:
+            continue
+        most = int(hit_blocks_at_most(row.tokens, ctx.config.block_size))
+        keys, taken = ctx.keys.of(one_id, most), found.get(one_id, ())
+        wrong = [
+            block for block, key in zip(taken, keys, strict=False) if planned.keys.get(block) != key
+        ]
+        if wrong:
+            yield f"{one_id} takes {wrong} for other tokens"
+        if len(taken) < most and {*before.cached.get(keys[len(taken)], ())} & {
+            *planned.cached.get(keys[len(taken)], ())
+        }:
+            yield f"{one_id} takes {len(taken)} cached blocks, the next is cached too"
+
+
+@of_step(
+    "V1-KV-5",
+    "However much of a request is cached, one token at least is computed, and its whole block.",
+    code("limit of a hit"),
+    witness=lambda ctx, step: any(
+        (len(found) + 1) * ctx.config.block_size == by_id(step.before.present)[one_id].tokens
+        for one_id, found in hits(step).items()
+    ),
+    applies=_caching,
+)
+def last_token_is_computed(ctx: Context, step: Step) -> Iterator[str]:
+    """A fully cached prompt computes its last block again."""
+    rows = by_id(step.before.present)
+    for one_id, found in hits(step).items():
+        if len(found) * ctx.config.block_size >= rows[one_id].tokens:
+            yield f"{one_id} takes {len(found)} blocks of {rows[one_id].tokens} tokens"
+    planned = by_id(step.planned.running)
+    for one_id in step.admitted:
+        if planned[one_id].computed >= planned[one_id].tokens:
+            yield f"{one_id} has nothing left to compute"
+
+
+@always(
+    "V1-KV-10",
+    "A block that can be found and is held is full of computed tokens.",
+    _PREFIX,
+    witness=lambda _ctx, step: bool(hits(step)),
+    applies=_caching,
+)
+def found_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
+    """One of its holders at least has computed it to its end."""
+    size = ctx.config.block_size
+    rows = (*state.present, *state.draining)
+    computed = {block for one in rows for block in one.blocks[: one.computed // size]}
+    held = {block for one in rows for block in one.blocks}
+    # A loaded request computes its last token again: the block of it is full all the same.
+    nearly = {
+        one.blocks[one.computed // size]
+        for one in state.queued
+        if (one.computed + 1) % size == 0 and one.computed // size < len(one.blocks)
+    }
+    empty = (held - computed - nearly) & state.pool.keys.keys()
+    if empty:
+        yield f"blocks {sorted(empty)} can be found and are not computed"
+
+
+@always(
+    "V1-KV-11",
+    "Only blocks full of a request's own final tokens are cached, drafts never; equal hashes mean "
+    "equal prefixes.",
+    code("allocate_slots"),
+    witness=lambda _ctx, step: any(
+        count > step.accepted.get(one, 0) for one, count in step.drafts.items()
+    ),
+    applies=_caching,
+)
+def drafts_are_not_cached(ctx: Context, state: State) -> Iterator[str]:
+    """Each cached block in a table has the key of that request at that place."""
+    for one in state.present:
+        full = one.tokens // ctx.config.block_size
+        keys = ctx.keys.of(one.id, full)
+        for place, block in enumerate(one.blocks):
+            key = state.pool.keys.get(block)
+            if key is not None and (place >= full or key != keys[place]):
+                yield f"{one.id}: block {block} at place {place} is cached with other tokens"
+
+
+Contents = set[tuple[int, BlockKey]]  # blocks, each with what it holds
+
+
+def _filled(ctx: Context, one: Sequence, computed: int) -> Contents:
+    """What the blocks of a request hold of which so many tokens are computed.
+
+    A loaded request computes its last token again: the block of it is full all the same.
+    """
+    size = ctx.config.block_size
+    full = (computed + (one.load is Load.LOADED)) // size
+    return {*zip(one.blocks, ctx.keys.of(one.id, full), strict=False)}
+
+
+@of_step(
+    "V1-KV-12",
+    "A step lets only those contents be found that somebody has computed, or that were brought.",
+    _PREFIX,
+    witness=lambda _ctx, step: bool(step.after.pool.keys.keys() - step.before.pool.keys.keys()),
+    applies=_caching,
+)
+def what_is_found_anew_is_computed(ctx: Context, step: Step) -> Iterator[str]:
+    """By somebody who held the block before the step or after it, or left in it."""
+    fresh = {*step.after.pool.keys.items()} - {*step.before.pool.keys.items()}
+    if not fresh:
+        return
+    stays = by_id(step.after.present)
+    rows = (*step.before.present, *step.before.draining, *stays.values(), *step.after.draining)
+    for one in rows:
+        fresh -= _filled(ctx, one, one.computed)
+    for one in step.planned.running:
+        if one.id not in stays:
+            fresh -= _filled(ctx, one, one.computed + step.scheduled.get(one.id, 0))
+    if fresh:
+        yield f"blocks {sorted(block for block, _ in fresh)} can be found, nobody has computed them"

@@ -1,0 +1,144 @@
+"""Rules of getting on: tokens catch up, capacity is used, everybody leaves.
+
+Source: vllm-v1, "The Fundamental Insight" and "How They Work Together".
+"""
+
+from collections.abc import Iterator
+
+from spec.vllm_v1.config import (
+    Connector,
+    Release,
+    VllmV1Config,
+    hit_blocks_at_most,
+    missing_blocks,
+    slots_end,
+    waiting_tokens,
+)
+from spec.vllm_v1.records import Context, Load, Sequence, State, Step
+from spec.vllm_v1.rules.registry import always, by_id, code, eventually, of_step, text
+
+
+@always(
+    "V1-PRG-1",
+    "An unfinished request is behind: it has a token that is not computed.",
+    text("The Fundamental Insight"),
+    witness=lambda _ctx, step: bool(step.outputs) and bool(step.after.running),
+)
+def everybody_is_behind(_ctx: Context, state: State) -> Iterator[str]:
+    """While it loads, all of its tokens may be on their way."""
+    for one in state.present:
+        if one.computed >= one.tokens and one.load not in (Load.LOADING, Load.LOADED):
+            yield f"{one.id} has computed {one.computed} of {one.tokens} tokens"
+
+
+@of_step(
+    "V1-PRG-2",
+    "A request samples in exactly the steps that compute the last of its tokens.",
+    text("The Fundamental Insight"),
+    witness=lambda _ctx, step: any(one not in step.outputs for one in step.scheduled),
+)
+def caught_up_requests_sample(_ctx: Context, step: Step) -> Iterator[str]:
+    """Where a load was lost nothing is sampled, nor for whom the client has left meanwhile."""
+    rows = by_id(step.planned.running)
+    expected = {
+        one
+        for one, count in step.scheduled.items()
+        if one in rows and rows[one].computed + count >= rows[one].tokens
+    }.difference(step.failed_loads, step.leavers)
+    if expected != step.outputs.keys():
+        yield f"sampled {sorted(step.outputs)}, caught up {sorted(expected)}"
+
+
+def _judgeable(config: VllmV1Config) -> bool:
+    # How much an asynchronous load must leave to others is judged by V1-EXT-5.
+    uncut = not config.chunked_prefill and config.release is Release.V0_11_2
+    return config.connector is not Connector.ASYNC and not uncut
+
+
+@of_step(
+    "V1-PRG-3",
+    "Free capacity and a waiting request lead to admission: somebody waits only for budget, a "
+    "slot or blocks.",
+    text("How They Work Together"),
+    witness=lambda _ctx, step: step.refusal == "V1-KV-1",
+    applies=_judgeable,
+)
+def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
+    """Judged for the first of the queue when the decisions were made."""
+    if step.preempted or not step.planned.queued:
+        return
+    one = step.planned.queued[0]
+    if step.budget_left == 0 or len(step.planned.running) >= ctx.config.max_num_seqs:
+        return
+    if step.refusal in ("V1-CHK-2", "V1-SPC-5"):
+        behind = one.tokens - _cached(ctx, step.planned, one)
+        if behind + _padding(ctx, behind) <= step.budget_left:
+            yield f"{one.id} waits, {step.budget_left} tokens left"
+    elif _lacking(ctx, step, one) <= 0:
+        yield f"{one.id} waits, {len(step.planned.pool.free)} blocks free"
+
+
+def _padding(ctx: Context, behind: int) -> int:
+    """Drafts that it may be filled up with (V1-SPC-5)."""
+    fills_up = behind == 1 and ctx.config.release is Release.V0_28_0
+    return ctx.config.num_speculative_tokens if fills_up else 0
+
+
+def _found(ctx: Context, state: State, one: Sequence) -> list[int]:
+    """The cached blocks of its longest prefix."""
+    if not ctx.config.prefix_caching or one.computed:
+        return []
+    found: list[int] = []
+    for key in ctx.keys.of(one.id, hit_blocks_at_most(one.tokens, ctx.config.block_size)):
+        if key not in state.pool.cached:
+            break
+        found.append(state.pool.cached[key][0])
+    return found
+
+
+def _cached(ctx: Context, state: State, one: Sequence) -> int:
+    """Tokens that it need not compute."""
+    local = len(_found(ctx, state, one)) * ctx.config.block_size
+    if ctx.config.connector is Connector.NONE or one.id in state.lost:
+        return local
+    return max(local, min(ctx.external.get(one.id, 0), one.tokens - 1))
+
+
+def _lacking(ctx: Context, step: Step, one: Sequence) -> int:
+    """Blocks beyond the free ones that it needs to be admitted."""
+    config, pool = ctx.config, step.planned.pool
+    found, computed = _found(ctx, step.planned, one), _cached(ctx, step.planned, one)
+    threshold = config.long_prefill_token_threshold
+    tokens = one.tokens + _padding(ctx, one.tokens - computed)
+    new = int(waiting_tokens(tokens, computed, threshold, step.budget_left))
+    end = int(slots_end(computed, new, config.num_lookahead_tokens, config.max_model_len))
+    end = max(end, one.tokens if config.reserve_full_prompt else 0)
+    revived = sum(block not in pool.references for block in found)
+    held = len(one.blocks) + len(found)
+    return int(missing_blocks(end, held, config.block_size)) + revived - len(pool.free)
+
+
+@of_step(
+    "V1-PRG-4",
+    "No step is idle while a request is pending, unless somebody loads.",
+    text("How They Work Together"),
+    witness=lambda _ctx, step: bool(step.scheduled),
+)
+def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
+    """A step that only preempts is not idle; what comes of it V1-PRG-5 tells."""
+    before = (*step.before.present, *step.before.draining)
+    loads = any(one.load is Load.LOADING for one in before) or step.happened("load")
+    if step.before.present and not (step.scheduled or step.preempted or loads):
+        yield f"nobody runs of {[one.id for one in step.before.present]}"
+
+
+@eventually(
+    "V1-PRG-5",
+    "Every request that arrives finishes or is aborted: nobody is preempted and readmitted for "
+    "ever.",
+    code("engine core"),
+    witness=lambda _ctx, step: bool(step.finished),
+)
+def everybody_leaves(state: State) -> bool:
+    """With finitely many requests: sooner or later nobody waits or runs."""
+    return state.is_idle

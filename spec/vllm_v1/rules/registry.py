@@ -1,0 +1,41 @@
+"""The registry of vLLM V1's rules: the same kinds of rule, judged on its own states and steps."""
+
+from typing import TypeAlias
+
+from spec.core import rule
+from spec.core.rule import Registry, Source
+from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.records import Context, Sequence, State, Step
+
+Rule: TypeAlias = rule.Rule[VllmV1Config, Context, State, Step]
+
+VLLM_V1: Registry[VllmV1Config, Context, State, Step] = Registry()
+REGISTRY = VLLM_V1.rules
+always = VLLM_V1.always
+of_step = VLLM_V1.of_step
+between = VLLM_V1.between
+eventually = VLLM_V1.eventually
+applicable = VLLM_V1.applicable
+
+
+def text(section: str) -> Source:
+    """A section of the text on vLLM V1's scheduler."""
+    return Source("vllm-v1", section)
+
+
+def code(section: str) -> Source:
+    """Behaviour of the release that its text does not mention."""
+    return Source("vLLM 0.28.0", section)
+
+
+# --- what several rules look at ---------------------------------------------------------------
+
+
+def by_id(rows: tuple[Sequence, ...]) -> dict[str, Sequence]:
+    """The requests by their names."""
+    return {one.id: one for one in rows}
+
+
+def hits(step: Step) -> dict[str, tuple[int, ...]]:
+    """The cached blocks that each request took in this step."""
+    return {event.id: event.after for event in step.happened("prefix_hit")}

@@ -1,0 +1,55 @@
+"""Wrong formulas in the place of those that an obligation takes for granted."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+from attrs import frozen
+
+from checks.proofs.obligations import OBLIGATIONS, Verdict
+from checks.proofs.prover import prove
+from tests.checks.proofs.numbers import drawn
+
+TRIES = 1_000
+
+Formula = Callable[..., Any]
+
+
+@frozen
+class Fault:
+    """A wrong version of what an obligation's module takes for granted."""
+
+    module: ModuleType
+    name: str
+    wrong: Formula
+
+
+def proven(*, starting: str = "PRV", but: tuple[str, ...] = ()) -> list[str]:
+    """The obligations that a correct specification meets, by the beginnings of their ids."""
+    return [
+        name
+        for name, told in OBLIGATIONS.items()
+        if told.expected is Verdict.PROVEN
+        and name.startswith(starting)
+        and not name.startswith(but)
+    ]
+
+
+def is_caught(name: str, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """True if the claim fails with the fault: on numbers met by chance, or else for the solver."""
+    monkeypatch.setattr(fault.module, fault.name, fault.wrong)
+    by_chance = any(statement.is_counterexample for _, statement in drawn(name, TRIES))
+    return by_chance or prove(OBLIGATIONS[name]).verdict is Verdict.REFUTED
+
+
+def one_more(formula: Formula) -> Formula:
+    return lambda *arguments: formula(*arguments) + 1
+
+
+def one_less(formula: Formula) -> Formula:
+    return lambda *arguments: formula(*arguments) - 1
+
+
+def always(*_: Any) -> bool:
+    return True

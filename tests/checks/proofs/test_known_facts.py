@@ -1,0 +1,22 @@
+"""What a statement builds on is true of all numbers that it speaks of, and some numbers exist."""
+
+from itertools import islice
+
+import pytest
+
+from checks.proofs.obligations import OBLIGATIONS, Verdict
+from tests.checks.proofs.numbers import drawn
+
+TRIES = 60_000
+WANTED = 25  # numbers that satisfy what is given
+MACHINE = ("PRV-MAC", "PRV-TOC-1", "PRV-TOC-4", "PRV-RUN")  # too many numbers to meet by chance
+
+
+@pytest.mark.parametrize("name", [one for one in OBLIGATIONS if not one.startswith(MACHINE)])
+def test_an_obligation_speaks_of_some_numbers_and_its_facts_hold_for_them(name: str) -> None:
+    met = list(islice(drawn(name, TRIES), WANTED))
+    assert len(met) == WANTED
+    for numbers, statement in met:
+        assert all(statement.known), numbers
+        if OBLIGATIONS[name].expected is Verdict.PROVEN:
+            assert statement.claim, numbers

@@ -1,0 +1,67 @@
+"""The transitions of one block that proofs speak of are those of the pool, block by block."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from checks.proofs.spyre import pool
+from checks.proofs.spyre.pool import Block
+from reference.core import block_pool
+from spec.spyre.state import BlockPool
+
+EPISODES, STEPS, SIZE = 60, 30, 5
+
+
+def seen(found: BlockPool, block: int) -> Block:
+    """One block of the pool."""
+    return Block(
+        references=found.references.get(block, 0),
+        is_free=int(block in found.free),
+        is_cached=int(block in found.keys),
+    )
+
+
+def choices(found: BlockPool) -> dict[str, list[int]]:
+    """The blocks to which each transition may happen."""
+    held = sorted(found.references)
+    return {
+        "touch": sorted(found.keys),
+        "allocate": list(found.free[:1]),
+        "register": [block for block in held if block not in found.keys],
+        "release": held,
+    }
+
+
+def happened(found: BlockPool, transition: str, block: int, key: bytes) -> BlockPool:
+    match transition:
+        case "touch":
+            return block_pool.touch(found, [block])
+        case "allocate":
+            return block_pool.allocate(found, 1)[0]
+        case "register":
+            return block_pool.register(found, [block], [key])
+    return block_pool.release(found, [block])
+
+
+TOLD: dict[str, Callable[[Block], Block]] = {
+    "touch": pool.touched,
+    "allocate": pool.allocated,
+    "register": pool.registered,
+    "release": pool.released,
+}
+
+
+@pytest.mark.parametrize("episode", range(EPISODES))
+def test_every_transition_of_the_pool_is_that_of_its_blocks(episode: int) -> None:
+    random, found = Random(episode), block_pool.new_pool(SIZE)
+    for step in range(STEPS):
+        possible = {name: blocks for name, blocks in choices(found).items() if blocks}
+        transition = random.choice(sorted(possible))
+        chosen = random.choice(possible[transition])
+        after = happened(found, transition, chosen, key=bytes([step]))
+        for block in range(1, SIZE + 1):
+            before = seen(found, block)
+            expected = TOLD[transition](before) if block == chosen else before
+            assert seen(after, block) == expected, (transition, block)
+        found = after

@@ -1,0 +1,200 @@
+"""Every obligation has teeth: with a wrong formula in its place the claim is refuted."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from checks.proofs.spyre import (
+    blocks,
+    decode,
+    exact,
+    length,
+    monotonicity,
+    padding,
+    peak,
+    pool,
+    rows,
+    shipped,
+)
+from spec.core import arithmetic
+from spec.core.arithmetic import Number
+from spec.spyre import admission
+from spec.spyre import padding as formulas
+from spec.spyre.admission import Member
+from tests.checks.proofs.faults import (
+    Fault,
+    Formula,
+    always,
+    is_caught,
+    one_less,
+    one_more,
+    proven,
+)
+
+
+def never(*_: Any) -> bool:
+    return False
+
+
+def doubled(*batch: Any) -> list[Number]:
+    return [2 * number for number in admission.worst_case_volumes(*batch)]
+
+
+def without_the_candidates_end(
+    decoding: Sequence[Member], candidate: Member, limit: Number, block_size: Number
+) -> Any:
+    """As the text stops where the candidate outlives all."""
+    *volumes, _ = admission.worst_case_volumes(decoding, candidate, block_size)
+    return arithmetic.every(volume <= limit for volume in volumes)
+
+
+def by_tokens(row: Number, width_blocks: Number, block_size: Number) -> Number:
+    """As if rows were padded up to the batch's width exactly, inside a block."""
+    return width_blocks * block_size - row
+
+
+def of_the_last_row(lengths: Any, _block_size: Number) -> Number:
+    """A tkv that looks at one row only."""
+    return lengths[-1]
+
+
+def of_the_last_step(lengths: Any, steps: Number, block_size: Number) -> Number:
+    """A peak that forgets the steps in between."""
+    return formulas.max_tkv([one + steps for one in lengths], block_size)
+
+
+def without_last_row(formula: Formula) -> Formula:
+    return lambda lengths, *rest: formula(lengths[:-1], *rest)
+
+
+def limit_off_by(tokens: int, rule: Formula) -> Formula:
+    """An admission rule that is told another limit."""
+    return lambda decoding, candidate, limit, *rest: rule(
+        decoding, candidate, limit + tokens, *rest
+    )
+
+
+def rows_less_tkv(rows: Number, tkv: Number) -> Number:
+    return rows - tkv
+
+
+def as_if_cached_blocks_were_free(worst: int, shared: int, free: int, reserved: int) -> Any:
+    return worst - shared <= free
+
+
+FAULTS: Mapping[str, Fault] = {
+    "PRV-PAD-1": Fault(padding, "left_padding", one_more(formulas.left_padding)),
+    "PRV-PAD-2": Fault(padding, "right_padding", one_more(formulas.right_padding)),
+    "PRV-PAD-3": Fault(padding, "left_padding", one_less(formulas.left_padding)),
+    "PRV-PAD-4": Fault(padding, "padded_length", one_more(formulas.padded_length)),
+    "PRV-CHK-1": Fault(padding, "chunk_end", one_less(formulas.chunk_end)),
+    "PRV-CHK-2": Fault(padding, "chunk_end", one_more(formulas.chunk_end)),
+    "PRV-CHK-3": Fault(padding, "chunk_count", one_more(formulas.chunk_count)),
+    "PRV-CHK-4": Fault(padding, "active_chunk", one_more(formulas.active_chunk)),
+    "PRV-DEC-1A": Fault(decode, "batch_width_blocks", one_more(formulas.batch_width_blocks)),
+    "PRV-DEC-1B": Fault(decode, "batch_width_blocks", one_less(formulas.batch_width_blocks)),
+    "PRV-DEC-2": Fault(decode, "row_left_padding", one_more(formulas.row_left_padding)),
+    "PRV-DEC-3": Fault(decode, "row_left_padding", one_less(formulas.row_left_padding)),
+    "PRV-DEC-4": Fault(decode, "row_left_padding", one_more(formulas.row_left_padding)),
+    "PRV-DEC-5": Fault(decode, "block_count", one_more(formulas.block_count)),
+    "PRV-DEC-6": Fault(decode, "row_left_padding", one_more(formulas.row_left_padding)),
+    "PRV-DEC-7A": Fault(decode, "last_block_offset", one_more(formulas.last_block_offset)),
+    "PRV-DEC-7B": Fault(decode, "max_tkv", one_more(formulas.max_tkv)),
+    "PRV-DEC-7C": Fault(decode, "max_tkv", without_last_row(formulas.max_tkv)),
+    "PRV-DEC-8A": Fault(decode, "max_tkv", one_more(formulas.max_tkv)),
+    "PRV-DEC-8B": Fault(decode, "row_left_padding", by_tokens),
+    "PRV-DEC-8C": Fault(decode, "row_left_padding", by_tokens),
+    "PRV-TKV-1A": Fault(decode, "last_block_offset", one_more(formulas.last_block_offset)),
+    "PRV-TKV-1B": Fault(
+        decode, "batch_width_blocks", without_last_row(formulas.batch_width_blocks)
+    ),
+    "PRV-TKV-2": Fault(decode, "row_left_padding", by_tokens),
+    "PRV-TKV-3": Fault(decode, "row_left_padding", by_tokens),
+    "PRV-TKV-4": Fault(decode, "row_left_padding", by_tokens),
+    "PRV-TKV-5A": Fault(decode, "row_left_padding", by_tokens),
+    "PRV-TKV-5B": Fault(decode, "row_left_padding", lambda row, width, size: row),
+    "PRV-TKV-6": Fault(decode, "row_left_padding", by_tokens),
+    "PRV-TKV-7": Fault(decode, "row_left_padding", by_tokens),
+    "PRV-TKV-8A": Fault(decode, "row_left_padding", by_tokens),
+    "PRV-TKV-8B": Fault(decode, "row_left_padding", by_tokens),
+    "PRV-TKV-8C": Fault(decode, "row_left_padding", by_tokens),
+    "PRV-TKV-8D": Fault(decode, "row_left_padding", by_tokens),
+    "PRV-TKV-8E": Fault(decode, "row_left_padding", by_tokens),
+    "PRV-TKV-8F": Fault(decode, "row_left_padding", by_tokens),
+    "PRV-MON-1A": Fault(monotonicity, "max_tkv", without_last_row(formulas.max_tkv)),
+    "PRV-MON-1B": Fault(monotonicity, "max_tkv", of_the_last_row),
+    "PRV-MON-1C": Fault(monotonicity, "volume", rows_less_tkv),
+    "PRV-MON-2A": Fault(monotonicity, "max_tkv", of_the_last_row),
+    "PRV-MON-2B": Fault(monotonicity, "max_tkv", of_the_last_row),
+    "PRV-MON-2C": Fault(monotonicity, "max_tkv", of_the_last_row),
+    "PRV-PEAK-1A": Fault(rows, "reaches_block_end", lambda *_: False),
+    "PRV-PEAK-1B": Fault(rows, "last_block_offset", lambda row, size: -row),
+    "PRV-PEAK-1C": Fault(rows, "batch_width_blocks", lambda lengths, size: -lengths[0]),
+    "PRV-PEAK-1D": Fault(rows, "max_tkv", one_more(formulas.max_tkv)),
+    "PRV-PEAK-1E": Fault(peak, "peak_tkv", one_less(formulas.peak_tkv)),
+    "PRV-PEAK-1F": Fault(peak, "peak_tkv", without_last_row(formulas.peak_tkv)),
+    "PRV-PEAK-1G": Fault(rows, "floor_div", arithmetic.cdiv),
+    "PRV-PEAK-2A": Fault(peak, "peak_tkv", one_less(formulas.peak_tkv)),
+    "PRV-PEAK-2B": Fault(peak, "peak_tkv", of_the_last_step),
+    "PRV-PEAK-2C": Fault(peak, "peak_tkv", of_the_last_step),
+    "PRV-PEAK-2D": Fault(peak, "peak_tkv", of_the_last_step),
+    "PRV-PEAK-3A": Fault(peak, "last_full_step", one_more(rows.last_full_step)),
+    "PRV-PEAK-3B": Fault(peak, "peak_tkv", one_more(formulas.peak_tkv)),
+    "PRV-PEAK-3C": Fault(peak, "last_full_step", one_more(rows.last_full_step)),
+    "PRV-PEAK-3D": Fault(peak, "peak_tkv", one_more(formulas.peak_tkv)),
+    "PRV-PEAK-4A": Fault(peak, "peak_tkv", lambda lengths, steps, size: lengths[0] - steps),
+    "PRV-PEAK-4B": Fault(peak, "peak_tkv", of_the_last_step),
+    "PRV-PEAK-4C": Fault(peak, "peak_tkv", of_the_last_step),
+    "PRV-PEAK-4D": Fault(peak, "peak_tkv", of_the_last_step),
+    "PRV-EXA-1": Fault(exact, "negate", always),  # somebody may end in between
+    "PRV-EXA-2": Fault(exact, "peak_tkv", without_last_row(formulas.peak_tkv)),
+    "PRV-EXA-3": Fault(exact, "volume", rows_less_tkv),
+    "PRV-EXA-4A": Fault(exact, "worst_case_volumes", doubled),
+    "PRV-EXA-4B": Fault(exact, "worst_case_volumes", doubled),
+    "PRV-EXA-4C": Fault(exact, "worst_case_volumes", doubled),
+    "PRV-EXA-5A": Fault(exact, "exact_volume_holds", without_the_candidates_end),
+    "PRV-EXA-5B": Fault(exact, "exact_volume_holds", without_the_candidates_end),
+    "PRV-EXA-5C": Fault(exact, "exact_volume_holds", without_the_candidates_end),
+    "PRV-EXA-6A": Fault(
+        exact, "exact_volume_holds", limit_off_by(-1, admission.exact_volume_holds)
+    ),
+    "PRV-EXA-6B": Fault(exact, "exact_volume_holds", never),
+    "PRV-EXA-6C": Fault(exact, "exact_volume_holds", never),
+    "PRV-EXA-7": Fault(exact, "exact_volume_holds", limit_off_by(1, admission.exact_volume_holds)),
+    "PRV-LEN-1": Fault(length, "last_block_offset", one_less(formulas.last_block_offset)),
+    "PRV-LEN-2": Fault(length, "max_tkv", without_last_row(formulas.max_tkv)),
+    "PRV-POOL-1": Fault(
+        pool, "touched", lambda block: evolve(block, references=block.references + 1)
+    ),
+    "PRV-POOL-2": Fault(pool, "allocated", lambda block: evolve(block, references=1, is_free=0)),
+    "PRV-POOL-3": Fault(
+        pool, "released", lambda block: evolve(block, references=block.references - 1, is_free=1)
+    ),
+    "PRV-POOL-4": Fault(pool, "registered", lambda block: evolve(block, is_free=1, is_cached=1)),
+    "PRV-RES-1": Fault(blocks, "may_reserve", as_if_cached_blocks_were_free),
+    "PRV-RES-2": Fault(blocks, "still_promised", lambda promised, handed_out: promised),
+    "PRV-RES-3": Fault(blocks, "_promises_hold", lambda free, reserved: reserved == free),
+    "PRV-RES-4": Fault(
+        blocks, "worst_case_blocks", lambda prompt, more, size: (prompt + more - 2) / size
+    ),
+    "PRV-RES-5": Fault(
+        blocks, "worst_case_blocks", lambda prompt, more, size: (prompt + more) / size + 2
+    ),
+    "PRV-SHP-1": Fault(shipped, "_is_that_of_the_batch", always),  # some other step's tkv
+    "PRV-SHP-2": Fault(shipped, "_is_that_of_the_batch", always),
+    "PRV-SHP-3A": Fault(
+        shipped, "shipped_volume_holds", limit_off_by(128, admission.shipped_volume_holds)
+    ),
+    "PRV-SHP-3B": Fault(shipped, "shipped_volume_holds", always),
+    "PRV-SHP-3C": Fault(shipped, "shipped_volume_holds", always),
+}
+
+MACHINE = ("PRV-MAC", "PRV-TOC", "PRV-RUN")  # these have wrong machines instead
+OTHERS = ("PRV-NANO", "PRV-V1")  # these are tested by themselves
+
+
+@pytest.mark.parametrize("name", proven(but=MACHINE + OTHERS))
+def test_a_wrong_formula_is_refuted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_caught(name, FAULTS[name], monkeypatch)
