@@ -16,13 +16,13 @@ import numpy as np
 from engine.spyre.device.inputs import DecodeInput, PrefillInput
 from engine.spyre.device.spyre import SpyreDevice
 from spec.core.arithmetic import cdiv
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 DECODES = ((1, 64), (32, 16), (32, 64), (4, 512), (256, 8))  # rows x blocks
 PREFILLS = (1, 8, 60)  # chunks of the prompt
 
 
-def chunk(config: Config, first_block: int, index: int, chunks: int) -> PrefillInput:
+def chunk(config: SpyreConfig, first_block: int, index: int, chunks: int) -> PrefillInput:
     """A whole chunk of a prompt without padding, in blocks that follow each other."""
     start, size = index * config.chunk_size, config.chunk_size
     positions = np.arange(start, start + size)
@@ -39,7 +39,7 @@ def chunk(config: Config, first_block: int, index: int, chunks: int) -> PrefillI
     )
 
 
-def batch(config: Config, rows: int, width: int, offset: int) -> DecodeInput:
+def batch(config: SpyreConfig, rows: int, width: int, offset: int) -> DecodeInput:
     """Rows of equal length whose newest token is the `offset`-th of their last block."""
     table = 1 + np.arange(rows * width).reshape(rows, width)
     tkv = np.full(rows, (width - 1) * config.block_size + offset + 1)
@@ -53,7 +53,7 @@ def batch(config: Config, rows: int, width: int, offset: int) -> DecodeInput:
     )
 
 
-def filled(config: Config, rows: int, width: int) -> SpyreDevice:
+def filled(config: SpyreConfig, rows: int, width: int) -> SpyreDevice:
     """A device that holds all blocks of the rows but the last of each."""
     device = SpyreDevice(config)
     for row in range(rows):
@@ -62,7 +62,7 @@ def filled(config: Config, rows: int, width: int) -> SpyreDevice:
     return device
 
 
-def decode_times(config: Config, rows: int, width: int, repeat: int) -> list[float]:
+def decode_times(config: SpyreConfig, rows: int, width: int, repeat: int) -> list[float]:
     """Seconds of each decode step; the last block of each row is begun again and again."""
     device, found = filled(config, rows, width), []
     # The chunks of a row may reach into the blocks of the next: it wrote them after that.
@@ -74,7 +74,7 @@ def decode_times(config: Config, rows: int, width: int, repeat: int) -> list[flo
     return found
 
 
-def prefill_times(config: Config, chunks: int, repeat: int) -> list[float]:
+def prefill_times(config: SpyreConfig, chunks: int, repeat: int) -> list[float]:
     """Seconds of the last chunk of a prompt."""
     device = filled(config, 1, chunks * config.blocks_per_chunk)
     given, found = chunk(config, 1, chunks - 1, chunks), []
@@ -92,7 +92,7 @@ def main() -> None:
     repeat = parser.parse_args().repeat
     print(f"Python {platform.python_version()}, numpy {np.__version__}, {platform.machine()}\n")
     print("| step | median | 90th percentile |\n| --- | --- | --- |")
-    config = Config(max_num_seqs=256)
+    config = SpyreConfig(max_num_seqs=256)
     for rows, width in DECODES:
         _row(f"decode, {rows} rows x {width} blocks", decode_times(config, rows, width, repeat))
     for chunks in PREFILLS:

@@ -20,7 +20,7 @@ from checks.policies.spyre.instances import DEFAULT
 from engine.workloads import fit, read_workload
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 
 def generated(count: int, seed: int = 0) -> list[Request]:
@@ -38,7 +38,7 @@ def generated(count: int, seed: int = 0) -> list[Request]:
 
 def served(requests: list[Request], *, judged: bool) -> tuple[int, int, float]:
     """Steps, broken rules and seconds of a run with the plugin's real sizes."""
-    machine = SpyreMachine.of(Config(), requests)
+    machine = SpyreMachine.of(SpyreConfig(), requests)
     judge, steps, began = Judge(machine.ctx), 0, perf_counter()
     for step in serve(machine, requests):
         steps += 1
@@ -58,7 +58,7 @@ def main() -> None:
     _explored([explore_instance(instance) for instance in DEFAULT])
     requests = generated(options.requests)
     if options.trace is not None:
-        requests, _ = fit(read_workload(options.trace, limit=options.requests), Config())
+        requests, _ = fit(read_workload(options.trace, limit=options.requests), SpyreConfig())
     for judged in (False, True):
         steps, broken, seconds = served(requests, judged=judged)
         rules = f"every rule judged, {broken} broken" if judged else "no rule judged"

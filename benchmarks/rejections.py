@@ -27,7 +27,7 @@ from spec.spyre.admission import (
     shipped_volume_holds,
     worst_case_volumes,
 )
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import max_tkv
 
 NEAR = 0.8  # of the limit
@@ -47,7 +47,7 @@ def length(random: Random, around: int, most: int) -> int:
     return max(1, min(most, round(random.lognormvariate(0, 1) * around)))
 
 
-def request(random: Random, config: Config) -> Member:
+def request(random: Random, config: SpyreConfig) -> Member:
     """One that the model length allows, before its first token."""
     prompt = length(random, 1_000, config.max_model_len - 1)
     return Member(prompt, length(random, 300, config.max_model_len - prompt))
@@ -59,12 +59,12 @@ def decoding(random: Random, member: Member) -> Member:
     return Member(member.length + generated - 1, member.remaining - generated)
 
 
-def worst_case(batch: list[Member], candidate: Member, config: Config) -> int:
+def worst_case(batch: list[Member], candidate: Member, config: SpyreConfig) -> int:
     """The largest volume of any step, if nobody else joins."""
     return int(max(worst_case_volumes(batch, candidate, config.block_size)))
 
 
-def case(random: Random, config: Config) -> Case:
+def case(random: Random, config: SpyreConfig) -> Case:
     """A batch that `exact` could have filled, and one more request."""
     batch: list[Member] = []
     for _ in range(random.randint(1, config.max_num_seqs - 1)):
@@ -77,16 +77,16 @@ def case(random: Random, config: Config) -> Case:
     return Case(tuple(batch), candidate, worst_case(batch, candidate, config))
 
 
-Rule = Callable[[Case, Config], bool]
+Rule = Callable[[Case, SpyreConfig], bool]
 
 
-def documented(one: Case, config: Config) -> bool:
+def documented(one: Case, config: SpyreConfig) -> bool:
     """The text's projection."""
     limit, size = config.max_batch_tkv_limit, config.block_size
     return bool(documented_volume_holds(one.batch, one.candidate, limit, size))
 
 
-def shipped(one: Case, config: Config) -> bool:
+def shipped(one: Case, config: SpyreConfig) -> bool:
     """The projection of 2.6.3, from the batch's own tkv."""
     limit, size = config.max_batch_tkv_limit, config.block_size
     tkv = max_tkv([row.length for row in one.batch], size) if one.batch else 0
@@ -96,7 +96,7 @@ def shipped(one: Case, config: Config) -> bool:
 RULES: dict[str, Rule] = {"documented": documented, "shipped": shipped}
 
 
-def counted(cases: int, seed: int, config: Config) -> Counter[tuple[str, ...]]:
+def counted(cases: int, seed: int, config: SpyreConfig) -> Counter[tuple[str, ...]]:
     """Cases by population, by what `exact` says, and by rule and what it says."""
     random, counts = Random(seed), Counter[tuple[str, ...]]()
     for _ in track(range(cases), "cases", console=Console(stderr=True), transient=True):
@@ -117,9 +117,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cases", type=int, default=30_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit", type=int, default=Config().max_batch_tkv_limit, help="tokens")
+    parser.add_argument(
+        "--limit", type=int, default=SpyreConfig().max_batch_tkv_limit, help="tokens"
+    )
     chosen = parser.parse_args()
-    counts = counted(chosen.cases, chosen.seed, Config(max_batch_tkv_limit=chosen.limit))
+    counts = counted(chosen.cases, chosen.seed, SpyreConfig(max_batch_tkv_limit=chosen.limit))
     table = Table("population", "rule", "safe cases", "rejected", "unsafe cases", "admitted")
     names = {"all": "all", "near": f"worst case above {NEAR:.0%} of the limit"}
     for population, told in names.items():

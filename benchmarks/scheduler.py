@@ -28,7 +28,7 @@ from checks.harness.driver.protocol import DriverError
 from checks.releases.environments import command_of
 from engine.spyre.scheduler import Scheduler
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, Config, Queue
+from spec.spyre.config import Admission, Queue, SpyreConfig
 
 PROMPT_LEN = 512
 OUTPUT_LEN = 3_000
@@ -45,11 +45,11 @@ def request(name: str, prompt_len: int = PROMPT_LEN) -> Request:
     return Request(id=name, prompt=Prompt.of_stream(name, prompt_len), max_tokens=OUTPUT_LEN)
 
 
-def config(rows: int, options: argparse.Namespace) -> Config:
+def config(rows: int, options: argparse.Namespace) -> SpyreConfig:
     """Room for so many rows and no more, by slots or by the volume limit."""
     slack = 64 if options.admission == "shipped" else 0  # which plans with a block more
     by_slots = options.blocked == "slots"
-    return Config(
+    return SpyreConfig(
         max_num_seqs=rows if by_slots else rows + 1,
         max_batch_tkv_limit=rows * (2 * PEAK_TKV if by_slots else PEAK_TKV + slack),
         admission=Admission(options.admission),
@@ -130,7 +130,7 @@ def peak_mib() -> float:
 def print_memory(most: int, queue: Queue) -> None:
     """Peak memory with more and more queued requests."""
     print("| queued | peak MiB | bytes per request |\n| --- | --- | --- |")
-    scheduler, began = Scheduler(Config(queue=queue)), peak_mib()
+    scheduler, began = Scheduler(SpyreConfig(queue=queue)), peak_mib()
     for count in (most // 4, most // 2, most):
         for index in range(len(scheduler.core.queue), count):
             scheduler.add(request(str(index)))

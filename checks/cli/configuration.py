@@ -23,7 +23,7 @@ from checks.policies import POLICIES, AnyPolicy
 from engine.core.clock import CostModel
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, InputError, Place
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 # A limit that only a mistake exceeds: the pool is kept block by block.
 MOST_BLOCKS = 2**22
@@ -60,15 +60,15 @@ def read_config(
     path: Path | None,
     settings: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-    base: Config | None = None,
-) -> Config:
+    base: SpyreConfig | None = None,
+) -> SpyreConfig:
     """The configuration of a Spyre scheduler, see `read_settings`.
 
     Raises:
         ConfigError: as there, or another policy.
     """
     config = read_settings(path, settings, environment, base).config
-    if not isinstance(config, Config):
+    if not isinstance(config, SpyreConfig):
         raise ConfigError("policy", config.policy, "spyre: here no other is known")
     return config
 
@@ -115,7 +115,7 @@ def read_settings(
 
 def _policy(given: Sequence[_Given], base: PolicyConfig | None) -> AnyPolicy:
     """The policy that is configured: what was said last, else that of `base`, else Spyre."""
-    name: object = Config.name_of_policy() if base is None else base.policy
+    name: object = SpyreConfig.name_of_policy() if base is None else base.policy
     place: Place | None = None
     for one in given:
         if one.key == "policy":
@@ -197,7 +197,7 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[_Given]:
     for variable, key in VARIABLES.items():
         text = environment.get(variable, "")
         if text:
-            is_switch = isinstance(getattr(Config(), key), bool)
+            is_switch = isinstance(getattr(SpyreConfig(), key), bool)
             number = _number(variable, text, is_switch)
             yield _Given(key, bool(number) if is_switch else number, Place(variable))
 

@@ -40,7 +40,7 @@ from checks.policies import POLICIES, policy_of
 from engine.workloads import fit_for, read_workload
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 
 @click.command()
@@ -106,7 +106,7 @@ def explore(
         console(json_path).print(catalogue(offered))
         return 0
     if workload_path is not None:
-        instances = [_own_instance(workload_path, whole or Config(), fixed_ends, no_aborts)]
+        instances = [_own_instance(workload_path, whole or SpyreConfig(), fixed_ends, no_aborts)]
     elif whole is None:
         instances = [*_named(names, offered)]
     else:

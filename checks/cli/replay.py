@@ -19,7 +19,7 @@ from checks.harness.driver.target import subject_named
 from checks.harness.replaying import Difference, Replay, replay_of
 from spec.core.errors import InputError, TraceError
 from spec.core.observable import SomeStep
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 
 
@@ -58,7 +58,7 @@ def replay(
     if target not in SUBJECTS:
         allowed = f"{', '.join(SUBJECTS)} for a trace; a driver, for what fuzz has found"
         raise InputError("--target", target, allowed)
-    if target != REFERENCE.name and not isinstance(trace.config, Config):
+    if target != REFERENCE.name and not isinstance(trace.config, SpyreConfig):
         allowed = f"{REFERENCE.name} for {trace.config.policy}, which has no engine"
         raise InputError("--target", target, allowed)
     result = replay_of(trace, SUBJECTS[target])

@@ -35,7 +35,7 @@ from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, InputError
 from spec.core.observable import SomeStep
 from spec.core.requests import Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 
 _BAR_EVERY = 64  # steps
@@ -121,7 +121,7 @@ def run(
     if compared and files.paths():
         raise ConfigError("--compare", ", ".join(compared), "no --trace, --figures or --timeline")
     objective = _objective(slo)
-    if figures_path is not None and not isinstance(chosen[0].settings.config, Config):
+    if figures_path is not None and not isinstance(chosen[0].settings.config, SpyreConfig):
         found = chosen[0].settings.config.policy
         raise ConfigError("--figures", found, "spyre, whose figures these are")
     schedulers = [scheduler_of(using, one.settings.config) for one in chosen]
@@ -205,7 +205,7 @@ def _run(
         )
         if files.trace is not None and not done.holds:
             trace.violated(_violation(done))
-    if files.figures is not None and isinstance(config, Config):
+    if files.figures is not None and isinstance(config, SpyreConfig):
         write_lines(files.figures, figure_lines(config, by_id, kept))
     return done
 

@@ -32,7 +32,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from spec.core.requests import Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import batch_width_blocks, row_left_padding
 from spec.spyre.records import DECODE, Chunk, Step
 
@@ -49,7 +49,7 @@ _HEADER = (
 
 
 def figure_lines(
-    config: Config, requests: Mapping[str, Request], steps: Iterable[Step]
+    config: SpyreConfig, requests: Mapping[str, Request], steps: Iterable[Step]
 ) -> Iterator[Line]:
     """The lines of the figure of a run, one at a time.
 
@@ -68,7 +68,7 @@ def figure_lines(
 
 
 def prefix_caching_lines(
-    config: Config, first: Request, second: Request, steps: Iterable[Step]
+    config: SpyreConfig, first: Request, second: Request, steps: Iterable[Step]
 ) -> Iterator[Line]:
     """The lines of the prefix-caching figure: the prefill of `second`, which reuses from `first`.
 

@@ -24,7 +24,7 @@ from engine.core.clock import CostModel
 from spec.core.configuration import PolicyConfig
 from spec.core.observable import SomeState, SomeStep
 from spec.core.requests import Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import IDLE, PREFILL, Step
 from spec.vllm_v1 import records as vllm_v1
 
@@ -57,7 +57,7 @@ class Timeline:
         """`requests` by id: each has its track from its arrival. `cost`: of steps, if absent."""
         self._requests = requests
         self._duration = duration_of(config, cost)
-        self._is_rectangular = isinstance(config, Config)
+        self._is_rectangular = isinstance(config, SpyreConfig)
         self._spans: dict[str, _Span] = {}
         self._tracks = 0
         self._left: SomeState | None = None

@@ -16,7 +16,7 @@ from checks.fuzz.prompts import Prompts
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
 from spec.core.requests import Request
-from spec.spyre.config import Admission, Config, Queue
+from spec.spyre.config import Admission, Queue, SpyreConfig
 from spec.spyre.padding import block_count, chunk_count
 
 _TRIES = 200  # draws of a configuration until one is allowed
@@ -113,7 +113,7 @@ def case_of(
     seed: int,
     episode: int,
     pinned: Mapping[str, Any] | None = None,
-    can_do: Callable[[Config], bool] = lambda _config: True,
+    can_do: Callable[[SpyreConfig], bool] = lambda _config: True,
 ) -> Case:
     """The case of an episode. `pinned`: configuration keys that are not drawn.
 
@@ -128,7 +128,7 @@ def case_of(
     allowed = "keys with which something can be drawn, and done by the target"
     for _ in range(_TRIES):
         try:
-            config = Config(**_keys(dice, swarm, fixed))
+            config = SpyreConfig(**_keys(dice, swarm, fixed))
         except ConfigError as error:
             refused = refused or error
             continue
@@ -201,10 +201,10 @@ def _model_len(dice: Dice, swarm: Swarm, block: int, chunk: int) -> int:
 def _tightened(
     dice: Dice,
     swarm: Swarm,
-    config: Config,
+    config: SpyreConfig,
     requests: tuple[Request, ...],
     pinned: Mapping[str, Any],
-) -> Config:
+) -> SpyreConfig:
     """With a limit, and a pool, that some of the requests together just reach, or just not.
 
     With pausing the limit is always tight, so that somebody is paused; without reservation the
@@ -219,7 +219,7 @@ def _tightened(
     return evolve(config, **(changes | dict(pinned)))
 
 
-def _limit(dice: Dice, config: Config, requests: tuple[Request, ...]) -> int:
+def _limit(dice: Dice, config: SpyreConfig, requests: tuple[Request, ...]) -> int:
     """Around the volume of some rows as long as one of the requests, and no request alone over.
 
     With pausing of few rows: the batch fills all slots, and many are paused.
@@ -233,7 +233,7 @@ def _limit(dice: Dice, config: Config, requests: tuple[Request, ...]) -> int:
     return max(volume, max(totals) - 1)
 
 
-def _pool(dice: Dice, config: Config, requests: tuple[Request, ...]) -> int:
+def _pool(dice: Dice, config: SpyreConfig, requests: tuple[Request, ...]) -> int:
     """Around the blocks of some of the requests, and no request alone over."""
     size = config.block_size
     blocks = [int(block_count(one.prompt_len + one.max_tokens, size)) for one in requests]
@@ -241,7 +241,7 @@ def _pool(dice: Dice, config: Config, requests: tuple[Request, ...]) -> int:
     return max(together + dice.one_of((-1, 0, 0, 1)), *blocks)
 
 
-def _most_tokens(config: Config) -> int:
+def _most_tokens(config: SpyreConfig) -> int:
     """Most tokens, prompt and output, of a request that can be served."""
     return min(
         config.max_model_len,
@@ -253,7 +253,7 @@ def _most_tokens(config: Config) -> int:
 # --- the requests -----------------------------------------------------------------------------
 
 
-def _requests(dice: Dice, swarm: Swarm, config: Config) -> tuple[Request, ...]:
+def _requests(dice: Dice, swarm: Swarm, config: SpyreConfig) -> tuple[Request, ...]:
     prompts = Prompts(dice, swarm.shared, swarm.repeated, swarm.continued)
     slots = [0] * config.max_num_seqs  # about when each of them is free again
     requests: list[Request] = []
@@ -272,7 +272,7 @@ def _requests(dice: Dice, swarm: Swarm, config: Config) -> tuple[Request, ...]:
 
 
 def _request(
-    dice: Dice, swarm: Swarm, config: Config, prompts: Prompts, id_: str, arrival: int
+    dice: Dice, swarm: Swarm, config: SpyreConfig, prompts: Prompts, id_: str, arrival: int
 ) -> Request:
     most = _most_tokens(config)
     prompt = prompts.draw(id_, _length(dice, swarm, config, most - 1), most - 1)
@@ -291,12 +291,12 @@ def _request(
     )
 
 
-def _steps_alone(config: Config, request: Request) -> int:
+def _steps_alone(config: SpyreConfig, request: Request) -> int:
     """Steps in the batch, chunks interleaved with decode steps."""
     return 2 * int(chunk_count(request.prompt_len, config.chunk_size)) + request.end
 
 
-def _aborted(dice: Dice, config: Config, request: Request, admitted: int) -> Request:
+def _aborted(dice: Dice, config: SpyreConfig, request: Request, admitted: int) -> Request:
     """The request with a client that goes away while it waits, is prefilled, decodes, or later.
 
     `admitted`: about the step of its admission; tight limits make it later.
@@ -309,7 +309,7 @@ def _aborted(dice: Dice, config: Config, request: Request, admitted: int) -> Req
     return evolve(request, abort_at=dice.between(first, last))
 
 
-def _length(dice: Dice, swarm: Swarm, config: Config, most: int) -> int:
+def _length(dice: Dice, swarm: Swarm, config: SpyreConfig, most: int) -> int:
     """A prompt length, often on a boundary or one off, sometimes the longest there can be."""
     if dice.chance(swarm.boundaries):
         unit = dice.one_of((config.block_size, config.chunk_size))
@@ -320,7 +320,7 @@ def _length(dice: Dice, swarm: Swarm, config: Config, most: int) -> int:
     return min(max(near, 1), most)
 
 
-def _output_len(dice: Dice, swarm: Swarm, config: Config, prompt_len: int, most: int) -> int:
+def _output_len(dice: Dice, swarm: Swarm, config: SpyreConfig, prompt_len: int, most: int) -> int:
     """A maximum output; with the prompt often on a block boundary or one off, or all there is."""
     if dice.chance(0.2):
         return most

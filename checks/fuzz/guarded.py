@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from checks.fuzz.target import Subject, Target
 from spec.core.requests import Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 
 
@@ -25,7 +25,7 @@ class Guarded(Target):
         TargetRaisedError: when it is made and in every call, for all that the target raises.
     """
 
-    def __init__(self, subject: Subject, config: Config, requests: Iterable[Request]) -> None:
+    def __init__(self, subject: Subject, config: SpyreConfig, requests: Iterable[Request]) -> None:
         self._name = subject.name
         with self._guard():
             self._target = subject.make(config, requests)

@@ -6,7 +6,7 @@ from attrs import define, evolve, field
 
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.state import Sequence, State
 
@@ -49,7 +49,7 @@ class ReferenceTarget:
         return evolve(step, ended=tuple(one for one in step.outputs if one in ends))
 
 
-def reference_target(config: Config, requests: Iterable[Request]) -> ReferenceTarget:
+def reference_target(config: SpyreConfig, requests: Iterable[Request]) -> ReferenceTarget:
     """The reference with these requests, nobody arrived.
 
     Raises:

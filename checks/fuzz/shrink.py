@@ -20,7 +20,7 @@ from checks.fuzz.target import Subject
 from engine.workloads.own import own_stream
 from spec.core.errors import InputError
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, Config, Queue
+from spec.spyre.config import Admission, Queue, SpyreConfig
 
 MOST_STEPS = 40_000
 
@@ -89,7 +89,7 @@ def _with_id(request: Request, id_: str) -> Request:
 
 def _scaled(case: Case) -> Iterator[Case]:
     """Everything for smaller blocks: as many blocks as before, and no fuller."""
-    config: Config = case.config
+    config: SpyreConfig = case.config
     for size in less(config.block_size, 1):
 
         def scaled(tokens: int, size: int = size) -> int:
@@ -208,7 +208,7 @@ _PLAIN: dict[str, Any] = {
     "num_blocks": None,
 }
 _SIZES = ("max_num_seqs", "max_model_len", "num_blocks")
-_NO_LIMIT = Config().max_batch_tkv_limit
+_NO_LIMIT = SpyreConfig().max_batch_tkv_limit
 
 
 def _plainer_configs(case: Case, pinned: Collection[str]) -> Iterator[Case]:
@@ -238,7 +238,7 @@ def _plainer_configs(case: Case, pinned: Collection[str]) -> Iterator[Case]:
             yield Case(plain, case.requests)
 
 
-def _changed(config: Config, change: dict[str, Any]) -> Config | None:
+def _changed(config: SpyreConfig, change: dict[str, Any]) -> SpyreConfig | None:
     """The configuration with the change, if it is one that can be had."""
     try:
         return evolve(config, **change)

@@ -6,7 +6,7 @@ from typing import Protocol
 from attrs import frozen
 
 from spec.core.requests import Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 
 
@@ -33,10 +33,10 @@ class Target(Protocol):
         ...
 
 
-Maker = Callable[[Config, Iterable[Request]], Target]
+Maker = Callable[[SpyreConfig, Iterable[Request]], Target]
 
 
-def _any_config(_config: Config) -> bool:
+def _any_config(_config: SpyreConfig) -> bool:
     return True
 
 
@@ -51,4 +51,4 @@ class Subject:
     name: str
     make: Maker
     leaves_out: frozenset[str] = frozenset()
-    can_do: Callable[[Config], bool] = _any_config
+    can_do: Callable[[SpyreConfig], bool] = _any_config

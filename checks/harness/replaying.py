@@ -19,7 +19,7 @@ from engine.core.clock import CostModel
 from reference.core.guards import GuardError
 from spec.core.errors import ConfigError, TraceError
 from spec.core.observable import SomeState, SomeStep
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 
 @frozen
@@ -121,7 +121,7 @@ def _served(trace: Trace, subject: Subject) -> Iterator[SomeStep]:
     """The steps as the workload makes them happen."""
     config, requests = trace.config, list(trace.requests.values())
     duration = duration_of(config, _cost_of(trace))
-    if isinstance(config, Config):
+    if isinstance(config, SpyreConfig):
         yield from serve_with(Guarded(subject, config, requests), duration, requests)
     else:
         yield from serve_with(policy_of(config).reference(config, requests), duration, requests)
@@ -153,7 +153,7 @@ def _acted(
 
 def _target(trace: Trace, subject: Subject) -> Target | None:
     """Who schedules instead of the reference; None where only the reference can."""
-    if isinstance(trace.config, Config):
+    if isinstance(trace.config, SpyreConfig):
         return Guarded(subject, trace.config, trace.requests.values())
     return None
 

@@ -24,7 +24,7 @@ from spec.core.errors import ConfigError
 from spec.core.observable import SomeContext, SomeStep
 from spec.core.requests import Request
 from spec.core.rule import AnyRule
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 ENGINE, REFERENCE = "engine", "reference"
 
@@ -256,7 +256,7 @@ def _metrics(
 ) -> Metrics[SomeStep]:
     config = settings.config
     work = partial(policy_of(config).work, config)
-    limit = config.max_batch_tkv_limit if isinstance(config, Config) else None
+    limit = config.max_batch_tkv_limit if isinstance(config, SpyreConfig) else None
     return Metrics(requests, settings.cost, work, objective=objective, volume_limit=limit)
 
 

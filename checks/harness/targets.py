@@ -12,7 +12,7 @@ from engine.spyre.observing import StepObserver
 from engine.spyre.scheduler import Plan, Scheduler
 from engine.spyre.serving import Engine
 from spec.core.requests import Request, refuse_unservable
-from spec.spyre.config import Admission, Config
+from spec.spyre.config import Admission, SpyreConfig
 from spec.spyre.records import Step
 
 __all__ = ["EngineTarget", "SpecifiedEngine", "engine_target", "reference_target"]
@@ -21,7 +21,7 @@ __all__ = ["EngineTarget", "SpecifiedEngine", "engine_target", "reference_target
 class SpecifiedEngine(Engine):
     """The engine without a device: each request samples what it samples when served alone."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: SpyreConfig) -> None:
         self.scheduler = Scheduler(config)
 
     def _computed(self, plan: Plan) -> Tensor:
@@ -38,12 +38,12 @@ class EngineTarget:
     _aborted: list[str] = field(factory=list, init=False)
 
     @staticmethod
-    def on(device: Device, config: Config, requests: Iterable[Request]) -> "EngineTarget":
+    def on(device: Device, config: SpyreConfig, requests: Iterable[Request]) -> "EngineTarget":
         """The engine with this device, nobody arrived."""
         return EngineTarget._of(Engine(config, device), requests)
 
     @staticmethod
-    def without_device(config: Config, requests: Iterable[Request]) -> "EngineTarget":
+    def without_device(config: SpyreConfig, requests: Iterable[Request]) -> "EngineTarget":
         """The engine, where the device's part is what the specification says of the tokens."""
         return EngineTarget._of(SpecifiedEngine(config), requests)
 
@@ -77,7 +77,7 @@ class EngineTarget:
         return self._observer.end(result.plan, result.outcome, index, time, ends, aborted)
 
 
-def engine_target(config: Config, requests: Iterable[Request]) -> EngineTarget:
+def engine_target(config: SpyreConfig, requests: Iterable[Request]) -> EngineTarget:
     """The engine on the simulated device with these requests, nobody arrived.
 
     The text's volume rule admits batches that exceed the limit. So that they can be compared too,

@@ -11,7 +11,7 @@ from checks.harness.driver.protocol import Action
 from checks.policies.vllm_v1.driver.known import ROWS as VLLM_V1
 from checks.releases.difference import Evidence, KnownDifference
 from spec.core.arithmetic import cdiv
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import left_padding
 from spec.spyre.records import DECODE, Step
 from spec.spyre.state import State
@@ -36,7 +36,7 @@ def _reservation_stays(evidence: Evidence) -> bool:
 
 
 def _reservation_due(
-    _config: Config, actions: tuple[Action, ...], steps: tuple[Step, ...]
+    _config: SpyreConfig, actions: tuple[Action, ...], steps: tuple[Step, ...]
 ) -> int | None:
     pairs = zip(actions[1:], steps, strict=False)
     leaks = (
@@ -70,7 +70,9 @@ def _counts_ahead(evidence: Evidence) -> bool:
     return is_gone and bool(contents) and {block for block, _ in contents} <= {*ahead}
 
 
-def _ahead_due(config: Config, actions: tuple[Action, ...], steps: tuple[Step, ...]) -> int | None:
+def _ahead_due(
+    config: SpyreConfig, actions: tuple[Action, ...], steps: tuple[Step, ...]
+) -> int | None:
     return next(
         (
             step.index
@@ -81,7 +83,7 @@ def _ahead_due(config: Config, actions: tuple[Action, ...], steps: tuple[Step, .
     )
 
 
-def _shows_ahead(config: Config, action: Action, step: Step) -> bool:
+def _shows_ahead(config: SpyreConfig, action: Action, step: Step) -> bool:
     """Who leaves in the step leaves a full block, which is hashed, or one that had a content."""
     if step.chunk is None or step.chunk.id not in action.abort_running:
         return _tokens_ahead(config, step) > 0
@@ -89,7 +91,7 @@ def _shows_ahead(config: Config, action: Action, step: Step) -> bool:
     return had_contents or _tokens_ahead(config, step) >= config.block_size
 
 
-def _tokens_ahead(config: Config, step: Step) -> int:
+def _tokens_ahead(config: SpyreConfig, step: Step) -> int:
     """Of a request with a hit inside a chunk: how far hit plus a chunk passes the chunk's end."""
     chunk = step.chunk
     if chunk is None or not step.happened("admit") or chunk.inner_padding == 0:
@@ -101,7 +103,7 @@ def _tokens_ahead(config: Config, step: Step) -> int:
     return max(min(hit + first, prompt_len) - chunk.end, 0)
 
 
-def _blocks_ahead(config: Config, step: Step) -> tuple[int, ...]:
+def _blocks_ahead(config: SpyreConfig, step: Step) -> tuple[int, ...]:
     """The free blocks that are handed out for these tokens, behind those of the chunk."""
     if step.chunk is None:
         return ()
@@ -124,7 +126,7 @@ def _length_asserted(evidence: Evidence) -> bool:
 
 
 def _length_due(
-    config: Config, _actions: tuple[Action, ...], steps: tuple[Step, ...]
+    config: SpyreConfig, _actions: tuple[Action, ...], steps: tuple[Step, ...]
 ) -> int | None:
     beyond = (one.index for one in steps if one.kind == DECODE and one.tkv > config.max_model_len)
     return next(beyond, None)
@@ -168,7 +170,9 @@ def _moved_behind(expected: State, found: State, given_back: list[int]) -> bool:
     return bool(given_back) and list(found.pool.free) == [*others, *given_back]
 
 
-def _end_due(config: Config, _actions: tuple[Action, ...], steps: tuple[Step, ...]) -> int | None:
+def _end_due(
+    config: SpyreConfig, _actions: tuple[Action, ...], steps: tuple[Step, ...]
+) -> int | None:
     """The first time that blocks are freed while others are free."""
     if config.prefix_caching:
         return None

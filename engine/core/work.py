@@ -6,7 +6,7 @@ The clock charges for it and the metrics add it up. Lengths in tokens.
 from attrs import frozen
 
 from engine.core.clock import CostModel
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Step
 
 
@@ -52,7 +52,7 @@ class Work:
         )
 
 
-def spyre_work(config: Config, step: Step) -> Work:
+def spyre_work(config: SpyreConfig, step: Step) -> Work:
     """The work of a Spyre step.
 
     A chunk computes its tokens and reads those before it; a row reads all of its tokens but the one
@@ -70,7 +70,7 @@ def spyre_work(config: Config, step: Step) -> Work:
     )
 
 
-def _of_chunk(config: Config, step: Step, chunk: Chunk) -> Work:
+def _of_chunk(config: SpyreConfig, step: Step, chunk: Chunk) -> Work:
     began = Prefill(chunk.id, step.tkv, chunk.cached_tokens, chunk.inner_padding)
     return Work(
         kind=step.kind,

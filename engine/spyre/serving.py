@@ -16,7 +16,7 @@ from engine.spyre.device.inputs import Device, Tensor
 from engine.spyre.scheduler import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan, Scheduler
 from engine.spyre.tensors import decode_input, prefill_input
 from spec.core.requests import Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 
 @frozen
@@ -60,7 +60,7 @@ class StepResult:
 class Engine:
     """Serves requests on one device."""
 
-    def __init__(self, config: Config, device: Device) -> None:
+    def __init__(self, config: SpyreConfig, device: Device) -> None:
         self.scheduler = Scheduler(config)
         self._device = device
 

@@ -15,7 +15,7 @@ from engine.workloads.mooncake import MooncakeRows
 from engine.workloads.own import OwnRows
 from spec.core.errors import InputError, WorkloadError
 from spec.core.requests import Request, refuse_unservable
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 
 class Format(StrEnum):
@@ -134,7 +134,7 @@ def _likely_format(first_line: str) -> Format:
     return Format.MOONCAKE if is_mooncake else Format.LOCKSTEP
 
 
-def fit(workload: Workload, config: Config) -> tuple[list[Request], list[InputError]]:
+def fit(workload: Workload, config: SpyreConfig) -> tuple[list[Request], list[InputError]]:
     """The requests that a Spyre scheduler can serve, see `fit_for`."""
     return fit_for(workload, lambda request: refuse_unservable(request, config))
 

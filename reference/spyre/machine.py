@@ -8,7 +8,7 @@ from reference.core.block_pool import new_pool
 from reference.spyre import transitions
 from reference.spyre.step import scheduler_step
 from spec.core.requests import BlockKeys, Request, refuse_unservable
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.state import Sequence, State
 
@@ -23,7 +23,7 @@ class SpyreMachine:
     ctx: Context
 
     @staticmethod
-    def of(config: Config, requests: Iterable[Request]) -> "SpyreMachine":
+    def of(config: SpyreConfig, requests: Iterable[Request]) -> "SpyreMachine":
         """The machine for these requests.
 
         Raises:

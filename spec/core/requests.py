@@ -15,7 +15,7 @@ import numpy as np
 from attrs import field, frozen
 
 from spec.core.errors import WorkloadError
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import block_count
 
 MOST_TOKEN_ID = 2**31 - 1  # of a prompt
@@ -233,7 +233,7 @@ class BlockKeys:
             keys.append(blake2b(parent + own.tobytes(), digest_size=16).digest())
 
 
-def refuse_unservable(request: Request, config: Config) -> None:
+def refuse_unservable(request: Request, config: SpyreConfig) -> None:
     """Raise if no scheduler could ever serve the request under this configuration.
 
     Raises:

@@ -35,7 +35,7 @@ class Queue(StrEnum):
 
 
 @frozen(kw_only=True, field_transformer=checked_keys)
-class Config(PolicyConfig):
+class SpyreConfig(PolicyConfig):
     """What a scheduler is configured with; lengths in tokens, times in simulated units.
 
     - `policy`: which scheduler; "spyre".
@@ -110,7 +110,7 @@ class Config(PolicyConfig):
         return self.pausing or self.admission is Admission.SHIPPED
 
 
-def released_2_6_3(**overrides: Any) -> Config:
+def released_2_6_3(**overrides: Any) -> SpyreConfig:
     """The configuration under which the machine behaves as sendnn-inference 2.6.3."""
     values: dict[str, Any] = {
         "admission": Admission.SHIPPED,
@@ -118,4 +118,4 @@ def released_2_6_3(**overrides: Any) -> Config:
         "reservation": True,
         "pausing": True,
     }
-    return Config(**(values | overrides))
+    return SpyreConfig(**(values | overrides))

@@ -6,7 +6,7 @@ from typing import Any
 from attrs import field, frozen
 
 from spec.core.requests import BlockKeys, Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.state import Sequence as Row
 from spec.spyre.state import State
 
@@ -93,6 +93,6 @@ class Step:
 class Context:
     """What rules may look up: the configuration, the requests by id, the keys of their blocks."""
 
-    config: Config
+    config: SpyreConfig
     requests: Mapping[str, Request]
     keys: BlockKeys

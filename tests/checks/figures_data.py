@@ -11,7 +11,7 @@ from attrs import frozen
 from checks.harness.running import serve
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 
 
@@ -19,7 +19,7 @@ from spec.spyre.records import Step
 class Run:
     """A configuration, its requests and the steps in which the reference serves them."""
 
-    config: Config
+    config: SpyreConfig
     requests: tuple[Request, ...]
     steps: tuple[Step, ...]
 
@@ -28,7 +28,7 @@ class Run:
         return {request.id: request for request in self.requests}
 
 
-def run_of(config: Config, *requests: Request) -> Run:
+def run_of(config: SpyreConfig, *requests: Request) -> Run:
     return Run(config, requests, tuple(serve(SpyreMachine.of(config, requests), requests)))
 
 
@@ -37,9 +37,9 @@ def of_prompt(id_: str, prompt_len: int, max_tokens: int, output_len: int | None
     return Request(id=id_, prompt=prompt, max_tokens=max_tokens, output_len=output_len)
 
 
-def small_config(max_batch_tkv_limit: int) -> Config:
+def small_config(max_batch_tkv_limit: int) -> SpyreConfig:
     """The header of three of the four figures."""
-    return Config(
+    return SpyreConfig(
         block_size=64,
         chunk_size=128,
         max_model_len=512,
@@ -59,7 +59,7 @@ LIMIT_THAT_ADMITS = 2048
 
 def prefix_figure() -> Run:
     """The second request comes when the first has left its blocks in the cache."""
-    config = Config(
+    config = SpyreConfig(
         block_size=64,
         chunk_size=256,
         max_model_len=2048,

@@ -14,7 +14,7 @@ from checks.policies import POLICIES
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
 from spec.nano_vllm.config import NanoVllmConfig
-from spec.spyre.config import Admission, Config
+from spec.spyre.config import Admission, SpyreConfig
 from spec.vllm_v1.config import VllmV1Config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -25,7 +25,7 @@ def keys_of(config: type[PolicyConfig]) -> str:
     return ", ".join(key.name for key in fields(config))
 
 
-KNOWN = keys_of(Config)
+KNOWN = keys_of(SpyreConfig)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("c.toml")
 
 
-def read(file: Path, text: str, **others: Any) -> Config:
+def read(file: Path, text: str, **others: Any) -> SpyreConfig:
     file.write_text(text, encoding="utf-8")
     return read_config(file, **others)
 
@@ -54,13 +54,13 @@ def file_refusal(file: Path, text: str) -> str:
 
 
 def test_nothing_given_is_the_default() -> None:
-    assert read_config(None) == Config()
+    assert read_config(None) == SpyreConfig()
 
 
 def test_a_file_goes_over_the_defaults(file: Path) -> None:
     text = 'block_size = 32\nadmission = "shipped"\ninterleave = false\nprefill_time = 2.5\n'
 
-    assert read(file, text) == Config(
+    assert read(file, text) == SpyreConfig(
         block_size=32, admission=Admission.SHIPPED, interleave=False, prefill_time=2.5
     )
 
@@ -106,15 +106,17 @@ def test_a_switch_of_the_plugin_is_zero_or_not(variable: str) -> None:
     assert switched("0") is False
     assert switched("1") is True
     assert switched("2") is True
-    assert switched("") == getattr(Config(), VARIABLES[variable])
+    assert switched("") == getattr(SpyreConfig(), VARIABLES[variable])
 
 
 def test_other_variables_mean_nothing() -> None:
-    assert read_config(None, (), {"VLLM_DT_MAX_BATCH_SIZE": "x", "block_size": "1"}) == Config()
+    assert (
+        read_config(None, (), {"VLLM_DT_MAX_BATCH_SIZE": "x", "block_size": "1"}) == SpyreConfig()
+    )
 
 
 def test_white_space_and_a_byte_order_mark_mean_nothing(file: Path) -> None:
-    assert read(file, "\ufeff\r\n block_size = 32 # tokens\r\n") == Config(block_size=32)
+    assert read(file, "\ufeff\r\n block_size = 32 # tokens\r\n") == SpyreConfig(block_size=32)
 
 
 # --- policies -----------------------------------------------------------------------------------
@@ -140,7 +142,7 @@ def test_table_of_a_policy_is_for_that_policy_alone(file: Path) -> None:
     file.write_text(text, encoding="utf-8")
     setting = "nano-vllm.max_model_len=512"
 
-    assert read_settings(file, [setting]).config == Config(max_num_seqs=3, chunk_size=128)
+    assert read_settings(file, [setting]).config == SpyreConfig(max_num_seqs=3, chunk_size=128)
     assert read_settings(file, [setting, "policy=vllm-v1"]).config == (
         VllmV1Config(max_num_seqs=3, block_size=32)
     )
@@ -348,14 +350,14 @@ def test_a_file_that_cannot_be_read_is_refused(file: Path) -> None:
 
 
 TOML_TEXTS = st.lists(
-    st.sampled_from([key.name for key in fields(Config)] + ["x", "[", "=", '"', "#", "\n"])
+    st.sampled_from([key.name for key in fields(SpyreConfig)] + ["x", "[", "=", '"', "#", "\n"])
     | st.sampled_from([" = ", " = 1\n", " = 8\n", " = true\n", ' = "exact"\n', " = nan\n"])
     | st.text(max_size=4),
     max_size=8,
 ).map("".join)
 
 
-def outcome(path: Path, settings: list[str], env: dict[str, str]) -> Config | ConfigError:
+def outcome(path: Path, settings: list[str], env: dict[str, str]) -> SpyreConfig | ConfigError:
     try:
         return read_config(path, settings, env)
     except ConfigError as error:
@@ -378,8 +380,8 @@ def test_whatever_is_given_it_is_a_configuration_or_refused(
 
     read = outcome(path, settings, env)
 
-    if isinstance(read, Config):
-        assert Config.from_mapping(read.as_mapping()) == read
+    if isinstance(read, SpyreConfig):
+        assert SpyreConfig.from_mapping(read.as_mapping()) == read
     else:
         assert read.place is not None
         str(read).encode()  # a message that can be printed

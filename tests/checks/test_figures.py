@@ -10,7 +10,7 @@ import pytest
 from checks.export.figures import figure_lines, prefix_caching_lines
 from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request, refuse_unservable
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import DECODE
 from tests.checks.figures_data import (
     TKV_JUMP_ENDS,
@@ -136,7 +136,9 @@ def test_tkv_jump_figure_exceeds_the_limit_of_its_own_header() -> None:
 
 def test_second_request_of_the_prefix_figure_is_refused_under_the_limit_of_its_header() -> None:
     _, request = prefix_figure().requests
-    config = Config(block_size=64, chunk_size=256, max_model_len=2048, max_batch_tkv_limit=1024)
+    config = SpyreConfig(
+        block_size=64, chunk_size=256, max_model_len=2048, max_batch_tkv_limit=1024
+    )
 
     with pytest.raises(WorkloadError, match="found 1818; allowed: at most max_batch_tkv_limit"):
         refuse_unservable(request, config)
@@ -265,7 +267,7 @@ def test_run_drawn_from_its_middle_on_keeps_the_order_of_admission() -> None:
 
 
 def test_hit_in_the_first_chunk_is_all_inner_padding() -> None:
-    config = Config(block_size=4, chunk_size=8, max_model_len=16, max_batch_tkv_limit=64)
+    config = SpyreConfig(block_size=4, chunk_size=8, max_model_len=16, max_batch_tkv_limit=64)
     prompt = Prompt.of_stream("shared", 7)
     run = run_of(
         config,
@@ -290,7 +292,7 @@ def test_who_waits_is_listed_until_its_first_chunk() -> None:
 
 
 def test_paused_request_is_listed_and_out_of_the_batch() -> None:
-    config = Config(
+    config = SpyreConfig(
         block_size=4,
         chunk_size=4,
         max_model_len=16,
@@ -307,7 +309,7 @@ def test_paused_request_is_listed_and_out_of_the_batch() -> None:
 
 
 def test_rows_keep_the_order_of_admission_after_a_pause() -> None:
-    config = Config(
+    config = SpyreConfig(
         block_size=4,
         chunk_size=4,
         max_model_len=32,
@@ -324,7 +326,7 @@ def test_rows_keep_the_order_of_admission_after_a_pause() -> None:
 
 
 def test_preempted_request_is_prefilled_with_what_it_had_generated() -> None:
-    config = Config(
+    config = SpyreConfig(
         block_size=2,
         chunk_size=2,
         max_model_len=12,

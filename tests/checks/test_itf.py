@@ -10,7 +10,7 @@ from checks.export.itf import itf_trace, itf_value, write_itf
 from checks.export.trace import Violation
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.state import BlockPool, FrozenMap, Sequence, State
 from tests.checks.figures_data import Run, of_prompt, run_of
 
@@ -19,7 +19,9 @@ Json = dict[str, Any]
 
 def sharing_run() -> Run:
     """The second request comes after the first step, finds a block of the first, and leaves."""
-    config = Config(block_size=2, chunk_size=4, max_model_len=12, max_num_seqs=2, num_blocks=12)
+    config = SpyreConfig(
+        block_size=2, chunk_size=4, max_model_len=12, max_num_seqs=2, num_blocks=12
+    )
     return run_of(
         config,
         Request(id="a", prompt=Prompt.of_parts([("p", 3)]), max_tokens=4),
@@ -29,7 +31,7 @@ def sharing_run() -> Run:
 
 def tiny_run() -> Run:
     """One request of one token that generates one token."""
-    config = Config(block_size=2, chunk_size=2, max_model_len=2, num_blocks=1)
+    config = SpyreConfig(block_size=2, chunk_size=2, max_model_len=2, num_blocks=1)
     return run_of(config, of_prompt("a", 1, max_tokens=1))
 
 

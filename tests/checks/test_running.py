@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from checks.harness.running import Broken, Judge, serve, step_time
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.rules import REGISTRY, Kind
 
-CONFIG = Config(
+CONFIG = SpyreConfig(
     block_size=4, chunk_size=8, max_model_len=64, max_num_seqs=2, num_blocks=20, prefill_time=8
 )
 
@@ -23,7 +23,7 @@ def request(id_: str, prompt_len: int, max_tokens: int, **more: Any) -> Request:
     return Request(id=id_, prompt=prompt, max_tokens=max_tokens, **more)
 
 
-def served(*requests: Request, config: Config = CONFIG) -> list[Step]:
+def served(*requests: Request, config: SpyreConfig = CONFIG) -> list[Step]:
     return list(serve(SpyreMachine.of(config, requests), requests))
 
 
@@ -40,8 +40,8 @@ def arrivals(steps: list[Step]) -> dict[str, int]:
 
 
 def test_prefill_steps_take_8_units_and_all_others_1_unless_configured() -> None:
-    assert [step_time(Config(), kind) for kind in ("prefill", "decode", "idle")] == [8, 1, 1]
-    slow = Config(prefill_time=2.5, decode_time=0.5)
+    assert [step_time(SpyreConfig(), kind) for kind in ("prefill", "decode", "idle")] == [8, 1, 1]
+    slow = SpyreConfig(prefill_time=2.5, decode_time=0.5)
     assert [step_time(slow, kind) for kind in ("prefill", "decode", "idle")] == [2.5, 0.5, 0.5]
 
 

@@ -23,13 +23,13 @@ from engine.spyre.device.spyre import SpyreDevice
 from engine.spyre.scheduler import prefill as planning
 from engine.workloads import fit, read_workload
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-CONFIG = Config(block_size=4, chunk_size=8, max_model_len=64, max_num_seqs=3)
+CONFIG = SpyreConfig(block_size=4, chunk_size=8, max_model_len=64, max_num_seqs=3)
 
 
-def settings(config: Config = CONFIG, costs: dict[str, float] | None = None) -> Settings:
+def settings(config: SpyreConfig = CONFIG, costs: dict[str, float] | None = None) -> Settings:
     return Settings(config, CostModel.from_mapping(costs or {}, config))
 
 
@@ -169,7 +169,7 @@ def test_nothing_is_kept_of_requests_that_have_left() -> None:
 def test_public_traces_keep_every_rule_with_the_real_sizes(
     sample: str, changes: dict[str, str]
 ) -> None:
-    config = Config.from_mapping(changes)
+    config = SpyreConfig.from_mapping(changes)
     servable, refused = fit(read_workload(EXAMPLES / sample), config)
     run = run_workload(settings(config), servable)
     assert run.holds
@@ -186,8 +186,8 @@ def test_the_first_requests_of_the_published_traces_keep_every_rule(name: str) -
     path = Path(os.environ.get("LOCKSTEP_TRACES", "")) / name
     if not path.is_file():
         pytest.skip(f"{name} is not in LOCKSTEP_TRACES")
-    servable, _ = fit(read_workload(path, limit=100), Config())
-    run = run_workload(settings(Config()), servable)
+    servable, _ = fit(read_workload(path, limit=100), SpyreConfig())
+    run = run_workload(settings(SpyreConfig()), servable)
     assert run.holds
     assert run.summary.finished == len(servable)
     assert run.steps > 150

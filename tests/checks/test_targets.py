@@ -25,7 +25,7 @@ from engine.spyre.scheduler.batch import Batch
 from engine.workloads import fit, read_workload
 from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, Config, Queue, released_2_6_3
+from spec.spyre.config import Admission, Queue, SpyreConfig, released_2_6_3
 from spec.spyre.records import Step
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -35,7 +35,7 @@ ENGINE = Subject("engine", engine_target)
 # --- workloads ----------------------------------------------------------------------------------
 
 
-def both(config: Config, requests: Sequence[Request]) -> tuple[list[Step], list[Step]]:
+def both(config: SpyreConfig, requests: Sequence[Request]) -> tuple[list[Step], list[Step]]:
     """The steps of the reference and of the engine."""
     targets = (reference_target(config, requests), engine_target(config, requests))
     duration = duration_of(config)
@@ -59,7 +59,7 @@ def test_example_workloads_are_served_as_by_the_reference(
 ) -> None:
     name = EXAMPLES / workload
     own = name.with_suffix(".toml")
-    config = read_config(own) if own.exists() else Config(**changes)
+    config = read_config(own) if own.exists() else SpyreConfig(**changes)
     requests, _ = fit(read_workload(name), config)
 
     expected, found = both(config, requests)
@@ -86,20 +86,20 @@ def test_the_engine_without_a_device_takes_the_same_steps(workload: str) -> None
 
 
 REAL_SIZES = {
-    "default": Config(),
+    "default": SpyreConfig(),
     "2.6.3": released_2_6_3(),
     "2.6.3 without pausing": released_2_6_3(pausing=False),
-    "overtaking in a tight pool": Config(
+    "overtaking in a tight pool": SpyreConfig(
         queue=Queue.OVERTAKING, num_blocks=900, max_batch_tkv_limit=40_000
     ),
-    "preemption": Config(reservation=False, num_blocks=600),
-    "documented": Config(admission=Admission.DOCUMENTED),
+    "preemption": SpyreConfig(reservation=False, num_blocks=600),
+    "documented": SpyreConfig(admission=Admission.DOCUMENTED),
 }
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("config", REAL_SIZES.values(), ids=REAL_SIZES)
-def test_real_sizes_are_served_as_by_the_reference(config: Config) -> None:
+def test_real_sizes_are_served_as_by_the_reference(config: SpyreConfig) -> None:
     requests = generated(300)
     targets = (reference_target(config, requests), engine_target(config, requests))
 
@@ -210,18 +210,18 @@ def test_planted_fault_is_noticed(fault: Any, kind: Kind, monkeypatch: pytest.Mo
 # --- the target itself --------------------------------------------------------------------------
 
 
-def two(config: Config) -> EngineTarget:
+def two(config: SpyreConfig) -> EngineTarget:
     requests = [Request(id=name, prompt=Prompt.of_stream(name, 3), max_tokens=4) for name in "ab"]
     return engine_target(config, requests)
 
 
 def test_request_that_can_never_be_served_is_refused() -> None:
     with pytest.raises(WorkloadError, match="prompt_len"):
-        two(Config(max_model_len=6))
+        two(SpyreConfig(max_model_len=6))
 
 
 def test_step_tells_who_went_away() -> None:
-    target = two(Config())
+    target = two(SpyreConfig())
     target.arrive("a")
     target.arrive("b")
     target.abort("b")
@@ -232,14 +232,14 @@ def test_step_tells_who_went_away() -> None:
 
 
 def test_step_tells_who_was_made_to_end() -> None:
-    target = two(Config())
+    target = two(SpyreConfig())
     target.arrive("a")
 
     assert target.step(0, 0.0, ends=["a", "b"]).ended == ("a",)
 
 
 def test_device_of_a_target_does_not_fail() -> None:
-    config = Config()
+    config = SpyreConfig()
     device = FailingDevice(SpyreDevice(config), {0: Failure.RESULT_LOST})
     one = Request(id="a", prompt=Prompt.of_stream("a", 3), max_tokens=4)
     target = EngineTarget.on(device, config, [one])

@@ -8,9 +8,9 @@ from checks.export.timeline import Timeline
 from checks.harness.running import serve
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
-CONFIG = Config(
+CONFIG = SpyreConfig(
     block_size=4, chunk_size=8, max_model_len=64, max_num_seqs=2, max_batch_tkv_limit=64
 )
 
@@ -20,7 +20,7 @@ def request(name: str, prompt_len: int, max_tokens: int, **more: Any) -> Request
     return Request(id=name, prompt=prompt, max_tokens=max_tokens, **more)
 
 
-def drawn(path: Path, config: Config, *requests: Request) -> list[dict[str, Any]]:
+def drawn(path: Path, config: SpyreConfig, *requests: Request) -> list[dict[str, Any]]:
     """The events of the file."""
     machine = SpyreMachine.of(config, requests)
     with Timeline(path / "t.json", machine.ctx.requests, config) as timeline:
@@ -100,7 +100,7 @@ def test_a_request_that_goes_away_or_comes_late_has_its_track(tmp_path: Path) ->
 
 
 def test_a_paused_request_is_drawn_so(tmp_path: Path) -> None:
-    config = Config.from_mapping(
+    config = SpyreConfig.from_mapping(
         CONFIG.as_mapping() | {"pausing": True, "max_batch_tkv_limit": 24, "max_num_seqs": 3}
     )
     events = drawn(tmp_path, config, *(request(name, 7, 6) for name in "abc"))

@@ -28,7 +28,7 @@ from engine.workloads.own import own_stream, request_of
 from reference.spyre.machine import SpyreMachine
 from spec.core.errors import TraceError
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, Config, Queue
+from spec.spyre.config import Admission, Queue, SpyreConfig
 from spec.spyre.padding import block_count
 from tests.checks.figures_data import Run, of_prompt, run_of
 
@@ -40,7 +40,7 @@ VIOLATION = Violation("SPY-VOL-1", "The volume never exceeds the limit.", "3 x 6
 
 def tight_run() -> Run:
     """Two requests that share a prefix in a small pool; a third one's client goes away."""
-    config = Config(
+    config = SpyreConfig(
         block_size=2,
         chunk_size=4,
         max_model_len=12,
@@ -82,7 +82,7 @@ def edited(run: Run, path: Path, edit: Edit, full: bool = True) -> Path:
 
 def test_step_of_the_documented_example() -> None:
     """Two requests, the second one block longer: the first jumps by a block of padding."""
-    config = Config(
+    config = SpyreConfig(
         block_size=64,
         chunk_size=128,
         max_model_len=512,
@@ -181,7 +181,7 @@ def test_request_that_came_and_left_between_two_steps_is_in_both_lists() -> None
 
 
 def test_prefill_under_way_shows_the_chunk_that_it_computed_last() -> None:
-    config = Config(block_size=4, chunk_size=4, max_model_len=32, max_batch_tkv_limit=20)
+    config = SpyreConfig(block_size=4, chunk_size=4, max_model_len=32, max_batch_tkv_limit=20)
     run = run_of(config, of_prompt("0", 4, 5), of_prompt("1", 10, 2))
     past, shown = Past(), []
 
@@ -204,7 +204,7 @@ def test_prefill_under_way_shows_the_chunk_that_it_computed_last() -> None:
 
 
 def test_chunk_of_somebody_else_is_not_shown_for_a_prefill_under_way() -> None:
-    config = Config(block_size=4, chunk_size=4, max_model_len=32)
+    config = SpyreConfig(block_size=4, chunk_size=4, max_model_len=32)
     steps = run_of(config, of_prompt("0", 4, 5), of_prompt("1", 10, 2)).steps
 
     line = step_as_json(steps[3], Past(steps[2].after, steps[0].chunk))
@@ -220,7 +220,7 @@ def test_used_and_free_blocks_add_up_to_the_pool(tmp_path: Path) -> None:
 
 
 def test_refusal_names_the_rule_that_kept_somebody_from_a_prefill() -> None:
-    config = Config(block_size=2, chunk_size=2, max_model_len=8)
+    config = SpyreConfig(block_size=2, chunk_size=2, max_model_len=8)
     run = run_of(config, of_prompt("a", 2, 3), of_prompt("b", 2, 1))
 
     lines = [step_as_json(step) for step in run.steps]
@@ -356,7 +356,7 @@ def runs(draw: st.DrawFn) -> Run:
     wanted = tuple(draw(requests(id_)) for id_ in "abcd"[-draw(st.integers(1, 4)) :])
     longest = max(one.prompt_len + one.max_tokens for one in wanted)
     block_size = draw(st.integers(2, 4))
-    config = Config(
+    config = SpyreConfig(
         block_size=block_size,
         chunk_size=block_size * draw(st.integers(1, 3)),
         max_model_len=longest,
@@ -457,7 +457,7 @@ def test_trace_can_be_replayed_from_what_its_header_says(tmp_path: Path) -> None
     run = tight_run()
     trace = read_trace(written(run, tmp_path / "t", full=False))
     ctx = trace.context()
-    assert isinstance(ctx.config, Config)
+    assert isinstance(ctx.config, SpyreConfig)
 
     again = tuple(serve(SpyreMachine.of(ctx.config, ctx.requests.values()), run.requests))
 

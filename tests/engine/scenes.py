@@ -6,13 +6,13 @@ from typing import Any
 from checks.policies.spyre.engine_model import sampled_alone
 from engine.spyre.scheduler import Outcome, Plan, Scheduler
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 
-def config(**overrides: Any) -> Config:
+def config(**overrides: Any) -> SpyreConfig:
     """Blocks of 4, chunks of 8, room for everything else."""
     small = {"block_size": 4, "chunk_size": 8, "max_model_len": 64, "max_num_seqs": 4}
-    return Config(**(small | {"max_batch_tkv_limit": 256, "num_blocks": 40} | overrides))
+    return SpyreConfig(**(small | {"max_batch_tkv_limit": 256, "num_blocks": 40} | overrides))
 
 
 def request(name: str, prompt_len: int, max_tokens: int, **more: Any) -> Request:
@@ -40,7 +40,7 @@ def steps(scheduler: Scheduler) -> Iterator[tuple[Plan, Outcome]]:
         yield step(scheduler)
 
 
-def scheduler_with(config: Config, requests: Iterable[Request]) -> Scheduler:
+def scheduler_with(config: SpyreConfig, requests: Iterable[Request]) -> Scheduler:
     """A scheduler to which these requests have come."""
     scheduler = Scheduler(config)
     for one in requests:

@@ -6,7 +6,7 @@ import pytest
 
 from engine.core.clock import CostModel
 from spec.core.errors import ConfigError
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 
 def test_steps_cost_the_units_of_the_published_timeline_by_default() -> None:
@@ -18,14 +18,14 @@ def test_steps_cost_the_units_of_the_published_timeline_by_default() -> None:
 
 
 def test_costs_per_step_come_from_the_configuration() -> None:
-    config = Config(prefill_time=3, decode_time=0.5)
+    config = SpyreConfig(prefill_time=3, decode_time=0.5)
 
     assert CostModel.from_mapping({}, config) == CostModel(prefill_time=3, decode_time=0.5)
 
 
 def test_step_costs_what_it_computes_and_reads() -> None:
     table = {"per_chunk_token": 0.25, "per_row": 2, "per_cached_token": 0.125}
-    cost = CostModel.from_mapping(table, Config())
+    cost = CostModel.from_mapping(table, SpyreConfig())
 
     assert cost.seconds_of("prefill", chunk_tokens=4, cached_tokens=16) == 8 + 1 + 2
     assert cost.seconds_of("decode", rows=3, cached_tokens=40) == 1 + 6 + 5
@@ -53,6 +53,6 @@ def test_step_costs_what_it_computes_and_reads() -> None:
 )
 def test_cost_that_is_none_is_refused(table: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        CostModel.from_mapping(table, Config())
+        CostModel.from_mapping(table, SpyreConfig())
 
     assert str(refused.value) == message

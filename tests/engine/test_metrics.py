@@ -20,7 +20,7 @@ from engine.core.work import spyre_work
 from engine.workloads import read_workload
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.state import BlockPool, Sequence, State
 
@@ -32,13 +32,13 @@ def request(name: str, prompt_len: int, max_tokens: int, **more: object) -> Requ
     return Request(id=name, prompt=prompt, max_tokens=max_tokens, **more)  # type: ignore[arg-type]
 
 
-def config(**more: object) -> Config:
+def config(**more: object) -> SpyreConfig:
     """Blocks of 4 and chunks of 12 tokens; a prefill step takes 8 units, a decode step 1."""
     small = {"block_size": 4, "chunk_size": 12, "max_model_len": 64, "num_blocks": 40}
-    return Config.from_mapping(small | more)
+    return SpyreConfig.from_mapping(small | more)
 
 
-def steps_of(config: Config, requests: Iterable[Request]) -> Iterator[Step]:
+def steps_of(config: SpyreConfig, requests: Iterable[Request]) -> Iterator[Step]:
     """The run of these requests; an idle step lasts one unit."""
     machine = SpyreMachine.of(config, requests)
     state, time, index = machine.initial(), 0.0, 0
@@ -59,14 +59,14 @@ def steps_of(config: Config, requests: Iterable[Request]) -> Iterator[Step]:
         state, time, index = step.after, time + lasts[step.kind], index + 1
 
 
-def metrics_of(config: Config, requests: Iterable[Request]) -> Metrics[Step]:
+def metrics_of(config: SpyreConfig, requests: Iterable[Request]) -> Metrics[Step]:
     cost = CostModel.from_mapping({}, config)
     by_id = {one.id: one for one in requests}
     limit = config.max_batch_tkv_limit
     return Metrics(by_id, cost, partial(spyre_work, config), volume_limit=limit)
 
 
-def measured(config: Config, *requests: Request) -> Summary:
+def measured(config: SpyreConfig, *requests: Request) -> Summary:
     metrics = metrics_of(config, requests)
     for step in steps_of(config, requests):
         metrics.observe(step)

@@ -8,7 +8,7 @@ import pytest
 from engine.workloads import Format, fit
 from spec.core.errors import WorkloadError
 from spec.core.requests import BlockKeys
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from tests.engine.workload_files import HEADER, azure, entry, mooncake, read_lines, refusal
 
 # --- public traces ------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_mooncake_rows_without_tokens_are_counted_and_left_out(file: Path) -> No
 
 # --- what can be served -------------------------------------------------------------------------
 
-SMALL = Config(block_size=4, chunk_size=8, max_model_len=64, max_batch_tkv_limit=100)
+SMALL = SpyreConfig(block_size=4, chunk_size=8, max_model_len=64, max_batch_tkv_limit=100)
 
 
 def test_requests_of_a_public_trace_that_are_too_long_are_left_out(file: Path) -> None:

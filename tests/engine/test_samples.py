@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.workloads import Format, fit, read_workload
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from tests.engine.workload_files import HEADER
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -91,6 +91,6 @@ def test_a_sample_is_what_its_generator_makes(name: str) -> None:
 def test_a_sample_can_be_served_whole(name: str, format_: Format, requests: int) -> None:
     workload = read_workload(EXAMPLES / name)
 
-    servable, refused = fit(workload, Config())
+    servable, refused = fit(workload, SpyreConfig())
 
     assert (workload.format, len(servable), refused) == (format_, requests, [])

@@ -16,7 +16,7 @@ from engine.spyre.scheduler import DecodePlan, PrefillPlan
 from engine.spyre.serving import Engine, StepResult
 from spec.core.errors import WorkloadError
 from spec.core.requests import Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.state import BlockPool, State
 from tests.engine.scenes import config, request, sharing
 
@@ -27,7 +27,7 @@ Plan = Mapping[int, Failure]
 class Run:
     """An engine that serves until nobody is left, and what came of it."""
 
-    config: Config
+    config: SpyreConfig
     fails: Plan = field(factory=dict)
     results: list[StepResult] = field(factory=list)
     states: list[State] = field(factory=list)

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from spec.core.errors import ConfigError, InputError, WorkloadError
-from spec.spyre.config import Admission, Config, Queue, released_2_6_3
+from spec.spyre.config import Admission, Queue, SpyreConfig, released_2_6_3
 
 
 def refusal(values: dict[str, Any]) -> str:
     with pytest.raises(ConfigError) as refused:
-        Config.from_mapping(values)
+        SpyreConfig.from_mapping(values)
     return str(refused.value)
 
 
@@ -18,7 +18,7 @@ def refusal(values: dict[str, Any]) -> str:
 
 
 def test_defaults_are_the_sizes_of_the_plugin() -> None:
-    assert Config().as_mapping() == {
+    assert SpyreConfig().as_mapping() == {
         "policy": "spyre",
         "block_size": 64,
         "chunk_size": 512,
@@ -38,35 +38,38 @@ def test_defaults_are_the_sizes_of_the_plugin() -> None:
 
 
 def test_configuration_comes_back_from_its_mapping() -> None:
-    config = Config(block_size=4, chunk_size=12, num_blocks=9, admission=Admission.SHIPPED)
+    config = SpyreConfig(block_size=4, chunk_size=12, num_blocks=9, admission=Admission.SHIPPED)
 
-    assert Config.from_mapping(config.as_mapping()) == config
+    assert SpyreConfig.from_mapping(config.as_mapping()) == config
 
 
 def test_mapping_may_name_variants_by_their_values_and_times_as_whole_numbers() -> None:
-    config = Config.from_mapping(
+    config = SpyreConfig.from_mapping(
         {"admission": "documented", "queue": "overtaking", "prefill_time": 5}
     )
 
-    assert config == Config(
+    assert config == SpyreConfig(
         admission=Admission.DOCUMENTED, queue=Queue.OVERTAKING, prefill_time=5.0
     )
 
 
 def test_pool_is_large_enough_for_every_slot_unless_it_is_given() -> None:
-    assert Config(block_size=64, max_model_len=130, chunk_size=64, max_num_seqs=3).pool_blocks == 9
-    assert Config(num_blocks=7).pool_blocks == 7
+    assert (
+        SpyreConfig(block_size=64, max_model_len=130, chunk_size=64, max_num_seqs=3).pool_blocks
+        == 9
+    )
+    assert SpyreConfig(num_blocks=7).pool_blocks == 7
 
 
 def test_chunk_holds_whole_blocks() -> None:
-    assert Config(block_size=64, chunk_size=192).blocks_per_chunk == 3
+    assert SpyreConfig(block_size=64, chunk_size=192).blocks_per_chunk == 3
 
 
 def test_requests_may_be_paused_with_pausing_and_under_the_shipped_rule() -> None:
-    assert Config(pausing=True).may_pause
-    assert Config(admission=Admission.SHIPPED).may_pause
-    assert not Config().may_pause
-    assert not Config(admission=Admission.DOCUMENTED).may_pause
+    assert SpyreConfig(pausing=True).may_pause
+    assert SpyreConfig(admission=Admission.SHIPPED).may_pause
+    assert not SpyreConfig().may_pause
+    assert not SpyreConfig(admission=Admission.DOCUMENTED).may_pause
 
 
 def test_released_version_pauses_overtakes_reserves_and_admits_as_shipped() -> None:
@@ -145,7 +148,7 @@ def test_unknown_key_is_refused_with_all_that_there_are() -> None:
 
 def test_range_holds_however_the_configuration_is_made() -> None:
     with pytest.raises(ConfigError, match="block_size: found 0; allowed: 1 or more"):
-        Config(block_size=0)
+        SpyreConfig(block_size=0)
 
 
 # --- where an error was found ---------------------------------------------------------------------

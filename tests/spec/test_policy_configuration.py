@@ -8,10 +8,10 @@ from attrs import evolve
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
 from spec.nano_vllm.config import HitCheck, NanoVllmConfig
-from spec.spyre.config import Admission, Config
+from spec.spyre.config import Admission, SpyreConfig
 from spec.vllm_v1.config import Connector, VllmV1Config
 
-ALL: tuple[type[PolicyConfig], ...] = (Config, NanoVllmConfig, VllmV1Config)
+ALL: tuple[type[PolicyConfig], ...] = (SpyreConfig, NanoVllmConfig, VllmV1Config)
 
 each_policy = pytest.mark.parametrize("config", ALL, ids=lambda config: config.__name__)
 
@@ -45,9 +45,9 @@ def test_value_of_a_wrong_type_is_refused_by_the_class_itself(config: type[Polic
 def test_name_of_a_variant_is_the_variant_wherever_it_comes_from() -> None:
     by_name: dict[str, Any] = {"admission": "shipped"}
 
-    assert Config(**by_name) == Config(admission=Admission.SHIPPED)
-    assert Config(**by_name).may_pause
-    assert evolve(Config(), **by_name).may_pause
+    assert SpyreConfig(**by_name) == SpyreConfig(admission=Admission.SHIPPED)
+    assert SpyreConfig(**by_name).may_pause
+    assert evolve(SpyreConfig(), **by_name).may_pause
     named: dict[str, Any] = {"hit_check": "hash"}
     assert NanoVllmConfig(**named).hit_check is HitCheck.HASH
     connected: dict[str, Any] = {"connector": "async"}

@@ -21,7 +21,7 @@ from spec.core.requests import (
     sampled_token,
     stream_tokens,
 )
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 
 def of_tokens(id_: str, tokens: list[int], max_tokens: int = 8, **more: Any) -> Request:
@@ -152,9 +152,9 @@ def test_request_that_could_never_be_served_is_refused(
     small = {"block_size": 4, "chunk_size": 4, "max_model_len": 20}
     enough = {name: allowed + 1 for name, allowed in config.items()}
 
-    refuse_unservable(of_length(12, 8), Config(**(small | enough)))  # type: ignore[arg-type]
+    refuse_unservable(of_length(12, 8), SpyreConfig(**(small | enough)))  # type: ignore[arg-type]
     with pytest.raises(WorkloadError) as refused:
-        refuse_unservable(of_length(12, 8), Config(**(small | config)))  # type: ignore[arg-type]
+        refuse_unservable(of_length(12, 8), SpyreConfig(**(small | config)))  # type: ignore[arg-type]
 
     assert str(refused.value) == message
 

@@ -17,7 +17,7 @@ from checks.policies.spyre.model import Instance
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
 from spec.core.rule import AnyRule, Registry
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules import REGISTRY, Kind, Source, applicable, judge
 from spec.spyre.state import State
@@ -142,7 +142,7 @@ def test_every_rule_holds_somewhere_on_record() -> None:
 SMALL = Instance(
     name="small",
     about="two requests of one block each",
-    config=Config(block_size=2, chunk_size=2, max_model_len=8, max_num_seqs=2, num_blocks=8),
+    config=SpyreConfig(block_size=2, chunk_size=2, max_model_len=8, max_num_seqs=2, num_blocks=8),
     requests=tuple(
         Request(id=id_, prompt=Prompt.of_stream(id_, 2), max_tokens=3) for id_ in ("0", "1")
     ),
@@ -185,7 +185,7 @@ HERE = Source("lockstep", "tests")
 
 
 def test_each_decorator_registers_its_kind_and_leaves_the_function_alone() -> None:
-    registry: Registry[Config, Context, State, Step] = Registry()
+    registry: Registry[SpyreConfig, Context, State, Step] = Registry()
 
     def holds(_ctx: Context, _state: State) -> Iterator[str]:
         yield from ()
@@ -216,7 +216,7 @@ def test_each_decorator_registers_its_kind_and_leaves_the_function_alone() -> No
 
 
 def test_second_rule_of_the_same_id_is_refused() -> None:
-    registry: Registry[Config, Context, State, Step] = Registry()
+    registry: Registry[SpyreConfig, Context, State, Step] = Registry()
     registry.eventually("A-1", "One.", HERE, witness=never)(lambda _state: True)
 
     with pytest.raises(ValueError, match="two rules are called A-1"):
@@ -224,13 +224,13 @@ def test_second_rule_of_the_same_id_is_refused() -> None:
 
 
 def test_rules_apply_where_they_are_meant() -> None:
-    def ids(config: Config) -> set[str]:
+    def ids(config: SpyreConfig) -> set[str]:
         return {rule.id for rule in applicable(config)}
 
-    assert ids(Config(interleave=False)) == ids(Config()) - {"SPY-PRI-3"}
-    assert ids(Config(prefix_caching=False)) < ids(Config())
-    assert {"SPY-PRE-1", "SPY-PRE-2", "BLK-9"} <= ids(Config(reservation=False))
-    assert not {"SPY-RES-1", "SPY-RES-2", "SPY-RES-3"} & ids(Config(reservation=False))
+    assert ids(SpyreConfig(interleave=False)) == ids(SpyreConfig()) - {"SPY-PRI-3"}
+    assert ids(SpyreConfig(prefix_caching=False)) < ids(SpyreConfig())
+    assert {"SPY-PRE-1", "SPY-PRE-2", "BLK-9"} <= ids(SpyreConfig(reservation=False))
+    assert not {"SPY-RES-1", "SPY-RES-2", "SPY-RES-3"} & ids(SpyreConfig(reservation=False))
 
 
 def served_step() -> tuple[Context, Step]:

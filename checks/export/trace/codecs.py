@@ -12,7 +12,7 @@ from checks.policies.nano_vllm import codec as nano_vllm
 from checks.policies.vllm_v1 import codec as vllm_v1
 from spec.core.configuration import PolicyConfig
 from spec.nano_vllm.config import NanoVllmConfig
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.vllm_v1.config import VllmV1Config
 
 
@@ -41,7 +41,7 @@ _SPYRE = Codec(
     state=lines.STATE,
 )
 _CODECS: Mapping[type[PolicyConfig], Codec] = {
-    Config: _SPYRE,
+    SpyreConfig: _SPYRE,
     NanoVllmConfig: Codec(
         step_as_json=nano_vllm.step_as_json,
         step_from_json=nano_vllm.step_from_json,

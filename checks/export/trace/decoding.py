@@ -11,16 +11,16 @@ from engine.workloads.own import request_of
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError, TraceError
 from spec.core.requests import Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import PREFILL, Chunk, Event, Step
 from spec.spyre.state import BlockPool, FrozenMap, Sequence, State
 
 Conf = TypeVar("Conf", bound=PolicyConfig)
 
 
-def config_from_json(values: Json) -> Config:
+def config_from_json(values: Json) -> SpyreConfig:
     """The configuration of a Spyre scheduler in a header, see `any_config_from_json`."""
-    return _config(Config, values)
+    return _config(SpyreConfig, values)
 
 
 def any_config_from_json(policy: str, values: Json) -> PolicyConfig:

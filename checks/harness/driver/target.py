@@ -13,7 +13,7 @@ from checks.harness.driver.protocol import Action
 from checks.policies.spyre.driver.told import Teller
 from checks.releases.environments import command_of
 from spec.core.requests import BlockKeys, Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 
 
@@ -76,7 +76,7 @@ def subject_named(name: str) -> Iterator[Subject]:
 def subject_of(driver: Driver) -> Subject:
     """The driver for the fuzzer and for replays, one episode at a time."""
 
-    def begun(config: Config, requests: Iterable[Request]) -> DriverTarget:
+    def begun(config: SpyreConfig, requests: Iterable[Request]) -> DriverTarget:
         by_id = {one.id: one for one in requests}
         failure = driver.start(config, by_id.values())
         if failure is not None:

@@ -6,7 +6,7 @@ from typing import Any
 from checks.explore.instance import ids, sharing, unshared
 from checks.policies.spyre.model import Instance
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, Config, Queue
+from spec.spyre.config import Admission, Queue, SpyreConfig
 
 _SMALL: Mapping[str, Any] = {
     "block_size": 2,
@@ -18,8 +18,8 @@ _SMALL: Mapping[str, Any] = {
 }
 
 
-def _config(**changes: Any) -> Config:
-    return Config(**{**_SMALL, **changes})
+def _config(**changes: Any) -> SpyreConfig:
+    return SpyreConfig(**{**_SMALL, **changes})
 
 
 _SHIPPED: Mapping[str, Any] = {"admission": Admission.SHIPPED, "queue": Queue.OVERTAKING}

@@ -10,15 +10,15 @@ from checks.explore.environment import EnvironmentModel
 from checks.explore.instance import Instance as AnyInstance
 from checks.explore.properties import Properties, properties_of_rules
 from reference.spyre.machine import SpyreMachine
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules import applicable
 from spec.spyre.state import Sequence, State
 
-Instance: TypeAlias = AnyInstance[Config]
+Instance: TypeAlias = AnyInstance[SpyreConfig]
 
 
-class SpyreModel(EnvironmentModel[Config]):
+class SpyreModel(EnvironmentModel[SpyreConfig]):
     """The reachable states of an instance; interchangeable requests are not told apart."""
 
     def __init__(self, instance: Instance, machine: SpyreMachine | None = None) -> None:

@@ -10,24 +10,24 @@ from checks.policies.spyre.model import SpyreModel
 from engine.core.work import spyre_work
 from engine.spyre.device.spyre import SpyreDevice
 from spec.core.requests import BlockKeys, Request, refuse_unservable
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules import SPYRE as RULES
 from spec.spyre.state import State
 
 
-def context_of(config: Config, requests: Iterable[Request]) -> Context:
+def context_of(config: SpyreConfig, requests: Iterable[Request]) -> Context:
     """What rules look up, whoever schedules."""
     by_id = {request.id: request for request in requests}
     return Context(config, by_id, BlockKeys(by_id, config.block_size))
 
 
-def _engine(config: Config, requests: Sequence[Request]) -> EngineTarget:
+def _engine(config: SpyreConfig, requests: Sequence[Request]) -> EngineTarget:
     return EngineTarget.on(SpyreDevice(config), config, requests)
 
 
-SPYRE: Policy[Config, Context, State, Step] = Policy(
-    config=Config,
+SPYRE: Policy[SpyreConfig, Context, State, Step] = Policy(
+    config=SpyreConfig,
     registry=RULES,
     context_of=context_of,
     refuse_unservable=refuse_unservable,

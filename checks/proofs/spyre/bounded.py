@@ -36,7 +36,7 @@ from checks.proofs.spyre.machine import (
 from checks.proofs.spyre.symbolic import MACHINE
 from spec.core.arithmetic import Truth, every
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, Config
+from spec.spyre.config import Admission, SpyreConfig
 from spec.spyre.padding import block_count
 
 _RULES: Mapping[Admission, Rule] = {
@@ -161,11 +161,11 @@ def every_step_of(
 # --- a refutation as a workload -----------------------------------------------------------------
 
 
-def scenario_of(run: Run, numbers: Numbers) -> tuple[Config, list[Request]]:
+def scenario_of(run: Run, numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
     """The run of the reference that the numbers describe."""
     requests = [_request(index, numbers) for index in range(REQUESTS)]
     most = max(one.prompt_len + one.max_tokens for one in requests)
-    config = Config(
+    config = SpyreConfig(
         block_size=run.block_size,
         chunk_size=run.chunk_size,
         interleave=run.interleave,

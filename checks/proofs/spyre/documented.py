@@ -11,14 +11,14 @@ from checks.proofs.spyre.rows import positive
 from checks.proofs.spyre.worst_case import batch_of, lives_of, requests_of_a_pair, step_volume
 from spec.core.requests import Request
 from spec.spyre.admission import documented_volume_holds
-from spec.spyre.config import Admission, Config
+from spec.spyre.config import Admission, SpyreConfig
 
 BLOCK = 2  # tokens; small enough to be followed by hand
 
 
-def _scenario(numbers: Numbers) -> tuple[Config, list[Request]]:
+def _scenario(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
     """Request 0 has decoded once when request 1, behind it in the queue, completes its prefill."""
-    config = Config(
+    config = SpyreConfig(
         block_size=BLOCK,
         chunk_size=BLOCK * 8,
         max_model_len=BLOCK * 64,

@@ -19,7 +19,7 @@ from checks.proofs.spyre.worst_case import batch_of, requests_of_a_pair
 from spec.core.arithmetic import Number, Truth, every, negate, some
 from spec.core.requests import Request
 from spec.spyre.admission import model_length_holds
-from spec.spyre.config import Admission, Config
+from spec.spyre.config import Admission, SpyreConfig
 from spec.spyre.padding import last_block_offset, max_tkv
 
 BLOCK = 4  # tokens; the smallest block size at which a length can be exceeded is 3
@@ -99,9 +99,9 @@ def other_lengths_are_exceeded(integer: Integer) -> Statement:
 # --- and therefore -------------------------------------------------------------------------------
 
 
-def _scenario(numbers: Numbers, admission: Admission) -> tuple[Config, list[Request]]:
+def _scenario(numbers: Numbers, admission: Admission) -> tuple[SpyreConfig, list[Request]]:
     """Under a limit that never binds."""
-    config = Config(
+    config = SpyreConfig(
         block_size=BLOCK,
         chunk_size=BLOCK * 8,
         max_model_len=numbers["max_model_len"],

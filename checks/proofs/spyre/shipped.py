@@ -31,7 +31,7 @@ from checks.proofs.spyre.worst_case import (
 from spec.core.arithmetic import Number, Truth, every, implies
 from spec.core.requests import Prompt, Request
 from spec.spyre.admission import Member, shipped_future_tkvs, shipped_volume_holds
-from spec.spyre.config import Admission, Config
+from spec.spyre.config import Admission, SpyreConfig
 from spec.spyre.padding import max_tkv
 
 _RULES = ["SPY-VOL-1", "SPY-VOL-3"]
@@ -151,9 +151,9 @@ BLOCK = 2  # tokens; small enough to be followed by hand
 _NAMES = ("first", "second", "third")
 
 
-def _stale_scenario(numbers: Numbers) -> tuple[Config, list[Request]]:
+def _stale_scenario(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
     """Three requests arrive together; without interleaving their prefills run back to back."""
-    config = Config(
+    config = SpyreConfig(
         block_size=BLOCK,
         chunk_size=BLOCK * 8,
         max_model_len=BLOCK * 32,

@@ -16,10 +16,10 @@ from engine.spyre.device.forms import (
 )
 from engine.spyre.device.inputs import DecodeInput, Tensor
 from engine.spyre.device.refusing import refuse_if, refuse_where
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 
-def check_decode(config: Config, given: DecodeInput) -> None:
+def check_decode(config: SpyreConfig, given: DecodeInput) -> None:
     """Hold every constraint of a decode batch against its tensors.
 
     Raises:
@@ -36,7 +36,7 @@ def check_decode(config: Config, given: DecodeInput) -> None:
     check_written_once("row", given.block_table, given.block_table[:, -1])
 
 
-def _check_batch(config: Config, given: DecodeInput) -> None:
+def _check_batch(config: SpyreConfig, given: DecodeInput) -> None:
     """A table of at least one row and one block, all else of as many rows; not too many."""
     shape = given.block_table.shape
     malformed = len(shape) != 2 or 0 in shape
@@ -47,7 +47,7 @@ def _check_batch(config: Config, given: DecodeInput) -> None:
     check_form(given, dict.fromkeys(per_row, (rows,)) | {"block_table": shape})
 
 
-def _check_padding(config: Config, given: DecodeInput) -> None:
+def _check_padding(config: SpyreConfig, given: DecodeInput) -> None:
     """Whole blocks, fewer than the row has; no column that is padding in every row."""
     padding, size = given.left_padding, config.block_size
     width = given.block_table.shape[1]
@@ -57,7 +57,7 @@ def _check_padding(config: Config, given: DecodeInput) -> None:
     refuse_if(least > 0, Constraint.EXCESS_PADDING, least_left_padding=least)
 
 
-def _check_rectangle(config: Config, given: DecodeInput) -> None:
+def _check_rectangle(config: SpyreConfig, given: DecodeInput) -> None:
     """The newest token of every row lies in the last block of the table."""
     tkv, width = given.tkv, given.block_table.shape[1]
     needed = (tkv - 1) // config.block_size + 1
@@ -67,7 +67,7 @@ def _check_rectangle(config: Config, given: DecodeInput) -> None:
     refuse_if(most > width, Constraint.RECTANGLE, blocks=most, width=width)
 
 
-def _check_slots(config: Config, given: DecodeInput) -> None:
+def _check_slots(config: SpyreConfig, given: DecodeInput) -> None:
     """Every row writes to its last block, to the slot of its newest token."""
     size, slots = config.block_size, given.slot_mapping
     blocks = given.block_table[:, -1]
@@ -78,6 +78,6 @@ def _check_slots(config: Config, given: DecodeInput) -> None:
     refuse_where(wrong, Constraint.WRITE_OFFSET, slot=slots, offset=slots % size, expected=expected)
 
 
-def offsets(config: Config, tkv: Tensor) -> Tensor:
+def offsets(config: SpyreConfig, tkv: Tensor) -> Tensor:
     """Where in its block each row's newest token stands, from 0."""
     return np.asarray((tkv - 1) % config.block_size)

@@ -9,7 +9,7 @@ from engine.spyre.device.constraints import Constraint
 from engine.spyre.device.inputs import Tensor
 from engine.spyre.device.refusing import Flags, refuse_if, refuse_where
 from spec.core.requests import MOST_TOKEN_ID
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import volume
 from spec.spyre.state import PADDING_BLOCK
 
@@ -25,7 +25,7 @@ def check_form(given: object, shapes: Mapping[str, tuple[int, ...]]) -> None:
             raise ConstraintError(Constraint.SHAPE, found)
 
 
-def check_table(config: Config, table: Tensor, left_padding: Tensor) -> None:
+def check_table(config: SpyreConfig, table: Tensor, left_padding: Tensor) -> None:
     """A table [rows, blocks] names blocks of the pool; block 0 in the padding and only there."""
     last = config.pool_blocks
     axes = ("row", "column")
@@ -43,7 +43,7 @@ def check_tokens(axis: str, token_ids: Tensor, is_real: Flags | bool) -> None:
     refuse_where(wrong, Constraint.TOKEN_ID, (axis,), token_id=token_ids, largest=most)
 
 
-def check_positions(config: Config, axis: str, positions: Tensor, expected: Tensor) -> None:
+def check_positions(config: SpyreConfig, axis: str, positions: Tensor, expected: Tensor) -> None:
     """Positions follow from tkv and left padding, and lie inside the model's context length."""
     wrong = positions != expected
     refuse_where(wrong, Constraint.POSITION, (axis,), position=positions, expected=expected)
@@ -52,7 +52,7 @@ def check_positions(config: Config, axis: str, positions: Tensor, expected: Tens
     refuse_where(beyond, Constraint.MODEL_LENGTH, (axis,), position=positions, max_model_len=length)
 
 
-def check_volume(config: Config, rows: int, tkv: int) -> None:
+def check_volume(config: SpyreConfig, rows: int, tkv: int) -> None:
     """Batch size times tkv keeps the limit."""
     limit = config.max_batch_tkv_limit
     excess = bool(volume(rows, tkv) > limit)

@@ -19,7 +19,7 @@ from engine.spyre.device.forms import (
 )
 from engine.spyre.device.inputs import PrefillInput, Tensor
 from engine.spyre.device.refusing import Flags, refuse_if, refuse_where
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.state import PADDING_BLOCK
 
 
@@ -43,7 +43,7 @@ class ChunkLayout:
     is_written: Flags
 
     @classmethod
-    def of(cls, config: Config, given: PrefillInput) -> Self:
+    def of(cls, config: SpyreConfig, given: PrefillInput) -> Self:
         """The layout that the tensors tell."""
         size, columns = config.block_size, int(given.chunk[0]) * config.blocks_per_chunk
         padded = columns * size + np.arange(config.chunk_size)
@@ -58,7 +58,7 @@ class ChunkLayout:
         )
 
 
-def checked_chunk(config: Config, given: PrefillInput) -> ChunkLayout:
+def checked_chunk(config: SpyreConfig, given: PrefillInput) -> ChunkLayout:
     """The layout of a chunk that breaks no constraint.
 
     Raises:
@@ -79,7 +79,7 @@ def checked_chunk(config: Config, given: PrefillInput) -> ChunkLayout:
     return layout
 
 
-def _check_batch(config: Config, given: PrefillInput) -> None:
+def _check_batch(config: SpyreConfig, given: PrefillInput) -> None:
     """One row; a whole chunk; a table up to the chunk's end."""
     shape = given.block_table.shape
     malformed = len(shape) != 2
@@ -96,7 +96,7 @@ def _check_batch(config: Config, given: PrefillInput) -> None:
     check_form(given, per_token | {"block_table": table})
 
 
-def _check_alignment(config: Config, given: PrefillInput) -> None:
+def _check_alignment(config: SpyreConfig, given: PrefillInput) -> None:
     """Padding is whole blocks of less than a chunk; the last block of the chunk is not empty."""
     padding, length = int(given.left_padding[0]), int(given.length[0])
     size, chunk_size = config.block_size, config.chunk_size
@@ -111,7 +111,7 @@ def _check_alignment(config: Config, given: PrefillInput) -> None:
     refuse_if(is_empty, Constraint.EMPTY_LAST_BLOCK, length=length, last_block_from=end - size)
 
 
-def _check_slots(config: Config, given: PrefillInput, layout: ChunkLayout) -> None:
+def _check_slots(config: SpyreConfig, given: PrefillInput, layout: ChunkLayout) -> None:
     """A block's tokens are all written to their places in it, or all to block 0."""
     size, slots = config.block_size, given.slot_mapping
     blocks = slots // size

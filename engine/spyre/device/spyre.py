@@ -14,7 +14,7 @@ from engine.spyre.device.decoding import check_decode, offsets
 from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
 from engine.spyre.device.prefilling import ChunkLayout, checked_chunk
 from engine.spyre.device.refusing import refuse_where
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 _NO_TOKEN = np.zeros(0, dtype=np.int64)
 
@@ -26,7 +26,7 @@ class SpyreDevice:
     leaves no trace. A step may be run again with the same tensors.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: SpyreConfig) -> None:
         """`config` gives block and chunk sizes, the pool and the limits."""
         self._config = config
         self._cache = KVCache(config.pool_blocks + 1, config.block_size)

@@ -6,7 +6,7 @@ from typing import Any
 from engine.spyre.observing.states import Observer
 from engine.spyre.scheduler import DecodePlan, Outcome, Plan, PrefillPlan, Scheduler
 from engine.spyre.scheduler.chunks import with_block_table
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import volume
 from spec.spyre.records import Event, Step
 from spec.spyre.state import Sequence, State
@@ -68,7 +68,9 @@ class StepObserver:
 # --- prefill ------------------------------------------------------------------------------------
 
 
-def _prefill(config: Config, before: State, plan: PrefillPlan, outcome: Outcome) -> dict[str, Any]:
+def _prefill(
+    config: SpyreConfig, before: State, plan: PrefillPlan, outcome: Outcome
+) -> dict[str, Any]:
     chunk = with_block_table(config, plan.chunk, plan.table, plan.hit_blocks)
     return {
         "scheduled": {chunk.id: chunk.end - chunk.start},
@@ -79,7 +81,7 @@ def _prefill(config: Config, before: State, plan: PrefillPlan, outcome: Outcome)
 
 
 def _prefill_events(
-    config: Config, before: State, plan: PrefillPlan, outcome: Outcome
+    config: SpyreConfig, before: State, plan: PrefillPlan, outcome: Outcome
 ) -> Iterator[Event]:
     """What a prefill step consists of, in order."""
     chunk, name = plan.chunk, plan.chunk.id
@@ -106,7 +108,11 @@ def _finishes(outcome: Outcome) -> Iterator[Event]:
 
 
 def _decode(
-    config: Config, before: State, batch: tuple[Sequence, ...], plan: DecodePlan, outcome: Outcome
+    config: SpyreConfig,
+    before: State,
+    batch: tuple[Sequence, ...],
+    plan: DecodePlan,
+    outcome: Outcome,
 ) -> dict[str, Any]:
     return {
         "scheduled": dict.fromkeys(outcome.sampled, 1),
@@ -117,7 +123,11 @@ def _decode(
 
 
 def _decode_events(
-    config: Config, before: State, batch: tuple[Sequence, ...], plan: DecodePlan, outcome: Outcome
+    config: SpyreConfig,
+    before: State,
+    batch: tuple[Sequence, ...],
+    plan: DecodePlan,
+    outcome: Outcome,
 ) -> Iterator[Event]:
     """What a decode step consists of, in order."""
     yield from (Event("resume", one.id, "SPY-PAU-3") for one in plan.resumed)
@@ -132,7 +142,7 @@ def _decode_events(
     yield from _finishes(outcome)
 
 
-def _jumps(config: Config, before: State, batch: tuple[Sequence, ...]) -> Iterator[Event]:
+def _jumps(config: SpyreConfig, before: State, batch: tuple[Sequence, ...]) -> Iterator[Event]:
     """Rows whose padding changed. Source: spyre, "tkv jumping"."""
     was = {row.id: row for row in (*before.decoding, *before.paused)}
     pairs = [(was[row.id], row) for row in batch]

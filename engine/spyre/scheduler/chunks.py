@@ -7,7 +7,7 @@ Source: spyre, "Chunked Prefill" and "Prefix caching"; the formulas are those of
 from attrs import evolve
 
 from engine.spyre.scheduler.tracked import Tracked
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import (
     active_chunk,
     chunk_count,
@@ -22,7 +22,7 @@ from spec.spyre.records import Chunk
 from spec.spyre.state import PADDING_BLOCK
 
 
-def next_chunk(config: Config, request: Tracked, hit_blocks: int, computed: int) -> Chunk:
+def next_chunk(config: SpyreConfig, request: Tracked, hit_blocks: int, computed: int) -> Chunk:
     """The chunk that a request computes next; the block table is left out."""
     length = request.prefill_len
     chunks = chunk_count(length, config.chunk_size)
@@ -42,7 +42,7 @@ def next_chunk(config: Config, request: Tracked, hit_blocks: int, computed: int)
     )
 
 
-def first_chunk(config: Config, request: Tracked, hit_blocks: int) -> Chunk:
+def first_chunk(config: SpyreConfig, request: Tracked, hit_blocks: int) -> Chunk:
     """The chunk that a waiting request would begin with if so many blocks are cached."""
     length = request.prefill_len
     padding = left_padding(length, config.block_size, config.chunk_size)
@@ -53,7 +53,7 @@ def first_chunk(config: Config, request: Tracked, hit_blocks: int) -> Chunk:
 
 
 def with_block_table(
-    config: Config, chunk: Chunk, table: tuple[int, ...], hit_blocks: int
+    config: SpyreConfig, chunk: Chunk, table: tuple[int, ...], hit_blocks: int
 ) -> Chunk:
     """The chunk with the blocks that it reads and writes, out of the request's own `table`.
 

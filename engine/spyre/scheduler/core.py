@@ -10,7 +10,7 @@ from engine.spyre.scheduler.projection import Projection
 from engine.spyre.scheduler.queue import WaitingQueue
 from engine.spyre.scheduler.slots import Slots
 from engine.spyre.scheduler.tracked import Tracked
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import IDLE
 
 
@@ -23,7 +23,7 @@ class Core:
     `projection`: what was last projected of the batch, so that it is not done for each candidate.
     """
 
-    config: Config
+    config: SpyreConfig
     blocks: BlockManager
     queue: WaitingQueue
     prefilling: Tracked | None = None

@@ -12,7 +12,7 @@ from engine.spyre.scheduler.joining import last_chunk_refusal, surely_refused
 from engine.spyre.scheduler.keys import prefix_hit
 from engine.spyre.scheduler.plan import PrefillPlan
 from engine.spyre.scheduler.tracked import Shape, Tracked
-from spec.spyre.config import Admission, Config, Queue
+from spec.spyre.config import Admission, Queue, SpyreConfig
 from spec.spyre.padding import block_count
 from spec.spyre.records import PREFILL, Chunk
 from spec.spyre.reservation import may_reserve, promised_blocks
@@ -51,7 +51,7 @@ def _plan_admission(core: Core, chosen: Tracked, refusal: str | None) -> Prefill
     )
 
 
-def _blocks_needed(config: Config, chunk: Chunk, held: int) -> int:
+def _blocks_needed(config: SpyreConfig, chunk: Chunk, held: int) -> int:
     """New blocks that the chunk takes."""
     return int(block_count(chunk.end, config.block_size)) - held
 
@@ -170,7 +170,7 @@ def _admission_refusal(core: Core, request: Tracked) -> str | None:
     return None
 
 
-def _is_judged_once(config: Config) -> bool:
+def _is_judged_once(config: SpyreConfig) -> bool:
     """True if a prompt is judged before its first chunk only: its chunks run back to back."""
     return config.admission is Admission.SHIPPED and not config.interleave
 

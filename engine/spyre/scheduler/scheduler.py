@@ -15,7 +15,7 @@ from engine.spyre.scheduler.queue import WaitingQueue
 from engine.spyre.scheduler.tracked import Tracked
 from spec.core.errors import WorkloadError
 from spec.core.requests import Request, refuse_unservable
-from spec.spyre.config import Config, Queue
+from spec.spyre.config import Queue, SpyreConfig
 
 
 class StalePlanError(Exception):
@@ -30,7 +30,7 @@ class Scheduler:
     stale.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: SpyreConfig) -> None:
         queue = WaitingQueue(by_shape=config.queue is Queue.OVERTAKING)
         self.core = Core(config, BlockManager(config.pool_blocks), queue)
         self._planned: Plan | None = None

@@ -11,7 +11,7 @@ from spec.spyre.admission import (
     model_length_holds,
     shipped_volume_holds,
 )
-from spec.spyre.config import Admission, Config
+from spec.spyre.config import Admission, SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.exact_volume import exact_volume_holds
 from spec.spyre.rules.observed import (
@@ -134,7 +134,7 @@ def _judged(
             yield f"{refused.id} refused, batch of {rows}"
 
 
-def _decided_by(admission: Admission) -> Callable[[Config], bool]:
+def _decided_by(admission: Admission) -> Callable[[SpyreConfig], bool]:
     return lambda config: config.admission is admission and not config.pausing
 
 

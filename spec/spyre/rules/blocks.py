@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.changes import Change, change_between, changed, without_middle
 from spec.spyre.rules.observed import (
@@ -252,7 +252,7 @@ def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
             yield f"request {one.id}: {one.computed} tokens, blocks {list(one.blocks)}"
 
 
-def _without_reservation(config: Config) -> bool:
+def _without_reservation(config: SpyreConfig) -> bool:
     return not config.reservation
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from attrs import evolve
 
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Event, Step
 from spec.spyre.rules.changes import Change, changed, once
 from spec.spyre.rules.observed import entering, spyre
@@ -15,7 +15,7 @@ from spec.spyre.rules.registry import always, of_step
 from spec.spyre.state import PADDING_BLOCK, State
 
 
-def _caching(config: Config) -> bool:
+def _caching(config: SpyreConfig) -> bool:
     return config.prefix_caching
 
 

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from spec.core import rule
 from spec.core.rule import Kind, Registry, Source
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.changes import Change, change_between
 from spec.spyre.state import State
@@ -25,11 +25,11 @@ __all__ = [
     "of_step",
 ]
 
-Rule: TypeAlias = rule.Rule[Config, Context, State, Step]
+Rule: TypeAlias = rule.Rule[SpyreConfig, Context, State, Step]
 Predicate = Callable[[Context, State], Iterator[str]]
 Look = Callable[[Context, Change], State | None]
 
-SPYRE: Registry[Config, Context, State, Step] = Registry()
+SPYRE: Registry[SpyreConfig, Context, State, Step] = Registry()
 REGISTRY = SPYRE.rules
 of_step = SPYRE.of_step
 between = SPYRE.between
@@ -43,7 +43,7 @@ def always(
     source: Source,
     *,
     witness: Callable[[Context, Step], bool],
-    applies: Callable[[Config], bool] = lambda _config: True,
+    applies: Callable[[SpyreConfig], bool] = lambda _config: True,
     look: Look = lambda _ctx, change: change.after,
 ) -> Callable[[Predicate], Predicate]:
     """A rule about every state, which looks at the change to it."""

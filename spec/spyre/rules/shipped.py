@@ -5,7 +5,7 @@ Source: sendnn-inference 2.6.3, observed; preemption is vLLM V1's, where blocks 
 
 from collections.abc import Iterator
 
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import max_tkv
 from spec.spyre.records import Context, Step
 from spec.spyre.reservation import may_reserve, worst_case_blocks
@@ -16,15 +16,15 @@ from spec.spyre.state import Sequence, State
 _PREEMPTION = Source("vllm-v1", "Preemption")
 
 
-def _reserving(config: Config) -> bool:
+def _reserving(config: SpyreConfig) -> bool:
     return config.reservation
 
 
-def _preempting(config: Config) -> bool:
+def _preempting(config: SpyreConfig) -> bool:
     return not config.reservation
 
 
-def _pausing(config: Config) -> bool:
+def _pausing(config: SpyreConfig) -> bool:
     return config.may_pause
 
 

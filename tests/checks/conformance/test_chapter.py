@@ -9,7 +9,7 @@ from checks.conformance.leftout import FIELDS
 from checks.harness.driver.protocol import FORMAT, VERSION, Action, start_line
 from checks.releases.difference import KnownDifference
 from checks.releases.known import KNOWN
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from tests.recorded.scenes import FILE_NAMES, SCENES, asks
 
 CHAPTER = (Path(spec.__file__).parent / "chapters" / "drivers.md").read_text(encoding="utf-8")
@@ -33,7 +33,7 @@ def test_the_chapter_names_everything_that_can_be_left_out(name: str) -> None:
 
 
 def test_the_chapter_names_every_field_of_our_lines() -> None:
-    start = start_line(Config(), [asks("a", 1, 1)], tensors=True)
+    start = start_line(SpyreConfig(), [asks("a", 1, 1)], tensors=True)
     action = Action(("a",), ("b",), ("c",), ("d",), {"e": 1}).as_json()
 
     for name in (*start, *start["requests"][0], *action):

@@ -14,7 +14,7 @@ from checks.harness.driver.protocol import (
     played,
     start_line,
 )
-from spec.spyre.config import Admission, Config, Queue
+from spec.spyre.config import Admission, Queue, SpyreConfig
 from tests.recorded.scenes import asks
 
 HELLO: dict[str, Any] = {
@@ -37,9 +37,9 @@ def test_what_a_driver_can_do_one_value_of_is_pinned_as_the_configuration_has_it
 
     assert said.pinned == {"admission": Admission.SHIPPED, "num_blocks": None}
     assert said.pinned["admission"] is Admission.SHIPPED
-    assert said.can_do(Config(admission=Admission.SHIPPED, queue=Queue.OVERTAKING))
-    assert not said.can_do(Config(admission=Admission.EXACT))
-    assert not said.can_do(Config(admission=Admission.SHIPPED, num_blocks=8))
+    assert said.can_do(SpyreConfig(admission=Admission.SHIPPED, queue=Queue.OVERTAKING))
+    assert not said.can_do(SpyreConfig(admission=Admission.EXACT))
+    assert not said.can_do(SpyreConfig(admission=Admission.SHIPPED, num_blocks=8))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_line_that_is_no_object_is_refused(line: str) -> None:
 
 
 def test_the_start_has_every_token_and_the_size_of_the_pool() -> None:
-    config = Config(block_size=4, chunk_size=8, max_model_len=16, max_num_seqs=2)
+    config = SpyreConfig(block_size=4, chunk_size=8, max_model_len=16, max_num_seqs=2)
 
     line = start_line(config, [asks("a", 3, 5, output_len=2)], tensors=False)
 

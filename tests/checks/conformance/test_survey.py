@@ -15,7 +15,7 @@ from checks.fuzz.finding import Kind
 from checks.releases import bisecting, environments, recipes
 from checks.releases.recipes import Recipe
 from checks.releases.survey import Small, chosen
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from tests.checks.command import lockstep
 from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
 from tests.recorded.scenes import asks
@@ -120,7 +120,7 @@ def test_without_any_installed_release_nothing_is_run() -> None:
 
 def small(cause: str, *prompts: int) -> Small:
     requests = tuple(asks(str(index), length, 1) for index, length in enumerate(prompts))
-    return Small(("broken rule", cause), Case(Config(), requests), Terms())
+    return Small(("broken rule", cause), Case(SpyreConfig(), requests), Terms())
 
 
 def test_of_each_cause_the_case_that_most_releases_show_and_then_the_smallest_is_told() -> None:

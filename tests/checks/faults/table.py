@@ -10,7 +10,7 @@ from attrs import evolve
 from checks.policies.spyre.instances import DEFAULT
 from checks.policies.spyre.model import Instance
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, Config
+from spec.spyre.config import Admission, SpyreConfig
 from spec.spyre.records import Context
 from tests.checks.planting import FaultTable
 
@@ -34,7 +34,7 @@ def _instance(
     return Instance(
         name=name,
         about=about,
-        config=Config(**{**small, "max_batch_tkv_limit": 48, **changes}),
+        config=SpyreConfig(**{**small, "max_batch_tkv_limit": 48, **changes}),
         requests=tuple(
             Request(id=str(index), prompt=Prompt.of_parts(parts), max_tokens=tokens)
             for index, (parts, tokens) in enumerate(requests)

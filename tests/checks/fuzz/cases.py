@@ -9,7 +9,7 @@ from checks.fuzz.cases import Case
 from checks.fuzz.reference import ReferenceTarget, reference_target
 from checks.fuzz.target import Subject
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 
 
@@ -21,7 +21,7 @@ def request(id_: str, prompt_len: int, max_tokens: int, **more: Any) -> Request:
 def case(*requests: Request, **config: Any) -> Case:
     """Blocks of 2 tokens, chunks of 4, unless it says otherwise."""
     small = {"block_size": 2, "chunk_size": 4, "max_model_len": 16, "max_num_seqs": 3}
-    return Case(Config(**{**small, **config}), requests)
+    return Case(SpyreConfig(**{**small, **config}), requests)
 
 
 @frozen
@@ -45,7 +45,7 @@ class Changed:
 def changed(change: Any, **more: Any) -> Subject:
     """A subject whose steps are told with these changes."""
 
-    def make(config: Config, requests: Iterable[Request]) -> Changed:
+    def make(config: SpyreConfig, requests: Iterable[Request]) -> Changed:
         return Changed(reference_target(config, requests), change)
 
     return Subject("changed", make, **more)

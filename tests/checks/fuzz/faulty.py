@@ -9,7 +9,7 @@ from attrs import frozen
 from checks.fuzz.reference import ReferenceTarget, reference_target
 from checks.fuzz.target import Subject
 from spec.core.requests import Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from tests.checks.faults import FAULTS
 from tests.checks.planting import Fault
@@ -47,7 +47,7 @@ def faulty(name: str) -> Subject:
     """The reference with the planted fault of this name."""
     fault = BY_NAME[name]
 
-    def make(config: Config, requests: Iterable[Request]) -> FaultyTarget:
+    def make(config: SpyreConfig, requests: Iterable[Request]) -> FaultyTarget:
         with pytest.MonkeyPatch.context() as patch:
             fault.plant(patch)
             return FaultyTarget(fault, reference_target(config, requests))

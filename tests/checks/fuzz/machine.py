@@ -14,7 +14,7 @@ from checks.fuzz.reference import reference_target
 from checks.fuzz.subjects import REFERENCE
 from checks.fuzz.target import Subject
 from engine.workloads.own import request_of
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 
 MOST_STEPS = 2_000
@@ -72,7 +72,7 @@ class Lockstep(RuleBasedStateMachine):
 
     @initialize(case=cases())
     def begin(self, case: dict[str, Any]) -> None:
-        self.config = Config.from_mapping(case["config"])
+        self.config = SpyreConfig.from_mapping(case["config"])
         self.requests = list(map(request_of, case["requests"]))
         self.reference = reference_target(self.config, self.requests)
         self.target = self.subject.make(self.config, self.requests)

@@ -13,7 +13,7 @@ from checks.fuzz.prompts import Prompts
 from engine.workloads.own import request_of
 from spec.core.errors import ConfigError
 from spec.core.requests import refuse_unservable
-from spec.spyre.config import Admission, Config, Queue
+from spec.spyre.config import Admission, Queue, SpyreConfig
 
 MANY = 400
 
@@ -117,7 +117,7 @@ def test_pinned_keys_are_kept() -> None:
 
 
 def test_a_target_that_can_do_less_gets_only_what_it_can_do() -> None:
-    def only_exact(config: Config) -> bool:
+    def only_exact(config: SpyreConfig) -> bool:
         return config.admission is Admission.EXACT
 
     drawn = [case_of(0, episode, can_do=only_exact) for episode in range(50)]

@@ -17,7 +17,7 @@ from checks.harness.running import serve
 from reference.spyre import step as step_module
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import IDLE, Step
 from tests.checks.fuzz.cases import case, changed, request
 from tests.checks.fuzz.faulty import faulty
@@ -93,7 +93,7 @@ def test_a_target_that_raises_has_crashed() -> None:
 
 
 def test_a_target_that_cannot_be_made_has_crashed() -> None:
-    def refuses(_config: Config, _requests: Iterable[Request]) -> ReferenceTarget:
+    def refuses(_config: SpyreConfig, _requests: Iterable[Request]) -> ReferenceTarget:
         raise NotImplementedError
 
     assert found_in(Subject("none", refuses)).signature == (Kind.CRASH, "NotImplementedError")

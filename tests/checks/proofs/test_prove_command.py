@@ -9,7 +9,7 @@ from checks.evidence import PROVEN, recorded
 from checks.proofs.obligations import OBLIGATIONS, Obligation, Statement, Verdict
 from checks.proofs.registry import Integer, Numbers
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, Config
+from spec.spyre.config import Admission, SpyreConfig
 from tests.checks.command import lockstep
 
 
@@ -41,10 +41,10 @@ def test_a_refutation_prints_its_numbers_and_a_run_that_replays(
         first = integer("first_max_tokens")
         return Statement(given=[first >= 4, first <= 4], claim=first < 4)
 
-    def scenario(numbers: Numbers) -> tuple[Config, list[Request]]:
+    def scenario(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
         lengths = (numbers["first_max_tokens"], 2)
         sizes = {"block_size": 2, "chunk_size": 4, "max_model_len": 16, "max_batch_tkv_limit": 6}
-        config = Config.from_mapping({**sizes, "admission": Admission.DOCUMENTED})
+        config = SpyreConfig.from_mapping({**sizes, "admission": Admission.DOCUMENTED})
         return config, [
             Request(id=str(index), prompt=Prompt.of_stream(f"own:{index}", 1), max_tokens=most)
             for index, most in enumerate(lengths)

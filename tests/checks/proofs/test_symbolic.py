@@ -34,7 +34,7 @@ from checks.proofs.spyre.machine import (
 from checks.proofs.spyre.symbolic import between, step
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, Config
+from spec.spyre.config import Admission, SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.state import State
 
@@ -50,7 +50,7 @@ def request(id_: str, prompt_len: int, max_tokens: int, **more: Any) -> Request:
     return Request(id=id_, prompt=prompt, max_tokens=max_tokens, **more)
 
 
-def as_setting(config: Config) -> Setting:
+def as_setting(config: SpyreConfig) -> Setting:
     return Setting(
         block_size=config.block_size,
         chunk_size=config.chunk_size,
@@ -86,9 +86,9 @@ def has_come(state: State, id_: str) -> bool:
 # --- all small states ---------------------------------------------------------------------------
 
 
-def small(**changes: Any) -> Config:
+def small(**changes: Any) -> SpyreConfig:
     sizes = {"block_size": 2, "chunk_size": 4, "max_model_len": 12, "max_num_seqs": 3}
-    return Config(**{**sizes, "max_batch_tkv_limit": 18, "prefix_caching": False, **changes})
+    return SpyreConfig(**{**sizes, "max_batch_tkv_limit": 18, "prefix_caching": False, **changes})
 
 
 INSTANCES = {
@@ -142,7 +142,9 @@ def in_order_of_arrival(state: State, requests: tuple[Request, ...]) -> list[Req
     return sorted(requests, key=turn)
 
 
-def moved(config: Config, state: State, edge: Transition[State], requests: list[Request]) -> Any:
+def moved(
+    config: SpyreConfig, state: State, edge: Transition[State], requests: list[Request]
+) -> Any:
     """The symbolic machine's situation after the edge, and its step if the edge is one."""
     taken, _, who = edge.action.partition(" ")
     ended = edge.record.ended if isinstance(edge.record, Step) else ()
@@ -261,7 +263,7 @@ def test_every_transition_of_a_small_instance_is_that_of_the_reference(name: str
 # --- random runs --------------------------------------------------------------------------------
 
 
-def drawn(random: Random) -> tuple[Config, list[Request]]:
+def drawn(random: Random) -> tuple[SpyreConfig, list[Request]]:
     """A configuration and requests that can be served under it, in order of arrival."""
     block_size = random.choice([1, 2, 3, 4, 64])
     longest, most = random.choice([(3, 3), (9, 8), (17, 4), (200, 70)])
@@ -269,7 +271,7 @@ def drawn(random: Random) -> tuple[Config, list[Request]]:
         (random.randint(1, longest), random.randint(1, most)) for _ in range(random.randint(1, 5))
     ]
     total = max(map(sum, sizes))
-    config = Config(
+    config = SpyreConfig(
         block_size=block_size,
         chunk_size=block_size * random.randint(1, 3),
         max_model_len=total + random.randint(0, 6),

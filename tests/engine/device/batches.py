@@ -7,13 +7,13 @@ import numpy as np
 from attrs import define, field
 
 from engine.spyre.device.inputs import DecodeInput, PrefillInput
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 
-def config(**overrides: Any) -> Config:
+def config(**overrides: Any) -> SpyreConfig:
     """Blocks of 4, chunks of 8, room for everything else."""
     small = {"block_size": 4, "chunk_size": 8, "max_model_len": 64, "max_num_seqs": 4}
-    return Config(**(small | {"num_blocks": 40} | overrides))
+    return SpyreConfig(**(small | {"num_blocks": 40} | overrides))
 
 
 @define
@@ -34,7 +34,7 @@ class Row:
         return Row(len(prompt), list(prompt), list(blocks), cached)
 
 
-def left_padding_of(prompt_len: int, config: Config) -> int:
+def left_padding_of(prompt_len: int, config: SpyreConfig) -> int:
     """Blocks before the prompt, until prompt and padding are whole chunks."""
     padding = 0
     while (padding + -(-prompt_len // config.block_size)) % config.blocks_per_chunk:
@@ -42,7 +42,7 @@ def left_padding_of(prompt_len: int, config: Config) -> int:
     return padding * config.block_size
 
 
-def prefill_input(config: Config, row: Row, chunk: int) -> PrefillInput:
+def prefill_input(config: SpyreConfig, row: Row, chunk: int) -> PrefillInput:
     """Chunk `chunk` of the row's prompt; what was cached is computed again, written to block 0."""
     size, length = config.block_size, row.prompt_len
     padding = left_padding_of(length, config)
@@ -68,7 +68,7 @@ def prefill_input(config: Config, row: Row, chunk: int) -> PrefillInput:
     )
 
 
-def decode_input(config: Config, rows: Sequence[Row]) -> DecodeInput:
+def decode_input(config: SpyreConfig, rows: Sequence[Row]) -> DecodeInput:
     """The newest token of every row, which no block holds yet; each row has the block for it."""
     size, width = config.block_size, max(len(row.blocks) for row in rows)
     paddings = [(width - len(row.blocks)) * size for row in rows]

@@ -13,14 +13,14 @@ from attrs import evolve, frozen
 
 from engine.spyre.device.constraints import Constraint
 from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 C = Constraint
 TOKENS = "other tokens"
 READS = (C.READ_UNWRITTEN, C.READ_POSITION, C.READ_CONTENT)
 
 Step = PrefillInput | DecodeInput
-Error = Callable[[Config, Any, random.Random], Any]
+Error = Callable[[SpyreConfig, Any, random.Random], Any]
 
 
 def moved(tensor: Tensor, place: Any, by: int) -> Tensor:
@@ -33,7 +33,7 @@ def a_row(given: DecodeInput, draw: random.Random) -> int:
     return draw.randrange(len(given.tkv))
 
 
-def real_columns(config: Config, given: Step, row: int) -> range:
+def real_columns(config: SpyreConfig, given: Step, row: int) -> range:
     return range(int(given.left_padding[row]) // config.block_size, given.block_table.shape[1])
 
 
@@ -55,7 +55,7 @@ def planted(error: Error, *noticed: str) -> Planted:
 def shifted(*names: str, by: int = 1) -> Error:
     """The same error in these tensors of one row."""
 
-    def error(_config: Config, given: DecodeInput, draw: random.Random) -> DecodeInput:
+    def error(_config: SpyreConfig, given: DecodeInput, draw: random.Random) -> DecodeInput:
         row = a_row(given, draw)
         return evolve(given, **{name: moved(getattr(given, name), row, by) for name in names})
 
@@ -63,14 +63,16 @@ def shifted(*names: str, by: int = 1) -> Error:
 
 
 def shifted_by_a_block(*names: str, sign: int = 1) -> Error:
-    def error(config: Config, given: DecodeInput, draw: random.Random) -> DecodeInput:
+    def error(config: SpyreConfig, given: DecodeInput, draw: random.Random) -> DecodeInput:
         row, by = a_row(given, draw), sign * config.block_size
         return evolve(given, **{name: moved(getattr(given, name), row, by) for name in names})
 
     return error
 
 
-def slot_of_another_block(config: Config, given: DecodeInput, draw: random.Random) -> DecodeInput:
+def slot_of_another_block(
+    config: SpyreConfig, given: DecodeInput, draw: random.Random
+) -> DecodeInput:
     blocks = draw.randrange(1, config.pool_blocks)
     return evolve(
         given,
@@ -78,7 +80,7 @@ def slot_of_another_block(config: Config, given: DecodeInput, draw: random.Rando
     )
 
 
-def other_token(_config: Config, given: DecodeInput, draw: random.Random) -> DecodeInput:
+def other_token(_config: SpyreConfig, given: DecodeInput, draw: random.Random) -> DecodeInput:
     row = a_row(given, draw)
     return evolve(given, token_ids=moved(given.token_ids, row, 1))
 
@@ -86,7 +88,7 @@ def other_token(_config: Config, given: DecodeInput, draw: random.Random) -> Dec
 def swapped_rows(*names: str) -> Error:
     """Two rows have each other's values in these tensors."""
 
-    def error(_config: Config, given: DecodeInput, draw: random.Random) -> DecodeInput | None:
+    def error(_config: SpyreConfig, given: DecodeInput, draw: random.Random) -> DecodeInput | None:
         if len(given.tkv) < 2:
             return None
         order = np.arange(len(given.tkv))
@@ -97,10 +99,10 @@ def swapped_rows(*names: str) -> Error:
     return error
 
 
-def table_error(change: Callable[[Config, Tensor, range, random.Random], bool]) -> Error:
+def table_error(change: Callable[[SpyreConfig, Tensor, range, random.Random], bool]) -> Error:
     """`change` works on one row of the block table, given its real columns; False: no such."""
 
-    def error(config: Config, given: Step, draw: random.Random) -> Step | None:
+    def error(config: SpyreConfig, given: Step, draw: random.Random) -> Step | None:
         table = given.block_table.copy()
         row = draw.randrange(len(table))
         if not change(config, table[row], real_columns(config, given, row), draw):
@@ -110,7 +112,7 @@ def table_error(change: Callable[[Config, Tensor, range, random.Random], bool]) 
     return error
 
 
-def swapped_blocks(_config: Config, row: Tensor, real: range, draw: random.Random) -> bool:
+def swapped_blocks(_config: SpyreConfig, row: Tensor, real: range, draw: random.Random) -> bool:
     if len(real) < 2:
         return False
     one, other = draw.sample(real, 2)
@@ -118,17 +120,17 @@ def swapped_blocks(_config: Config, row: Tensor, real: range, draw: random.Rando
     return True
 
 
-def stale_block(config: Config, row: Tensor, real: range, draw: random.Random) -> bool:
+def stale_block(config: SpyreConfig, row: Tensor, real: range, draw: random.Random) -> bool:
     row[draw.choice(real)] = draw.randrange(1, config.pool_blocks + 1)
     return True
 
 
-def block_zero(_config: Config, row: Tensor, real: range, draw: random.Random) -> bool:
+def block_zero(_config: SpyreConfig, row: Tensor, real: range, draw: random.Random) -> bool:
     row[draw.choice(real)] = 0
     return True
 
 
-def one_block_for_two(_config: Config, row: Tensor, real: range, draw: random.Random) -> bool:
+def one_block_for_two(_config: SpyreConfig, row: Tensor, real: range, draw: random.Random) -> bool:
     if len(real) < 2:
         return False
     one, other = draw.sample(real, 2)
@@ -136,14 +138,16 @@ def one_block_for_two(_config: Config, row: Tensor, real: range, draw: random.Ra
     return True
 
 
-def block_in_the_padding(config: Config, row: Tensor, real: range, draw: random.Random) -> bool:
+def block_in_the_padding(
+    config: SpyreConfig, row: Tensor, real: range, draw: random.Random
+) -> bool:
     if real.start == 0:
         return False
     row[draw.randrange(real.start)] = draw.randrange(1, config.pool_blocks + 1)
     return True
 
 
-def block_of_another_row(config: Config, given: DecodeInput, draw: random.Random) -> Any:
+def block_of_another_row(config: SpyreConfig, given: DecodeInput, draw: random.Random) -> Any:
     if len(given.tkv) < 2:
         return None
     one, other = draw.sample(range(len(given.tkv)), 2)
@@ -154,7 +158,7 @@ def block_of_another_row(config: Config, given: DecodeInput, draw: random.Random
     return evolve(given, block_table=table)
 
 
-def column_of_padding(config: Config, given: DecodeInput, _draw: random.Random) -> DecodeInput:
+def column_of_padding(config: SpyreConfig, given: DecodeInput, _draw: random.Random) -> DecodeInput:
     size = config.block_size
     return evolve(
         given,
@@ -164,7 +168,7 @@ def column_of_padding(config: Config, given: DecodeInput, _draw: random.Random) 
     )
 
 
-def padded_on_the_right(config: Config, given: DecodeInput, draw: random.Random) -> Any:
+def padded_on_the_right(config: SpyreConfig, given: DecodeInput, draw: random.Random) -> Any:
     """Short rows as other hardware has them: real blocks first, empty ones behind."""
     short = np.flatnonzero(given.left_padding)
     if not len(short):
@@ -181,7 +185,7 @@ def padded_on_the_right(config: Config, given: DecodeInput, draw: random.Random)
     )
 
 
-def empty_block_on_the_right(config: Config, given: DecodeInput, draw: random.Random) -> Any:
+def empty_block_on_the_right(config: SpyreConfig, given: DecodeInput, draw: random.Random) -> Any:
     new = [[draw.randrange(1, config.pool_blocks + 1)] for _ in given.tkv]
     return evolve(given, block_table=np.hstack([given.block_table, np.array(new)]))
 
@@ -248,19 +252,21 @@ def real_places(given: PrefillInput, start: int) -> range:
     return range(first, int(given.length[0]) - start)
 
 
-def in_tokens(change: Callable[[Config, PrefillInput, range, random.Random], Any]) -> Error:
-    def error(config: Config, given: PrefillInput, draw: random.Random) -> Any:
+def in_tokens(change: Callable[[SpyreConfig, PrefillInput, range, random.Random], Any]) -> Error:
+    def error(config: SpyreConfig, given: PrefillInput, draw: random.Random) -> Any:
         start = int(given.chunk[0]) * config.chunk_size
         return change(config, given, real_places(given, start), draw)
 
     return error
 
 
-def other_prompt_token(_: Config, given: PrefillInput, real: range, draw: random.Random) -> Any:
+def other_prompt_token(
+    _: SpyreConfig, given: PrefillInput, real: range, draw: random.Random
+) -> Any:
     return evolve(given, token_ids=moved(given.token_ids, draw.choice(real), 1))
 
 
-def swapped_tokens(_: Config, given: PrefillInput, real: range, draw: random.Random) -> Any:
+def swapped_tokens(_: SpyreConfig, given: PrefillInput, real: range, draw: random.Random) -> Any:
     if len(real) < 2:
         return None
     one, other = draw.sample(real, 2)
@@ -269,17 +275,17 @@ def swapped_tokens(_: Config, given: PrefillInput, real: range, draw: random.Ran
     return evolve(given, token_ids=tokens)
 
 
-def written_places(config: Config, given: PrefillInput) -> list[int]:
+def written_places(config: SpyreConfig, given: PrefillInput) -> list[int]:
     """Places whose slot is not in block 0, where it would not matter."""
     return [int(place) for place in np.flatnonzero(given.slot_mapping >= config.block_size)]
 
 
-def slot_off_by_one(config: Config, given: PrefillInput, draw: random.Random) -> PrefillInput:
+def slot_off_by_one(config: SpyreConfig, given: PrefillInput, draw: random.Random) -> PrefillInput:
     place = draw.choice(written_places(config, given))
     return evolve(given, slot_mapping=moved(given.slot_mapping, place, 1))
 
 
-def swapped_slots(config: Config, given: PrefillInput, draw: random.Random) -> Any:
+def swapped_slots(config: SpyreConfig, given: PrefillInput, draw: random.Random) -> Any:
     places = written_places(config, given)
     if len(places) < 2:
         return None
@@ -289,32 +295,34 @@ def swapped_slots(config: Config, given: PrefillInput, draw: random.Random) -> A
     return evolve(given, slot_mapping=slots)
 
 
-def redirected(_: Config, given: PrefillInput, real: range, draw: random.Random) -> Any:
+def redirected(_: SpyreConfig, given: PrefillInput, real: range, draw: random.Random) -> Any:
     """A block that is not cached is not written either."""
     slots = given.slot_mapping.copy()
     slots[real.start :] = 0
     return evolve(given, slot_mapping=slots)
 
 
-def positions_off_by_one(_: Config, given: PrefillInput, real: range, _d: random.Random) -> Any:
+def positions_off_by_one(
+    _: SpyreConfig, given: PrefillInput, real: range, _d: random.Random
+) -> Any:
     return evolve(given, positions=moved(given.positions, slice(real.start, real.stop), 1))
 
 
 def scalar(name: str, by: int) -> Error:
-    def error(_config: Config, given: PrefillInput, _draw: random.Random) -> PrefillInput:
+    def error(_config: SpyreConfig, given: PrefillInput, _draw: random.Random) -> PrefillInput:
         return evolve(given, **{name: getattr(given, name) + by})
 
     return error
 
 
 def scalar_by_a_block(name: str, sign: int) -> Error:
-    def error(config: Config, given: PrefillInput, _draw: random.Random) -> PrefillInput:
+    def error(config: SpyreConfig, given: PrefillInput, _draw: random.Random) -> PrefillInput:
         return evolve(given, **{name: getattr(given, name) + sign * config.block_size})
 
     return error
 
 
-def flipped_last(_config: Config, given: PrefillInput, _draw: random.Random) -> PrefillInput:
+def flipped_last(_config: SpyreConfig, given: PrefillInput, _draw: random.Random) -> PrefillInput:
     return evolve(given, is_last=1 - given.is_last)
 
 

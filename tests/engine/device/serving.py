@@ -8,7 +8,7 @@ from attrs import define, field
 
 from engine.spyre.device.inputs import DecodeInput, Device, PrefillInput
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from tests.engine.device.batches import Row, decode_input, left_padding_of, prefill_input
 
 
@@ -25,7 +25,7 @@ class Served:
 class Server:
     """Rows come, share cached blocks, decode in random subsets and leave; blocks are recycled."""
 
-    config: Config
+    config: SpyreConfig
     device: Device
     draw: random.Random
     rows: list[Row] = field(factory=list)

@@ -6,13 +6,13 @@ import numpy as np
 
 from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
 from spec.core.requests import WORD, cached_value, sampled_token
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 
 
 class SlotBySlotDevice:
     """Words by slot in a dict; of a slot that nobody wrote nothing is added."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: SpyreConfig) -> None:
         self._size = config.block_size
         self._words: dict[int, int] = {}
 

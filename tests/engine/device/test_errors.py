@@ -13,7 +13,7 @@ from engine.core.faults import ConstraintError
 from engine.spyre.device.constraints import Constraint
 from engine.spyre.device.inputs import DecodeInput, Device, PrefillInput, Tensor
 from engine.spyre.device.spyre import SpyreDevice
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from tests.engine.device.batches import config
 from tests.engine.device.errors import DECODE_ERRORS, PREFILL_ERRORS, READS, TOKENS, Error, Planted
 from tests.engine.device.serving import Server
@@ -32,7 +32,7 @@ class Misled:
     """A device that is given one wrong step: the first from the `skip`-th of its kind on."""
 
     device: Device
-    config: Config
+    config: SpyreConfig
     kind: type[PrefillInput] | type[DecodeInput]
     error: Error
     draw: random.Random
@@ -56,7 +56,9 @@ class Misled:
         return wrong  # type: ignore[no-any-return]
 
 
-def how_noticed(device: Callable[[Config], Device], kind: type, error: Error, seed: int) -> str:
+def how_noticed(
+    device: Callable[[SpyreConfig], Device], kind: type, error: Error, seed: int
+) -> str:
     """What the first sign of the error was: a constraint or other tokens."""
     draw = random.Random(seed)
     size = draw.choice([2, 4])
@@ -71,7 +73,7 @@ def how_noticed(device: Callable[[Config], Device], kind: type, error: Error, se
     return "not noticed" if misled.is_misled else "not planted"
 
 
-def all_ways(device: Callable[[Config], Device], kind: type, error: Error) -> Counter[str]:
+def all_ways(device: Callable[[SpyreConfig], Device], kind: type, error: Error) -> Counter[str]:
     ways = Counter(how_noticed(device, kind, error, seed) for seed in range(24))
     planted = ways.total() - ways.pop("not planted", 0)
     assert planted >= 12, "an error that is seldom planted shows little"

@@ -8,7 +8,7 @@ from engine.core.faults import DeviceFailedError, Failure
 from engine.spyre.device.failing import FailingDevice
 from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
 from engine.spyre.device.spyre import SpyreDevice
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from tests.engine.device.batches import Row, config, decode_input, prefill_input
 from tests.engine.device.serving import Server
 
@@ -88,7 +88,7 @@ class Again(FailingDevice):
             return self.decode(given)
 
 
-def device_that_fails_often(shape: Config, draw: random.Random) -> Again:
+def device_that_fails_often(shape: SpyreConfig, draw: random.Random) -> Again:
     kinds = [Failure.STEP_FAILED, Failure.RESULT_LOST]
     plan = {step: draw.choice(kinds) for step in range(2_000) if draw.random() < 0.4}
     return Again(SpyreDevice(shape), plan)

@@ -18,7 +18,7 @@ from engine.spyre.device.spyre import SpyreDevice
 from reference.spyre.machine import SpyreMachine
 from spec.core.errors import ConfigError
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, Config
+from spec.spyre.config import Admission, SpyreConfig
 from spec.spyre.records import DECODE, PREFILL, Step
 
 
@@ -28,7 +28,7 @@ def tokens_of(request: Request, count: int) -> list[int]:
     return [*request.prompt.tokens()[:count], *(request.output_token(index) for index in answer)]
 
 
-def prefill_of(config: Config, step: Step, request: Request) -> PrefillInput:
+def prefill_of(config: SpyreConfig, step: Step, request: Request) -> PrefillInput:
     chunk = step.chunk
     assert chunk is not None
     size, real = config.block_size, chunk.end - chunk.start
@@ -50,7 +50,7 @@ def prefill_of(config: Config, step: Step, request: Request) -> PrefillInput:
     )
 
 
-def decode_of(config: Config, step: Step, requests: dict[str, Request]) -> DecodeInput:
+def decode_of(config: SpyreConfig, step: Step, requests: dict[str, Request]) -> DecodeInput:
     size, batch = config.block_size, step.batch
     newest = np.array([row.computed - 1 for row in batch])
     return DecodeInput(
@@ -64,7 +64,7 @@ def decode_of(config: Config, step: Step, requests: dict[str, Request]) -> Decod
 
 
 def device_tokens(
-    device: SpyreDevice, config: Config, step: Step, requests: dict[str, Request]
+    device: SpyreDevice, config: SpyreConfig, step: Step, requests: dict[str, Request]
 ) -> dict[str, list[int]]:
     """What the device samples in this step, by request."""
     if step.kind == PREFILL and step.chunk is not None:
@@ -76,12 +76,12 @@ def device_tokens(
     return {}
 
 
-def random_config(draw: random.Random) -> Config:
+def random_config(draw: random.Random) -> SpyreConfig:
     """A small configuration of any kind that keeps the limit, drawn again if it is none."""
     size = draw.choice([1, 2, 4])
     switches = ("interleave", "reservation", "pausing", "prefix_caching", "long_output_first")
     try:
-        return Config.from_mapping(
+        return SpyreConfig.from_mapping(
             {
                 "block_size": size,
                 "chunk_size": size * draw.randint(1, 3),
@@ -112,7 +112,7 @@ def random_request(draw: random.Random, index: int) -> Request:
     )
 
 
-def shapes_of(config: Config, step: Step) -> Counter[str]:
+def shapes_of(config: SpyreConfig, step: Step) -> Counter[str]:
     """What there was to agree on: a run that does little shows little."""
     chunk = step.chunk
     return Counter(
@@ -161,7 +161,7 @@ def test_device_does_every_step_of_the_reference_in_thousands_of_runs() -> None:
 
 def test_batch_that_the_documented_rule_admits_is_refused() -> None:
     """The example of the chapter: 2 x 4 = 8 exceeds the limit of 6."""
-    config = Config(
+    config = SpyreConfig(
         block_size=2,
         chunk_size=2,
         max_model_len=8,

@@ -13,7 +13,7 @@ from engine.core.faults import ConstraintError
 from engine.spyre.device.inputs import DecodeInput, Device, PrefillInput
 from engine.spyre.device.spyre import SpyreDevice
 from spec.core.requests import MOST_TOKEN_ID, attended_sum, sampled_token
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from tests.engine.device.batches import Row, config, decode_input, prefill_input
 from tests.engine.device.serving import Served, Server
 from tests.engine.device.slots import SlotBySlotDevice
@@ -24,8 +24,8 @@ def alone(tokens: list[int]) -> int:
 
 
 def random_steps(
-    seeds: range, device: Callable[[Config], Device]
-) -> Iterator[tuple[Config, Served]]:
+    seeds: range, device: Callable[[SpyreConfig], Device]
+) -> Iterator[tuple[SpyreConfig, Served]]:
     for seed in seeds:
         draw = random.Random(seed)
         size = draw.choice([1, 2, 4])
@@ -34,7 +34,7 @@ def random_steps(
             yield shape, served
 
 
-def shapes_of(shape: Config, given: PrefillInput | DecodeInput) -> Counter[str]:
+def shapes_of(shape: SpyreConfig, given: PrefillInput | DecodeInput) -> Counter[str]:
     is_padded = bool(given.left_padding.any())
     if isinstance(given, DecodeInput):
         return Counter({"decode": 1, "padded row": is_padded, "rows": len(given.tkv)})
@@ -53,7 +53,7 @@ def shapes_of(shape: Config, given: PrefillInput | DecodeInput) -> Counter[str]:
 
 @pytest.mark.parametrize("device", [SpyreDevice, SlotBySlotDevice])
 def test_every_request_gets_the_tokens_that_it_gets_alone(
-    device: Callable[[Config], Device],
+    device: Callable[[SpyreConfig], Device],
 ) -> None:
     """Random prompts, shared prefixes, batches and recycled blocks; nothing is refused.
 
@@ -82,7 +82,7 @@ def test_every_request_gets_the_tokens_that_it_gets_alone_in_thousands_of_runs()
 
 def test_plugin_sizes_give_the_same_tokens() -> None:
     """Blocks of 64, chunks of 512, prompts of up to 2,000 tokens."""
-    shape = Config(max_model_len=4_000, num_blocks=300)
+    shape = SpyreConfig(max_model_len=4_000, num_blocks=300)
     chunks = 0
 
     for served in Server(shape, SpyreDevice(shape), random.Random(5)).steps(8):

@@ -10,7 +10,7 @@ from checks.policies.spyre.engine_model import sampled_alone
 from engine.spyre.observing import Observer, StepObserver, snapshot
 from engine.spyre.scheduler import DecodePlan, Scheduler
 from engine.spyre.scheduler.tracked import Tracked
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.state import BlockPool, State
 from tests.engine.scenes import config, request, scheduler_with, sharing, step
 
@@ -152,7 +152,8 @@ def test_step_begins_where_the_last_one_ended_but_for_who_came() -> None:
 @pytest.mark.parametrize("rows", [1, 32])
 def test_pool_is_looked_at_only_where_it_changed(rows: int) -> None:
     scheduler = scheduler_with(
-        Config(block_size=16, chunk_size=64), [request(str(n), 40 + n, 50) for n in range(rows)]
+        SpyreConfig(block_size=16, chunk_size=64),
+        [request(str(n), 40 + n, 50) for n in range(rows)],
     )
     observer = Observer(scheduler)
     observer.state()

@@ -12,7 +12,7 @@ from reference.core.block_pool import allocate
 from reference.spyre import transitions
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.state import Sequence, State
 
@@ -36,7 +36,7 @@ def of_parts(id_: str, *parts: tuple[str, int], max_tokens: int = 8) -> Request:
 
 
 def machine(*requests: Request, **config: Any) -> SpyreMachine:
-    return SpyreMachine.of(Config(**(SMALL | config)), requests)
+    return SpyreMachine.of(SpyreConfig(**(SMALL | config)), requests)
 
 
 def arrived(machine: SpyreMachine, *ids: str) -> State:

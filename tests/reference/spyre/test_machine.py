@@ -15,7 +15,7 @@ from checks.harness.running import Judge
 from reference.spyre.machine import SpyreMachine
 from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, Config, Queue, released_2_6_3
+from spec.spyre.config import Admission, Queue, SpyreConfig, released_2_6_3
 from spec.spyre.records import Step
 from spec.spyre.rules import applicable
 from spec.spyre.state import State
@@ -173,7 +173,7 @@ def test_every_request_gets_its_own_tokens_and_no_rule_is_broken(
     variant: str, workload: tuple[dict[str, Any], list[Request]], seed: int, caching: bool
 ) -> None:
     sizes, requests = workload
-    config = Config(**sizes, prefix_caching=caching, **VARIANTS[variant])
+    config = SpyreConfig(**sizes, prefix_caching=caching, **VARIANTS[variant])
 
     check_run(SpyreMachine.of(config, requests), random.Random(seed))
 
@@ -185,7 +185,7 @@ def test_long_runs_in_the_sizes_of_the_figures_break_no_rule(seed: int) -> None:
     requests = [
         request(str(index), numbers.randint(1, 400), numbers.randint(1, 112)) for index in range(60)
     ]
-    for config in (Config, released_2_6_3):
+    for config in (SpyreConfig, released_2_6_3):
         scene = SpyreMachine.of(
             config(
                 block_size=64,

@@ -12,7 +12,7 @@ from checks.harness.driver.protocol import Json
 from engine.core.faults import ConstraintError
 from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
 from engine.spyre.device.spyre import SpyreDevice
-from spec.spyre.config import Config
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import DECODE, Context, Step
 
 
@@ -58,7 +58,7 @@ def decode_input(told: Json) -> DecodeInput:
     return DecodeInput(**{name: _tensor(told[name]) for name in names})
 
 
-def prefill_input(config: Config, told: Json) -> PrefillInput:
+def prefill_input(config: SpyreConfig, told: Json) -> PrefillInput:
     """The tensors of a prefill step.
 
     The release lets right padding be written behind the last token of its own block, where nobody
