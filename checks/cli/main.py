@@ -1,23 +1,29 @@
-"""The `lockstep` command: what its subcommands share, and what each exit code means."""
+"""The `lockstep` command: its subcommands, and what each exit code means."""
 
 import sys
-from importlib.metadata import version
+from importlib import import_module
 
 import click
 
-from checks.cli.bisect import bisect
-from checks.cli.conform import conform
-from checks.cli.driver import driver
-from checks.cli.explore import explore
-from checks.cli.fuzz import fuzz
-from checks.cli.prove import prove
-from checks.cli.replay import replay
-from checks.cli.rules import rules
-from checks.cli.run import run
-from checks.cli.survey import survey
 from spec.core.errors import InputError
 
 HOLDS, VIOLATED, USAGE, INCOMPLETE = 0, 1, 2, 3
+
+# What each command does, its help's first sentence; the module `checks.cli.NAME` has the rest.
+_COMMANDS = {
+    "bisect": "Run the recorded CASE on each installed release and tell where it differs.",
+    "conform": "Serve random cases with the DRIVER of a released scheduler and with the reference.",
+    "driver": "Install, list and try drivers of released schedulers.",
+    "explore": "Go through every reachable state and judge every rule in it.",
+    "fuzz": "Serve random cases with a target and with the reference, and compare every step.",
+    "prove": "Prove or refute, for every length, what the formulas of the specification claim.",
+    "replay": "Run again what FILE says and compare, step by step.",
+    "rules": (
+        "List every rule: its sentence, its source, and which checks cover it with what result."
+    ),
+    "run": "Serve WORKLOAD and hold every rule against every step.",
+    "survey": "Serve the same random cases with each installed release of DRIVER, judged alone.",
+}
 
 _EPILOG = """\b
 Exit codes, the same for every command:
@@ -30,8 +36,26 @@ Start with:  lockstep run examples/first.jsonl --config examples/first.toml
 """
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EPILOG)
-@click.version_option(version("lockstep-schedulers"), prog_name="lockstep")
+class _LoadedWhenCalled(click.Group):
+    """A group that lists its commands by their sentences and imports the one that is called."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, listed, rest = super().resolve_command(ctx, args)
+        if name is None or listed is None:
+            return name, listed, rest
+        command: click.Command = getattr(import_module(f"checks.cli.{name}"), name)
+        return name, command, rest
+
+
+@click.group(
+    cls=_LoadedWhenCalled,
+    commands=[click.Command(name, help=does) for name, does in _COMMANDS.items()],
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_EPILOG,
+)
+@click.version_option(package_name="lockstep-schedulers", prog_name="lockstep")
 def lockstep() -> None:
     """Read, run and break the specification of LLM schedulers.
 
@@ -40,10 +64,6 @@ def lockstep() -> None:
     `fuzz` compares a scheduler with the reference in random cases, `replay` confirms what a file
     says.
     """
-
-
-for command in (run, explore, prove, fuzz, replay, rules, conform, driver, bisect, survey):
-    lockstep.add_command(command)
 
 
 def main() -> None:
@@ -60,6 +80,6 @@ def main() -> None:
         click.echo("lockstep: interrupted before an answer", err=True)
         code = INCOMPLETE
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone; nobody is left to tell
+        sys.stderr.close()  # the reader has gone: there is nothing to print to
         code = HOLDS
     sys.exit(code or HOLDS)
