@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 import networkx as nx
-from attrs import evolve, fields
+from attrs import evolve
 
 from checks.cli.common import (
     NEW_FILE,
@@ -36,6 +36,7 @@ from checks.explore.exploring import (
     write_counterexample,
 )
 from checks.explore.instance import Instance
+from checks.export.trace.codecs import codec_of
 from checks.policies import POLICIES, policy_of
 from engine.workloads import fit_for, read_workload
 from spec.core.configuration import PolicyConfig
@@ -224,22 +225,33 @@ def _explore_several(
 def _write_graph(instance: AnyInstance, bounds: Bounds, path: Path) -> None:
     """The state graph with the states numbered as they were found; who is where, by id."""
     graph = state_graph(policy_of(instance.config).model(instance), bounds)
+    written = codec_of(instance.config).state_as_json
     numbered = nx.convert_node_labels_to_integers(graph, label_attribute="state")
     for _, node in numbered.nodes(data=True):
-        node |= _places(node.pop("state"))
+        node |= _places(written(node.pop("state")))
     nx.write_graphml(numbered, path)
 
 
-def _places(state: Any) -> dict[str, str]:
-    """The requests in each of the places that a state of this policy has."""
-    places = {key.name: getattr(state, key.name) for key in fields(type(state))}
-    if "prefilling" in places:
-        places["prefilling"] = () if state.prefilling is None else (state.prefilling,)
-    queues = {name: one for name, one in places.items() if isinstance(one, tuple)}
-    gone = {name: one for name, one in places.items() if isinstance(one, frozenset)}
-    return {name: " ".join(one.id for one in queue) for name, queue in queues.items()} | {
-        name: " ".join(sorted(ids)) for name, ids in gone.items()
+def _places(written: dict[str, Any]) -> dict[str, str]:
+    """The requests in each of the places that a state, as traces write it, has."""
+    queues = {name: _queue(place) for name, place in written.items()}
+    return {
+        name: " ".join(one if isinstance(one, str) else one["id"] for one in queue)
+        for name, queue in queues.items()
+        if queue is not None
     }
+
+
+def _queue(place: Any) -> list[Any] | None:
+    """Several requests, one or none; None for what is no place of requests."""
+    match place:
+        case list():
+            return place
+        case None:
+            return []
+        case {"id": _}:
+            return [place]
+    return None
 
 
 def _tell(

@@ -10,7 +10,7 @@ from checks.harness.serving import Refused, Run
 from checks.policies import RULES
 from engine.core.metrics import Spread, Summary
 from reference.core.guards import GuardError
-from spec.spyre.records import PREFILL
+from spec.core.records import PREFILL
 
 _FOUND_CHARACTERS = 240  # what a rule found can name every request of a large batch
 

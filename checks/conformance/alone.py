@@ -18,7 +18,7 @@ from checks.conformance.script import Script, most_steps, script_of
 from checks.fuzz.cases import Case
 from checks.fuzz.finding import Kind
 from checks.harness.driver.protocol import Action, DriverFailure, Hello, Json
-from spec.spyre.records import IDLE
+from spec.core.records import IDLE
 
 FOR_EVER = "somebody waits for ever"  # cause of an episode without an end
 

@@ -11,7 +11,7 @@ from checks.fuzz.cases import Case
 from checks.fuzz.compare import Difference, Strictness
 from checks.harness.driver.protocol import Action, Json
 from checks.policies import AnyPolicy
-from spec.spyre.records import Event
+from spec.core.records import Event
 
 Step: TypeAlias = Any  # of the policy's own class, like states, contexts and configurations
 

@@ -13,6 +13,7 @@ from attrs import frozen
 from checks.policies.nano_vllm.driver import moves as nano_vllm_moves
 from checks.policies.spyre.driver import moves
 from checks.policies.vllm_v1.driver import moves as vllm_v1_moves
+from spec.nano_vllm import records as nano
 from spec.spyre.records import Chunk, Step
 from spec.spyre.state import Sequence, State
 from spec.vllm_v1 import records as v1
@@ -75,10 +76,10 @@ _SPYRE: Mapping[str, Attributes] = {
     "waited_steps": ((Sequence, "waited_steps"),),
 }
 _NANO_VLLM: Mapping[str, Attributes] = {
-    "batch": ((Step, "batch"),),
-    "blocks": ((State, "pool"), (Sequence, "blocks"), (Sequence, "hit_blocks")),
-    "computed": ((Sequence, "computed"), (Sequence, "tkv")),
-    "hit_blocks": ((Sequence, "hit_blocks"),),
+    "batch": ((nano.Step, "batch"),),
+    "blocks": ((nano.State, "pool"), (nano.Sequence, "blocks"), (nano.Sequence, "hit_blocks")),
+    "computed": ((nano.Sequence, "computed"),),
+    "hit_blocks": ((nano.Sequence, "hit_blocks"),),
 }
 _VLLM_V1: Mapping[str, Attributes] = {
     "planned": ((v1.Step, "planned"),),
@@ -109,9 +110,13 @@ FIELDS: Mapping[str, Fields] = {
     ),
     "nano-vllm": Fields(
         left_out=_NANO_VLLM,
-        step=Step,
-        state=State,
-        places=_WHOLE | {Sequence: (*_sides(_AROUND, ("waiting", "decoding")), "batch.")},
+        step=nano.Step,
+        state=nano.State,
+        places={
+            nano.Step: ("",),
+            nano.State: ("before.", "after."),
+            nano.Sequence: (*_sides(_AROUND, ("waiting", "running")), "batch."),
+        },
         visible=nano_vllm_moves.VISIBLE,
         never=("refusal",),  # the states leave one order only
     ),

@@ -10,7 +10,7 @@ from checks.harness.driver.protocol import Json
 from checks.harness.paging import PagedWatch
 from engine.core.faults import ConstraintError
 from spec.core.observable import SomeState
-from spec.spyre.records import Event
+from spec.core.records import Event
 
 Compare = Callable[[Any, Any, Any, Json, Strictness, Collection[str]], tuple[Difference, ...]]
 

@@ -10,7 +10,7 @@ from checks.conformance.counterparts import counterpart_of
 from checks.fuzz.cases import Case
 from checks.harness.driver.protocol import Action
 from checks.harness.running import Clients, step_time
-from spec.spyre.records import IDLE
+from spec.core.records import IDLE
 
 _REST = 2  # idle steps at the end, in which nothing may happen
 _PATIENCE = 3  # times the steps that everybody would need one after the other

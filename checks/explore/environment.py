@@ -4,17 +4,15 @@ The scheduler is deterministic; what is not is the environment: which request ar
 which client goes away, which request samples the end of sequence.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from attrs import evolve
 
 from checks.explore.instance import Conf, Instance
 from checks.explore.model import Transition
-from spec.core.observable import SomeState
-from spec.spyre.records import Step
-from spec.spyre.state import Sequence, State
+from spec.core.observable import SomeSequence, SomeState
 
 At = TypeVar("At", bound=SomeState)
 
@@ -29,35 +27,35 @@ class ClientSide(Protocol[At]):
         """A client goes away."""
 
 
-class Machine(ClientSide[State], Protocol):
+class Machine(ClientSide[At], Protocol[At]):
     """What a reference machine does; all of it pure."""
 
-    def initial(self) -> State:
+    def initial(self) -> At:
         """Nobody has arrived."""
 
-    def step(self, state: State, ends: Callable[[Sequence], bool] | None = None) -> Step:
+    def step(self, state: At, ends: Callable[[Any], bool] | None = None) -> Any:
         """One scheduler step; `ends` tells who samples the end of sequence."""
 
 
-class EnvironmentModel(Generic[Conf]):
+class EnvironmentModel(Generic[Conf, At]):
     """The reachable states of an instance; implements the explorer's model."""
 
-    def __init__(self, instance: Instance[Conf], machine: Machine) -> None:
+    def __init__(self, instance: Instance[Conf], machine: Machine[At]) -> None:
         """`machine`: the scheduler for the requests of the instance."""
         self.instance = instance
         self.machine = machine
 
-    def initial(self) -> Iterable[State]:
+    def initial(self) -> Iterable[At]:
         """One state: nobody has arrived."""
         yield self.machine.initial()
 
-    def successors(self, state: State) -> Iterator[Transition[State]]:
+    def successors(self, state: At) -> Iterator[Transition[At]]:
         """Every arrival, abort and step that may come next."""
         yield from arrivals_and_aborts(self.instance, self.machine, state)
         if not state.is_idle:
             yield from self._steps(state)
 
-    def _steps(self, state: State) -> Iterator[Transition[State]]:
+    def _steps(self, state: At) -> Iterator[Transition[At]]:
         """The step in which nobody ends early, and one for each set of requests that do."""
         step = self.machine.step(state, ends=lambda _row: False)
         yield _as_transition(step, ())
@@ -70,11 +68,11 @@ class EnvironmentModel(Generic[Conf]):
             for ending in combinations(may_end, count):
                 yield _as_transition(self.machine.step(state, ends=_one_of(ending)), ending)
 
-    def canonical(self, state: State) -> Hashable:
+    def canonical(self, state: At) -> Any:
         """The state itself: no two requests are taken for the same."""
         return state
 
-    def unfinished(self, state: State) -> bool:
+    def unfinished(self, state: At) -> bool:
         """True if a request is pending."""
         return not state.is_idle
 
@@ -92,11 +90,11 @@ def arrivals_and_aborts(
             yield Transition(f"abort {one.id}", machine.abort(state, one.id))
 
 
-def _one_of(ending: tuple[str, ...]) -> Callable[[Sequence], bool]:
+def _one_of(ending: tuple[str, ...]) -> Callable[[SomeSequence], bool]:
     return lambda row: row.id in ending
 
 
-def _as_transition(step: Step, ending: tuple[str, ...]) -> Transition[State]:
+def _as_transition(step: Any, ending: tuple[str, ...]) -> Transition[At]:
     """The edge of a step; `ending` are those who sampled the end of sequence early."""
     label = f"step, {' and '.join(ending)} ends" if ending else "step"
     return Transition(label, step.after, record=evolve(step, ended=ending), fair=True)

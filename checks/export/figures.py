@@ -31,10 +31,11 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from spec.core.records import DECODE
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import batch_width_blocks, row_left_padding
-from spec.spyre.records import DECODE, Chunk, Step
+from spec.spyre.records import Chunk, Step
 
 Line = dict[str, Any]
 

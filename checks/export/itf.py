@@ -5,12 +5,11 @@ first before anything happened. Each step adds the state that it left; where req
 clients left since the step before, the state that it started from comes before that. `action` is
 the kind of the step, or `environment`, or `init` at first.
 
-What a state holds is what the policy's state holds (`spec.spyre.state.State`, or that of
-`spec.vllm_v1.records`), under the same names. What a step did (`scheduled`, `chunk`,
-`outputs`, `events`, …) stands in the state that it left and is empty in the
-others. Optional values are lists of at most one entry and block keys are hexadecimal texts. The
-simulated clock is left out, because ITF knows no fractions, and so are `from` and `to` of events,
-because their types differ.
+What a state holds is what the policy's state holds, under the same names (`spec.spyre.state.State`,
+`spec.nano_vllm.records`, `spec.vllm_v1.records`). What a step did (`scheduled`, `chunk`, `outputs`,
+`events`, …) stands in the state that it left and is empty in the others. Optional values are lists
+of at most one entry and block keys are hexadecimal texts. The simulated clock is left out, because
+ITF knows no fractions, and so are `from` and `to` of events, because their types differ.
 """
 
 import json
@@ -22,6 +21,8 @@ from attrs import fields, frozen, has
 
 from checks.export.trace import Violation, new_file
 from spec.core.observable import SomeState, SomeStep
+from spec.core.records import WRITTEN_AS
+from spec.nano_vllm import records as nano_vllm
 from spec.spyre.state import State
 from spec.vllm_v1 import records as vllm_v1
 
@@ -31,6 +32,7 @@ _LARGEST_PLAIN = 2**53 - 1  # readers may hold plain numbers as doubles
 _EVERYWHERE: Json = {"scheduled": {}, "outputs": {}, "refusal": (), "events": ()}
 _NOTHING_DONE: Mapping[type, Json] = {
     State: {"tkv": 0, "volume": 0, "chunk": (), "batch": ()} | _EVERYWHERE,
+    nano_vllm.State: {"batch": ()} | _EVERYWHERE,
     vllm_v1.State: {"drafts": {}, "accepted": {}} | _EVERYWHERE,
 }
 
@@ -115,7 +117,10 @@ def _done(step: SomeStep) -> Json:
 
 
 def _moment(action: str, state: Any, done: Json) -> Json:
-    values = {key.name: getattr(state, key.name) for key in fields(type(state))}
+    values = {
+        key.metadata.get(WRITTEN_AS, key.name): getattr(state, key.name)
+        for key in fields(type(state))
+    }
     for name in values.keys() & _OPTIONAL:
         values[name] = _optional(values[name])
     return {

@@ -23,9 +23,10 @@ from checks.harness.running import duration_of
 from engine.core.clock import CostModel
 from spec.core.configuration import PolicyConfig
 from spec.core.observable import SomeState, SomeStep
+from spec.core.records import IDLE, PREFILL
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
-from spec.spyre.records import IDLE, PREFILL, Step
+from spec.spyre.records import Step
 from spec.vllm_v1 import records as vllm_v1
 
 _SCHEDULER, _REQUESTS = 1, 2  # process ids

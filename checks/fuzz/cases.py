@@ -13,11 +13,12 @@ from attrs import asdict, evolve, field, frozen
 from checks.export.trace import request_as_json
 from checks.fuzz.dice import Dice
 from checks.fuzz.prompts import Prompts
+from spec.core.blocks import block_count
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
 from spec.core.requests import Request
 from spec.spyre.config import Admission, Queue, SpyreConfig
-from spec.spyre.padding import block_count, chunk_count
+from spec.spyre.padding import chunk_count
 
 _TRIES = 200  # draws of a configuration until one is allowed
 

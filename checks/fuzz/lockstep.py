@@ -17,8 +17,9 @@ from checks.fuzz.reference import ReferenceTarget, reference_target
 from checks.fuzz.target import Subject, Target
 from checks.harness.running import Clients, Judge, step_time
 from reference.core.guards import GuardError
+from spec.core.records import Event
 from spec.spyre.padding import chunk_count
-from spec.spyre.records import Context, Event, Step
+from spec.spyre.records import Context, Step
 from spec.spyre.rules import applicable
 from spec.spyre.state import State
 

@@ -16,7 +16,7 @@ from checks.fuzz.counts import ACTIONS
 from checks.fuzz.finding import Finding
 from checks.fuzz.known import known_reasons
 from checks.policies import SPYRE
-from spec.spyre.records import Event
+from spec.core.records import Event
 from spec.spyre.rules import REGISTRY
 
 _MOST_DIFFERENCES = 8  # the file has all

@@ -11,8 +11,8 @@ from engine.spyre.device.spyre import SpyreDevice
 from engine.spyre.observing import StepObserver
 from engine.spyre.scheduler import Plan, Scheduler
 from engine.spyre.serving import Engine
-from spec.core.requests import Request, refuse_unservable
-from spec.spyre.config import Admission, SpyreConfig
+from spec.core.requests import Request
+from spec.spyre.config import Admission, SpyreConfig, refuse_unservable
 from spec.spyre.records import Step
 
 __all__ = ["EngineTarget", "SpecifiedEngine", "engine_target", "reference_target"]

@@ -11,9 +11,10 @@ from checks.harness.driver.protocol import Action
 from checks.policies.vllm_v1.driver.known import ROWS as VLLM_V1
 from checks.releases.difference import Evidence, KnownDifference
 from spec.core.arithmetic import cdiv
+from spec.core.records import DECODE
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import left_padding
-from spec.spyre.records import DECODE, Step
+from spec.spyre.records import Step
 from spec.spyre.state import State
 
 # --- a reservation that nobody gives back ----------------------------------------------------

@@ -21,7 +21,7 @@ from attrs import asdict, fields, frozen
 
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
-from spec.spyre.records import PREFILL
+from spec.core.records import PREFILL
 
 
 @frozen(kw_only=True)

@@ -19,8 +19,8 @@ from engine.core.work import Prefill, Work
 from spec.core.arithmetic import cdiv
 from spec.core.errors import ConfigError
 from spec.core.observable import SomeStep
+from spec.core.records import DECODE, IDLE, PREFILL
 from spec.core.requests import Request
-from spec.spyre.records import DECODE, IDLE, PREFILL
 
 By = TypeVar("By", bound=SomeStep)
 

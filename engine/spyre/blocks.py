@@ -12,7 +12,7 @@ from attrs import define
 
 from spec.core.arithmetic import cdiv
 from spec.core.requests import BlockKey
-from spec.spyre.state import BlockOrder
+from spec.core.sharing import BlockOrder
 
 _RUN = 256  # places of the free list that are described at once
 

@@ -2,9 +2,9 @@
 
 from engine.workloads.checked import MOST_TOKENS, NOTHING, brief, json_object, seconds, whole
 from engine.workloads.own import own_stream
+from spec.core.blocks import block_count
 from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request
-from spec.spyre.padding import block_count
 
 BLOCK_TOKENS = 512  # of the blocks that the ids stand for, whatever our own block size
 KEYS = ("timestamp", "input_length", "output_length", "hash_ids")

@@ -14,8 +14,8 @@ from engine.workloads.lines import numbered_lines
 from engine.workloads.mooncake import MooncakeRows
 from engine.workloads.own import OwnRows
 from spec.core.errors import InputError, WorkloadError
-from spec.core.requests import Request, refuse_unservable
-from spec.spyre.config import SpyreConfig
+from spec.core.requests import Request
+from spec.spyre.config import SpyreConfig, refuse_unservable
 
 
 class Format(StrEnum):

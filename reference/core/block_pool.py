@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from attrs import evolve
 
 from reference.core.guards import require
+from spec.core.blocks import BlockPool
 from spec.core.requests import BlockKey
-from spec.spyre.state import BlockPool, FrozenMap
+from spec.core.sharing import FrozenMap
 
 
 def new_pool(size: int) -> BlockPool:

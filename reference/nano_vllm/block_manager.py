@@ -13,17 +13,15 @@ from attrs import evolve
 
 from reference.core.block_pool import touch
 from reference.core.guards import require
+from spec.core.blocks import BlockPool, block_count
 from spec.core.requests import BlockKey
-from spec.nano_vllm.config import (
-    HitCheck,
-    NanoVllmContext,
-    content,
-    lookup_blocks,
-    sequence_blocks,
-)
-from spec.nano_vllm.config import can_allocate as passes_memory_gate
-from spec.nano_vllm.config import can_append as has_block_for
-from spec.spyre.state import BlockPool, FrozenMap, Sequence
+from spec.core.sharing import FrozenMap
+from spec.nano_vllm.block_hashes import content
+from spec.nano_vllm.config import HitCheck
+from spec.nano_vllm.formulas import can_allocate as passes_memory_gate
+from spec.nano_vllm.formulas import can_append as has_block_for
+from spec.nano_vllm.formulas import lookup_blocks
+from spec.nano_vllm.records import Context, Sequence
 
 
 def new_pool(size: int) -> BlockPool:
@@ -31,7 +29,7 @@ def new_pool(size: int) -> BlockPool:
     return BlockPool(size=size, free=tuple(range(size)))
 
 
-def block_keys(ctx: NanoVllmContext, sequence: Sequence, count: int) -> Seq[BlockKey]:
+def block_keys(ctx: Context, sequence: Sequence, count: int) -> Seq[BlockKey]:
     """Hash and tokens of the first `count` blocks, each hash chained to the one before."""
     return ctx.keys.of(sequence.id, count)
 
@@ -52,7 +50,7 @@ def is_hit(pool: BlockPool, key: BlockKey, check: HitCheck) -> bool:
     return True
 
 
-def cached_blocks(ctx: NanoVllmContext, pool: BlockPool, sequence: Sequence) -> tuple[int, ...]:
+def cached_blocks(ctx: Context, pool: BlockPool, sequence: Sequence) -> tuple[int, ...]:
     """The blocks of the longest leading run of hits ("With Prefix Cache: Reuse the Work")."""
     config = ctx.config
     count = lookup_blocks(sequence.prefill_len, config.block_size, config.full_hit)
@@ -61,14 +59,14 @@ def cached_blocks(ctx: NanoVllmContext, pool: BlockPool, sequence: Sequence) -> 
     return tuple(pool.cached[key][0] for key in run)
 
 
-def can_allocate(ctx: NanoVllmContext, pool: BlockPool, sequence: Sequence) -> bool:
+def can_allocate(ctx: Context, pool: BlockPool, sequence: Sequence) -> bool:
     """Gate 2: whether the waiting sequence finds its blocks ("BlockManager")."""
-    blocks = sequence_blocks(sequence.prefill_len, ctx.config.block_size)
+    blocks = block_count(sequence.prefill_len, ctx.config.block_size)
     shared = sum(block in pool.references for block in cached_blocks(ctx, pool, sequence))
     return bool(passes_memory_gate(len(pool.free), blocks, shared, ctx.config.memory_gate))
 
 
-def can_append(ctx: NanoVllmContext, pool: BlockPool, sequence: Sequence) -> bool:
+def can_append(ctx: Context, pool: BlockPool, sequence: Sequence) -> bool:
     """Whether the running sequence finds a slot for its newest token ("BlockManager")."""
     length = sequence.computed + 1
     config = ctx.config

@@ -7,14 +7,10 @@ anything of them is computed.
 from attrs import frozen
 
 from reference.nano_vllm.step import Schedule
-from spec.nano_vllm.config import (
-    NanoVllmContext,
-    block_index,
-    graph_batch_size,
-    leading_tokens,
-    slot,
-)
-from spec.spyre.state import Sequence
+from spec.core.blocks import block_index, slot
+from spec.nano_vllm.block_hashes import leading_tokens
+from spec.nano_vllm.formulas import graph_batch_size
+from spec.nano_vllm.records import Context, Sequence
 
 NO_BLOCK = -1  # fills up the shorter rows of the block tables
 
@@ -38,7 +34,7 @@ class Handoff:
     graph_size: int | None
 
 
-def handoff(ctx: NanoVllmContext, schedule: Schedule) -> Handoff:
+def handoff(ctx: Context, schedule: Schedule) -> Handoff:
     """The tensors of a schedule that has a batch."""
     rows, size = schedule.batch, ctx.config.block_size
     lengths = [row.prefill_len if schedule.is_prefill else row.computed + 1 for row in rows]
@@ -66,5 +62,5 @@ def _rectangular(rows: tuple[Sequence, ...]) -> tuple[tuple[int, ...], ...]:
     return tuple((*row.blocks, *[NO_BLOCK] * (width - len(row.blocks))) for row in rows)
 
 
-def _graph_size(ctx: NanoVllmContext, batch: int) -> int | None:
+def _graph_size(ctx: Context, batch: int) -> int | None:
     return graph_batch_size(batch, ctx.config.max_num_seqs, ctx.config.graph_sizes)

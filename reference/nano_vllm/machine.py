@@ -8,9 +8,8 @@ from reference.nano_vllm import transitions
 from reference.nano_vllm.block_manager import new_pool
 from reference.nano_vllm.step import scheduler_step
 from spec.core.requests import Request
-from spec.nano_vllm.config import NanoVllmConfig, NanoVllmContext, Oversized, refuse_oversized
-from spec.spyre.records import Step
-from spec.spyre.state import Sequence, State
+from spec.nano_vllm.config import NanoVllmConfig, Oversized, refuse_unservable
+from spec.nano_vllm.records import Context, Sequence, State, Step, context_of
 
 
 @frozen
@@ -20,7 +19,7 @@ class NanoVllmMachine:
     All methods are pure: they take a state and return what follows from it.
     """
 
-    ctx: NanoVllmContext
+    ctx: Context
 
     @staticmethod
     def of(config: NanoVllmConfig, requests: Iterable[Request]) -> "NanoVllmMachine":
@@ -32,8 +31,8 @@ class NanoVllmMachine:
         by_id: Mapping[str, Request] = {request.id: request for request in requests}
         if config.oversized is Oversized.REFUSED:
             for request in by_id.values():
-                refuse_oversized(request, config)
-        return NanoVllmMachine(NanoVllmContext.of(config, by_id))
+                refuse_unservable(request, config)
+        return NanoVllmMachine(context_of(config, by_id.values()))
 
     def initial(self) -> State:
         """Nobody has arrived, all blocks are free."""

@@ -11,14 +11,10 @@ from attrs import frozen
 from reference.nano_vllm import transitions
 from reference.nano_vllm.block_manager import cached_blocks, can_allocate, can_append
 from reference.nano_vllm.transitions import Ends
-from spec.nano_vllm.config import (
-    NanoVllmContext,
-    SequenceLimit,
-    counted_tokens,
-    within_budget,
-)
-from spec.spyre.records import DECODE, IDLE, PREFILL, Event, Step
-from spec.spyre.state import Sequence, State
+from spec.core.records import DECODE, IDLE, PREFILL, Event
+from spec.nano_vllm.config import SequenceLimit
+from spec.nano_vllm.formulas import counted_tokens, within_budget
+from spec.nano_vllm.records import Context, Sequence, State, Step
 
 Refusal = str | None  # the rule that ended the admissions
 
@@ -39,13 +35,11 @@ class Schedule:
     @property
     def batch(self) -> tuple[Sequence, ...]:
         """The batch in the order in which it is handed to the runner."""
-        running = self.state.decoding
+        running = self.state.running
         return running[len(running) - self.count :] if self.is_prefill else running[: self.count]
 
 
-def scheduler_step(
-    ctx: NanoVllmContext, state: State, ends: Ends, index: int = 0, time: float = 0
-) -> Step:
+def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time: float = 0) -> Step:
     """What the scheduler does next, and the state that it leaves.
 
     `ends` tells, of a sequence that just sampled, whether that was the end of sequence. `index`
@@ -60,13 +54,13 @@ def scheduler_step(
     return Step(index=index, time=time, before=state, refusal=planned.refusal, **done)
 
 
-def schedule(ctx: NanoVllmContext, state: State) -> Schedule:
+def schedule(ctx: Context, state: State) -> Schedule:
     """The whole logic: prefill whoever can be admitted, else decode ("The Entire Logic")."""
     admitted = _admissions(ctx, state)
     return admitted if admitted.count else _decode_batch(ctx, state, admitted.refusal)
 
 
-def _admissions(ctx: NanoVllmContext, state: State) -> Schedule:
+def _admissions(ctx: Context, state: State) -> Schedule:
     """Admit from the front of waiting until a gate refuses; nobody is skipped."""
     events: tuple[Event, ...] = ()
     count = batched = 0
@@ -76,19 +70,19 @@ def _admissions(ctx: NanoVllmContext, state: State) -> Schedule:
         if refusal is not None:
             break
         state, more = transitions.admit(ctx, state)
-        newest = state.decoding[-1]
+        newest = state.running[-1]
         events, count = events + more, count + 1
         batched += newest.prefill_len - newest.computed
     return Schedule(state, True, count, events, refusal)
 
 
-def admission_refusal(ctx: NanoVllmContext, state: State, count: int, batched: int) -> Refusal:
+def admission_refusal(ctx: Context, state: State, count: int, batched: int) -> Refusal:
     """The gate that keeps the front of waiting from the prefill step ("Admission Checks").
 
     `count`: sequences that the step has admitted; `batched`: tokens that they compute.
     """
     config, sequence = ctx.config, state.waiting[0]
-    limited = count if config.sequence_limit is SequenceLimit.BATCH else len(state.decoding)
+    limited = count if config.sequence_limit is SequenceLimit.BATCH else len(state.running)
     if limited >= config.max_num_seqs:
         return "NANO-ADM-3"
     cached = len(cached_blocks(ctx, state.pool, sequence)) * config.block_size
@@ -98,30 +92,28 @@ def admission_refusal(ctx: NanoVllmContext, state: State, count: int, batched: i
     return None if can_allocate(ctx, state.pool, sequence) else "NANO-ADM-2"
 
 
-def _decode_batch(ctx: NanoVllmContext, state: State, refusal: Refusal) -> Schedule:
+def _decode_batch(ctx: Context, state: State, refusal: Refusal) -> Schedule:
     """A slot for the newest token of each, from the front of running ("The Decode Path").
 
     The batch stays in its place in front of running, which is where the text puts it back.
     """
     events: tuple[Event, ...] = ()
     count = 0
-    while count < min(len(state.decoding), ctx.config.max_num_seqs):
-        row = state.decoding[count]
+    while count < min(len(state.running), ctx.config.max_num_seqs):
+        row = state.running[count]
         state, more = _with_room(ctx, state, row)
         events += more
-        if count < len(state.decoding):  # it was not itself the last one to be preempted
+        if count < len(state.running):  # it was not itself the last one to be preempted
             state, more = transitions.append(ctx, state, row)
             events, count = events + more, count + 1
     return Schedule(state, False, count, events, refusal)
 
 
-def _with_room(
-    ctx: NanoVllmContext, state: State, row: Sequence
-) -> tuple[State, tuple[Event, ...]]:
+def _with_room(ctx: Context, state: State, row: Sequence) -> tuple[State, tuple[Event, ...]]:
     """Preempt from the back of running until the row finds its slot, itself last of all."""
     events: tuple[Event, ...] = ()
     while not can_append(ctx, state.pool, row):
-        victim = state.decoding[-1]
+        victim = state.running[-1]
         state, more = transitions.preempt(ctx, state, victim)
         events += more
         if victim is row:
@@ -129,7 +121,7 @@ def _with_room(
     return state, events
 
 
-def _computed(ctx: NanoVllmContext, planned: Schedule, ends: Ends) -> dict[str, Any]:
+def _computed(ctx: Context, planned: Schedule, ends: Ends) -> dict[str, Any]:
     """The runner computes the batch, each row gets a token, and those that are done leave."""
     compute = transitions.prefill if planned.is_prefill else transitions.decode
     state, events = compute(ctx, planned.state, planned.count)

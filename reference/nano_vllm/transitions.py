@@ -20,15 +20,16 @@ from reference.nano_vllm.block_manager import (
     share,
     take,
 )
-from spec.nano_vllm.config import NanoVllmContext, fills_block, sequence_blocks, starts_block
-from spec.spyre.records import Event
-from spec.spyre.state import BlockPool, Sequence, State
+from spec.core.blocks import BlockPool, block_count
+from spec.core.records import Event
+from spec.nano_vllm.formulas import fills_block, starts_block
+from spec.nano_vllm.records import Context, Sequence, State
 
 Moved = tuple[State, tuple[Event, ...]]
 Ends = Callable[[Sequence], bool]  # does the sequence sample end-of-sequence as its last token?
 
 
-def arrive(ctx: NanoVllmContext, state: State, request_id: str) -> State:
+def arrive(ctx: Context, state: State, request_id: str) -> State:
     """A client hands in a request: it goes to the back of the waiting queue."""
     # guard
     known = {*(one.id for one in state.present), *state.finished, *state.aborted}
@@ -38,7 +39,7 @@ def arrive(ctx: NanoVllmContext, state: State, request_id: str) -> State:
     return evolve(state, waiting=(*state.waiting, newcomer))
 
 
-def abort(_ctx: NanoVllmContext, state: State, request_id: str) -> State:
+def abort(_ctx: Context, state: State, request_id: str) -> State:
     """A client goes away: its sequence leaves either queue and gives everything back."""
     # guard
     leaver = next((one for one in state.present if one.id == request_id), None)
@@ -49,7 +50,7 @@ def abort(_ctx: NanoVllmContext, state: State, request_id: str) -> State:
         state,
         pool=deallocate(state.pool, leaver.blocks),
         waiting=tuple(one for one in state.waiting if one is not leaver),
-        decoding=tuple(one for one in state.decoding if one is not leaver),
+        running=tuple(one for one in state.running if one is not leaver),
         aborted=state.aborted | {request_id},
     )
 
@@ -57,7 +58,7 @@ def abort(_ctx: NanoVllmContext, state: State, request_id: str) -> State:
 # --- prefill --------------------------------------------------------------------------------------
 
 
-def admit(ctx: NanoVllmContext, state: State) -> Moved:
+def admit(ctx: Context, state: State) -> Moved:
     """The front of waiting gets its blocks and goes to the back of running ("The Prefill Path").
 
     Its full blocks are hashed here, before anything of them is computed.
@@ -74,9 +75,7 @@ def admit(ctx: NanoVllmContext, state: State) -> Moved:
         hit_blocks=len(hits),
         computed=len(hits) * ctx.config.block_size,
     )
-    moved = evolve(
-        state, pool=pool, waiting=state.waiting[1:], decoding=(*state.decoding, admitted)
-    )
+    moved = evolve(state, pool=pool, waiting=state.waiting[1:], running=(*state.running, admitted))
     events = [Event("admit", sequence.id, "NANO-ADM-4")]
     if hits:
         events.append(Event("prefix_hit", sequence.id, "NANO-PFX-5", (), hits))
@@ -86,22 +85,22 @@ def admit(ctx: NanoVllmContext, state: State) -> Moved:
 
 
 def _allocated(
-    ctx: NanoVllmContext, pool: BlockPool, sequence: Sequence
+    ctx: Context, pool: BlockPool, sequence: Sequence
 ) -> tuple[BlockPool, tuple[int, ...], tuple[int, ...]]:
     """The pool without the sequence's blocks, those that were hits, and those that are fresh."""
     size = ctx.config.block_size
     hits = cached_blocks(ctx, pool, sequence)
     keys = block_keys(ctx, sequence, sequence.prefill_len // size)
     pool = share(pool, hits, keys[: len(hits)])
-    pool, fresh = take(pool, sequence_blocks(sequence.prefill_len, size) - len(hits))
+    pool, fresh = take(pool, block_count(sequence.prefill_len, size) - len(hits))
     new_keys = keys[len(hits) :]
     return register(pool, fresh[: len(new_keys)], new_keys), hits, fresh
 
 
-def prefill(_ctx: NanoVllmContext, state: State, count: int) -> Moved:
+def prefill(_ctx: Context, state: State, count: int) -> Moved:
     """The last `count` of running compute all tokens that are not cached and get one more."""
     # guard
-    rows = state.decoding[len(state.decoding) - count :]
+    rows = state.running[len(state.running) - count :]
     require(
         count > 0 and all(row.computed <= row.prefill_len for row in rows), "prefill", "NANO-ADM-6"
     )
@@ -110,13 +109,13 @@ def prefill(_ctx: NanoVllmContext, state: State, count: int) -> Moved:
     events = tuple(
         Event("prefill", row.id, "NANO-LIF-9", row.computed, row.prefill_len) for row in rows
     )
-    return evolve(state, decoding=(*state.decoding[: -len(rows)], *done)), events
+    return evolve(state, running=(*state.running[: -len(rows)], *done)), events
 
 
 # --- decode ---------------------------------------------------------------------------------------
 
 
-def append(ctx: NanoVllmContext, state: State, row: Sequence) -> Moved:
+def append(ctx: Context, state: State, row: Sequence) -> Moved:
     """Make sure of a slot for the row's newest token; hash the block that it fills.
 
     This is the text's `may_append` ("BlockManager: Three Core Operations").
@@ -134,14 +133,14 @@ def append(ctx: NanoVllmContext, state: State, row: Sequence) -> Moved:
         pool, fresh = take(pool, 1)
         grown = evolve(row, blocks=(*row.blocks, *fresh))
         events = (Event("allocate", row.id, "NANO-DEC-3", row.blocks, fresh),)
-    rows = tuple(grown if one is row else one for one in state.decoding)
-    return evolve(state, pool=pool, decoding=rows), events
+    rows = tuple(grown if one is row else one for one in state.running)
+    return evolve(state, pool=pool, running=rows), events
 
 
-def preempt(ctx: NanoVllmContext, state: State, victim: Sequence) -> Moved:
+def preempt(ctx: Context, state: State, victim: Sequence) -> Moved:
     """Take everything from a sequence: it waits in front and computes all again ("Preemption")."""
     # guard
-    require(victim in state.decoding, "preempt", "NANO-PRE-2")
+    require(victim in state.running, "preempt", "NANO-PRE-2")
     # effect
     again = Sequence(
         victim.id,
@@ -152,35 +151,35 @@ def preempt(ctx: NanoVllmContext, state: State, victim: Sequence) -> Moved:
         state,
         pool=deallocate(state.pool, victim.blocks),
         waiting=(again, *state.waiting),
-        decoding=tuple(one for one in state.decoding if one is not victim),
+        running=tuple(one for one in state.running if one is not victim),
     )
     return moved, (Event("preempt", victim.id, "NANO-PRE-2"),)
 
 
-def decode(ctx: NanoVllmContext, state: State, count: int) -> Moved:
+def decode(ctx: Context, state: State, count: int) -> Moved:
     """The first `count` of running compute their newest token and get one more."""
     # guard
-    rows = state.decoding[:count]
+    rows = state.running[:count]
     has_slot = all(row.computed < len(row.blocks) * ctx.config.block_size for row in rows)
     require(has_slot, "decode", "NANO-SLT-1")
     # effect
     done = tuple(
         evolve(row, computed=row.computed + 1, generated=row.generated + 1) for row in rows
     )
-    moved = evolve(state, decoding=(*done, *state.decoding[count:]))
+    moved = evolve(state, running=(*done, *state.running[count:]))
     return moved, (Event("decode", "", "NANO-LIF-9"),)
 
 
 # --- the step's end -------------------------------------------------------------------------------
 
 
-def finish(ctx: NanoVllmContext, state: State, batch: tuple[Sequence, ...], ends: Ends) -> Moved:
+def finish(ctx: Context, state: State, batch: tuple[Sequence, ...], ends: Ends) -> Moved:
     """Rows of the batch that have all their tokens, or sampled the end of sequence, leave at once.
 
     Source: "One Decode Step: What Happens", postprocess.
     """
     # guard
-    require(all(row in state.decoding for row in batch), "finish", "NANO-LIF-3")
+    require(all(row in state.running for row in batch), "finish", "NANO-LIF-3")
     # effect
     leaving = [
         row for row in batch if row.generated >= ctx.requests[row.id].max_tokens or ends(row)
@@ -191,7 +190,7 @@ def finish(ctx: NanoVllmContext, state: State, batch: tuple[Sequence, ...], ends
     left = evolve(
         state,
         pool=pool,
-        decoding=tuple(row for row in state.decoding if row not in leaving),
+        running=tuple(row for row in state.running if row not in leaving),
         finished=state.finished | {row.id for row in leaving},
     )
     return left, tuple(Event("finish", row.id, "NANO-LIF-3") for row in leaving)

@@ -12,6 +12,8 @@ from reference.spyre.chunks import (
     remaining_tokens,
     with_prefix_hit,
 )
+from spec.core.blocks import block_count
+from spec.core.records import PREFILL
 from spec.spyre.admission import (
     Member,
     documented_volume_holds,
@@ -20,8 +22,7 @@ from spec.spyre.admission import (
     shipped_volume_holds,
 )
 from spec.spyre.config import Admission
-from spec.spyre.padding import block_count
-from spec.spyre.records import PREFILL, Context
+from spec.spyre.records import Context
 from spec.spyre.reservation import may_reserve
 from spec.spyre.reservation import worst_case_blocks as worst_case_of
 from spec.spyre.state import Sequence, State

@@ -7,9 +7,9 @@ from attrs import frozen
 from reference.core.block_pool import new_pool
 from reference.spyre import transitions
 from reference.spyre.step import scheduler_step
-from spec.core.requests import BlockKeys, Request, refuse_unservable
-from spec.spyre.config import SpyreConfig
-from spec.spyre.records import Context, Step
+from spec.core.requests import Request
+from spec.spyre.config import SpyreConfig, refuse_unservable
+from spec.spyre.records import Context, Step, context_of
 from spec.spyre.state import Sequence, State
 
 
@@ -32,7 +32,7 @@ class SpyreMachine:
         by_id: Mapping[str, Request] = {request.id: request for request in requests}
         for request in by_id.values():
             refuse_unservable(request, config)
-        return SpyreMachine(Context(config, by_id, BlockKeys(by_id, config.block_size)))
+        return SpyreMachine(context_of(config, by_id.values()))
 
     def initial(self) -> State:
         """Nobody has arrived, all blocks are free."""

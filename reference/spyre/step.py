@@ -12,9 +12,11 @@ from attrs import evolve
 from reference.spyre import transitions
 from reference.spyre.admission import Refusal, prefill_refusal
 from reference.spyre.transitions import Ends
+from spec.core.blocks import block_count
+from spec.core.records import DECODE, IDLE, PREFILL, Event
 from spec.spyre.config import Admission, Queue
-from spec.spyre.padding import block_count, max_tkv, volume
-from spec.spyre.records import DECODE, IDLE, PREFILL, Context, Event, Step
+from spec.spyre.padding import max_tkv, volume
+from spec.spyre.records import Context, Step
 from spec.spyre.state import Sequence, State
 
 

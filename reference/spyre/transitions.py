@@ -15,10 +15,12 @@ from reference.core.block_pool import allocate, register, release, touch
 from reference.core.guards import require
 from reference.spyre.admission import blocks_of_next_chunk, worst_case_blocks
 from reference.spyre.chunks import cached_blocks, next_chunk, with_block_table, with_prefix_hit
-from spec.spyre.padding import batch_width_blocks, block_count, row_left_padding
-from spec.spyre.records import Chunk, Context, Event
+from spec.core.blocks import BlockPool, block_count
+from spec.core.records import Event
+from spec.spyre.padding import batch_width_blocks, row_left_padding
+from spec.spyre.records import Chunk, Context
 from spec.spyre.reservation import promised_blocks, still_promised
-from spec.spyre.state import BlockPool, Sequence, State
+from spec.spyre.state import Sequence, State
 
 Moved = tuple[State, tuple[Event, ...]]
 Ends = Callable[[Sequence], bool]  # does the request sample end-of-sequence as its last token?

@@ -12,7 +12,7 @@ from reference.vllm_v1 import kv_cache, transitions
 from reference.vllm_v1.kv_cache import Demand, computed_with, prefix_hits
 from reference.vllm_v1.transitions import Plan
 from spec.core.arithmetic import cdiv
-from spec.spyre.records import Event
+from spec.core.records import Event
 from spec.vllm_v1.config import (
     Connector,
     Release,

@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 from reference.core.guards import require
 from reference.vllm_v1 import kv_cache
 from reference.vllm_v1.kv_cache import Demand
-from spec.spyre.records import Event
+from spec.core.records import Event
 from spec.vllm_v1.config import Scheduling, rolled_back
 from spec.vllm_v1.records import Context, Load, Sequence, State
 

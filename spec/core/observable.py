@@ -1,17 +1,16 @@
 """What can be seen of any scheduler, whatever its policy: a request, a state, a step, a context.
 
-Each policy has classes of its own (`spec.spyre.state` and `spec.spyre.records`; nano-vLLM shares
-them with Spyre; `spec.vllm_v1.records`). Whoever serves, measures or shows steps of every policy
-asks for no more than this.
+Each policy has classes of its own, in its `records`. What serves, measures or shows steps of every
+policy asks for no more than this.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from spec.core.blocks import BlockPool
 from spec.core.configuration import PolicyConfig
+from spec.core.records import Event
 from spec.core.requests import BlockKeys, Request
-from spec.spyre.records import Event
-from spec.spyre.state import BlockPool
 
 
 class SomeSequence(Protocol):
@@ -63,7 +62,7 @@ class SomeState(Protocol):
 
 
 class SomeStep(Protocol):
-    """A scheduler step; its fields mean what they mean in `spec.spyre.records.Step`."""
+    """A scheduler step; its fields mean the same in every policy."""
 
     @property
     def index(self) -> int:

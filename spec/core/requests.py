@@ -15,8 +15,6 @@ import numpy as np
 from attrs import field, frozen
 
 from spec.core.errors import WorkloadError
-from spec.spyre.config import SpyreConfig
-from spec.spyre.padding import block_count
 
 MOST_TOKEN_ID = 2**31 - 1  # of a prompt
 VOCABULARY = 50_000  # token ids that the model samples: 0 to VOCABULARY - 1
@@ -231,22 +229,3 @@ class BlockKeys:
             own = tokens[index * self._block_size : (index + 1) * self._block_size]
             parent = keys[-1] if keys else b""
             keys.append(blake2b(parent + own.tobytes(), digest_size=16).digest())
-
-
-def refuse_unservable(request: Request, config: SpyreConfig) -> None:
-    """Raise if no scheduler could ever serve the request under this configuration.
-
-    Raises:
-        WorkloadError: it exceeds the model length, the volume limit or the whole pool.
-    """
-    total = request.prompt_len + request.max_tokens
-    if total > config.max_model_len:
-        allowed = f"at most max_model_len ({config.max_model_len})"
-        raise WorkloadError("prompt_len + max_tokens", total, allowed)
-    if total - 1 > config.max_batch_tkv_limit:
-        allowed = f"at most max_batch_tkv_limit ({config.max_batch_tkv_limit})"
-        raise WorkloadError("prompt_len + max_tokens - 1 (its largest tkv)", total - 1, allowed)
-    blocks = block_count(total, config.block_size)
-    if blocks > config.pool_blocks:
-        allowed = f"at most num_blocks ({config.pool_blocks})"
-        raise WorkloadError("blocks of prompt_len + max_tokens", blocks, allowed)

@@ -1,23 +1,19 @@
-"""The configuration of a nano-vLLM scheduler, and the formulas of its text.
+"""The configuration of a nano-vLLM scheduler: every key and, where texts differ, each reading.
 
-Source: nano-vllm, the sections named at each function, and the released commit 9e8507e that the
-text describes; "later commit" is bb823b3. Lengths are in tokens; every formula takes integers or
-solver terms.
+Source: nano-vllm, the sections named at each choice, and the released commit 9e8507e that the text
+describes; "later commit" is bb823b3. Lengths are in tokens.
 """
 
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
-from hashlib import blake2b
 from typing import Any, ClassVar
 
 from attrs import frozen
 
-from spec.core.arithmetic import Number, Truth, floor_div, select
+from spec.core.blocks import block_count
 from spec.core.configuration import PolicyConfig, checked_keys
 from spec.core.errors import ConfigError, WorkloadError
-from spec.core.requests import BlockKey, BlockKeys, Request
-from spec.spyre.padding import block_count
+from spec.core.requests import Request
 
 
 class TokenGate(StrEnum):
@@ -193,159 +189,7 @@ def repaired(**overrides: Any) -> NanoVllmConfig:
     return NanoVllmConfig(**(values | overrides))
 
 
-# --- blocks of a sequence -------------------------------------------------------------------------
-
-
-def sequence_blocks(length: Number, block_size: Number) -> Number:
-    """Blocks of a sequence of `length` tokens ("What Blocks Look Like in GPU Memory")."""
-    return block_count(length, block_size)
-
-
-def starts_block(length: Number, block_size: Number, reading: NewBlock) -> Truth:
-    """True if the newest of `length` tokens needs a new block ("The Decode Path", step 2)."""
-    return length % block_size == (1 if reading is NewBlock.AFTER_BOUNDARY else 0)
-
-
-def fills_block(length: Number, block_size: Number) -> Truth:
-    """True if the newest of `length` tokens fills its block, which is then hashed."""
-    return length % block_size == 0
-
-
-def lookup_blocks(length: Number, block_size: Number, reading: FullHit) -> Number:
-    """Leading blocks that are looked up at an admission: the full ones, and maybe not the last."""
-    return floor_div(length - (1 if reading is FullHit.LAST_COMPUTED else 0), block_size)
-
-
-# --- the gates ------------------------------------------------------------------------------------
-
-
-def counted_tokens(length: Number, cached: Number, gate: TokenGate) -> Number:
-    """What a sequence of `length` tokens, `cached` of them cached, weighs in the token gate."""
-    return length if gate is TokenGate.FULL_LENGTH else length - cached
-
-
-def within_budget(batched: Number, counted: Number, budget: Number) -> Truth:
-    """Gate 1 ("Admission Checks"): the step's tokens and the sequence's fit the budget."""
-    return batched + counted <= budget
-
-
-def can_allocate(free: Number, blocks: Number, shared: Number, gate: MemoryGate) -> Truth:
-    """Gate 2 ("Admission Checks"): there are enough free blocks.
-
-    `shared`: blocks that are found in the cache and held by somebody.
-    """
-    return free >= (blocks if gate is MemoryGate.ALL_BLOCKS else blocks - shared)
-
-
-def can_append(free: Number, length: Number, block_size: Number, reading: NewBlock) -> Truth:
-    """True if the free blocks suffice for the newest token ("BlockManager")."""
-    return free >= select(starts_block(length, block_size, reading), 1, 0)
-
-
-# --- what the runner is handed --------------------------------------------------------------------
-
-
-def slot(block: Number, position: Number, block_size: Number) -> Number:
-    """Where `block` holds the token at `position` of its sequence ("Block Tables")."""
-    return block * block_size + position % block_size
-
-
-def block_index(position: Number, block_size: Number) -> Number:
-    """Place in the block table of the token at `position` ("Block Tables")."""
-    return floor_div(position, block_size)
-
-
-def captured_sizes(largest: int, reading: GraphSizes) -> tuple[int, ...]:
-    """Batch sizes for which decoding is captured where batches have up to `largest` sequences.
-
-    Source: "CUDA Graphs"; the released commit.
-    """
-    if reading is GraphSizes.POWERS_OF_TWO:
-        return tuple(1 << bits for bits in range((largest - 1).bit_length() + 1))
-    return (1, 2, 4, 8, *range(16, largest + 1, 16))
-
-
-def graph_batch_size(batch: int, largest: int, reading: GraphSizes) -> int | None:
-    """The captured size that a decode batch is padded to; None if no size holds it."""
-    return next((size for size in captured_sizes(largest, reading) if size >= batch), None)
-
-
-def block_bytes(
-    layers: Number, heads: Number, head_dim: Number, element_bytes: Number, block_size: Number
-) -> Number:
-    """Bytes of one block: keys and values of every layer ("Physical KV Cache")."""
-    return layers * 2 * heads * head_dim * element_bytes * block_size
-
-
-# --- what is hashed -------------------------------------------------------------------------------
-
-_CONTENT_BYTES = 8
-
-
-class ContentKeys(BlockKeys):
-    """Keys that tell a block's hash, which is chained, and its own tokens, which are not.
-
-    The released block carries both: the lookup table maps the hash, the hit check compares the
-    tokens. `content` is the part of a key that stands for the tokens.
-    """
-
-    def __init__(self, requests: Mapping[str, Request], block_size: int) -> None:
-        """`requests` by id; `block_size` in tokens."""
-        super().__init__(requests, block_size)
-        self._contents: dict[str, list[bytes]] = {}
-
-    def of(self, request_id: str, blocks: int) -> Sequence[BlockKey]:
-        """Keys of the request's first `blocks` blocks, prompt and sampled tokens alike."""
-        contents = self._contents.setdefault(request_id, [])
-        if len(contents) < blocks:
-            contents += self._contents_from(request_id, len(contents), blocks)
-        hashes = super().of(request_id, blocks)
-        return [hash_ + content for hash_, content in zip(hashes, contents, strict=False)]
-
-    def forget(self, request_id: str) -> None:
-        """Drop what is kept for a request that has left."""
-        super().forget(request_id)
-        self._contents.pop(request_id, None)
-
-    def _contents_from(self, request_id: str, first: int, end: int) -> list[bytes]:
-        size = self._block_size
-        tokens = leading_tokens(self._requests[request_id], end * size)
-        return [_digest(tokens[index * size : (index + 1) * size]) for index in range(first, end)]
-
-
-def content(key: BlockKey) -> bytes:
-    """The part of a key that is equal for blocks of equal tokens, whatever comes before them."""
-    return key[-_CONTENT_BYTES:]
-
-
-def leading_tokens(request: Request, count: int) -> list[int]:
-    """The first `count` tokens of the request, prompt and then output."""
-    outputs = range(max(count - request.prompt_len, 0))
-    return [*request.prompt.tokens()[:count], *(request.output_token(index) for index in outputs)]
-
-
-def _digest(tokens: Sequence[int]) -> bytes:
-    return blake2b(array("q", tokens).tobytes(), digest_size=_CONTENT_BYTES).digest()
-
-
-# --- what rules may look up -----------------------------------------------------------------------
-
-
-@frozen
-class NanoVllmContext:
-    """The configuration, the requests by id, the keys of their blocks."""
-
-    config: NanoVllmConfig
-    requests: Mapping[str, Request]
-    keys: BlockKeys
-
-    @staticmethod
-    def of(config: NanoVllmConfig, requests: Mapping[str, Request]) -> "NanoVllmContext":
-        """The context with the keys that belong to it."""
-        return NanoVllmContext(config, requests, ContentKeys(requests, config.block_size))
-
-
-def refuse_oversized(request: Request, config: NanoVllmConfig) -> None:
+def refuse_unservable(request: Request, config: NanoVllmConfig) -> None:
     """Raise if no scheduler could ever serve the request under this configuration.
 
     The key and value of its last token are never written, so that token needs no slot.
@@ -357,7 +201,7 @@ def refuse_oversized(request: Request, config: NanoVllmConfig) -> None:
     if total > config.max_model_len:
         allowed = f"at most max_model_len ({config.max_model_len})"
         raise WorkloadError("prompt_len + max_tokens", total, allowed)
-    blocks = sequence_blocks(total - 1, config.block_size)
+    blocks = block_count(total - 1, config.block_size)
     if blocks > config.pool_blocks:
         allowed = f"at most num_blocks ({config.pool_blocks})"
         raise WorkloadError("blocks of prompt_len + max_tokens - 1", blocks, allowed)

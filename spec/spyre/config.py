@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 
 from attrs import frozen
 
+from spec.core.blocks import block_count
 from spec.core.configuration import PolicyConfig, checked_keys
-from spec.core.errors import ConfigError
+from spec.core.errors import ConfigError, WorkloadError
+from spec.core.requests import Request
 
 
 class Admission(StrEnum):
@@ -119,3 +121,22 @@ def released_2_6_3(**overrides: Any) -> SpyreConfig:
         "pausing": True,
     }
     return SpyreConfig(**(values | overrides))
+
+
+def refuse_unservable(request: Request, config: SpyreConfig) -> None:
+    """Raise if no scheduler could ever serve the request under this configuration.
+
+    Raises:
+        WorkloadError: it exceeds the model length, the volume limit or the whole pool.
+    """
+    total = request.prompt_len + request.max_tokens
+    if total > config.max_model_len:
+        allowed = f"at most max_model_len ({config.max_model_len})"
+        raise WorkloadError("prompt_len + max_tokens", total, allowed)
+    if total - 1 > config.max_batch_tkv_limit:
+        allowed = f"at most max_batch_tkv_limit ({config.max_batch_tkv_limit})"
+        raise WorkloadError("prompt_len + max_tokens - 1 (its largest tkv)", total - 1, allowed)
+    blocks = block_count(total, config.block_size)
+    if blocks > config.pool_blocks:
+        allowed = f"at most num_blocks ({config.pool_blocks})"
+        raise WorkloadError("blocks of prompt_len + max_tokens", blocks, allowed)

@@ -8,6 +8,7 @@ solver terms.
 from collections.abc import Sequence
 
 from spec.core.arithmetic import Number, cdiv, floor_div, maximum, minimum, round_up, select
+from spec.core.blocks import block_count
 
 # --- prefill: the prompt is right-aligned in a whole number of chunks -----------------------
 
@@ -85,11 +86,6 @@ def redirected_blocks(
 
 
 # --- decode: every row of the batch occupies equally many blocks ----------------------------
-
-
-def block_count(length: Number, block_size: Number) -> Number:
-    """Blocks that `length` tokens occupy."""
-    return cdiv(length, block_size)
 
 
 def batch_width_blocks(lengths: Sequence[Number], block_size: Number) -> Number:

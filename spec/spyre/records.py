@@ -1,30 +1,24 @@
 """What a scheduler did in one step, as rules, traces and comparisons see it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from attrs import field, frozen
 
+from spec.core import records
+from spec.core.records import Event
 from spec.core.requests import BlockKeys, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.state import Sequence as Row
 from spec.spyre.state import State
 
-PREFILL, DECODE, IDLE = "prefill", "decode", "idle"
+Context: TypeAlias = records.Context[SpyreConfig]
 
 
-@frozen
-class Event:
-    """One transition inside a step, with the rule that allowed or caused it.
-
-    `before` and `after` are the values that moved, where the transition moves one (tkv, blocks).
-    """
-
-    transition: str
-    id: str
-    rule: str
-    before: Any = None
-    after: Any = None
+def context_of(config: SpyreConfig, requests: Iterable[Request]) -> Context:
+    """What rules may look up under this configuration."""
+    by_id = {request.id: request for request in requests}
+    return records.Context(config, by_id, BlockKeys(by_id, config.block_size))
 
 
 @frozen
@@ -87,12 +81,3 @@ class Step:
     def happened(self, *transitions: str) -> list[Event]:
         """The events of these kinds, in order."""
         return [event for event in self.events if event.transition in transitions]
-
-
-@frozen
-class Context:
-    """What rules may look up: the configuration, the requests by id, the keys of their blocks."""
-
-    config: SpyreConfig
-    requests: Mapping[str, Request]
-    keys: BlockKeys

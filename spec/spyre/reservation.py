@@ -8,7 +8,7 @@ already, *revived* ones are free and become held again.
 """
 
 from spec.core.arithmetic import Number, Truth
-from spec.spyre.padding import block_count
+from spec.core.blocks import block_count
 
 
 def worst_case_blocks(prefill_len: Number, remaining: Number, block_size: Number) -> Number:

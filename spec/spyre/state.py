@@ -4,21 +4,9 @@ Rules speak about these classes, whoever produced them: the reference, the engin
 from a file, a driver of a released scheduler. All are immutable, hashable and comparable.
 """
 
-from attrs import field, frozen
+from attrs import frozen
 
-from spec.core.requests import BlockKey
-from spec.core.sharing import BlockOrder, DerivedMap, FrozenMap, SharedMap
-
-__all__ = [
-    "PADDING_BLOCK",
-    "BlockOrder",
-    "BlockPool",
-    "DerivedMap",
-    "FrozenMap",
-    "Sequence",
-    "SharedMap",
-    "State",
-]
+from spec.core.blocks import BlockPool
 
 PADDING_BLOCK = 0  # the dummy block: padding is read from it, redirected writes go to it
 
@@ -49,22 +37,6 @@ class Sequence:
     def tkv(self) -> int:
         """Padded position up to which its cache is populated (spyre, "Key concepts")."""
         return self.left_padding + self.computed
-
-
-@frozen(cache_hash=True)
-class BlockPool:
-    """The KV blocks 1 to `size`: who is free, in which order, who is shared, what is cached.
-
-    `free`: blocks that nobody holds, in the order in which they are handed out.
-    `references`: holders of each held block. `keys`: content of each cached block.
-    `cached`: blocks that hold a content, the one found by a lookup first.
-    """
-
-    size: int
-    free: tuple[int, ...] | BlockOrder
-    references: SharedMap[int, int] = field(factory=FrozenMap)
-    keys: SharedMap[int, BlockKey] = field(factory=FrozenMap)
-    cached: SharedMap[BlockKey, tuple[int, ...]] = field(factory=FrozenMap)
 
 
 @frozen(cache_hash=True)

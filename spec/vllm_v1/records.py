@@ -9,9 +9,9 @@ from enum import StrEnum
 
 from attrs import field, frozen
 
+from spec.core.blocks import BlockPool
+from spec.core.records import DECODE, IDLE, PREFILL, Event
 from spec.core.requests import BlockKeys, Request
-from spec.spyre.records import DECODE, IDLE, PREFILL, Event
-from spec.spyre.state import BlockPool
 from spec.vllm_v1.config import VllmV1Config
 
 

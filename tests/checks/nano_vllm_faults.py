@@ -9,7 +9,7 @@ from checks.policies.nano_vllm.model import NanoVllmInstance
 from reference.nano_vllm import block_manager, machine, step, transitions
 from spec.core import requests
 from spec.core.requests import Prompt, Request
-from spec.nano_vllm import config as formulas
+from spec.nano_vllm import block_hashes, formulas
 from spec.nano_vllm.config import HitCheck, MemoryGate, repaired
 from tests.checks.planting import FaultTable, Right
 
@@ -126,7 +126,7 @@ def freed_by_the_first_holder(right: Right, pool: Any, blocks: Any) -> Any:
 @fault("block_keys", transitions, "block_keys", on=FALSE_PREFIX, caught_by="NANO-PFX-2")
 def hashes_not_chained(right: Right, ctx: Any, sequence: Any, count: int) -> Any:
     """A block's hash covers its own tokens only."""
-    return [formulas.content(key) for key in right(ctx, sequence, count)]
+    return [block_hashes.content(key) for key in right(ctx, sequence, count)]
 
 
 @fault("block_keys", requests, "blake2b", on=FALSE_PREFIX, caught_by="NANO-PFX-4, NANO-PFX-6")
@@ -217,8 +217,8 @@ def last_in_first_out(right: Right, ctx: Any, state: Any) -> Any:
 def admitted_to_the_front(right: Right, ctx: Any, state: Any) -> Any:
     """Whoever is admitted goes to the front of running."""
     after, events = right(ctx, state)
-    running = (after.decoding[-1], *after.decoding[:-1])
-    return evolve(after, decoding=running), events
+    running = (after.running[-1], *after.running[:-1])
+    return evolve(after, running=running), events
 
 
 @fault(
@@ -231,9 +231,9 @@ def admitted_to_the_front(right: Right, ctx: Any, state: Any) -> Any:
 def last_token_not_computed(right: Right, ctx: Any, state: Any, count: int) -> Any:
     """A prefill leaves the last token of each sequence out."""
     after, events = right(ctx, state, count)
-    kept = len(after.decoding) - count
-    rows = tuple(evolve(row, computed=row.computed - 1) for row in after.decoding[kept:])
-    return evolve(after, decoding=(*after.decoding[:kept], *rows)), events
+    kept = len(after.running) - count
+    rows = tuple(evolve(row, computed=row.computed - 1) for row in after.running[kept:])
+    return evolve(after, running=(*after.running[:kept], *rows)), events
 
 
 @fault("append", transitions, "append", on=BUDGET, caught_by="guard NANO-SLT-1")
@@ -252,9 +252,9 @@ def two_new_blocks(right: Right, ctx: Any, state: Any, row: Any) -> Any:
     pool, fresh = block_manager.take(after.pool, 1)
     rows = tuple(
         evolve(one, blocks=(*one.blocks, *fresh)) if one.id == row.id else one
-        for one in after.decoding
+        for one in after.running
     )
-    return evolve(after, pool=pool, decoding=rows), events
+    return evolve(after, pool=pool, running=rows), events
 
 
 @fault("append", transitions, "append", on=DRY, caught_by="NANO-PFX-1")
@@ -298,15 +298,15 @@ def victim_keeps_its_table(right: Right, ctx: Any, state: Any, victim: Any) -> A
 def two_tokens_at_once(right: Right, ctx: Any, state: Any, count: int) -> Any:
     """A sequence gets two tokens for one computation."""
     after, events = right(ctx, state, count)
-    front = evolve(after.decoding[0], generated=after.decoding[0].generated + 1)
-    return evolve(after, decoding=(front, *after.decoding[1:])), events
+    front = evolve(after.running[0], generated=after.running[0].generated + 1)
+    return evolve(after, running=(front, *after.running[1:])), events
 
 
 @fault("finish", transitions, "finish", on=BUDGET, caught_by="NANO-ADM-7, NANO-DEC-2")
 def put_back_in_reverse(right: Right, *given: Any) -> Any:
     """The running queue is put back in reverse."""
     after, events = right(*given)
-    return evolve(after, decoding=after.decoding[::-1]), events
+    return evolve(after, running=after.running[::-1]), events
 
 
 @fault("finish", transitions, "finish", on=BUDGET, caught_by="NANO-LIF-3")
@@ -327,7 +327,7 @@ def one_token_too_many(right: Right, ctx: Any, state: Any, batch: Any, ends: Any
 def neighbour_forgotten(right: Right, ctx: Any, state: Any, batch: Any, ends: Any) -> Any:
     """When somebody finishes, the front of running is lost with it."""
     after, events = right(ctx, state, batch, ends)
-    return (evolve(after, decoding=after.decoding[1:]) if events else after), events
+    return (evolve(after, running=after.running[1:]) if events else after), events
 
 
 # --- schedule() -----------------------------------------------------------------------------------
@@ -355,13 +355,13 @@ def one_admission_a_step(right: Right, ctx: Any, state: Any, count: int, batched
 def decode_first(right: Right, ctx: Any, state: Any) -> Any:
     """Nobody is admitted while somebody runs."""
     nobody = step.Schedule(state, True, 0)
-    return nobody if state.decoding else right(ctx, state)
+    return nobody if state.running else right(ctx, state)
 
 
 @fault("schedule", step, "schedule", on=BUDGET, caught_by="NANO-LIF-7, NANO-ADM-5")
 def idle_though_somebody_waits(right: Right, ctx: Any, state: Any) -> Any:
     """A lone sequence that waits is not looked at."""
-    alone = len(state.waiting) == 1 and not state.decoding
+    alone = len(state.waiting) == 1 and not state.running
     return step.Schedule(state, True, 0, refusal="NANO-ADM-1") if alone else right(ctx, state)
 
 
@@ -375,7 +375,7 @@ def idle_though_somebody_waits(right: Right, ctx: Any, state: Any) -> Any:
 def decode_in_a_prefill_step(right: Right, ctx: Any, state: Any) -> Any:
     """The last running sequence is computed along with the admitted."""
     planned = right(ctx, state)
-    mixed = planned.count and state.decoding
+    mixed = planned.count and state.running
     return evolve(planned, count=planned.count + 1) if mixed else planned
 
 
@@ -395,7 +395,7 @@ def one_row_left_out(right: Right, ctx: Any, state: Any, refusal: Any) -> Any:
 )
 def last_but_one_goes(right: Right, ctx: Any, state: Any, victim: Any) -> Any:
     """Of three the one in the middle is the victim."""
-    return right(ctx, state, state.decoding[1] if len(state.decoding) == 3 else victim)
+    return right(ctx, state, state.running[1] if len(state.running) == 3 else victim)
 
 
 @fault("graph", formulas, "captured_sizes", on=SHARED, caught_by="NANO-DEC-4")

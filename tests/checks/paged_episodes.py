@@ -20,7 +20,7 @@ from spec.nano_vllm.config import (
     SequenceLimit,
     TokenGate,
 )
-from spec.spyre.records import Step
+from spec.nano_vllm.records import Step
 from spec.vllm_v1 import records as v1
 from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
 

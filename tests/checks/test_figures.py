@@ -9,9 +9,9 @@ import pytest
 
 from checks.export.figures import figure_lines, prefix_caching_lines
 from spec.core.errors import WorkloadError
-from spec.core.requests import Prompt, Request, refuse_unservable
-from spec.spyre.config import SpyreConfig
-from spec.spyre.records import DECODE
+from spec.core.records import DECODE
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import SpyreConfig, refuse_unservable
 from tests.checks.figures_data import (
     TKV_JUMP_ENDS,
     TKV_JUMP_FIRST,

@@ -9,9 +9,11 @@ import pytest
 from checks.export.itf import itf_trace, itf_value, write_itf
 from checks.export.trace import Violation
 from reference.spyre.machine import SpyreMachine
+from spec.core.blocks import BlockPool
 from spec.core.requests import Prompt, Request
+from spec.core.sharing import FrozenMap
 from spec.spyre.config import SpyreConfig
-from spec.spyre.state import BlockPool, FrozenMap, Sequence, State
+from spec.spyre.state import Sequence, State
 from tests.checks.figures_data import Run, of_prompt, run_of
 
 Json = dict[str, Any]

@@ -15,10 +15,10 @@ from checks.fuzz.guarded import Guarded, TargetRaisedError
 from checks.fuzz.target import Subject
 from checks.harness.running import Judge, duration_of, judgeable, serve_with
 from checks.harness.targets import EngineTarget
-from checks.policies.spyre.policy import context_of
-from spec.spyre.records import Context, Step
+from spec.core.sharing import FrozenMap
+from spec.spyre.records import Context, Step, context_of
 from spec.spyre.rules import Rule
-from spec.spyre.state import FrozenMap, State
+from spec.spyre.state import State
 from tests.checks.fuzz.engine_faults import ENGINE_FAULTS, EngineFault
 
 ENGINE = Subject("engine", EngineTarget.without_device)

@@ -9,8 +9,8 @@ from checks.explore import MACHINE_ERROR, Result, explore
 from checks.policies.nano_vllm.instances import DEFAULT
 from checks.policies.nano_vllm.model import NanoVllmModel, properties_of
 from reference.nano_vllm import block_manager, transitions
+from spec.nano_vllm.records import State
 from spec.nano_vllm.rules import REGISTRY
-from spec.spyre.state import State
 from tests.checks.nano_vllm_faults import FAULTS, INSTANCES
 from tests.checks.planting import Fault, broken_first
 

@@ -29,9 +29,10 @@ from reference.nano_vllm.machine import NanoVllmMachine
 from reference.nano_vllm.step import schedule
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
+from spec.core.records import IDLE
 from spec.core.requests import Prompt, Request
 from spec.nano_vllm.config import HitCheck, NanoVllmConfig, NewBlock, repaired
-from spec.spyre.records import IDLE, Step
+from spec.nano_vllm.records import Step
 from spec.vllm_v1.config import Connector, VllmV1Config
 from tests.checks.paged_episodes import (
     Episode,

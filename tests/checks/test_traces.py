@@ -26,10 +26,10 @@ from checks.export.trace import (
 from checks.harness.running import serve
 from engine.workloads.own import own_stream, request_of
 from reference.spyre.machine import SpyreMachine
+from spec.core.blocks import block_count
 from spec.core.errors import TraceError
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import Admission, Queue, SpyreConfig
-from spec.spyre.padding import block_count
 from tests.checks.figures_data import Run, of_prompt, run_of
 
 Json = dict[str, Any]

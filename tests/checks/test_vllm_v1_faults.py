@@ -12,8 +12,8 @@ from checks.policies.vllm_v1.model import VllmV1Instance, VllmV1Model, propertie
 from reference.vllm_v1 import kv_cache, machine, step, transitions
 from reference.vllm_v1.kv_cache import Demand
 from reference.vllm_v1.transitions import Plan
+from spec.core.blocks import BlockPool
 from spec.core.rule import Kind
-from spec.spyre.state import BlockPool
 from spec.vllm_v1.records import Context, Load, Sequence, State
 from spec.vllm_v1.rules import REGISTRY
 from tests.checks.planting import Fault, FaultTable, Right, broken_first

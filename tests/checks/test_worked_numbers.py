@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spec.nano_vllm.config import block_index, slot
+from spec.core.blocks import block_index, slot
 from tests.checks.command import Ran, lockstep
 
 Line = dict[str, Any]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.spyre.blocks import BlockManager, FreeList, PrefixHit
 from engine.spyre.observing.pool import PoolObserver
 from reference.core import block_pool
-from spec.spyre.state import BlockPool
+from spec.core.blocks import BlockPool
 
 
 def pool_of(blocks: BlockManager) -> BlockPool:

@@ -19,10 +19,11 @@ from engine.core.metrics import Distribution, Metrics, Spread, Summary
 from engine.core.work import spyre_work
 from engine.workloads import read_workload
 from reference.spyre.machine import SpyreMachine
+from spec.core.blocks import BlockPool
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
-from spec.spyre.state import BlockPool, Sequence, State
+from spec.spyre.state import Sequence, State
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

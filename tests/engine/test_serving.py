@@ -14,10 +14,11 @@ from engine.spyre.device.spyre import SpyreDevice
 from engine.spyre.observing import snapshot
 from engine.spyre.scheduler import DecodePlan, PrefillPlan
 from engine.spyre.serving import Engine, StepResult
+from spec.core.blocks import BlockPool
 from spec.core.errors import WorkloadError
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
-from spec.spyre.state import BlockPool, State
+from spec.spyre.state import State
 from tests.engine.scenes import config, request, sharing
 
 Plan = Mapping[int, Failure]

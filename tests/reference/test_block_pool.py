@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 
 from reference.core.block_pool import allocate, evict, lookup, new_pool, register, release, touch
 from reference.core.guards import GuardError
-from spec.spyre.state import BlockPool
+from spec.core.blocks import BlockPool
 
 CONTENTS = [b"a", b"b", b"c", b"d"]
 

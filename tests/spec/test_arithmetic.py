@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, composite
 
-from spec.core import arithmetic
+from spec.core import arithmetic, blocks
 from spec.core.arithmetic import (
     cdiv,
     every,
@@ -157,7 +157,7 @@ def with_last_tkv(draw: DrawFn) -> Arguments:
 @composite
 def with_row(draw: DrawFn) -> Arguments:
     length, size = draw(with_block())
-    return length, padding.block_count(length, size) + draw(st.integers(0, 2)), size
+    return length, blocks.block_count(length, size) + draw(st.integers(0, 2)), size
 
 
 PAIRS = st.tuples(ANY, ANY)
@@ -182,7 +182,7 @@ FORMULAS: dict[Callable[..., Any], st.SearchStrategy[Arguments]] = {
     padding.skipped_chunks: with_hit(),
     padding.reused_blocks: with_hit(),
     padding.redirected_blocks: with_hit(),
-    padding.block_count: with_block(least=0),
+    blocks.block_count: with_block(least=0),
     padding.batch_width_blocks: with_rows(),
     padding.row_left_padding: with_row(),
     padding.row_tkv: PAIRS,

@@ -5,29 +5,28 @@ from typing import Any
 import pytest
 import z3
 
+from spec.core.blocks import block_count, slot
 from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import Prompt, Request
+from spec.nano_vllm.block_hashes import ContentKeys, content, leading_tokens
 from spec.nano_vllm.config import (
-    ContentKeys,
     FullHit,
     GraphSizes,
     MemoryGate,
     NanoVllmConfig,
     NewBlock,
     TokenGate,
+    documented,
+    refuse_unservable,
+    repaired,
+)
+from spec.nano_vllm.formulas import (
     can_allocate,
     can_append,
     captured_sizes,
-    content,
     counted_tokens,
-    documented,
     graph_batch_size,
-    leading_tokens,
     lookup_blocks,
-    refuse_oversized,
-    repaired,
-    sequence_blocks,
-    slot,
     starts_block,
     within_budget,
 )
@@ -97,7 +96,7 @@ def test_unknown_key_is_refused() -> None:
 
 @pytest.mark.parametrize(("length", "blocks"), [(1, 1), (256, 1), (257, 2), (512, 2), (513, 3)])
 def test_blocks_of_a_sequence(length: int, blocks: int) -> None:
-    assert sequence_blocks(length, 256) == blocks
+    assert block_count(length, 256) == blocks
 
 
 def test_new_block_is_needed_at_257_tokens_or_as_drawn_at_256() -> None:
@@ -150,7 +149,7 @@ def test_formulas_hold_for_every_number() -> None:
     where = slot(block, position, size)
     length = z3.Int("length")
     new = starts_block(length, 256, NewBlock.AFTER_BOUNDARY)
-    grown = sequence_blocks(length, 256) - sequence_blocks(length - 1, 256)
+    grown = block_count(length, 256) - block_count(length - 1, 256)
 
     solver = z3.Solver()
     wrong_slot = z3.And(size > 0, z3.Or(where < block * size, where >= (block + 1) * size))
@@ -222,8 +221,8 @@ def test_oversized_request_is_refused(
     asked = Request(id="0", prompt=Prompt.of_tokens((1, 2, 3)), max_tokens=max_tokens)
 
     if message is None:
-        refuse_oversized(asked, config)
+        refuse_unservable(asked, config)
         return
     with pytest.raises(WorkloadError) as refused:
-        refuse_oversized(asked, config)
+        refuse_unservable(asked, config)
     assert str(refused.value) == message

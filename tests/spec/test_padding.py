@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, composite
 
+from spec.core.blocks import block_count
 from spec.spyre.padding import (
     active_chunk,
     batch_width_blocks,
-    block_count,
     chunk_count,
     chunk_end,
     chunk_start,

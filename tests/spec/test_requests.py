@@ -17,11 +17,10 @@ from spec.core.requests import (
     Request,
     attended_sum,
     cached_value,
-    refuse_unservable,
     sampled_token,
     stream_tokens,
 )
-from spec.spyre.config import SpyreConfig
+from spec.spyre.config import SpyreConfig, refuse_unservable
 
 
 def of_tokens(id_: str, tokens: list[int], max_tokens: int = 8, **more: Any) -> Request:

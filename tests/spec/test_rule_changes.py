@@ -12,11 +12,12 @@ from checks.harness.running import duration_of, serve, serve_with
 from checks.harness.targets import engine_target
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
+from spec.core.sharing import BlockOrder, DerivedMap, FrozenMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules import REGISTRY, Kind, Rule, applicable
 from spec.spyre.rules.changes import Change, Order, changed, differing, without_middle
-from spec.spyre.state import BlockOrder, DerivedMap, FrozenMap, Sequence, State
+from spec.spyre.state import Sequence, State
 
 CONFIG = SpyreConfig(block_size=2, chunk_size=4, max_model_len=32, max_num_seqs=3, num_blocks=14)
 REQUESTS = [

@@ -6,7 +6,9 @@ import pytest
 from attrs import evolve
 from attrs.exceptions import FrozenInstanceError
 
-from spec.spyre.state import BlockPool, FrozenMap, Sequence, State
+from spec.core.blocks import BlockPool
+from spec.core.sharing import FrozenMap
+from spec.spyre.state import Sequence, State
 
 
 def state() -> State:

@@ -45,8 +45,8 @@ _CODECS: Mapping[type[PolicyConfig], Codec] = {
     NanoVllmConfig: Codec(
         step_as_json=nano_vllm.step_as_json,
         step_from_json=nano_vllm.step_from_json,
-        state_as_json=encoding.state_as_json,
-        state_from_json=decoding.state_from_json,
+        state_as_json=nano_vllm.state_as_json,
+        state_from_json=nano_vllm.state_from_json,
         full_step=lines.FULL_STEP,
         state=lines.STATE,
     ),

@@ -8,12 +8,15 @@ from checks.export.trace.shapes import within
 from checks.policies import POLICIES
 from engine.workloads.checked import NOTHING
 from engine.workloads.own import request_of
+from spec.core.blocks import BlockPool
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError, TraceError
+from spec.core.records import PREFILL, Event
 from spec.core.requests import Request
+from spec.core.sharing import FrozenMap
 from spec.spyre.config import SpyreConfig
-from spec.spyre.records import PREFILL, Chunk, Event, Step
-from spec.spyre.state import BlockPool, FrozenMap, Sequence, State
+from spec.spyre.records import Chunk, Step
+from spec.spyre.state import Sequence, State
 
 Conf = TypeVar("Conf", bound=PolicyConfig)
 
@@ -42,12 +45,8 @@ def _config(config: type[Conf], values: Json) -> Conf:
         raise within("config", error) from None
 
 
-def step_from_json(
-    line: Json, last: State | None, requests: Mapping[str, Request], *, chunked: bool = True
-) -> Step:
+def step_from_json(line: Json, last: State | None, requests: Mapping[str, Request]) -> Step:
     """The step of a full line; `last` is the state that the step before left.
-
-    `chunked`: a prefill step computes one chunk.
 
     Raises:
         TraceError: a state is missing, or has a request that `requests` does not name.
@@ -65,7 +64,7 @@ def step_from_json(
         scheduled=line["scheduled"],
         tkv=line["tkv"],
         volume=line["volume"],
-        chunk=_chunk(line) if chunked and line["kind"] == PREFILL else None,
+        chunk=_chunk(line) if line["kind"] == PREFILL else None,
         batch=tuple(_sequence(row, requests) for row in states.get("batch", ())),
         outputs=line["outputs"],
         ended=tuple(states.get("ended", ())),

@@ -8,10 +8,12 @@ from attrs import fields, frozen
 
 from checks.export.trace.violation import Violation
 from engine.workloads.own import own_stream
+from spec.core.blocks import BlockPool
 from spec.core.observable import SomeSequence, SomeState, SomeStep
+from spec.core.records import Event
 from spec.core.requests import Request
-from spec.spyre.records import Chunk, Event, Step
-from spec.spyre.state import BlockPool, Sequence, State
+from spec.spyre.records import Chunk, Step
+from spec.spyre.state import Sequence, State
 
 Json = dict[str, Any]
 

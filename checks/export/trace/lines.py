@@ -22,7 +22,7 @@ from checks.export.trace.shapes import (
     whole,
     wholes,
 )
-from spec.spyre.records import DECODE, IDLE, PREFILL
+from spec.core.records import DECODE, IDLE, PREFILL
 
 _KIND = one_of(PREFILL, DECODE, IDLE)
 

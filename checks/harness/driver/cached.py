@@ -6,8 +6,9 @@ from typing import Any
 from attrs import define, field
 
 from checks.harness.driver.protocol import Json
+from spec.core.blocks import BlockPool
 from spec.core.requests import BlockKey, BlockKeys
-from spec.spyre.state import BlockPool, FrozenMap
+from spec.core.sharing import FrozenMap
 
 
 @define

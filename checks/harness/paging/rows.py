@@ -12,8 +12,8 @@ from attrs import frozen
 from engine.core.tokens import prompt_tokens
 from engine.paged.inputs import NO_BLOCK, PagedInput
 from engine.spyre.device.inputs import Tensor
+from spec.core.blocks import block_index, slot
 from spec.core.requests import Request, attended_sum, sampled_token
-from spec.nano_vllm.config import block_index, slot
 
 
 @frozen(eq=False)

@@ -9,9 +9,9 @@ from attrs import define, field, frozen
 from checks.harness.paging.rows import Load, PagedWork, Row, model_token, paged_input
 from engine.paged.device import PagedDevice
 from engine.paged.inputs import PagedShape
+from spec.core.blocks import block_count
 from spec.core.observable import SomeStep
 from spec.core.requests import Request
-from spec.spyre.padding import block_count
 
 KEPT = 10  # wrong tokens that are remembered; the first ones tell
 

@@ -6,15 +6,14 @@ from checks.explore.environment import EnvironmentModel
 from checks.explore.instance import Instance
 from checks.explore.properties import Properties, properties_of_rules
 from reference.nano_vllm.machine import NanoVllmMachine
-from spec.nano_vllm.config import NanoVllmConfig, NanoVllmContext
+from spec.nano_vllm.config import NanoVllmConfig
+from spec.nano_vllm.records import Context, State, Step
 from spec.nano_vllm.rules import applicable
-from spec.spyre.records import Step
-from spec.spyre.state import State
 
 NanoVllmInstance: TypeAlias = Instance[NanoVllmConfig]
 
 
-class NanoVllmModel(EnvironmentModel[NanoVllmConfig]):
+class NanoVllmModel(EnvironmentModel[NanoVllmConfig, State]):
     """The reachable states of an instance."""
 
     def __init__(self, instance: NanoVllmInstance) -> None:
@@ -25,7 +24,7 @@ class NanoVllmModel(EnvironmentModel[NanoVllmConfig]):
         """
         machine = NanoVllmMachine.of(instance.config, instance.requests)
         super().__init__(instance, machine)
-        self.ctx: NanoVllmContext = machine.ctx
+        self.ctx: Context = machine.ctx
 
 
 def properties_of(model: NanoVllmModel) -> Properties[State]:

@@ -6,11 +6,13 @@ Source: nano-vllm, chapter 9 ("Scheduler to GPU Execution").
 from checks.harness.paging.rows import PagedWork, Row, request_tokens
 from checks.harness.paging.watch import PagedWatch
 from engine.paged.inputs import PagedShape
-from spec.nano_vllm.config import NanoVllmConfig, NanoVllmContext, captured_sizes
-from spec.spyre.records import DECODE, Step
+from spec.core.records import DECODE
+from spec.nano_vllm.config import NanoVllmConfig
+from spec.nano_vllm.formulas import captured_sizes
+from spec.nano_vllm.records import Context, Step
 
 
-def nano_vllm_watch(ctx: NanoVllmContext) -> PagedWatch[Step]:
+def nano_vllm_watch(ctx: Context) -> PagedWatch[Step]:
     """The device next to a nano-vLLM scheduler."""
     return PagedWatch(
         nano_vllm_shape(ctx.config), ctx.requests, lambda step: nano_vllm_work(ctx, step)
@@ -31,7 +33,7 @@ def nano_vllm_shape(config: NanoVllmConfig) -> PagedShape:
     )
 
 
-def nano_vllm_work(ctx: NanoVllmContext, step: Step) -> PagedWork:
+def nano_vllm_work(ctx: Context, step: Step) -> PagedWork:
     """A prefill or a decode: each row computes what it is behind, and samples one token."""
     rows = {}
     for row in step.batch:

@@ -1,6 +1,6 @@
 """nano-vLLM: the reference, which has no engine, next to the paged device."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from checks.harness.paging import nano_vllm_watch
 from checks.harness.reference import MachineServer
@@ -9,17 +9,12 @@ from checks.policies.nano_vllm.model import NanoVllmModel
 from checks.policies.policy import Policy
 from engine.core.work import Prefill, Work
 from reference.nano_vllm.machine import NanoVllmMachine
+from spec.core.records import PREFILL
 from spec.core.requests import Request
-from spec.nano_vllm.config import NanoVllmConfig, NanoVllmContext, refuse_oversized
+from spec.nano_vllm.config import NanoVllmConfig, refuse_unservable
+from spec.nano_vllm.records import Context, State, Step, context_of
+from spec.nano_vllm.records import Sequence as Row
 from spec.nano_vllm.rules import NANO_VLLM as RULES
-from spec.spyre.records import PREFILL, Step
-from spec.spyre.state import Sequence as Row
-from spec.spyre.state import State
-
-
-def context_of(config: NanoVllmConfig, requests: Iterable[Request]) -> NanoVllmContext:
-    """What rules look up."""
-    return NanoVllmContext.of(config, {request.id: request for request in requests})
 
 
 def _reference(config: NanoVllmConfig, requests: Sequence[Request]) -> MachineServer[Step]:
@@ -40,11 +35,11 @@ def _prefill(row: Row, computed: int) -> Prefill:
     return Prefill(row.id, row.prefill_len, reused=row.prefill_len - computed)
 
 
-NANO_VLLM: Policy[NanoVllmConfig, NanoVllmContext, State, Step] = Policy(
+NANO_VLLM: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     config=NanoVllmConfig,
     registry=RULES,
     context_of=context_of,
-    refuse_unservable=refuse_oversized,
+    refuse_unservable=refuse_unservable,
     reference=_reference,
     work=work,
     judged_apart=("NANO-BLK-", "NANO-PFX-"),

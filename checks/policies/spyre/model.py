@@ -18,7 +18,7 @@ from spec.spyre.state import Sequence, State
 Instance: TypeAlias = AnyInstance[SpyreConfig]
 
 
-class SpyreModel(EnvironmentModel[SpyreConfig]):
+class SpyreModel(EnvironmentModel[SpyreConfig, State]):
     """The reachable states of an instance; interchangeable requests are not told apart."""
 
     def __init__(self, instance: Instance, machine: SpyreMachine | None = None) -> None:

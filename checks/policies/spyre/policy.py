@@ -1,6 +1,6 @@
 """Spyre: the reference, and the engine on the simulated device."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from checks.fuzz.reference import reference_target
 from checks.harness.targets import EngineTarget
@@ -9,17 +9,11 @@ from checks.policies.spyre.instances import DEFAULT
 from checks.policies.spyre.model import SpyreModel
 from engine.core.work import spyre_work
 from engine.spyre.device.spyre import SpyreDevice
-from spec.core.requests import BlockKeys, Request, refuse_unservable
-from spec.spyre.config import SpyreConfig
-from spec.spyre.records import Context, Step
+from spec.core.requests import Request
+from spec.spyre.config import SpyreConfig, refuse_unservable
+from spec.spyre.records import Context, Step, context_of
 from spec.spyre.rules import SPYRE as RULES
 from spec.spyre.state import State
-
-
-def context_of(config: SpyreConfig, requests: Iterable[Request]) -> Context:
-    """What rules look up, whoever schedules."""
-    by_id = {request.id: request for request in requests}
-    return Context(config, by_id, BlockKeys(by_id, config.block_size))
 
 
 def _engine(config: SpyreConfig, requests: Sequence[Request]) -> EngineTarget:

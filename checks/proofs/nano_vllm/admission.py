@@ -13,18 +13,14 @@ from collections.abc import Iterable
 from checks.proofs.nano_vllm.blocks import LEAST_BLOCK
 from checks.proofs.registry import Integer, Numbers, Statement, Verdict, obligation
 from spec.core.arithmetic import Truth, every, implies, some
+from spec.core.blocks import block_count
 from spec.core.requests import Prompt, Request
-from spec.nano_vllm.config import (
-    FullHit,
-    GraphSizes,
-    MemoryGate,
-    NanoVllmConfig,
-    TokenGate,
+from spec.nano_vllm.config import FullHit, GraphSizes, MemoryGate, NanoVllmConfig, TokenGate
+from spec.nano_vllm.formulas import (
     can_allocate,
     captured_sizes,
     counted_tokens,
     lookup_blocks,
-    sequence_blocks,
     within_budget,
 )
 
@@ -169,7 +165,7 @@ def whoever_is_let_in_is_admitted_alone(integer: Integer) -> Statement:
     """
     length, total, budget = integer("length"), integer("total"), integer("budget")
     block_size, num_blocks = integer("block_size"), integer("num_blocks")
-    cached, blocks = integer("cached"), sequence_blocks(length, block_size)
+    cached, blocks = integer("cached"), block_count(length, block_size)
     return Statement(
         given=[
             block_size >= LEAST_BLOCK,
@@ -178,7 +174,7 @@ def whoever_is_let_in_is_admitted_alone(integer: Integer) -> Statement:
             total <= budget,
             cached >= 0,
             cached <= length,
-            sequence_blocks(total - 1, block_size) <= num_blocks,
+            block_count(total - 1, block_size) <= num_blocks,
         ],
         claim=every(
             [

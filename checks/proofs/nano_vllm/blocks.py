@@ -11,18 +11,10 @@ Source: nano-vllm, "Block Tables: Logical Memory Map", "BlockManager: Three Core
 
 from checks.proofs.registry import Integer, Numbers, Statement, Verdict, obligation
 from spec.core.arithmetic import Number, Truth, every, floor_div, select
+from spec.core.blocks import block_count, block_index, slot
 from spec.core.requests import Prompt, Request
-from spec.nano_vllm.config import (
-    NanoVllmConfig,
-    NewBlock,
-    Oversized,
-    block_index,
-    can_append,
-    fills_block,
-    sequence_blocks,
-    slot,
-    starts_block,
-)
+from spec.nano_vllm.config import NanoVllmConfig, NewBlock, Oversized
+from spec.nano_vllm.formulas import can_append, fills_block, starts_block
 
 LEAST_BLOCK = 2  # tokens; with 1 no length is one more than a multiple of the block
 _ANY = "every position and block, every block size"
@@ -126,7 +118,7 @@ def slots_are_inside_the_pool(integer: Integer) -> Statement:
 def every_token_has_its_place(integer: Integer) -> Statement:
     """`position` of any token."""
     length, position, block_size = integer("length"), integer("position"), integer("block_size")
-    blocks = sequence_blocks(length, block_size)
+    blocks = block_count(length, block_size)
     return Statement(
         given=[block_size >= 1, position >= 0, position < length],
         claim=every(
@@ -147,7 +139,7 @@ def blocks_after_append(computed: Number, block_size: Number, reading: NewBlock)
     Before the step it holds the blocks of its computed tokens.
     """
     starts = starts_block(computed + 1, block_size, reading)
-    return sequence_blocks(computed, block_size) + select(starts, 1, 0)
+    return block_count(computed, block_size) + select(starts, 1, 0)
 
 
 def _has_a_place(integer: Integer, reading: NewBlock) -> Truth:
@@ -159,7 +151,7 @@ def _has_a_place(integer: Integer, reading: NewBlock) -> Truth:
 def _matches_the_tokens(integer: Integer, reading: NewBlock) -> Truth:
     computed, block_size = integer("computed"), integer("block_size")
     blocks = blocks_after_append(computed, block_size, reading)
-    return blocks == sequence_blocks(computed + 1, block_size)
+    return blocks == block_count(computed + 1, block_size)
 
 
 def _decoding(integer: Integer) -> list[Truth]:
@@ -271,7 +263,7 @@ def full_blocks_are_hashed(integer: Integer) -> Statement:
 def _front_has_room(integer: Integer) -> Truth:
     """The front of running, once all others are preempted, finds a slot for its newest token."""
     computed, block_size = integer("computed"), integer("block_size")
-    free = integer("num_blocks") - sequence_blocks(computed, block_size)
+    free = integer("num_blocks") - block_count(computed, block_size)
     return can_append(free, computed + 1, block_size, NewBlock.AFTER_BOUNDARY)
 
 
@@ -280,7 +272,7 @@ def _running(integer: Integer) -> list[Truth]:
     computed, block_size = integer("computed"), integer("block_size")
     return [
         *_decoding(integer),
-        sequence_blocks(computed, block_size) <= integer("num_blocks"),
+        block_count(computed, block_size) <= integer("num_blocks"),
         computed + 1 < integer("total"),
     ]
 
@@ -307,7 +299,7 @@ def _outgrows_the_pool(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]
 )
 def the_front_gets_a_token(integer: Integer) -> Statement:
     """`total`: prompt and longest answer, whose last token is never written."""
-    fits = sequence_blocks(integer("total") - 1, integer("block_size")) <= integer("num_blocks")
+    fits = block_count(integer("total") - 1, integer("block_size")) <= integer("num_blocks")
     return Statement(given=[*_running(integer), fits], claim=_front_has_room(integer))
 
 

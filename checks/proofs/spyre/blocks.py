@@ -11,7 +11,7 @@ enter only through the sum of their promises, so nothing depends on how many the
 
 from checks.proofs.registry import Integer, Statement, obligation
 from spec.core.arithmetic import Number, Truth, every
-from spec.spyre.padding import block_count
+from spec.core.blocks import block_count
 from spec.spyre.reservation import may_reserve, promised_blocks, still_promised, worst_case_blocks
 
 BLOCKS = (1, 2, 16, 64, 128)  # tokens; block sizes for which lengths are counted in blocks

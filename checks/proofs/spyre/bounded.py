@@ -35,9 +35,9 @@ from checks.proofs.spyre.machine import (
 )
 from checks.proofs.spyre.symbolic import MACHINE
 from spec.core.arithmetic import Truth, every
+from spec.core.blocks import block_count
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import Admission, SpyreConfig
-from spec.spyre.padding import block_count
 
 _RULES: Mapping[Admission, Rule] = {
     Admission.EXACT: exact,

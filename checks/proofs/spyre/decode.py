@@ -23,9 +23,9 @@ from spec.core.arithmetic import (
     select,
     some,
 )
+from spec.core.blocks import block_count
 from spec.spyre.padding import (
     batch_width_blocks,
-    block_count,
     last_block_offset,
     max_tkv,
     row_left_padding,

@@ -29,12 +29,8 @@ from checks.proofs.spyre.rows import (
     without_one,
 )
 from spec.core.arithmetic import Number, Truth, every, implies, maximum, negate, some
-from spec.spyre.padding import (
-    batch_width_blocks,
-    block_count,
-    max_tkv,
-    peak_tkv,
-)
+from spec.core.blocks import block_count
+from spec.spyre.padding import batch_width_blocks, max_tkv, peak_tkv
 
 
 def _row_until_the_last_step(integer: Integer) -> tuple[list[Number], list[Truth]]:

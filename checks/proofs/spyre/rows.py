@@ -9,13 +9,8 @@ from collections.abc import Sequence
 from checks.proofs.registry import Integer
 from checks.proofs.spyre.decode import fits_its_blocks
 from spec.core.arithmetic import Number, Truth, every, floor_div, implies, maximum, some
-from spec.spyre.padding import (
-    batch_width_blocks,
-    block_count,
-    last_block_offset,
-    max_tkv,
-    reaches_block_end,
-)
+from spec.core.blocks import block_count
+from spec.spyre.padding import batch_width_blocks, last_block_offset, max_tkv, reaches_block_end
 
 REAL_BLOCK = 64  # tokens, of the product
 SYMBOLIC_ROWS = 2  # up to so many rows the solver decides head-on for every block size at once

@@ -8,7 +8,7 @@ Caching" and "Memory Limit: KV Cache Blocks". Positions are placed in blocks by 
 
 from checks.proofs.registry import Integer, Statement, obligation
 from spec.core.arithmetic import Number, cdiv, every, implies
-from spec.nano_vllm.config import block_index
+from spec.core.blocks import block_index
 from spec.vllm_v1.config import (
     hit_blocks_at_most,
     largest_end,

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from engine.spyre.blocks import BlockManager
+from spec.core.blocks import BlockPool
 from spec.core.requests import BlockKey
-from spec.spyre.state import BlockPool, DerivedMap, SharedMap
+from spec.core.sharing import DerivedMap, SharedMap
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -6,9 +6,10 @@ from typing import Any
 from engine.spyre.observing.states import Observer
 from engine.spyre.scheduler import DecodePlan, Outcome, Plan, PrefillPlan, Scheduler
 from engine.spyre.scheduler.chunks import with_block_table
+from spec.core.records import Event
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import volume
-from spec.spyre.records import Event, Step
+from spec.spyre.records import Step
 from spec.spyre.state import Sequence, State
 
 

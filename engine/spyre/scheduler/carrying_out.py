@@ -14,8 +14,8 @@ from engine.spyre.scheduler.keys import extend_keys
 from engine.spyre.scheduler.leaving import finish, preempt
 from engine.spyre.scheduler.plan import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan
 from engine.spyre.scheduler.tracked import Tracked
+from spec.core.records import IDLE
 from spec.spyre.config import Admission
-from spec.spyre.records import IDLE
 from spec.spyre.reservation import still_promised
 
 Ends = Collection[str] | None

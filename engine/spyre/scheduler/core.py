@@ -10,8 +10,8 @@ from engine.spyre.scheduler.projection import Projection
 from engine.spyre.scheduler.queue import WaitingQueue
 from engine.spyre.scheduler.slots import Slots
 from engine.spyre.scheduler.tracked import Tracked
+from spec.core.records import IDLE
 from spec.spyre.config import SpyreConfig
-from spec.spyre.records import IDLE
 
 
 @define(eq=False)

@@ -6,7 +6,7 @@ Source: vllm-v1, "Request lifecycle" and "Preemption".
 from engine.spyre.device.inputs import Tensor
 from engine.spyre.scheduler.core import Core
 from engine.spyre.scheduler.tracked import Tracked
-from spec.spyre.records import IDLE
+from spec.core.records import IDLE
 
 
 def finish(core: Core, rows: list[int]) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from engine.core.tokens import NO_TOKENS
 from engine.spyre.device.inputs import Tensor
 from engine.spyre.scheduler.batch import Batch
 from engine.spyre.scheduler.tracked import Tracked
-from spec.spyre.records import DECODE, IDLE, PREFILL, Chunk
+from spec.core.records import DECODE, IDLE, PREFILL
+from spec.spyre.records import Chunk
 
 
 @frozen(eq=False)

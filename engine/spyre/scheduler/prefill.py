@@ -12,9 +12,10 @@ from engine.spyre.scheduler.joining import last_chunk_refusal, surely_refused
 from engine.spyre.scheduler.keys import prefix_hit
 from engine.spyre.scheduler.plan import PrefillPlan
 from engine.spyre.scheduler.tracked import Shape, Tracked
+from spec.core.blocks import block_count
+from spec.core.records import PREFILL
 from spec.spyre.config import Admission, Queue, SpyreConfig
-from spec.spyre.padding import block_count
-from spec.spyre.records import PREFILL, Chunk
+from spec.spyre.records import Chunk
 from spec.spyre.reservation import may_reserve, promised_blocks
 
 

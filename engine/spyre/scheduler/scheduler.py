@@ -14,8 +14,8 @@ from engine.spyre.scheduler.prefill import plan_prefill
 from engine.spyre.scheduler.queue import WaitingQueue
 from engine.spyre.scheduler.tracked import Tracked
 from spec.core.errors import WorkloadError
-from spec.core.requests import Request, refuse_unservable
-from spec.spyre.config import Queue, SpyreConfig
+from spec.core.requests import Request
+from spec.spyre.config import Queue, SpyreConfig, refuse_unservable
 
 
 class StalePlanError(Exception):

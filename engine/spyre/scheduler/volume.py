@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.spyre.device.inputs import Tensor
-from spec.spyre.padding import block_count, last_block_offset, reaches_block_end
+from spec.core.blocks import block_count
+from spec.spyre.padding import last_block_offset, reaches_block_end
 
 Flags = NDArray[np.bool_]
 

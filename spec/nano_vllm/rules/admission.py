@@ -5,15 +5,15 @@ Source: nano-vllm, chapter 6; the sequence limit is the release's.
 
 from collections.abc import Iterator
 
+from spec.core.records import DECODE, PREFILL
 from spec.core.rule import Kind
-from spec.nano_vllm.config import NanoVllmContext
+from spec.nano_vllm.records import Context, Step
 from spec.nano_vllm.rules.gates import MEMORY, SEQUENCES, TOKENS, passes, refusing_gates
 from spec.nano_vllm.rules.registry import of_step, release, text
 from spec.nano_vllm.rules.replay import candidates
-from spec.spyre.records import DECODE, PREFILL, Step
 
 
-def _judged(ctx: NanoVllmContext, step: Step, gate: str) -> Iterator[str]:
+def _judged(ctx: Context, step: Step, gate: str) -> Iterator[str]:
     """Whoever was admitted passed the gate."""
     for one in candidates(ctx, step):
         if one.is_admitted and not passes(ctx, gate, one):
@@ -27,7 +27,7 @@ def _judged(ctx: NanoVllmContext, step: Step, gate: str) -> Iterator[str]:
     witness=lambda _ctx, step: step.refusal == TOKENS,
     kind=Kind.GUARD,
 )
-def tokens_fit_the_budget(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def tokens_fit_the_budget(ctx: Context, step: Step) -> Iterator[str]:
     """By the reading of the configuration; what is computed keeps the budget in any case."""
     yield from _judged(ctx, step, TOKENS)
     computed = sum(step.scheduled.values())
@@ -42,7 +42,7 @@ def tokens_fit_the_budget(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     witness=lambda _ctx, step: step.refusal == MEMORY,
     kind=Kind.GUARD,
 )
-def blocks_are_free(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def blocks_are_free(ctx: Context, step: Step) -> Iterator[str]:
     """By the reading of the configuration."""
     yield from _judged(ctx, step, MEMORY)
 
@@ -54,7 +54,7 @@ def blocks_are_free(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     witness=lambda _ctx, step: step.refusal == SEQUENCES,
     kind=Kind.GUARD,
 )
-def sequences_keep_the_limit(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def sequences_keep_the_limit(ctx: Context, step: Step) -> Iterator[str]:
     """Of the step or of the running queue; no batch is larger in either case."""
     yield from _judged(ctx, step, SEQUENCES)
     if len(step.batch) > ctx.config.max_num_seqs:
@@ -67,7 +67,7 @@ def sequences_keep_the_limit(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     text("The Prefill Path: Admitting Sequences"),
     witness=lambda _ctx, step: step.kind == PREFILL and bool(step.after.waiting),
 )
-def nobody_jumps_the_queue(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def nobody_jumps_the_queue(_ctx: Context, step: Step) -> Iterator[str]:
     """Also somebody preempted cannot be skipped by new arrivals."""
     admitted = [event.id for event in step.happened("admit")]
     first = [one.id for one in step.before.waiting[: len(admitted)]]
@@ -81,7 +81,7 @@ def nobody_jumps_the_queue(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     text("schedule() — The Entire Logic"),
     witness=lambda _ctx, step: step.kind == DECODE and bool(step.before.waiting),
 )
-def admitting_ends_at_a_gate(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def admitting_ends_at_a_gate(ctx: Context, step: Step) -> Iterator[str]:
     """So a decode step beside a waiting sequence needs a gate that refuses it."""
     for one in candidates(ctx, step):
         if not one.is_admitted and not refusing_gates(ctx, one):
@@ -92,9 +92,9 @@ def admitting_ends_at_a_gate(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     "NANO-ADM-6",
     "A step is a prefill of exactly those it admitted, or a decode; never both.",
     text("What Does schedule() Actually Do?"),
-    witness=lambda _ctx, step: step.kind == PREFILL and len(step.before.decoding) > 0,
+    witness=lambda _ctx, step: step.kind == PREFILL and len(step.before.running) > 0,
 )
-def prefill_or_decode(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def prefill_or_decode(_ctx: Context, step: Step) -> Iterator[str]:
     """The phase flag tells which."""
     admitted = [event.id for event in step.happened("admit")]
     if (step.kind == PREFILL) != bool(admitted):
@@ -109,10 +109,10 @@ def prefill_or_decode(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     text("Why BREAK and not CONTINUE?"),
     witness=lambda _ctx, step: bool(step.happened("preempt")) and len(step.after.present) > 2,
 )
-def both_queues_keep_the_order_of_arrival(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def both_queues_keep_the_order_of_arrival(_ctx: Context, step: Step) -> Iterator[str]:
     """What a step moves over the border between the queues keeps its place."""
     before, after = (
-        [one.id for one in (*state.decoding, *state.waiting)] for state in (step.before, step.after)
+        [one.id for one in (*state.running, *state.waiting)] for state in (step.before, step.after)
     )
     stayed = [one for one in before if one not in step.finished]
     if after != stayed:

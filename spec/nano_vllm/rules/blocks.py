@@ -6,11 +6,10 @@ Source: nano-vllm, chapter 5, and "Reference Counting: Safe Shared Ownership".
 from collections import Counter
 from collections.abc import Iterator
 
-from spec.nano_vllm.config import NanoVllmContext, sequence_blocks
+from spec.core.blocks import block_count
+from spec.nano_vllm.records import Context, State, Step
 from spec.nano_vllm.rules.registry import always, between, of_step, release, text
 from spec.nano_vllm.rules.replay import Books, replayed
-from spec.spyre.records import Step
-from spec.spyre.state import State
 
 
 @always(
@@ -19,7 +18,7 @@ from spec.spyre.state import State
     text("BlockManager Architecture"),
     witness=lambda _ctx, step: bool(step.after.pool.references),
 )
-def free_or_used(_ctx: NanoVllmContext, state: State) -> Iterator[str]:
+def free_or_used(_ctx: Context, state: State) -> Iterator[str]:
     """Free and used blocks together are those of the pool, numbered from 0."""
     pool = state.pool
     listed = sorted([*pool.free, *pool.references])
@@ -36,7 +35,7 @@ def free_or_used(_ctx: NanoVllmContext, state: State) -> Iterator[str]:
         for block, count in step.after.pool.references.items()
     ),
 )
-def counts_are_holders(_ctx: NanoVllmContext, state: State) -> Iterator[str]:
+def counts_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     """With NANO-BLK-1: what nobody holds is free."""
     holders = Counter(block for one in state.present for block in one.blocks)
     counted = state.pool.references
@@ -55,7 +54,7 @@ def counts_are_holders(_ctx: NanoVllmContext, state: State) -> Iterator[str]:
     text("Request journey, FINISHED"),
     witness=lambda _ctx, step: step.after.is_idle and bool(step.finished),
 )
-def all_given_back(_ctx: NanoVllmContext, state: State) -> Iterator[str]:
+def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
     """Finished sequences give everything back at once."""
     if state.is_idle and len(state.pool.free) != state.pool.size:
         yield f"{len(state.pool.free)} of {state.pool.size} blocks are free"
@@ -65,12 +64,12 @@ def all_given_back(_ctx: NanoVllmContext, state: State) -> Iterator[str]:
     "NANO-BLK-4",
     "A running sequence holds exactly the blocks of its computed tokens, each once.",
     text("What Blocks Look Like in GPU Memory"),
-    witness=lambda _ctx, step: any(len(one.blocks) > 1 for one in step.after.decoding),
+    witness=lambda _ctx, step: any(len(one.blocks) > 1 for one in step.after.running),
 )
-def blocks_match_tokens(ctx: NanoVllmContext, state: State) -> Iterator[str]:
+def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
     """Nothing is handed out before it is needed."""
-    for one in state.decoding:
-        expected = int(sequence_blocks(one.computed, ctx.config.block_size))
+    for one in state.running:
+        expected = int(block_count(one.computed, ctx.config.block_size))
         if not len(one.blocks) == len(set(one.blocks)) == expected:
             yield f"request {one.id}: {one.computed} tokens, blocks {list(one.blocks)}"
 
@@ -84,7 +83,7 @@ def blocks_match_tokens(ctx: NanoVllmContext, state: State) -> Iterator[str]:
         and list(step.before.pool.free) != sorted(step.before.pool.free)
     ),
 )
-def first_in_first_out(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
     """The step's events, applied to the free list before it, give the free list after it."""
     books = Books.of(ctx, step.before)
     for event, books in replayed(ctx, step):
@@ -102,7 +101,7 @@ def first_in_first_out(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     release("deallocate"),
     witness=lambda _ctx, step: bool(step.before.aborted and step.before.pool.references),
 )
-def given_back_after_abort(ctx: NanoVllmContext, before: State, after: State) -> Iterator[str]:
+def given_back_after_abort(ctx: Context, before: State, after: State) -> Iterator[str]:
     """Where several go at once their order is not known, so that only one is judged."""
     gone = after.aborted - before.aborted
     if len(gone) != 1 or not any(one.id in gone for one in before.present):

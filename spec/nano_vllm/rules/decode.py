@@ -5,17 +5,12 @@ Source: nano-vllm, chapters 6 and 9.
 
 from collections.abc import Iterator
 
-from spec.nano_vllm.config import (
-    GraphSizes,
-    NanoVllmContext,
-    block_index,
-    graph_batch_size,
-    sequence_blocks,
-    slot,
-)
+from spec.core.blocks import block_count, block_index, slot
+from spec.core.records import DECODE, PREFILL
+from spec.nano_vllm.config import GraphSizes
+from spec.nano_vllm.formulas import graph_batch_size
+from spec.nano_vllm.records import Context, Sequence, Step
 from spec.nano_vllm.rules.registry import of_step, text
-from spec.spyre.records import DECODE, PREFILL, Step
-from spec.spyre.state import Sequence
 
 
 def _ids(rows: tuple[Sequence, ...]) -> list[str]:
@@ -28,10 +23,10 @@ def _ids(rows: tuple[Sequence, ...]) -> list[str]:
     text("The Decode Path: Advancing All Running Sequences"),
     witness=lambda _ctx, step: step.kind == DECODE and len(step.batch) > 1,
 )
-def everybody_decodes(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def everybody_decodes(_ctx: Context, step: Step) -> Iterator[str]:
     """A sequence limit on the step alone leaves some out."""
     preempted = {event.id for event in step.happened("preempt")}
-    expected = [one.id for one in step.before.decoding if one.id not in preempted]
+    expected = [one.id for one in step.before.running if one.id not in preempted]
     if step.kind == DECODE and _ids(step.batch) != expected:
         yield f"running {expected}, decoded {_ids(step.batch)}"
 
@@ -40,15 +35,15 @@ def everybody_decodes(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     "NANO-DEC-2",
     "The running queue keeps its order: who is admitted goes to the back, the others stay.",
     text("The Decode Path: Advancing All Running Sequences"),
-    witness=lambda _ctx, step: step.kind == DECODE and len(step.after.decoding) > 1,
+    witness=lambda _ctx, step: step.kind == DECODE and len(step.after.running) > 1,
 )
-def running_keeps_its_order(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def running_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
     """Whoever was taken out for the batch is put back in its place."""
     gone = {event.id for event in step.happened("preempt", "finish")}
     came = [event.id for event in step.happened("admit")]
-    expected = [one for one in [*_ids(step.before.decoding), *came] if one not in gone]
-    if _ids(step.after.decoding) != expected:
-        yield f"running {_ids(step.after.decoding)}, expected {expected}"
+    expected = [one for one in [*_ids(step.before.running), *came] if one not in gone]
+    if _ids(step.after.running) != expected:
+        yield f"running {_ids(step.after.running)}, expected {expected}"
 
 
 @of_step(
@@ -57,14 +52,14 @@ def running_keeps_its_order(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     text("BlockManager: Three Core Operations"),
     witness=lambda _ctx, step: step.kind == DECODE and bool(step.happened("allocate")),
 )
-def one_block_at_a_boundary(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def one_block_at_a_boundary(ctx: Context, step: Step) -> Iterator[str]:
     """The newest token stands at the position of the tokens computed before the step."""
     if step.kind != DECODE:
         return
-    tables = {one.id: one.blocks for one in step.before.decoding}
+    tables = {one.id: one.blocks for one in step.before.running}
     for row in step.batch:
         old = tables[row.id]
-        expected = int(sequence_blocks(row.computed, ctx.config.block_size))
+        expected = int(block_count(row.computed, ctx.config.block_size))
         if row.blocks[: len(old)] != old or len(row.blocks) != expected:
             yield f"request {row.id}: blocks {list(old)}, then {list(row.blocks)}"
 
@@ -75,7 +70,7 @@ def one_block_at_a_boundary(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     text("CUDA Graphs: Why Decode Gets Special Treatment"),
     witness=lambda _ctx, step: step.kind == DECODE and len(step.batch) == 3,
 )
-def some_graph_holds_the_batch(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def some_graph_holds_the_batch(ctx: Context, step: Step) -> Iterator[str]:
     """The next larger one; a power of two is less than twice the batch."""
     sizes, largest = ctx.config.graph_sizes, ctx.config.max_num_seqs
     if step.kind != DECODE or not step.batch:
@@ -93,7 +88,7 @@ def some_graph_holds_the_batch(ctx: NanoVllmContext, step: Step) -> Iterator[str
         count > ctx.config.block_size for count in step.scheduled.values()
     ),
 )
-def every_token_has_its_slot(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def every_token_has_its_slot(ctx: Context, step: Step) -> Iterator[str]:
     """Position p lies in block table[p // block_size], at p % block_size."""
     size = ctx.config.block_size
     owners: dict[int, str] = {}

@@ -6,23 +6,22 @@ Source: nano-vllm, chapters 2 and 3, and what chapters 6 and 8 promise about wai
 from collections import Counter
 from collections.abc import Iterator
 
-from spec.nano_vllm.config import NanoVllmContext
+from spec.core.records import IDLE, PREFILL
+from spec.nano_vllm.records import Context, Sequence, State, Step
 from spec.nano_vllm.rules.registry import always, between, eventually, of_step, release, text
-from spec.spyre.records import IDLE, PREFILL, Step
-from spec.spyre.state import Sequence, State
 
 
 @always(
     "NANO-LIF-1",
     "A sequence is always in exactly one state: waiting, running, or gone.",
     text("Sequence Status: Three States"),
-    witness=lambda _ctx, step: bool(step.after.waiting and step.after.decoding),
+    witness=lambda _ctx, step: bool(step.after.waiting and step.after.running),
 )
-def one_state_each(_ctx: NanoVllmContext, state: State) -> Iterator[str]:
+def one_state_each(_ctx: Context, state: State) -> Iterator[str]:
     """Nobody is between the queues or in both."""
     places = Counter([*(one.id for one in state.present), *state.finished, *state.aborted])
     twice = [one for one, count in places.items() if count > 1]
-    if twice or state.prefilling or state.paused:
+    if twice:
         yield f"in several places: {twice}"
 
 
@@ -32,7 +31,7 @@ def one_state_each(_ctx: NanoVllmContext, state: State) -> Iterator[str]:
     text("The Decode Path"),
     witness=lambda _ctx, step: bool(step.finished) and len(step.after.present) > 1,
 )
-def nobody_is_forgotten(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def nobody_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
     """And nobody comes out of nothing."""
     before = {one.id for one in step.before.present}
     after = {one.id for one in step.after.present} | set(step.finished)
@@ -46,7 +45,7 @@ def nobody_is_forgotten(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     text("One Decode Step: What Happens"),
     witness=lambda _ctx, step: bool(step.finished) and bool(step.ended),
 )
-def finishes_at_once(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def finishes_at_once(ctx: Context, step: Step) -> Iterator[str]:
     """Whoever finished was in the batch; whoever stays has fewer than max_tokens."""
     if set(step.finished) != step.after.finished - step.before.finished:
         yield f"reported {list(step.finished)}"
@@ -66,12 +65,12 @@ def finishes_at_once(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     text("The Waiting Queue"),
     witness=lambda _ctx, step: bool(step.happened("preempt")),
 )
-def only_the_running_hold(_ctx: NanoVllmContext, state: State) -> Iterator[str]:
+def only_the_running_hold(_ctx: Context, state: State) -> Iterator[str]:
     """On arrival as after a preemption."""
     for one in state.waiting:
         if one.blocks:
             yield f"request {one.id} waits with blocks {list(one.blocks)}"
-    for one in state.decoding:
+    for one in state.running:
         if not one.blocks:
             yield f"request {one.id} runs without a block"
 
@@ -82,7 +81,7 @@ def only_the_running_hold(_ctx: NanoVllmContext, state: State) -> Iterator[str]:
     text("The Waiting Queue"),
     witness=lambda _ctx, step: len(step.before.waiting) > 1,
 )
-def arrivals_go_to_the_back(ctx: NanoVllmContext, before: State, after: State) -> Iterator[str]:
+def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterator[str]:
     """Who goes away leaves the others in their places."""
     gone = after.aborted - before.aborted
     stayed = tuple(one for one in before.waiting if one.id not in gone)
@@ -91,7 +90,7 @@ def arrivals_go_to_the_back(ctx: NanoVllmContext, before: State, after: State) -
         yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
     elif new != tuple(Sequence(one.id, ctx.requests[one.id].prompt_len) for one in new):
         yield f"newcomers {new}"
-    if after.decoding != tuple(one for one in before.decoding if one.id not in gone):
+    if after.running != tuple(one for one in before.running if one.id not in gone):
         yield "the running queue changed"
 
 
@@ -112,7 +111,7 @@ def everybody_leaves(state: State) -> bool:
     release("schedule() asserts it"),
     witness=lambda _ctx, step: len(step.batch) > 1,
 )
-def no_empty_batch(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def no_empty_batch(_ctx: Context, step: Step) -> Iterator[str]:
     """The release stops where this fails."""
     if step.kind == IDLE and step.before.present:
         waiting, running = ([one.id for one in queue] for queue in _queues(step.before))
@@ -120,7 +119,7 @@ def no_empty_batch(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
 
 
 def _queues(state: State) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
-    return state.waiting, state.decoding
+    return state.waiting, state.running
 
 
 @always(
@@ -129,7 +128,7 @@ def _queues(state: State) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
     text("The Cost of Preemption"),
     witness=lambda _ctx, step: any(one.generated for one in step.after.waiting),
 )
-def all_but_the_newest_is_computed(ctx: NanoVllmContext, state: State) -> Iterator[str]:
+def all_but_the_newest_is_computed(ctx: Context, state: State) -> Iterator[str]:
     """Blocks that were hit count as computed."""
     for one in state.present:
         length = ctx.requests[one.id].prompt_len + one.generated
@@ -145,14 +144,14 @@ def all_but_the_newest_is_computed(ctx: NanoVllmContext, state: State) -> Iterat
     text("Why the Scheduler Separates Prefill and Decode"),
     witness=lambda _ctx, step: step.kind == PREFILL and len(step.batch) > 1,
 )
-def tokens_of_a_step(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def tokens_of_a_step(ctx: Context, step: Step) -> Iterator[str]:
     """Nobody outside the batch computes or gains anything."""
     size, before = ctx.config.block_size, {one.id: one for one in step.before.present}
     for row in step.batch:
         due = row.prefill_len - row.hit_blocks * size if step.kind == PREFILL else 1
         if step.scheduled.get(row.id) != due:
             yield f"request {row.id} computed {step.scheduled.get(row.id)} tokens of {due}"
-    for one in (*step.batch, *step.after.waiting, *step.after.decoding):
+    for one in (*step.batch, *step.after.waiting, *step.after.running):
         gained = one.generated - before[one.id].generated
         if gained != len(step.outputs.get(one.id, ())) or gained > 1:
             yield f"request {one.id} gained {gained} tokens"

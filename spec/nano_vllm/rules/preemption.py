@@ -5,11 +5,9 @@ Source: nano-vllm, chapter 8.
 
 from collections.abc import Iterator
 
-from spec.nano_vllm.config import NanoVllmContext
+from spec.nano_vllm.records import Context, Sequence, Step
 from spec.nano_vllm.rules.registry import of_step, text
 from spec.nano_vllm.rules.replay import replayed
-from spec.spyre.records import Step
-from spec.spyre.state import Sequence
 
 
 def _victims(step: Step) -> list[str]:
@@ -22,7 +20,7 @@ def _victims(step: Step) -> list[str]:
     text("Memory Full: The Crisis"),
     witness=lambda _ctx, step: bool(_victims(step)),
 )
-def only_when_nothing_is_free(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def only_when_nothing_is_free(ctx: Context, step: Step) -> Iterator[str]:
     """Judged before each victim, so that nobody goes who need not."""
     for event, books in replayed(ctx, step):
         if event.transition == "preempt" and books.free:
@@ -35,10 +33,10 @@ def only_when_nothing_is_free(ctx: NanoVllmContext, step: Step) -> Iterator[str]
     text("Who Gets Preempted?"),
     witness=lambda _ctx, step: len(_victims(step)) > 1,
 )
-def last_admitted_goes_first(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def last_admitted_goes_first(_ctx: Context, step: Step) -> Iterator[str]:
     """Who needs the block goes itself only if nobody is behind it."""
     victims = _victims(step)
-    backwards = [one.id for one in reversed(step.before.decoding)][: len(victims)]
+    backwards = [one.id for one in reversed(step.before.running)][: len(victims)]
     if victims != backwards:
         yield f"preempted {victims}, back of running {backwards}"
 
@@ -49,9 +47,9 @@ def last_admitted_goes_first(_ctx: NanoVllmContext, step: Step) -> Iterator[str]
     text("Who Gets Preempted?"),
     witness=lambda _ctx, step: bool(_victims(step)),
 )
-def victim_has_generated_least(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def victim_has_generated_least(_ctx: Context, step: Step) -> Iterator[str]:
     """The text's first reason for its choice; a re-admitted sequence keeps its tokens."""
-    yield from _smaller_than_victims(step, {one.id: one.generated for one in step.before.decoding})
+    yield from _smaller_than_victims(step, {one.id: one.generated for one in step.before.running})
 
 
 @of_step(
@@ -60,10 +58,10 @@ def victim_has_generated_least(_ctx: NanoVllmContext, step: Step) -> Iterator[st
     text("Who Gets Preempted?"),
     witness=lambda _ctx, step: bool(_victims(step)),
 )
-def victim_is_the_cheapest(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def victim_is_the_cheapest(_ctx: Context, step: Step) -> Iterator[str]:
     """The text's second reason: the tokens of its next prefill, hits aside."""
     yield from _smaller_than_victims(
-        step, {one.id: one.computed + 1 for one in step.before.decoding}
+        step, {one.id: one.computed + 1 for one in step.before.running}
     )
 
 
@@ -81,11 +79,11 @@ def _smaller_than_victims(step: Step, amount: dict[str, int]) -> Iterator[str]:
     text("Three Lines That Do Everything"),
     witness=lambda _ctx, step: bool(_victims(step)) and bool(step.before.waiting),
 )
-def victims_wait_in_front(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def victims_wait_in_front(ctx: Context, step: Step) -> Iterator[str]:
     """Of several, the first admitted is in front: the order of admission is restored."""
     if step.kind == "prefill":
         return
-    generated = {one.id: one.generated for one in step.before.decoding}
+    generated = {one.id: one.generated for one in step.before.running}
     again = tuple(
         Sequence(
             one,

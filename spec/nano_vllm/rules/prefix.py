@@ -6,15 +6,16 @@ Source: nano-vllm, chapter 7.
 from collections.abc import Iterator
 from itertools import takewhile
 
-from spec.nano_vllm.config import NanoVllmContext, leading_tokens, lookup_blocks
+from spec.core.records import PREFILL
+from spec.nano_vllm.block_hashes import leading_tokens
+from spec.nano_vllm.formulas import lookup_blocks
+from spec.nano_vllm.records import Context, State, Step
 from spec.nano_vllm.rules.gates import TOKENS, refusing_gates
 from spec.nano_vllm.rules.registry import always, of_step, text
 from spec.nano_vllm.rules.replay import candidates
-from spec.spyre.records import PREFILL, Step
-from spec.spyre.state import State
 
 
-def _has_hit(_ctx: NanoVllmContext, step: Step) -> bool:
+def _has_hit(_ctx: Context, step: Step) -> bool:
     return bool(step.happened("prefix_hit"))
 
 
@@ -24,12 +25,12 @@ def _has_hit(_ctx: NanoVllmContext, step: Step) -> bool:
     text("With Prefix Cache: Reuse the Work"),
     witness=lambda ctx, step: any(
         one.computed > ctx.config.block_size and one.computed % ctx.config.block_size
-        for one in step.after.decoding
+        for one in step.after.running
     ),
 )
-def full_blocks_are_hashed(ctx: NanoVllmContext, state: State) -> Iterator[str]:
+def full_blocks_are_hashed(ctx: Context, state: State) -> Iterator[str]:
     """A block that is not full yet carries no hash."""
-    for one in state.decoding:
+    for one in state.running:
         full = one.computed // ctx.config.block_size
         hashed = [block in state.pool.keys for block in one.blocks]
         if hashed != [index < full for index in range(len(hashed))]:
@@ -41,12 +42,12 @@ def full_blocks_are_hashed(ctx: NanoVllmContext, state: State) -> Iterator[str]:
     "A block's hash stands for its tokens and all tokens before it.",
     text("Hash Chaining: Position-Sensitive Fingerprinting"),
     witness=lambda ctx, step: any(
-        one.computed >= 2 * ctx.config.block_size for one in step.after.decoding
+        one.computed >= 2 * ctx.config.block_size for one in step.after.running
     ),
 )
-def hashes_are_chained(ctx: NanoVllmContext, state: State) -> Iterator[str]:
+def hashes_are_chained(ctx: Context, state: State) -> Iterator[str]:
     """Each hashed block in a table has the hash of that sequence at that place."""
-    for one in state.decoding:
+    for one in state.running:
         keys = ctx.keys.of(one.id, one.computed // ctx.config.block_size)
         for block, key in zip(one.blocks, keys, strict=False):
             if state.pool.keys.get(block, key) != key:
@@ -59,7 +60,7 @@ def hashes_are_chained(ctx: NanoVllmContext, state: State) -> Iterator[str]:
     text("Hash Chaining: Position-Sensitive Fingerprinting"),
     witness=_has_hit,
 )
-def no_false_hit(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def no_false_hit(ctx: Context, step: Step) -> Iterator[str]:
     """Compared with what the block was last hashed for, not with what it is hashed for now."""
     for one in candidates(ctx, step):
         keys = ctx.keys.of(one.sequence.id, len(one.taken))
@@ -74,11 +75,11 @@ def no_false_hit(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     text("Shared Prefix Blocks: Visual"),
     witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
 )
-def shared_blocks_hold_equal_tokens(ctx: NanoVllmContext, state: State) -> Iterator[str]:
+def shared_blocks_hold_equal_tokens(ctx: Context, state: State) -> Iterator[str]:
     """The tokens themselves are compared, not their hashes."""
     size = ctx.config.block_size
     first: dict[int, tuple[str, list[int]]] = {}
-    for one in state.decoding:
+    for one in state.running:
         for index, block in enumerate(one.blocks):
             if state.pool.references.get(block, 0) < 2:
                 continue
@@ -94,7 +95,7 @@ def shared_blocks_hold_equal_tokens(ctx: NanoVllmContext, state: State) -> Itera
     text("With Prefix Cache: Reuse the Work"),
     witness=lambda _ctx, step: any(len(event.after) > 1 for event in step.happened("prefix_hit")),
 )
-def longest_run_is_taken(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def longest_run_is_taken(ctx: Context, step: Step) -> Iterator[str]:
     """The first miss ends the run."""
     for one in candidates(ctx, step):
         if one.is_admitted and one.taken != one.hits:
@@ -107,7 +108,7 @@ def longest_run_is_taken(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     text("With Prefix Cache: Reuse the Work"),
     witness=_has_hit,
 )
-def hits_are_computed(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def hits_are_computed(ctx: Context, step: Step) -> Iterator[str]:
     """Blocks are hashed when they are handed out, so that one batch may share them at once."""
     for one in candidates(ctx, step):
         if one.uncomputed:
@@ -120,7 +121,7 @@ def hits_are_computed(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     text("Why Prefix Caching Matters in Practice"),
     witness=lambda _ctx, step: step.refusal == TOKENS and bool(step.happened("prefix_hit")),
 )
-def cached_tokens_are_free(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def cached_tokens_are_free(ctx: Context, step: Step) -> Iterator[str]:
     """Nobody is refused for tokens whose new ones fit."""
     for one in candidates(ctx, step):
         new = one.sequence.prefill_len - len(one.hits) * ctx.config.block_size
@@ -135,7 +136,7 @@ def cached_tokens_are_free(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     text("Prefill: Building the KV Cache"),
     witness=_has_hit,
 )
-def something_is_computed(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def something_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
     """A next token follows from the computation of the last one."""
     for one, count in step.scheduled.items():
         if count < 1:
@@ -148,12 +149,10 @@ def something_is_computed(_ctx: NanoVllmContext, step: Step) -> Iterator[str]:
     text("With Prefix Cache: Reuse the Work"),
     witness=lambda _ctx, step: step.kind == PREFILL and _has_hit(_ctx, step),
 )
-def held_prefixes_are_reused(ctx: NanoVllmContext, step: Step) -> Iterator[str]:
+def held_prefixes_are_reused(ctx: Context, step: Step) -> Iterator[str]:
     """Only the last block that was hashed for some tokens is found, and not after it is gone."""
     size = ctx.config.block_size
-    held = {
-        key for one in step.before.decoding for key in ctx.keys.of(one.id, one.computed // size)
-    }
+    held = {key for one in step.before.running for key in ctx.keys.of(one.id, one.computed // size)}
     for one in candidates(ctx, step):
         length = one.sequence.prefill_len
         keys = ctx.keys.of(one.sequence.id, lookup_blocks(length, size, ctx.config.full_hit))

@@ -4,13 +4,12 @@ from typing import TypeAlias
 
 from spec.core import rule
 from spec.core.rule import Registry, Source
-from spec.nano_vllm.config import NanoVllmConfig, NanoVllmContext
-from spec.spyre.records import Step
-from spec.spyre.state import State
+from spec.nano_vllm.config import NanoVllmConfig
+from spec.nano_vllm.records import Context, State, Step
 
-Rule: TypeAlias = rule.Rule[NanoVllmConfig, NanoVllmContext, State, Step]
+Rule: TypeAlias = rule.Rule[NanoVllmConfig, Context, State, Step]
 
-NANO_VLLM: Registry[NanoVllmConfig, NanoVllmContext, State, Step] = Registry()
+NANO_VLLM: Registry[NanoVllmConfig, Context, State, Step] = Registry()
 REGISTRY = NANO_VLLM.rules
 always = NANO_VLLM.always
 of_step = NANO_VLLM.of_step

@@ -10,16 +10,13 @@ from itertools import takewhile
 
 from attrs import define, frozen
 
+from spec.core.records import Event
 from spec.core.requests import BlockKey
-from spec.nano_vllm.config import (
-    HitCheck,
-    NanoVllmContext,
-    content,
-    lookup_blocks,
-)
-from spec.spyre.records import Event, Step
+from spec.nano_vllm.block_hashes import content
+from spec.nano_vllm.config import HitCheck
+from spec.nano_vllm.formulas import lookup_blocks
+from spec.nano_vllm.records import Context, Sequence, State, Step
 from spec.spyre.rules.changes import once
-from spec.spyre.state import Sequence, State
 
 
 @define
@@ -31,7 +28,7 @@ class Books:
     lookup table names. `hashed_now`: blocks that were hashed in this step, before being computed.
     """
 
-    ctx: NanoVllmContext
+    ctx: Context
     free: list[int]
     holders: "Counter[int]"
     tables: dict[str, tuple[int, ...]]
@@ -40,7 +37,7 @@ class Books:
     hashed_now: set[int]
 
     @staticmethod
-    def of(ctx: NanoVllmContext, state: State) -> "Books":
+    def of(ctx: Context, state: State) -> "Books":
         """The books of a state at rest."""
         return Books(
             ctx,
@@ -96,7 +93,7 @@ class Books:
         self.tables[owner_id] = ()
 
 
-def replayed(ctx: NanoVllmContext, step: Step) -> Iterator[tuple[Event, Books]]:
+def replayed(ctx: Context, step: Step) -> Iterator[tuple[Event, Books]]:
     """Each event of the step with the books as it found them; the same books, kept up to date."""
     books = Books.of(ctx, step.before)
     rows = {one.id: one for one in step.before.present}
@@ -132,12 +129,12 @@ class Candidate:
 
 
 @once
-def candidates(ctx: NanoVllmContext, step: Step) -> tuple[Candidate, ...]:
+def candidates(ctx: Context, step: Step) -> tuple[Candidate, ...]:
     """Everybody whom the step looked at for admission: those admitted, and the first refused."""
     return tuple(_candidates(ctx, step))
 
 
-def _candidates(ctx: NanoVllmContext, step: Step) -> Iterator[Candidate]:
+def _candidates(ctx: Context, step: Step) -> Iterator[Candidate]:
     waiting = {one.id: one for one in step.before.waiting}
     taken = {event.id: tuple(event.after) for event in step.happened("prefix_hit")}
     count = batched = 0

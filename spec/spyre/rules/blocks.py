@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+from spec.core.blocks import BlockPool
+from spec.core.sharing import FrozenMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.changes import Change, change_between, changed, without_middle
@@ -19,7 +21,7 @@ from spec.spyre.rules.observed import (
     spyre,
 )
 from spec.spyre.rules.registry import Source, always, between, changed_pool, each_request, of_step
-from spec.spyre.state import PADDING_BLOCK, BlockPool, FrozenMap, Sequence, State
+from spec.spyre.state import PADDING_BLOCK, Sequence, State
 
 _POOL = Source("vllm-v1", "KV cache manager")
 

@@ -13,15 +13,9 @@ from typing import Any, TypeVar
 
 from attrs import evolve, frozen
 
-from spec.spyre.state import (
-    BlockOrder,
-    BlockPool,
-    DerivedMap,
-    FrozenMap,
-    Sequence,
-    SharedMap,
-    State,
-)
+from spec.core.blocks import BlockPool
+from spec.core.sharing import BlockOrder, DerivedMap, FrozenMap, SharedMap
+from spec.spyre.state import Sequence, State
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

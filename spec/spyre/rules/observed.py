@@ -2,8 +2,9 @@
 
 from itertools import takewhile
 
+from spec.core.records import DECODE
 from spec.spyre.padding import active_chunk, chunk_count, chunk_end, left_padding, reused_blocks
-from spec.spyre.records import DECODE, Chunk, Context, Step
+from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.rules.registry import Source
 from spec.spyre.state import Sequence, State
 

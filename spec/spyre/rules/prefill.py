@@ -5,7 +5,8 @@ Source: spyre, sections "Key concepts", "Padding" and "Prefill padding".
 
 from collections.abc import Iterator
 
-from spec.spyre.records import PREFILL, Context, Step
+from spec.core.records import PREFILL
+from spec.spyre.records import Context, Step
 from spec.spyre.rules.observed import computed_before, entering, last_chunk, spyre
 from spec.spyre.rules.registry import of_step
 from spec.spyre.state import PADDING_BLOCK

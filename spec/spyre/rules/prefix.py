@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from attrs import evolve
 
+from spec.core.records import Event
 from spec.spyre.config import SpyreConfig
-from spec.spyre.records import Context, Event, Step
+from spec.spyre.records import Context, Step
 from spec.spyre.rules.changes import Change, changed, once
 from spec.spyre.rules.observed import entering, spyre
 from spec.spyre.rules.registry import always, of_step

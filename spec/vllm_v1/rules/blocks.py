@@ -12,7 +12,7 @@ from typing import Any
 from attrs import define
 
 from spec.core.arithmetic import cdiv
-from spec.spyre.records import Event
+from spec.core.records import Event
 from spec.spyre.rules import blocks as pool_rules
 from spec.vllm_v1.config import Connector, Release
 from spec.vllm_v1.records import Context, Load, State, Step

@@ -8,9 +8,10 @@ import pytest
 from checks.conformance.recording import read_recording, recorded_again
 from checks.harness.driver.protocol import Json
 from checks.policies.spyre.driver.hardware import Hardware
+from spec.core.blocks import BlockPool
 from spec.core.requests import BlockKeys
 from spec.spyre.records import Context, Step
-from spec.spyre.state import BlockPool, State
+from spec.spyre.state import State
 
 POOL = BlockPool(size=0, free=())
 RECORDED = Path(__file__).parents[2] / "recorded"

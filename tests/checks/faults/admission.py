@@ -7,10 +7,12 @@ from attrs import evolve
 
 from reference.spyre import admission, machine, step, transitions
 from reference.spyre.transitions import Moved
+from spec.core.blocks import block_count
+from spec.core.records import DECODE
 from spec.spyre import admission as formulas
 from spec.spyre.admission import Member
-from spec.spyre.padding import block_count, max_tkv
-from spec.spyre.records import DECODE, Context, Step
+from spec.spyre.padding import max_tkv
+from spec.spyre.records import Context, Step
 from spec.spyre.state import Sequence as Row
 from spec.spyre.state import State
 from tests.checks.faults.table import fault, with_config

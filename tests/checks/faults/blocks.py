@@ -8,9 +8,9 @@ from attrs import evolve
 from reference.core import block_pool
 from reference.spyre import machine, transitions
 from spec.core import requests
+from spec.core.blocks import BlockPool
 from spec.core.requests import BlockKey
 from spec.spyre.records import Context
-from spec.spyre.state import BlockPool
 from spec.spyre.state import Sequence as Row
 from tests.checks.faults.table import fault
 from tests.checks.planting import Right

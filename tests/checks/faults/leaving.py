@@ -8,7 +8,8 @@ from attrs import evolve
 from reference.core import block_pool
 from reference.spyre import machine, step, transitions
 from reference.spyre.transitions import Ends, Moved
-from spec.spyre.records import Context, Event, Step
+from spec.core.records import Event
+from spec.spyre.records import Context, Step
 from spec.spyre.state import Sequence as Row
 from spec.spyre.state import State
 from tests.checks.faults.table import fault, with_config

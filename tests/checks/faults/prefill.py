@@ -7,9 +7,10 @@ from attrs import evolve
 
 from reference.spyre import chunks, step, transitions
 from reference.spyre.transitions import Ends, Moved
+from spec.core.blocks import BlockPool
 from spec.core.requests import BlockKey
 from spec.spyre.records import Chunk, Context
-from spec.spyre.state import PADDING_BLOCK, BlockPool, State
+from spec.spyre.state import PADDING_BLOCK, State
 from spec.spyre.state import Sequence as Row
 from tests.checks.faults.table import fault
 from tests.checks.planting import Right

@@ -12,8 +12,7 @@ from checks.fuzz.dice import Dice
 from checks.fuzz.prompts import Prompts
 from engine.workloads.own import request_of
 from spec.core.errors import ConfigError
-from spec.core.requests import refuse_unservable
-from spec.spyre.config import Admission, Queue, SpyreConfig
+from spec.spyre.config import Admission, Queue, SpyreConfig, refuse_unservable
 
 MANY = 400
 

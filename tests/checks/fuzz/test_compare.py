@@ -8,8 +8,9 @@ from attrs import evolve
 from checks.fuzz.compare import Difference, Strictness, differences
 from checks.harness.running import serve
 from reference.spyre.machine import SpyreMachine
-from spec.spyre.records import Event, Step
-from spec.spyre.state import FrozenMap
+from spec.core.records import Event
+from spec.core.sharing import FrozenMap
+from spec.spyre.records import Step
 from tests.checks.fuzz.cases import case, request
 
 EXACT, OBSERVABLE, DECISIONS = Strictness

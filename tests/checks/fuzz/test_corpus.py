@@ -14,7 +14,8 @@ from checks.fuzz.subjects import REFERENCE, SUBJECTS
 from checks.harness.running import serve
 from reference.spyre.machine import SpyreMachine
 from spec.core.errors import TraceError
-from spec.spyre.records import Event, Step
+from spec.core.records import Event
+from spec.spyre.records import Step
 from tests.checks.fuzz.cases import case, changed, request
 from tests.checks.fuzz.faulty import faulty
 

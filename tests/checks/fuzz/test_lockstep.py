@@ -16,9 +16,10 @@ from checks.fuzz.target import Subject
 from checks.harness.running import serve
 from reference.spyre import step as step_module
 from reference.spyre.machine import SpyreMachine
+from spec.core.records import IDLE
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
-from spec.spyre.records import IDLE, Step
+from spec.spyre.records import Step
 from tests.checks.fuzz.cases import case, changed, request
 from tests.checks.fuzz.faulty import faulty
 

@@ -12,6 +12,7 @@ from checks.proofs.obligations import Obligation, Statement, Verdict
 from checks.proofs.prover import prove
 from checks.proofs.registry import Integer
 from spec.core.arithmetic import Number, Truth, floor_div, implies
+from spec.core.blocks import block_count
 from spec.spyre import padding
 
 TOPS = {"one": 5, "other": 6}
@@ -19,7 +20,7 @@ TOPS = {"one": 5, "other": 6}
 CLAIMS: dict[str, Callable[[Number, Number], Truth]] = {
     "sums and differences": lambda one, other: 3 * one - 2 * other <= 4 - one,
     "products": lambda one, other: (one - 3) * (other - 2) * one > 7,
-    "blocks": lambda one, other: padding.block_count(one, 4) == padding.block_count(other, 2),
+    "blocks": lambda one, other: block_count(one, 4) == block_count(other, 2),
     "division of what is negative": lambda one, other: floor_div(one - other, 4) < 0,
     "offsets": lambda one, other: (one - other) % 4 >= one,
     "max-tkv": lambda one, other: padding.max_tkv([one + 1, other + 1], 4) <= one + 3,

@@ -10,8 +10,8 @@ from checks.policies.nano_vllm.model import NanoVllmModel
 from checks.policies.vllm_v1 import instances as vllm_v1_instances
 from checks.policies.vllm_v1.model import VllmV1Model
 from checks.proofs.registry import Numbers
-from spec.nano_vllm.config import NanoVllmContext
-from spec.spyre.state import Sequence, State
+from spec.nano_vllm.records import Context as NanoVllmContext
+from spec.nano_vllm.records import Sequence, State
 from spec.vllm_v1.records import Context, Load
 from spec.vllm_v1.records import Sequence as V1Sequence
 from spec.vllm_v1.records import State as V1State
@@ -90,7 +90,7 @@ def of_decode(ctx: NanoVllmContext, row: Sequence) -> Numbers:
 
 def everybody_s_decode(ctx: NanoVllmContext) -> Callable[[State], str | None]:
     def holds(state: State) -> str | None:
-        return first_of([fails("PRV-NANO-DEC-6", of_decode(ctx, row)) for row in state.decoding])
+        return first_of([fails("PRV-NANO-DEC-6", of_decode(ctx, row)) for row in state.running])
 
     return holds
 

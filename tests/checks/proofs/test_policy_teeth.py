@@ -10,8 +10,9 @@ from checks.proofs.nano_vllm import blocks as nano_vllm
 from checks.proofs.vllm_v1 import blocks as vllm_v1_blocks
 from checks.proofs.vllm_v1 import budget as vllm_v1
 from checks.proofs.vllm_v1 import drafts as vllm_v1_drafts
+from spec.core import blocks
 from spec.core.arithmetic import Number, floor_div, minimum
-from spec.nano_vllm import config as nano
+from spec.nano_vllm import formulas as nano
 from spec.vllm_v1 import config as v1
 from tests.checks.proofs.faults import (
     Fault,
@@ -68,7 +69,7 @@ def offset_alone(block: Number, position: Number, block_size: Number) -> Number:
 
 
 def of_the_next_block(block: Number, position: Number, block_size: Number) -> Number:
-    return nano.slot(block + 1, position, block_size)
+    return blocks.slot(block + 1, position, block_size)
 
 
 def at_boundary(length: Number, block_size: Number, *_: Any) -> Any:
@@ -106,7 +107,7 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-V1-KV-2": Fault(vllm_v1_blocks, "slots_end", lambda computed, *_: computed),
     "PRV-V1-KV-3": Fault(vllm_v1_blocks, "missing_blocks", one_more(v1.missing_blocks)),
     "PRV-V1-KV-4": Fault(vllm_v1_blocks, "hit_blocks_at_most", floor_div),
-    "PRV-V1-KV-5": Fault(vllm_v1_blocks, "block_index", one_less(nano.block_index)),
+    "PRV-V1-KV-5": Fault(vllm_v1_blocks, "block_index", one_less(blocks.block_index)),
     "PRV-V1-KV-6": Fault(vllm_v1_blocks, "largest_end", one_less(v1.largest_end)),
     "PRV-V1-KV-7": Fault(vllm_v1_blocks, "missing_blocks", one_more(v1.missing_blocks)),
     "PRV-V1-KV-8": Fault(vllm_v1_blocks, "largest_end", one_more(v1.largest_end)),
@@ -121,7 +122,7 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-NANO-SLT-2": Fault(nano_vllm, "slot", without_offset),
     "PRV-NANO-SLT-3": Fault(nano_vllm, "slot", offset_alone),
     "PRV-NANO-SLT-4": Fault(nano_vllm, "slot", of_the_next_block),
-    "PRV-NANO-SLT-5": Fault(nano_vllm, "sequence_blocks", floor_div),
+    "PRV-NANO-SLT-5": Fault(nano_vllm, "block_count", floor_div),
     "PRV-NANO-DEC-1": Fault(nano_vllm, "starts_block", at_boundary),
     "PRV-NANO-DEC-4": Fault(nano_vllm, "can_append", always),
     "PRV-NANO-DEC-5": Fault(nano_vllm, "fills_block", after_boundary),

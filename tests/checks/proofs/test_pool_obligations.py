@@ -8,7 +8,7 @@ import pytest
 from checks.proofs.spyre import pool
 from checks.proofs.spyre.pool import Block
 from reference.core import block_pool
-from spec.spyre.state import BlockPool
+from spec.core.blocks import BlockPool
 
 EPISODES, STEPS, SIZE = 60, 30, 5
 

@@ -20,6 +20,7 @@ from checks.proofs.spyre import (
 )
 from spec.core import arithmetic
 from spec.core.arithmetic import Number
+from spec.core.blocks import block_count
 from spec.spyre import admission
 from spec.spyre import padding as formulas
 from spec.spyre.admission import Member
@@ -98,7 +99,7 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-DEC-2": Fault(decode, "row_left_padding", one_more(formulas.row_left_padding)),
     "PRV-DEC-3": Fault(decode, "row_left_padding", one_less(formulas.row_left_padding)),
     "PRV-DEC-4": Fault(decode, "row_left_padding", one_more(formulas.row_left_padding)),
-    "PRV-DEC-5": Fault(decode, "block_count", one_more(formulas.block_count)),
+    "PRV-DEC-5": Fault(decode, "block_count", one_more(block_count)),
     "PRV-DEC-6": Fault(decode, "row_left_padding", one_more(formulas.row_left_padding)),
     "PRV-DEC-7A": Fault(decode, "last_block_offset", one_more(formulas.last_block_offset)),
     "PRV-DEC-7B": Fault(decode, "max_tkv", one_more(formulas.max_tkv)),

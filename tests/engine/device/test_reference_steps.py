@@ -17,9 +17,10 @@ from engine.spyre.device.inputs import DecodeInput, PrefillInput
 from engine.spyre.device.spyre import SpyreDevice
 from reference.spyre.machine import SpyreMachine
 from spec.core.errors import ConfigError
+from spec.core.records import DECODE, PREFILL
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import Admission, SpyreConfig
-from spec.spyre.records import DECODE, PREFILL, Step
+from spec.spyre.records import Step
 
 
 def tokens_of(request: Request, count: int) -> list[int]:

@@ -10,8 +10,9 @@ from checks.policies.spyre.engine_model import sampled_alone
 from engine.spyre.observing import Observer, StepObserver, snapshot
 from engine.spyre.scheduler import DecodePlan, Scheduler
 from engine.spyre.scheduler.tracked import Tracked
+from spec.core.blocks import BlockPool
 from spec.spyre.config import SpyreConfig
-from spec.spyre.state import BlockPool, State
+from spec.spyre.state import State
 from tests.engine.scenes import config, request, scheduler_with, sharing, step
 
 

@@ -8,8 +8,7 @@ from typing import Any
 from reference.nano_vllm.machine import NanoVllmMachine
 from spec.core.requests import Prompt, Request
 from spec.nano_vllm.config import NanoVllmConfig
-from spec.spyre.records import Step
-from spec.spyre.state import State
+from spec.nano_vllm.records import State, Step
 
 SMALL: dict[str, Any] = {
     "block_size": 4,
@@ -67,5 +66,5 @@ def queues(state: State) -> tuple[str, str]:
     """Who waits and who runs, front first."""
     return (
         " ".join(one.id for one in state.waiting),
-        " ".join(one.id for one in state.decoding),
+        " ".join(one.id for one in state.running),
     )

@@ -5,8 +5,8 @@ import pytest
 from reference.nano_vllm.handoff import handoff
 from reference.nano_vllm.step import schedule
 from spec.core.errors import WorkloadError
+from spec.core.records import Event
 from spec.nano_vllm.config import FullHit, MemoryGate, Oversized, SequenceLimit, TokenGate
-from spec.spyre.records import Event
 from tests.reference.nano_vllm.scenes import (
     arrived,
     machine,

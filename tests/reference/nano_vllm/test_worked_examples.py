@@ -5,9 +5,11 @@ from attrs import evolve
 from reference.nano_vllm.handoff import NO_BLOCK, handoff
 from reference.nano_vllm.machine import NanoVllmMachine
 from reference.nano_vllm.step import schedule
-from spec.nano_vllm.config import NanoVllmConfig, block_bytes, block_index, slot
-from spec.spyre.records import Event
-from spec.spyre.state import Sequence, State
+from spec.core.blocks import block_index, slot
+from spec.core.records import Event
+from spec.nano_vllm.config import NanoVllmConfig
+from spec.nano_vllm.formulas import block_bytes
+from spec.nano_vllm.records import Sequence, State
 from tests.reference.nano_vllm.scenes import (
     arrived,
     machine,
@@ -28,7 +30,7 @@ def test_sequence_of_five_tokens_from_arrival_to_its_end() -> None:
     steps = steps_to_the_end(scene, waiting)
 
     assert waiting.waiting == (Sequence("a", prefill_len=5),)
-    assert steps[0].after.decoding == (
+    assert steps[0].after.running == (
         Sequence("a", prefill_len=5, computed=5, generated=1, blocks=(0, 1)),
     )
     assert [told(step) for step in steps] == ["prefill a", "decode a", "decode a"]
@@ -45,7 +47,7 @@ def _running(scene: NanoVllmMachine, **rows: int) -> State:
     state = scene.initial()
     for id_, length in rows.items():
         state = scene.step(arrived(scene, id_, after=state)).after
-        assert state.decoding[-1].computed + 1 == length
+        assert state.running[-1].computed + 1 == length
     return state
 
 
@@ -58,7 +60,7 @@ def test_one_decode_step_at_a_boundary_within_a_block_and_at_the_end() -> None:
 
     step = scene.step(state, ends=lambda row: row.id == "c")
 
-    assert [len(row.blocks) for row in state.decoding] == [1, 1, 2]
+    assert [len(row.blocks) for row in state.running] == [1, 1, 2]
     assert [len(row.blocks) for row in step.batch] == [2, 1, 2]
     assert step.happened("allocate") == [Event("allocate", "a", "NANO-DEC-3", (0,), (4,))]
     assert step.finished == ("c",)

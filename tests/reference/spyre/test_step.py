@@ -4,9 +4,10 @@ import pytest
 from attrs import evolve
 
 from reference.spyre.step import choose_prefill
+from spec.core.records import Event
 from spec.core.requests import Prompt
 from spec.spyre.config import Admission, Queue
-from spec.spyre.records import Event, Step
+from spec.spyre.records import Step
 from spec.spyre.state import State
 from tests.reference.spyre.scenes import (
     arrived,

@@ -8,8 +8,9 @@ from attrs import evolve
 from reference.core.guards import GuardError
 from reference.spyre import transitions
 from reference.spyre.machine import SpyreMachine
-from spec.spyre.records import Event
-from spec.spyre.state import FrozenMap, State
+from spec.core.records import Event
+from spec.core.sharing import FrozenMap
+from spec.spyre.state import State
 from tests.reference.spyre.scenes import (
     admitted,
     arrived,

@@ -13,7 +13,7 @@ from checks.policies.nano_vllm.driver.counts import COUNTS
 from checks.policies.nano_vllm.driver.moves import seen_events
 from checks.policies.nano_vllm.driver.told import Teller
 from reference.nano_vllm.machine import NanoVllmMachine
-from spec.nano_vllm.config import NanoVllmContext
+from spec.nano_vllm.records import Context
 
 _DECISIONS = ("kind", "scheduled", "outputs", "finished")
 
@@ -22,7 +22,7 @@ def _machine(case: Case) -> NanoVllmMachine:
     return NanoVllmMachine.of(case.config, case.requests)
 
 
-def _device(ctx: NanoVllmContext) -> PagedHardware:
+def _device(ctx: Context) -> PagedHardware:
     size = ctx.config.block_size
     return PagedHardware(nano_vllm_watch(ctx), lambda step: seen_events(step, size))
 

@@ -3,8 +3,7 @@
 from collections import Counter
 
 from checks.conformance.counterpart import Counts
-from spec.spyre.records import Step
-from spec.spyre.state import State
+from spec.nano_vllm.records import State, Step
 
 _STEPS = ("prefill step", "decode step", "idle step")
 _TRANSITIONS = ("admit", "prefix_hit", "allocate", "prefill", "decode", "preempt", "finish")
@@ -31,7 +30,7 @@ def add(counts: Counter[str], step: Step, early: int) -> None:
 
 def phase(state: State, request_id: str) -> str:
     """Where a request is."""
-    for name, queue in (("waiting", state.waiting), ("running", state.decoding)):
+    for name, queue in (("waiting", state.waiting), ("running", state.running)):
         if any(one.id == request_id for one in queue):
             return name
     return "gone already"

@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from spec.spyre.records import DECODE, Event, Step
+from spec.core.records import DECODE, Event
+from spec.nano_vllm.records import Step
 
 VISIBLE = ("preempt", "admit", "prefix_hit", "allocate", "prefill", "decode", "finish")
 
@@ -30,7 +31,7 @@ def _decodes(step: Step) -> Iterator[Event]:
 
     The last victim stands in front of waiting; a row that went itself is in no batch.
     """
-    tables = {row.id: row.blocks for row in step.before.decoding}
+    tables = {row.id: row.blocks for row in step.before.running}
     victims = [row.id for row in step.after.waiting if row.id in tables]
     free, holders = len(step.before.pool.free), Counter(step.before.pool.references)
     for row in step.batch:

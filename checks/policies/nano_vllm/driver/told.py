@@ -7,10 +7,10 @@ from attrs import define, evolve, field
 
 from checks.harness.driver.cached import Pools
 from checks.harness.driver.protocol import Action, Json
-from spec.nano_vllm.config import NanoVllmContext
-from spec.spyre.records import Step
-from spec.spyre.state import BlockPool, FrozenMap, State
-from spec.spyre.state import Sequence as Row
+from spec.core.blocks import BlockPool
+from spec.core.sharing import FrozenMap
+from spec.nano_vllm.records import Context, State, Step
+from spec.nano_vllm.records import Sequence as Row
 
 _NUMBERS = ("prefill_len", "computed", "generated", "hit_blocks")
 
@@ -19,7 +19,7 @@ _NUMBERS = ("prefill_len", "computed", "generated", "hit_blocks")
 class Teller:
     """Makes steps of the records of one episode, in their order."""
 
-    ctx: NanoVllmContext
+    ctx: Context
     _last: State = field(init=False)
     _pools: Pools = field(init=False)
 
@@ -64,7 +64,7 @@ class Teller:
         as_scripted = evolve(
             last,
             waiting=_without(aborted, (*last.waiting, *newcomers)),
-            decoding=_without(aborted, last.decoding),
+            running=_without(aborted, last.running),
             aborted=gone,
         )
         return as_scripted, aborted
@@ -80,7 +80,7 @@ class Teller:
             )
 
         return State(
-            pool=self._pool(record), waiting=queue("waiting"), decoding=queue("running"), **past
+            pool=self._pool(record), waiting=queue("waiting"), running=queue("running"), **past
         )
 
     def _row(self, row: Json, blocks: Sequence[int]) -> Row:

@@ -12,8 +12,9 @@ from checks.harness.driver.protocol import Json
 from engine.core.faults import ConstraintError
 from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
 from engine.spyre.device.spyre import SpyreDevice
+from spec.core.records import DECODE
 from spec.spyre.config import SpyreConfig
-from spec.spyre.records import DECODE, Context, Step
+from spec.spyre.records import Context, Step
 
 
 @define

@@ -6,7 +6,8 @@ reference names them, without a rule: which rule allowed it, only the scheduler 
 
 from collections.abc import Iterator
 
-from spec.spyre.records import DECODE, Event, Step
+from spec.core.records import DECODE, Event
+from spec.spyre.records import Step
 from spec.spyre.state import Sequence
 
 VISIBLE = (

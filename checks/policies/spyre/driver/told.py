@@ -11,11 +11,13 @@ from attrs import define, evolve, field
 
 from checks.harness.driver.cached import Pools
 from checks.harness.driver.protocol import Action, Json
+from spec.core.blocks import BlockPool
+from spec.core.records import DECODE, PREFILL
 from spec.spyre.config import Admission
 from spec.spyre.padding import volume
-from spec.spyre.records import DECODE, PREFILL, Chunk, Context, Step
-from spec.spyre.state import BlockPool, State
+from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence as Row
+from spec.spyre.state import State
 
 _CHUNK_LENGTHS = (
     *("chunk", "chunks", "start", "end"),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import takewhile
 
-from spec.spyre.records import Event
+from spec.core.records import Event
 from spec.vllm_v1.records import Load, Sequence, Step
 
 VISIBLE = (

@@ -8,7 +8,7 @@ from attrs import evolve, frozen
 from checks.fuzz.cases import Case
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
-from spec.spyre.records import Event
+from spec.core.records import Event
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 
 

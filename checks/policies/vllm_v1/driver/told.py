@@ -7,7 +7,7 @@ from attrs import define, evolve, field
 
 from checks.harness.driver.cached import Pools
 from checks.harness.driver.protocol import Action, Json
-from spec.spyre.state import BlockPool
+from spec.core.blocks import BlockPool
 from spec.vllm_v1.config import Connector, Scheduling
 from spec.vllm_v1.records import Context, Load, State, Statistics, Step
 from spec.vllm_v1.records import Sequence as Row

@@ -1,0 +1,42 @@
+"""The KV block pool that all machines keep their books in, and the arithmetic of its blocks.
+
+Lengths are in tokens; every formula takes integers or solver terms.
+"""
+
+from attrs import field, frozen
+
+from spec.core.arithmetic import Number, cdiv, floor_div
+from spec.core.requests import BlockKey
+from spec.core.sharing import BlockOrder, FrozenMap, SharedMap
+
+
+@frozen(cache_hash=True)
+class BlockPool:
+    """KV blocks: which are free, in which order, which are shared, and what is cached.
+
+    `size`: how many blocks there are. `free`: blocks that no request holds, in the order in which
+    they are handed out. `references`: how many requests hold each held block. `keys`: the content
+    of each cached block. `cached`: the blocks that hold a content, the one that a lookup finds
+    first.
+    """
+
+    size: int
+    free: tuple[int, ...] | BlockOrder
+    references: SharedMap[int, int] = field(factory=FrozenMap)
+    keys: SharedMap[int, BlockKey] = field(factory=FrozenMap)
+    cached: SharedMap[BlockKey, tuple[int, ...]] = field(factory=FrozenMap)
+
+
+def block_count(length: Number, block_size: Number) -> Number:
+    """Blocks that `length` tokens occupy."""
+    return cdiv(length, block_size)
+
+
+def block_index(position: Number, block_size: Number) -> Number:
+    """Place in the block table of the token at `position` (nano-vllm, "Block Tables")."""
+    return floor_div(position, block_size)
+
+
+def slot(block: Number, position: Number, block_size: Number) -> Number:
+    """Where `block` holds the token at `position` of its request (nano-vllm, "Block Tables")."""
+    return block * block_size + position % block_size

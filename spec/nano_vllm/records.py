@@ -1,0 +1,97 @@
+"""What can be seen of a nano-vLLM scheduler: between two steps, and of one step.
+
+There are no phases: a sequence is in one of two queues. All classes are immutable, hashable and
+comparable.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
+from typing import TypeAlias
+
+from attrs import field, frozen
+
+from spec.core import records
+from spec.core.blocks import BlockPool
+from spec.core.records import WRITTEN_AS, Event
+from spec.core.requests import Request
+from spec.nano_vllm.block_hashes import ContentKeys
+from spec.nano_vllm.config import NanoVllmConfig
+
+Context: TypeAlias = records.Context[NanoVllmConfig]
+
+
+def context_of(config: NanoVllmConfig, requests: Iterable[Request]) -> Context:
+    """What rules may look up, with the keys that tell a block's hash and its tokens."""
+    by_id = {request.id: request for request in requests}
+    return records.Context(config, by_id, ContentKeys(by_id, config.block_size))
+
+
+@frozen(cache_hash=True)
+class Sequence:
+    """A request inside the scheduler; lengths in tokens.
+
+    `prefill_len`: tokens that its prefill covers: the prompt, and after a preemption also what it
+    had generated. `computed`: tokens whose keys and values are in the cache, those of reused blocks
+    included. `generated`: tokens sampled so far. `blocks`: its block table. `hit_blocks`: cached
+    blocks found when it was admitted.
+    """
+
+    id: str
+    prefill_len: int
+    computed: int = 0
+    generated: int = 0
+    blocks: tuple[int, ...] = ()
+    hit_blocks: int = 0
+
+
+@frozen(cache_hash=True)
+class State:
+    """A scheduler at rest. A request is in exactly one of the places, from arrival on.
+
+    `waiting` and `running`: the queues, front first. `finished` and `aborted` have left.
+    """
+
+    pool: BlockPool
+    waiting: tuple[Sequence, ...] = ()
+    running: tuple[Sequence, ...] = field(default=(), metadata={WRITTEN_AS: "decoding"})
+    finished: frozenset[str] = frozenset()
+    aborted: frozenset[str] = frozenset()
+
+    @property
+    def present(self) -> tuple[Sequence, ...]:
+        """Every request that has arrived and has not left."""
+        return (*self.waiting, *self.running)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no request is pending."""
+        return not self.waiting and not self.running
+
+
+@frozen
+class Step:
+    """One scheduler step: the state it started from, what it did, the state it left.
+
+    `before` includes the arrivals and aborts since the step before. `time`: simulated clock when it
+    began. `scheduled`: tokens computed, by request. `batch`: the rows as computed, also those that
+    then left. `outputs`: tokens sampled. `ended`: which requests sampled the end of sequence where
+    the environment decided so and not the request. `refusal`: the rule that ended the admissions.
+    """
+
+    index: int
+    time: float
+    kind: str
+    before: State
+    after: State
+    scheduled: Mapping[str, int] = field(factory=dict)
+    batch: tuple[Sequence, ...] = ()
+    outputs: Mapping[str, Seq[int]] = field(factory=dict)
+    ended: tuple[str, ...] = ()
+    finished: tuple[str, ...] = ()
+    aborted: tuple[str, ...] = ()
+    refusal: str | None = None
+    events: tuple[Event, ...] = ()
+
+    def happened(self, *transitions: str) -> list[Event]:
+        """The events of these kinds, in order."""
+        return [event for event in self.events if event.transition in transitions]
