@@ -13,8 +13,7 @@ from time import perf_counter
 
 import numpy as np
 
-from engine.spyre.device.inputs import DecodeInput, PrefillInput
-from engine.spyre.device.spyre import SpyreDevice
+from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
 from spec.core.arithmetic import cdiv
 from spec.spyre.config import SpyreConfig
 

@@ -17,10 +17,10 @@ from time import perf_counter
 from checks.explore.exploring import Exploration, explore_instance
 from checks.harness.running import Judge, serve
 from checks.policies.spyre.instances import DEFAULT
-from engine.workloads import fit, read_workload
+from engine.workloads import fit_for, read_workload
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import SpyreConfig
+from spec.spyre.config import SpyreConfig, refuse_unservable
 
 
 def generated(count: int, seed: int = 0) -> list[Request]:
@@ -58,7 +58,8 @@ def main() -> None:
     _explored([explore_instance(instance) for instance in DEFAULT])
     requests = generated(options.requests)
     if options.trace is not None:
-        requests, _ = fit(read_workload(options.trace, limit=options.requests), SpyreConfig())
+        read = read_workload(options.trace, limit=options.requests)
+        requests, _ = fit_for(read, lambda one: refuse_unservable(one, SpyreConfig()))
     for judged in (False, True):
         steps, broken, seconds = served(requests, judged=judged)
         rules = f"every rule judged, {broken} broken" if judged else "no rule judged"

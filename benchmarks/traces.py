@@ -15,7 +15,8 @@ from pathlib import Path
 
 from checks.cli.configuration import read_settings
 from checks.harness.serving import Run, run_workload
-from engine.workloads import fit, read_workload
+from checks.policies import policy_of
+from engine.workloads import fit_for, read_workload
 
 CONFIGURATIONS = {
     "exact": (),
@@ -43,7 +44,8 @@ def main() -> None:
 def _measured(path: Path, name: str, limit: int | None, given: list[str]) -> bool:
     settings = read_settings(None, [*CONFIGURATIONS[name], *given])
     read = read_workload(path, limit=limit)
-    servable, refused = fit(read, settings.config)
+    policy = policy_of(settings.config)
+    servable, refused = fit_for(read, lambda one: policy.refuse_unservable(one, settings.config))
     before = _cpu_seconds()
     run = run_workload(settings, servable)
     left_out = f"{len(refused):,} of {len(read.requests):,} too long"

@@ -28,7 +28,6 @@ from checks.harness.comparing import Variant, variants
 from checks.harness.serving import ENGINE, REFERENCE, Refused, Run, run_workload, scheduler_of
 from checks.policies import policy_of
 from engine.core.metrics import Objective
-from engine.spyre.device.constraints import SAYS
 from engine.workloads import Format, Workload, fit_for, read_workload
 from reference.core.guards import GuardError
 from spec.core.configuration import PolicyConfig
@@ -238,7 +237,7 @@ def _violation(done: Run) -> Violation:
     error = done.refused.error
     if isinstance(error, GuardError):
         return Violation("machine-error", sentence("machine-error"), str(done.refused))
-    return Violation(f"device: {error.constraint}", SAYS[error.constraint], str(done.refused))
+    return Violation(f"device: {error.constraint}", error.constraint.sentence, str(done.refused))
 
 
 def _report(done: Run, refused: int) -> dict[str, Any]:

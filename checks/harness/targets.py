@@ -6,8 +6,8 @@ from attrs import define, evolve, field
 
 from checks.fuzz.reference import reference_target
 from checks.policies.spyre.engine_model import sampled_alone
-from engine.spyre.device.inputs import Device, Tensor
-from engine.spyre.device.spyre import SpyreDevice
+from engine.core.tensors import Tensor
+from engine.spyre.device import Device, SpyreDevice
 from engine.spyre.observing import StepObserver
 from engine.spyre.scheduler import Plan, Scheduler
 from engine.spyre.serving import Engine

@@ -9,7 +9,7 @@ from checks.explore.instance import Instance
 from checks.explore.model import Model
 from checks.explore.properties import Properties, properties_of_rules
 from checks.harness.paging import PagedWatch
-from engine.core.work import Work
+from engine.core.clock import Work
 from spec.core.configuration import PolicyConfig
 from spec.core.observable import SomeContext, SomeState, SomeStep
 from spec.core.requests import Request

@@ -1,7 +1,7 @@
-"""What steps cost on the simulated clock.
+"""What steps compute and read, whatever the policy, and what that costs on the simulated clock.
 
-Unless told otherwise a step costs what the published timeline charges, 8 for a prefill and 1 for a
-decode (`Config.prefill_time` and `Config.decode_time`). On top of that a step may cost something
+By default a step costs what the published timeline charges, 8 for a prefill and 1 for a
+decode (`PolicyConfig.prefill_time` and `decode_time`). On top of that a step may cost something
 for what it computes and reads: the table `[cost]` of a configuration,
 
     prefill_time = 0.004    # per step, in whatever unit: seconds here
@@ -70,14 +70,41 @@ class CostModel:
         costs = asdict(self).items()
         return {name: cost for name, cost in costs if name.startswith("per_") and cost}
 
-    def seconds_of(
-        self, kind: str, *, chunk_tokens: int = 0, rows: int = 0, cached_tokens: int = 0
-    ) -> float:
-        """How long a step takes: seconds if the costs are given in seconds.
 
-        `kind` as in `spec.spyre.records`; `chunk_tokens` computed by a prefill, `rows` of a decode,
-        `cached_tokens` that all its rows read.
-        """
-        step = self.prefill_time if kind == PREFILL else self.decode_time
-        computed = self.per_chunk_token * chunk_tokens + self.per_row * rows
-        return step + computed + self.per_cached_token * cached_tokens
+@frozen
+class Prefill:
+    """A prefill that begins in a step.
+
+    `tokens`: all that it covers. `reused`: those of them that were cached and are skipped.
+    `recomputed`: cached, yet computed again.
+    """
+
+    id: str
+    tokens: int
+    reused: int = 0
+    recomputed: int = 0
+
+
+@frozen(kw_only=True)
+class Work:
+    """One step's work.
+
+    `kind`: `prefill`, `decode` or `idle`. `chunk_tokens`: of prompts, computed; padding not
+    counted. `rows`: requests that decode. `cached_tokens`: read from the KV cache. `prefills`:
+    those that began. `volume`: batch x max tkv where batches are rectangular; `padding`: what of
+    it, or of the chunks of a prefill, is no token of a request.
+    """
+
+    kind: str
+    chunk_tokens: int = 0
+    rows: int = 0
+    cached_tokens: int = 0
+    prefills: tuple[Prefill, ...] = ()
+    volume: int = 0
+    padding: int = 0
+
+    def duration(self, cost: CostModel) -> float:
+        """How long it takes: seconds if the costs are given in seconds."""
+        step = cost.prefill_time if self.kind == PREFILL else cost.decode_time
+        computed = cost.per_chunk_token * self.chunk_tokens + cost.per_row * self.rows
+        return step + computed + cost.per_cached_token * self.cached_tokens

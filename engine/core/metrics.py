@@ -3,7 +3,7 @@
 Steps are looked at once and forgotten; what is kept grows with the requests that are present and
 with the number of different values measured, never with the length of the run.
 
-A step that begins at time t ends at t + what its work takes (`engine.core.work`); its tokens are
+A step that begins at time t ends at t + what its work takes (`engine.core.clock`); its tokens are
 there when it ends. A request arrives at its `arrival_time`, else when step `arrival` begins.
 """
 
@@ -14,8 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from attrs import asdict, define, field, frozen
 
-from engine.core.clock import CostModel
-from engine.core.work import Prefill, Work
+from engine.core.clock import CostModel, Prefill, Work
 from spec.core.arithmetic import cdiv
 from spec.core.errors import ConfigError
 from spec.core.observable import SomeStep

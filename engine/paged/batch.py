@@ -9,11 +9,9 @@ from typing import Self
 import numpy as np
 from attrs import frozen
 
+from engine.core.faults import Constraint, check_form, check_tokens, refuse_if, refuse_where
+from engine.core.tensors import Flags, Tensor
 from engine.paged.inputs import NO_BLOCK, PagedInput, PagedShape
-from engine.spyre.device.constraints import Constraint
-from engine.spyre.device.forms import check_form, check_tokens
-from engine.spyre.device.inputs import Tensor
-from engine.spyre.device.refusing import Flags, refuse_if, refuse_where
 
 
 @frozen(eq=False)

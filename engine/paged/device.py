@@ -2,17 +2,18 @@
 
 It is the simulated device without Spyre's restrictions: rows of any number of tokens, prefills,
 decodes and drafts in one batch. Its model reads what block tables and slots point at, so that a
-wrong one changes the tokens, where it is not refused. `engine.spyre.device.constraints` has
+wrong one changes the tokens, where it is not refused. `engine.core.faults` has
 everything that is refused. Source: nano-vllm, chapter 9; vllm-v1, "Memory Management & Preemption",
 "Prefix Caching" and "Speculative Decoding".
 """
 
-from engine.core.faults import ConstraintError
-from engine.core.model import cached_values, sampled_tokens
-from engine.paged.batch import checked_batch
-from engine.paged.cache import PagedCache
+import numpy as np
+
+from engine.core.cache import BlockContents
+from engine.core.faults import Constraint, ConstraintError, refuse_where
+from engine.core.tensors import Tensor, Words, cached_values, sampled_tokens
+from engine.paged.batch import PagedBatch, checked_batch
 from engine.paged.inputs import PagedInput, PagedShape
-from engine.spyre.device.inputs import Tensor
 
 
 class PagedDevice:
@@ -49,3 +50,70 @@ class PagedDevice:
     def load(self, blocks: Tensor, other: "PagedDevice", theirs: Tensor) -> None:
         """Copy blocks of another device into these, as a connector brings what others computed."""
         self._cache.restore(blocks, other._cache.saved(theirs))
+
+
+class PagedCache(BlockContents):
+    """The KV cache: rows of any length, some tokens of which are new.
+
+    What a block holds ends with its newest token.
+    """
+
+    def write(self, batch: PagedBatch, words: Words, positions: Tensor, drafts: int) -> None:
+        """Write the words [tokens] to their slots; what is behind each block is left to `attend`.
+
+        `drafts`: slots at the end of a block that may be written over with other words.
+
+        Raises:
+            ConstraintError: a slot before the first was never written, or another word would be
+                written over.
+        """
+        running = self._running_sums(batch, words)
+        self._refuse_lost(batch, running, drafts)
+        blocks, slots = batch.blocks, batch.slots
+        self._running[blocks, slots + 1] = running
+        last = np.roll(batch.is_first, -1)
+        self._filled[blocks[last]] = slots[last] + 1
+        self._sums[blocks[last]] = running[last]
+        anew = slots == 0
+        self._first_position[blocks[anew]] = positions[anew]
+
+    def _refuse_lost(self, batch: PagedBatch, running: Words, drafts: int) -> None:
+        """Refuse to leave a slot out, and to write over a word that somebody may still read."""
+        blocks, slots, axes = batch.blocks, batch.slots, ("token",)
+        filled = self._filled.take(blocks)
+        gap = batch.is_first & (slots > filled)
+        refuse_where(gap, Constraint.WRITE_GAP, axes, block=blocks, slot=slots, written=filled)
+        is_anew = (slots == 0)[batch.is_first][batch.is_first.cumsum() - 1]
+        is_kept = ~is_anew & (slots < filled - drafts)
+        lost = is_kept & (self._running[blocks, slots + 1] != running)
+        refuse_where(lost, Constraint.REWRITE, axes, block=blocks, slot=slots, written=filled)
+
+    def _running_sums(self, batch: PagedBatch, words: Words) -> Words:
+        """The sum of each token's block up to and with it; [tokens]."""
+        through, first = words.cumsum(), batch.is_first
+        before = self._running[batch.blocks[first], batch.slots[first]]
+        # In each block: what it held before the first new token instead of what the batch did.
+        shift = before - (through - words)[first]
+        sums: Words = through + shift[first.cumsum() - 1]
+        return sums
+
+    def attend(self, batch: PagedBatch, given: PagedInput) -> Words:
+        """The sum of the words that each token attends to, itself included; [tokens].
+
+        Blocks that were begun anew are noted as standing behind what their row has before them.
+
+        Raises:
+            ConstraintError: a slot was not written, stands elsewhere or follows other tokens.
+        """
+        starts = np.arange(given.block_tables.shape[1]) * self._block_size
+        slots = (given.context_lens[:, np.newaxis] - starts).clip(0, self._block_size)
+        is_read = slots > 0
+        table = np.where(is_read, given.block_tables, given.block_tables[:, :1])
+        sums = np.where(is_read, self._sums.take(table), np.uint64(0))
+        behind = sums.cumsum(axis=1) - sums
+        anew = batch.slots == 0
+        self._behind[batch.blocks[anew]] = behind[batch.rows[anew], batch.columns[anew]]
+        self._refuse_unreadable(("row", "column"), table, slots, starts, behind)
+        own = self._running[batch.blocks, batch.slots + 1]
+        attended: Words = behind[batch.rows, batch.columns] + own
+        return attended

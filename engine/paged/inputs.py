@@ -7,7 +7,7 @@ tensors are numpy arrays of 64-bit integers; a slot is `block * block_size + off
 
 from attrs import frozen
 
-from engine.spyre.device.inputs import Tensor
+from engine.core.tensors import Tensor
 
 NO_BLOCK = -1  # fills up the shorter rows of the block tables
 

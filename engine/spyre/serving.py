@@ -11,8 +11,8 @@ from collections.abc import Collection
 from attrs import frozen
 
 from engine.core.faults import DeviceFailedError, Failure
-from engine.core.tokens import NO_TOKENS
-from engine.spyre.device.inputs import Device, Tensor
+from engine.core.tensors import NO_TOKENS, Tensor
+from engine.spyre.device import Device
 from engine.spyre.scheduler import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan, Scheduler
 from engine.spyre.tensors import decode_input, prefill_input
 from spec.core.requests import Request

@@ -5,7 +5,8 @@ Source: spyre, "Prefill padding", "Decode padding" and "Boundary chunk".
 
 import numpy as np
 
-from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
+from engine.core.tensors import Tensor
+from engine.spyre.device import DecodeInput, PrefillInput
 from engine.spyre.scheduler import DecodePlan, PrefillPlan, Scheduler
 from engine.spyre.scheduler.chunks import with_block_table
 from engine.spyre.scheduler.core import Core

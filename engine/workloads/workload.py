@@ -15,7 +15,6 @@ from engine.workloads.mooncake import MooncakeRows
 from engine.workloads.own import OwnRows
 from spec.core.errors import InputError, WorkloadError
 from spec.core.requests import Request
-from spec.spyre.config import SpyreConfig, refuse_unservable
 
 
 class Format(StrEnum):
@@ -132,11 +131,6 @@ def _likely_format(first_line: str) -> Format:
         raise WorkloadError("format", brief(first_line), allowed)
     is_mooncake = {"hash_ids", "input_length"} & json_object(first_line).keys()
     return Format.MOONCAKE if is_mooncake else Format.LOCKSTEP
-
-
-def fit(workload: Workload, config: SpyreConfig) -> tuple[list[Request], list[InputError]]:
-    """The requests that a Spyre scheduler can serve, see `fit_for`."""
-    return fit_for(workload, lambda request: refuse_unservable(request, config))
 
 
 def fit_for(

@@ -12,15 +12,13 @@ import numpy as np
 from attrs import evolve, frozen
 
 from checks.harness.paging import Row
+from engine.core.faults import Constraint
 from engine.paged.inputs import PagedInput, PagedShape
-from engine.spyre.device.constraints import Constraint
-from engine.spyre.device.inputs import Tensor
+from tests.engine.device.errors import READS, TOKENS, Sign, moved
 
 C = Constraint
-TOKENS = "other tokens"
 # Another block can be as good as the right one: it holds equal tokens, or nobody has it yet.
 NOTHING = "not noticed"
-READS = (C.READ_UNWRITTEN, C.READ_POSITION, C.READ_CONTENT)
 WRITES = (C.WRITE_GAP, C.WRITE_HELD, C.REWRITE)
 
 RowsError = Callable[[PagedShape, Sequence[Row], Random], list[Row] | None]
@@ -32,20 +30,14 @@ class Planted:
     """An error, and every way in which it is noticed."""
 
     error: Any
-    noticed: frozenset[str]
+    noticed: frozenset[Sign]
 
 
-def planted(error: RowsError | TensorsError, *noticed: str) -> Planted:
+def planted(error: RowsError | TensorsError, *noticed: Sign) -> Planted:
     return Planted(error, frozenset(noticed))
 
 
 # --- tensors --------------------------------------------------------------------------------------
-
-
-def moved(tensor: Tensor, place: int, by: int) -> Tensor:
-    changed = tensor.copy()
-    changed[place] += by
-    return changed
 
 
 def shifted(name: str, by: int = 1) -> TensorsError:

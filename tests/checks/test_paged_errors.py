@@ -10,11 +10,12 @@ from attrs import define, evolve
 
 from checks.harness.paging import PagedWatch, PagedWork
 from engine.core.faults import ConstraintError
+from engine.core.tensors import Tensor
 from engine.paged.device import PagedDevice
 from engine.paged.inputs import PagedInput, PagedShape
-from engine.spyre.device.inputs import Tensor
 from tests.checks.paged_episodes import Episode, nano_vllm_episode, vllm_v1_episode
-from tests.checks.paged_errors import NOTHING, ROW_ERRORS, TENSOR_ERRORS, TOKENS, Planted
+from tests.checks.paged_errors import NOTHING, ROW_ERRORS, TENSOR_ERRORS, Planted
+from tests.engine.device.errors import TOKENS, Sign
 from tests.engine.device.paged_slots import PagedSlotBySlotDevice
 
 FAST, MANY = range(10), range(10, 110)
@@ -72,7 +73,7 @@ def episode(kind: Any, seed: int) -> tuple[Episode[Any], list[Any]]:
     return made, list(made.steps)
 
 
-def how_noticed(kind: Any, device: Any, error: Any, in_rows: bool, seed: int) -> str:
+def how_noticed(kind: Any, device: Any, error: Any, in_rows: bool, seed: int) -> Sign:
     """What the first sign of the error was: a constraint or other tokens."""
     made, steps = episode(kind, seed)
     shape = made.watch.shape
@@ -94,7 +95,7 @@ def how_noticed(kind: Any, device: Any, error: Any, in_rows: bool, seed: int) ->
     return NOTHING if misleading.is_done else "not planted"
 
 
-def all_ways(kind: Any, device: Any, error: Any, in_rows: bool, seeds: range) -> Counter[str]:
+def all_ways(kind: Any, device: Any, error: Any, in_rows: bool, seeds: range) -> Counter[Sign]:
     ways = Counter(how_noticed(kind, device, error, in_rows, seed) for seed in seeds)
     missed = ways.pop("not planted", 0)
     assert missed <= len(seeds) // 5, "an error that is seldom planted shows little"

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from checks.harness.paging import nano_vllm_watch
-from engine.core.faults import ConstraintError
-from engine.spyre.device.constraints import Constraint
+from engine.core.faults import Constraint, ConstraintError
 from reference.nano_vllm.machine import NanoVllmMachine
 from tests.checks.nano_vllm_faults import FALSE_PREFIX, INSTANCES
 from tests.checks.nano_vllm_faults import FAULTS as NANO_VLLM_FAULTS
@@ -47,7 +46,7 @@ VLLM_V1 = (
 )
 
 
-def first_sign(episode: Episode[Any]) -> str:
+def first_sign(episode: Episode[Any]) -> Constraint | str:
     """What the device notices of a run, or the comparison of its tokens."""
     try:
         for step in episode.steps:
@@ -61,7 +60,7 @@ def first_sign(episode: Episode[Any]) -> str:
 
 @pytest.mark.parametrize(("name", "number", "sign"), NANO_VLLM, ids=[one for one, *_ in NANO_VLLM])
 def test_fault_of_nano_vllm_is_noticed(
-    monkeypatch: pytest.MonkeyPatch, name: str, number: int, sign: str
+    monkeypatch: pytest.MonkeyPatch, name: str, number: int, sign: Constraint | str
 ) -> None:
     BY_NAME[f"nano-vllm: {name}"].plant(monkeypatch)
 
@@ -70,7 +69,7 @@ def test_fault_of_nano_vllm_is_noticed(
 
 @pytest.mark.parametrize(("name", "number", "sign"), VLLM_V1, ids=[one for one, *_ in VLLM_V1])
 def test_fault_of_vllm_v1_is_noticed(
-    monkeypatch: pytest.MonkeyPatch, name: str, number: int, sign: str
+    monkeypatch: pytest.MonkeyPatch, name: str, number: int, sign: Constraint | str
 ) -> None:
     BY_NAME[f"vllm-v1: {name}"].plant(monkeypatch)
 

@@ -21,9 +21,8 @@ from checks.harness.paging import (
     vllm_v1_watch,
     vllm_v1_work,
 )
-from engine.core.faults import ConstraintError
+from engine.core.faults import Constraint, ConstraintError
 from engine.paged.device import PagedDevice
-from engine.spyre.device.constraints import Constraint
 from reference.nano_vllm.handoff import handoff
 from reference.nano_vllm.machine import NanoVllmMachine
 from reference.nano_vllm.step import schedule

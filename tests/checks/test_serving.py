@@ -14,16 +14,16 @@ from checks.harness.running import judgeable
 from checks.harness.serving import Run, run_workload
 from checks.harness.targets import SpecifiedEngine
 from engine.core.clock import CostModel
-from engine.core.faults import ConstraintError
+from engine.core.faults import Constraint, ConstraintError
 from engine.core.metrics import Objective
+from engine.core.tensors import Tensor
 from engine.spyre.blocks import FreeList
-from engine.spyre.device.constraints import Constraint
-from engine.spyre.device.inputs import DecodeInput, Tensor
-from engine.spyre.device.spyre import SpyreDevice
+from engine.spyre.device import DecodeInput, SpyreDevice
 from engine.spyre.scheduler import prefill as planning
-from engine.workloads import fit, read_workload
+from engine.workloads import read_workload
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
+from tests.engine.workload_files import fit
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIG = SpyreConfig(block_size=4, chunk_size=8, max_model_len=64, max_num_seqs=3)

@@ -18,15 +18,16 @@ from checks.harness.running import duration_of, serve_with
 from checks.harness.targets import EngineTarget, engine_target, reference_target
 from engine.core.faults import Failure
 from engine.spyre.blocks import BlockManager, PrefixHit
-from engine.spyre.device.failing import FailingDevice
-from engine.spyre.device.spyre import SpyreDevice
+from engine.spyre.device import SpyreDevice
 from engine.spyre.scheduler import keys, prefill
 from engine.spyre.scheduler.batch import Batch
-from engine.workloads import fit, read_workload
+from engine.workloads import read_workload
 from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import Admission, Queue, SpyreConfig, released_2_6_3
 from spec.spyre.records import Step
+from tests.engine.device.failing import FailingDevice
+from tests.engine.workload_files import fit
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 ENGINE = Subject("engine", engine_target)

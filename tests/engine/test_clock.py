@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine.core.clock import CostModel
+from engine.core.clock import CostModel, Work
 from spec.core.errors import ConfigError
 from spec.spyre.config import SpyreConfig
 
@@ -12,9 +12,9 @@ from spec.spyre.config import SpyreConfig
 def test_steps_cost_the_units_of_the_published_timeline_by_default() -> None:
     cost = CostModel()
 
-    assert cost.seconds_of("prefill", chunk_tokens=512, cached_tokens=10_000) == 8
-    assert cost.seconds_of("decode", rows=32, cached_tokens=10_000) == 1
-    assert cost.seconds_of("idle") == 1
+    assert Work(kind="prefill", chunk_tokens=512, cached_tokens=10_000).duration(cost) == 8
+    assert Work(kind="decode", rows=32, cached_tokens=10_000).duration(cost) == 1
+    assert Work(kind="idle").duration(cost) == 1
 
 
 def test_costs_per_step_come_from_the_configuration() -> None:
@@ -27,8 +27,8 @@ def test_step_costs_what_it_computes_and_reads() -> None:
     table = {"per_chunk_token": 0.25, "per_row": 2, "per_cached_token": 0.125}
     cost = CostModel.from_mapping(table, SpyreConfig())
 
-    assert cost.seconds_of("prefill", chunk_tokens=4, cached_tokens=16) == 8 + 1 + 2
-    assert cost.seconds_of("decode", rows=3, cached_tokens=40) == 1 + 6 + 5
+    assert Work(kind="prefill", chunk_tokens=4, cached_tokens=16).duration(cost) == 8 + 1 + 2
+    assert Work(kind="decode", rows=3, cached_tokens=40).duration(cost) == 1 + 6 + 5
 
 
 @pytest.mark.parametrize(

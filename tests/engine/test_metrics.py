@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.cli.configuration import read_config
+from checks.policies.spyre.work import spyre_work
 from engine.core.clock import CostModel
 from engine.core.metrics import Distribution, Metrics, Spread, Summary
-from engine.core.work import spyre_work
 from engine.workloads import read_workload
 from reference.spyre.machine import SpyreMachine
 from spec.core.blocks import BlockPool

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.workloads import Format, fit
+from engine.workloads import Format
 from spec.core.errors import WorkloadError
 from spec.core.requests import BlockKeys
 from spec.spyre.config import SpyreConfig
-from tests.engine.workload_files import HEADER, azure, entry, mooncake, read_lines, refusal
+from tests.engine.workload_files import HEADER, azure, entry, fit, mooncake, read_lines, refusal
 
 # --- public traces ------------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.workloads import Format, fit, read_workload
+from engine.workloads import Format, read_workload
 from spec.spyre.config import SpyreConfig
-from tests.engine.workload_files import HEADER
+from tests.engine.workload_files import HEADER, fit
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

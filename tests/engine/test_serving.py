@@ -8,9 +8,8 @@ import pytest
 from attrs import define, field
 
 from engine.core.faults import ConstraintError, Failure
-from engine.spyre.device.failing import FailingDevice
-from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
-from engine.spyre.device.spyre import SpyreDevice
+from engine.core.tensors import Tensor
+from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
 from engine.spyre.observing import snapshot
 from engine.spyre.scheduler import DecodePlan, PrefillPlan
 from engine.spyre.serving import Engine, StepResult
@@ -19,6 +18,7 @@ from spec.core.errors import WorkloadError
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.state import State
+from tests.engine.device.failing import FailingDevice
 from tests.engine.scenes import config, request, sharing
 
 Plan = Mapping[int, Failure]

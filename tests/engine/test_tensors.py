@@ -7,7 +7,7 @@ import pytest
 from attrs import fields
 
 from checks.policies.spyre.engine_model import sampled_alone
-from engine.spyre.device.inputs import DecodeInput, PrefillInput
+from engine.spyre.device import DecodeInput, PrefillInput
 from engine.spyre.scheduler import DecodePlan, PrefillPlan, Scheduler
 from engine.spyre.scheduler.tracked import Tracked
 from engine.spyre.tensors import decode_input, prefill_input

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.tokens import prompt_tokens
+from engine.core.tensors import prompt_tokens
 from spec.core.requests import Prompt
 
 parts = st.one_of(

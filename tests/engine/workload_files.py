@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from engine.workloads import Workload, read_workload
-from spec.core.errors import WorkloadError
+from engine.workloads import Workload, fit_for, read_workload
+from spec.core.errors import InputError, WorkloadError
 from spec.core.requests import Request
+from spec.spyre.config import SpyreConfig, refuse_unservable
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
@@ -33,6 +34,11 @@ def refusal(file: Path, *lines: str, **options: Any) -> str:
 def only_request(file: Path, line: str) -> Request:
     (request,) = read_lines(file, line).requests
     return request
+
+
+def fit(workload: Workload, config: SpyreConfig) -> tuple[list[Request], list[InputError]]:
+    """The requests that Spyre can serve, and why it never can serve the others."""
+    return fit_for(workload, lambda request: refuse_unservable(request, config))
 
 
 def azure(*rows: str) -> tuple[str, ...]:

@@ -4,8 +4,7 @@ import pickle
 
 import pytest
 
-from engine.core.faults import ConstraintError, DeviceFailedError, Failure
-from engine.spyre.device.constraints import Constraint
+from engine.core.faults import Constraint, ConstraintError, DeviceFailedError, Failure
 from reference.core.guards import GuardError
 from spec.core.errors import ConfigError
 

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from attrs import frozen
 
-from engine.core.tokens import prompt_tokens
+from engine.core.tensors import Tensor, prompt_tokens
 from engine.paged.inputs import NO_BLOCK, PagedInput
-from engine.spyre.device.inputs import Tensor
 from spec.core.blocks import block_index, slot
 from spec.core.requests import Request, attended_sum, sampled_token
 

@@ -7,7 +7,7 @@ from checks.harness.reference import MachineServer
 from checks.policies.nano_vllm.instances import DEFAULT
 from checks.policies.nano_vllm.model import NanoVllmModel
 from checks.policies.policy import Policy
-from engine.core.work import Prefill, Work
+from engine.core.clock import Prefill, Work
 from reference.nano_vllm.machine import NanoVllmMachine
 from spec.core.records import PREFILL
 from spec.core.requests import Request

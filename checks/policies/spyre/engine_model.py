@@ -12,8 +12,7 @@ from attrs import frozen
 
 from checks.explore.model import Transition
 from checks.policies.spyre.model import Instance, SpyreModel
-from engine.core.tokens import NO_TOKENS
-from engine.spyre.device.inputs import Tensor
+from engine.core.tensors import NO_TOKENS, Tensor
 from engine.spyre.observing import snapshot
 from engine.spyre.scheduler import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan, Scheduler
 from spec.spyre.state import State

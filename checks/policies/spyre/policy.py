@@ -7,8 +7,8 @@ from checks.harness.targets import EngineTarget
 from checks.policies.policy import Policy
 from checks.policies.spyre.instances import DEFAULT
 from checks.policies.spyre.model import SpyreModel
-from engine.core.work import spyre_work
-from engine.spyre.device.spyre import SpyreDevice
+from checks.policies.spyre.work import spyre_work
+from engine.spyre.device import SpyreDevice
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig, refuse_unservable
 from spec.spyre.records import Context, Step, context_of

@@ -7,7 +7,7 @@ from checks.harness.reference import MachineServer
 from checks.policies.policy import Policy
 from checks.policies.vllm_v1.instances import DEFAULT
 from checks.policies.vllm_v1.model import VllmV1Model
-from engine.core.work import Prefill, Work
+from engine.core.clock import Prefill, Work
 from reference.vllm_v1.machine import VllmV1Machine, refuse_unservable
 from spec.core.requests import BlockKeys, Request
 from spec.vllm_v1.config import VllmV1Config

@@ -1,1 +1,6 @@
 """The simulated device: it takes tensors, keeps the KV cache and refuses what Spyre refuses."""
+
+from engine.spyre.device.device import SpyreDevice
+from engine.spyre.device.inputs import DecodeInput, Device, PrefillInput
+
+__all__ = ["DecodeInput", "Device", "PrefillInput", "SpyreDevice"]

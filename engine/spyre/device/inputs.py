@@ -8,11 +8,9 @@ where redirected writes go. All tensors are numpy arrays of 64-bit integers.
 
 from typing import Protocol
 
-import numpy as np
 from attrs import frozen
-from numpy.typing import NDArray
 
-Tensor = NDArray[np.int64]
+from engine.core.tensors import Tensor
 
 
 @frozen(eq=False)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from engine.spyre.device.inputs import Tensor
+from engine.core.tensors import Tensor
 from engine.spyre.scheduler.tracked import Tracked
 from spec.spyre.admission import Member
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from engine.spyre.device.inputs import Tensor
+from engine.core.tensors import Tensor
 from engine.spyre.scheduler.batch import Batch
 from engine.spyre.scheduler.core import Core
 from engine.spyre.scheduler.keys import extend_keys

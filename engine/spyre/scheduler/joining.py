@@ -3,7 +3,7 @@
 Source: spyre, "Last-chunk constraints"; the formulas are those of `spec/spyre/admission.py`.
 """
 
-from engine.spyre.device.inputs import Tensor
+from engine.core.tensors import Tensor
 from engine.spyre.scheduler.core import Core
 from engine.spyre.scheduler.projection import Projection
 from engine.spyre.scheduler.tracked import Shape, Tracked

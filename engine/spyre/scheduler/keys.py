@@ -9,9 +9,8 @@ from hashlib import blake2b
 
 import numpy as np
 
-from engine.core.tokens import prompt_tokens
+from engine.core.tensors import Tensor, prompt_tokens
 from engine.spyre.blocks import PrefixHit
-from engine.spyre.device.inputs import Tensor
 from engine.spyre.scheduler.core import Core
 from engine.spyre.scheduler.tracked import Tracked
 from spec.core.requests import BlockKey

@@ -4,7 +4,7 @@ Source: spyre, "Left-padding with full blocks" and "Per-request tkv"; the formul
 `spec/spyre/padding.py`, handed the two rows that matter to them.
 """
 
-from engine.spyre.device.inputs import Tensor
+from engine.core.tensors import Tensor
 from spec.spyre.padding import batch_width_blocks, last_block_offset, max_tkv, row_left_padding
 
 

@@ -3,7 +3,7 @@
 Source: vllm-v1, "Request lifecycle" and "Preemption".
 """
 
-from engine.spyre.device.inputs import Tensor
+from engine.core.tensors import Tensor
 from engine.spyre.scheduler.core import Core
 from engine.spyre.scheduler.tracked import Tracked
 from spec.core.records import IDLE

@@ -6,7 +6,7 @@ Source: sendnn-inference 2.6.3, decode pausing.
 import numpy as np
 from attrs import frozen
 
-from engine.spyre.device.inputs import Tensor
+from engine.core.tensors import Tensor
 from engine.spyre.scheduler.batch import Batch
 from engine.spyre.scheduler.core import Core
 from engine.spyre.scheduler.layout import layout

@@ -9,8 +9,7 @@ from typing import ClassVar, TypeAlias
 
 from attrs import field, frozen
 
-from engine.core.tokens import NO_TOKENS
-from engine.spyre.device.inputs import Tensor
+from engine.core.tensors import NO_TOKENS, Tensor
 from engine.spyre.scheduler.batch import Batch
 from engine.spyre.scheduler.tracked import Tracked
 from spec.core.records import DECODE, IDLE, PREFILL

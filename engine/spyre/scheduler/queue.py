@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heapreplace
 
 import numpy as np
 
-from engine.spyre.device.inputs import Tensor
+from engine.core.tensors import Tensor
 from engine.spyre.scheduler.tracked import Shape, Tracked
 
 _Members = OrderedDict[str, Tracked]

@@ -2,9 +2,8 @@
 
 from collections.abc import Collection
 
-from engine.core.tokens import NO_TOKENS
+from engine.core.tensors import NO_TOKENS, Tensor
 from engine.spyre.blocks import BlockManager
-from engine.spyre.device.inputs import Tensor
 from engine.spyre.scheduler import leaving
 from engine.spyre.scheduler.carrying_out import carry_out
 from engine.spyre.scheduler.core import Core

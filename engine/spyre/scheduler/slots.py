@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.spyre.device.inputs import Tensor
+from engine.core.tensors import Tensor
 
 _FIRST_ROWS, _FIRST_COLUMNS = 8, 16
 

@@ -2,9 +2,8 @@
 
 from attrs import define
 
-from engine.core.tokens import NO_TOKENS
+from engine.core.tensors import NO_TOKENS, Tensor
 from engine.spyre.blocks import PrefixHit
-from engine.spyre.device.inputs import Tensor
 from spec.core.requests import BlockKey, Request
 from spec.spyre.reservation import worst_case_blocks
 

@@ -8,7 +8,7 @@ in detail. A test holds the two equal.
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.spyre.device.inputs import Tensor
+from engine.core.tensors import Tensor
 from spec.core.blocks import block_count
 from spec.spyre.padding import last_block_offset, reaches_block_end
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from attrs import define, field
 
-from engine.spyre.device.inputs import DecodeInput, PrefillInput
+from engine.spyre.device import DecodeInput, PrefillInput
 from spec.spyre.config import SpyreConfig
 
 

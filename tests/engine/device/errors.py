@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from attrs import evolve, frozen
 
-from engine.spyre.device.constraints import Constraint
-from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
+from engine.core.faults import Constraint
+from engine.core.tensors import Tensor
+from engine.spyre.device import DecodeInput, PrefillInput
 from spec.spyre.config import SpyreConfig
 
 C = Constraint
@@ -20,6 +21,7 @@ TOKENS = "other tokens"
 READS = (C.READ_UNWRITTEN, C.READ_POSITION, C.READ_CONTENT)
 
 Step = PrefillInput | DecodeInput
+Sign = Constraint | str  # how the device notices: it refuses, or `TOKENS`
 Error = Callable[[SpyreConfig, Any, random.Random], Any]
 
 
@@ -42,10 +44,10 @@ class Planted:
     """An error, and every way in which it is noticed."""
 
     error: Error
-    noticed: frozenset[str]
+    noticed: frozenset[Sign]
 
 
-def planted(error: Error, *noticed: str) -> Planted:
+def planted(error: Error, *noticed: Sign) -> Planted:
     return Planted(error, frozenset(noticed))
 
 

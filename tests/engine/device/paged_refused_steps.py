@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from attrs import evolve, field, frozen
 
+from engine.core.faults import Constraint
 from engine.paged.inputs import PagedInput, PagedShape
-from engine.spyre.device.constraints import Constraint
 from tests.engine.device.refused_steps import changed
 
 SHAPE = PagedShape(

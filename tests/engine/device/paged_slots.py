@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from engine.core.tensors import Tensor
 from engine.paged.inputs import PagedInput, PagedShape
-from engine.spyre.device.inputs import Tensor
 from spec.core.requests import WORD, cached_value, sampled_token
 
 

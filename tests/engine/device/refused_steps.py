@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from attrs import evolve, field, frozen
 
-from engine.spyre.device.constraints import Constraint
-from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
+from engine.core.faults import Constraint
+from engine.core.tensors import Tensor
+from engine.spyre.device import DecodeInput, PrefillInput
 from tests.engine.device.batches import Row, config, decode_input, prefill_input
 
 # Two rows that have been prefilled: of 6 tokens in blocks 1 and 2, of 3 tokens in block 3. The

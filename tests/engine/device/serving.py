@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from attrs import define, field
 
-from engine.spyre.device.inputs import DecodeInput, Device, PrefillInput
+from engine.spyre.device import DecodeInput, Device, PrefillInput
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from tests.engine.device.batches import Row, decode_input, left_padding_of, prefill_input

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
+from engine.core.tensors import Tensor
+from engine.spyre.device import DecodeInput, PrefillInput
 from spec.core.requests import WORD, cached_value, sampled_token
 from spec.spyre.config import SpyreConfig
 

@@ -9,13 +9,20 @@ import numpy as np
 import pytest
 from attrs import define, fields
 
-from engine.core.faults import ConstraintError
-from engine.spyre.device.constraints import Constraint
-from engine.spyre.device.inputs import DecodeInput, Device, PrefillInput, Tensor
-from engine.spyre.device.spyre import SpyreDevice
+from engine.core.faults import Constraint, ConstraintError
+from engine.core.tensors import Tensor
+from engine.spyre.device import DecodeInput, Device, PrefillInput, SpyreDevice
 from spec.spyre.config import SpyreConfig
 from tests.engine.device.batches import config
-from tests.engine.device.errors import DECODE_ERRORS, PREFILL_ERRORS, READS, TOKENS, Error, Planted
+from tests.engine.device.errors import (
+    DECODE_ERRORS,
+    PREFILL_ERRORS,
+    READS,
+    TOKENS,
+    Error,
+    Planted,
+    Sign,
+)
 from tests.engine.device.serving import Server
 from tests.engine.device.slots import SlotBySlotDevice
 
@@ -58,7 +65,7 @@ class Misled:
 
 def how_noticed(
     device: Callable[[SpyreConfig], Device], kind: type, error: Error, seed: int
-) -> str:
+) -> Sign:
     """What the first sign of the error was: a constraint or other tokens."""
     draw = random.Random(seed)
     size = draw.choice([2, 4])
@@ -73,17 +80,17 @@ def how_noticed(
     return "not noticed" if misled.is_misled else "not planted"
 
 
-def all_ways(device: Callable[[SpyreConfig], Device], kind: type, error: Error) -> Counter[str]:
+def all_ways(device: Callable[[SpyreConfig], Device], kind: type, error: Error) -> Counter[Sign]:
     ways = Counter(how_noticed(device, kind, error, seed) for seed in range(24))
     planted = ways.total() - ways.pop("not planted", 0)
     assert planted >= 12, "an error that is seldom planted shows little"
     return ways
 
 
-def ways_of(server: type[Server]) -> Counter[str]:
+def ways_of(server: type[Server]) -> Counter[Sign]:
     """As above, for a server that goes wrong by itself."""
 
-    def way(seed: int) -> str:
+    def way(seed: int) -> Sign:
         shape = config(num_blocks=60)
         try:
             for served in server(shape, SpyreDevice(shape), random.Random(seed)).steps(16):

@@ -5,11 +5,11 @@ import random
 import pytest
 
 from engine.core.faults import DeviceFailedError, Failure
-from engine.spyre.device.failing import FailingDevice
-from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
-from engine.spyre.device.spyre import SpyreDevice
+from engine.core.tensors import Tensor
+from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
 from spec.spyre.config import SpyreConfig
 from tests.engine.device.batches import Row, config, decode_input, prefill_input
+from tests.engine.device.failing import FailingDevice
 from tests.engine.device.serving import Server
 
 ROW = Row.of([5, 6, 7], [3])

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.model import cached_values, sampled_tokens
+from engine.core.tensors import cached_values, sampled_tokens
 from spec.core.requests import MOST_TOKEN_ID, WORD, cached_value, sampled_token
 
 tokens = st.lists(st.tuples(st.integers(0, MOST_TOKEN_ID), st.integers(0, 2**20)), min_size=1)

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from engine.core.faults import ConstraintError
+from engine.core.faults import Constraint, ConstraintError
 from engine.paged.device import PagedDevice
 from engine.paged.inputs import PagedInput
-from engine.spyre.device.constraints import Constraint
 from spec.core.requests import attended_sum, sampled_token
 from tests.engine.device.paged_refused_steps import BATCH, BEFORE, CHUNK, SHAPE
 

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 from checks.harness.running import serve
-from engine.core.faults import ConstraintError
-from engine.spyre.device.constraints import Constraint
-from engine.spyre.device.inputs import DecodeInput, PrefillInput
-from engine.spyre.device.spyre import SpyreDevice
+from engine.core.faults import Constraint, ConstraintError
+from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
 from reference.spyre.machine import SpyreMachine
 from spec.core.errors import ConfigError
 from spec.core.records import DECODE, PREFILL

@@ -10,8 +10,7 @@ import pytest
 from attrs import fields
 
 from engine.core.faults import ConstraintError
-from engine.spyre.device.inputs import DecodeInput, Device, PrefillInput
-from engine.spyre.device.spyre import SpyreDevice
+from engine.spyre.device import DecodeInput, Device, PrefillInput, SpyreDevice
 from spec.core.requests import MOST_TOKEN_ID, attended_sum, sampled_token
 from spec.spyre.config import SpyreConfig
 from tests.engine.device.batches import Row, config, decode_input, prefill_input

@@ -10,8 +10,8 @@ from attrs import define, field
 
 from checks.harness.driver.protocol import Json
 from engine.core.faults import ConstraintError
-from engine.spyre.device.inputs import DecodeInput, PrefillInput, Tensor
-from engine.spyre.device.spyre import SpyreDevice
+from engine.core.tensors import Tensor
+from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
 from spec.core.records import DECODE
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.core.model import Words
-from engine.spyre.device.constraints import Constraint
-from engine.spyre.device.inputs import Tensor
-from engine.spyre.device.refusing import refuse_where
+from engine.core.faults import Constraint, refuse_where
+from engine.core.tensors import Tensor, Words
 
 Saved = tuple[NDArray[Any], ...]  # one array for each that `BlockContents` keeps
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from engine.core.faults import DeviceFailedError, Failure
-from engine.spyre.device.inputs import DecodeInput, Device, PrefillInput, Tensor
+from engine.core.tensors import Tensor
+from engine.spyre.device import DecodeInput, Device, PrefillInput
 
 Given = TypeVar("Given", PrefillInput, DecodeInput)
 
