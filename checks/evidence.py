@@ -14,7 +14,7 @@ from attrs import frozen
 
 import spec
 from checks.explore.exploring import Exploration
-from checks.policies import POLICIES, AnyPolicy
+from checks.policies import POLICIES, AnyPolicy, title_of
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.prover import Proof
 from spec.core.rule import AnyRule
@@ -23,7 +23,7 @@ from spec.core.rule import AnyRule
 def record_of(explorations: Iterable[Exploration]) -> dict[str, Any]:
     """What is worth keeping of explorations: exact counts and verdicts, no times."""
     return {
-        one.instance.title: {
+        title_of(one.instance): {
             "about": one.instance.about,
             "states": one.states,
             "transitions": one.transitions,

@@ -37,7 +37,7 @@ from checks.explore.exploring import (
 )
 from checks.explore.instance import Instance
 from checks.export.trace.codecs import codec_of
-from checks.policies import POLICIES, policy_of
+from checks.policies import POLICIES, policy_of, title_of
 from engine.workloads import fit_for, read_workload
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
@@ -163,10 +163,10 @@ def _named(names: tuple[str, ...], offered: Sequence[AnyInstance]) -> Sequence[A
     Raises:
         InputError: an unknown name.
     """
-    known = {one.name: one for one in offered} | {one.title: one for one in offered}
+    known = {one.name: one for one in offered} | {title_of(one): one for one in offered}
     for name in names:
         if name not in known:
-            titles = "; ".join(one.title for one in offered)
+            titles = "; ".join(title_of(one) for one in offered)
             raise InputError("INSTANCE", name, f"{titles}; see --list")
     return [known[name] for name in names] if names else offered
 
@@ -218,7 +218,7 @@ def _explore_several(
     with progress_bar("instances", len(instances)) as show:
         for exploration in explore_all(instances, bounds, order=order):
             found.append(exploration)
-            show(len(found), exploration.instance.title)
+            show(len(found), title_of(exploration.instance))
     return found
 
 

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from checks.explore.exploring import AnyInstance, Exploration, Finding, sentence
+from checks.policies import title_of
 
 
 def catalogue(offered: Sequence[AnyInstance]) -> Table:
@@ -15,7 +16,7 @@ def catalogue(offered: Sequence[AnyInstance]) -> Table:
     for column in ("instance", "requests", "about"):
         table.add_column(column, overflow="fold")
     for instance in offered:
-        table.add_row(instance.title, str(len(instance.requests)), instance.about)
+        table.add_row(title_of(instance), str(len(instance.requests)), instance.about)
     return table
 
 
@@ -29,7 +30,7 @@ def counts(found: Sequence[Exploration]) -> Table:
     for one in found:
         rate = one.states / one.seconds if one.seconds else 0
         table.add_row(
-            one.instance.title,
+            title_of(one.instance),
             f"{one.states:,}",
             f"{one.transitions:,}",
             str(one.depth),
@@ -50,7 +51,7 @@ def _verdict(one: Exploration) -> str:
 def print_finding(screen: Console, one: Exploration, finding: Finding, path: Path) -> None:
     """A broken rule: what it says, what was found, after which actions, and how to replay it."""
     screen.print()
-    screen.print(f"[bold red]{finding.rule}[/bold red] is broken in '{one.instance.title}'")
+    screen.print(f"[bold red]{finding.rule}[/bold red] is broken in '{title_of(one.instance)}'")
     screen.print(f"  says: {sentence(finding.rule)}")
     screen.print(f"  found: {finding.found}")
     screen.print(f"  after: {', '.join(finding.actions)}")

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Generic
 
 from attrs import define, fields, frozen
 
-from checks.explore.model import S
+from checks.explore.model import StateT
 from checks.explore.store import Store
 from spec.core.errors import InputError
 
@@ -37,14 +37,14 @@ class Setup:
 
 
 @define
-class Checkpoint(Generic[S]):
+class Checkpoint(Generic[StateT]):
     """Where a search stopped. Resuming takes the store over, so it can be resumed once."""
 
     setup: Setup
-    _store: Store[S] | None
+    _store: Store[StateT] | None
 
     @property
-    def store(self) -> Store[S]:
+    def store(self) -> Store[StateT]:
         """The store.
 
         Raises:
@@ -54,7 +54,7 @@ class Checkpoint(Generic[S]):
             raise CheckpointError("checkpoint", "used up", "to be resumed once; save and load it")
         return self._store
 
-    def take(self, setup: Setup) -> Store[S]:
+    def take(self, setup: Setup) -> Store[StateT]:
         """Hand the store over to a search.
 
         Raises:

@@ -1,100 +1,135 @@
 """A scheduler's machine with its environment, as a state graph to explore.
 
-The scheduler is deterministic; what is not is the environment: which request arrives when,
-which client goes away, which request samples the end of sequence.
+The scheduler is deterministic; what is not is the environment: which request arrives when, which
+client goes away, and what a policy leaves open in a step, such as who samples the end of sequence.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import combinations
 from typing import Any, Generic, Protocol, TypeVar
 
-from attrs import evolve
+from attrs import evolve, frozen
 
-from checks.explore.instance import Conf, Instance
+from checks.explore.instance import Instance
 from checks.explore.model import Transition
-from spec.core.observable import SomeSequence, SomeState
+from reference.core.machine import ContextT, Machine
+from spec.core.observable import SomeState
 
-At = TypeVar("At", bound=SomeState)
-
-
-class ClientSide(Protocol[At]):
-    """What clients do to a machine of states `At`, between two steps; all of it pure."""
-
-    def arrive(self, state: At, request_id: str) -> At:
-        """A request is handed in."""
-
-    def abort(self, state: At, request_id: str) -> At:
-        """A client goes away."""
+StateT = TypeVar("StateT")
+AfterT = TypeVar("AfterT", covariant=True)
 
 
-class Machine(ClientSide[At], Protocol[At]):
-    """What a reference machine does; all of it pure."""
+class Stepped(Protocol[AfterT]):
+    """What came of a scheduler step, as far as an explorer of early ends looks at it."""
 
-    def initial(self) -> At:
-        """Nobody has arrived."""
+    @property
+    def after(self) -> AfterT:
+        """The state that it left."""
 
-    def step(self, state: At, ends: Callable[[Any], bool] | None = None) -> Any:
-        """One scheduler step; `ends` tells who samples the end of sequence."""
+    @property
+    def outputs(self) -> Iterable[str]:
+        """The requests that sampled tokens."""
+
+    @property
+    def finished(self) -> tuple[str, ...]:
+        """The requests that left with all tokens."""
 
 
-class EnvironmentModel(Generic[Conf, At]):
-    """The reachable states of an instance; implements the explorer's model."""
+def _nothing(_state: object) -> Iterable[Transition[Any]]:
+    return ()
 
-    def __init__(self, instance: Instance[Conf], machine: Machine[At]) -> None:
-        """`machine`: the scheduler for the requests of the instance."""
-        self.instance = instance
-        self.machine = machine
 
-    def initial(self) -> Iterable[At]:
-        """One state: nobody has arrived."""
+def _itself(state: Any) -> Any:
+    return state
+
+
+@frozen(eq=False)
+class MachineModel(Generic[ContextT, StateT]):
+    """The reachable states of an instance; implements the explorer's `Model`.
+
+    `steps`: the scheduler steps from a state in which a request is present, one for each decision
+    of the environment. `between`: what may happen between two steps, arrivals and aborts apart.
+    `canonical`: equal for states that need not be told apart, by default for equal ones only.
+    `observed`: the requests of a state, where it is no scheduler state itself.
+    """
+
+    instance: Instance[Any]
+    machine: Machine[ContextT, StateT]
+    steps: Callable[[StateT], Iterable[Transition[StateT]]]
+    between: Callable[[StateT], Iterable[Transition[StateT]]] = _nothing
+    canonical: Callable[[StateT], Hashable] = _itself
+    observed: Callable[[StateT], SomeState] = _itself
+
+    @property
+    def ctx(self) -> ContextT:
+        """What the rules look up."""
+        return self.machine.ctx
+
+    def initial(self) -> Iterable[StateT]:
+        """One state: no request has arrived."""
         yield self.machine.initial()
 
-    def successors(self, state: At) -> Iterator[Transition[At]]:
+    def successors(self, state: StateT) -> Iterator[Transition[StateT]]:
         """Every arrival, abort and step that may come next."""
-        yield from arrivals_and_aborts(self.instance, self.machine, state)
-        if not state.is_idle:
-            yield from self._steps(state)
+        observed = self.observed(state)
+        present = [one.id for one in observed.present]
+        arrived = observed.finished.union(observed.aborted, present)
+        for request in self.instance.requests:
+            if request.id not in arrived:
+                after = self.machine.arrive(state, request.id)
+                yield Transition(f"arrive {request.id}", after)
+        for one in present:
+            if one in self.instance.aborts:
+                yield Transition(f"abort {one}", self.machine.abort(state, one))
+        yield from self.between(state)
+        if present:
+            yield from self.steps(state)
 
-    def _steps(self, state: At) -> Iterator[Transition[At]]:
-        """The step in which nobody ends early, and one for each set of requests that do."""
-        step = self.machine.step(state, ends=lambda _row: False)
-        yield _as_transition(step, ())
-        may_end = [
-            one
-            for one in step.outputs
-            if one in self.instance.early_ends and one not in step.finished
-        ]
-        for count in range(1, len(may_end) + 1):
-            for ending in combinations(may_end, count):
-                yield _as_transition(self.machine.step(state, ends=_one_of(ending)), ending)
-
-    def canonical(self, state: At) -> Any:
-        """The state itself: no two requests are taken for the same."""
-        return state
-
-    def unfinished(self, state: At) -> bool:
+    def unfinished(self, state: StateT) -> bool:
         """True if a request is pending."""
-        return not state.is_idle
+        return not self.observed(state).is_idle
 
 
-def arrivals_and_aborts(
-    instance: Instance[Conf], machine: ClientSide[At], state: At
-) -> Iterator[Transition[At]]:
-    """The arrival of each request not seen so far, and each abort that the instance allows."""
-    known = {one.id for one in state.present} | state.finished | state.aborted
-    for request in instance.requests:
-        if request.id not in known:
-            yield Transition(f"arrive {request.id}", machine.arrive(state, request.id))
-    for one in state.present:
-        if one.id in instance.aborts:
-            yield Transition(f"abort {one.id}", machine.abort(state, one.id))
+class EndsEarly(Machine[ContextT, StateT], Protocol):
+    """A machine whose environment decides no more of a step than who ends early in it."""
+
+    def step(self, state: StateT, ends: Callable[[Any], bool]) -> Any:
+        """One scheduler step, `ended` in it by the requests for which `ends` is true."""
 
 
-def _one_of(ending: tuple[str, ...]) -> Callable[[SomeSequence], bool]:
-    return lambda row: row.id in ending
+def model_of(
+    instance: Instance[Any],
+    machine: EndsEarly[ContextT, StateT],
+    canonical: Callable[[StateT], Hashable] = _itself,
+) -> MachineModel[ContextT, StateT]:
+    """The model of a machine of whose steps the environment decides who ends early."""
+
+    def step(state: StateT, ending: tuple[str, ...]) -> Stepped[StateT]:
+        taken: Any = machine.step(state, lambda row: row.id in ending)
+        step: Stepped[StateT] = evolve(taken, ended=ending) if ending else taken
+        return step
+
+    return MachineModel(instance, machine, with_early_ends(instance, step), canonical=canonical)
 
 
-def _as_transition(step: Any, ending: tuple[str, ...]) -> Transition[At]:
-    """The edge of a step; `ending` are those who sampled the end of sequence early."""
-    label = f"step, {' and '.join(ending)} ends" if ending else "step"
-    return Transition(label, step.after, record=evolve(step, ended=ending), fair=True)
+def with_early_ends(
+    instance: Instance[Any], step: Callable[[StateT, tuple[str, ...]], Stepped[StateT]]
+) -> Callable[[StateT], Iterator[Transition[StateT]]]:
+    """Steps in which any set of the requests that may end early does so, beginning with none.
+
+    `step` takes a step from a state in which these requests sample the end of sequence. Only a
+    request that samples a token in the step, and has more to come, can end early in it.
+    """
+
+    def steps(state: StateT) -> Iterator[Transition[StateT]]:
+        usual = step(state, ())
+        yield Transition("step", usual.after, record=usual, fair=True)
+        may_end = instance.early_ends.difference(usual.finished)
+        candidates = [one for one in usual.outputs if one in may_end]
+        for count in range(1, len(candidates) + 1):
+            for ending in combinations(candidates, count):
+                taken = step(state, ending)
+                label = f"step, {' and '.join(ending)} ends"
+                yield Transition(label, taken.after, record=taken, fair=True)
+
+    return steps

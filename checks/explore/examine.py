@@ -6,7 +6,16 @@ from typing import Generic
 from attrs import define
 
 from checks.explore.liveness import GOAL, TRIGGER, packed
-from checks.explore.model import Always, Eventually, Model, OnStep, Property, S, Transition, Witness
+from checks.explore.model import (
+    Always,
+    Eventually,
+    Model,
+    OnStep,
+    Property,
+    StateT,
+    Transition,
+    Witness,
+)
 from checks.explore.store import Store
 from checks.explore.violation import Counterexample, Violation
 
@@ -18,23 +27,23 @@ class HaltError(Exception):
 
 
 @define
-class Examiner(Generic[S]):
+class Examiner(Generic[StateT]):
     """Checks states and edges and notes them in the store.
 
     `run_to` gives the run to a state that is being expanded. Of each rule the first violation is
     kept, and the rule is not looked at any more.
     """
 
-    model: Model[S]
-    store: Store[S]
-    always: list[Always[S]]
-    on_step: list[OnStep[S]]
-    eventually: list[Eventually[S]]
-    witnesses: list[Witness[S]]
+    model: Model[StateT]
+    store: Store[StateT]
+    always: list[Always[StateT]]
+    on_step: list[OnStep[StateT]]
+    eventually: list[Eventually[StateT]]
+    witnesses: list[Witness[StateT]]
     keep_going: bool
-    run_to: Callable[[int], Counterexample[S]]
+    run_to: Callable[[int], Counterexample[StateT]]
 
-    def enter(self) -> list[tuple[int, S]]:
+    def enter(self) -> list[tuple[int, StateT]]:
         """Check the initial states and return the distinct ones.
 
         Raises:
@@ -52,7 +61,7 @@ class Examiner(Generic[S]):
             raise ValueError("the model has no initial state, so that everything would hold")
         return distinct
 
-    def transitions(self, index: int, state: S) -> tuple[Transition[S], ...] | None:
+    def transitions(self, index: int, state: StateT) -> tuple[Transition[StateT], ...] | None:
         """The successors of a state; None if the machine raised.
 
         Raises:
@@ -65,8 +74,8 @@ class Examiner(Generic[S]):
             return None
 
     def expand(
-        self, index: int, state: S, transitions: Sequence[Transition[S]]
-    ) -> list[tuple[int, S]]:
+        self, index: int, state: StateT, transitions: Sequence[Transition[StateT]]
+    ) -> list[tuple[int, StateT]]:
         """Check every edge that leaves a state, and return the states that were not known before.
 
         Raises:
@@ -100,14 +109,14 @@ class Examiner(Generic[S]):
             edges.expand(index, row)
         return found
 
-    def index_of(self, state: S) -> int | None:
+    def index_of(self, state: StateT) -> int | None:
         """The index of a state; None if it is not known or has no canonical value."""
         try:
             return self.store.seen.get(self.model.canonical(state))
         except Exception:  # reported when the state was found
             return None
 
-    def _check_end(self, index: int, state: S) -> None:
+    def _check_end(self, index: int, state: StateT) -> None:
         try:
             unfinished = self.model.unfinished(state)
         except Exception as error:
@@ -117,7 +126,7 @@ class Examiner(Generic[S]):
             self.store.deadlocks += 1
             self._violate(DEADLOCK, "work is pending and no action is possible", index)
 
-    def _check_state(self, state: S, index: int, *last: Transition[S]) -> None:
+    def _check_state(self, state: StateT, index: int, *last: Transition[StateT]) -> None:
         """Check a state that was reached by the last transition from the state with this index."""
         for always in self.always:
             try:
@@ -136,7 +145,9 @@ class Examiner(Generic[S]):
                 self._violate(eventually.rule, _raised(error), index, *last)
             marks.append(mark)
 
-    def _check_edge(self, index: int, state: S, transition: Transition[S], depth: int) -> None:
+    def _check_edge(
+        self, index: int, state: StateT, transition: Transition[StateT], depth: int
+    ) -> None:
         for on_step in self.on_step:
             try:
                 found = on_step.holds(state, transition)
@@ -156,7 +167,7 @@ class Examiner(Generic[S]):
         edges, first = sightings.get(rule, (0, depth))
         sightings[rule] = (edges + 1, min(first, depth))
 
-    def _violate(self, rule: str, found: str, index: int, *last: Transition[S]) -> None:
+    def _violate(self, rule: str, found: str, index: int, *last: Transition[StateT]) -> None:
         if rule not in self.store.violations:
             run = self.run_to(index).then(*last)
             self.store.violations[rule] = Violation(rule, found, run)
@@ -167,14 +178,14 @@ class Examiner(Generic[S]):
 
 
 def examiner_of(
-    model: Model[S],
-    properties: Sequence[Property[S]],
-    witnesses: Sequence[Witness[S]],
-    store: Store[S],
+    model: Model[StateT],
+    properties: Sequence[Property[StateT]],
+    witnesses: Sequence[Witness[StateT]],
+    store: Store[StateT],
     *,
     keep_going: bool,
-    run_to: Callable[[int], Counterexample[S]],
-) -> Examiner[S]:
+    run_to: Callable[[int], Counterexample[StateT]],
+) -> Examiner[StateT]:
     """An examiner for these properties, sorted by kind."""
     return Examiner(
         model=model,

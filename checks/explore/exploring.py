@@ -12,7 +12,7 @@ from checks.explore.instance import Instance
 from checks.export.trace import TraceWriter, Violation
 from checks.harness.cores import on_all_cores
 from checks.harness.running import step_time
-from checks.policies import RULES, policy_of
+from checks.policies import RULES, policy_of, title_of
 from spec.core.configuration import PolicyConfig
 from spec.core.observable import SomeState, SomeStep
 
@@ -64,7 +64,7 @@ class Exploration:
     def as_mapping(self) -> dict[str, Any]:
         """All of it for a JSON report; counterexamples are files of their own."""
         return {
-            "instance": self.instance.title,
+            "instance": title_of(self.instance),
             "about": self.instance.about,
             "config": self.instance.config.as_mapping(),
             "outcome": self.outcome.value,
@@ -106,7 +106,7 @@ def explore_instance(
     """
     policy = policy_of(instance.config)
     model = policy.model(instance)
-    properties = policy.properties_of(model, instance.config)
+    properties = policy.properties_of(model)
     fingerprint = repr((instance, order))
     resume = None
     if checkpoint is not None and checkpoint.exists():
@@ -214,7 +214,7 @@ def sentence(rule: str) -> str:
 
 def counterexample_name(exploration: Exploration, finding: Finding) -> str:
     """A file name of instance and rule."""
-    words = "".join(one if one.isalnum() else " " for one in exploration.instance.title).split()
+    words = "".join(one if one.isalnum() else " " for one in title_of(exploration.instance)).split()
     return f"{'-'.join([*words, finding.rule.lower()])}.jsonl"
 
 

@@ -7,7 +7,7 @@ import networkx as nx
 
 from checks.explore.bounds import Bounds
 from checks.explore.examine import MACHINE_ERROR
-from checks.explore.model import Model, OnStep, S, Transition
+from checks.explore.model import Model, OnStep, StateT, Transition
 from checks.explore.search import explore
 
 
@@ -15,7 +15,7 @@ class MachineError(Exception):
     """The model raised, so that it has no whole state graph."""
 
 
-def state_graph(model: Model[S], bounds: Bounds | None = None) -> "nx.DiGraph[Hashable]":
+def state_graph(model: Model[StateT], bounds: Bounds | None = None) -> "nx.DiGraph[Hashable]":
     """The reachable states, by canonical value, and the transitions between them.
 
     Two machines agree, state for state and edge for edge, if `nx.utils.graphs_equal` says so of
@@ -40,7 +40,10 @@ def state_graph(model: Model[S], bounds: Bounds | None = None) -> "nx.DiGraph[Ha
 
 
 def _draw(
-    graph: "nx.DiGraph[Hashable]", model: Model[S], state: S, transition: Transition[S]
+    graph: "nx.DiGraph[Hashable]",
+    model: Model[StateT],
+    state: StateT,
+    transition: Transition[StateT],
 ) -> None:
     source, target = model.canonical(state), model.canonical(transition.state)
     if not graph.has_edge(source, target):

@@ -1,6 +1,6 @@
 """What is explored: a few requests under a configuration, and what may happen to them."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Generic, TypeVar
 
 from attrs import field, frozen
@@ -8,24 +8,29 @@ from attrs import field, frozen
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import Prompt, Request
 
-Conf = TypeVar("Conf", bound=PolicyConfig)
+ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
+
+
+def ids(text: str) -> frozenset[str]:
+    """The requests that a text names, separated by spaces."""
+    return frozenset(text.split())
 
 
 @frozen(kw_only=True)
-class Instance(Generic[Conf]):
+class Instance(Generic[ConfigT]):
     """A bounded question: these requests under this configuration, and what may happen to them.
 
     `aborts`: requests whose client may go away, in any phase. `early_ends`: requests that may
     sample the end of sequence with any token. Arrivals are free in order and time.
 
     Where a policy has a connector: `external` tokens of each request that it has, `failing`: whose
-    load may fail. Where it has drafts: any number of them may be accepted. Where its machine knows
-    of it: `leavers`, whose clients may leave while a step runs.
+    load may fail. Where it has drafts: any number of them may be accepted. `leavers`: whose clients
+    may leave while a step runs, where the machine has such a transition.
     """
 
     name: str
     about: str
-    config: Conf
+    config: ConfigT
     requests: tuple[Request, ...]
     aborts: frozenset[str] = frozenset()
     early_ends: frozenset[str] = frozenset()
@@ -33,11 +38,10 @@ class Instance(Generic[Conf]):
     failing: frozenset[str] = frozenset()
     leavers: frozenset[str] = frozenset()
 
-    @property
-    def title(self) -> str:
-        """The name, behind that of the policy unless it is Spyre: no two have the same."""
-        policy = self.config.policy
-        return self.name if policy == "spyre" else f"{policy}, {self.name}"
+    def what_may_happen_to(self, request_id: str) -> Hashable:
+        """Equal for two requests to which the environment may do the same."""
+        allowed = (self.aborts, self.early_ends, self.failing, self.leavers)
+        return self.external.get(request_id), *(request_id in one for one in allowed)
 
 
 # --- requests as the default instances write them down -------------------------------------------
@@ -45,9 +49,8 @@ class Instance(Generic[Conf]):
 
 def unshared(*sizes: tuple[int, int]) -> tuple[Request, ...]:
     """Requests 0, 1, … with these prompt lengths and maximum outputs, no token shared."""
-    return tuple(
-        Request(id=str(index), prompt=Prompt.of_stream(f"own {index}", length), max_tokens=tokens)
-        for index, (length, tokens) in enumerate(sizes)
+    return sharing(
+        *(([(f"own {at}", length)], tokens) for at, (length, tokens) in enumerate(sizes))
     )
 
 
@@ -59,6 +62,9 @@ def sharing(*prompts: tuple[list[tuple[str, int]], int]) -> tuple[Request, ...]:
     )
 
 
-def ids(text: str) -> frozenset[str]:
-    """The requests that a text names, separated by spaces."""
-    return frozenset(text.split())
+def lettered(*prompts: tuple[str, int]) -> tuple[Request, ...]:
+    """Requests 0, 1, … with a token for each letter of the prompt, and these maximum outputs."""
+    return tuple(
+        Request(id=str(index), prompt=Prompt.of_tokens([*map(ord, text)]), max_tokens=tokens)
+        for index, (text, tokens) in enumerate(prompts)
+    )

@@ -5,11 +5,11 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from attrs import frozen
 
-S = TypeVar("S")
+StateT = TypeVar("StateT")
 
 
 @frozen
-class Transition(Generic[S]):
+class Transition(Generic[StateT]):
     """One edge of the state graph.
 
     `action` is the label that people read ("arrive 1", "step, 1 ends"); its first word is the kind
@@ -19,53 +19,53 @@ class Transition(Generic[S]):
     """
 
     action: str
-    state: S
+    state: StateT
     record: object | None = None
     fair: bool = False
 
 
-class Model(Protocol[S]):
+class Model(Protocol[StateT]):
     """A machine, by its states and edges.
 
     All four must be pure, and `initial` and `successors` must yield the same things in the same
     order whenever they are asked: paths are kept as positions in that order and run again.
     """
 
-    def initial(self) -> Iterable[S]:
+    def initial(self) -> Iterable[StateT]:
         """The states that a run can start in: at least one."""
 
-    def successors(self, state: S) -> Iterable[Transition[S]]:
+    def successors(self, state: StateT) -> Iterable[Transition[StateT]]:
         """Every transition possible in the state; raising is a violation of `machine-error`."""
 
-    def canonical(self, state: S) -> Hashable:
+    def canonical(self, state: StateT) -> Hashable:
         """A value that is equal for exactly the states that need not be told apart.
 
         The state itself where there is no symmetry. States with equal values must have successors
         with equal values, and no property may tell them apart.
         """
 
-    def unfinished(self, state: S) -> bool:
+    def unfinished(self, state: StateT) -> bool:
         """Whether work is pending, so that a state without successors is a deadlock."""
 
 
 @frozen
-class Always(Generic[S]):
+class Always(Generic[StateT]):
     """`holds` in every reachable state: None, or one line that says what was found instead."""
 
     rule: str
-    holds: Callable[[S], str | None]
+    holds: Callable[[StateT], str | None]
 
 
 @frozen
-class OnStep(Generic[S]):
+class OnStep(Generic[StateT]):
     """`holds` on every reachable transition: None, or one line that says what was found instead."""
 
     rule: str
-    holds: Callable[[S, Transition[S]], str | None]
+    holds: Callable[[StateT, Transition[StateT]], str | None]
 
 
 @frozen
-class Eventually(Generic[S]):
+class Eventually(Generic[StateT]):
     """After (or in) every state with `trigger` comes one with `goal`, on every fair run.
 
     A run is fair if it takes fair actions infinitely often, or is infinitely often in states
@@ -73,16 +73,16 @@ class Eventually(Generic[S]):
     """
 
     rule: str
-    trigger: Callable[[S], bool]
-    goal: Callable[[S], bool]
+    trigger: Callable[[StateT], bool]
+    goal: Callable[[StateT], bool]
 
 
 @frozen
-class Witness(Generic[S]):
+class Witness(Generic[StateT]):
     """Something that must be `seen` on one transition at least, or the rule says nothing."""
 
     rule: str
-    seen: Callable[[S, Transition[S]], bool]
+    seen: Callable[[StateT, Transition[StateT]], bool]
 
 
-Property: TypeAlias = Always[S] | OnStep[S] | Eventually[S]
+Property: TypeAlias = Always[StateT] | OnStep[StateT] | Eventually[StateT]

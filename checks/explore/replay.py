@@ -5,7 +5,7 @@ from itertools import islice
 from typing import TypeVar
 
 from checks.explore.liveness import Lasso
-from checks.explore.model import Model, S, Transition
+from checks.explore.model import Model, StateT, Transition
 from checks.explore.store import Store
 from checks.explore.violation import Counterexample
 
@@ -22,7 +22,7 @@ class UnrepeatableError(Exception):
         )
 
 
-def run_to(model: Model[S], store: Store[S], index: int) -> Counterexample[S]:
+def run_to(model: Model[StateT], store: Store[StateT], index: int) -> Counterexample[StateT]:
     """The run by which a state was found; breadth-first, a shortest one.
 
     Raises:
@@ -30,7 +30,7 @@ def run_to(model: Model[S], store: Store[S], index: int) -> Counterexample[S]:
     """
     first, ordinals = store.route(index)
     run = Counterexample(_nth(model.initial(), first))
-    steps: list[Transition[S]] = []
+    steps: list[Transition[StateT]] = []
     for ordinal in ordinals:
         steps.append(_nth(model.successors(steps[-1].state if steps else run.initial), ordinal))
     run = run.then(*steps)
@@ -39,21 +39,23 @@ def run_to(model: Model[S], store: Store[S], index: int) -> Counterexample[S]:
     return run
 
 
-def run_along(model: Model[S], store: Store[S], lasso: Lasso) -> Counterexample[S]:
+def run_along(model: Model[StateT], store: Store[StateT], lasso: Lasso) -> Counterexample[StateT]:
     """The endless run that a lasso describes.
 
     Raises:
         UnrepeatableError: the model has no such run this time.
     """
     initial = run_to(model, store, lasso.initial).initial
-    steps: list[Transition[S]] = []
+    steps: list[Transition[StateT]] = []
     for edge in lasso.prefix + lasso.cycle:
         successors = model.successors(steps[-1].state if steps else initial)
         steps.append(_nth((t for t in successors if _fits(model, store, t, edge)), 0))
     return Counterexample(initial, tuple(steps), loop_from=len(lasso.prefix))
 
 
-def _fits(model: Model[S], store: Store[S], transition: Transition[S], edge: int) -> bool:
+def _fits(
+    model: Model[StateT], store: Store[StateT], transition: Transition[StateT], edge: int
+) -> bool:
     target = store.seen.get(model.canonical(transition.state))
     return (target, transition.fair) == (edge >> 1, bool(edge & 1))
 

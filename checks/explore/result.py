@@ -6,7 +6,7 @@ from typing import Generic
 from attrs import frozen
 
 from checks.explore.checkpoint import Checkpoint
-from checks.explore.model import S
+from checks.explore.model import StateT
 from checks.explore.violation import Violation
 
 
@@ -38,7 +38,7 @@ class Progress:
 
 
 @frozen
-class Result(Generic[S]):
+class Result(Generic[StateT]):
     """The outcome and the exact counts of one search.
 
     `states` are counted up to symmetry, `transitions` are the edges generated from distinct
@@ -55,13 +55,13 @@ class Result(Generic[S]):
     transitions: int
     depth: int
     deadlocks: int
-    violations: tuple[Violation[S], ...]
+    violations: tuple[Violation[StateT], ...]
     witnesses: dict[str, Sightings]
     actions: dict[str, int]
     peak_queue: int
     seconds: float
     bytes_per_state: float
-    checkpoint: Checkpoint[S] | None
+    checkpoint: Checkpoint[StateT] | None
 
     @property
     def states_per_second(self) -> float:

@@ -12,7 +12,7 @@ from checks.explore.checkpoint import Checkpoint, Setup
 from checks.explore.examine import Examiner, HaltError, examiner_of
 from checks.explore.liveness import Edges, refutation
 from checks.explore.memory import bytes_per_state
-from checks.explore.model import Eventually, Model, Property, S, Transition, Witness
+from checks.explore.model import Eventually, Model, Property, StateT, Transition, Witness
 from checks.explore.replay import run_along, run_to
 from checks.explore.result import Outcome, Progress, Result, Sightings
 from checks.explore.store import Store
@@ -22,18 +22,18 @@ Order: TypeAlias = Literal["bfs", "dfs", "random"]
 
 
 def explore(
-    model: Model[S],
-    properties: Sequence[Property[S]],
-    witnesses: Sequence[Witness[S]] = (),
+    model: Model[StateT],
+    properties: Sequence[Property[StateT]],
+    witnesses: Sequence[Witness[StateT]] = (),
     *,
     order: Order = "bfs",
     bounds: Bounds | None = None,
     seed: int = 0,
     keep_going: bool = False,
     progress: Callable[[Progress], None] | None = None,
-    resume: Checkpoint[S] | None = None,
+    resume: Checkpoint[StateT] | None = None,
     stop: Callable[[], bool] | None = None,
-) -> Result[S]:
+) -> Result[StateT]:
     """Check the properties in every reachable state and on every edge.
 
     Breadth-first ("bfs") the counterexample of each rule is a shortest one; depth-first ("dfs")
@@ -95,12 +95,12 @@ def _require_order(order: str, bounds: Bounds) -> None:
         raise ValueError("random walks need max_depth, and max_walks or max_seconds")
 
 
-def _fresh_store(properties: Sequence[Property[S]]) -> Store[S]:
+def _fresh_store(properties: Sequence[Property[StateT]]) -> Store[StateT]:
     eventually = [p for p in properties if isinstance(p, Eventually)]
     return Store(edges=Edges() if eventually else None, marks=[bytearray() for _ in eventually])
 
 
-def _exhaust(examiner: Examiner[S], watch: Watch, order: Order) -> str | None:
+def _exhaust(examiner: Examiner[StateT], watch: Watch, order: Order) -> str | None:
     """Expand states until none is left; returns what ended it earlier."""
     store, deepest = examiner.store, watch.bounds.max_depth
     waiting, too_deep = store.frontier, []
@@ -124,7 +124,7 @@ def _exhaust(examiner: Examiner[S], watch: Watch, order: Order) -> str | None:
     return "max_depth" if too_deep else None
 
 
-def _walks(examiner: Examiner[S], watch: Watch, random: Random) -> str:
+def _walks(examiner: Examiner[StateT], watch: Watch, random: Random) -> str:
     """Walk until a bound is met; returns which."""
     expanded: set[int] = set()
     walks = repeat(0) if watch.bounds.max_walks is None else range(watch.bounds.max_walks)
@@ -139,15 +139,15 @@ def _walks(examiner: Examiner[S], watch: Watch, random: Random) -> str:
 
 
 def _walk(
-    examiner: Examiner[S],
+    examiner: Examiner[StateT],
     watch: Watch,
     random: Random,
-    start: tuple[int, S],
+    start: tuple[int, StateT],
     expanded: set[int],
 ) -> str | None:
     """One walk; each state's edges are checked and counted when it is first come through."""
     index, state = start
-    steps: list[Transition[S]] = []
+    steps: list[Transition[StateT]] = []
     examiner.run_to = lambda _: Counterexample(start[1], tuple(steps))
     for _ in range(watch.bounds.max_depth or 0):
         if reason := watch.reason_to_stop(examiner.store):
@@ -167,7 +167,7 @@ def _walk(
     return None
 
 
-def _refuted(examiner: Examiner[S]) -> list[Violation[S]]:
+def _refuted(examiner: Examiner[StateT]) -> list[Violation[StateT]]:
     """The `Eventually` properties that a run among the expanded states refutes."""
     store = examiner.store
     refuted = []
@@ -181,7 +181,7 @@ def _refuted(examiner: Examiner[S]) -> list[Violation[S]]:
     return refuted
 
 
-def _endless(run: Counterexample[S]) -> str:
+def _endless(run: Counterexample[StateT]) -> str:
     first, last = (run.loop_from or 0) + 1, len(run.steps)
     if first > last:
         return "the run may end here without the goal: no fair action is possible"
@@ -191,12 +191,12 @@ def _endless(run: Counterexample[S]) -> str:
 
 
 def _result(
-    store: Store[S],
+    store: Store[StateT],
     stopped_by: str | None,
-    violations: Sequence[Violation[S]],
+    violations: Sequence[Violation[StateT]],
     witnesses: Sequence[str],
-    checkpoint: Checkpoint[S] | None,
-) -> Result[S]:
+    checkpoint: Checkpoint[StateT] | None,
+) -> Result[StateT]:
     complete = Outcome.HOLDS if stopped_by is None else Outcome.INCOMPLETE
     return Result(
         outcome=Outcome.VIOLATED if violations else complete,

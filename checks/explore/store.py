@@ -8,7 +8,7 @@ from typing import Generic
 from attrs import Factory, define
 
 from checks.explore.liveness import Edges
-from checks.explore.model import S
+from checks.explore.model import StateT
 from checks.explore.violation import Violation
 
 
@@ -17,7 +17,7 @@ def _unsigned() -> "array[int]":
 
 
 @define
-class Store(Generic[S]):
+class Store(Generic[StateT]):
     """The states found so far and the counts; all that a stopped search needs to go on.
 
     A state is known by its index, in order of discovery. `seen` maps its canonical value to the
@@ -30,7 +30,7 @@ class Store(Generic[S]):
     parents: "array[int]" = Factory(_unsigned)
     ordinals: "array[int]" = Factory(_unsigned)
     depths: "array[int]" = Factory(_unsigned)
-    frontier: deque[tuple[int, S]] = Factory(deque)
+    frontier: deque[tuple[int, StateT]] = Factory(deque)
     edges: Edges | None = None  # only kept when a property needs the whole graph
     marks: list[bytearray] = Factory(list)  # by `Eventually` property, then by state
     depth: int = 0  # the largest of `depths`
@@ -40,7 +40,7 @@ class Store(Generic[S]):
     seconds: float = 0.0
     labels: dict[str, int] = Factory(dict)
     sightings: dict[str, tuple[int, int]] = Factory(dict)  # of witnesses: edges, least depth
-    violations: dict[str, Violation[S]] = Factory(dict)
+    violations: dict[str, Violation[StateT]] = Factory(dict)
 
     def add(self, parent: int, ordinal: int, depth: int) -> None:
         """Note how the state that was just put into `seen` was found."""

@@ -8,14 +8,17 @@ module here.
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from checks.explore.environment import MachineModel
+from checks.explore.instance import Instance
 from checks.policies.nano_vllm.policy import NANO_VLLM
-from checks.policies.policy import InstanceModel, Policy, Server
+from checks.policies.policy import Policy, Server
 from checks.policies.spyre.policy import SPYRE
 from checks.policies.vllm_v1.policy import VLLM_V1
 from spec.core.configuration import PolicyConfig
 from spec.core.rule import AnyRule
 
 __all__ = [
+    "DEFAULT_POLICY",
     "NANO_VLLM",
     "POLICIES",
     "RULES",
@@ -26,10 +29,11 @@ __all__ = [
     "Policy",
     "Server",
     "policy_of",
+    "title_of",
 ]
 
 AnyPolicy: TypeAlias = Policy[Any, Any, Any, Any]
-AnyModel: TypeAlias = InstanceModel[Any, Any]
+AnyModel: TypeAlias = MachineModel[Any, Any]
 
 POLICIES: Mapping[str, AnyPolicy] = {one.name: one for one in (SPYRE, NANO_VLLM, VLLM_V1)}
 
@@ -38,6 +42,15 @@ RULES: Mapping[str, AnyRule] = {
 }
 
 
+DEFAULT_POLICY: AnyPolicy = SPYRE  # where nothing says which
+
+
 def policy_of(config: PolicyConfig) -> AnyPolicy:
     """The policy that a configuration is for."""
     return POLICIES[config.policy]
+
+
+def title_of(instance: Instance[Any]) -> str:
+    """The name of an instance, behind its policy's unless that is the default: no two are equal."""
+    policy = policy_of(instance.config)
+    return instance.name if policy is DEFAULT_POLICY else f"{policy.name}, {instance.name}"

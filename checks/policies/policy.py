@@ -5,8 +5,8 @@ from typing import Generic, Protocol, TypeVar
 
 from attrs import frozen
 
+from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
-from checks.explore.model import Model
 from checks.explore.properties import Properties, properties_of_rules
 from checks.harness.paging import PagedWatch
 from engine.core.clock import Work
@@ -35,17 +35,6 @@ class Server(Protocol[Made]):
         """One scheduler step, numbered `index`, begun at `time` on the simulated clock."""
 
 
-Looked = TypeVar("Looked", bound=SomeContext, covariant=True)
-
-
-class InstanceModel(Model[At], Protocol[Looked, At]):
-    """The state graph of an instance."""
-
-    @property
-    def ctx(self) -> Looked:
-        """What the rules look up."""
-
-
 @frozen(kw_only=True)
 class Policy(Generic[Conf, Ctx, At, By]):
     """A scheduler with its rules, its machine and what its steps cost.
@@ -72,7 +61,7 @@ class Policy(Generic[Conf, Ctx, At, By]):
     judged_apart: tuple[str, ...]
     watch: Callable[[Ctx], PagedWatch[By]] | None = None
     step: type[By]
-    model: Callable[[Instance[Conf]], InstanceModel[Ctx, At]]
+    model: Callable[[Instance[Conf]], MachineModel[Ctx, At]]
     instances: tuple[Instance[Conf], ...]
 
     @property
@@ -80,6 +69,7 @@ class Policy(Generic[Conf, Ctx, At, By]):
         """As the key `policy` of a configuration says it."""
         return self.config.name_of_policy()
 
-    def properties_of(self, model: InstanceModel[Ctx, At], config: Conf) -> Properties[At]:
-        """The rules that apply under the configuration, in the explorer's terms."""
-        return properties_of_rules(self.registry.applicable(config), model.ctx, self.step)
+    def properties_of(self, model: MachineModel[Ctx, At]) -> Properties[At]:
+        """The rules that apply to the instance of a model, in the explorer's terms."""
+        rules = self.registry.applicable(model.instance.config)
+        return properties_of_rules(rules, model.ctx, self.step)

@@ -4,8 +4,8 @@ from typing import Any
 
 from attrs import evolve
 
+from checks.explore.instance import Instance
 from checks.policies.nano_vllm.instances import DEFAULT
-from checks.policies.nano_vllm.model import NanoVllmInstance
 from reference.nano_vllm import block_manager, machine, step, transitions
 from spec.core import requests
 from spec.core.requests import Prompt, Request
@@ -24,7 +24,7 @@ INSTANCES = {
     instance.name: instance
     for instance in (
         *DEFAULT,
-        NanoVllmInstance(
+        Instance(
             name=FALSE_PREFIX,
             about="the second block of a prompt has the tokens of another prompt's first",
             config=repaired(

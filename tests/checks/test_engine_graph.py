@@ -7,10 +7,12 @@ import networkx as nx
 import pytest
 
 from checks.explore import state_graph
-from checks.policies.spyre.engine_model import EngineModel
+from checks.explore.instance import Instance
+from checks.policies.spyre.engine_model import engine_model
 from checks.policies.spyre.instances import DEFAULT
-from checks.policies.spyre.model import Instance, SpyreModel
+from checks.policies.spyre.model import spyre_model
 from engine.spyre.blocks import BlockManager
+from spec.spyre.config import SpyreConfig
 
 if TYPE_CHECKING:
     Graph = nx.DiGraph[Hashable]
@@ -28,9 +30,9 @@ FAST = {
 }
 
 
-def graphs(instance: Instance) -> "tuple[Graph, Graph]":
+def graphs(instance: Instance[SpyreConfig]) -> "tuple[Graph, Graph]":
     """The reference's graph and the engine's."""
-    return state_graph(SpyreModel(instance)), state_graph(EngineModel(instance))
+    return state_graph(spyre_model(instance)), state_graph(engine_model(instance))
 
 
 @pytest.mark.parametrize(("name", "states"), FAST.items(), ids=FAST.keys())

@@ -15,7 +15,7 @@ from checks.evidence import (
     unwitnessed,
     with_table,
 )
-from checks.policies import POLICIES, AnyPolicy
+from checks.policies import POLICIES, AnyPolicy, title_of
 from checks.policies import RULES as EVERY
 from spec.core.rule import AnyRule, Rule
 from tests.checks.command import Ran, lockstep
@@ -41,7 +41,7 @@ def test_the_default_set_is_explored_to_the_recorded_counts_and_verdicts(
     ran, report, _ = explored
     assert ran.code == 1
     record = recorded(EXPLORED)
-    assert list(report) == list(record) == [instance.title for instance in INSTANCES]
+    assert list(report) == list(record) == [title_of(instance) for instance in INSTANCES]
     for name, kept in record.items():
         found = report[name]
         assert found["stopped_by"] is None
@@ -51,7 +51,7 @@ def test_the_default_set_is_explored_to_the_recorded_counts_and_verdicts(
 
 
 def test_titles_of_instances_are_all_different() -> None:
-    assert len({instance.title for instance in INSTANCES}) == len(INSTANCES)
+    assert len({title_of(instance) for instance in INSTANCES}) == len(INSTANCES)
 
 
 REFUTED = {
@@ -102,7 +102,7 @@ REFUTED = {
 @each_policy
 def test_exactly_the_known_rules_are_refuted(policy: AnyPolicy) -> None:
     rules = [*policy.registry.rules.values()]
-    titles = {one.title: one.name for one in policy.instances}
+    titles = {title_of(one): one.name for one in policy.instances}
     refuted = {one.rule.id: one.refuted_in for one in recorded_verdicts(rules)}
 
     named = {rule: tuple(titles[one] for one in where) for rule, where in refuted.items() if where}

@@ -7,7 +7,7 @@ import pytest
 
 from checks.explore import MACHINE_ERROR, Result, explore
 from checks.policies.nano_vllm.instances import DEFAULT
-from checks.policies.nano_vllm.model import NanoVllmModel, properties_of
+from checks.policies.nano_vllm.policy import NANO_VLLM
 from reference.nano_vllm import block_manager, transitions
 from spec.nano_vllm.records import State
 from spec.nano_vllm.rules import REGISTRY
@@ -69,8 +69,8 @@ REFUTED: dict[str, dict[str, int]] = {
 @cache
 def explored(name: str) -> Result[State]:
     instance = BY_NAME[name]
-    model = NanoVllmModel(instance)
-    properties = properties_of(model)
+    model = NANO_VLLM.model(instance)
+    properties = NANO_VLLM.properties_of(model)
     return explore(model, properties.all, properties.witnesses, keep_going=True)
 
 
@@ -180,9 +180,9 @@ def test_planted_fault_breaks_the_rules_that_name_it_and_no_other(
     fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault.plant(monkeypatch)
-    model = NanoVllmModel(INSTANCES[fault.instance])
+    model = NANO_VLLM.model(INSTANCES[fault.instance])
     refuted = REFUTED.get(fault.instance, {})
-    holding = [one for one in properties_of(model).safety if one.rule not in refuted]
+    holding = [one for one in NANO_VLLM.properties_of(model).safety if one.rule not in refuted]
 
     assert broken_first(model, holding) == set(fault.rules), fault.sentence
 

@@ -5,7 +5,7 @@ from inspect import getmembers, isfunction
 import pytest
 
 from checks.explore import MACHINE_ERROR, explore
-from checks.policies.spyre.model import SpyreModel, properties_of
+from checks.policies.spyre.policy import SPYRE
 from reference.core import block_pool
 from reference.spyre import transitions
 from spec.spyre.rules import REGISTRY, Kind
@@ -24,17 +24,17 @@ def test_planted_fault_breaks_the_rule_that_names_it_and_no_unrelated_one(
     fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault.plant(monkeypatch)
-    model = SpyreModel(INSTANCES[fault.instance])
+    model = SPYRE.model(INSTANCES[fault.instance])
 
-    assert broken_first(model, properties_of(model).all) == set(fault.rules), fault.sentence
+    assert broken_first(model, SPYRE.properties_of(model).all) == set(fault.rules), fault.sentence
 
 
 @pytest.mark.parametrize("name", sorted({fault.instance for fault in FAULTS}))
 def test_without_a_fault_none_of_these_rules_is_broken(name: str) -> None:
-    model = SpyreModel(INSTANCES[name])
+    model = SPYRE.model(INSTANCES[name])
     looked_for = {rule for fault in FAULTS if fault.instance == name for rule in fault.rules}
 
-    result = explore(model, properties_of(model).all, keep_going=True)
+    result = explore(model, SPYRE.properties_of(model).all, keep_going=True)
 
     assert result.stopped_by is None
     assert {violation.rule for violation in result.violations}.isdisjoint(
@@ -51,9 +51,9 @@ def test_fault_that_starves_somebody_is_refuted_by_an_endless_run(
 ) -> None:
     fault = BY_NAME[name]
     fault.plant(monkeypatch)
-    model = SpyreModel(INSTANCES[fault.instance])
+    model = SPYRE.model(INSTANCES[fault.instance])
 
-    result = explore(model, properties_of(model).eventually, keep_going=True)
+    result = explore(model, SPYRE.properties_of(model).eventually, keep_going=True)
 
     refuted = {one.rule: one.counterexample.loop_from for one in result.violations}
     assert refuted[rule] is not None

@@ -9,7 +9,7 @@ import pytest
 
 from checks.explore import Counterexample, Outcome, Result, explore
 from checks.policies.vllm_v1.instances import DEFAULT
-from checks.policies.vllm_v1.model import VllmV1Model, properties_of
+from checks.policies.vllm_v1.policy import VLLM_V1
 from spec.vllm_v1.records import Load, State, Step
 from spec.vllm_v1.rules import REGISTRY
 
@@ -62,8 +62,8 @@ FAST = {
 
 @cache
 def explored(name: str) -> Result[State]:
-    model = VllmV1Model(INSTANCES[name])
-    properties = properties_of(model)
+    model = VLLM_V1.model(INSTANCES[name])
+    properties = VLLM_V1.properties_of(model)
     return explore(model, properties.all, properties.witnesses, keep_going=True)
 
 

@@ -8,7 +8,8 @@ from attrs import evolve
 
 from checks.explore import explore
 from checks.policies.vllm_v1.instances import DEFAULT
-from checks.policies.vllm_v1.model import VllmV1Instance, VllmV1Model, properties_of
+from checks.policies.vllm_v1.model import VllmV1Instance
+from checks.policies.vllm_v1.policy import VLLM_V1
 from reference.vllm_v1 import kv_cache, machine, step, transitions
 from reference.vllm_v1.kv_cache import Demand
 from reference.vllm_v1.transitions import Plan
@@ -408,9 +409,9 @@ def loading_is_taken_for_loaded(right: Right, ctx: Context, plan: Plan, one: Seq
 
 def noticed_first(instance: VllmV1Instance) -> set[str]:
     """What is broken first of the rules that hold without a fault, endless runs left out."""
-    model = VllmV1Model(instance)
+    model = VLLM_V1.model(instance)
     refuted = REFUTED.get(instance.name, set())
-    holding = [one for one in properties_of(model).safety if one.rule not in refuted]
+    holding = [one for one in VLLM_V1.properties_of(model).safety if one.rule not in refuted]
     return broken_first(model, holding)
 
 
@@ -427,8 +428,8 @@ def test_a_scheduler_that_admits_nobody_is_refuted_by_an_endless_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(step, "schedule_waiting", lambda _ctx, plan: plan)
-    model = VllmV1Model(INSTANCES["lookahead"])
-    liveness = [one for one in properties_of(model).all if one.rule == "V1-PRG-5"]
+    model = VLLM_V1.model(INSTANCES["lookahead"])
+    liveness = [one for one in VLLM_V1.properties_of(model).all if one.rule == "V1-PRG-5"]
 
     result = explore(model, liveness, keep_going=True)
 

@@ -11,9 +11,9 @@ from attrs import evolve
 import reference
 from checks.evidence import EXPLORED, record_of, recorded, unwitnessed, verdicts
 from checks.explore.exploring import explore_instance
+from checks.explore.instance import Instance
 from checks.policies import POLICIES
 from checks.policies import RULES as EVERY
-from checks.policies.spyre.model import Instance
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
 from spec.core.rule import AnyRule, Registry

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from checks.explore.instance import ids
-from checks.policies.nano_vllm.model import NanoVllmInstance
+from checks.explore.instance import Instance, ids, lettered
 from spec.core.requests import Prompt, Request
 from spec.nano_vllm.config import NanoVllmConfig, Oversized, documented, repaired
 
@@ -16,23 +15,15 @@ _SMALL: Mapping[str, Any] = {
 }
 
 
-def _sharing(*prompts: tuple[str, int]) -> tuple[Request, ...]:
-    """Requests 0, 1, …: a prompt of tokens named by letters, and a maximum output."""
-    return tuple(
-        Request(id=str(index), prompt=Prompt.of_tokens([ord(one) for one in text]), max_tokens=most)
-        for index, (text, most) in enumerate(prompts)
-    )
-
-
 _TIGHT: Mapping[str, Any] = {
     **_SMALL,
     "max_num_batched_tokens": 8,
     "max_model_len": 8,
     "max_num_seqs": 2,
 }
-_PREEMPTED = _sharing(("abc", 4), ("de", 5), ("f", 4))
-_SHARED = _sharing(("ssssab", 3), ("ssssc", 3), ("ssss", 3))
-_SAME_BLOCK_ELSEWHERE = _sharing(("ppaa", 1), ("qqaa", 1), ("ppaax", 1))
+_PREEMPTED = lettered(("abc", 4), ("de", 5), ("f", 4))
+_SHARED = lettered(("ssssab", 3), ("ssssc", 3), ("ssss", 3))
+_SAME_BLOCK_ELSEWHERE = lettered(("ppaa", 1), ("qqaa", 1), ("ppaax", 1))
 _SAME_ANSWERS = (
     Request(id="0", prompt=Prompt.of_tokens((7, 7)), max_tokens=5, output=(1, 2, 3, 4, 5)),
     Request(id="1", prompt=Prompt.of_tokens((7, 7)), max_tokens=3, output=(1, 2, 3)),
@@ -43,10 +34,10 @@ _SAME_TOKENS_TWICE = (
     Request(id="0", prompt=Prompt.of_tokens((7,)), max_tokens=4, output=(1, 2, 2, 3)),
     Request(id="1", prompt=Prompt.of_tokens((7, 1, 2, 2, 2, 2)), max_tokens=3, output=(4, 5, 6)),
 )
-_BUDGET = _sharing(("abcdef", 2), ("gh", 3), ("ijk", 2))
+_BUDGET = lettered(("abcdef", 2), ("gh", 3), ("ijk", 2))
 
-DEFAULT: tuple[NanoVllmInstance, ...] = (
-    NanoVllmInstance(
+DEFAULT: tuple[Instance[NanoVllmConfig], ...] = (
+    Instance(
         name="preemption",
         about="as released: the pool runs dry, victims come back",
         config=NanoVllmConfig(**_SMALL, num_blocks=4),
@@ -54,7 +45,7 @@ DEFAULT: tuple[NanoVllmInstance, ...] = (
         aborts=ids("0"),
         early_ends=ids("0 1"),
     ),
-    NanoVllmInstance(
+    Instance(
         name="budget",
         about="as released: tokens and sequences of a step are limited",
         config=NanoVllmConfig(**_TIGHT, num_blocks=8),
@@ -62,14 +53,14 @@ DEFAULT: tuple[NanoVllmInstance, ...] = (
         aborts=ids("1"),
         early_ends=ids("0 1 2"),
     ),
-    NanoVllmInstance(
+    Instance(
         name="left behind",
         about="as released: one sequence a step, so that others run without getting a token",
         config=NanoVllmConfig(**{**_SMALL, "max_num_seqs": 1}, num_blocks=3),
-        requests=_sharing(("ab", 3), ("cd", 2), ("ef", 3)),
+        requests=lettered(("ab", 3), ("cd", 2), ("ef", 3)),
         early_ends=ids("0 1"),
     ),
-    NanoVllmInstance(
+    Instance(
         name="shared prefix",
         about="as released: a common beginning, one prompt is all of it",
         config=NanoVllmConfig(**_SMALL, num_blocks=7),
@@ -77,46 +68,46 @@ DEFAULT: tuple[NanoVllmInstance, ...] = (
         aborts=ids("0 1"),
         early_ends=ids("1 2"),
     ),
-    NanoVllmInstance(
+    Instance(
         name="same block elsewhere",
         about="as released: equal tokens behind different ones, blocks handed out anew",
         config=NanoVllmConfig(**_SMALL, num_blocks=3),
         requests=_SAME_BLOCK_ELSEWHERE,
         aborts=ids("0 1"),
     ),
-    NanoVllmInstance(
+    Instance(
         name="same tokens twice",
         about="as released: a victim's last block becomes another's, and is found in two places",
         config=NanoVllmConfig(**_SMALL, num_blocks=4),
         requests=_SAME_TOKENS_TWICE,
     ),
-    NanoVllmInstance(
+    Instance(
         name="same answers",
         about="repaired: two blocks of equal tokens, the one that is named is handed out anew",
         config=repaired(**{**_SMALL, "max_num_seqs": 4}, num_blocks=6),
         requests=_SAME_ANSWERS,
     ),
-    NanoVllmInstance(
+    Instance(
         name="oversized",
         about="as released: a request that the pool can never hold is queued",
         config=NanoVllmConfig(**_SMALL, num_blocks=2, oversized=Oversized.QUEUED),
-        requests=_sharing(("abc", 4), ("d", 2)),
+        requests=lettered(("abc", 4), ("d", 2)),
         early_ends=ids("0"),
     ),
-    NanoVllmInstance(
+    Instance(
         name="documented",
         about="the text to the letter",
         config=documented(**_SMALL, num_blocks=4),
         requests=_PREEMPTED,
         early_ends=ids("0 1"),
     ),
-    NanoVllmInstance(
+    Instance(
         name="documented, eviction",
         about="the text's hits, which nothing checks, without its early blocks",
         config=documented(**_SMALL, num_blocks=3, new_block="after_boundary"),
         requests=_SAME_BLOCK_ELSEWHERE,
     ),
-    NanoVllmInstance(
+    Instance(
         name="repaired, preemption",
         about="the pool runs dry under the choices that keep the promises",
         config=repaired(**_SMALL, num_blocks=4),
@@ -124,7 +115,7 @@ DEFAULT: tuple[NanoVllmInstance, ...] = (
         aborts=ids("0"),
         early_ends=ids("1"),
     ),
-    NanoVllmInstance(
+    Instance(
         name="repaired, budget",
         about="tokens and running sequences are limited",
         config=repaired(**_TIGHT, num_blocks=8),
@@ -132,7 +123,7 @@ DEFAULT: tuple[NanoVllmInstance, ...] = (
         aborts=ids("1"),
         early_ends=ids("0 1 2"),
     ),
-    NanoVllmInstance(
+    Instance(
         name="repaired, shared prefix",
         about="a common beginning under those choices",
         config=repaired(**_SMALL, num_blocks=7),
@@ -140,7 +131,7 @@ DEFAULT: tuple[NanoVllmInstance, ...] = (
         aborts=ids("0 1"),
         early_ends=ids("1 2"),
     ),
-    NanoVllmInstance(
+    Instance(
         name="repaired, same block elsewhere",
         about="equal tokens behind different ones, the hash is checked",
         config=repaired(**_SMALL, num_blocks=3),

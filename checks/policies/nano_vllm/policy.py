@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from checks.harness.paging import nano_vllm_watch
 from checks.harness.reference import MachineServer
 from checks.policies.nano_vllm.instances import DEFAULT
-from checks.policies.nano_vllm.model import NanoVllmModel
+from checks.policies.nano_vllm.model import nano_vllm_model
 from checks.policies.policy import Policy
 from engine.core.clock import Prefill, Work
 from reference.nano_vllm.machine import NanoVllmMachine
@@ -45,6 +45,6 @@ NANO_VLLM: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     judged_apart=("NANO-BLK-", "NANO-PFX-"),
     watch=nano_vllm_watch,
     step=Step,
-    model=NanoVllmModel,
+    model=nano_vllm_model,
     instances=DEFAULT,
 )

@@ -4,92 +4,91 @@ States are schedulers, each step is taken by a copy; what tells them apart is wh
 of them. What the device would sample is what each request samples when served alone.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Iterator
-from itertools import combinations
+from collections.abc import Callable
+from operator import attrgetter
 
 import numpy as np
 from attrs import frozen
 
-from checks.explore.model import Transition
-from checks.policies.spyre.model import Instance, SpyreModel
+from checks.explore.environment import MachineModel, with_early_ends
+from checks.explore.instance import Instance
+from checks.policies.spyre.model import canonical_in, spyre_model
 from engine.core.tensors import NO_TOKENS, Tensor
 from engine.spyre.observing import snapshot
-from engine.spyre.scheduler import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan, Scheduler
+from engine.spyre.scheduler import DecodePlan, IdlePlan, Plan, PrefillPlan, Scheduler
+from spec.spyre.config import SpyreConfig
+from spec.spyre.records import Context
 from spec.spyre.state import State
 
 
 @frozen(eq=False)
 class Node:
-    """A scheduler, which nobody changes any more, and what an observer sees of it."""
+    """A scheduler, which does not change any more, and what an observer sees of it."""
 
     scheduler: Scheduler
     state: State
 
 
-class EngineModel:
-    """The reachable states of an instance as the engine has them; implements the explorer's model.
+@frozen
+class Stepped:
+    """A step of the engine: the scheduler that it left, who sampled, who finished."""
 
-    Actions are named as those of `SpyreModel`, so that the graphs can be compared.
-    """
+    after: Node
+    outputs: tuple[str, ...]
+    finished: tuple[str, ...]
 
-    def __init__(self, instance: Instance) -> None:
-        """Raises nothing that `SpyreModel` would not."""
-        self.instance = instance
-        self._reference = SpyreModel(instance)  # only to name interchangeable requests alike
 
-    def initial(self) -> Iterable[Node]:
-        """One state: nobody has arrived."""
-        yield _node(Scheduler(self.instance.config))
+@frozen
+class EngineMachine:
+    """The engine's scheduler as a machine: each transition changes a copy."""
 
-    def successors(self, node: Node) -> Iterator[Transition[Node]]:
-        """Every arrival, abort and step that may come next."""
-        state = node.state
-        known = {one.id for one in state.present} | state.finished | state.aborted
-        for request in self.instance.requests:
-            if request.id not in known:
-                scheduler = node.scheduler.copy()
-                scheduler.add(request)
-                yield Transition(f"arrive {request.id}", _node(scheduler))
-        for one in state.present:
-            if one.id in self.instance.aborts:
-                scheduler = node.scheduler.copy()
-                scheduler.abort(one.id)
-                yield Transition(f"abort {one.id}", _node(scheduler))
-        if node.scheduler.has_requests:
-            yield from self._steps(node)
+    ctx: Context
 
-    def _steps(self, node: Node) -> Iterator[Transition[Node]]:
-        """The step in which nobody ends early, and one for each set of requests that do."""
-        stepped, outcome = _step(node, ())
-        yield Transition("step", stepped, fair=True)
-        may_end = [
-            one
-            for one in outcome.sampled
-            if one in self.instance.early_ends and one not in outcome.finished
-        ]
-        for count in range(1, len(may_end) + 1):
-            for ending in combinations(may_end, count):
-                stepped, _ = _step(node, ending)
-                yield Transition(f"step, {' and '.join(ending)} ends", stepped, fair=True)
+    def initial(self) -> Node:
+        """No request has arrived."""
+        return _node(Scheduler(self.ctx.config))
 
-    def canonical(self, node: Node) -> Hashable:
-        """The state with interchangeable requests named in the order of their places."""
-        return self._reference.canonical(node.state)
+    def arrive(self, node: Node, request_id: str) -> Node:
+        """A request is handed in between two steps."""
+        return self._changed(node, lambda scheduler: scheduler.add(self.ctx.requests[request_id]))
 
-    def unfinished(self, node: Node) -> bool:
-        """True if a request is pending."""
-        return node.scheduler.has_requests
+    def abort(self, node: Node, request_id: str) -> Node:
+        """A client goes away between two steps."""
+        return self._changed(node, lambda scheduler: scheduler.abort(request_id))
+
+    def step(self, node: Node, ends: tuple[str, ...]) -> Stepped:
+        """One scheduler step, in which these requests sample the end of sequence."""
+        scheduler = node.scheduler.copy()
+        plan = scheduler.schedule()
+        outcome = scheduler.update(plan, sampled_alone(plan), ends)
+        return Stepped(_node(scheduler), outcome.sampled, outcome.finished)
+
+    @staticmethod
+    def _changed(node: Node, change: Callable[[Scheduler], object]) -> Node:
+        scheduler = node.scheduler.copy()
+        change(scheduler)
+        return _node(scheduler)
 
 
 def _node(scheduler: Scheduler) -> Node:
     return Node(scheduler, snapshot(scheduler))
 
 
-def _step(node: Node, ends: Collection[str]) -> tuple[Node, Outcome]:
-    scheduler = node.scheduler.copy()
-    plan = scheduler.schedule()
-    outcome = scheduler.update(plan, sampled_alone(plan), ends)
-    return _node(scheduler), outcome
+def engine_model(instance: Instance[SpyreConfig]) -> MachineModel[Context, Node]:
+    """The reachable states of an instance as the engine has them, to compare with `spyre_model`.
+
+    Raises:
+        WorkloadError: a request of the instance could never be served.
+    """
+    machine = EngineMachine(spyre_model(instance).ctx)
+    representative = canonical_in(instance)
+    return MachineModel(
+        instance,
+        machine,
+        steps=with_early_ends(instance, machine.step),
+        canonical=lambda node: representative(node.state),
+        observed=attrgetter("state"),
+    )
 
 
 def sampled_alone(plan: Plan) -> Tensor:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from checks.explore.instance import ids, sharing, unshared
-from checks.policies.spyre.model import Instance
+from checks.explore.instance import Instance, ids, sharing, unshared
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import Admission, Queue, SpyreConfig
 
@@ -30,7 +29,7 @@ _FIRST_ANSWER = Request(
 _NEXT_QUESTION = Request(id="1", prompt=Prompt.of_tokens((7, 7, 7, 1, 2, 3, 9)), max_tokens=2)
 _SAME_AGAIN = Request(id="2", prompt=Prompt.of_tokens((7, 7, 7, 1, 2, 3, 9, 9)), max_tokens=2)
 
-DEFAULT: tuple[Instance, ...] = (
+DEFAULT: tuple[Instance[SpyreConfig], ...] = (
     Instance(
         name="layout",
         about="three chunk and block layouts side by side, no limit binds: every tkv jump",

@@ -6,7 +6,7 @@ from checks.fuzz.reference import reference_target
 from checks.harness.targets import EngineTarget
 from checks.policies.policy import Policy
 from checks.policies.spyre.instances import DEFAULT
-from checks.policies.spyre.model import SpyreModel
+from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.work import spyre_work
 from engine.spyre.device import SpyreDevice
 from spec.core.requests import Request
@@ -31,6 +31,6 @@ SPYRE: Policy[SpyreConfig, Context, State, Step] = Policy(
     work=spyre_work,
     judged_apart=("BLK-", "LIF-", "SPY-DEC-", "SPY-PFX-", "SPY-RES-", "SPY-TKV-", "SPY-VOL-"),
     step=Step,
-    model=SpyreModel,
+    model=spyre_model,
     instances=DEFAULT,
 )

@@ -6,7 +6,7 @@ from checks.harness.paging import vllm_v1_watch
 from checks.harness.reference import MachineServer
 from checks.policies.policy import Policy
 from checks.policies.vllm_v1.instances import DEFAULT
-from checks.policies.vllm_v1.model import VllmV1Model
+from checks.policies.vllm_v1.model import vllm_v1_model
 from engine.core.clock import Prefill, Work
 from reference.vllm_v1.machine import VllmV1Machine, refuse_unservable
 from spec.core.requests import BlockKeys, Request
@@ -53,6 +53,6 @@ VLLM_V1: Policy[VllmV1Config, Context, State, Step] = Policy(
     judged_apart=("V1-KV-", "V1-PFX-"),
     watch=vllm_v1_watch,
     step=Step,
-    model=VllmV1Model,
+    model=vllm_v1_model,
     instances=DEFAULT,
 )

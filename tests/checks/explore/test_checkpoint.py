@@ -24,7 +24,7 @@ from checks.explore import (
     load,
     save,
 )
-from checks.explore.model import S
+from checks.explore.model import StateT
 from tests.checks.explore.toys import CRITICAL, TRYING, Counter, Drawn, Mutex, Processes, drawn
 
 PROPERTIES: list[Property[Processes]] = [
@@ -39,7 +39,7 @@ def _after(expansions: int) -> Callable[[], bool]:
     return lambda: next(left, None) is None
 
 
-def _plain(result: Result[S]) -> Result[S]:
+def _plain(result: Result[StateT]) -> Result[StateT]:
     return evolve(result, seconds=0, bytes_per_state=0)
 
 

@@ -25,7 +25,7 @@ from checks.explore import (
     Witness,
     explore,
 )
-from checks.explore.model import S
+from checks.explore.model import StateT
 from tests.checks.explore.toys import (
     CRITICAL,
     Counter,
@@ -38,13 +38,13 @@ from tests.checks.explore.toys import (
 )
 
 
-def _only(result: Result[S]) -> Violation[S]:
+def _only(result: Result[StateT]) -> Violation[StateT]:
     (violation,) = result.violations
     assert result.outcome is Outcome.VIOLATED
     return violation
 
 
-def _actions(run: Counterexample[S]) -> list[str]:
+def _actions(run: Counterexample[StateT]) -> list[str]:
     return [step.action for step in run.steps]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import evolve
 
+from checks.explore.instance import Instance
 from checks.policies.spyre.instances import DEFAULT
-from checks.policies.spyre.model import Instance
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import Admission, SpyreConfig
 from spec.spyre.records import Context
@@ -28,7 +28,7 @@ def with_config(ctx: Context, **changes: Any) -> Context:
 
 def _instance(
     name: str, about: str, *requests: tuple[list[tuple[str, int]], int], **changes: Any
-) -> Instance:
+) -> Instance[SpyreConfig]:
     """Blocks of two tokens, chunks of four; requests are named streams and a maximum output."""
     small = {"block_size": 2, "chunk_size": 4, "max_model_len": 16, "max_num_seqs": 3}
     return Instance(

@@ -6,9 +6,9 @@ import pytest
 
 from checks.explore import Always, explore
 from checks.policies.nano_vllm import instances as nano_vllm_instances
-from checks.policies.nano_vllm.model import NanoVllmModel
+from checks.policies.nano_vllm.model import nano_vllm_model
 from checks.policies.vllm_v1 import instances as vllm_v1_instances
-from checks.policies.vllm_v1.model import VllmV1Model
+from checks.policies.vllm_v1.model import vllm_v1_model
 from checks.proofs.registry import Numbers
 from spec.nano_vllm.records import Context as NanoVllmContext
 from spec.nano_vllm.records import Sequence, State
@@ -68,7 +68,7 @@ FAST = {"uncut, 0.11.2", "eviction, 0.11.2", "lookahead", "speculation"}
     [pytest.param(name, marks=() if name in FAST else pytest.mark.thorough) for name in V1],
 )
 def test_whoever_is_present_in_vllm_v1_is_as_the_proofs_about_its_turn_say(name: str) -> None:
-    model = VllmV1Model(V1[name])
+    model = vllm_v1_model(V1[name])
     result = explore(model, [Always("given", everybody_s_turn(model.ctx))])
     assert [one.found for one in result.violations] == []
     assert result.states == COUNTS[name][0]
@@ -97,7 +97,7 @@ def everybody_s_decode(ctx: NanoVllmContext) -> Callable[[State], str | None]:
 
 def found_in(name: str) -> list[str]:
     """What is not as given in an instance of nano-vLLM."""
-    model = NanoVllmModel(NANO[name])
+    model = nano_vllm_model(NANO[name])
     result = explore(model, [Always("given", everybody_s_decode(model.ctx))])
     return [one.found for one in result.violations]
 

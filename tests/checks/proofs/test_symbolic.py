@@ -10,8 +10,10 @@ import z3
 from attrs import astuple
 
 from checks.explore import Transition
+from checks.explore.instance import Instance
+from checks.explore.model import Model
 from checks.harness.running import serve
-from checks.policies.spyre.model import Instance, SpyreModel
+from checks.policies.spyre.model import spyre_model
 from checks.proofs.spyre.inductive import SIZES, any_scene
 from checks.proofs.spyre.machine import (
     ABSENT,
@@ -115,7 +117,7 @@ INSTANCES = {
 }
 
 
-def edges(model: SpyreModel) -> Iterator[tuple[State, Transition[State]]]:
+def edges(model: Model[State]) -> Iterator[tuple[State, Transition[State]]]:
     """Every reachable transition as long as nobody was paused: the symbolic machine never does."""
     pending = deque(model.initial())
     seen = set(pending)
@@ -247,7 +249,7 @@ def test_every_transition_of_a_small_instance_is_that_of_the_reference(name: str
         early_ends=everyone,
     )
     taken: Counter[str] = Counter()
-    for state, edge in edges(SpyreModel(instance)):
+    for state, edge in edges(spyre_model(instance)):
         ordered = in_order_of_arrival(state, requests)
         after, found = moved(config, state, edge, ordered)
         expected = [place(edge.state, one.id, came=has_come(edge.state, one.id)) for one in ordered]

@@ -1,0 +1,65 @@
+"""Symmetry: requests that differ in nothing but their id need not be told apart.
+
+What is renamed is found in the classes of a state: every field that holds a request or several, and
+every set of ids.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar
+
+from attrs import evolve, fields
+
+from checks.explore.instance import Instance
+from spec.core.observable import SomeState
+from spec.core.requests import Request
+
+StateT = TypeVar("StateT", bound=SomeState)
+
+
+def without_names(
+    instance: Instance[Any], alike: Callable[[Request], Hashable]
+) -> Callable[[StateT], StateT]:
+    """The state with interchangeable requests named in the order of their places.
+
+    Those requests are interchangeable for which `alike` is equal and to which the same may happen
+    in the instance. In a state the ones that are present come first, in its order.
+    """
+    groups = _interchangeable(instance, alike)
+
+    def representative(state: StateT) -> StateT:
+        order = [one.id for one in state.present]
+        order += [*sorted(state.finished), *sorted(state.aborted)]
+        names: dict[str, str] = {}
+        for group in groups:
+            names.update(zip((one for one in order if one in group), group, strict=False))
+        if all(old == new for old, new in names.items()):
+            return state
+        renamed: StateT = _renamed_within(state, names)
+        return renamed
+
+    return representative
+
+
+def _interchangeable(
+    instance: Instance[Any], alike: Callable[[Request], Hashable]
+) -> list[list[str]]:
+    groups: dict[Hashable, list[str]] = defaultdict(list)
+    for request in instance.requests:
+        groups[alike(request), instance.what_may_happen_to(request.id)].append(request.id)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _renamed_within(state: Any, names: Mapping[str, str]) -> Any:
+    values = {key.name: getattr(state, key.name) for key in fields(type(state))}
+    return evolve(state, **{name: _renamed(value, names) for name, value in values.items()})
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """The value of a field with the requests in it renamed; any other value as it is."""
+    match value:
+        case frozenset():
+            return frozenset(names.get(one, one) for one in value)
+        case tuple():
+            return tuple(_renamed(one, names) for one in value)
+    return evolve(value, id=names[value.id]) if getattr(value, "id", None) in names else value
