@@ -21,6 +21,8 @@ SPREAD = 63  # tokens by which the prompts of those who decode are shorter at mo
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "checks" / "drivers"))
 
+from lockstep_driver import protected_output  # noqa: E402 - found on the path from here on
+
 
 class Live(Protocol):
     """A released scheduler, behind its driver."""
@@ -87,7 +89,7 @@ def step(measured: Measured) -> float:
     return (planned - began + thread_time_ns() - computed) / 1e6
 
 
-def main(started: Callable[[int, int], Measured], answers: Any) -> None:
+def main(started: Callable[[int, int, int], Measured]) -> None:
     """Measure one cell; `started`: a scheduler for so many rows of such a length at most."""
     rows, waiting, steps, prompt_len, output_len = map(int, sys.argv[1:])
     measured = started(rows, prompt_len, output_len)
@@ -96,4 +98,4 @@ def main(started: Callable[[int, int], Measured], answers: Any) -> None:
     if measured.queues() != (rows, waiting):
         found = "{} decode and {} wait".format(*measured.queues())
         raise SystemExit(f"{found}, not {rows} and {waiting}")
-    print(json.dumps(times), file=answers)
+    print(json.dumps(times), file=protected_output())

@@ -9,7 +9,7 @@ than it, and those of the rows are not. The sequence limit would not do, it is o
 from typing import Any
 
 import measuring
-import nano_vllm  # the driver's file alone: this environment has nothing else of ours
+import nano_vllm  # the driver's file: this environment has nothing else of ours
 
 BLOCK = 256  # the least that it takes
 
@@ -25,13 +25,14 @@ class Measured:
             "max_num_batched_tokens": prompt_len - 1,
             "max_model_len": prompt_len + output_len,
         }
-        self.live = nano_vllm.Released(nano_vllm.Source.found(), config, [])
+        self.live = nano_vllm.NanoVllm()
+        self.live.start(config, {})
         self.schedule = self.live.scheduler.schedule
 
     def compute(self, scheduled: Any) -> list[int]:
         """A token for each sequence of the batch."""
         batch, _is_prefill = scheduled
-        return [self.live.sampled(one, {})[0] for one in batch]
+        return [self.live.sampled(one, {}) for one in batch]
 
     def update(self, scheduled: Any, tokens: list[int]) -> None:
         """The tokens are appended; who has ended leaves."""
@@ -43,4 +44,4 @@ class Measured:
 
 
 if __name__ == "__main__":
-    measuring.main(Measured, nano_vllm.ANSWERS)
+    measuring.main(Measured)

@@ -6,11 +6,11 @@ import click
 from rich.table import Table
 
 from checks.cli.common import PATH, err, out
-from checks.conformance.alone import Judged, fitted, judge_alone
-from checks.conformance.episode import Outcome, Terms, run_episode
+from checks.conformance.alone import fitted, judge_alone
+from checks.conformance.episode import Terms, run_episode
 from checks.harness.driver.client import Driver
 from checks.harness.driver.lab import DriverLab
-from checks.harness.driver.protocol import Hello, NoMachineError
+from checks.harness.driver.protocol import NoMachineError
 from checks.harness.driver.trial import trial_case
 from checks.releases.environments import (
     TEMPLATE,
@@ -92,52 +92,41 @@ def _try(name: str) -> int:
     command = command_of(name)
     try:
         with DriverLab(lambda: Driver(command)) as lab:
-            case = trial_case(lab.hello)
-            if _is_judged_alone(name):
-                judged = judge_alone(lab, fitted(lab.hello, case))
-                lines, holds = _told_alone(lab.hello, judged), not judged.findings
-            else:
-                outcome = run_episode(lab, case, Terms())
-                lines, holds = _told(lab.hello, outcome), outcome.finding is None
+            lines, holds = _compared(lab, rules_only=_is_rules_only(name))
     except NoMachineError:
         tried = try_unmodelled(command)
-        lines, holds = _told_unmodelled(tried), tried.worked
+        lines, holds = _served(tried), tried.worked
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
     return 0 if holds else _DOES_NOT_HOLD
 
 
-def _is_judged_alone(name: str) -> bool:
+def _is_rules_only(name: str) -> bool:
     """True if no variant of the reference schedules as this release does."""
     driver_name, _, version = name.partition("==")
     recipe = recipe_of(driver_name, version or None)
-    return recipe is not None and recipe.alone
+    return recipe is not None and recipe.rules_only
 
 
-def _told(hello: Hello, outcome: Outcome) -> list[str]:
-    """Who it is, what it leaves out, and how the episode went."""
-    lines = _about(hello)
-    if outcome.finding is not None:
-        told = f"{outcome.finding.kind} in step {outcome.finding.step}: {outcome.finding.says}"
-        return [*lines, f"  {told}"]
-    return [*lines, f"  holds for 1 episode, {outcome.steps} steps"]
+def _compared(lab: DriverLab, *, rules_only: bool) -> tuple[list[str], bool]:
+    """The lines to print of a small episode, and whether all holds in it."""
+    case = trial_case(lab.hello)
+    unreported = ", ".join(sorted(lab.hello.left_out)) or "none"
+    lines = [f"{lab.hello.name}: {lab.hello.release}", f"  unreported fields: {unreported}"]
+    if rules_only:
+        judged = judge_alone(lab, fitted(lab.hello, case))
+        lines.append("  no variant of the reference schedules as it does: judged, not compared")
+        findings, steps, what = list(judged.findings.values()), judged.steps, "its rules hold"
+    else:
+        outcome = run_episode(lab, case, Terms())
+        findings = [] if outcome.finding is None else [outcome.finding]
+        steps, what = outcome.steps, "holds"
+    found = [f"  {one.kind} in step {one.step}: {one.says}" for one in findings]
+    return [*lines, *(found or [f"  {what} for 1 episode, {steps} steps"])], not found
 
 
-def _told_alone(hello: Hello, judged: Judged) -> list[str]:
-    """The same of an episode that was judged and not compared."""
-    findings = [f"  {one.kind} in step {one.step}: {one.says}" for one in judged.findings.values()]
-    holds = f"  its rules hold for 1 episode, {judged.steps} steps"
-    no_reference = "  no variant of the reference schedules as it does: judged, not compared"
-    return [*_about(hello), no_reference, *(findings or [holds])]
-
-
-def _about(hello: Hello) -> list[str]:
-    left_out = ", ".join(sorted(hello.left_out)) or "nothing"
-    return [f"{hello.name}: {hello.release}", f"  leaves out: {left_out}"]
-
-
-def _told_unmodelled(tried: Tried) -> list[str]:
-    """Who it is, what it can and tells, and how the episode went."""
+def _served(tried: Tried) -> list[str]:
+    """The lines to print of an episode that was served and compared with nothing."""
     hello = tried.hello
     abilities = ", ".join(hello.get("abilities", ())) or "none"
     ended = f"; it raised {tried.failure}" if tried.failure else ""
@@ -145,6 +134,6 @@ def _told_unmodelled(tried: Tried) -> list[str]:
         f"{hello.get('name')}: {hello.get('release')}",
         f"  {hello.get('policy')} has no machine yet: nothing is compared",
         f"  abilities: {abilities}",
-        f"  tells of a step: {', '.join(tried.told)}",
+        f"  fields of a step: {', '.join(tried.fields)}",
         f"  {tried.finished} requests served in {tried.steps} steps{ended}",
     ]

@@ -6,16 +6,12 @@ or the checkout of nano-vLLM whose directory `LOCKSTEP_NANO_VLLM` names (commit 
 Python that has numpy and xxhash; needs nothing else, for neither the package's `__init__.py`, which
 loads the model, nor its configuration is imported. There is no model: the script says what is
 sampled. The order of calls is that of `LLMEngine.step`: schedule, the model, postprocess.
-
-The line protocol is described in the chapter on drivers of the project that this file is from.
 """
 
-import json
 import os
 import subprocess
 import sys
-import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -23,17 +19,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from lockstep_driver import END_OF_SEQUENCE, Driver, Json, next_token, serve
+
 VARIABLE = "LOCKSTEP_NANO_VLLM"
 DISTRIBUTION, PACKAGE = "nano-vllm-npu", "nanovllmnpu"
-ANSWERS = os.fdopen(os.dup(1), "w", buffering=1)
-os.dup2(2, 1)  # whatever the libraries print goes to standard error
 
-Json = dict[str, Any]
-
-END_OF_SEQUENCE = 2**31 - 2  # sampled where a script says that a request ends; never told
 HELLO = {
-    "format": "lockstep-driver",
-    "version": 1,
     "policy": "nano-vllm",
     "name": "nano-vllm",
     "config": {
@@ -47,6 +38,7 @@ HELLO = {
     "abilities": ["ends"],
     "left_out": [],
 }
+IDLE: Json = {"kind": "idle", "scheduled": {}, "outputs": {}, "finished": []}
 NEEDED = {
     "Scheduler": ("add", "schedule", "postprocess", "is_finished"),
     "BlockManager": ("compute_hash", "can_allocate", "allocate", "can_append", "may_append"),
@@ -132,23 +124,34 @@ def commit_of(directory: Path) -> str:
     return commit if is_its_own else "of unknown commit"
 
 
-class Released:
-    """One episode: a fresh scheduler.
+def ids(sequences: Iterable[Any]) -> list[str]:
+    """Of each sequence its request."""
+    return [one.request_id for one in sequences]
 
-    `names`: requests of its sequences, by their identity. `prefill_len`: tokens that each request's
-    prefill covers. `contents`: of each block's hash the request and the index there.
+
+class NanoVllm(Driver):
+    """The scheduler, fresh in each episode; its sequences carry their request's id.
+
+    `prefill_len`: tokens that each request's prefill covers. `contents`: of each block's hash the
+    request and the index there. `chains`: hashes of each request's full blocks.
     """
 
-    def __init__(self, source: Source, config: Json, requests: list[Json]) -> None:
-        self.source = source
-        self.requests = {request["id"]: request for request in requests}
-        self.block_size = config["block_size"]
-        source.Sequence.block_size = self.block_size
-        self.scheduler = source.Scheduler(
+    def __init__(self) -> None:
+        self.source = Source.found()
+        self.hello = HELLO | {"release": self.source.release}
+
+    def start(self, config: Json, requests: dict[str, Json]) -> None:
+        """Begin an episode.
+
+        Raises:
+            SourceError: the scheduler lacks something that this driver asks it for.
+        """
+        self.requests, self.block_size = requests, config["block_size"]
+        self.source.Sequence.block_size = self.block_size
+        sizes = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
+        self.scheduler = self.source.Scheduler(
             SimpleNamespace(
-                max_num_seqs=config["max_num_seqs"],
-                max_num_batched_tokens=config["max_num_batched_tokens"],
-                max_model_len=config["max_model_len"],
+                **{name: config[name] for name in sizes},
                 eos=END_OF_SEQUENCE,
                 num_kvcache_blocks=config["num_blocks"],
                 kvcache_block_size=self.block_size,
@@ -158,58 +161,44 @@ class Released:
         self.manager = self.scheduler.block_manager
         check("block manager", self.manager)
         check("block", self.manager.blocks[0])
-        self.names: dict[int, str] = {}
         self.prefill_len: dict[str, int] = {}
         self.contents: dict[int, list[Any]] = {}
-        self.chains: dict[str, list[int]] = {}  # hashes of each request's full blocks
+        self.chains: dict[str, list[int]] = {}
 
     # --- one step ------------------------------------------------------------------------------
 
-    def step(self, action: Json) -> Json:
-        """Arrivals, then one step of the engine."""
-        for request_id in action.get("arrive", ()):
-            self.arrive(request_id)
-        told: Json = {"before": self.at_rest()} if action.get("arrive") else {}
-        if self.scheduler.is_finished():  # then nobody calls the scheduler
-            return (
-                told
-                | {"kind": "idle", "scheduled": {}, "outputs": {}, "finished": []}
-                | (self.at_rest())
-            )
-        batch, is_prefill = self.scheduler.schedule()
-        told |= self.decided(batch, is_prefill)
-        sampled = [self.sampled(one, action) for one in batch]
-        self.scheduler.postprocess(batch, [token for token, _ in sampled])
-        names = [self.names[id(one)] for one in batch]
-        told["outputs"] = {one: [own] for one, (_, own) in zip(names, sampled, strict=True)}
-        told["finished"] = [self.names[id(one)] for one in batch if one.is_finished]
-        return told | self.at_rest()
-
     def arrive(self, request_id: str) -> None:
         """Hand a request to the scheduler, as `LLMEngine.add_request` does."""
-        asked = self.requests[request_id]
-        params = self.source.SamplingParams(max_tokens=asked["max_tokens"])
-        sequence = self.source.Sequence(list(asked["prompt"]), params)
+        given = self.requests[request_id]
+        params = self.source.SamplingParams(max_tokens=given["max_tokens"])
+        sequence = self.source.Sequence(list(given["prompt"]), params)
         check("sequence", sequence)
-        self.names[id(sequence)] = request_id
-        self.requests[request_id] = asked | {"sequence": sequence}  # keeps its identity its own
+        sequence.request_id = request_id
         self.scheduler.add(sequence)
 
-    def sampled(self, sequence: Any, action: Json) -> tuple[int, int]:
-        """What the model samples for it, and its own token if that is the end of sequence."""
-        request_id = self.names[id(sequence)]
-        asked, index = self.requests[request_id], sequence.num_completion_tokens
-        own = int(asked["output"][index])
-        natural = index + 1 == asked["output_len"] < asked["max_tokens"]
-        is_end = request_id in action["ends"] if "ends" in action else natural
-        return (END_OF_SEQUENCE if is_end else own), own
+    def run(self, action: Json) -> Json:
+        """One step of the engine."""
+        if self.scheduler.is_finished():  # then the engine does not call the scheduler
+            return IDLE
+        batch, is_prefill = self.scheduler.schedule()
+        record = self.decided(batch, is_prefill)
+        indices = [(one.request_id, one.num_completion_tokens) for one in batch]
+        own = {name: [self.requests[name]["output"][index]] for name, index in indices}
+        self.scheduler.postprocess(batch, [self.sampled(one, action) for one in batch])
+        finished = ids(one for one in batch if one.is_finished)
+        return record | {"outputs": own, "finished": finished}
 
-    # --- what can be told of it ----------------------------------------------------------------
+    def sampled(self, sequence: Any, action: Json) -> int:
+        """What the model samples for it."""
+        given = self.requests[sequence.request_id]
+        return next_token(given, sequence.num_completion_tokens, action.get("ends"))
+
+    # --- its record ----------------------------------------------------------------------------
 
     def decided(self, batch: Sequence[Any], is_prefill: bool) -> Json:
         """The batch as it is handed to the model; its rows as they are once it has run."""
         for one in batch if is_prefill else ():
-            self.prefill_len[self.names[id(one)]] = one.num_tokens
+            self.prefill_len[one.request_id] = one.num_tokens
         rows, scheduled = [], {}
         for one in batch:
             row = self.row(one) | {"computed": one.num_tokens, "blocks": list(one.block_table)}
@@ -221,15 +210,15 @@ class Released:
             "scheduled": scheduled,
         }
 
-    def at_rest(self) -> Json:
+    def state(self) -> Json:
         """Queues, sequences and blocks."""
         waiting, running = list(self.scheduler.waiting), list(self.scheduler.running)
-        tables = {self.names[id(one)]: list(one.block_table) for one in running}
+        tables = {one.request_id: list(one.block_table) for one in running}
         blocks = dict(enumerate(self.manager.blocks))
         self.learn_hashes((*waiting, *running))
         return {
-            "waiting": [self.names[id(one)] for one in waiting],
-            "running": [self.names[id(one)] for one in running],
+            "waiting": [one.request_id for one in waiting],
+            "running": [one.request_id for one in running],
             "paused": [],
             "decoding": [self.row(one) for one in running],
             "others": [self.row(one) for one in waiting],
@@ -250,7 +239,7 @@ class Released:
 
     def row(self, sequence: Any) -> Json:
         """A sequence as the scheduler knows it; the newest token of a running one is to come."""
-        request_id = self.names[id(sequence)]
+        request_id = sequence.request_id
         is_running = bool(sequence.block_table)
         covers = self.prefill_len.get(request_id, 0) if is_running else sequence.num_tokens
         return {
@@ -262,9 +251,9 @@ class Released:
         }
 
     def learn_hashes(self, sequences: Iterable[Any]) -> None:
-        """Which request's which block a hash stands for, of all that are there."""
+        """Note what the hashes of these sequences' full blocks stand for."""
         for one in sequences:
-            request_id, size = self.names[id(one)], self.block_size
+            request_id, size = one.request_id, self.block_size
             chain = self.chains.setdefault(request_id, [])
             for index in range(len(chain), one.num_tokens // size):
                 tokens = one.token_ids[index * size : (index + 1) * size]
@@ -272,59 +261,5 @@ class Released:
                 self.contents.setdefault(chain[-1], [request_id, index])
 
 
-# --- the line protocol ---------------------------------------------------------------------------
-
-
-def play(live: Released, actions: list[Json]) -> Json:
-    """The steps of a script, each with its record, up to the first that raises."""
-    told: list[Json] = []
-    try:
-        for action in actions:
-            told.append(live.step(action))
-    except Exception as error:  # what the engine would die of is an observation
-        return {"steps": told, "error": as_json(error)}
-    return {"steps": told}
-
-
-def as_json(error: Exception) -> Json:
-    """Type, text and place (file, line, function) of an error."""
-    place = ""
-    if error.__traceback__ is not None:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(where.filename).name}:{where.lineno} {where.name}"
-    return {"type": type(error).__name__, "message": str(error), "at": place}
-
-
-def answers(lines: Iterable[str], source: Source) -> Iterator[Json]:
-    """One answer to each line, until `stop` or the end."""
-    live: Released | None = None
-    for line in lines:
-        message = json.loads(line)
-        try:
-            match message["do"]:
-                case "start":
-                    live = Released(source, message["config"], message["requests"])
-                    yield {"started": True}
-                case "play" if live is not None:
-                    yield play(live, message["steps"])
-                case "stop":
-                    return
-                case other:
-                    yield {"error": as_json(ValueError(f"{other!r} is not due"))}
-        except Exception as error:
-            yield {"error": as_json(error)}
-
-
-def main() -> None:
-    """Say hello, then answer line by line."""
-    try:
-        source = Source.found()
-    except ImportError as error:
-        raise SourceError(f"{error}; this driver is written for commit 9e8507e") from None
-    print(json.dumps(HELLO | {"release": source.release}), file=ANSWERS)
-    for answer in answers(iter(sys.stdin.readline, ""), source):
-        print(json.dumps(answer, separators=(",", ":")), file=ANSWERS)
-
-
 if __name__ == "__main__":
-    main()
+    serve(NanoVllm)

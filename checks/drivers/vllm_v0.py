@@ -3,26 +3,20 @@
 Run by the Python of an environment that has the release; needs nothing else. The engine
 (`LLMEngine.step`, in its synchronous form) is the released one, unmodified, and with it the order
 of calls: schedule, execute, count tokens as computed, append what was sampled, stop, free. What
-executes is a stand-in: it computes nothing and samples the tokens that the script says.
-
-The line protocol and the fields of a record are described in the chapter on drivers of the project
-that this file is from.
+executes is a stand-in: it computes nothing and samples the tokens of the script.
 """
 
 # ruff: noqa: E402 - the environment is set before the release is imported, which reads it then
 # mypy: disable-error-code="import-not-found"
 
-import gc
-import json
 import logging
 import os
-import sys
-import traceback
 from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from lockstep_driver import END_OF_SEQUENCE, Driver, Json, next_token, protected_output, serve
 
 os.environ.update(
     VLLM_USE_V1="0",
@@ -32,8 +26,7 @@ os.environ.update(
     VLLM_LOGGING_LEVEL="ERROR",
     OMP_NUM_THREADS="1",
 )
-ANSWERS = os.fdopen(os.dup(1), "w", buffering=1)
-os.dup2(2, 1)  # whatever the libraries print goes to standard error
+protected_output()
 
 import torch
 
@@ -47,16 +40,10 @@ from vllm.utils import Device
 
 logging.disable(logging.WARNING)
 
-Json = dict[str, Any]
-
-END_OF_SEQUENCE = 2**31 - 2  # sampled where a script says that a request ends; never told
-RELEASE = version("vllm").removesuffix("+empty")
 HELLO = {
-    "format": "lockstep-driver",
-    "version": 1,
     "policy": "vllm-v0",
     "name": "vllm-v0",
-    "release": f"vLLM {RELEASE}",
+    "release": f"vLLM {version('vllm').removesuffix('+empty')}",
     "config": {},
     "abilities": ["abort", "ends"],
     "left_out": [],
@@ -78,6 +65,7 @@ DEFAULTS: Json = {
     "max_long_partial_prefills": 1,
     "long_prefill_token_threshold": 0,
 }
+CACHE_KEYS = ("block_size", "num_gpu_blocks", "num_cpu_blocks", "prefix_caching", "watermark")
 NOTHING: Json = {
     **{"kind": "idle", "scheduled": {}, "sampling": [], "cached_blocks": {}, "lookahead_slots": 0},
     **{"admitted": [], "swapped_in": [], "preempted": [], "swapped_out": [], "ignored": []},
@@ -104,17 +92,9 @@ def engine_config(config: Json) -> Any:
     Raises:
         ValueError: the release refuses it.
     """
+    renamed = {"chunked_prefill": "enable_chunked_prefill", "scheduling": "policy"}
     scheduler = SchedulerConfig(
-        max_num_seqs=config["max_num_seqs"],
-        max_num_batched_tokens=config["max_num_batched_tokens"],
-        max_model_len=config["max_model_len"],
-        enable_chunked_prefill=config["chunked_prefill"],
-        policy=config["scheduling"],
-        preemption_mode=config["preemption_mode"],
-        num_lookahead_slots=config["num_lookahead_slots"],
-        max_num_partial_prefills=config["max_num_partial_prefills"],
-        max_long_partial_prefills=config["max_long_partial_prefills"],
-        long_prefill_token_threshold=config["long_prefill_token_threshold"],
+        **{renamed.get(key, key): config[key] for key in DEFAULTS if key not in CACHE_KEYS}
     )
     model = SimpleNamespace(
         runner_type="generate",
@@ -144,7 +124,7 @@ def engine_config(config: Json) -> Any:
 class StandInExecutor:
     """Stands where the released engine has its workers: samples the tokens of the script."""
 
-    def __init__(self, episode: "Released") -> None:
+    def __init__(self, episode: "VllmV0") -> None:
         self.episode = episode
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
@@ -173,18 +153,24 @@ class StandInExecutor:
         """There is nothing to end."""
 
 
-class Released:
-    """One episode: a fresh released engine.
+class VllmV0(Driver):
+    """The released engine, fresh in each episode.
 
-    `planned`: what its scheduler decided in this step. `victims`: whom it preempted in this step,
-    and how. `ends`: who samples the end of sequence in this step; None: as the request says.
-    `told`: tokens of each request that clients have. `contents`: of each block's hash the request
-    and the index there.
+    `planned`: what its scheduler decided in this step. `victims`: ids of the requests that it
+    preempted in this step, by how. `ends`: ids of those that sample the end of sequence in this
+    step; None: by their length. `delivered`: tokens of each request that clients have.
+    `contents`: of each block's hash the request and the index there.
     """
 
-    def __init__(self, config: Json, requests: list[Json]) -> None:
-        self.config = completed(config)
-        self.requests = {request["id"]: request for request in requests}
+    hello = HELLO
+
+    def start(self, config: Json, requests: dict[str, Json]) -> None:
+        """Begin an episode.
+
+        Raises:
+            ValueError: the configuration has a key that is none, or the release refuses it.
+        """
+        self.config, self.requests = completed(config), requests
         self.engine = LLMEngine(engine_config(self.config), self.executor, log_stats=False)
         (self.scheduler,) = self.engine.scheduler
         self.manager = self.scheduler.block_manager
@@ -196,7 +182,8 @@ class Released:
         self.planned: Json = {}
         self.victims: dict[str, list[str]] = {}
         self.ends: list[str] | None = None
-        self.told: dict[str, int] = {}
+        self.aborted: list[str] = []
+        self.delivered: dict[str, int] = {}
         self.contents: dict[int, list[Any]] = {}
         self.arrivals = 0
 
@@ -208,9 +195,9 @@ class Released:
 
     def arrive(self, request_id: str) -> None:
         """Hand a request to the engine."""
-        asked = self.requests[request_id]
+        given = self.requests[request_id]
         params = SamplingParams(
-            max_tokens=asked["max_tokens"],
+            max_tokens=given["max_tokens"],
             temperature=0.0,
             stop_token_ids=[END_OF_SEQUENCE],
             detokenize=False,
@@ -218,37 +205,33 @@ class Released:
         self.arrivals += 1
         self.engine.add_request(
             request_id,
-            {"prompt_token_ids": list(asked["prompt"])},
+            {"prompt_token_ids": list(given["prompt"])},
             params,
             arrival_time=float(self.arrivals),
-            priority=asked.get("priority", 0),
+            priority=given.get("priority", 0),
         )
+
+    def abort(self, request_id: str) -> None:
+        """A request's client leaves."""
+        if request_id in ids(self.groups()):
+            self.aborted.append(request_id)
+        self.engine.abort_request(request_id)
 
     def token(self, request_id: str) -> int:
         """What the request samples next: its own output, or the end of sequence."""
-        asked, generated = self.requests[request_id], self.group(request_id).first_seq
-        index = generated.get_output_len()
-        natural = index + 1 == asked["output_len"] < asked["max_tokens"]
-        is_end = natural if self.ends is None else request_id in self.ends
-        return END_OF_SEQUENCE if is_end else int(asked["output"][index])
+        index = self.group(request_id).first_seq.get_output_len()
+        return next_token(self.requests[request_id], index, self.ends)
 
     # --- one step ------------------------------------------------------------------------------
 
-    def step(self, action: Json) -> Json:
-        """Arrivals and aborts, then one step of the engine."""
-        for request_id in action.get("arrive", ()):
-            self.arrive(request_id)
-        present = [group.request_id for group in self.groups()]
-        self.engine.abort_request(action.get("abort", ()))
-        aborted = [one for one in action.get("abort", ()) if one in present]
-        between = action.get("arrive") or action.get("abort")
-        told: Json = {"before": self.at_rest()} if between else {}
-        told |= NOTHING | {"aborted": aborted}
-        self.planned, self.ends = {}, action.get("ends")
+    def run(self, action: Json) -> Json:
+        """One step of the engine."""
+        record = NOTHING | {"aborted": self.aborted}
+        self.planned, self.ends, self.aborted = {}, action.get("ends"), []
         self.victims = {"preempted": [], "swapped_out": []}
-        if self.engine.has_unfinished_requests():  # else nobody calls the engine
-            told |= self.results(self.engine.step()) | self.planned
-        return told | self.at_rest()
+        if not self.engine.has_unfinished_requests():  # then the engine is not called
+            return record
+        return record | self.results(self.engine.step()) | self.planned
 
     def note_victim(self, group: Any, swaps: list[Any]) -> Any:
         """Called by the scheduler where it preempts a request."""
@@ -263,7 +246,7 @@ class Released:
         decided = self.schedule()
         groups, outputs, _ = decided
         if self.config["prefix_caching"]:
-            self.learn_hashes()  # who ends in this step is gone after it
+            self.learn_hashes()  # a request that ends in this step is gone after it
         tokens = {one.request_id: one.token_chunk_size for one in groups}
         self.planned = self.victims | {
             "kind": kind_of(outputs.num_prefill_groups, len(groups)),
@@ -285,11 +268,11 @@ class Released:
         return decided
 
     def results(self, answers: list[Any]) -> Json:
-        """What clients get of the step: new tokens, and who has ended with one."""
+        """What clients get of the step: new tokens, and the requests that ended with one."""
         outputs, finished = {}, []
         for answer in answers:
-            completion, before = answer.outputs[0], self.told.get(answer.request_id, 0)
-            self.told[answer.request_id] = len(completion.token_ids)
+            completion, before = answer.outputs[0], self.delivered.get(answer.request_id, 0)
+            self.delivered[answer.request_id] = len(completion.token_ids)
             if len(completion.token_ids) > before:
                 own = self.requests[answer.request_id]["output"]
                 outputs[answer.request_id] = own[before : len(completion.token_ids)]
@@ -297,7 +280,7 @@ class Released:
                     finished.append(answer.request_id)
         return {"outputs": outputs, "finished": finished}
 
-    # --- what can be told of it ----------------------------------------------------------------
+    # --- its record ----------------------------------------------------------------------------
 
     def groups(self) -> list[Any]:
         """Sequence groups in the three queues; each is one request with one sequence."""
@@ -308,7 +291,7 @@ class Released:
         """The sequence group of a request."""
         return next(one for one in self.groups() if one.request_id == request_id)
 
-    def at_rest(self) -> Json:
+    def state(self) -> Json:
         """Queues, requests and blocks."""
         queues = ("waiting", "running", "swapped")
         return {
@@ -336,7 +319,7 @@ class Released:
         return self.manager.block_allocator._allocators[device]
 
     def pool(self, device: Any) -> Json:
-        """Blocks of a device: how many are free, who holds the others, who is next.
+        """Blocks of a device: how many are free, holders of the others, order of the free ones.
 
         `free_list`: free blocks without contents, in their order. `evictable`: free blocks with
         contents, the next to be evicted first.
@@ -368,7 +351,7 @@ class Released:
         ]
 
     def learn_hashes(self) -> None:
-        """Which request's which block a hash stands for, of all that hold blocks."""
+        """Note what the hashes of all held blocks stand for."""
         for group in self.groups():
             table = self.manager.block_tables.get(group.first_seq.seq_id)
             for index, block in enumerate(() if table is None else table.blocks):
@@ -408,56 +391,5 @@ def evictable_blocks(evictor: Any) -> list[int]:
     return [block for _, _, block in sorted(order)]
 
 
-# --- the line protocol ---------------------------------------------------------------------------
-
-
-def play(live: Released, actions: list[Json]) -> Json:
-    """The steps of a script, each with its record, up to the first that raises."""
-    told: list[Json] = []
-    try:
-        for action in actions:
-            told.append(live.step(action))
-    except Exception as error:  # what the engine would die of is an observation
-        return {"steps": told, "error": as_json(error)}
-    return {"steps": told}
-
-
-def as_json(error: Exception) -> Json:
-    """Type, text and place (file, line, function) of an error."""
-    place = ""
-    if error.__traceback__ is not None:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(where.filename).name}:{where.lineno} {where.name}"
-    return {"type": type(error).__name__, "message": str(error), "at": place}
-
-
-def answers(lines: Iterator[str]) -> Iterator[Json]:
-    """One answer to each line, until `stop` or the end."""
-    live: Released | None = None
-    for line in lines:
-        message = json.loads(line)
-        try:
-            match message["do"]:
-                case "start":
-                    live = Released(message["config"], message["requests"])
-                    yield {"started": True}
-                case "play" if live is not None:
-                    yield play(live, message["steps"])
-                case "stop":
-                    return
-                case other:
-                    yield {"error": as_json(ValueError(f"{other!r} is not due"))}
-        except Exception as error:
-            yield {"error": as_json(error)}
-
-
-def main() -> None:
-    """Say hello, then answer line by line."""
-    gc.freeze()  # what is loaded stays: the collector need not look through it again and again
-    print(json.dumps(HELLO), file=ANSWERS)
-    for answer in answers(iter(sys.stdin.readline, "")):
-        print(json.dumps(answer, separators=(",", ":")), file=ANSWERS)
-
-
 if __name__ == "__main__":
-    main()
+    serve(VllmV0)

@@ -11,8 +11,9 @@ from time import monotonic
 
 from attrs import frozen
 
+from checks.harness.driver.client import DRIVER_FILES
 from checks.harness.driver.protocol import DriverError
-from checks.releases.recipes import DRIVER_FILES, RECIPES, Installation, Recipe, recipe_of
+from checks.releases.recipes import RECIPES, Installation, Recipe, recipe_of
 
 PLACE_VARIABLE = "LOCKSTEP_DRIVERS"
 TEMPLATE = "template"

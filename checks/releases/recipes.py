@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from attrs import field, frozen
 
-DRIVER_FILES = Path(__file__).parent.parent / "drivers"
+from checks.harness.driver.client import DRIVER_FILES
+
 TORCH_VARIABLE = "LOCKSTEP_TORCH"  # another requirement for torch, as a machine may need
 _TORCH = "torch==2.13.0"  # a build without CUDA is enough; pip's own configuration finds it
 
@@ -28,8 +28,8 @@ class Recipe:
     environment is all but vLLM and the plugin, so that a further one costs 80 MB and no more.
     `build_tools`: what building needs in another version than that release has. `package`: what
     the scheduler is a part of where that is not vLLM. `imports`: what the driver's imports ask
-    for. `options`: how pip must be called for this vLLM. `alone`: no variant of a reference
-    schedules as it does; `survey` judges it, and what `conform` finds says little.
+    for. `options`: how pip must be called for this vLLM. `rules_only`: no variant of a
+    reference schedules as it does; `survey` judges it, and what `conform` finds says little.
     """
 
     driver: str
@@ -42,7 +42,7 @@ class Recipe:
     package: str = ""
     imports: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    alone: bool = False
+    rules_only: bool = False
 
     @property
     def name(self) -> str:
@@ -128,10 +128,10 @@ RECIPES = (
     Recipe("sendnn", "2.6.0", "sendnn.py", vllm="0.27.1", shares=_NEWEST_PLUGIN),
     Recipe("sendnn", "2.5.0", "sendnn.py", vllm="0.25.1", shares=_NEWEST_PLUGIN),
     Recipe("sendnn", "2.4.0", "sendnn.py", vllm="0.24.0", shares=_NEWEST_PLUGIN),
-    Recipe("sendnn", "2.3.0", "sendnn.py", vllm="0.24.0", shares=_NEWEST_PLUGIN, alone=True),
-    Recipe("sendnn", "2.2.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, alone=True),
-    Recipe("sendnn", "2.1.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, alone=True),
-    Recipe("sendnn", "2.0.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, alone=True),
+    Recipe("sendnn", "2.3.0", "sendnn.py", vllm="0.24.0", shares=_NEWEST_PLUGIN, rules_only=True),
+    Recipe("sendnn", "2.2.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, rules_only=True),
+    Recipe("sendnn", "2.1.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, rules_only=True),
+    Recipe("sendnn", "2.0.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, rules_only=True),
     Recipe("vllm-v1", "0.28.0", "vllm_v1.py", vllm="0.28.0", shares=_NEWEST_PLUGIN),
     Recipe(
         *("vllm-v1", "0.11.2", "vllm_v1.py"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from checks.harness.driver.client import START_S
+from checks.harness.driver.client import START_S, driver_environment
 from checks.harness.driver.protocol import DriverError, Json, played, read_line
 
 _STEPS = 40  # asked for at once; more than the requests below need of any scheduler
@@ -15,20 +15,21 @@ _TOKENS = {"a": (12, 3), "b": (5, 6), "c": (20, 1)}  # of prompt and output
 
 @frozen
 class Tried:
-    """How a small episode went. `hello`: the driver's first line; `told`: fields of its records.
+    """How a small episode went.
 
-    `steps`: those in which something ran; `finished`: requests; `failure`: what was raised, if so.
+    `hello`: the driver's first line; `fields`: of its records. `steps`: those in which something
+    ran; `finished`: requests, a count; `failure`: what was raised, empty if nothing was.
     """
 
     hello: Json
-    told: tuple[str, ...]
+    fields: tuple[str, ...]
     steps: int
     finished: int
     failure: str
 
     @property
     def worked(self) -> bool:
-        """True if everybody was served."""
+        """True if every request was served."""
         return not self.failure and self.finished == len(_TOKENS)
 
 
@@ -39,26 +40,28 @@ def try_unmodelled(command: Sequence[str]) -> Tried:
         DriverError: the driver does not speak the protocol.
     """
     play = {"do": "play", "steps": [{"arrive": list(_TOKENS)}, *({} for _ in range(_STEPS - 1))]}
-    asked = [{"do": "start", "config": {}, "requests": _requests()}, play, {"do": "stop"}]
+    lines = [{"do": "start", "config": {}, "requests": _requests()}, play, {"do": "stop"}]
     done = subprocess.run(
         list(command),
-        input="".join(f"{json.dumps(line)}\n" for line in asked),
+        input="".join(f"{json.dumps(line)}\n" for line in lines),
         capture_output=True,
         text=True,
         timeout=START_S,
+        env=driver_environment(),
         check=False,
     )
-    lines = [read_line(line) for line in done.stdout.splitlines()]
-    if len(lines) != len(asked):
-        told = "\n".join(done.stderr.strip().splitlines()[-1:])
-        raise DriverError("driver's answers", len(lines), f"{len(asked)}; it ended with {told!r}")
-    hello, started, answer = lines
+    answers = [read_line(line) for line in done.stdout.splitlines()]
+    if len(answers) != len(lines):
+        last = "\n".join(done.stderr.strip().splitlines()[-1:])
+        allowed = f"{len(lines)}; it ended with {last!r}"
+        raise DriverError("driver's answers", len(answers), allowed)
+    hello, started, answer = answers
     if "error" in started:
         raise DriverError("driver's answer", started["error"], '{"started": true}')
     taken = played(answer)
     return Tried(
         hello=hello,
-        told=tuple(sorted({field for record in taken.records for field in record})),
+        fields=tuple(sorted({field for record in taken.records for field in record})),
         steps=sum(bool(record["scheduled"]) for record in taken.records),
         finished=sum(len(record["finished"]) for record in taken.records),
         failure="" if taken.failure is None else str(taken.failure),

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -26,9 +27,16 @@ from checks.harness.driver.protocol import (
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import Request
 
+DRIVER_FILES = Path(__file__).parents[2] / "drivers"
 START_S = 180.0  # loading torch from a cold disk takes long
 ANSWER_S = 120.0
 _LAST_LINES = 8
+
+
+def driver_environment() -> dict[str, str]:
+    """This process's variables, with `lockstep_driver` on the path of a driver in Python."""
+    paths = (str(DRIVER_FILES), os.environ.get("PYTHONPATH", ""))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 class DriverGoneError(Exception):
@@ -53,6 +61,7 @@ class Driver:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
+                env=driver_environment(),
                 bufsize=0,
             )
         except OSError as error:

@@ -2,23 +2,26 @@
 
 from pathlib import Path
 
-from checks.releases.recipes import DRIVER_FILES
+from checks.harness.driver.client import DRIVER_FILES
 
 TEMPLATE = DRIVER_FILES / "template.py"
-STEP = '        self.waiting += action.get("arrive", [])\n'
+STEP = '        done: Json = {"kind": "idle", "scheduled": {}}\n'
+SERVE = "    serve(Toy)\n"
+NONSENSE = (
+    '        import lockstep_driver as ours; print("nonsense", file=ours.protected_output())\n'
+)
 FAULTS = {
     "last come first served": ("self.waiting.pop(0)", "self.waiting.pop()"),
-    "dies": (STEP, STEP + '        if self.waiting: sys.exit("out of memory")\n'),
-    "talks nonsense": ('message["do"] == "play"', 'print("nonsense", file=ANSWERS)'),
+    "dies": (STEP, STEP + '        if self.waiting: raise SystemExit("out of memory")\n'),
+    "talks nonsense": (STEP, STEP + NONSENSE),
     "forgets a field": ('done["outputs"]', 'done["output"]'),
-    "says nothing": ("    print(json.dumps(HELLO), file=ANSWERS)\n", ""),
+    "says nothing": (SERVE, "    input()\n"),
     "starts once": (
-        "    print(json.dumps(HELLO), file=ANSWERS)\n",
+        SERVE,
         '    try: open("started", "x").close()\n'
-        '    except FileExistsError: sys.exit("not a second time")\n'
-        "    print(json.dumps(HELLO), file=ANSWERS)\n",
+        '    except FileExistsError: raise SystemExit("not a second time")\n' + SERVE,
     ),
-    "speaks version 2": ('"version": 1', '"version": 2'),
+    "speaks version 2": ('"name": "template"', '"version": 2, "name": "template"'),
 }
 
 

@@ -141,9 +141,9 @@ def test_a_driver_is_tried_by_its_name_or_its_file() -> None:
 
     assert by_name == by_file
     assert by_name.code == 0
-    hello, left_out, holds = by_name.out.splitlines()
+    hello, unreported, holds = by_name.out.splitlines()
     assert hello == "template: toy 1.0"
-    assert left_out == "  leaves out: batch, before, blocks, computed, left_padding, reserved, tkv"
+    assert unreported == "  unreported fields: batch, blocks, computed, left_padding, reserved, tkv"
     assert re.fullmatch(r"  holds for 1 episode, [0-9]+ steps", holds)
 
 
@@ -167,8 +167,8 @@ def test_a_release_without_a_variant_of_the_reference_is_judged_alone() -> None:
     ran = lockstep("driver", "check", "sendnn==2.0.0")
 
     assert ran.code == 0
-    _hello, _left_out, alone, holds = ran.out.splitlines()
-    assert alone == "  no variant of the reference schedules as it does: judged, not compared"
+    _hello, _unreported, rules_only, holds = ran.out.splitlines()
+    assert rules_only == "  no variant of the reference schedules as it does: judged, not compared"
     assert re.fullmatch(r"  its rules hold for 1 episode, [0-9]+ steps", holds)
 
 

@@ -14,11 +14,10 @@ from checks.conformance.episode import run_episode
 from checks.conformance.finding import Finding
 from checks.conformance.script import script_of
 from checks.fuzz.paged_cases import nano_vllm_case
-from checks.harness.driver.client import Driver
+from checks.harness.driver.client import DRIVER_FILES, Driver
 from checks.harness.driver.lab import DriverLab
 from checks.policies.nano_vllm.driver.moves import VISIBLE, seen_events
 from checks.releases.environments import command_of
-from checks.releases.recipes import DRIVER_FILES
 from tests.checks.command import lockstep
 
 DRIVER = DRIVER_FILES / "nano_vllm.py"

@@ -7,9 +7,10 @@ import pytest
 from tests.checks.command import lockstep
 from tests.checks.conformance.driver_files import STEP, TEMPLATE
 
+OWN_CONFIG = 'config = {"max_num_seqs": 8, "block_size": 16, "chunk_size": 256}; '
 OWN = [
     ('"name": "template"', '"policy": "mine", "name": "template"'),
-    ('Toy(message["config"]', 'Toy({"max_num_seqs": 8, "block_size": 16, "chunk_size": 256}'),
+    ("self.config, ", OWN_CONFIG + "self.config, "),
 ]
 
 
@@ -29,7 +30,7 @@ def unmodelled(*changes: tuple[str, str]) -> Path:
     return path
 
 
-def test_a_trial_serves_three_requests_and_says_what_the_driver_tells() -> None:
+def test_a_trial_serves_three_requests_and_names_the_fields_of_its_records() -> None:
     ran = lockstep("driver", "check", unmodelled())
 
     assert ran.code == 0
@@ -37,24 +38,25 @@ def test_a_trial_serves_three_requests_and_says_what_the_driver_tells() -> None:
         "template: toy 1.0\n"
         "  mine has no machine yet: nothing is compared\n"
         "  abilities: abort\n"
-        "  tells of a step: decoding, finished, kind, outputs, paused, prefilling, running, "
-        "scheduled, waiting\n"
+        "  fields of a step: before, decoding, finished, kind, outputs, paused, prefilling, "
+        "running, scheduled, waiting\n"
         "  3 requests served in 8 steps\n"
     )
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "says"),
     [
-        (STEP + "        1 / len(self.decoding)\n", "allowed: 3; it ended with 'ZeroDivisionError"),
-        (STEP + "        self.waiting = []\n", "  0 requests served in 0 steps\n"),
+        ("raise SystemExit('out of memory')", "allowed: 3; it ended with 'out of memory'"),
+        ("1 / len(self.decoding)", "; it raised ZeroDivisionError: division by zero (mine.py:"),
+        ("self.waiting = []", "  0 requests served in 0 steps\n"),
     ],
 )
-def test_a_trial_in_which_not_everybody_is_served_fails(change: str, told: str) -> None:
-    ran = lockstep("driver", "check", unmodelled((STEP, change)))
+def test_a_trial_in_which_a_request_is_not_served_fails(change: str, says: str) -> None:
+    ran = lockstep("driver", "check", unmodelled((STEP, f"{STEP}        {change}\n")))
 
     assert ran.code in (1, 2)
-    assert told in ran.out + ran.err
+    assert says in ran.out + ran.err
 
 
 @pytest.mark.parametrize("command", [("conform",), ("fuzz", "--target")])

@@ -1,17 +1,19 @@
 """Driver files stand for themselves: they run where nothing of ours is installed."""
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from checks.releases.recipes import DRIVER_FILES, RECIPES
+from checks.harness.driver.client import DRIVER_FILES
+from checks.releases.recipes import RECIPES
 
-FILES = sorted(path for path in DRIVER_FILES.glob("*.py") if path.name != "__init__.py")
-OURS = {"spec", "reference", "engine", "checks", "tests"}
+SHARED = {"lockstep_driver", "vllm_driver"}
 RELEASES = {"torch", "vllm", "sendnn_inference"}
+FILES = sorted(DRIVER_FILES.glob("*.py"))
 
 
 def imported(path: Path) -> set[str]:
@@ -25,12 +27,20 @@ def imported(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_driver_imports_nothing_but_the_standard_library_and_its_release(path: Path) -> None:
-    assert imported(path) <= set(sys.stdlib_module_names) | RELEASES
+def test_a_driver_imports_the_standard_library_its_release_and_shared_files(path: Path) -> None:
+    releases = set() if path.stem in ("lockstep_driver", "template") else RELEASES
+
+    assert imported(path) <= set(sys.stdlib_module_names) | releases | SHARED
+
+
+def test_the_protocol_file_has_the_syntax_of_python_3_9() -> None:
+    ast.parse((DRIVER_FILES / "lockstep_driver.py").read_text("utf-8"), feature_version=(3, 9))
 
 
 def test_there_is_a_driver_for_each_recipe_and_the_template() -> None:
-    assert {path.name for path in FILES} == {"template.py", *(one.file for one in RECIPES)}
+    shared = {f"{one}.py" for one in SHARED}
+
+    assert {path.name for path in FILES} == {"template.py", *shared, *(one.file for one in RECIPES)}
     assert all((DRIVER_FILES / one.constraints).exists() for one in RECIPES if one.constraints)
     assert {one.shares for one in RECIPES if one.shares} <= {one.name for one in RECIPES}
 
@@ -41,19 +51,68 @@ def test_the_template_is_a_complete_example_of_under_100_lines() -> None:
     assert len(text.splitlines()) < 100
 
 
-def test_the_template_runs_without_anything_installed(tmp_path: Path) -> None:
-    """Isolated: neither the environment's packages nor the checkout are on the path."""
-    lines = '{"do": "start", "config": {"max_num_seqs": 1}, "requests": []}\n{"do": "stop"}\n'
-
+def answers(path: Path, *messages: object) -> list[dict[str, object]]:
+    """What a driver answers without anything installed: no packages, no checkout on the path."""
     done = subprocess.run(
-        [sys.executable, "-I", "-S", str(DRIVER_FILES / "template.py")],
-        input=lines,
+        [sys.executable, "-E", "-s", "-S", str(path)],
+        input="".join(f"{json.dumps(message)}\n" for message in messages),
         capture_output=True,
         text=True,
-        cwd=tmp_path,
+        cwd=path.parent,
         check=True,
     )
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
-    hello, started = done.stdout.splitlines()
-    assert hello.startswith('{"format": "lockstep-driver", "version": 1, "name": "template"')
-    assert started == '{"started": true}'
+
+def test_the_template_runs_without_anything_installed() -> None:
+    start = {"do": "start", "config": {"max_num_seqs": 1}, "requests": []}
+
+    hello, started = answers(DRIVER_FILES / "template.py", start, {"do": "stop"})
+
+    assert list(hello)[:3] == ["format", "version", "name"]
+    assert (hello["format"], hello["version"], hello["name"]) == ("lockstep-driver", 1, "template")
+    assert started == {"started": True}
+
+
+LOUD = """
+import sys
+sys.path.insert(0, {shared!r})
+from lockstep_driver import Driver, serve
+
+class Loud(Driver):
+    hello = {{"name": "loud"}}
+    def __init__(self):
+        print("loading")
+    def start(self, config, requests):
+        self.left = config["steps"]
+    def step(self, action):
+        print("step")
+        self.left -= 1
+        return {{"left": 1 // self.left, "tensors": self.tensors}}
+
+serve(Loud)
+"""
+
+
+def test_a_driver_with_a_step_of_its_own_prints_raises_and_begins_again(tmp_path: Path) -> None:
+    """What it prints is no answer; what it raises is one, with the steps before."""
+    path = tmp_path / "loud.py"
+    path.write_text(LOUD.format(shared=str(DRIVER_FILES)), encoding="utf-8")
+    start = {"do": "start", "config": {"steps": 2}, "requests": [], "tensors": True}
+    play = {"do": "play", "steps": [{}, {}, {}]}
+
+    hello, early, odd, *started, played, refused = answers(
+        path, play, {"do": "dance"}, start, play, {"do": "start", "config": {}, "requests": []}
+    )
+
+    assert hello == {"format": "lockstep-driver", "version": 1, "name": "loud"}
+    assert early["steps"] == []
+    assert odd["error"] == {"type": "ValueError", "message": "'dance' is not due", "at": ""}
+    assert started == [{"started": True}]
+    assert played["steps"] == [{"left": 1, "tensors": True}]
+    assert played["error"] == {
+        "type": "ZeroDivisionError",
+        "message": "integer division or modulo by zero",
+        "at": "loud.py:15 step",
+    }
+    assert refused["error"] == {"type": "KeyError", "message": "'steps'", "at": "loud.py:11 start"}

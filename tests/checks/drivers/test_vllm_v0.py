@@ -10,8 +10,9 @@ import pytest
 
 import spec
 import tests.recorded
+from checks.harness.driver.client import DRIVER_FILES
 from checks.releases.environments import command_of, environment_of
-from checks.releases.recipes import DRIVER_FILES, recipe_of
+from checks.releases.recipes import recipe_of
 from tests.checks.drivers.v0_episodes import (
     Answer,
     Episode,

@@ -1,0 +1,158 @@
+"""What drivers share: the line protocol of Lockstep, and what a request samples.
+
+A driver is a class with a `hello` and a few methods, and `serve` does the rest:
+
+    from lockstep_driver import Driver, serve
+
+    class Mine(Driver):
+        hello = {"name": "mine", "release": "mine 1.2"}
+        ...
+
+    serve(Mine)
+
+`template.py` is a complete example. The standard library is all that is needed, of Python 3.9 or
+later, for this file runs in the environments of released schedulers. `lockstep` has its directory
+on the `PYTHONPATH` of every driver that it starts, wherever the driver's own file is. The chapter
+on drivers describes each line and field.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TextIO
+
+Json = dict[str, Any]
+
+END_OF_SEQUENCE = 2**31 - 2  # sampled where a request is to end; never part of a record
+PROTOCOL: Json = {"format": "lockstep-driver", "version": 1}
+
+
+class Driver:
+    """A scheduler that takes steps, one episode after the other.
+
+    Made once in a process, when `serve` begins. `step` calls `arrive`, `abort`, `state` and `run`
+    in their order; a driver may have its own `step` instead, and then none of them.
+
+    `hello`: the first line, without format and version. `tensors`: whether the records of this
+    episode shall have what the device was given, too.
+    """
+
+    hello: Json
+    tensors: bool = False
+
+    def start(self, config: Json, requests: dict[str, Json]) -> None:
+        """Begin an episode with a fresh scheduler; `requests` by their id have not arrived yet."""
+        raise NotImplementedError
+
+    def arrive(self, request_id: str) -> None:
+        """Hand a request to the scheduler."""
+        raise NotImplementedError
+
+    def abort(self, request_id: str) -> None:
+        """A request's client leaves between two steps."""
+        raise NotImplementedError
+
+    def change(self, action: Json) -> bool:
+        """What happens between two steps: arrivals, then aborts; true if there were any."""
+        arriving, leaving = action.get("arrive", ()), action.get("abort", ())
+        for request_id in arriving:
+            self.arrive(request_id)
+        for request_id in leaving:
+            self.abort(request_id)
+        return bool(arriving or leaving)
+
+    def run(self, action: Json) -> Json:
+        """One step of the scheduler and of what stands for the model; the step's own fields.
+
+        They replace fields of the state that have the same name.
+        """
+        raise NotImplementedError
+
+    def state(self) -> Json:
+        """The scheduler at rest: queues, requests and blocks, as a record has them."""
+        raise NotImplementedError
+
+    def step(self, action: Json) -> Json:
+        """Arrivals and aborts, then one step; its record."""
+        before = {"before": self.state()} if self.change(action) else {}
+        done = self.run(action)
+        return self.state() | before | done
+
+
+def next_token(request: Json, index: int, ends: list[str] | None) -> int:
+    """What a request samples as its token `index`, from 0: the given one, or the end of sequence.
+
+    `ends`: ids of the requests that end in this step; None: each ends by its `output_len`.
+    """
+    by_length = index + 1 == request["output_len"] < request["max_tokens"]
+    is_end = by_length if ends is None else request["id"] in ends
+    return END_OF_SEQUENCE if is_end else int(request["output"][index])
+
+
+@cache
+def protected_output() -> TextIO:
+    """Standard output, for answers alone: from the first call on all that is printed is an error's.
+
+    `serve` calls it; a driver whose imports print something calls it before them.
+    """
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return answers
+
+
+def serve(make: Callable[[], Driver]) -> None:
+    """Make a driver, say hello, then answer each line with one line, until `stop` or the end."""
+    answers = protected_output()
+    driver = make()
+    gc.freeze()  # what is loaded stays
+    gc.disable()  # an episode leaves little: it is collected between two of them
+    print(json.dumps(PROTOCOL | driver.hello), file=answers)
+    for line in iter(sys.stdin.readline, ""):
+        message = json.loads(line)
+        if message["do"] == "stop":
+            return
+        print(json.dumps(_answer(driver, message), separators=(",", ":")), file=answers)
+
+
+def _answer(driver: Driver, message: Json) -> Json:
+    """The answer to a line."""
+    if message.get("do") == "start":
+        return _start(driver, message)
+    if message.get("do") == "play":
+        return _play(driver, message["steps"])
+    return {"error": _error(ValueError(f"{message.get('do')!r} is not due"))}
+
+
+def _start(driver: Driver, message: Json) -> Json:
+    gc.collect()  # what the episode before left
+    driver.tensors = message.get("tensors", False)
+    try:
+        driver.start(message["config"], {one["id"]: one for one in message["requests"]})
+    except Exception as error:  # what the scheduler refuses is an observation
+        return {"error": _error(error)}
+    return {"started": True}
+
+
+def _play(driver: Driver, actions: list[Json]) -> Json:
+    """The record of each step, up to the first that raises."""
+    records: list[Json] = []
+    try:
+        for action in actions:
+            records.append(driver.step(action))
+    except Exception as error:  # what the engine would die of is an observation
+        return {"steps": records, "error": _error(error)}
+    return {"steps": records}
+
+
+def _error(error: Exception) -> Json:
+    """Type, text and place (file, line, function) of an error; no place if it was not raised."""
+    places = traceback.extract_tb(error.__traceback__)[-1:]
+    at = "".join(f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in places)
+    return {"type": type(error).__name__, "message": str(error), "at": at}
