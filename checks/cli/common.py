@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from checks.cli.configuration import read_config, read_settings
-from checks.export.trace import new_file, refuse_unwritable
+from checks.export.files import new_file, refuse_unwritable
 from checks.fuzz.compare import Strictness
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError

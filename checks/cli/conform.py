@@ -40,7 +40,7 @@ from checks.conformance.report import (
     print_finding,
     verdict,
 )
-from checks.export.trace import new_file
+from checks.export.files import new_file
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Strictness
 from checks.harness.driver.client import Driver

@@ -36,7 +36,6 @@ from checks.explore.exploring import (
     write_counterexample,
 )
 from checks.explore.instance import Instance
-from checks.export.trace.codecs import codec_of
 from checks.policies import POLICIES, policy_of, title_of
 from engine.workloads import fit_for, read_workload
 from spec.core.configuration import PolicyConfig
@@ -225,7 +224,7 @@ def _explore_several(
 def _write_graph(instance: AnyInstance, bounds: Bounds, path: Path) -> None:
     """The state graph with the states numbered as they were found; who is where, by id."""
     graph = state_graph(policy_of(instance.config).model(instance), bounds)
-    written = codec_of(instance.config).state_as_json
+    written = policy_of(instance.config).codec.state_as_json
     numbered = nx.convert_node_labels_to_integers(graph, label_attribute="state")
     for _, node in numbered.nodes(data=True):
         node |= _places(written(node.pop("state")))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from checks.cli.common import NEW_FILE, PATH, console, json_option, write_json
 from checks.export.itf import write_itf
-from checks.export.trace import Trace, read_trace
+from checks.export.trace.reading import Trace, read_trace
 from checks.fuzz.corpus import Recorded, recorded
 from checks.fuzz.finding import Episode
 from checks.fuzz.lockstep import run_case

@@ -18,7 +18,7 @@ from checks.cli.common import (
 from checks.conformance.alone import fitted
 from checks.conformance.campaign import Plan, TimedEpisodes
 from checks.conformance.recording import file_name, record_alone
-from checks.export.trace import new_file
+from checks.export.files import new_file
 from checks.harness.driver.client import Driver
 from checks.harness.driver.lab import DriverLab
 from checks.releases.bisecting import versions_of

@@ -29,8 +29,8 @@ from checks.conformance.alone import Judged, fitted, judge_alone
 from checks.conformance.counterparts import COUNTERPARTS
 from checks.conformance.episode import Lab, Outcome, Terms, run_episode
 from checks.conformance.finding import Finding
-from checks.export.trace import request_as_json, write_lines
-from checks.export.trace.decoding import requests_from_json
+from checks.export.files import write_lines
+from checks.export.trace.requests import request_as_json, requests_from_json
 from checks.fuzz.cases import Case, External
 from checks.fuzz.compare import Strictness
 from checks.harness.driver.protocol import Action, DriverFailure, Hello, Json, Played, failure_of

@@ -11,7 +11,7 @@ from rich.table import Table
 from checks.conformance.campaign import Campaign
 from checks.conformance.finding import Finding
 from checks.conformance.leftout import NOT_COMPARED
-from checks.export.trace.files import as_line
+from checks.export.files import as_line
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Difference
 from checks.fuzz.corpus import as_json

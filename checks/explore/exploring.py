@@ -9,7 +9,8 @@ from attrs import evolve, frozen
 
 from checks.explore import Bounds, Order, Outcome, Progress, Result, explore, load, save
 from checks.explore.instance import Instance
-from checks.export.trace import TraceWriter, Violation
+from checks.export.trace.violation import Violation
+from checks.export.trace.writing import TraceWriter
 from checks.harness.cores import on_all_cores
 from checks.harness.running import step_time
 from checks.policies import RULES, policy_of, title_of

@@ -19,7 +19,8 @@ from typing import Any
 
 from attrs import fields, frozen, has
 
-from checks.export.trace import Violation, new_file
+from checks.export.files import new_file
+from checks.export.trace.violation import Violation
 from spec.core.observable import SomeState, SomeStep
 from spec.core.records import WRITTEN_AS
 from spec.nano_vllm import records as nano_vllm

@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import asdict, evolve, field, frozen
 
-from checks.export.trace import request_as_json
+from checks.export.trace.requests import request_as_json
 from checks.fuzz.dice import Dice
 from checks.fuzz.prompts import Prompts
 from spec.core.blocks import block_count

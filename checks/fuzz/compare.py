@@ -12,7 +12,8 @@ from typing import Any
 
 from attrs import fields, frozen, has
 
-from checks.export.trace import Past, step_as_json
+from checks.export.trace.line import Past
+from checks.policies.spyre.codec import CODEC
 from spec.spyre.records import Step
 
 
@@ -94,7 +95,7 @@ def _in_all_fields(expected: Step, found: Step, _past: Past | None) -> Iterator[
 
 
 def _in_a_trace(expected: Step, found: Step, past: Past | None) -> Iterator[Difference]:
-    ours, theirs = step_as_json(expected, past), step_as_json(found, past)
+    ours, theirs = CODEC.step_as_json(expected, past), CODEC.step_as_json(found, past)
     for name in _OBSERVABLE:
         yield from _between(name, "", ours[name], theirs[name])
 

@@ -21,7 +21,9 @@ from typing import Any
 
 from attrs import fields, frozen, has
 
-from checks.export.trace import Trace, TraceWriter, Violation
+from checks.export.trace.reading import Trace
+from checks.export.trace.violation import Violation
+from checks.export.trace.writing import TraceWriter
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Strictness
 from checks.fuzz.finding import Finding, Kind

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from checks.export.trace import Past
+from checks.export.trace.line import Past
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Strictness, differences
 from checks.fuzz.counts import count_step, phase_of
@@ -16,6 +16,7 @@ from checks.fuzz.known import known_reason
 from checks.fuzz.reference import ReferenceTarget, reference_target
 from checks.fuzz.target import Subject, Target
 from checks.harness.running import Clients, Judge, step_time
+from checks.policies.spyre.codec import CODEC
 from reference.core.guards import GuardError
 from spec.core.records import Event
 from spec.spyre.padding import chunk_count
@@ -112,7 +113,7 @@ class _Run:
             target.abort(leaver)
 
     def _note(self, step: Step) -> None:
-        self._past = self._past.then(step)
+        self._past = CODEC.past_after(step, self._past)
         requests = self.ctx.requests
         early = sum(requests[one].end < requests[one].max_tokens for one in step.finished)
         count_step(self.counts, step, early)

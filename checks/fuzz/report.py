@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from checks.export.trace.files import as_line
+from checks.export.files import as_line
 from checks.fuzz.campaign import Campaign, Met
 from checks.fuzz.cases import Case
 from checks.fuzz.compare import Difference

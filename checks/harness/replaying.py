@@ -9,7 +9,8 @@ from checks.explore import MACHINE_ERROR
 from checks.explore.exploring import sentence
 from checks.explore.instance import Instance
 from checks.explore.model import Transition
-from checks.export.trace import Past, Trace, codec_of
+from checks.export.trace.line import Past
+from checks.export.trace.reading import Trace
 from checks.fuzz.guarded import Guarded, TargetRaisedError
 from checks.fuzz.subjects import REFERENCE
 from checks.fuzz.target import Subject, Target
@@ -94,7 +95,7 @@ def _compare(trace: Trace, steps: Iterable[SomeStep], judge: Judge, result: Repl
         result.difference = _difference(trace, step, past)
         if result.difference is not None:
             break
-        past = past.then(step)
+        past = policy_of(trace.config).codec.past_after(step, past)
 
 
 def _broken(step: int, rule: str, found: str) -> BrokenRule:
@@ -222,7 +223,7 @@ def _difference(trace: Trace, step: SomeStep, past: Past) -> Difference | None:
     if step.index >= len(trace.steps):
         return Difference(step.index, {"step": (None, step.index)})
     told = trace.steps[step.index]
-    seen = codec_of(trace.config).step_as_json(step, past, full="state" in told)
+    seen = policy_of(trace.config).codec.step_as_json(step, past, full="state" in told)
     fields = {
         name: (told[name], seen[name]) for name in told if name in seen and seen[name] != told[name]
     }

@@ -8,6 +8,7 @@ from attrs import frozen
 from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
 from checks.explore.properties import Properties, properties_of_rules
+from checks.export.trace.codec import Codec
 from checks.harness.paging import PagedWatch
 from engine.core.clock import Work
 from spec.core.configuration import PolicyConfig
@@ -42,6 +43,7 @@ class Policy(Generic[Conf, Ctx, At, By]):
     `context_of`: what its rules look up. `refuse_unservable` raises WorkloadError for a request
     that no run could complete. `reference` and `engine` make schedulers, the latter on a simulated
     device; None where there is no engine. `without_device`: the engine, its tokens as specified.
+    `codec`: how its steps and states are written and read.
     `work`: what a step computed. `judged_apart`: beginnings of the ids of rules that a second
     process judges in a long run, so that both have about as much to do. `watch`: a paged device
     that does each step of the reference, too; None where the device is the engine's.
@@ -57,6 +59,7 @@ class Policy(Generic[Conf, Ctx, At, By]):
     reference: Callable[[Conf, Sequence[Request]], Server[By]]
     engine: Callable[[Conf, Sequence[Request]], Server[By]] | None = None
     without_device: Callable[[Conf, Sequence[Request]], Server[By]] | None = None
+    codec: Codec[At, By]
     work: Callable[[Conf, By], Work]
     judged_apart: tuple[str, ...]
     watch: Callable[[Ctx], PagedWatch[By]] | None = None

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from checks.explore import MACHINE_ERROR
 from checks.explore.exploring import sentence
-from checks.export.trace import TraceWriter, Violation
+from checks.export.trace.violation import Violation
+from checks.export.trace.writing import TraceWriter
 from checks.harness.running import Judge, duration_of, serve_with
 from checks.policies import policy_of
 from checks.proofs.obligations import Obligation

@@ -7,7 +7,7 @@ from attrs import evolve
 from checks.conformance.campaign import Campaign, Plan
 from checks.conformance.recording import judged_again
 from checks.conformance.report import bounds_lines, case_lines, counted
-from checks.export.trace.files import as_line
+from checks.export.files import as_line
 from checks.fuzz.corpus import as_json
 from checks.harness.driver.protocol import Hello, Json
 from checks.policies import RULES

@@ -7,7 +7,7 @@ from attrs import evolve, frozen
 
 from checks.conformance.alone import Cause
 from checks.conformance.finding import Finding
-from checks.export.trace.files import as_line
+from checks.export.files import as_line
 from checks.fuzz.finding import Kind
 from checks.policies import RULES
 from checks.releases.survey import Small, Tally

@@ -45,6 +45,10 @@ class SomeState(Protocol):
         """The waiting queue."""
 
     @property
+    def running(self) -> Sequence[SomeSequence]:
+        """The running queue."""
+
+    @property
     def present(self) -> Sequence[SomeSequence]:
         """Every request that has arrived and has not left."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from checks.export.itf import itf_trace, itf_value, write_itf
-from checks.export.trace import Violation
+from checks.export.trace.violation import Violation
 from reference.spyre.machine import SpyreMachine
 from spec.core.blocks import BlockPool
 from spec.core.requests import Prompt, Request

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from checks.cli.configuration import Settings, read_settings
-from checks.export.trace import TraceWriter, read_trace, steps_of
+from checks.export.trace.reading import read_trace, steps_of
+from checks.export.trace.writing import TraceWriter
 from checks.harness.replaying import replay_of
 from checks.harness.serving import REFERENCE, run_workload
 from spec.core.requests import Prompt, Request

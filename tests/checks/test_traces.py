@@ -13,17 +13,14 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.export.trace import (
-    Past,
-    TraceWriter,
-    Violation,
-    read_trace,
-    request_as_json,
-    step_as_json,
-    steps_of,
-    write_lines,
-)
+from checks.export.files import write_lines
+from checks.export.trace.line import Past
+from checks.export.trace.reading import read_trace, steps_of
+from checks.export.trace.requests import request_as_json
+from checks.export.trace.violation import Violation
+from checks.export.trace.writing import TraceWriter
 from checks.harness.running import serve
+from checks.policies.spyre.codec import CODEC
 from engine.workloads.own import own_stream, request_of
 from reference.spyre.machine import SpyreMachine
 from spec.core.blocks import block_count
@@ -94,7 +91,7 @@ def test_step_of_the_documented_example() -> None:
     second = Request(id="1", prompt=Prompt.of_stream("y", 111), max_tokens=17, output=(5, 31, 6))
     steps = run_of(config, first, second).steps
 
-    line = step_as_json(steps[3], Past(steps[2].after, steps[2].chunk))
+    line = CODEC.step_as_json(steps[3], Past(steps[2].after, steps[2].chunk))
 
     assert line == {
         "step": 3,
@@ -175,7 +172,7 @@ def test_request_that_came_and_left_between_two_steps_is_in_both_lists() -> None
     first, state = run.steps[0], run.steps[0].after
     state = machine.abort(machine.arrive(machine.arrive(state, "c"), "b"), "c")
 
-    line = step_as_json(machine.step(state, index=1), Past().then(first))
+    line = CODEC.step_as_json(machine.step(state, index=1), CODEC.past_after(first, Past()))
 
     assert (line["arrived"], line["aborted"]) == (["b", "c"], ["c"])
 
@@ -186,9 +183,9 @@ def test_prefill_under_way_shows_the_chunk_that_it_computed_last() -> None:
     past, shown = Past(), []
 
     for step in run.steps:
-        prefilling = step_as_json(step, past)["prefilling"]
+        prefilling = CODEC.step_as_json(step, past)["prefilling"]
         shown.append((step.kind, prefilling and (prefilling["id"], prefilling["chunk"])))
-        past = past.then(step)
+        past = CODEC.past_after(step, past)
 
     assert shown == [
         ("prefill", ("0", 0)),
@@ -207,7 +204,7 @@ def test_chunk_of_somebody_else_is_not_shown_for_a_prefill_under_way() -> None:
     config = SpyreConfig(block_size=4, chunk_size=4, max_model_len=32)
     steps = run_of(config, of_prompt("0", 4, 5), of_prompt("1", 10, 2)).steps
 
-    line = step_as_json(steps[3], Past(steps[2].after, steps[0].chunk))
+    line = CODEC.step_as_json(steps[3], Past(steps[2].after, steps[0].chunk))
 
     assert (steps[3].kind, line["prefilling"]) == ("decode", None)
 
@@ -223,7 +220,7 @@ def test_refusal_names_the_rule_that_kept_somebody_from_a_prefill() -> None:
     config = SpyreConfig(block_size=2, chunk_size=2, max_model_len=8)
     run = run_of(config, of_prompt("a", 2, 3), of_prompt("b", 2, 1))
 
-    lines = [step_as_json(step) for step in run.steps]
+    lines = [CODEC.step_as_json(step) for step in run.steps]
 
     assert [(line["kind"], line["refusal"]) for line in lines[:3]] == [
         ("prefill", None),
@@ -395,7 +392,7 @@ def test_plain_trace_has_a_line_for_every_step(
     trace = read_trace(written(run, tmp_path_factory.mktemp("trace") / "t.jsonl", full=False))
 
     assert [line["events"] for line in trace.steps] == [
-        step_as_json(step)["events"] for step in run.steps
+        CODEC.step_as_json(step)["events"] for step in run.steps
     ]
 
 

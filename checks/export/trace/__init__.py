@@ -41,27 +41,3 @@ what nano-vLLM and vLLM V1 leave empty or add stands in `checks.policies.nano_vl
 A violation that is a cycle has `loop`: the step with which the part that repeats for ever begins.
 One that was found after arrivals or aborts that no step followed has `state`, the state then.
 """
-
-from checks.export.trace.codecs import codec_of
-from checks.export.trace.encoding import Past, request_as_json, step_as_json
-from checks.export.trace.files import new_file, refuse_unwritable, write_lines
-from checks.export.trace.reading import Trace, read_trace, steps_of
-from checks.export.trace.violation import Violation
-from checks.export.trace.writing import FORMAT, VERSION, TraceWriter
-
-__all__ = [
-    "FORMAT",
-    "VERSION",
-    "Past",
-    "Trace",
-    "TraceWriter",
-    "Violation",
-    "codec_of",
-    "new_file",
-    "read_trace",
-    "refuse_unwritable",
-    "request_as_json",
-    "step_as_json",
-    "steps_of",
-    "write_lines",
-]

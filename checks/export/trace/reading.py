@@ -1,21 +1,19 @@
 """Traces, read back and checked: line by line, field by field, then as steps."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from attrs import frozen
+from attrs import field, frozen
 
-from checks.export.trace.codecs import Codec, codec_of
-from checks.export.trace.decoding import any_config_from_json, requests_from_json
-from checks.export.trace.encoding import Json, Past
-from checks.export.trace.lines import HEADER, STEP, violation_of
-from checks.export.trace.shapes import Check
+from checks.export.trace.line import Past
+from checks.export.trace.records import Json, converter, joined, structured
+from checks.export.trace.requests import requests_from_json
 from checks.export.trace.violation import Violation
 from checks.export.trace.writing import FORMAT, VERSION
-from checks.policies import policy_of
+from checks.policies import POLICIES, AnyPolicy, policy_of
 from engine.workloads.checked import NOTHING, brief
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError, TraceError
@@ -23,6 +21,20 @@ from spec.core.observable import SomeContext, SomeStep
 from spec.core.requests import Request
 
 _FIRST_STEP_LINE = 2
+_HEADERS = converter()
+
+
+@frozen(kw_only=True)
+class _Header:
+    """What the first line is checked to have besides the name and version of the format."""
+
+    policy: str
+    source: str
+    config: Mapping[str, Any]
+    requests: Sequence[Mapping[str, Any]] = ()
+    full: bool = False
+    actions: Sequence[Any] = ()
+    external: Mapping[str, int] = field(factory=dict)
 
 
 @frozen
@@ -80,8 +92,7 @@ def read_trace(path: Path) -> Trace:
     _, first = next(lines, (1, b""))
     with _placed(path, 1):
         header, config, requests = _header(first)
-    codec = codec_of(config)
-    shape = codec.full_step if header.get("full", False) else STEP
+    codec, full = policy_of(config).codec, header.get("full", False)
     steps: list[bytes] = []
     violation: Violation | None = None
     for number, text in lines:
@@ -90,9 +101,12 @@ def read_trace(path: Path) -> Trace:
                 raise TraceError("line", brief(_text(text)), "nothing after the violation")
             line = _object(text)
             if "violation" in line:
-                violation = _violation(line, requests, codec)
+                violation = codec.violation_from_json(line["violation"], requests)
             else:
-                _check_step(line, shape, len(steps))
+                codec.check(line, full=full)
+                if line["step"] != len(steps):
+                    allowed = f"{len(steps)}: steps follow each other from 0"
+                    raise TraceError("step", line["step"], allowed)
                 steps.append(text)
     return Trace(path, header, config, requests, Lines(steps), violation)
 
@@ -107,19 +121,19 @@ def steps_of(trace: Trace) -> Iterator[SomeStep]:
         allowed = "true; only a full trace has the states (TraceWriter(…, full=True))"
         raise TraceError("full", False, allowed).at(trace.path, 1)
     requests = trace.context().requests
-    codec, past = codec_of(trace.config), Past()
+    codec, past = policy_of(trace.config).codec, Past()
     for number, line in enumerate(trace.steps, start=_FIRST_STEP_LINE):
         with _placed(trace.path, number):
             step: SomeStep = codec.step_from_json(line, past.state, requests)
             _check_agreement(line, codec.step_as_json(step, past, full=True))
-        past = past.then(step)
+        past = codec.past_after(step, past)
         yield step
 
 
 def _check_agreement(line: Json, again: Json) -> None:
     """Refuse a line that does not come out again when the step read from it is written.
 
-    So both halves of a full line, the fields for readers and `state`, tell of the same step:
+    So both halves of a full line, the fields for readers and `state`, are of the same step:
     what is judged is what is shown.
     """
     for name, value in again.items():
@@ -129,7 +143,7 @@ def _check_agreement(line: Json, again: Json) -> None:
 
 
 def _includes(found: Any, due: Any) -> bool:
-    """True if `found` is `due`, but for fields that nobody knows."""
+    """True if `found` is `due`, but for fields that are unknown."""
     if isinstance(due, dict):
         return all(name in found and _includes(found[name], due[name]) for name in due)
     if isinstance(due, list):
@@ -183,28 +197,22 @@ def _header(text: bytes) -> tuple[Json, PolicyConfig, dict[str, Request]]:
         raise TraceError("format", header.get("format"), FORMAT)
     if type(header.get("version")) is not int or header["version"] != VERSION:
         raise TraceError("version", header.get("version"), str(VERSION))
-    HEADER(header)
-    told = header["config"].get("policy", "spyre")
-    if header["policy"] != told:
-        raise TraceError("policy", header["policy"], f"{told}, as config says")
-    config = any_config_from_json(header["policy"], header["config"])
-    return header, config, requests_from_json(header.get("requests", []))
-
-
-def _check_step(line: Json, shape: Check, due: int) -> None:
-    shape(line)
-    if line["step"] != due:
-        raise TraceError("step", line["step"], f"{due}: steps follow each other from 0")
-
-
-def _violation(line: Json, requests: Mapping[str, Request], codec: Codec) -> Violation:
-    violation_of(codec.state)(line)
-    fields = line["violation"]
-    state = fields.get("state")
-    return Violation(
-        fields["rule"],
-        fields["says"],
-        fields["found"],
-        fields.get("loop"),
-        None if state is None else codec.state_from_json(state, requests),
+    structured(_HEADERS, header, _Header)
+    named = header["config"].get("policy", header["policy"])
+    if header["policy"] != named:
+        raise TraceError("policy", header["policy"], f"{named}, as config says")
+    if named not in POLICIES:
+        raise TraceError("policy", named, ", ".join(POLICIES))
+    return (
+        header,
+        _config(POLICIES[named], header["config"]),
+        requests_from_json(header.get("requests", [])),
     )
+
+
+def _config(policy: AnyPolicy, values: Json) -> PolicyConfig:
+    try:
+        config: PolicyConfig = policy.config.from_mapping(values)
+    except InputError as error:
+        raise TraceError(joined("config", error.field), error.found, error.allowed) from None
+    return config

@@ -6,10 +6,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from checks.export.trace.codecs import codec_of
-from checks.export.trace.encoding import Past, request_as_json, violation_as_json
-from checks.export.trace.files import as_line, new_file
+from checks.export.files import as_line, new_file
+from checks.export.trace.line import Past
+from checks.export.trace.requests import request_as_json
 from checks.export.trace.violation import Violation
+from checks.policies import policy_of
 from spec.core.configuration import PolicyConfig
 from spec.core.observable import SomeStep
 from spec.core.requests import Request
@@ -33,11 +34,11 @@ class TraceWriter:
         cost: Mapping[str, float] | None = None,
         external: Mapping[str, int] | None = None,
     ) -> None:
-        """`source`: who scheduled. `full`: with all that rules ask about, several times as long.
+        """`source`: what scheduled. `full`: with all that rules ask about, several times as long.
 
         `cost`: what steps cost beyond their times, if anything.
         `actions`: what the environment chose beyond the workload, any JSON values.
-        `external`: tokens of requests that a connector has, if anybody's.
+        `external`: tokens of requests that a connector has, if any.
         """
         self._header: dict[str, Any] = {
             "format": FORMAT,
@@ -54,7 +55,7 @@ class TraceWriter:
             self._header["cost"] = dict(cost)
         if external:
             self._header["external"] = dict(external)
-        self._codec = codec_of(config)
+        self._codec = policy_of(config).codec
         self._full = full
         self._past = Past()
         self._steps = 0
@@ -89,12 +90,12 @@ class TraceWriter:
             due = "nothing" if self._ended else f"step {self._steps}"
             raise ValueError(f"step {step.index} written where {due} is due")
         self._line(self._codec.step_as_json(step, self._past, full=self._full))
-        self._past = self._past.then(step)
+        self._past = self._codec.past_after(step, self._past)
         self._steps += 1
 
     def violated(self, violation: Violation) -> None:
         """End the trace with the rule that it breaks."""
-        self._line({"violation": violation_as_json(violation, self._codec.state_as_json)})
+        self._line({"violation": self._codec.violation_as_json(violation)})
         self._ended = True
 
     def _line(self, values: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from checks.harness.paging import nano_vllm_watch
 from checks.harness.reference import MachineServer
+from checks.policies.nano_vllm.codec import CODEC
 from checks.policies.nano_vllm.instances import DEFAULT
 from checks.policies.nano_vllm.model import nano_vllm_model
 from checks.policies.policy import Policy
@@ -41,6 +42,7 @@ NANO_VLLM: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     context_of=context_of,
     refuse_unservable=refuse_unservable,
     reference=_reference,
+    codec=CODEC,
     work=work,
     judged_apart=("NANO-BLK-", "NANO-PFX-"),
     watch=nano_vllm_watch,

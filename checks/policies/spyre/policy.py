@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from checks.fuzz.reference import reference_target
 from checks.harness.targets import EngineTarget
 from checks.policies.policy import Policy
+from checks.policies.spyre.codec import CODEC
 from checks.policies.spyre.instances import DEFAULT
 from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.work import spyre_work
@@ -28,6 +29,7 @@ SPYRE: Policy[SpyreConfig, Context, State, Step] = Policy(
     reference=reference_target,
     engine=_engine,
     without_device=EngineTarget.without_device,
+    codec=CODEC,
     work=spyre_work,
     judged_apart=("BLK-", "LIF-", "SPY-DEC-", "SPY-PFX-", "SPY-RES-", "SPY-TKV-", "SPY-VOL-"),
     step=Step,

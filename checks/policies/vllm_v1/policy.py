@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from checks.harness.paging import vllm_v1_watch
 from checks.harness.reference import MachineServer
 from checks.policies.policy import Policy
+from checks.policies.vllm_v1.codec import CODEC
 from checks.policies.vllm_v1.instances import DEFAULT
 from checks.policies.vllm_v1.model import vllm_v1_model
 from engine.core.clock import Prefill, Work
@@ -49,6 +50,7 @@ VLLM_V1: Policy[VllmV1Config, Context, State, Step] = Policy(
     context_of=context_of,
     refuse_unservable=refuse_unservable,
     reference=_reference,
+    codec=CODEC,
     work=work,
     judged_apart=("V1-KV-", "V1-PFX-"),
     watch=vllm_v1_watch,

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from checks.export.trace import TraceWriter, read_trace
+from checks.export.trace.reading import read_trace
+from checks.export.trace.writing import TraceWriter
 from checks.fuzz.campaign import Plan
 from checks.fuzz.corpus import as_json, case_of_trace, file_name, recorded, write_finding
 from checks.fuzz.finding import Finding, Kind

@@ -7,7 +7,8 @@ import pytest
 from attrs import evolve
 
 from checks.explore.exploring import explore_instance, write_counterexample
-from checks.export.trace import Trace, TraceWriter, read_trace
+from checks.export.trace.reading import Trace, read_trace
+from checks.export.trace.writing import TraceWriter
 from checks.fuzz.subjects import SUBJECTS
 from checks.harness.replaying import replay_of
 from checks.harness.running import serve

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from attrs import asdict, evolve
 
-from checks.export.trace import read_trace
+from checks.export.trace.reading import read_trace
 from checks.proofs.obligations import OBLIGATIONS, Obligation, Verdict
 from checks.proofs.prover import Proof, prove
 from checks.proofs.registry import Integer, Statement

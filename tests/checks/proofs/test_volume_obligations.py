@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from checks.export.trace import read_trace
+from checks.export.trace.reading import read_trace
 from checks.proofs.obligations import OBLIGATIONS, Verdict
 from checks.proofs.prover import prove
 from checks.proofs.scenario import write_scenario

@@ -1,0 +1,121 @@
+"""What a line of a trace shows of a step, whatever the policy."""
+
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from typing import Any, Literal
+
+from attrs import frozen
+
+from checks.export.trace.records import Json
+from spec.core.blocks import BlockPool
+from spec.core.observable import SomeSequence, SomeState, SomeStep
+from spec.core.records import Event
+
+Kind = Literal["prefill", "decode", "idle"]
+
+
+@frozen
+class Row:
+    """A row of the batch as the step left it; `tkv` and the others in tokens."""
+
+    id: str
+    tkv: int
+    left_padding: int
+    computed: int
+    generated: int
+
+
+@frozen
+class Blocks:
+    """Numbers of KV blocks; those `reserved` are among the `free`."""
+
+    used: int
+    reserved: int
+    free: int
+
+
+@frozen(kw_only=True)
+class Line:
+    """A line as it is read of every policy, see `checks.export.trace`.
+
+    `prefilling` is checked by the policies that have such a slot.
+    """
+
+    step: int
+    time: float
+    kind: Kind
+    scheduled: Mapping[str, int]
+    tkv: int
+    volume: int
+    waiting: list[str]
+    prefilling: Any
+    decoding: list[Row]
+    running: list[str]
+    paused: list[str]
+    outputs: Mapping[str, list[int]]
+    finished: tuple[str, ...]
+    aborted: tuple[str, ...]
+    blocks: Blocks
+    block_tables: Mapping[str, list[int]]
+    events: tuple[Event, ...]
+
+
+@frozen
+class Past:
+    """What of the steps before shows in a step's line; nothing, before the first.
+
+    `state`: what the last step left. `chunk`: the chunk that ran last, whenever that was, where
+    the policy has chunks.
+    """
+
+    state: SomeState | None = None
+    chunk: Any = None
+
+
+_id_of = attrgetter("id")
+
+
+def ids_of(queue: Iterable[SomeSequence]) -> list[str]:
+    """The ids of the requests, in the order of the queue."""
+    return list(map(_id_of, queue))
+
+
+def rows_of(batch: Iterable[SomeSequence]) -> list[Json]:
+    """The rows of a batch without padding."""
+    return [
+        {
+            "id": row.id,
+            "tkv": row.computed,
+            "left_padding": 0,
+            "computed": row.computed,
+            "generated": row.generated,
+        }
+        for row in batch
+    ]
+
+
+def tables_of(holders: Iterable[SomeSequence]) -> dict[str, list[int]]:
+    """The block tables of these requests."""
+    return {one.id: list(one.blocks) for one in holders}
+
+
+def blocks_of(pool: BlockPool, reserved: int = 0) -> Json:
+    """How many blocks of the pool are held, promised and free."""
+    return {"used": len(pool.references), "reserved": reserved, "free": len(pool.free)}
+
+
+def arrived_since(last: SomeState | None, before: SomeState) -> list[str]:
+    """The requests that came since the state `last`, those included that have left again."""
+    if before is last:  # nothing happened; the usual case
+        return []
+    known = set() if last is None else {one.id for one in last.present}
+    came = [one.id for one in before.present if one.id not in known]
+    gone = before.aborted if last is None else before.aborted - last.aborted
+    return [*came, *sorted(gone - known)]
+
+
+def aborted_since(last: SomeState | None, step: SomeStep) -> list[str]:
+    """The requests whose clients left, in the order of the record, else as the states show."""
+    if step.aborted or step.before is last:
+        return list(step.aborted)
+    return sorted(step.before.aborted - (frozenset() if last is None else last.aborted))
