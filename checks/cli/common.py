@@ -1,4 +1,7 @@
-"""Options and output that several subcommands share."""
+"""Options and output that several subcommands share.
+
+The policies, and what serves them, are imported where they are used: no help needs them.
+"""
 
 import json
 import os
@@ -10,13 +13,10 @@ from typing import Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from checks.cli.configuration import read_config, read_settings
 from checks.export.files import new_file, refuse_unwritable
-from checks.fuzz.compare import Strictness
 from spec.core.configuration import PolicyConfig
-from spec.core.errors import InputError
+from spec.core.errors import ConfigError, InputError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -71,7 +71,7 @@ def config_options(command: Command) -> Command:
         "settings",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Override one key; policy=spyre, nano-vllm or vllm-v1 says which keys there are.",
+        help="Override one key; policy=NAME says which keys there are.",
     )(command)
     return click.option("--config", "config_path", type=PATH, help="Configuration, TOML.")(command)
 
@@ -87,11 +87,15 @@ def config_of(
     Raises:
         ConfigError: see `read_settings`.
     """
+    from checks.cli.configuration import read_settings
+
     return read_settings(config_path, settings, os.environ if from_env else None, base).config
 
 
 def campaign_options(command: Command) -> Command:
     """`--time`, `--episodes`, `--seed` and `--strictness` of a campaign of random cases."""
+    from checks.fuzz.compare import Strictness
+
     command = click.option(
         "--strictness",
         type=click.Choice([one.value for one in Strictness]),
@@ -118,20 +122,22 @@ def pinned_option(command: Command) -> Command:
     )(command)
 
 
-def pinned_keys(settings: tuple[str, ...]) -> dict[str, Any]:
-    """The keys that are set, with their values; a size that is not set goes with the other.
+def pinned_keys(settings: tuple[str, ...], policy: str | None = None) -> dict[str, Any]:
+    """The keys that are set, with their values; of the default policy unless one is named.
 
     Raises:
-        ConfigError: a setting that no configuration can have.
+        ConfigError: a setting that no configuration of the policy can have, or another policy.
     """
-    keys = [setting.partition("=")[0].strip() for setting in settings]
-    given = dict(zip(keys, settings, strict=True))
-    if "block_size" in given and "chunk_size" not in given:
-        settings = (*settings, given["block_size"].replace("block_size", "chunk_size", 1))
-    elif "chunk_size" in given and "block_size" not in given:
-        settings = (*settings, "block_size=1")
-    config = read_config(None, settings)
-    return {key: getattr(config, key) for key in keys}
+    from checks.cli.configuration import read_settings
+    from checks.policies import DEFAULT_POLICY, POLICIES
+
+    pinned = DEFAULT_POLICY if policy is None else POLICIES[policy]
+    given = {key.strip(): value for key, _, value in (one.partition("=") for one in settings)}
+    implied = [f"{key}={value}" for key, value in pinned.implied(given).items()]
+    config = read_settings(None, [f"policy={pinned.name}", *settings, *implied]).config
+    if config.policy != pinned.name:
+        raise ConfigError("policy", config.policy, f"{pinned.name}: here no other is known")
+    return {key: getattr(config, key) for key in given}
 
 
 def out_option(command: Command) -> Command:
@@ -178,6 +184,14 @@ def console(json_path: Path | None) -> Console:
 @contextmanager
 def progress_bar(what: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
     """A bar on standard error, only on a terminal; call it with the amount done and a note."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
     columns = (
         TextColumn(what),
         BarColumn(),

@@ -19,22 +19,13 @@ from typing import Any
 from attrs import evolve, fields, frozen
 
 from checks.cli.toml_file import MOST, brief, line_of, text_of, toml_of
-from checks.policies import POLICIES, AnyPolicy
+from checks.policies import DEFAULT_POLICY, POLICIES, AnyPolicy
 from engine.core.clock import CostModel
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, InputError, Place
-from spec.spyre.config import SpyreConfig
 
 # A limit that only a mistake exceeds: the pool is kept block by block.
 MOST_BLOCKS = 2**22
-
-# Variables of the production plugin and the keys that mean the same; a switch is 0 or not 0.
-VARIABLES = {
-    "SENDNN_INFERENCE_CP_INTERLEAVE_STEPS": "interleave",
-    "SENDNN_INFERENCE_PAUSING_ENABLED": "pausing",
-    "SENDNN_INFERENCE_LONG_OUT_PRIO": "long_output_first",
-    "VLLM_DT_MAX_BATCH_TKV_LIMIT": "max_batch_tkv_limit",
-}
 
 _COST = "cost."
 
@@ -56,23 +47,6 @@ class Settings:
     cost: CostModel
 
 
-def read_config(
-    path: Path | None,
-    settings: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
-    base: SpyreConfig | None = None,
-) -> SpyreConfig:
-    """The configuration of a Spyre scheduler, see `read_settings`.
-
-    Raises:
-        ConfigError: as there, or another policy.
-    """
-    config = read_settings(path, settings, environment, base).config
-    if not isinstance(config, SpyreConfig):
-        raise ConfigError("policy", config.policy, "spyre: here no other is known")
-    return config
-
-
 def read_settings(
     path: Path | None,
     settings: Sequence[str] = (),
@@ -83,8 +57,8 @@ def read_settings(
 
     `path`: a TOML file of top-level keys. `settings`: `key=value` each, the value in TOML's
     syntax or, for text, a bare word; of two for one key the later wins. `environment`: where the
-    production plugin's variables are looked up; None: nowhere. An empty variable counts as unset.
-    `base`: instead of the defaults.
+    variables of the policies' plugins are looked up; an empty one counts as unset. `base`: instead
+    of the defaults.
 
     Raises:
         ConfigError: a file that cannot be read or is no TOML, an unknown key, a value of the
@@ -114,8 +88,8 @@ def read_settings(
 
 
 def _policy(given: Sequence[_Given], base: PolicyConfig | None) -> AnyPolicy:
-    """The policy that is configured: what was said last, else that of `base`, else Spyre."""
-    name: object = SpyreConfig.name_of_policy() if base is None else base.policy
+    """The policy that is configured: what was given last, else that of `base`, else the default."""
+    name: object = DEFAULT_POLICY.name if base is None else base.policy
     place: Place | None = None
     for one in given:
         if one.key == "policy":
@@ -194,19 +168,20 @@ def _from_file(path: Path | None) -> Iterator[_Given]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[_Given]:
-    for variable, key in VARIABLES.items():
-        text = environment.get(variable, "")
-        if text:
-            is_switch = isinstance(getattr(SpyreConfig(), key), bool)
-            number = _number(variable, text, is_switch)
-            yield _Given(key, bool(number) if is_switch else number, Place(variable))
+    for policy in POLICIES.values():
+        defaults = policy.config()
+        for variable, key in policy.variables.items():
+            if text := environment.get(variable, ""):
+                value = _number(variable, key, text, type(getattr(defaults, key)))
+                yield _Given(key, value, Place(variable))
 
 
-def _number(variable: str, text: str, is_switch: bool) -> int:
+def _number(variable: str, key: str, text: str, kind: type) -> int | bool:
+    """The text as a value of the key's type: a whole number, or of a switch whether it is not 0."""
     if not re.fullmatch(r"\s*-?[0-9]{1,20}\s*", text):
-        allowed = "0 or 1" if is_switch else "a whole number"
-        raise ConfigError(VARIABLES[variable], brief(text), allowed).at(variable)
-    return int(text)
+        allowed = "0 or 1" if kind is bool else "a whole number"
+        raise ConfigError(key, brief(text), allowed).at(variable)
+    return int(text) != 0 if kind is bool else int(text)
 
 
 def _from_set(settings: Sequence[str]) -> Iterator[_Given]:

@@ -21,7 +21,6 @@ from checks.cli.common import (
     progress_bar,
     write_json,
 )
-from checks.cli.configuration import read_settings
 from checks.conformance.campaign import Campaign, Plan, TimedEpisodes, campaign
 from checks.conformance.episode import Outcome, Terms, run_episode
 from checks.conformance.recording import (
@@ -46,7 +45,6 @@ from checks.fuzz.compare import Strictness
 from checks.harness.driver.client import Driver
 from checks.harness.driver.lab import DriverLab
 from checks.harness.driver.protocol import Hello
-from checks.policies import SPYRE
 from checks.releases.environments import command_of
 from checks.releases.filing import Filed, filed_findings, filed_known, filed_rules
 from checks.releases.report_page import page_lines
@@ -106,7 +104,7 @@ def conform(
     command = command_of(driver)
     with DriverLab(lambda: Driver(command)) as lab:
         terms = Terms(Strictness(strictness))
-        plan = Plan(command, lab.hello, seed, terms, _pinned(lab.hello.policy, settings))
+        plan = Plan(command, lab.hello, seed, terms, pinned_keys(settings, lab.hello.policy))
         plan.case(0)  # what cannot be drawn is refused before anything runs
         began = monotonic()
         seen = _run(plan, seconds or CAMPAIGN_SECONDS, episodes)
@@ -125,18 +123,6 @@ def conform(
     if recorded_verdicts:
         write_entry(plan, seen, CONFORMED)
     return 0 if seen.steps else _INCOMPLETE
-
-
-def _pinned(policy: str, settings: tuple[str, ...]) -> dict[str, Any]:
-    """The keys that are set, with their values.
-
-    Raises:
-        ConfigError: a setting that no configuration of the policy can have.
-    """
-    if policy == SPYRE.name:
-        return pinned_keys(settings)
-    config = read_settings(None, (f"policy={policy}", *settings)).config
-    return {key: getattr(config, key) for key in (one.partition("=")[0] for one in settings)}
 
 
 def _run(plan: Plan, seconds: float, episodes: int | None) -> Campaign:

@@ -1,18 +1,21 @@
 """What `lockstep run` prints: the figures of a run, or of several side by side."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import shorten
 
 from rich.console import Console
 from rich.table import Table
 
+from checks.cli.tables import plain_table
 from checks.harness.serving import Refused, Run
-from checks.policies import RULES
+from checks.policies import RULES, policy_of
+from checks.policies.figures import percent, rounded
 from engine.core.metrics import Spread, Summary
 from reference.core.guards import GuardError
 from spec.core.records import PREFILL
 
 _FOUND_CHARACTERS = 240  # what a rule found can name every request of a large batch
+_PARTS = ("mean", "p50", "p90", "p99", "max")
 
 
 def print_run(screen: Console, run: Run, refused: int, skipped: int) -> None:
@@ -21,13 +24,17 @@ def print_run(screen: Console, run: Run, refused: int, skipped: int) -> None:
     `refused` requests of the file could never be served, `skipped` rows of it are none.
     """
     summary = run.summary
-    table = _plain_table("run", "")
-    for name, value in _overview(summary, refused, skipped).items():
+    table = plain_table("run", ">")
+    for name, value in _overview(run, refused, skipped).items():
         table.add_row(name, value)
     screen.print(table)
-    screen.print(_latencies(summary))
+    latencies = plain_table("latency", *(f">{part}" for part in _PARTS))
+    for name, spread in _spreads(summary):
+        latencies.add_row(name, *(rounded(getattr(spread, part)) for part in _PARTS))
+    screen.print(latencies)
     if summary.waits:
-        screen.print(_waits(summary))
+        screen.print(_waits(summary.waits))
+    _print_faults(screen, run)
     _print_verdict(screen, run)
 
 
@@ -36,10 +43,10 @@ def print_comparison(screen: Console, runs: Mapping[str, Run], refused: Sequence
 
     `refused`: requests that could never be served, by run.
     """
-    table = _plain_table("", *runs)
+    table = plain_table("", *(f">{label}" for label in runs))
     columns = [
-        {"refused, never servable": f"{left_out:,}"} | _compared(run)
-        for run, left_out in zip(runs.values(), refused, strict=True)
+        {"refused, never servable": f"{count:,}"} | _compared(run)
+        for run, count in zip(runs.values(), refused, strict=True)
     ]
     for name in dict.fromkeys(name for figures in columns for name in figures):
         table.add_row(name, *(figures.get(name, "-") for figures in columns))
@@ -64,7 +71,21 @@ def _print_faults(screen: Console, run: Run) -> None:
         screen.print(f"[bold red]refused[/bold red] {run.refused}")
 
 
-def _by_whom(refused: Refused) -> str:
+def _print_verdict(screen: Console, run: Run) -> None:
+    if run.device is not None:
+        screen.print(
+            f"the device computed {run.device.computed:,} tokens; {run.device.sampled:,} sampled "
+            f"ones compared with serving alone, {len(run.device.wrong) or 'none'} wrong"
+        )
+    verdict = "not every rule holds" if run.broken else "every rule holds"
+    until = f" until {_refuser(run.refused)} refused one" if run.refused else ""
+    screen.print(
+        f"{verdict}: {len(run.rules)} rules, {run.steps:,} steps{until} "
+        f"({run.seconds:.1f} s, {run.steps / max(run.seconds, 1e-9):,.0f} steps/s)"
+    )
+
+
+def _refuser(refused: Refused) -> str:
     return "a guard" if isinstance(refused.error, GuardError) else "the device"
 
 
@@ -73,70 +94,64 @@ def _reason(refused: Refused) -> str:
     return error.rule if isinstance(error, GuardError) else str(error.constraint)
 
 
-def _print_verdict(screen: Console, run: Run) -> None:
-    _print_faults(screen, run)
-    verdict = "not every rule holds" if run.broken else "every rule holds"
-    until = f" until {_by_whom(run.refused)} refused one" if run.refused else ""
-    if run.device is not None:
-        screen.print(
-            f"the device computed {run.device.computed:,} tokens; {run.device.sampled:,} sampled "
-            f"ones compared with serving alone, {len(run.device.wrong) or 'none'} wrong"
-        )
-    screen.print(
-        f"{verdict}: {len(run.rules)} rules, {run.steps:,} steps{until} "
-        f"({run.seconds:.1f} s, {run.steps / max(run.seconds, 1e-9):,.0f} steps/s)"
-    )
+# --- rows -----------------------------------------------------------------------------------------
 
 
-def _plain_table(*names: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(names[0])
-    for name in names[1:]:
-        table.add_column(name, justify="right")
-    return table
+def _overview(run: Run, refused: int, skipped: int) -> dict[str, str]:
+    """The figures of one run, in full."""
+    summary, figures = run.summary, policy_of(run.settings.config).figures
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in summary.steps.items() if count)
+    return {
+        "requests": _requests(summary, refused, skipped),
+        "steps": f"{sum(summary.steps.values()):,}: {kinds}",
+        "tokens": f"{summary.prompt_tokens:,} prompt, {summary.output_tokens:,} output",
+        "throughput": f"{rounded(summary.output_tokens_per_unit)} output tokens per time unit",
+        **_goodput(summary),
+        **figures.size(summary),
+        "largest batch": f"{summary.peak_batch:,}",
+        **figures.padding(summary),
+        "cache hits": (
+            f"{percent(summary.prefix_hit_rate)} of prompt tokens reused, "
+            f"{summary.recomputed_tokens:,} more cached but computed again"
+        ),
+        **figures.setbacks(summary),
+    }
 
 
 def _compared(run: Run) -> dict[str, str]:
-    """The figures by which configurations are compared, short ones."""
-    summary, rows = run.summary, _latency_rows(run.summary)
-    ended = "every rule holds" if not run.broken else f"{run.broken[0].rule.id} broken"
-    if run.refused is not None:
-        ended = f"step {run.refused.step} refused: {_reason(run.refused)}"
-    elif run.device is not None and run.device.wrong:
-        ended = f"wrong token in step {run.device.wrong[0].step}"
-    goodput = {}
-    if summary.slo:
-        goodput[f"{_goodput_name(summary)}, share"] = _percent(summary.goodput_share)
-        goodput["goodput, requests per time unit"] = _rounded(summary.goodput_per_unit, 4)
+    """The figures by which configurations are compared, in short."""
+    summary, figures = run.summary, policy_of(run.settings.config).figures
     return {
-        "outcome": ended,
+        "outcome": _outcome(run),
         "rules judged in every step": f"{len(run.rules):,}",
         "requests finished": f"{summary.finished:,} of {summary.requests:,}",
         "steps": f"{run.steps:,}",
         "of them prefill": f"{summary.steps[PREFILL]:,}",
-        "time units": _rounded(summary.duration_units),
-        "output tokens per time unit": _rounded(summary.output_tokens_per_unit),
-        **goodput,
-        **rows,
-        **_size_compared(summary),
+        "time units": rounded(summary.duration_units),
+        "output tokens per time unit": rounded(summary.output_tokens_per_unit),
+        **_goodput_compared(summary),
+        **{
+            f"{name.partition(',')[0]} {part}": rounded(getattr(spread, part))
+            for name, spread in _spreads(summary)
+            if name.endswith("time units")
+            for part in _PARTS[:-1]
+        },
+        **figures.compared(summary),
         "largest batch": f"{summary.peak_batch:,}",
-        "cache hit rate": _percent(summary.prefix_hit_rate),
+        "cache hit rate": percent(summary.prefix_hit_rate),
         "preemptions": f"{summary.preemptions:,}",
     }
 
 
-def _size_compared(summary: Summary) -> dict[str, str]:
-    """How large steps were, by the measure of the policy."""
-    if summary.volume_limit is None:
-        return {"largest step, tokens": f"{summary.peak_scheduled_tokens:,}"}
-    return {
-        "largest volume": f"{summary.peak_volume:,}",
-        "padding waste, decode": _percent(summary.decode_padding_share),
-        "pauses": f"{summary.pauses:,}",
-    }
+def _outcome(run: Run) -> str:
+    if run.refused is not None:
+        return f"step {run.refused.step} refused: {_reason(run.refused)}"
+    if run.device is not None and run.device.wrong:
+        return f"wrong token in step {run.device.wrong[0].step}"
+    return f"{run.broken[0].rule.id} broken" if run.broken else "every rule holds"
 
 
-def _requests_row(summary: Summary, refused: int, skipped: int) -> str:
+def _requests(summary: Summary, refused: int, skipped: int) -> str:
     row = f"{summary.requests:,}: {summary.finished:,} finished, {summary.aborted:,} aborted"
     if summary.unfinished:
         row += f", {summary.unfinished:,} unfinished"
@@ -147,63 +162,23 @@ def _requests_row(summary: Summary, refused: int, skipped: int) -> str:
     return row
 
 
-def _overview(summary: Summary, refused: int, skipped: int) -> dict[str, str]:
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in summary.steps.items() if count)
-    goodput = {}
-    if summary.slo:
-        goodput[_goodput_name(summary)] = (
-            f"{_rounded(summary.goodput_per_unit, 4)} requests per time unit, "
-            f"{_percent(summary.goodput_share)} of those finished"
-        )
-    return {
-        "requests": _requests_row(summary, refused, skipped),
-        "steps": f"{sum(summary.steps.values()):,}: {kinds}",
-        "tokens": f"{summary.prompt_tokens:,} prompt, {summary.output_tokens:,} output",
-        "throughput": f"{_rounded(summary.output_tokens_per_unit)} output tokens per time unit",
-        **goodput,
-        **_size(summary),
-        "largest batch": f"{summary.peak_batch:,}",
-        **_padding(summary),
-        "cache hits": (
-            f"{_percent(summary.prefix_hit_rate)} of prompt tokens reused, "
-            f"{summary.recomputed_tokens:,} more cached but computed again"
-        ),
-        **_moves(summary),
+def _goodput(summary: Summary) -> dict[str, str]:
+    rate, share = rounded(summary.goodput_per_unit, 4), percent(summary.goodput_share)
+    value = f"{rate} requests per time unit, {share} of those finished"
+    return {_goodput_name(summary): value} if summary.slo else {}
+
+
+def _goodput_compared(summary: Summary) -> dict[str, str]:
+    rows = {
+        f"{_goodput_name(summary)}, share": percent(summary.goodput_share),
+        "goodput, requests per time unit": rounded(summary.goodput_per_unit, 4),
     }
-
-
-def _size(summary: Summary) -> dict[str, str]:
-    """How large steps were, by the measure of the policy."""
-    if summary.volume_limit is not None:
-        return {"largest volume": f"{summary.peak_volume:,} of {summary.volume_limit:,}"}
-    tokens, requests = summary.peak_scheduled_tokens, summary.peak_scheduled_requests
-    return {"largest step": f"{tokens:,} tokens; {requests:,} requests"}
-
-
-def _padding(summary: Summary) -> dict[str, str]:
-    """What was padded, where batches are rectangular."""
-    if summary.volume_limit is None:
-        return {}
-    share, tokens = _percent(summary.decode_padding_share), summary.prefill_padding_tokens
-    return {"padding waste": f"{share} of the decode volume, {tokens:,} tokens of prefill"}
-
-
-def _moves(summary: Summary) -> dict[str, str]:
-    """How often requests lost their place; of Spyre, how often tkv jumped."""
-    if summary.volume_limit is None:
-        return {"preemptions": f"{summary.preemptions:,}"}
-    return {
-        "preemptions, pauses": f"{summary.preemptions:,}, {summary.pauses:,}",
-        "tkv jumps": f"{summary.tkv_jumps:,}",
-    }
+    return rows if summary.slo else {}
 
 
 def _goodput_name(summary: Summary) -> str:
     bounds = ", ".join(f"{name} {bound:g}" for name, bound in summary.slo.items())
     return f"goodput ({bounds})"
-
-
-_PARTS = ("mean", "p50", "p90", "p99", "max")
 
 
 def _spreads(summary: Summary) -> Sequence[tuple[str, Spread]]:
@@ -217,36 +192,8 @@ def _spreads(summary: Summary) -> Sequence[tuple[str, Spread]]:
     )
 
 
-def _latencies(summary: Summary) -> Table:
-    table = _plain_table("latency", *_PARTS)
-    for name, one in _spreads(summary):
-        table.add_row(name, *(_rounded(getattr(one, part)) for part in _PARTS))
-    return table
-
-
-def _latency_rows(summary: Summary) -> dict[str, str]:
-    """Latencies in time units, a row for each figure but the largest."""
-    return {
-        f"{name.partition(',')[0]} {part}": _rounded(getattr(one, part))
-        for name, one in _spreads(summary)
-        if name.endswith("time units")
-        for part in _PARTS[:-1]
-    }
-
-
-def _waits(summary: Summary) -> Table:
-    table = _plain_table("steps in which a prefill was refused by", "")
-    by_count: Iterable[tuple[str, int]] = sorted(
-        summary.waits.items(), key=lambda item: (-item[1], item[0])
-    )
-    for rule, steps in by_count:
+def _waits(waits: Mapping[str, int]) -> Table:
+    table = plain_table("steps in which a prefill was refused by", ">")
+    for rule, steps in sorted(waits.items(), key=lambda item: (-item[1], item[0])):
         table.add_row(f"{rule}: {RULES[rule].sentence}", f"{steps:,}")
     return table
-
-
-def _rounded(value: float | None, decimals: int = 2) -> str:
-    return "-" if value is None else f"{value:,.{decimals}f}".rstrip("0").rstrip(".")
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"

@@ -24,7 +24,6 @@ from spec.core.errors import ConfigError
 from spec.core.observable import SomeContext, SomeStep
 from spec.core.requests import Request
 from spec.core.rule import AnyRule
-from spec.spyre.config import SpyreConfig
 
 ENGINE, REFERENCE = "engine", "reference"
 
@@ -255,8 +254,8 @@ def _metrics(
     settings: Settings, requests: Mapping[str, Request], objective: Objective | None
 ) -> Metrics[SomeStep]:
     config = settings.config
-    work = partial(policy_of(config).work, config)
-    limit = config.max_batch_tkv_limit if isinstance(config, SpyreConfig) else None
+    policy = policy_of(config)
+    work, limit = partial(policy.work, config), policy.volume_limit(config)
     return Metrics(requests, settings.cost, work, objective=objective, volume_limit=limit)
 
 

@@ -1,15 +1,16 @@
 """What a policy is to whoever serves, explores, judges or shows it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from attrs import frozen
+from attrs import field, frozen
 
 from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
 from checks.explore.properties import Properties, properties_of_rules
 from checks.export.trace.codec import Codec
 from checks.harness.paging import PagedWatch
+from checks.policies.figures import StepFigures
 from engine.core.clock import Work
 from spec.core.configuration import PolicyConfig
 from spec.core.observable import SomeContext, SomeState, SomeStep
@@ -36,6 +37,14 @@ class Server(Protocol[Made]):
         """One scheduler step, numbered `index`, begun at `time` on the simulated clock."""
 
 
+def _unlimited(_config: object) -> None:
+    return None
+
+
+def _nothing_more(_given: Mapping[str, str]) -> Mapping[str, str]:
+    return {}
+
+
 @frozen(kw_only=True)
 class Policy(Generic[Conf, Ctx, At, By]):
     """A scheduler with its rules, its machine and what its steps cost.
@@ -50,6 +59,11 @@ class Policy(Generic[Conf, Ctx, At, By]):
 
     `model` makes the state graph of an instance of `instances`, the default ones, or of one's own;
     its edges that are steps have a `step` as their record.
+
+    `figures`: how the size of a run's steps is shown; `volume_limit`: on batch size times tkv, in
+    tokens, None where nothing limits it. `variables`: environment variables by which the released
+    plugin is configured, and the keys that they set. `implied`: settings that make those which are
+    given, texts by key, a configuration that can be.
     """
 
     config: type[Conf]
@@ -66,6 +80,10 @@ class Policy(Generic[Conf, Ctx, At, By]):
     step: type[By]
     model: Callable[[Instance[Conf]], MachineModel[Ctx, At]]
     instances: tuple[Instance[Conf], ...]
+    figures: StepFigures = field(factory=StepFigures)
+    volume_limit: Callable[[Conf], int | None] = _unlimited
+    variables: Mapping[str, str] = field(factory=dict)
+    implied: Callable[[Mapping[str, str]], Mapping[str, str]] = _nothing_more
 
     @property
     def name(self) -> str:

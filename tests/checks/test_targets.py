@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.measure import generated
-from checks.cli.configuration import read_config
+from checks.cli.configuration import read_settings
 from checks.fuzz.cases import case_of
 from checks.fuzz.finding import Episode, Finding, Kind
 from checks.fuzz.lockstep import run_case
@@ -60,7 +60,7 @@ def test_example_workloads_are_served_as_by_the_reference(
 ) -> None:
     name = EXAMPLES / workload
     own = name.with_suffix(".toml")
-    config = read_config(own) if own.exists() else SpyreConfig(**changes)
+    config: Any = read_settings(own).config if own.exists() else SpyreConfig(**changes)
     requests, _ = fit(read_workload(name), config)
 
     expected, found = both(config, requests)
@@ -71,7 +71,7 @@ def test_example_workloads_are_served_as_by_the_reference(
 
 @pytest.mark.parametrize("workload", ["first.jsonl", "shared_prefix.jsonl"])
 def test_the_engine_without_a_device_takes_the_same_steps(workload: str) -> None:
-    config = read_config(EXAMPLES / "first.toml")
+    config: Any = read_settings(EXAMPLES / "first.toml").config
     requests, _ = fit(read_workload(EXAMPLES / workload), config)
     targets = (
         EngineTarget.without_device(config, requests),

@@ -13,7 +13,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.cli.configuration import read_config
+from checks.cli.configuration import read_settings
 from checks.policies.spyre.work import spyre_work
 from engine.core.clock import CostModel
 from engine.core.metrics import Distribution, Metrics, Spread, Summary
@@ -336,7 +336,7 @@ def test_waits_that_differ_by_rounding_only_are_equal() -> None:
 
 
 def test_the_first_example_shows_waits_hits_jumps_and_an_abort() -> None:
-    shown = read_config(EXAMPLES / "first.toml")
+    shown: Any = read_settings(EXAMPLES / "first.toml").config
     summary = measured(shown, *read_workload(EXAMPLES / "first.jsonl").requests)
 
     assert (summary.requests, summary.finished, summary.aborted) == (7, 6, 1)

@@ -6,8 +6,10 @@ from checks.fuzz.reference import reference_target
 from checks.harness.targets import EngineTarget
 from checks.policies.policy import Policy
 from checks.policies.spyre.codec import CODEC
+from checks.policies.spyre.figures import VolumeFigures
 from checks.policies.spyre.instances import DEFAULT
 from checks.policies.spyre.model import spyre_model
+from checks.policies.spyre.settings import VARIABLES, other_size
 from checks.policies.spyre.work import spyre_work
 from engine.spyre.device import SpyreDevice
 from spec.core.requests import Request
@@ -35,4 +37,8 @@ SPYRE: Policy[SpyreConfig, Context, State, Step] = Policy(
     step=Step,
     model=spyre_model,
     instances=DEFAULT,
+    figures=VolumeFigures(),
+    volume_limit=lambda config: config.max_batch_tkv_limit,
+    variables=VARIABLES,
+    implied=other_size,
 )
