@@ -62,7 +62,7 @@ def scheduler_with(rows: int, waiting: int, options: argparse.Namespace) -> Sche
     scheduler, draw = Scheduler(config(rows, options)), random.Random(rows)
     for row in range(rows):
         scheduler.add(request(f"row {row}", draw.randint(PROMPT_LEN - 63, PROMPT_LEN)))
-        while scheduler.core.queue:
+        while scheduler.state.queue:
             step(scheduler)
     for index in range(waiting):
         scheduler.add(request(f"waiting {index}"))
@@ -84,7 +84,7 @@ def measured(rows: int, waiting: int, options: argparse.Namespace) -> list[float
     """Milliseconds of each step, the fastest first."""
     scheduler = scheduler_with(rows, waiting, options)
     times = sorted(step(scheduler) / 1e6 for _ in range(options.steps))
-    decoding, left = len(scheduler.core.decoding), len(scheduler.core.queue)
+    decoding, left = len(scheduler.state.decoding), len(scheduler.state.queue)
     if (decoding, left) != (rows, waiting):
         raise SystemExit(f"{decoding} rows decode and {left} wait, not {rows} and {waiting}")
     return times
@@ -132,7 +132,7 @@ def print_memory(most: int, queue: Queue) -> None:
     print("| queued | peak MiB | bytes per request |\n| --- | --- | --- |")
     scheduler, began = Scheduler(SpyreConfig(queue=queue)), peak_mib()
     for count in (most // 4, most // 2, most):
-        for index in range(len(scheduler.core.queue), count):
+        for index in range(len(scheduler.state.queue), count):
             scheduler.add(request(str(index)))
         peak = peak_mib()
         print(f"| {count:,} | {peak:,.0f} | {(peak - began) * 2**20 / count:,.0f} |", flush=True)

@@ -13,8 +13,8 @@ from attrs import frozen
 from engine.core.faults import DeviceFailedError, Failure
 from engine.core.tensors import NO_TOKENS, Tensor
 from engine.spyre.device import Device
+from engine.spyre.model_input import decode_input, prefill_input
 from engine.spyre.scheduler import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan, Scheduler
-from engine.spyre.tensors import decode_input, prefill_input
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 
@@ -118,12 +118,12 @@ class Engine:
                 return NO_TOKENS
 
     def _statistics(self) -> Statistics:
-        core = self.scheduler.core
+        state = self.scheduler.state
         return Statistics(
-            waiting=len(core.queue),
-            prefilling=int(core.prefilling is not None),
-            decoding=len(core.decoding),
-            paused=len(core.paused),
-            free_blocks=core.blocks.free.count,
-            reserved_blocks=core.reserved,
+            waiting=len(state.queue),
+            prefilling=int(state.prefilling is not None),
+            decoding=len(state.decoding),
+            paused=len(state.paused),
+            free_blocks=state.blocks.free.count,
+            reserved_blocks=state.reserved,
         )

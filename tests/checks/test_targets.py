@@ -19,8 +19,9 @@ from checks.harness.targets import EngineTarget, engine_target, reference_target
 from engine.core.faults import Failure
 from engine.spyre.blocks import BlockManager, PrefixHit
 from engine.spyre.device import SpyreDevice
-from engine.spyre.scheduler import keys, prefill
-from engine.spyre.scheduler.batch import Batch
+from engine.spyre.scheduler import prefill
+from engine.spyre.scheduler.requests import Batch
+from engine.spyre.scheduler.state import SchedulerState
 from engine.workloads import read_workload
 from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request
@@ -185,7 +186,7 @@ def promise_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def confuse_prefixes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(keys, "tokens_of", lambda *args: np.zeros(args[3] - args[2], np.int64))
+    patch.setattr(SchedulerState, "tokens_of", lambda *args: np.zeros(args[3] - args[2], np.int64))
 
 
 FAULTS = {

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.spyre.blocks import BlockManager, FreeList, PrefixHit
-from engine.spyre.observing.pool import PoolObserver
+from engine.spyre.observing import PoolObserver
 from reference.core import block_pool
 from spec.core.blocks import BlockPool
 

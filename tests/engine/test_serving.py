@@ -136,11 +136,13 @@ def phases(results: Iterable[StepResult]) -> dict[str, int]:
                 found.setdefault("admission", index)
                 found.setdefault("last chunk" if chunk.is_last else "other chunk", index)
                 found.setdefault("hit" if is_new and hits else "no hit", index)
-            case DecodePlan(preempted=preempted, benched=benched, resumed=resumed, growing=growing):
+            case DecodePlan(
+                preempted=preempted, newly_paused=newly_paused, resumed=resumed, growing=growing
+            ):
                 found.setdefault("decode", index)
                 for name, happened in (
                     ("preemption", preempted),
-                    ("pause", benched),
+                    ("pause", newly_paused),
                     ("resume", resumed),
                     ("new block", growing),
                     ("end", result.finished),

@@ -8,15 +8,17 @@ from attrs import fields
 
 from checks.policies.spyre.engine_model import sampled_alone
 from engine.spyre.device import DecodeInput, PrefillInput
+from engine.spyre.model_input import decode_input, prefill_input
 from engine.spyre.scheduler import DecodePlan, PrefillPlan, Scheduler
-from engine.spyre.scheduler.tracked import Tracked
-from engine.spyre.tensors import decode_input, prefill_input
+from engine.spyre.scheduler.requests import RequestState
 from tests.engine import scenes
 from tests.engine.device import batches
 from tests.engine.scenes import config, request, scheduler_with, sharing
 
 
-def row_of(one: Tracked, generated: int, blocks: tuple[int, ...], cached: int = 0) -> batches.Row:
+def row_of(
+    one: RequestState, generated: int, blocks: tuple[int, ...], cached: int = 0
+) -> batches.Row:
     """A request as who lays out tensors by hand knows it: all its tokens, and its blocks."""
     tokens = [*one.request.prompt.tokens(), *map(one.request.output_token, range(generated))]
     return batches.Row.of(tokens, blocks, cached)
@@ -33,7 +35,7 @@ def same(found: PrefillInput | DecodeInput, expected: PrefillInput | DecodeInput
 def expected_prefill(scheduler: Scheduler, plan: PrefillPlan) -> PrefillInput:
     one = plan.request
     row = row_of(one, one.prefill_len - one.request.prompt_len, plan.table, plan.hit_blocks)
-    return batches.prefill_input(scheduler.core.config, row, plan.chunk.chunk)
+    return batches.prefill_input(scheduler.state.config, row, plan.chunk.chunk)
 
 
 def expected_decode(scheduler: Scheduler, plan: DecodePlan) -> DecodeInput:
@@ -43,7 +45,7 @@ def expected_decode(scheduler: Scheduler, plan: DecodePlan) -> DecodeInput:
         row_of(one, generated[index], (*one.blocks, *([new[index]] if index in new else [])))
         for index, one in enumerate(plan.rows.members)
     ]
-    return batches.decode_input(scheduler.core.config, rows)
+    return batches.decode_input(scheduler.state.config, rows)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def expected_decode(scheduler: Scheduler, plan: DecodePlan) -> DecodeInput:
         ({}, "left_padding"),
         ({}, "hit_blocks"),
         ({"reservation": False, "num_blocks": 11, "max_num_seqs": 3}, "preempted"),
-        ({"pausing": True, "max_batch_tkv_limit": 50}, "benched"),
+        ({"pausing": True, "max_batch_tkv_limit": 50}, "newly_paused"),
         ({"block_size": 1, "chunk_size": 3, "num_blocks": 90}, "new_blocks"),
         ({"prefix_caching": False}, "growing"),
     ],

@@ -1,7 +1,7 @@
-"""The scheduler: what waits, who is admitted, which rows decode. Cost per step follows the batch.
+"""The scheduler: which requests wait, are admitted and decode. Cost per step follows the batch.
 
-`core` holds its state, `prefill`, `joining`, `decode` and `pausing` plan a step from it,
-`carrying_out` and `leaving` change it, `scheduler` is what others call.
+`prefill` and `decode` plan a step from the `state`, `admission` says whether a request may join the
+batch, `apply` changes the state; `scheduler` is what others call.
 """
 
 from engine.spyre.scheduler.plan import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan

@@ -1,47 +1,65 @@
-"""What the next decode step does: who takes part, who gets a block, and how rows are padded.
+"""What the next decode step does: which rows take part, which get a block, how they are padded.
 
 Source: spyre, "Decode padding" and "tkv jumping"; pausing is that of sendnn-inference 2.6.3,
-preemption that of vLLM V1.
+preemption that of vLLM V1. The formulas are those of `spec/spyre/padding.py`.
 """
 
 import numpy as np
+from attrs import frozen
 
-from engine.spyre.scheduler.batch import Batch
-from engine.spyre.scheduler.core import Core
-from engine.spyre.scheduler.layout import layout
-from engine.spyre.scheduler.pausing import Shift, shift
+from engine.core.tensors import Tensor
 from engine.spyre.scheduler.plan import DecodePlan
-from engine.spyre.scheduler.tracked import Tracked
+from engine.spyre.scheduler.requests import Batch, RequestState
+from engine.spyre.scheduler.state import SchedulerState
+from spec.spyre.padding import (
+    batch_width_blocks,
+    last_block_offset,
+    max_tkv,
+    row_left_padding,
+    volume,
+)
 
 
-def plan_decode(core: Core, refusal: str | None) -> DecodePlan:
-    """The next decode step; somebody decodes or is paused.
+def plan_decode(state: SchedulerState, refusal: str | None) -> DecodePlan:
+    """The next decode step; there is a row that decodes or is paused.
 
-    As long as the same rows decode and none has filled its block, every tkv moves by one and
+    As long as the same rows decode and none has filled its block, every tkv grows by one and
     nothing else happens.
     """
-    taking_part = shift(core) if core.config.may_pause else Shift(core.decoding, core.paused)
-    rows, size = taking_part.rows, core.config.block_size
+    chosen = choose_rows(state) if state.config.may_pause else Rows(state.decoding, state.paused)
+    rows, size = chosen.decoding, state.config.block_size
     if rows.tkv % size:
-        return DecodePlan(rows, taking_part.paused, rows.tkv + 1, refusal=refusal)
-    preempted = _preempted(core, rows)
+        return DecodePlan(rows, chosen.paused, rows.tkv + 1, refusal=refusal)
+    preempted = _preempted(state, rows)
     if preempted:
         rows = rows.without([row for row, member in enumerate(rows.members) if member in preempted])
     growing = _growing(rows, size)
-    front, back = core.blocks.freed_by([victim.blocks for victim in preempted])
+    front, back = state.blocks.freed_by([victim.blocks for victim in preempted])
     padding, tkv = layout(rows.computed + 1, size)
     return DecodePlan(
         rows,
-        taking_part.paused,
+        chosen.paused,
         tkv,
-        taking_part.resumed,
-        taking_part.benched,
+        chosen.resumed,
+        chosen.newly_paused,
         preempted,
         growing,
-        core.blocks.next_free(len(growing), front=front, back=back),
+        state.blocks.next_free(len(growing), front=front, back=back),
         padding if (padding != rows.left_padding).any() else None,
         refusal,
     )
+
+
+def layout(lengths: Tensor, block_size: int) -> tuple[Tensor, int]:
+    """Left padding of every row, [rows], and the batch's tkv; all in tokens.
+
+    `lengths` [rows] count this step's token. Only two rows matter to the width and the tkv: the
+    longest, and one that reaches furthest into its last block.
+    """
+    furthest = last_block_offset(lengths, block_size).argmax()
+    decisive = [int(lengths.max()), int(lengths[furthest])]
+    width = batch_width_blocks(decisive, block_size)
+    return row_left_padding(lengths, width, block_size), int(max_tkv(decisive, block_size))
 
 
 def _growing(rows: Batch, block_size: int) -> list[int]:
@@ -49,23 +67,101 @@ def _growing(rows: Batch, block_size: int) -> list[int]:
     return np.flatnonzero(rows.computed % block_size == 0).tolist()
 
 
-def _preempted(core: Core, rows: Batch) -> tuple[Tracked, ...]:
-    """Who has to go until the free blocks suffice for every row left: the last admitted first.
+def _preempted(state: SchedulerState, rows: Batch) -> tuple[RequestState, ...]:
+    """Requests that give way until the free blocks suffice for every row left, in order.
 
-    A prefill in progress was admitted last of all; then the front of the batch.
+    The last admitted goes first: a prefill in progress was admitted last of all; then the front of
+    the batch.
     """
-    growing = set(_growing(rows, core.config.block_size))
-    needed, free = len(growing), core.blocks.free.count
+    growing = set(_growing(rows, state.config.block_size))
+    needed, free = len(growing), state.blocks.free.count
     if needed <= free:
         return ()
-    victims: list[Tracked] = []
-    ongoing = [] if core.prefilling is None else [(core.prefilling, False)]
+    victims: list[RequestState] = []
+    ongoing = [] if state.prefilling is None else [(state.prefilling, False)]
     batch = ((member, row in growing) for row, member in enumerate(rows.members))
     for victim, grows in (*ongoing, *batch):
         if needed <= free:
             break
         victims.append(victim)
         needed -= grows
-        freed = core.blocks.freed_by([one.blocks for one in victims])
-        free = core.blocks.free.count + sum(map(len, freed))
+        freed = state.blocks.freed_by([one.blocks for one in victims])
+        free = state.blocks.free.count + sum(map(len, freed))
     return tuple(victims)
+
+
+# --- pausing ------------------------------------------------------------------------------------
+
+
+@frozen(eq=False)
+class Rows:
+    """The rows that decode in a step and those left out, with the requests for which it is new."""
+
+    decoding: Batch
+    paused: Batch
+    resumed: tuple[RequestState, ...] = ()
+    newly_paused: tuple[RequestState, ...] = ()
+
+
+def choose_rows(state: SchedulerState) -> Rows:
+    """The rows of this step: longest paused first, as far as the volume limit allows.
+
+    Then fewest generated first, or most with `long_output_first`; ties as they were queued.
+    Source: sendnn-inference 2.6.3, decode pausing.
+    """
+    decoding, paused = state.decoding, state.paused
+    if not len(paused) and _fits_limit(state, decoding):
+        return Rows(decoding, paused)
+    everyone = paused.followed_by(decoding)
+    sign = -1 if state.config.long_output_first else 1
+    order = np.lexsort((sign * everyone.generated(), -everyone.waited_steps))
+    kept, left_out = _within_limit(state, everyone.computed + 1, order.tolist())
+    resumed = [row for row in kept if row < len(paused)]
+    newly_paused = [row for row in left_out if row >= len(paused)]
+    if resumed or newly_paused:
+        staying = sorted(row for row in kept if row >= len(paused))
+        decoding = everyone.of_rows([*staying, *resumed])
+        decoding.waited_steps[:] = 0
+    paused = everyone.of_rows(left_out)
+    paused.waited_steps += 1
+    return Rows(
+        decoding,
+        paused,
+        tuple(everyone.members[row] for row in resumed),
+        tuple(everyone.members[row] for row in newly_paused),
+    )
+
+
+def _fits_limit(state: SchedulerState, rows: Batch) -> bool:
+    """True if all of these rows may decode together in the next step."""
+    size = state.config.block_size
+    tkv = rows.tkv + 1 if rows.tkv % size else layout(rows.computed + 1, size)[1]
+    return int(volume(len(rows), tkv)) <= state.config.max_batch_tkv_limit
+
+
+def _within_limit(
+    state: SchedulerState, lengths: Tensor, order: list[int]
+) -> tuple[list[int], list[int]]:
+    """Row numbers that decode, and those that do not fit in with them, both in this order.
+
+    Of those that decode only two matter to the tkv, as in `layout`. It is worked out anew only
+    where a row surpasses them.
+    """
+    size, limit = state.config.block_size, state.config.max_batch_tkv_limit
+    rows = list(zip(lengths.tolist(), last_block_offset(lengths, size).tolist(), strict=True))
+    kept: list[int] = []
+    left_out: list[int] = []
+    longest = furthest = 1
+    offset = tkv = 0
+    for row in order:
+        length, reach = rows[row]
+        surpasses = length > longest or reach > offset
+        with_row = max_tkv([longest, furthest, length], size) if surpasses else tkv
+        if volume(len(kept) + 1, with_row) > limit:
+            left_out.append(row)
+            continue
+        kept.append(row)
+        tkv, longest = with_row, max(longest, length)
+        if reach > offset:
+            furthest, offset = length, reach
+    return kept, left_out

@@ -1,17 +1,16 @@
 """What a scheduler step is going to do, and what came of it.
 
 A plan changes nothing: it names the blocks, rows and chunk that the device will be given. Only
-`Scheduler.update` carries it out, so that a step which the device fails to do leaves no trace.
+`Scheduler.update` applies it, so that a step which the device fails to do leaves no trace.
 """
 
 from collections.abc import Sequence
 from typing import ClassVar, TypeAlias
 
-from attrs import field, frozen
+from attrs import frozen
 
 from engine.core.tensors import NO_TOKENS, Tensor
-from engine.spyre.scheduler.batch import Batch
-from engine.spyre.scheduler.tracked import Tracked
+from engine.spyre.scheduler.requests import Batch, RequestState
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.spyre.records import Chunk
 
@@ -25,11 +24,11 @@ class PrefillPlan:
     - `hit_blocks`: cached blocks that it found when it was admitted.
     - `is_new`: it is admitted with this step; `held` are then the cached blocks that it takes, and
       `promised` the blocks set aside for it.
-    - `refusal`: the rule that kept somebody before it from being taken.
+    - `refusal`: the rule that kept a request before it from being taken.
     """
 
     kind: ClassVar[str] = PREFILL
-    request: Tracked
+    request: RequestState
     chunk: Chunk
     held: tuple[int, ...]
     new_blocks: tuple[int, ...]
@@ -53,22 +52,22 @@ class PrefillPlan:
 class DecodePlan:
     """One token of every row.
 
-    - `rows`: the batch that decodes; `paused`: who is left out.
-    - `resumed`, `benched`: who was paused and decodes again, who decoded and is paused.
-    - `preempted`: who loses everything to make room for new blocks, in order.
-    - `growing`: rows whose next token starts a block, and `new_blocks`, theirs.
-    - `left_padding`: of every row, None where it stays.
+    - `rows`: the batch that decodes; `paused`: the rows that are left out.
     - `tkv`: of the step, in tokens.
-    - `refusal`: the rule that kept somebody from a prefill.
+    - `resumed`, `newly_paused`: requests that were paused and decode again, and the reverse.
+    - `preempted`: requests that lose everything to make room for new blocks, in order.
+    - `growing`: rows whose next token starts a block, and `new_blocks`, theirs.
+    - `left_padding` [rows]: in tokens, None where it stays.
+    - `refusal`: the rule that kept a request from a prefill.
     """
 
     kind: ClassVar[str] = DECODE
     rows: Batch
     paused: Batch
     tkv: int
-    resumed: tuple[Tracked, ...] = ()
-    benched: tuple[Tracked, ...] = ()
-    preempted: tuple[Tracked, ...] = ()
+    resumed: tuple[RequestState, ...] = ()
+    newly_paused: tuple[RequestState, ...] = ()
+    preempted: tuple[RequestState, ...] = ()
     growing: Sequence[int] = ()
     new_blocks: tuple[int, ...] = ()
     left_padding: Tensor | None = None
@@ -82,7 +81,7 @@ class DecodePlan:
 
 @frozen(eq=False)
 class IdlePlan:
-    """Nobody may compute anything; `refusal` is the rule that kept somebody from it."""
+    """No request may compute anything; `refusal` is the rule that kept one from a prefill."""
 
     kind: ClassVar[str] = IDLE
     samples: ClassVar[int] = 0
@@ -96,11 +95,11 @@ Plan: TypeAlias = PrefillPlan | DecodePlan | IdlePlan
 class Outcome:
     """What a step did: `tokens` [sampled] are those that the requests `sampled` got, in order.
 
-    `tkv`: of the step, in tokens. `finished`: who left with it.
+    `tkv`: of the step, in tokens. `finished`: requests that left with it.
     """
 
     kind: str
     tkv: int = 0
     sampled: tuple[str, ...] = ()
-    tokens: Tensor = field(default=NO_TOKENS)
+    tokens: Tensor = NO_TOKENS
     finished: tuple[str, ...] = ()

@@ -1,50 +1,66 @@
-"""Who gets the next prefill step, and which chunk it is.
+"""Which request gets the next prefill step, and which chunk of it.
 
 Source: spyre, "Priority rules", "Admission constraints", "Chunked Prefill" and "Prefix caching";
 reservation, overtaking and the rule `shipped` are those of sendnn-inference 2.6.3.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
-from engine.spyre.scheduler.chunks import first_chunk, next_chunk
-from engine.spyre.scheduler.core import Core
-from engine.spyre.scheduler.joining import last_chunk_refusal, surely_refused
-from engine.spyre.scheduler.keys import prefix_hit
+from attrs import evolve
+
+from engine.spyre.blocks import PrefixHit
 from engine.spyre.scheduler.plan import PrefillPlan
-from engine.spyre.scheduler.tracked import Shape, Tracked
+from engine.spyre.scheduler.requests import RequestState, Shape
+from engine.spyre.scheduler.state import SchedulerState
 from spec.core.blocks import block_count
 from spec.core.records import PREFILL
 from spec.spyre.config import Admission, Queue, SpyreConfig
+from spec.spyre.padding import (
+    active_chunk,
+    chunk_count,
+    chunk_end,
+    chunk_start,
+    left_padding,
+    redirected_blocks,
+    reused_blocks,
+    right_padding,
+)
 from spec.spyre.records import Chunk
 from spec.spyre.reservation import may_reserve, promised_blocks
+from spec.spyre.state import PADDING_BLOCK
+
+_NO_HIT = PrefixHit((), 0)
+_HASHED_AT_ONCE = 16  # blocks: a lookup that misses early should not hash the whole prompt
 
 
-def plan_prefill(core: Core) -> tuple[PrefillPlan | None, str | None]:
-    """The next prefill step, or nothing; and the first rule that refused somebody."""
-    chosen, refusal = _chosen(core)
+def plan_prefill(state: SchedulerState) -> tuple[PrefillPlan | None, str | None]:
+    """The next prefill step, or None; and the first rule that refused a request."""
+    chosen, refusal = _chosen(state)
     if chosen is None:
         return None, refusal
-    if chosen is core.prefilling:
-        chunk = next_chunk(core.config, chosen, chosen.hit_blocks, chosen.computed)
-        needed = _blocks_needed(core.config, chunk, len(chosen.blocks))
-        new_blocks = core.blocks.next_free(needed)
-        return PrefillPlan(chosen, chunk, chosen.blocks, new_blocks, chosen.hit_blocks), None
-    return _plan_admission(core, chosen, refusal), refusal
+    if chosen is not state.prefilling:
+        return _plan_admission(state, chosen, refusal), refusal
+    chunk = next_chunk(state.config, chosen, chosen.hit_blocks, chosen.computed)
+    needed = _blocks_needed(state.config, chunk, len(chosen.blocks))
+    new_blocks = state.blocks.next_free(needed)
+    return PrefillPlan(chosen, chunk, chosen.blocks, new_blocks, chosen.hit_blocks), None
 
 
-def _plan_admission(core: Core, chosen: Tracked, refusal: str | None) -> PrefillPlan:
+def _plan_admission(
+    state: SchedulerState, chosen: RequestState, refusal: str | None
+) -> PrefillPlan:
     """The first chunk of a request, with the cached blocks that it takes and its reservation."""
-    hits = prefix_hit(core, chosen).blocks
-    chunk = first_chunk(core.config, chosen, len(hits))
-    needed = _blocks_needed(core.config, chunk, len(hits))
+    config, hits = state.config, prefix_hit(state, chosen).blocks
+    chunk = first_chunk(config, chosen, len(hits))
+    needed = _blocks_needed(config, chunk, len(hits))
     promised = 0
-    if core.config.reservation:
-        promised = promised_blocks(chosen.worst_case_blocks(core.config.block_size), held=len(hits))
+    if config.reservation:
+        promised = promised_blocks(chosen.worst_case_blocks(config.block_size), held=len(hits))
     return PrefillPlan(
         chosen,
         chunk,
         hits,
-        core.blocks.next_free(needed, without=set(hits)),
+        state.blocks.next_free(needed, without=set(hits)),
         len(hits),
         is_new=True,
         promised=promised,
@@ -57,47 +73,56 @@ def _blocks_needed(config: SpyreConfig, chunk: Chunk, held: int) -> int:
     return int(block_count(chunk.end, config.block_size)) - held
 
 
-# --- who is chosen ------------------------------------------------------------------------------
+# --- which request ------------------------------------------------------------------------------
 
 
-def _chosen(core: Core) -> tuple[Tracked | None, str | None]:
-    """The request whose chunk is next, or nobody; and the first rule that refused somebody."""
-    ongoing = core.prefilling
-    if ongoing is None and not core.queue:
+def _chosen(state: SchedulerState) -> tuple[RequestState | None, str | None]:
+    """The request whose chunk is next, or None; and the first rule that refused a request."""
+    ongoing = state.prefilling
+    if ongoing is None and not state.queue:
         return None, None
-    refusal = _priority_refusal(core)
+    refusal = _priority_refusal(state)
     if refusal is not None:
         return None, refusal
     if ongoing is not None:
-        refusal = _ongoing_refusal(core, ongoing)
+        refusal = _ongoing_refusal(state, ongoing)
         return (ongoing, None) if refusal is None else (None, refusal)
-    return _first_admissible(core)
+    return _first_admissible(state)
 
 
-def _first_admissible(core: Core) -> tuple[Tracked | None, str | None]:
-    """The first in the queue whom no rule refuses; and the first rule that refused somebody.
+def _priority_refusal(state: SchedulerState) -> str | None:
+    """Interleaving, and paused requests before new ones."""
+    if state.config.interleave and state.last_kind == PREFILL and len(state.decoding):
+        return "SPY-PRI-3"
+    if len(state.paused) and (len(state.decoding) or state.prefilling is not None):
+        return "SPY-PAU-4"
+    return None
+
+
+def _first_admissible(state: SchedulerState) -> tuple[RequestState | None, str | None]:
+    """The first request in the queue that no rule refuses; and the first rule that refused one.
 
     First come, first served looks at the head only. Overtaking goes on unless blocks are lacking;
-    where all slots are taken it need not, for everybody is refused.
+    where all slots are taken it need not, for every request is refused.
     """
-    head = next(iter(core.queue))
-    refusal = _admission_refusal(core, head)
+    head = next(iter(state.queue))
+    refusal = _admission_refusal(state, head)
     if refusal is None:
         return head, None
-    if core.config.queue is Queue.FCFS or not _has_free_slot(core) or refusal == "SPY-RES-1":
+    if state.config.queue is Queue.FCFS or not _has_free_slot(state) or refusal == "SPY-RES-1":
         return None, refusal
-    return _first_to_overtake(core), refusal
+    return _first_to_overtake(state), refusal
 
 
-def _first_to_overtake(core: Core) -> Tracked | None:
-    """The first in the queue whom no rule refuses, up to the first for whom blocks are lacking.
+def _first_to_overtake(state: SchedulerState) -> RequestState | None:
+    """The first request in the queue that no rule refuses, up to the first that lacks blocks.
 
     Requests of the same shape are refused alike, so one of them answers for all wherever the cache
     has no say; there the cost follows from the number of shapes and not of requests.
     """
-    refused = surely_refused(core, core.queue.shapes())
-    for request in core.queue.leaving_out(lambda one: _is_refused_by_shape(core, one, refused)):
-        refusal = _admission_refusal(core, request)
+    refused = state.last_chunk.refused_shapes(state.decoding, state.queue.shapes())
+    for request in state.queue.without_shapes(lambda one: _is_shape_refused(state, one, refused)):
+        refusal = _admission_refusal(state, request)
         if refusal is None:
             return request
         if refusal == "SPY-RES-1":
@@ -105,70 +130,78 @@ def _first_to_overtake(core: Core) -> Tracked | None:
     return None
 
 
-def _is_refused_by_shape(core: Core, request: Tracked, refused: Collection[Shape]) -> bool:
-    """True if everybody of this shape is refused now, whatever is cached of the prompt.
+def _is_shape_refused(
+    state: SchedulerState, request: RequestState, refused: Collection[Shape]
+) -> bool:
+    """True if every request of this shape is refused now, whatever is cached of its prompt.
 
     `refused`: shapes that are refused once they are judged by the last-chunk constraints.
     """
-    if _is_judged_alike(core, request):
+    if _is_judged_by_shape(state, request):
         if request.shape in refused:
             return True
-    elif core.config.prefix_caching:
+    elif state.config.prefix_caching:
         return False
-    return _admission_refusal(core, request) not in (None, "SPY-RES-1")
+    return _admission_refusal(state, request) not in (None, "SPY-RES-1")
 
 
-def _is_judged_alike(core: Core, request: Tracked) -> bool:
-    """True if everybody of this shape is judged by the last-chunk constraints and these alone."""
-    config, free = core.config, core.blocks.free.count
+def _is_judged_by_shape(state: SchedulerState, request: RequestState) -> bool:
+    """True if requests of this shape are judged by the last-chunk constraints and these alone."""
+    config, free = state.config, state.blocks.free.count
     if not _is_judged_once(config) and request.prefill_len > config.chunk_size:
         return False
     if config.reservation:
         worst_case = request.worst_case_blocks(config.block_size)
-        return bool(may_reserve(worst_case, 0, free, core.reserved))
+        return bool(may_reserve(worst_case, 0, free, state.reserved))
     return bool(block_count(request.prefill_len, config.block_size) <= free)
 
 
-def _priority_refusal(core: Core) -> str | None:
-    """Interleaving, and paused requests before new ones."""
-    if core.config.interleave and core.last_kind == PREFILL and len(core.decoding):
-        return "SPY-PRI-3"
-    if len(core.paused) and (len(core.decoding) or core.prefilling is not None):
-        return "SPY-PAU-4"
-    return None
+# --- why a request is refused -------------------------------------------------------------------
 
 
-def _has_free_slot(core: Core) -> bool:
-    """True if the batch takes one more request, when nobody is being prefilled."""
-    return len(core.decoding) < core.config.max_num_seqs
-
-
-# --- why somebody is not chosen -----------------------------------------------------------------
-
-
-def _ongoing_refusal(core: Core, ongoing: Tracked) -> str | None:
+def _ongoing_refusal(state: SchedulerState, ongoing: RequestState) -> str | None:
     """The rule that keeps the ongoing prefill from its next chunk, or None."""
-    config = core.config
+    config = state.config
     chunk = next_chunk(config, ongoing, ongoing.hit_blocks, ongoing.computed)
     if not config.reservation:
         needed = _blocks_needed(config, chunk, len(ongoing.blocks))
-        if needed > core.blocks.free.count:
+        if needed > state.blocks.free.count:
             return "BLK-9"
     if _is_judged_once(config) or not chunk.is_last:
         return None
-    return last_chunk_refusal(core, ongoing)
+    return state.last_chunk.refusal(state.decoding, state.last_tkv, ongoing)
 
 
-def _admission_refusal(core: Core, request: Tracked) -> str | None:
+def _admission_refusal(state: SchedulerState, request: RequestState) -> str | None:
     """The rule that keeps a waiting request from its first chunk, or None."""
-    refusal = _block_refusal(core, request)
+    refusal = _block_refusal(state, request)
     if refusal is not None:
         return refusal
-    if not _has_free_slot(core):
+    if not _has_free_slot(state):
         return "SPY-ADM-1"
-    if _is_judged_once(core.config) or _starts_with_last_chunk(core, request):
-        return last_chunk_refusal(core, request)
+    if _is_judged_once(state.config) or _starts_with_last_chunk(state, request):
+        return state.last_chunk.refusal(state.decoding, state.last_tkv, request)
     return None
+
+
+def _block_refusal(state: SchedulerState, request: RequestState) -> str | None:
+    """Blocks: the worst case with reservation, else those of the first chunk."""
+    free = state.blocks.free.count
+    if state.config.reservation:
+        worst_case = request.worst_case_blocks(state.config.block_size)
+        if may_reserve(worst_case, 0, free, state.reserved):
+            return None  # whatever is cached
+        shared = prefix_hit(state, request).held
+        return None if may_reserve(worst_case, shared, free, state.reserved) else "SPY-RES-1"
+    hit = prefix_hit(state, request)
+    found = len(hit.blocks)
+    needed = _blocks_needed(state.config, first_chunk(state.config, request, found), found)
+    return None if found - hit.held + needed <= free else "BLK-9"
+
+
+def _has_free_slot(state: SchedulerState) -> bool:
+    """True if the batch takes one more request, when none is being prefilled."""
+    return len(state.decoding) < state.config.max_num_seqs
 
 
 def _is_judged_once(config: SpyreConfig) -> bool:
@@ -176,23 +209,105 @@ def _is_judged_once(config: SpyreConfig) -> bool:
     return config.admission is Admission.SHIPPED and not config.interleave
 
 
-def _starts_with_last_chunk(core: Core, request: Tracked) -> bool:
+def _starts_with_last_chunk(state: SchedulerState, request: RequestState) -> bool:
     """True if what is left of the prompt after the prefix hit fits one chunk."""
-    if request.prefill_len <= core.config.chunk_size:
+    if request.prefill_len <= state.config.chunk_size:
         return True  # whatever is cached
-    return first_chunk(core.config, request, len(prefix_hit(core, request).blocks)).is_last
+    return first_chunk(state.config, request, len(prefix_hit(state, request).blocks)).is_last
 
 
-def _block_refusal(core: Core, request: Tracked) -> str | None:
-    """Blocks: the worst case with reservation, else those of the first chunk."""
-    free = core.blocks.free.count
-    if core.config.reservation:
-        worst_case = request.worst_case_blocks(core.config.block_size)
-        if may_reserve(worst_case, 0, free, core.reserved):
-            return None  # whatever is cached
-        shared = prefix_hit(core, request).held
-        return None if may_reserve(worst_case, shared, free, core.reserved) else "SPY-RES-1"
-    hit = prefix_hit(core, request)
-    found = len(hit.blocks)
-    needed = _blocks_needed(core.config, first_chunk(core.config, request, found), found)
-    return None if found - hit.held + needed <= free else "BLK-9"
+# --- which chunk --------------------------------------------------------------------------------
+
+
+def next_chunk(config: SpyreConfig, request: RequestState, hit_blocks: int, computed: int) -> Chunk:
+    """The chunk that a request computes next; its block table is left out.
+
+    `hit_blocks`: cached blocks of its prompt. `computed`: its tokens in the KV cache.
+    """
+    length = request.prefill_len
+    padding = left_padding(length, config.block_size, config.chunk_size)
+    index, layout = active_chunk(computed, padding, config.chunk_size), _layout(config, length)
+    return Chunk(
+        id=request.id,
+        chunk=index,
+        chunks=chunk_count(length, config.chunk_size),
+        start=chunk_start(index, padding, config.chunk_size),
+        end=chunk_end(index, padding, config.chunk_size, length),
+        left_padding=padding,
+        right_padding=right_padding(length, config.block_size),
+        cached_tokens=reused_blocks(hit_blocks, *layout) * config.block_size,
+        inner_padding=redirected_blocks(hit_blocks, *layout) * config.block_size,
+    )
+
+
+def first_chunk(config: SpyreConfig, request: RequestState, hit_blocks: int) -> Chunk:
+    """The chunk that a waiting request would begin with if so many blocks are cached."""
+    reused = reused_blocks(hit_blocks, *_layout(config, request.prefill_len))
+    return next_chunk(config, request, hit_blocks, reused * config.block_size)
+
+
+def _layout(config: SpyreConfig, length: int) -> tuple[int, int, int]:
+    """Blocks of left padding, blocks of a chunk and chunks of a prompt of so many tokens."""
+    padding = left_padding(length, config.block_size, config.chunk_size)
+    chunks = chunk_count(length, config.chunk_size)
+    return padding // config.block_size, config.blocks_per_chunk, chunks
+
+
+def with_block_table(
+    config: SpyreConfig, chunk: Chunk, table: tuple[int, ...], hit_blocks: int
+) -> Chunk:
+    """The chunk with the blocks that it reads and writes, out of the request's own `table`.
+
+    Source: spyre, "Boundary chunk": reads use the cached blocks, writes go to the dummy block.
+    """
+    padding_blocks = chunk.left_padding // config.block_size
+    padded = (PADDING_BLOCK,) * padding_blocks + table
+    first = chunk.chunk * config.blocks_per_chunk
+    end = first + config.blocks_per_chunk
+    kept = min(max(padding_blocks + hit_blocks - first, 0), config.blocks_per_chunk)
+    return evolve(
+        chunk,
+        block_table=padded[:end],
+        writes=(PADDING_BLOCK,) * kept + padded[first + kept : end],
+    )
+
+
+# --- cached blocks ------------------------------------------------------------------------------
+
+
+def prefix_hit(state: SchedulerState, request: RequestState) -> PrefixHit:
+    """Cached blocks of the tokens to prefill, the last token left out: it is always computed.
+
+    Looked up again only if one of them has changed since, or the next one has come to be cached.
+    """
+    if not state.config.prefix_caching:
+        return _NO_HIT
+    hit, blocks = request.hit, state.blocks
+    if hit is None or hit is not blocks.watched or hit.is_stale or _finds_more(state, request, hit):
+        hit = request.hit = blocks.watch(tuple(_cached_blocks(state, request)))
+    return hit
+
+
+def _finds_more(state: SchedulerState, request: RequestState, hit: PrefixHit) -> bool:
+    """True if the block behind the hit is cached by now."""
+    count = len(hit.blocks)
+    if count == _full_blocks(state, request):
+        return False
+    return state.blocks.lookup(request.hashes[count]) is not None
+
+
+def _cached_blocks(state: SchedulerState, request: RequestState) -> Iterator[int]:
+    """The blocks in order, up to the first that is not cached."""
+    full = _full_blocks(state, request)
+    for index in range(full):
+        if index >= len(request.hashes):
+            state.hash_blocks(request, min(index + _HASHED_AT_ONCE, full))
+        block = state.blocks.lookup(request.hashes[index])
+        if block is None:
+            return
+        yield block
+
+
+def _full_blocks(state: SchedulerState, request: RequestState) -> int:
+    """Blocks that the tokens to prefill fill, the last token left out."""
+    return (request.prefill_len - 1) // state.config.block_size

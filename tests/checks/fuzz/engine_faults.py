@@ -16,21 +16,10 @@ from attrs import evolve, frozen
 from checks.fuzz.planted import Hunt, hunt, table_of
 from checks.fuzz.subjects import ENGINE
 from engine.spyre.blocks import BlockManager, FreeList
-from engine.spyre.scheduler import (
-    carrying_out,
-    chunks,
-    decode,
-    joining,
-    keys,
-    layout,
-    leaving,
-    prefill,
-)
-from engine.spyre.scheduler.batch import Batch
-from engine.spyre.scheduler.core import Core
-from engine.spyre.scheduler.projection import Projection
-from engine.spyre.scheduler.queue import WaitingQueue
-from engine.spyre.scheduler.tracked import Tracked
+from engine.spyre.scheduler import admission, apply, decode, prefill
+from engine.spyre.scheduler.admission import LastChunk, Projection
+from engine.spyre.scheduler.requests import Batch, RequestState, WaitingQueue
+from engine.spyre.scheduler.state import SchedulerState
 
 Right = Callable[..., Any]
 
@@ -77,34 +66,34 @@ def fault(area: str, place: Any, attribute: str) -> Callable[[Right], Right]:
 # --- admission ------------------------------------------------------------------------------------
 
 
-@fault("admission", joining, "_exact_refusal")
-def volume_never_refuses(_right: Right, _core: Core, _request: Tracked) -> str | None:
+@fault("admission", LastChunk, "_exact_refusal")
+def volume_never_refuses(_right: Right, *_given: Any) -> str | None:
     """The exact volume rule admits everybody."""
     return None
 
 
-@fault("admission", joining, "exact_volume_holds")
+@fault("admission", admission, "exact_volume_holds")
 def limit_one_too_high(right: Right, *given: Any) -> bool:
     """The exact rule admits one token over the limit."""
     *batch, limit, block_size = given
     return bool(right(*batch, limit + 1, block_size))
 
 
-@fault("admission", joining, "exact_volume_holds")
+@fault("admission", admission, "exact_volume_holds")
 def limit_one_too_low(right: Right, *given: Any) -> bool:
     """The exact rule refuses what just reaches the limit."""
     *batch, limit, block_size = given
     return bool(right(*batch, limit - 1, block_size))
 
 
-@fault("admission", joining, "exact_volume_holds")
+@fault("admission", admission, "exact_volume_holds")
 def last_token_not_counted(right: Right, *given: Any) -> bool:
     """The exact rule takes the candidate to generate one token fewer."""
     lengths, remaining, (length, still), limit, size = given
     return bool(right(lengths, remaining, (length, max(still - 1, 1)), limit, size))
 
 
-@fault("admission", joining, "surely_exceed")
+@fault("admission", admission, "surely_exceed")
 def shapes_refused_too_soon(right: Right, lengths: Any, remaining: Any, *rest: Any) -> Any:
     """The bound for many shapes at once refuses what just reaches the limit."""
     candidates, limit = rest
@@ -117,22 +106,22 @@ def projection_outlives_its_moment(_right: Right, *_given: Any) -> bool:
     return True
 
 
-@fault("admission", joining, "model_length_holds")
+@fault("admission", admission, "model_length_holds")
 def model_length_not_asked(_right: Right, *_given: Any) -> bool:
     """The text's maximum-length condition always holds."""
     return True
 
 
 @fault("admission", prefill, "_has_free_slot")
-def one_slot_too_many(_right: Right, core: Core) -> bool:
+def one_slot_too_many(_right: Right, state: SchedulerState) -> bool:
     """One request more is admitted than there are slots."""
-    return len(core.decoding) <= core.config.max_num_seqs
+    return len(state.decoding) <= state.config.max_num_seqs
 
 
 @fault("admission", prefill, "_starts_with_last_chunk")
-def judged_without_the_hit(_right: Right, core: Core, request: Tracked) -> bool:
+def judged_without_the_hit(_right: Right, state: SchedulerState, request: RequestState) -> bool:
     """Who needs one chunk only thanks to the cache is not judged."""
-    return request.prefill_len <= core.config.chunk_size
+    return request.prefill_len <= state.config.chunk_size
 
 
 @fault("admission", prefill, "may_reserve")
@@ -159,13 +148,13 @@ def a_column_too_many(right: Right, lengths: Any, block_size: int) -> Any:
     return padding + block_size, tkv + block_size
 
 
-@fault("padding", layout, "max_tkv")
+@fault("padding", decode, "max_tkv")
 def tkv_of_the_longest(_right: Right, decisive: Sequence[int], _block_size: int) -> int:
     """The tkv is that of the longest row, whoever reaches further into the last block."""
     return max(decisive)
 
 
-@fault("padding", layout, "row_left_padding")
+@fault("padding", decode, "row_left_padding")
 def padding_by_tokens(_right: Right, lengths: Any, width: int, block_size: int) -> Any:
     """Rows are padded by tokens and not by whole blocks."""
     return width * block_size - lengths - (-lengths.max() % block_size)
@@ -180,7 +169,7 @@ def departure_not_noticed(right: Right, batch: Batch, rows: Sequence[int]) -> Ba
 
 
 @fault("jumps", Batch, "with_front")
-def newcomer_not_noticed(right: Right, batch: Batch, newcomer: Tracked) -> Batch:
+def newcomer_not_noticed(right: Right, batch: Batch, newcomer: RequestState) -> Batch:
     """When somebody joins, the others keep their padding until one fills its block."""
     joined: Batch = right(batch, newcomer)
     joined.tkv = batch.tkv
@@ -210,49 +199,53 @@ def free_blocks_count_as_held(right: Right, blocks: BlockManager, hit: tuple[int
     return watched
 
 
-@fault("blocks", carrying_out, "preempt")
-def preempted_keeps_its_blocks(right: Right, core: Core, victim: Tracked) -> None:
+@fault("blocks", apply, "preempt")
+def preempted_keeps_its_blocks(right: Right, state: SchedulerState, victim: RequestState) -> None:
     """Who is preempted gives no block back."""
     victim.blocks = ()
-    right(core, victim)
+    right(state, victim)
 
 
 # --- caching --------------------------------------------------------------------------------------
 
 
 @fault("caching", prefill, "prefix_hit")
-def lookup_not_repeated(right: Right, core: Core, request: Tracked) -> Any:
+def lookup_not_repeated(right: Right, state: SchedulerState, request: RequestState) -> Any:
     """What a lookup found stays true whatever changes."""
-    return request.hit or right(core, request)
+    return request.hit or right(state, request)
 
 
-@fault("caching", keys, "_full_blocks")
-def last_block_missed(right: Right, core: Core, request: Tracked) -> int:
+@fault("caching", prefill, "_full_blocks")
+def last_block_missed(right: Right, state: SchedulerState, request: RequestState) -> int:
     """The last full block of a prompt is not looked up."""
-    return max(int(right(core, request)) - 1, 0)
+    return max(int(right(state, request)) - 1, 0)
 
 
-@fault("caching", carrying_out, "_register_filled")
-def answers_not_cached(_right: Right, _core: Core, _rows: Batch) -> None:
+@fault("caching", apply, "_register_filled")
+def answers_not_cached(_right: Right, _state: SchedulerState, _rows: Batch) -> None:
     """Blocks that are filled while decoding are not found by lookups."""
 
 
-@fault("caching", carrying_out, "_register_full_blocks")
-def cached_a_token_late(right: Right, core: Core, request: Tracked, computed: int) -> None:
+@fault("caching", apply, "_register_full_blocks")
+def cached_a_token_late(
+    right: Right, state: SchedulerState, request: RequestState, computed: int
+) -> None:
     """A full block is found only once a token stands behind it."""
-    right(core, request, computed - 1)
+    right(state, request, computed - 1)
 
 
-@fault("caching", keys, "tokens_of")
-def keys_without_answers(right: Right, core: Core, request: Tracked, *span: int) -> Any:
+@fault("caching", SchedulerState, "tokens_of")
+def keys_without_answers(
+    right: Right, state: SchedulerState, request: RequestState, *span: int
+) -> Any:
     """What was sampled does not count in the key of a block."""
-    tokens = np.array(right(core, request, *span))
+    tokens = np.array(right(state, request, *span))
     first_sampled = max(request.request.prompt_len - span[0], 0)
     tokens[first_sampled:] = 0
     return tokens
 
 
-@fault("caching", chunks, "redirected_blocks")
+@fault("caching", prefill, "redirected_blocks")
 def redirection_not_told(_right: Right, *_given: int) -> int:
     """Blocks of a boundary chunk whose writes are redirected are not reported."""
     return 0
@@ -262,58 +255,58 @@ def redirection_not_told(_right: Right, *_given: int) -> int:
 
 
 @fault("order", Batch, "with_front")
-def joins_at_the_back(right: Right, batch: Batch, newcomer: Tracked) -> Batch:
+def joins_at_the_back(right: Right, batch: Batch, newcomer: RequestState) -> Batch:
     """A newcomer stands behind the batch."""
     joined: Batch = right(batch, newcomer)
     return joined.of_rows([*range(1, len(joined)), 0])
 
 
 @fault("order", WaitingQueue, "put_front")
-def preempted_waits_last(_right: Right, queue: WaitingQueue, request: Tracked) -> None:
+def preempted_waits_last(_right: Right, queue: WaitingQueue, request: RequestState) -> None:
     """Who is preempted goes to the end of the queue."""
     queue.put_back(request)
 
 
 @fault("order", decode, "_preempted")
-def first_admitted_preempted(right: Right, core: Core, rows: Batch) -> Any:
+def first_admitted_preempted(right: Right, state: SchedulerState, rows: Batch) -> Any:
     """The batch is preempted from its other end."""
-    return right(core, rows.of_rows(range(len(rows))[::-1]))
+    return right(state, rows.of_rows(range(len(rows))[::-1]))
 
 
 @fault("order", prefill, "_first_to_overtake")
-def nobody_overtakes(_right: Right, _core: Core) -> None:
+def nobody_overtakes(_right: Right, _state: SchedulerState) -> None:
     """With overtaking, nobody is looked at behind the head."""
 
 
 @fault("order", prefill, "_priority_refusal")
-def not_interleaved(right: Right, core: Core) -> Any:
+def not_interleaved(right: Right, state: SchedulerState) -> Any:
     """Prefill steps follow each other although interleaving is on."""
-    refusal = right(core)
+    refusal = right(state)
     return None if refusal == "SPY-PRI-3" else refusal
 
 
-@fault("order", decode, "shift")
-def longest_answer_first(right: Right, core: Core) -> Any:
+@fault("order", decode, "choose_rows")
+def longest_answer_first(right: Right, state: SchedulerState) -> Any:
     """Pausing serves in the opposite order of answers."""
-    config = core.config
-    core.config = evolve(config, long_output_first=not config.long_output_first)
+    config = state.config
+    state.config = evolve(config, long_output_first=not config.long_output_first)
     try:
-        return right(core)
+        return right(state)
     finally:
-        core.config = config
+        state.config = config
 
 
 # --- accounting -----------------------------------------------------------------------------------
 
 
-@fault("accounting", leaving, "_give_back")
-def promise_not_taken_back(right: Right, core: Core, request: Tracked) -> None:
+@fault("accounting", apply, "release")
+def promise_not_taken_back(right: Right, state: SchedulerState, request: RequestState) -> None:
     """What was promised to somebody who leaves stays set aside."""
-    core.reserved += request.reserved
-    right(core, request)
+    state.reserved += request.reserved
+    right(state, request)
 
 
-@fault("accounting", carrying_out, "still_promised")
+@fault("accounting", apply, "still_promised")
 def promised_for_ever(_right: Right, promised: int, _handed_out: int) -> int:
     """Blocks that are handed out stay promised."""
     return promised
@@ -326,7 +319,7 @@ def tokens_generated_not_counted(right: Right, batch: Batch, tkv: int) -> None:
     right(batch, tkv)
 
 
-@fault("accounting", carrying_out, "_ending_rows")
+@fault("accounting", apply, "_ending_rows")
 def ends_a_token_early(right: Right, rows: Batch, ends: Collection[str] | None) -> Any:
     """Requests leave one token before their last."""
     if ends is None:
@@ -334,10 +327,10 @@ def ends_a_token_early(right: Right, rows: Batch, ends: Collection[str] | None) 
     return right(rows, ends)
 
 
-@fault("accounting", Tracked, "again")
-def answer_lost_with_preemption(right: Right, request: Tracked, outputs: Any) -> Tracked:
+@fault("accounting", RequestState, "again")
+def answer_lost_with_preemption(right: Right, request: RequestState, outputs: Any) -> RequestState:
     """Who is preempted loses the newest token."""
-    again: Tracked = right(request, outputs[:-1])
+    again: RequestState = right(request, outputs[:-1])
     return again
 
 

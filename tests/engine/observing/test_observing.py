@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from checks.policies.spyre.engine_model import sampled_alone
 from engine.spyre.observing import Observer, StepObserver, snapshot
 from engine.spyre.scheduler import DecodePlan, Scheduler
-from engine.spyre.scheduler.tracked import Tracked
+from engine.spyre.scheduler.requests import RequestState
 from spec.core.blocks import BlockPool
 from spec.spyre.config import SpyreConfig
 from spec.spyre.state import State
@@ -83,12 +83,12 @@ def test_arrival_describes_only_who_came() -> None:
 @given(st.lists(st.lists(st.sampled_from(["back", "front", "head", "tail"])), max_size=6))
 def test_queue_is_seen_as_it_is_whoever_came_and_went(history: list[list[str]]) -> None:
     scheduler = scheduler_with(config(), [request("a", 3, 3)])
-    observer, queue, names = Observer(scheduler), scheduler.core.queue, count()
+    observer, queue, names = Observer(scheduler), scheduler.state.queue, count()
     for changes in history:
         for change in changes:
             if change in ("back", "front"):
                 put = queue.put_back if change == "back" else queue.put_front
-                put(Tracked.of(request(str(next(names)), 3, 3)))
+                put(RequestState.of(request(str(next(names)), 3, 3)))
             elif len(queue):
                 queue.remove(next(iter(queue) if change == "head" else reversed(queue)))
 
@@ -158,7 +158,7 @@ def test_pool_is_looked_at_only_where_it_changed(rows: int) -> None:
     )
     observer = Observer(scheduler)
     observer.state()
-    changed = scheduler.core.blocks.changed
+    changed = scheduler.state.blocks.changed
     most = 0
     while scheduler.has_requests:
         plan, outcome = step(scheduler)

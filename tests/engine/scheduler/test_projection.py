@@ -4,9 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.spyre.scheduler.batch import Batch
-from engine.spyre.scheduler.projection import Projection
-from engine.spyre.scheduler.tracked import Tracked
+from engine.spyre.scheduler.admission import Projection
+from engine.spyre.scheduler.requests import Batch, RequestState
 from spec.spyre.admission import Member, shipped_volume_holds
 from tests.engine.scenes import request
 
@@ -17,7 +16,7 @@ def batch_of(rows: list[tuple[int, int]]) -> Batch:
     """Rows that have just got their first token."""
     batch = Batch.empty()
     for index, (length, tokens) in enumerate(rows):
-        batch = batch.with_front(Tracked.of(request(str(index), length, tokens)))
+        batch = batch.with_front(RequestState.of(request(str(index), length, tokens)))
     return batch
 
 

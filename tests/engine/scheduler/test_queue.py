@@ -1,7 +1,6 @@
 """Who waits, in order, and without the shapes that are left out."""
 
-from engine.spyre.scheduler.queue import WaitingQueue
-from engine.spyre.scheduler.tracked import Tracked
+from engine.spyre.scheduler.requests import RequestState, WaitingQueue
 from tests.engine.scenes import request
 
 
@@ -9,7 +8,7 @@ def queue_of(*sizes: tuple[int, int]) -> WaitingQueue:
     """Requests 0, 1, … with these prompt lengths and maximum outputs."""
     queue = WaitingQueue(by_shape=True)
     for index, (length, tokens) in enumerate(sizes):
-        queue.put_back(Tracked.of(request(str(index), length, tokens)))
+        queue.put_back(RequestState.of(request(str(index), length, tokens)))
     return queue
 
 
@@ -17,25 +16,25 @@ def names(requests: object) -> str:
     return " ".join(one.id for one in requests)  # type: ignore[attr-defined]
 
 
-def nobody(_: Tracked) -> bool:
+def nobody(_: RequestState) -> bool:
     return False
 
 
 def test_everybody_comes_in_order_whatever_the_shape() -> None:
     queue = queue_of((3, 3), (5, 3), (3, 3), (4, 4), (5, 3))
 
-    assert names(queue) == names(queue.leaving_out(nobody)) == "0 1 2 3 4"
+    assert names(queue) == names(queue.without_shapes(nobody)) == "0 1 2 3 4"
 
 
 def test_first_of_a_shape_answers_for_all() -> None:
     queue = queue_of((3, 3), (5, 3), (3, 3), (4, 4), (5, 3))
     asked = []
 
-    def short(one: Tracked) -> bool:
+    def short(one: RequestState) -> bool:
         asked.append(one.id)
         return one.prefill_len < 5
 
-    assert names(queue.leaving_out(short)) == "1 4"
+    assert names(queue.without_shapes(short)) == "1 4"
     assert asked == ["0", "1", "3"]
 
 
@@ -43,20 +42,20 @@ def test_nobody_is_asked_before_the_turn_comes() -> None:
     queue = queue_of((3, 3), (5, 3), (4, 4))
     asked = []
 
-    def noted(one: Tracked) -> bool:
+    def noted(one: RequestState) -> bool:
         asked.append(one.id)
         return False
 
-    assert next(queue.leaving_out(noted)).id == "0"
+    assert next(queue.without_shapes(noted)).id == "0"
     assert asked == ["0"]
 
 
 def test_preempted_requests_come_first_the_last_before_the_others() -> None:
     queue = queue_of((3, 3), (5, 3))
     for name in ("a", "b"):
-        queue.put_front(Tracked.of(request(name, 3, 3)))
+        queue.put_front(RequestState.of(request(name, 3, 3)))
 
-    assert names(queue) == names(queue.leaving_out(nobody)) == "b a 0 1"
+    assert names(queue) == names(queue.without_shapes(nobody)) == "b a 0 1"
 
 
 def test_shapes_are_those_of_who_still_waits() -> None:
@@ -69,7 +68,7 @@ def test_shapes_are_those_of_who_still_waits() -> None:
         queue.remove(one)
 
     assert queue.shapes().tolist() == [[3, 3]]
-    assert names(queue.leaving_out(nobody)) == "0"
+    assert names(queue.without_shapes(nobody)) == "0"
     assert queue.find("1") is None
 
 

@@ -16,9 +16,9 @@ from engine.spyre.scheduler import (
     PrefillPlan,
     Scheduler,
     StalePlanError,
-    keys,
+    state,
 )
-from engine.spyre.scheduler.queue import WaitingQueue
+from engine.spyre.scheduler.requests import WaitingQueue
 from spec.core.errors import WorkloadError
 from spec.core.requests import BlockKeys, Prompt, Request
 from tests.engine.scenes import config, request, scheduler_with, sharing, step, steps
@@ -41,7 +41,7 @@ def test_two_requests_take_turns() -> None:
         ("prefill", 3, ("b",)),
         ("decode", 12, ("b", "a")),
     ]
-    assert scheduler.core.finished == {"a", "b"}
+    assert scheduler.state.finished == {"a", "b"}
 
 
 def test_sampled_tokens_are_handed_on() -> None:
@@ -181,7 +181,7 @@ def test_places_in_the_arrays_are_given_back(leaver: str) -> None:
         if index == 8:
             scheduler.abort(leaver)
 
-    slots = scheduler.core.slots
+    slots = scheduler.state.slots
     assert preempted
     assert sorted(slots._free) == list(range(len(slots.tables)))
     assert len(slots.tables) == 8  # of at most three at a time
@@ -192,7 +192,12 @@ def test_places_in_the_arrays_are_given_back(leaver: str) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "happens"),
-    [({}, "hit_blocks"), (PREEMPTING, "preempted"), (PAUSING, "benched"), (PAUSING, "resumed")],
+    [
+        ({}, "hit_blocks"),
+        (PREEMPTING, "preempted"),
+        (PAUSING, "newly_paused"),
+        (PAUSING, "resumed"),
+    ],
 )
 def test_plan_made_twice_is_the_same_and_changes_nothing(
     changes: dict[str, Any], happens: str
@@ -218,7 +223,7 @@ def described(plan: object) -> object:
             return plan.chunk, plan.held, plan.new_blocks, plan.promised
         case DecodePlan():
             padding = plan.rows.left_padding if plan.left_padding is None else plan.left_padding
-            people = (plan.resumed, plan.benched, plan.preempted)
+            people = (plan.resumed, plan.newly_paused, plan.preempted)
             rows = (plan.rows.ids, plan.paused.ids, list(plan.growing), plan.new_blocks)
             return people, rows, padding.tolist(), plan.tkv
     return None
@@ -245,7 +250,7 @@ def test_step_looks_at_nobody_behind_the_head_of_the_queue(monkeypatch: pytest.M
         step(scheduler)
 
         assert len(looked_at) <= 1
-    assert len(scheduler.core.finished) > 5
+    assert len(scheduler.state.finished) > 5
 
 
 def test_long_prompt_that_waits_for_blocks_is_not_looked_up_in_every_step(
@@ -262,12 +267,12 @@ def test_long_prompt_that_waits_for_blocks_is_not_looked_up_in_every_step(
     tight = config(max_model_len=256, num_blocks=60)
     scheduler = scheduler_with(tight, [sharing("a", 160, 8, 40), sharing("b", 160, 9, 60)])
     times = []
-    while not scheduler.core.finished:
+    while not scheduler.state.finished:
         looked_up.clear()
         step(scheduler)
         times.append(len(looked_up))
 
-    assert scheduler.core.queue.find("b")  # it waited, and found 40 blocks of a's prompt
+    assert scheduler.state.queue.find("b")  # it waited, and found 40 blocks of a's prompt
     assert sum(times) < 2 * 40 + 2 * len(times)
     assert max(times[-30:]) <= 2
 
@@ -279,7 +284,7 @@ def test_every_token_is_hashed_at_most_once(monkeypatch: pytest.MonkeyPatch) -> 
         hashed.append(content)
         return hashlib.blake2b(content, digest_size=digest_size)
 
-    monkeypatch.setattr(keys, "blake2b", noted)
+    monkeypatch.setattr(state, "blake2b", noted)
     scheduler = scheduler_with(config(**PREEMPTING), [request(name, 17, 8) for name in "abc"])
     preempted = sum(len(getattr(plan, "preempted", ())) for plan, _ in steps(scheduler))
 
@@ -288,14 +293,14 @@ def test_every_token_is_hashed_at_most_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(hashed) == 3 * (17 + 8 - 1) // 4
 
 
-def test_keys_are_those_of_the_specification() -> None:
+def test_block_hashes_are_those_of_the_specification() -> None:
     asked = Request(id="a", prompt=Prompt.of_parts([("x", 9), ("y", 6)]), max_tokens=20)
     scheduler = scheduler_with(config(), [asked])
     expected = BlockKeys({"a": asked}, 4)
     for _ in range(18):
         step(scheduler)
 
-    found = scheduler.core.decoding.members[0].keys
+    found = scheduler.state.decoding.members[0].hashes
 
     assert len(found) == (15 + 16) // 4
     assert list(found) == list(expected.of("a", len(found)))

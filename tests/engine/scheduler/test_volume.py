@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from engine.spyre.scheduler import volume
+from engine.spyre.scheduler import admission
 from spec.spyre.admission import Member, exact_volume_holds, worst_case_volumes
 
 Pair = tuple[int, int]
@@ -18,7 +18,7 @@ batches = st.lists(members, max_size=8)
 
 def on_arrays(decoding: Sequence[Pair], candidate: Pair, limit: int, block_size: int) -> bool:
     lengths, remaining = (np.array([one[index] for one in decoding], np.int64) for index in (0, 1))
-    return volume.exact_volume_holds(lengths, remaining, candidate, limit, block_size)
+    return admission.exact_volume_holds(lengths, remaining, candidate, limit, block_size)
 
 
 def as_specified(decoding: Sequence[Pair], candidate: Pair, limit: int, block_size: int) -> bool:
@@ -70,7 +70,7 @@ def test_who_surely_exceeds_is_refused(
 ) -> None:
     lengths, remaining = (np.array([one[index] for one in decoding], np.int64) for index in (0, 1))
 
-    surely = volume.surely_exceed(lengths, remaining, np.array(candidates), limit)
+    surely = admission.surely_exceed(lengths, remaining, np.array(candidates), limit)
 
     for exceeds, candidate in zip(surely.tolist(), candidates, strict=True):
         assert not (exceeds and as_specified(decoding, candidate, limit, block_size))
@@ -83,7 +83,7 @@ def test_whoever_just_fits_does_not_surely_exceed(
     lengths, remaining = (np.array([one[index] for one in decoding], np.int64) for index in (0, 1))
     limit = peak_volume(decoding, candidate, block_size)
 
-    assert not volume.surely_exceed(lengths, remaining, np.array([candidate]), limit)[0]
+    assert not admission.surely_exceed(lengths, remaining, np.array([candidate]), limit)[0]
 
 
 def test_who_surely_exceeds_is_seen_at_every_end() -> None:
@@ -91,12 +91,14 @@ def test_who_surely_exceeds_is_seen_at_every_end() -> None:
     # Ends of the batch: 2 rows reach 35, 1 row 30; a candidate adds a row as long as it lives.
     shapes = np.array([(1, 2), (1, 6), (1, 21), (1, 40), (40, 2), (70, 2)])
 
-    surely = volume.surely_exceed(lengths, remaining, shapes, limit=95)
+    surely = admission.surely_exceed(lengths, remaining, shapes, limit=95)
 
     assert surely.tolist() == [False, True, True, True, True, True]
-    assert volume.surely_exceed(lengths, remaining, shapes, limit=69).tolist() == [True] * 6
+    assert admission.surely_exceed(lengths, remaining, shapes, limit=69).tolist() == [True] * 6
     none = np.empty(0, np.int64)
-    assert volume.surely_exceed(none, none, shapes, limit=40).tolist() == [False] * 4 + [True] * 2
+    assert (
+        admission.surely_exceed(none, none, shapes, limit=40).tolist() == [False] * 4 + [True] * 2
+    )
 
 
 def verdicts_at_tightest_limits() -> tuple[set[bool], set[bool]]:
@@ -113,7 +115,7 @@ def test_tightest_limit_is_told_from_one_token_less() -> None:
 
 @pytest.mark.parametrize("name", ["block_count", "last_block_offset", "reaches_block_end"])
 def test_wrong_formula_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = getattr(volume, name)
-    monkeypatch.setattr(volume, name, lambda *numbers: right(numbers[0] + 1, *numbers[1:]))
+    right = getattr(admission, name)
+    monkeypatch.setattr(admission, name, lambda *numbers: right(numbers[0] + 1, *numbers[1:]))
 
     assert verdicts_at_tightest_limits() != ({True}, {False})

@@ -1,4 +1,4 @@
-"""The tensors of a planned step, as `engine.spyre.device.inputs` describes them.
+"""The model's input for a planned step: tensors as `engine.spyre.device.inputs` describes them.
 
 Source: spyre, "Prefill padding", "Decode padding" and "Boundary chunk".
 """
@@ -8,22 +8,20 @@ import numpy as np
 from engine.core.tensors import Tensor
 from engine.spyre.device import DecodeInput, PrefillInput
 from engine.spyre.scheduler import DecodePlan, PrefillPlan, Scheduler
-from engine.spyre.scheduler.chunks import with_block_table
-from engine.spyre.scheduler.core import Core
-from engine.spyre.scheduler.keys import tokens_of
+from engine.spyre.scheduler.prefill import with_block_table
+from engine.spyre.scheduler.state import SchedulerState
 from spec.spyre.padding import row_tkv
 
 
 def prefill_input(scheduler: Scheduler, plan: PrefillPlan) -> PrefillInput:
     """One chunk: its tokens between the padding, and the slots that they are written to."""
-    core, config = scheduler.core, scheduler.core.config
+    state, config = scheduler.state, scheduler.state.config
     chunk = with_block_table(config, plan.chunk, plan.table, plan.hit_blocks)
     first = max(chunk.left_padding - chunk.chunk * config.chunk_size, 0)
     real = slice(first, first + chunk.end - chunk.start)
+    tokens = state.tokens_of(plan.request, chunk.start, chunk.end)
     return PrefillInput(
-        token_ids=_placed(
-            tokens_of(core, plan.request, chunk.start, chunk.end), real, config.chunk_size
-        ),
+        token_ids=_placed(tokens, real, config.chunk_size),
         positions=_placed(np.arange(chunk.start, chunk.end), real, config.chunk_size),
         slot_mapping=_written_slots(chunk.writes, real, config.block_size),
         block_table=np.array([chunk.block_table], np.int64),
@@ -51,13 +49,13 @@ def _written_slots(writes: tuple[int, ...], real: slice, block_size: int) -> Ten
 
 def decode_input(scheduler: Scheduler, plan: DecodePlan) -> DecodeInput:
     """The newest token of every row, and a rectangular table of their blocks."""
-    core, rows, size = scheduler.core, plan.rows, scheduler.core.config.block_size
+    state, rows, size = scheduler.state, plan.rows, scheduler.state.config.block_size
     padding = rows.left_padding.copy() if plan.left_padding is None else plan.left_padding
     table = rows.table
     if table is None or plan.growing or plan.left_padding is not None:
-        table = rows.table = _rectangular_table(core, plan, padding // size)
+        table = rows.table = _rectangular_table(state, plan, padding // size)
     return DecodeInput(
-        token_ids=core.slots.outputs[rows.slot, rows.computed - rows.prompt_len],
+        token_ids=state.slots.outputs[rows.slot, rows.computed - rows.prompt_len],
         positions=rows.computed.copy(),
         slot_mapping=table[:, -1] * size + rows.computed % size,
         block_table=table,
@@ -66,13 +64,13 @@ def decode_input(scheduler: Scheduler, plan: DecodePlan) -> DecodeInput:
     )
 
 
-def _rectangular_table(core: Core, plan: DecodePlan, padding_blocks: Tensor) -> Tensor:
+def _rectangular_table(state: SchedulerState, plan: DecodePlan, padding_blocks: Tensor) -> Tensor:
     """The rows' blocks behind their padding; a new block is its row's last. [rows, width]."""
-    width = -(-plan.tkv // core.config.block_size)
+    width = -(-plan.tkv // state.config.block_size)
     columns = np.arange(width) - padding_blocks[:, np.newaxis]
-    last = core.slots.tables.shape[1] - 1  # a new block may lie beyond
+    last = state.slots.tables.shape[1] - 1  # a new block may lie beyond
     places = np.minimum(np.maximum(columns, 0), last)
-    table: Tensor = core.slots.tables[plan.rows.slot[:, np.newaxis], places]
+    table: Tensor = state.slots.tables[plan.rows.slot[:, np.newaxis], places]
     table[columns < 0] = 0
     table[plan.growing, -1] = plan.new_blocks
     table.setflags(write=False)  # it may be given again

@@ -1,0 +1,366 @@
+"""What a scheduler is between two steps, and what a step did, in the words of the rules.
+
+The engine keeps arrays; rules, traces and comparisons speak of `spec.spyre.state.State` and
+`spec.spyre.records.Step`. An observer makes them and shares with its last state whatever has not
+changed since. A scheduler that is not observed pays nothing.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
+from typing import TypeVar
+
+from attrs import frozen
+
+from engine.spyre.blocks import BlockManager
+from engine.spyre.scheduler import DecodePlan, Outcome, Plan, PrefillPlan, Scheduler
+from engine.spyre.scheduler.prefill import with_block_table
+from engine.spyre.scheduler.requests import Batch, RequestState
+from spec.core.blocks import BlockPool
+from spec.core.records import Event
+from spec.core.requests import BlockKey
+from spec.core.sharing import DerivedMap, SharedMap
+from spec.spyre.config import SpyreConfig
+from spec.spyre.padding import volume
+from spec.spyre.records import Chunk, Step
+from spec.spyre.state import Sequence, State
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+Rows = tuple[Sequence, ...]
+
+
+def snapshot(scheduler: Scheduler) -> State:
+    """The scheduler's state; to see several of them, keep one `Observer`."""
+    return Observer(scheduler).state()
+
+
+# --- a step -------------------------------------------------------------------------------------
+
+
+class StepObserver:
+    """Watches one scheduler step by step: call `begin` before each step and `end` after it."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._config = scheduler.state.config
+        self._observer = Observer(scheduler)
+        self._before = self._observer.state()
+
+    def begin(self) -> None:
+        """A step begins: what arrived or went away has done so."""
+        self._before = self._observer.state()
+
+    def end(
+        self,
+        plan: Plan,
+        outcome: Outcome,
+        index: int,
+        time: float,
+        ends: Collection[str] | None = None,
+        aborted: tuple[str, ...] = (),
+    ) -> Step:
+        """The step that began last and has been applied.
+
+        `ends`: requests that sample the end of sequence, where the environment decided so.
+        `aborted`: requests whose clients went away since the step before.
+        """
+        chunk: Chunk | None = None
+        scheduled: dict[str, int] = {}
+        batch: Rows = ()
+        events: Iterator[Event] = iter(())
+        match plan:
+            case PrefillPlan():
+                chunk = with_block_table(self._config, plan.chunk, plan.table, plan.hit_blocks)
+                scheduled = {chunk.id: chunk.end - chunk.start}
+                events = _prefill_events(self._config, self._before, plan, outcome)
+            case DecodePlan():
+                batch = self._observer.rows(plan.rows)
+                scheduled = dict.fromkeys(outcome.sampled, 1)
+                events = _decode_events(self._config, self._before, batch, plan, outcome)
+        return Step(
+            index=index,
+            time=time,
+            kind=plan.kind,
+            before=self._before,
+            after=self._observer.state(),
+            scheduled=scheduled,
+            tkv=outcome.tkv,
+            volume=int(volume(len(scheduled), outcome.tkv)),
+            chunk=chunk,
+            batch=batch,
+            outputs={
+                name: [token]
+                for name, token in zip(outcome.sampled, outcome.tokens.tolist(), strict=True)
+            },
+            ended=tuple(name for name in outcome.sampled if name in (ends or ())),
+            finished=outcome.finished,
+            aborted=aborted,
+            refusal=plan.refusal,
+            events=tuple(events),
+        )
+
+
+def _prefill_events(
+    config: SpyreConfig, before: State, plan: PrefillPlan, outcome: Outcome
+) -> Iterator[Event]:
+    """What a prefill step consists of, in order."""
+    chunk, name = plan.chunk, plan.chunk.id
+    computed = chunk.cached_tokens if before.prefilling is None else before.prefilling.computed
+    if plan.is_new:
+        yield Event("admit", name, "SPY-ADM-1")
+        if plan.held:
+            yield Event("prefix_hit", name, "SPY-PFX-3", (), plan.held)
+        if config.reservation:
+            yield Event("reserve", name, "SPY-RES-2", 0, plan.promised)
+    if plan.new_blocks:
+        yield Event("allocate", name, "SPY-CHK-1", plan.held, plan.new_blocks)
+    yield Event("chunk", name, "SPY-CHK-3", computed, chunk.end)
+    if chunk.is_last:
+        yield Event("join", name, "SPY-CHK-4")
+    yield from _finishes(outcome)
+
+
+def _finishes(outcome: Outcome) -> Iterator[Event]:
+    return (Event("finish", name, "LIF-3") for name in outcome.finished)
+
+
+def _decode_events(
+    config: SpyreConfig,
+    before: State,
+    batch: Rows,
+    plan: DecodePlan,
+    outcome: Outcome,
+) -> Iterator[Event]:
+    """What a decode step consists of, in order."""
+    yield from (Event("resume", one.id, "SPY-PAU-3") for one in plan.resumed)
+    yield from (Event("pause", one.id, "SPY-PAU-2") for one in plan.newly_paused)
+    yield from (Event("preempt", one.id, "SPY-PRE-1") for one in plan.preempted)
+    if plan.left_padding is not None:
+        yield from _jumps(config, before, batch)
+    for row, block in zip(plan.growing, plan.new_blocks, strict=True):
+        grown = batch[row]
+        yield Event("allocate", grown.id, "SPY-DEC-5", grown.blocks[:-1], (block,))
+    yield Event("decode", "", "SPY-DEC-1")
+    yield from _finishes(outcome)
+
+
+def _jumps(config: SpyreConfig, before: State, batch: Rows) -> Iterator[Event]:
+    """Rows whose padding changed. Source: spyre, "tkv jumping"."""
+    was = {row.id: row for row in (*before.decoding, *before.paused)}
+    pairs = [(was[row.id], row) for row in batch]
+    a_row_grew = any(
+        old.computed % config.block_size == 0
+        and old.computed > old.prefill_len
+        and old.left_padding == new.left_padding == 0
+        for old, new in pairs
+    )
+    for old, new in pairs:
+        if new.left_padding > old.left_padding:
+            rule = "SPY-TKV-4" if a_row_grew else "SPY-TKV-7"
+            yield Event("jump_tkv", new.id, rule, old.tkv, new.tkv)
+        elif new.left_padding < old.left_padding:
+            rule = "SPY-TKV-3" if old.computed % config.block_size == 0 else "SPY-TKV-5"
+            yield Event("jump_tkv", new.id, rule, old.tkv, new.tkv)
+
+
+# --- the state ----------------------------------------------------------------------------------
+
+
+@frozen
+class _Seen:
+    """A batch at a moment, and its rows then."""
+
+    batch: Batch
+    steps_to_full: int
+    rows: Rows
+
+
+class Observer:
+    """Watches one scheduler; a scheduler has one observer at a time, the last."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler.state
+        self._pool = PoolObserver(self._scheduler.blocks)
+        self._waiting: dict[RequestState, Sequence] = {}
+        self._queue: Rows = ()
+        self._queue_changes = -1
+        self._decoding = self._paused = _Seen(Batch.empty(), 0, ())
+        self._state: State | None = None
+
+    def state(self) -> State:
+        """The scheduler at rest; the same object as last time if nothing has changed."""
+        now = self._scheduler
+        self._decoding = _seen_again(self._decoding, now.decoding)
+        self._paused = _seen_again(self._paused, now.paused)
+        last = self._state
+        self._state = State(
+            pool=self._pool.pool(),
+            waiting=self._waiting_rows(),
+            prefilling=None if now.prefilling is None else row_of(now.prefilling),
+            decoding=self._decoding.rows,
+            paused=self._paused.rows,
+            finished=_shared(last.finished if last else frozenset(), now.finished),
+            aborted=_shared(last.aborted if last else frozenset(), now.aborted),
+            last_kind=now.last_kind,
+            last_tkv=now.last_tkv,
+        )
+        if last is not None and _is_same(last, self._state):
+            self._state = last
+        return self._state
+
+    def rows(self, batch: Batch) -> Rows:
+        """The rows of the batch that has just decoded; the next state shares them."""
+        self._decoding = _seen_again(self._decoding, batch)
+        return self._decoding.rows
+
+    def _waiting_rows(self) -> Rows:
+        """The waiting requests; known ones are not described anew."""
+        queue = self._scheduler.queue
+        if self._queue_changes != queue.changes:
+            if not self._only_the_head_left() and not self._only_newcomers_came():
+                known = self._waiting
+                self._waiting = {one: known.get(one) or row_of(one) for one in queue}
+                self._queue = tuple(self._waiting.values())
+            self._queue_changes = queue.changes
+        return self._queue
+
+    def _only_the_head_left(self) -> bool:
+        """Take the head away if nothing else has happened, which is the usual case."""
+        queue, known = self._scheduler.queue, iter(self._waiting)
+        head = next(known, None)
+        if head is None or queue.changes != self._queue_changes + 1:
+            return False
+        if len(queue) != len(self._waiting) - 1 or next(iter(queue), None) is not next(known, None):
+            return False
+        del self._waiting[head]
+        self._queue = self._queue[1:]
+        return True
+
+    def _only_newcomers_came(self) -> bool:
+        """Describe those at the end of the queue if nothing else has happened."""
+        queue, known = self._scheduler.queue, self._waiting
+        count = queue.changes - self._queue_changes
+        if len(queue) != len(known) + count:  # each change is one more or one less
+            return False
+        newcomers = [*islice(reversed(queue), count)][::-1]
+        if any(one in known for one in newcomers):
+            return False  # a request was put in front
+        rows = {one: row_of(one) for one in newcomers}
+        known.update(rows)
+        self._queue += tuple(rows.values())
+        return True
+
+
+def row_of(request: RequestState) -> Sequence:
+    """A request that waits or prefills."""
+    return Sequence(
+        request.id,
+        prefill_len=request.prefill_len,
+        computed=request.computed,
+        generated=request.prefill_len - request.request.prompt_len,
+        blocks=request.blocks,
+        reserved=request.reserved,
+        hit_blocks=request.hit_blocks,
+    )
+
+
+def batch_rows(batch: Batch) -> Rows:
+    """The rows of a batch, in its order."""
+    columns = (batch.computed, batch.generated(), batch.left_padding, batch.waited_steps)
+    values = zip(*(column.tolist() for column in columns), strict=True)
+    return tuple(
+        Sequence(
+            member.id,
+            member.prefill_len,
+            computed,
+            generated,
+            left_padding,
+            member.blocks,
+            member.reserved,
+            member.hit_blocks,
+            waited_steps,
+        )
+        for member, (computed, generated, left_padding, waited_steps) in zip(
+            batch.members, values, strict=True
+        )
+    )
+
+
+def _seen_again(seen: _Seen, batch: Batch) -> _Seen:
+    """The batch with its rows, described anew only if it has changed."""
+    if seen.batch is batch and seen.steps_to_full == batch.steps_to_full:
+        return seen
+    return _Seen(batch, batch.steps_to_full, batch_rows(batch))
+
+
+def _shared(last: frozenset[str], names: set[str]) -> frozenset[str]:
+    """The names, which only grow in number, as an immutable set."""
+    return last if len(last) == len(names) else frozenset(names)
+
+
+def _is_same(one: State, other: State) -> bool:
+    """True if both consist of the same objects; cheaper than comparing what is in them."""
+    return (
+        one.pool is other.pool
+        and one.waiting is other.waiting
+        and one.prefilling == other.prefilling
+        and one.decoding is other.decoding
+        and one.paused is other.paused
+        and one.finished is other.finished
+        and one.aborted is other.aborted
+        and (one.last_kind, one.last_tkv) == (other.last_kind, other.last_tkv)
+    )
+
+
+# --- the pool -----------------------------------------------------------------------------------
+
+
+class PoolObserver:
+    """Watches one block manager, which notes for it which blocks have changed."""
+
+    def __init__(self, blocks: BlockManager) -> None:
+        self._blocks = blocks
+        self._changed = blocks.changed = set(range(1, blocks.size + 1))
+        self._pool = BlockPool(size=blocks.size, free=())
+
+    def pool(self) -> BlockPool:
+        """The pool as it is now; maps in which nothing changed are those of the last one."""
+        if self._changed:
+            self._pool = BlockPool(
+                size=self._blocks.size,
+                free=self._blocks.free.as_order(),
+                references=self._references(),
+                cached=self._cached(),  # before the keys, which tell what was cached
+                keys=self._keys(),
+            )
+            self._changed.clear()
+        return self._pool
+
+    def _references(self) -> SharedMap[int, int]:
+        return _updated(
+            self._pool.references,
+            {block: self._blocks.references[block] or None for block in self._changed},
+        )
+
+    def _keys(self) -> SharedMap[int, BlockKey]:
+        return _updated(
+            self._pool.keys, {block: self._blocks.keys[block] for block in self._changed}
+        )
+
+    def _cached(self) -> SharedMap[BlockKey, tuple[int, ...]]:
+        # Also contents that a block had before and has again: it stands behind others now.
+        now, before = self._blocks.keys, self._pool.keys
+        contents = {
+            key for block in self._changed for key in (now[block], before.get(block)) if key
+        }
+        return _updated(
+            self._pool.cached,
+            {key: tuple(self._blocks.cached.get(key, ())) or None for key in contents},
+        )
+
+
+def _updated(
+    old: SharedMap[KeyT, ValueT], changes: Mapping[KeyT, ValueT | None]
+) -> SharedMap[KeyT, ValueT]:
+    """The map with `changes` over it, None for what it lacks; itself if nothing differs."""
+    differing = {key: value for key, value in changes.items() if old.get(key) != value}
+    return DerivedMap.of(old, differing) if differing else old

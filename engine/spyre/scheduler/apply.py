@@ -1,0 +1,236 @@
+"""Apply a plan once the device has done its part, and release what leaving requests held.
+
+Source: spyre, "Chunked Prefill" and "Decode padding"; vllm-v1, "Request lifecycle" and
+"Preemption".
+"""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from engine.core.tensors import Tensor
+from engine.spyre.scheduler.plan import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan
+from engine.spyre.scheduler.requests import Batch, RequestState
+from engine.spyre.scheduler.state import SchedulerState
+from spec.core.records import IDLE
+from spec.spyre.config import Admission
+from spec.spyre.reservation import still_promised
+
+Ends = Collection[str] | None
+
+
+def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, ends: Ends) -> Outcome:
+    """Do what was planned; `tokens` [sampled] are what the device sampled for it.
+
+    `ends`: the requests that sample the end of sequence; None: each request where it says so.
+    """
+    match plan:
+        case PrefillPlan():
+            outcome = _apply_prefill(state, plan, tokens, ends)
+        case DecodePlan():
+            outcome = _apply_decode(state, plan, tokens, ends)
+        case IdlePlan():
+            outcome = Outcome(IDLE)
+    state.last_kind = outcome.kind
+    # Kept only for the rule that looks at it.
+    state.last_tkv = outcome.tkv if state.config.admission is Admission.SHIPPED else 0
+    return outcome
+
+
+# --- prefill ------------------------------------------------------------------------------------
+
+
+def _apply_prefill(state: SchedulerState, plan: PrefillPlan, tokens: Tensor, ends: Ends) -> Outcome:
+    request, tkv = plan.request, plan.request.prefill_len
+    if plan.is_new:
+        _admit(state, plan)
+    _hand_out(state, request, plan.new_blocks)
+    request.computed = plan.chunk.end
+    _register_full_blocks(state, request, request.computed)
+    if not plan.chunk.is_last:
+        return Outcome(plan.kind, tkv)
+    tokens = _join(state, request, tokens)
+    finished = _finish(state, [0] if _ends_with_first_token(state, ends) else [])
+    return Outcome(plan.kind, tkv, (request.id,), tokens, finished)
+
+
+def _admit(state: SchedulerState, plan: PrefillPlan) -> None:
+    """A waiting request takes the prefill slot, its cached blocks and its reservation."""
+    request = plan.request
+    state.queue.remove(request)
+    state.prefilling = request
+    state.blocks.acquire(plan.held)
+    request.blocks = plan.held
+    request.hit_blocks = request.registered = plan.hit_blocks
+    request.hit = None
+    request.reserved = plan.promised
+    state.reserved += plan.promised
+
+
+def _join(state: SchedulerState, request: RequestState, tokens: Tensor) -> Tensor:
+    """The request has its first token and decodes from now on, in front of the batch."""
+    state.prefilling = None
+    request.slot = state.slots.take(request.blocks, request.outputs, request.request.max_tokens)
+    state.decoding = state.decoding.with_front(request)
+    return _keep_sampled(state, state.decoding.of_rows([0]), tokens)
+
+
+def _ends_with_first_token(state: SchedulerState, ends: Ends) -> bool:
+    """True if the request in front of the batch leaves at once."""
+    rows = state.decoding
+    last = rows.full_at if ends is not None else rows.ends_at
+    return bool(rows.computed[0] >= last[0]) or rows.members[0].id in (ends or ())
+
+
+# --- decode -------------------------------------------------------------------------------------
+
+
+def _apply_decode(state: SchedulerState, plan: DecodePlan, tokens: Tensor, ends: Ends) -> Outcome:
+    for victim in plan.preempted:
+        preempt(state, victim)
+    rows = state.decoding = plan.rows
+    state.paused = plan.paused
+    if plan.left_padding is not None:
+        rows.left_padding[:] = plan.left_padding
+    for row, block in zip(plan.growing, plan.new_blocks, strict=True):
+        _hand_out(state, rows.members[row], (block,))
+    rows.advance(plan.tkv)
+    if state.config.prefix_caching and plan.tkv % state.config.block_size == 0:
+        _register_filled(state, rows)
+    tokens = _keep_sampled(state, rows, tokens)
+    finished = _finish(state, _ending_rows(rows, ends))
+    return Outcome(plan.kind, plan.tkv, rows.ids, tokens, finished)
+
+
+def _register_filled(state: SchedulerState, rows: Batch) -> None:
+    """Let lookups find the blocks that this step has filled; some row did if tkv fills its own."""
+    size = state.config.block_size
+    for row in np.flatnonzero(rows.computed % size == 0).tolist():
+        _register_full_blocks(state, rows.members[row], int(rows.computed[row]))
+
+
+def _keep_sampled(state: SchedulerState, rows: Batch, tokens: Tensor) -> Tensor:
+    """The rows' new tokens, written down: the device's, unless a request says what it samples."""
+    places = rows.computed - rows.prompt_len
+    if rows.prescribed:
+        tokens = tokens.copy()
+    for row in rows.prescribed:
+        output, place = rows.members[row].request.output or (), int(places[row])
+        if place < len(output):
+            tokens[row] = output[place]
+    state.slots.outputs[rows.slot, places] = tokens
+    return tokens
+
+
+def _ending_rows(rows: Batch, ends: Ends) -> list[int]:
+    """Rows that have all their tokens, or sampled the end of sequence, in batch order."""
+    if ends is None:
+        if rows.steps_to_end > 0:
+            return []
+        return np.flatnonzero(rows.computed >= rows.ends_at).tolist()
+    ending = {row for row, name in enumerate(rows.ids) if name in ends} if ends else set()
+    if rows.steps_to_full <= 0:
+        ending.update(np.flatnonzero(rows.computed >= rows.full_at).tolist())
+    return sorted(ending)
+
+
+# --- blocks -------------------------------------------------------------------------------------
+
+
+def _hand_out(state: SchedulerState, request: RequestState, blocks: tuple[int, ...]) -> None:
+    """New blocks at the end of the request's table, out of those set aside for it."""
+    if not blocks:
+        return
+    state.blocks.allocate(blocks)
+    if request.slot >= 0:
+        state.slots.write_blocks(request.slot, len(request.blocks), blocks)
+    request.blocks += blocks
+    left = max(still_promised(request.reserved, len(blocks)), 0)
+    state.reserved += left - request.reserved
+    request.reserved = left
+
+
+def _register_full_blocks(state: SchedulerState, request: RequestState, computed: int) -> None:
+    """Let lookups find the request's full blocks that are not cached yet."""
+    full = computed // state.config.block_size
+    if not state.config.prefix_caching or full <= request.registered:
+        return
+    state.hash_blocks(request, full)
+    fresh = slice(request.registered, full)
+    state.blocks.register(request.blocks[fresh], request.hashes[fresh])
+    request.registered = full
+
+
+# --- release ------------------------------------------------------------------------------------
+
+
+def _finish(state: SchedulerState, rows: list[int]) -> tuple[str, ...]:
+    """These rows of the batch have all their tokens: they leave, in batch order."""
+    if not rows:
+        return ()
+    leaving = [state.decoding.members[row] for row in rows]
+    state.decoding = state.decoding.without(rows)
+    for request in leaving:
+        release(state, request)
+        state.finished.add(request.id)
+    return tuple(request.id for request in leaving)
+
+
+def abort(state: SchedulerState, request_id: str) -> bool:
+    """A client goes away, in whatever phase its request is; False if it is not here."""
+    present = (state.queue.find(request_id), *state.admitted)
+    leaving = next((one for one in present if one is not None and one.id == request_id), None)
+    if leaving is None:
+        return False
+    _take_out(state, leaving)
+    state.aborted.add(request_id)
+    return True
+
+
+def preempt(state: SchedulerState, victim: RequestState) -> None:
+    """Take everything from a request: it waits first in the queue and computes all again."""
+    outputs = _outputs(state, victim)
+    _take_out(state, victim)
+    state.queue.put_front(victim.again(outputs))
+
+
+def restart(state: SchedulerState) -> None:
+    """Everything cached is lost: all admitted requests wait in front, the first admitted first.
+
+    Paused requests were admitted before they were left out and go before the batch.
+    """
+    ongoing = () if state.prefilling is None else (state.prefilling,)
+    for request in (*ongoing, *state.decoding.members, *reversed(state.paused.members)):
+        preempt(state, request)
+    state.blocks.forget_contents()
+    state.last_kind, state.last_tkv = IDLE, 0
+
+
+def release(state: SchedulerState, request: RequestState) -> None:
+    """Whatever the request holds is free for others."""
+    state.blocks.release(request.blocks)
+    state.reserved -= request.reserved
+    if request.slot >= 0:
+        state.slots.give_back(request.slot)
+
+
+def _outputs(state: SchedulerState, request: RequestState) -> Tensor:
+    """All tokens that an admitted request has sampled, kept beyond its slot."""
+    for rows in (state.decoding, state.paused):
+        if request in rows.members:
+            count = int(rows.generated()[rows.members.index(request)])
+            return state.slots.outputs[request.slot, :count].copy()
+    return request.outputs
+
+
+def _take_out(state: SchedulerState, request: RequestState) -> None:
+    """Remove the request from wherever it is, and release what it holds."""
+    if request is state.prefilling:
+        state.prefilling = None
+    elif request in state.decoding.members:
+        state.decoding = state.decoding.without([state.decoding.members.index(request)])
+    elif request in state.paused.members:
+        state.paused = state.paused.without([state.paused.members.index(request)])
+    else:
+        state.queue.remove(request)
+    release(state, request)

@@ -1,0 +1,346 @@
+"""Requests inside the scheduler: one request, the waiting queue, the rows of a batch."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from heapq import heapify, heappop, heapreplace
+from typing import Any
+
+import numpy as np
+from attrs import define
+
+from engine.core.tensors import NO_TOKENS, Tensor
+from engine.spyre.blocks import PrefixHit
+from spec.core.requests import BlockKey, Request
+from spec.spyre.admission import Member
+from spec.spyre.reservation import worst_case_blocks
+
+Shape = tuple[int, int]
+_Members = OrderedDict[str, "RequestState"]
+
+_FIELDS = 7
+_NEVER = 2**62
+_FIRST_ROWS, _FIRST_COLUMNS = 8, 16
+
+
+@define(eq=False)
+class RequestState:
+    """A request from its arrival, or its last preemption, until it leaves; lengths in tokens.
+
+    - `prefill_len`: tokens that its prefill covers: the prompt and, after a preemption, `outputs`.
+    - `outputs`: tokens that it had sampled before this prefill.
+    - `computed`: tokens in the KV cache while it prefills; those of a decoding row stand in the
+      batch.
+    - `blocks`: its block table without padding. `reserved`: blocks promised and not handed out.
+    - `hit_blocks`: cached blocks found when it was admitted.
+    - `hashes`: of its leading full blocks, as far as they were needed; each is made once.
+    - `registered`: leading blocks of its table that lookups can find.
+    - `slot`: its place in the arrays of the decode batch, -1 before it has one.
+    - `worst_case`: blocks of everything that it may ever hold, 0 until it was needed.
+    - `order`: its place in the queue, less than that of any request behind it.
+    - `hit`: what the last lookup of its prompt found.
+    """
+
+    request: Request
+    prefill_len: int
+    outputs: Tensor = NO_TOKENS
+    computed: int = 0
+    blocks: tuple[int, ...] = ()
+    reserved: int = 0
+    hit_blocks: int = 0
+    hashes: tuple[BlockKey, ...] = ()
+    registered: int = 0
+    slot: int = -1
+    worst_case: int = 0
+    order: int = 0
+    hit: PrefixHit | None = None
+
+    @staticmethod
+    def of(request: Request) -> "RequestState":
+        """A request that has just arrived."""
+        return RequestState(request, request.prompt_len)
+
+    @property
+    def id(self) -> str:
+        """The request's name."""
+        return self.request.id
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that it may still generate, as long as it does not decode."""
+        return self.request.max_tokens - (self.prefill_len - self.request.prompt_len)
+
+    @property
+    def shape(self) -> Shape:
+        """What the volume rules look at: tokens to prefill, tokens that it may still generate."""
+        return self.prefill_len, self.remaining
+
+    def worst_case_blocks(self, block_size: int) -> int:
+        """Blocks of everything that the request may ever hold."""
+        if not self.worst_case:
+            self.worst_case = int(worst_case_blocks(self.prefill_len, self.remaining, block_size))
+        return self.worst_case
+
+    def again(self, outputs: Tensor) -> "RequestState":
+        """The request without anything that it held, to compute its prompt and `outputs` anew."""
+        length = self.request.prompt_len + len(outputs)
+        return RequestState(self.request, length, outputs, hashes=self.hashes)
+
+
+# --- requests that wait ---------------------------------------------------------------------------
+
+
+class WaitingQueue:
+    """The waiting requests in order; adding, removing and the first cost the same at any length.
+
+    It is also kept by shape, for the rule that lets requests overtake. `changes` counts what
+    happened to the queue, so that an observer sees whether anything did.
+    """
+
+    def __init__(self, by_shape: bool) -> None:
+        """`by_shape`: whether `without_shapes` will be used."""
+        self._requests: _Members = OrderedDict()
+        self._shapes: dict[Shape, _Members] | None = {} if by_shape else None
+        self._table: Tensor | None = None
+        self._front = self._back = 0
+        self.changes = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[RequestState]:
+        return iter(self._requests.values())
+
+    def __reversed__(self) -> Iterator[RequestState]:
+        return reversed(self._requests.values())
+
+    def find(self, request_id: str) -> RequestState | None:
+        """The request of this name, if it waits."""
+        return self._requests.get(request_id)
+
+    def put_back(self, request: RequestState) -> None:
+        """A new request goes to the end."""
+        self._back += 1
+        request.order = self._back
+        self._requests[request.id] = request
+        if self._shapes is not None:
+            if request.shape not in self._shapes:
+                self._shapes[request.shape] = OrderedDict()
+                self._table = None
+            self._shapes[request.shape][request.id] = request
+        self.changes += 1
+
+    def put_front(self, request: RequestState) -> None:
+        """A preempted request goes before all others."""
+        self.put_back(request)
+        self._front -= 1
+        request.order = self._front
+        self._requests.move_to_end(request.id, last=False)
+        if self._shapes is not None:
+            self._shapes[request.shape].move_to_end(request.id, last=False)
+
+    def remove(self, request: RequestState) -> None:
+        """The request waits no longer."""
+        del self._requests[request.id]
+        if self._shapes is not None:
+            del self._shapes[request.shape][request.id]
+            if not self._shapes[request.shape]:
+                del self._shapes[request.shape]
+                self._table = None
+        self.changes += 1
+
+    def shapes(self) -> Tensor:
+        """The shapes of the waiting requests; [shapes, 2]."""
+        if self._table is None:
+            self._table = np.array(list(self._shapes or ()), np.int64).reshape(-1, 2)
+        return self._table
+
+    def without_shapes(self, is_left_out: Callable[[RequestState], bool]) -> Iterator[RequestState]:
+        """The requests in order, without the shapes whose first request is left out.
+
+        `is_left_out` is called once for each shape, when its turn comes. The queue must not change
+        meanwhile.
+        """
+        assert self._shapes is not None, "the queue was made without shapes"
+        heads = [_head(iter(members.values())) for members in self._shapes.values()]
+        heapify(heads)
+        asked: set[Shape] = set()
+        while heads:
+            _, first, behind = heads[0]
+            if first.shape not in asked:
+                asked.add(first.shape)
+                if is_left_out(first):
+                    heappop(heads)
+                    continue
+            yield first
+            following = next(behind, None)
+            if following is None:
+                heappop(heads)
+            else:
+                heapreplace(heads, (following.order, following, behind))
+
+
+def _head(members: Iterator[RequestState]) -> tuple[int, RequestState, Iterator[RequestState]]:
+    """The first of a shape with its place in the queue, and those behind it."""
+    first = next(members)
+    return first.order, first, members
+
+
+# --- requests that decode or are paused ----------------------------------------------------------
+
+
+class Slots:
+    """Arrays with a row for each request that decodes or is paused; the rest of them is unused.
+
+    `tables` [slots, blocks]: their blocks. `outputs` [slots, tokens]: the tokens that they sampled.
+    Both grow when needed, so that writing a step's tokens is one operation for any number of rows.
+    """
+
+    def __init__(self) -> None:
+        self.tables: Tensor = np.zeros((_FIRST_ROWS, _FIRST_COLUMNS), np.int64)
+        self.outputs: Tensor = np.zeros((_FIRST_ROWS, _FIRST_COLUMNS), np.int64)
+        self._free = list(range(_FIRST_ROWS))[::-1]
+
+    def take(self, table: Sequence[int], outputs: Tensor, max_tokens: int) -> int:
+        """A slot for a request with these blocks and tokens, which may get `max_tokens` of them."""
+        if not self._free:
+            rows = len(self.tables)
+            self.tables = np.concatenate([self.tables, np.zeros_like(self.tables)])
+            self.outputs = np.concatenate([self.outputs, np.zeros_like(self.outputs)])
+            self._free = list(range(rows, 2 * rows))[::-1]
+        slot = self._free.pop()
+        self.outputs = _widened(self.outputs, max_tokens)
+        self.outputs[slot, : len(outputs)] = outputs
+        self.write_blocks(slot, 0, table)
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """The request that had the slot has left the batch."""
+        self._free.append(slot)
+
+    def write_blocks(self, slot: int, start: int, blocks: Sequence[int]) -> None:
+        """The request's table holds `blocks` from index `start` on."""
+        self.tables = _widened(self.tables, start + len(blocks))
+        self.tables[slot, start : start + len(blocks)] = blocks
+
+
+def _widened(array: Tensor, columns: int) -> Tensor:
+    """The array with at least so many columns, at least twice as many if it has to grow."""
+    rows, present = array.shape
+    if columns <= present:
+        return array
+    wider = np.zeros((rows, max(columns, 2 * present)), np.int64)
+    wider[:, :present] = array
+    return wider
+
+
+class Batch:
+    """Rows that decode, or are paused, in batch order; arrays [rows], lengths in tokens.
+
+    - `computed`: tokens in the KV cache.
+    - `left_padding`: of the row's last decode step.
+    - `ends_at`, `full_at`: computed tokens with which the request has all tokens that it will
+      sample, and all that it may have.
+    - `prompt_len`: as in `Request`.
+    - `slot`: the row's place in `Slots`.
+    - `waited_steps`: decode steps since it was paused.
+
+    `tkv` is that of the last decode step of exactly these rows, 0 before the first. `steps_to_end`
+    and `steps_to_full` are decode steps until the first row reaches `ends_at` and `full_at`.
+    `table` [rows, width]: the padded one that the device was last given of exactly these rows.
+
+    Its members never change: joining and leaving make a new batch. What a step changes, the
+    computed tokens and the padding, is written in place.
+    """
+
+    def __init__(self, members: Sequence[RequestState], matrix: Tensor) -> None:
+        """`matrix` [fields, rows] becomes the batch's own."""
+        self.members = members
+        self.matrix = matrix
+        (
+            self.computed,
+            self.left_padding,
+            self.ends_at,
+            self.full_at,
+            self.prompt_len,
+            self.slot,
+            self.waited_steps,
+        ) = matrix
+        self.tkv = 0
+        self.table: Tensor | None = None
+        self.steps_to_end = int((self.ends_at - self.computed).min(initial=_NEVER))
+        self.steps_to_full = int((self.full_at - self.computed).min(initial=_NEVER))
+        self._ids: tuple[str, ...] | None = None
+        self._prescribed: list[int] | None = None
+
+    @staticmethod
+    def empty() -> "Batch":
+        """No row."""
+        return Batch((), np.empty((_FIELDS, 0), np.int64))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Batch":
+        copy = Batch([deepcopy(member, memo) for member in self.members], self.matrix.copy())
+        copy.tkv = self.tkv
+        return copy
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The requests' names in batch order."""
+        if self._ids is None:
+            self._ids = tuple(member.id for member in self.members)
+        return self._ids
+
+    def generated(self) -> Tensor:
+        """Tokens that each row has sampled: its newest one is not cached."""
+        generated: Tensor = self.computed - self.prompt_len + 1
+        return generated
+
+    def remaining(self) -> Tensor:
+        """Tokens that each row may still generate."""
+        remaining: Tensor = self.full_at - self.computed
+        return remaining
+
+    def as_members(self) -> list[Member]:
+        """The rows as the admission rules of the specification take them."""
+        lengths, remaining = self.computed.tolist(), self.remaining().tolist()
+        return [Member(*pair) for pair in zip(lengths, remaining, strict=True)]
+
+    @property
+    def prescribed(self) -> list[int]:
+        """Rows whose requests say which tokens they sample."""
+        if self._prescribed is None:
+            members = enumerate(self.members)
+            self._prescribed = [row for row, one in members if one.request.output is not None]
+        return self._prescribed
+
+    def advance(self, tkv: int) -> None:
+        """Every row has computed one more token, in a step of this tkv."""
+        self.tkv = tkv
+        self.computed += 1
+        self.steps_to_end -= 1
+        self.steps_to_full -= 1
+
+    def with_front(self, newcomer: RequestState) -> "Batch":
+        """The batch with a request in front that has just computed its prefill."""
+        request = newcomer.request
+        last = request.prompt_len - 1
+        lengths = newcomer.prefill_len, 0, last + request.end, last + request.max_tokens
+        own = np.array([*lengths, request.prompt_len, newcomer.slot, 0], np.int64)
+        return Batch((newcomer, *self.members), np.column_stack([own, self.matrix]))
+
+    def of_rows(self, rows: Sequence[int]) -> "Batch":
+        """These rows only, in this order."""
+        return Batch([self.members[row] for row in rows], self.matrix[:, list(rows)])
+
+    def without(self, rows: Sequence[int]) -> "Batch":
+        """The batch without these rows."""
+        gone = set(rows)
+        return self.of_rows([row for row in range(len(self)) if row not in gone])
+
+    def followed_by(self, other: "Batch") -> "Batch":
+        """The rows of both, the other's behind."""
+        members = (*self.members, *other.members)
+        return Batch(members, np.concatenate([self.matrix, other.matrix], axis=1))
