@@ -18,7 +18,7 @@ from checks.fuzz.subjects import REFERENCE, SUBJECTS
 from checks.harness.driver.target import subject_named
 from checks.harness.replaying import Difference, Replay, replay_of
 from spec.core.errors import InputError, TraceError
-from spec.core.observable import SomeStep
+from spec.core.records import SomeStep
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 

@@ -34,7 +34,7 @@ from engine.workloads import Format, Workload, fit_for, read_workload
 from reference.core.guards import GuardError
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, InputError
-from spec.core.observable import SomeStep
+from spec.core.records import SomeStep
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step

@@ -9,8 +9,7 @@ from checks.fuzz.compare import Difference, Strictness, fields_differ
 from checks.harness.driver.protocol import Json
 from checks.harness.paging import PagedWatch
 from engine.core.faults import ConstraintError
-from spec.core.observable import SomeState
-from spec.core.records import Event
+from spec.core.records import Event, SomeState
 
 Compare = Callable[[Any, Any, Any, Json, Strictness, Collection[str]], tuple[Difference, ...]]
 

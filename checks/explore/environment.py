@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 from checks.explore.instance import Instance
 from checks.explore.model import Transition
 from reference.core.machine import ContextT, Machine
-from spec.core.observable import SomeState
+from spec.core.records import SomeState
 
 StateT = TypeVar("StateT")
 AfterT = TypeVar("AfterT", covariant=True)

@@ -15,7 +15,7 @@ from checks.harness.cores import on_all_cores
 from checks.harness.running import step_time
 from checks.policies import RULES, policy_of, title_of
 from spec.core.configuration import PolicyConfig
-from spec.core.observable import SomeState, SomeStep
+from spec.core.records import SomeState, SomeStep
 
 AnyInstance: TypeAlias = Instance[Any]
 

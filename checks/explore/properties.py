@@ -1,34 +1,32 @@
 """The rules of a registry in the explorer's terms; no rule is defined here."""
 
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import Generic
 
 from attrs import field, frozen
 
 from checks.explore.model import Always, Eventually, OnStep, Transition, Witness
-from spec.core.rule import AnyRule, At, By, Conf, Ctx, Kind, Rule
-
-State = TypeVar("State")
+from spec.core.rule import AnyRule, ConfigT, ContextT, Kind, Rule, StateT, StepT
 
 
 @frozen
-class Properties(Generic[State]):
+class Properties(Generic[StateT]):
     """What can be asked of an instance: what must never happen, what must come, what is seen."""
 
-    safety: tuple[Always[State] | OnStep[State], ...]
-    eventually: tuple[Eventually[State], ...]
-    witnesses: tuple[Witness[State], ...]
+    safety: tuple[Always[StateT] | OnStep[StateT], ...]
+    eventually: tuple[Eventually[StateT], ...]
+    witnesses: tuple[Witness[StateT], ...]
     rules: tuple[AnyRule, ...] = field(repr=False)
 
     @property
-    def all(self) -> list[Always[State] | OnStep[State] | Eventually[State]]:
+    def all(self) -> list[Always[StateT] | OnStep[StateT] | Eventually[StateT]]:
         """Everything that can be violated."""
         return [*self.safety, *self.eventually]
 
 
 def properties_of_rules(
-    rules: Iterable[Rule[Conf, Ctx, At, By]], ctx: Ctx, step: type[By]
-) -> Properties[At]:
+    rules: Iterable[Rule[ConfigT, ContextT, StateT, StepT]], ctx: ContextT, step: type[StepT]
+) -> Properties[StateT]:
     """The rules, judged in states and on edges; the record of a scheduler step is a `step`.
 
     State rules come first, so that a step that breaks both kinds is told by its state.
@@ -44,12 +42,14 @@ def properties_of_rules(
     )
 
 
-def _always(rule: Rule[Conf, Ctx, At, By], ctx: Ctx) -> Always[At]:
+def _always(rule: Rule[ConfigT, ContextT, StateT, StepT], ctx: ContextT) -> Always[StateT]:
     return Always(rule.id, lambda state: rule.found_in_state(ctx, state))
 
 
-def _on_step(rule: Rule[Conf, Ctx, At, By], ctx: Ctx, step: type[By]) -> OnStep[At]:
-    def holds(before: At, edge: Transition[At]) -> str | None:
+def _on_step(
+    rule: Rule[ConfigT, ContextT, StateT, StepT], ctx: ContextT, step: type[StepT]
+) -> OnStep[StateT]:
+    def holds(before: StateT, edge: Transition[StateT]) -> str | None:
         if isinstance(edge.record, step):
             return rule.found_of_step(ctx, edge.record) if rule.of_step else None
         return rule.found_between(ctx, before, edge.state)
@@ -57,14 +57,16 @@ def _on_step(rule: Rule[Conf, Ctx, At, By], ctx: Ctx, step: type[By]) -> OnStep[
     return OnStep(rule.id, holds)
 
 
-def _eventually(rule: Rule[Conf, Ctx, At, By]) -> Eventually[At]:
+def _eventually(rule: Rule[ConfigT, ContextT, StateT, StepT]) -> Eventually[StateT]:
     goal = rule.goal
     assert goal is not None
     return Eventually(rule.id, lambda state: not goal(state), goal)
 
 
-def _witness(rule: Rule[Conf, Ctx, At, By], ctx: Ctx, step: type[By]) -> Witness[At]:
-    def seen(_before: At, edge: Transition[At]) -> bool:
+def _witness(
+    rule: Rule[ConfigT, ContextT, StateT, StepT], ctx: ContextT, step: type[StepT]
+) -> Witness[StateT]:
+    def seen(_before: StateT, edge: Transition[StateT]) -> bool:
         return isinstance(edge.record, step) and rule.witness(ctx, edge.record)
 
     return Witness(rule.id, seen)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from attrs import evolve, fields
 
 from checks.explore.instance import Instance
-from spec.core.observable import SomeState
+from spec.core.records import SomeState
 from spec.core.requests import Request
 
 StateT = TypeVar("StateT", bound=SomeState)

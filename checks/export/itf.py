@@ -21,8 +21,7 @@ from attrs import fields, frozen, has
 
 from checks.export.files import new_file
 from checks.export.trace.violation import Violation
-from spec.core.observable import SomeState, SomeStep
-from spec.core.records import WRITTEN_AS
+from spec.core.records import WRITTEN_AS, SomeState, SomeStep
 from spec.nano_vllm import records as nano_vllm
 from spec.spyre.state import State
 from spec.vllm_v1 import records as vllm_v1

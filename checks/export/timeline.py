@@ -22,8 +22,7 @@ from checks.export.files import as_line, new_file
 from checks.harness.running import duration_of
 from engine.core.clock import CostModel
 from spec.core.configuration import PolicyConfig
-from spec.core.observable import SomeState, SomeStep
-from spec.core.records import IDLE, PREFILL
+from spec.core.records import IDLE, PREFILL, SomeState, SomeStep
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step

@@ -4,7 +4,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from attrs import evolve
 
-from spec.core.observable import SomeStep
+from spec.core.records import SomeStep
 
 By = TypeVar("By", bound=SomeStep)
 Made = TypeVar("Made", bound=SomeStep, covariant=True)

@@ -19,7 +19,7 @@ from checks.policies import RULES, AnyModel, policy_of
 from engine.core.clock import CostModel
 from reference.core.guards import GuardError
 from spec.core.errors import ConfigError, TraceError
-from spec.core.observable import SomeState, SomeStep
+from spec.core.records import SomeState, SomeStep
 from spec.spyre.config import SpyreConfig
 
 

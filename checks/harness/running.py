@@ -10,8 +10,7 @@ from checks.policies.policy import By
 from engine.core.clock import CostModel
 from reference.spyre.machine import SpyreMachine
 from spec.core.configuration import PolicyConfig
-from spec.core.observable import SomeContext, SomeState, SomeStep
-from spec.core.records import PREFILL
+from spec.core.records import PREFILL, SomeContext, SomeState, SomeStep
 from spec.core.requests import Request
 from spec.core.rule import AnyRule, Kind, judge
 from spec.spyre.records import Step

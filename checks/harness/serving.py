@@ -21,7 +21,7 @@ from engine.core.metrics import Metrics, Objective, Summary
 from reference.core.guards import GuardError
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
-from spec.core.observable import SomeContext, SomeStep
+from spec.core.records import SomeContext, SomeStep
 from spec.core.requests import Request
 from spec.core.rule import AnyRule
 

@@ -13,7 +13,7 @@ from checks.harness.paging import PagedWatch
 from checks.policies.figures import StepFigures
 from engine.core.clock import Work
 from spec.core.configuration import PolicyConfig
-from spec.core.observable import SomeContext, SomeState, SomeStep
+from spec.core.records import SomeContext, SomeState, SomeStep
 from spec.core.requests import Request
 from spec.core.rule import Registry
 

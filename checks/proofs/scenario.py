@@ -13,7 +13,7 @@ from checks.proofs.obligations import Obligation
 from checks.proofs.registry import Numbers
 from reference.core.guards import GuardError
 from spec.core.configuration import PolicyConfig
-from spec.core.observable import SomeStep
+from spec.core.records import SomeStep
 from spec.core.requests import Request
 
 

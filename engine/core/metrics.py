@@ -17,8 +17,7 @@ from attrs import asdict, define, field, frozen
 from engine.core.clock import CostModel, Prefill, Work
 from spec.core.arithmetic import cdiv
 from spec.core.errors import ConfigError
-from spec.core.observable import SomeStep
-from spec.core.records import DECODE, IDLE, PREFILL
+from spec.core.records import DECODE, IDLE, PREFILL, SomeStep
 from spec.core.requests import Request
 
 By = TypeVar("By", bound=SomeStep)

@@ -2,7 +2,7 @@
 
 from typing import Protocol, TypeVar
 
-from spec.core.observable import SomeContext
+from spec.core.records import SomeContext
 
 ContextT = TypeVar("ContextT", bound=SomeContext, covariant=True)
 StateT = TypeVar("StateT")

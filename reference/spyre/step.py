@@ -1,19 +1,19 @@
 """One scheduler step: which transitions the priority rules pick, in order.
 
-Source: spyre, "Priority rules". A step is a prefill of one chunk if somebody may have it, else
+Source: spyre, "Priority rules". A step is a prefill of one chunk if a request may have it, else
 a decode of the whole batch, else idle.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from attrs import evolve
 
+from reference.core.run import Run
 from reference.spyre import transitions
 from reference.spyre.admission import Refusal, prefill_refusal
 from reference.spyre.transitions import Ends
 from spec.core.blocks import block_count
-from spec.core.records import DECODE, IDLE, PREFILL, Event
+from spec.core.records import DECODE, IDLE, PREFILL
 from spec.spyre.config import Admission, Queue
 from spec.spyre.padding import max_tkv, volume
 from spec.spyre.records import Context, Step
@@ -23,21 +23,23 @@ from spec.spyre.state import Sequence, State
 def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time: float = 0) -> Step:
     """What the scheduler does next, and the state that it leaves.
 
-    `ends` tells, of a request that just sampled, whether that was the end of sequence. `index`
-    and `time` (simulated units) are those of the step and are only noted.
+    `ends`: whether a request that just sampled thereby sampled the end of sequence. `index` and
+    `time` (simulated units) are those of the step and are only noted.
+
+    Raises:
+        GuardError: a transition is taken where its guard does not hold.
     """
     candidate, refusal = choose_prefill(ctx, state)
+    step = Step(index=index, time=time, kind=IDLE, before=state, after=state, refusal=refusal)
     if candidate is not None:
-        done = _prefill_step(ctx, state, candidate, ends)
-    elif state.decoding or state.paused:
-        done = _decode_step(ctx, state, ends)
-    else:
-        done = {"kind": IDLE, "after": evolve(state, last_kind=IDLE, last_tkv=0)}
-    return Step(index=index, time=time, before=state, refusal=refusal, **done)
+        return _prefill_step(ctx, step, candidate, ends)
+    if state.decoding or state.paused:
+        return _decode_step(ctx, step, ends)
+    return evolve(step, after=_at_rest(ctx, state, IDLE, 0))
 
 
 def choose_prefill(ctx: Context, state: State) -> tuple[Sequence | None, Refusal]:
-    """The request whose chunk is next, or nobody and the first rule that refused somebody.
+    """The request whose chunk is next, or None, and the first rule that refused a request.
 
     First come, first served looks at the head of the queue only; overtaking goes on to the next
     unless blocks are lacking (as 2.6.3 does).
@@ -56,76 +58,70 @@ def choose_prefill(ctx: Context, state: State) -> tuple[Sequence | None, Refusal
     return None, first_refusal
 
 
-def _prefill_step(ctx: Context, state: State, candidate: Sequence, ends: Ends) -> dict[str, Any]:
+def _prefill_step(ctx: Context, step: Step, candidate: Sequence, ends: Ends) -> Step:
     """One chunk of one request; its last chunk yields a token."""
-    state, events = _admitted(ctx, state, candidate)
-    state, chunk, more = transitions.chunk(ctx, state)
-    events += more
+    run = Run(ctx, step.before)
+    # admission: the prefill slot, the cached blocks, the blocks set aside
+    if candidate is not run.state.prefilling:
+        run.take(transitions.admit, candidate)
+        run.take(transitions.prefix_hit)
+        if ctx.config.reservation:
+            run.take(transitions.reserve)
+    # chunk
+    chunk = run.make(transitions.chunk)
+    # the last chunk: the first token, a row of the batch, perhaps already the end
     outputs: Mapping[str, list[int]] = {}
-    finished: tuple[str, ...] = ()
     if chunk.is_last:
-        state, more = transitions.join(ctx, state)
-        outputs = _outputs(ctx, state.decoding[:1])
-        events += more
-        state, more = transitions.finish(
-            ctx, state, lambda row: row.id == candidate.id and ends(row)
-        )
-        events += more
-        finished = tuple(event.id for event in more)
+        run.take(transitions.join)
+        outputs = _outputs(ctx, run.state.decoding[:1])
+        run.take(transitions.finish, lambda row: row.id == candidate.id and ends(row))
     tkv = candidate.prefill_len
-    return {
-        "kind": PREFILL,
-        "after": _rest(ctx, state, PREFILL, tkv),
-        "scheduled": {candidate.id: chunk.end - chunk.start},
-        "tkv": tkv,
-        "volume": volume(1, tkv),
-        "chunk": chunk,
-        "outputs": outputs,
-        "finished": finished,
-        "events": events,
-    }
+    return evolve(
+        step,
+        kind=PREFILL,
+        after=_at_rest(ctx, run.state, PREFILL, tkv),
+        scheduled={candidate.id: chunk.end - chunk.start},
+        tkv=tkv,
+        volume=volume(1, tkv),
+        chunk=chunk,
+        outputs=outputs,
+        finished=run.ids_of("finish"),
+        events=run.events,
+    )
 
 
-def _admitted(ctx: Context, state: State, candidate: Sequence) -> tuple[State, tuple[Event, ...]]:
-    """The state with the candidate in the prefill slot, and how it came there."""
-    if candidate is state.prefilling:
-        return state, ()
-    state, events = transitions.admit(ctx, state, candidate)
-    state, more = transitions.prefix_hit(ctx, state)
-    events += more
-    if ctx.config.reservation:
-        state, more = transitions.reserve(ctx, state)
-        events += more
-    return state, events
-
-
-def _decode_step(ctx: Context, state: State, ends: Ends) -> dict[str, Any]:
+def _decode_step(ctx: Context, step: Step, ends: Ends) -> Step:
     """One token of every request in the batch, as far as limit and pool allow."""
-    events: tuple[Event, ...] = ()
+    run = Run(ctx, step.before)
+    # the volume limit: the rows that fit decode, the others sit out
     if ctx.config.may_pause:
-        state, events = _paused_or_resumed(ctx, state)
-    state, more = _with_blocks(ctx, state)
-    events += more
-    for transition in (transitions.pad, transitions.extend, transitions.decode):
-        state, more = transition(ctx, state)
-        events += more
-    batch = state.decoding
+        _pause_and_resume(run)
+    # blocks: enough free ones for every row's next token
+    while blocks_lacking(ctx, run.state) > 0:
+        run.take(transitions.preempt, last_admitted(run.state))
+    # the rectangular batch, a token of every row
+    run.take(transitions.pad)
+    run.take(transitions.extend)
+    run.take(transitions.decode)
+    batch = run.state.decoding
     tkv = max_tkv([row.computed for row in batch], ctx.config.block_size)
-    state, more = transitions.finish(ctx, state, ends)
-    return {
-        "kind": DECODE,
-        "after": _rest(ctx, state, DECODE, tkv),
-        "scheduled": {row.id: 1 for row in batch},
-        "tkv": tkv,
-        "volume": volume(len(batch), tkv),
-        "batch": batch,
-        "outputs": _outputs(ctx, batch),
-        "finished": tuple(event.id for event in more),
-        "events": events + more,
-    }
+    # leaving
+    run.take(transitions.finish, ends)
+    return evolve(
+        step,
+        kind=DECODE,
+        after=_at_rest(ctx, run.state, DECODE, tkv),
+        scheduled={row.id: 1 for row in batch},
+        tkv=tkv,
+        volume=volume(len(batch), tkv),
+        batch=batch,
+        outputs=_outputs(ctx, batch),
+        finished=run.ids_of("finish"),
+        events=run.events,
+    )
 
 
-def _rest(ctx: Context, state: State, kind: str, tkv: int) -> State:
+def _at_rest(ctx: Context, state: State, kind: str, tkv: int) -> State:
     """The state between steps; the step's tkv is kept only for the rule that looks at it."""
     kept = tkv if ctx.config.admission is Admission.SHIPPED else 0
     return evolve(state, last_kind=kind, last_tkv=kept)
@@ -136,51 +132,54 @@ def _outputs(ctx: Context, rows: tuple[Sequence, ...]) -> dict[str, list[int]]:
     return {row.id: [ctx.requests[row.id].output_token(row.generated - 1)] for row in rows}
 
 
-def _paused_or_resumed(ctx: Context, state: State) -> tuple[State, tuple[Event, ...]]:
-    """Who decodes in this step under the volume limit: longest paused first.
+# --- the volume limit -----------------------------------------------------------------------
 
-    Then fewest generated first, or most with `long_output_first`; ties as they were queued.
-    Source: sendnn-inference 2.6.3, decode pausing.
+
+def _pause_and_resume(run: Run[Context, State]) -> None:
+    """The rows within the limit decode, longest absent first; the others sit this step out."""
+    within, beyond = rows_within_limit(run.ctx, run.state)
+    paused = {row.id for row in run.state.paused}
+    for row in within:
+        if row.id in paused:
+            run.take(transitions.resume, row)
+    for row in beyond:
+        if row.id not in paused:
+            run.take(transitions.pause, row)
+    run.state = transitions.sit_out(run.ctx, run.state, [row.id for row in beyond])
+
+
+def rows_within_limit(ctx: Context, state: State) -> tuple[list[Sequence], list[Sequence]]:
+    """The rows that decode under the volume limit, and those that do not, in order of priority.
+
+    Longest paused first; then fewest generated first, or most with `long_output_first`; ties as
+    they were queued. Source: sendnn-inference 2.6.3, decode pausing.
     """
     sign = -1 if ctx.config.long_output_first else 1
-    order = sorted(
+    within: list[Sequence] = []
+    beyond: list[Sequence] = []
+    for row in sorted(
         (*state.paused, *state.decoding),
         key=lambda row: (-row.waited_steps, sign * row.generated),
-    )
-    kept: list[Sequence] = []
-    benched: list[Sequence] = []
-    for row in order:
-        (kept if _fits_limit(ctx, [*kept, row]) else benched).append(row)
-    events: tuple[Event, ...] = ()
-    for row in (row for row in kept if row in state.paused):
-        state, more = transitions.resume(ctx, state, row)
-        events += more
-    for row in (row for row in benched if row in state.decoding):
-        state, more = transitions.pause(ctx, state, row)
-        events += more
-    return transitions.sit_out(ctx, state, [row.id for row in benched]), events
+    ):
+        (within if fits_limit(ctx, [*within, row]) else beyond).append(row)
+    return within, beyond
 
 
-def _fits_limit(ctx: Context, rows: list[Sequence]) -> bool:
+def fits_limit(ctx: Context, rows: list[Sequence]) -> bool:
     """True if the next decode step of these rows keeps the volume limit."""
     tkv = max_tkv([row.computed + 1 for row in rows], ctx.config.block_size)
     return int(volume(len(rows), tkv)) <= ctx.config.max_batch_tkv_limit
 
 
-def _with_blocks(ctx: Context, state: State) -> tuple[State, tuple[Event, ...]]:
-    """Enough free blocks for every row's next token, if need be by preempting the last admitted.
-
-    A prefill in progress was admitted last of all; then the front of the batch.
-    """
-    events: tuple[Event, ...] = ()
-    while _blocks_lacking(ctx, state) > 0:
-        victim = state.prefilling or state.decoding[0]
-        state, more = transitions.preempt(ctx, state, victim)
-        events += more
-    return state, events
+# --- blocks ---------------------------------------------------------------------------------
 
 
-def _blocks_lacking(ctx: Context, state: State) -> int:
+def last_admitted(state: State) -> Sequence:
+    """The request that is preempted first: the prefill in progress, then the front of the batch."""
+    return state.prefilling or state.decoding[0]
+
+
+def blocks_lacking(ctx: Context, state: State) -> int:
     """Blocks that the batch's next tokens need beyond the free ones."""
     size = ctx.config.block_size
     needed = sum(

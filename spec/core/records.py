@@ -1,10 +1,16 @@
-"""What the steps of every policy are recorded with: kinds, events, and what rules may look up."""
+"""What the steps of every policy are recorded with, and what can be asked of any scheduler.
 
-from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+Each policy has classes of its own in its `records`: its requests and states have at least what
+`SomeSequence` and `SomeState` say, and its step is a `StepRecord`. What serves, measures or shows
+steps of every policy asks for no more than this.
+"""
 
-from attrs import frozen
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+from attrs import field, frozen
+
+from spec.core.blocks import BlockPool
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import BlockKeys, Request
 
@@ -13,6 +19,61 @@ PREFILL, DECODE, IDLE = "prefill", "decode", "idle"  # the kinds of a step
 WRITTEN_AS = "written as"  # in the metadata of a field: its name in ITF traces, if another
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
+
+
+class SomeSequence(Protocol):
+    """A request inside a scheduler; lengths in tokens."""
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+
+    @property
+    def computed(self) -> int:
+        """Tokens whose keys and values are in the cache."""
+
+    @property
+    def generated(self) -> int:
+        """Tokens sampled so far."""
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Its block table."""
+
+
+class SomeState(Protocol):
+    """A scheduler at rest."""
+
+    @property
+    def pool(self) -> BlockPool:
+        """The KV blocks."""
+
+    @property
+    def waiting(self) -> Sequence[SomeSequence]:
+        """The waiting queue."""
+
+    @property
+    def running(self) -> Sequence[SomeSequence]:
+        """The running queue."""
+
+    @property
+    def present(self) -> Sequence[SomeSequence]:
+        """Every request that has arrived and has not left."""
+
+    @property
+    def finished(self) -> frozenset[str]:
+        """The requests that have left with all tokens."""
+
+    @property
+    def aborted(self) -> frozenset[str]:
+        """The requests whose client has gone away."""
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no request is pending."""
+
+
+StateT = TypeVar("StateT", bound=SomeState)
 
 
 @frozen
@@ -30,6 +91,40 @@ class Event:
     after: Any = None
 
 
+@frozen(kw_only=True)
+class StepRecord(Generic[StateT]):
+    """One scheduler step: the state it started from, what it did, the state it left.
+
+    `before` includes the arrivals and aborts since the step before. `time`: simulated clock when it
+    began. `scheduled`: tokens computed, by request. `outputs`: tokens sampled, by request. `ended`:
+    the requests that sampled the end of sequence where the environment decided so and not the
+    request. `finished`: the requests that left with all tokens, in the order of leaving. `aborted`:
+    those whose client left since the step before. `refusal`: the rule that first kept a request
+    from being scheduled. `events`: the transitions that made up the step, in order.
+    """
+
+    index: int
+    time: float
+    before: StateT
+    after: StateT
+    scheduled: Mapping[str, int] = field(factory=dict)
+    outputs: Mapping[str, Sequence[int]] = field(factory=dict)
+    ended: tuple[str, ...] = ()
+    finished: tuple[str, ...] = ()
+    aborted: tuple[str, ...] = ()
+    refusal: str | None = None
+    events: tuple[Event, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Prefill, decode or idle; each policy says which."""
+        raise NotImplementedError
+
+    def happened(self, *transitions: str) -> list[Event]:
+        """The events of these kinds, in order."""
+        return [event for event in self.events if event.transition in transitions]
+
+
 @frozen
 class Context(Generic[ConfigT]):
     """What rules may look up: the configuration, the requests by id, the keys of their blocks."""
@@ -37,3 +132,7 @@ class Context(Generic[ConfigT]):
     config: ConfigT
     requests: Mapping[str, Request]
     keys: BlockKeys
+
+
+SomeStep: TypeAlias = StepRecord[Any]
+SomeContext: TypeAlias = Context[Any]

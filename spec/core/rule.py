@@ -1,16 +1,18 @@
 """What a rule is, whatever scheduler it is about: id, sentence, source, predicate and witness.
 
-A predicate yields what it found wrong, a line each, and nothing where the rule holds. It is
-given only what anybody can observe of a scheduler, so the same rule judges the reference, the
+A predicate yields what it found wrong, a line each, and nothing where the rule holds. It is given
+only what can be observed of a scheduler from outside, so the same rule judges the reference, the
 engine, a recorded trace and a released scheduler. A witness is a step that must be reachable
 somewhere, so that no rule holds only because it never applies.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from attrs import define, field, frozen
+
+from spec.core.records import StepRecord
 
 
 class Kind(StrEnum):
@@ -34,70 +36,58 @@ class Source:
         return f"{self.text}, {self.section}"
 
 
-class Moved(Protocol):
-    """A step, as far as every rule looks at it: states of the kind that the rule is about."""
-
-    @property
-    def before(self) -> Any:
-        """What it started from."""
-
-    @property
-    def after(self) -> Any:
-        """What it left."""
-
-
 # The configuration, the context, the states and the steps of one policy.
-Conf = TypeVar("Conf")
-Ctx = TypeVar("Ctx")
-At = TypeVar("At")
-By = TypeVar("By", bound=Moved)
+ConfigT = TypeVar("ConfigT")
+ContextT = TypeVar("ContextT")
+StateT = TypeVar("StateT")
+StepT = TypeVar("StepT", bound=StepRecord[Any])
+PredicateT = TypeVar("PredicateT", bound=Callable[..., Any])
 
-InState: TypeAlias = Callable[[Ctx, At], Iterator[str]]
-OfStep: TypeAlias = Callable[[Ctx, By], Iterator[str]]
-OfChange: TypeAlias = Callable[[Ctx, At, At], Iterator[str]]
-Goal: TypeAlias = Callable[[At], bool]
-Look: TypeAlias = Callable[[Ctx, At, At], At | None]
-Witness: TypeAlias = Callable[[Ctx, By], bool]
-Applies: TypeAlias = Callable[[Conf], bool]
+InState: TypeAlias = Callable[[ContextT, StateT], Iterator[str]]
+OfStep: TypeAlias = Callable[[ContextT, StepT], Iterator[str]]
+OfChange: TypeAlias = Callable[[ContextT, StateT, StateT], Iterator[str]]
+Goal: TypeAlias = Callable[[StateT], bool]
+Look: TypeAlias = Callable[[ContextT, StateT, StateT], StateT | None]
+Witness: TypeAlias = Callable[[ContextT, StepT], bool]
+Applies: TypeAlias = Callable[[ConfigT], bool]
 
 
-def _whole(_ctx: object, _before: At, after: At) -> At:
+def _whole(_ctx: object, _before: StateT, after: StateT) -> StateT:
     return after
 
 
 @frozen
-class Rule(Generic[Conf, Ctx, At, By]):
+class Rule(Generic[ConfigT, ContextT, StateT, StepT]):
     """One rule. `in_state`, `of_step` or `of_change` holds its predicate, by its kind.
 
-    `goal` is that of an `eventually` rule: a state that must be reached from every other.
-    `applies` tells under which configurations the rule is meant. `look` is what a state predicate
-    must be shown of the state after a change to notice that the rule, which held before, is broken
-    now; None: nothing.
+    `goal`: of an `eventually` rule, a state that must be reached from every other. `applies`: under
+    which configurations the rule is meant. `look`: what a state predicate must be shown of the
+    state after a change to notice that the rule, which held before, is broken now; None: nothing.
     """
 
     id: str
     sentence: str
     source: Source
     kind: Kind
-    witness: Witness[Ctx, By]
-    applies: Applies[Conf]
-    look: Look[Ctx, At] = _whole
-    in_state: InState[Ctx, At] | None = None
-    of_step: OfStep[Ctx, By] | None = None
-    of_change: OfChange[Ctx, At] | None = None
-    goal: Goal[At] | None = None
+    witness: Witness[ContextT, StepT]
+    applies: Applies[ConfigT]
+    look: Look[ContextT, StateT] = _whole
+    in_state: InState[ContextT, StateT] | None = None
+    of_step: OfStep[ContextT, StepT] | None = None
+    of_change: OfChange[ContextT, StateT] | None = None
+    goal: Goal[StateT] | None = None
 
-    def found_in_state(self, ctx: Ctx, state: At) -> str | None:
+    def found_in_state(self, ctx: ContextT, state: StateT) -> str | None:
         """What is wrong with the state, or None."""
         return next(self.in_state(ctx, state), None) if self.in_state else None
 
-    def found_of_step(self, ctx: Ctx, step: By) -> str | None:
+    def found_of_step(self, ctx: ContextT, step: StepT) -> str | None:
         """What is wrong with the step or with the state that it left, or None."""
         if self.of_step:
             return next(self.of_step(ctx, step), None)
         return self.found_after(ctx, step.before, step.after)
 
-    def found_after(self, ctx: Ctx, before: At, after: At) -> str | None:
+    def found_after(self, ctx: ContextT, before: StateT, after: StateT) -> str | None:
         """What is wrong with the state `after`, where the rule held `before`, or None."""
         if before is after or self.in_state is None:
             return None
@@ -105,16 +95,16 @@ class Rule(Generic[Conf, Ctx, At, By]):
         found = None if seen is None else self.found_in_state(ctx, seen)
         if found is None or seen is after:
             return found
-        return self.found_in_state(ctx, after) or found  # told of the whole state
+        return self.found_in_state(ctx, after) or found  # in words about the whole state
 
-    def found_between(self, ctx: Ctx, before: At, after: At) -> str | None:
+    def found_between(self, ctx: ContextT, before: StateT, after: StateT) -> str | None:
         """What is wrong with how one step's end became the next one's beginning, or None."""
         if self.of_change is None or before is after or before == after:
             return None
         return next(self.of_change(ctx, before, after), None)
 
 
-AnyRule: TypeAlias = Rule[Any, Any, Any, Any]  # for whoever shows rules and judges nothing
+AnyRule: TypeAlias = Rule[Any, Any, Any, Any]  # where rules are shown and nothing is judged
 
 
 def _everywhere(_config: object) -> bool:
@@ -122,13 +112,14 @@ def _everywhere(_config: object) -> bool:
 
 
 @define
-class Registry(Generic[Conf, Ctx, At, By]):
+class Registry(Generic[ConfigT, ContextT, StateT, StepT]):
     """The rules of one policy by id, in the order in which they are registered.
 
-    Each method but the last makes a decorator that registers the function and leaves it alone.
+    Each method but the last makes a decorator that registers the function and returns it as it is.
+    Registering raises ValueError if the id is taken.
     """
 
-    rules: dict[str, Rule[Conf, Ctx, At, By]] = field(factory=dict)
+    rules: dict[str, Rule[ConfigT, ContextT, StateT, StepT]] = field(factory=dict)
 
     def always(
         self,
@@ -136,17 +127,13 @@ class Registry(Generic[Conf, Ctx, At, By]):
         sentence: str,
         source: Source,
         *,
-        witness: Witness[Ctx, By],
-        applies: Applies[Conf] = _everywhere,
-        look: Look[Ctx, At] = _whole,
-    ) -> Callable[[InState[Ctx, At]], InState[Ctx, At]]:
+        witness: Witness[ContextT, StepT],
+        applies: Applies[ConfigT] = _everywhere,
+        look: Look[ContextT, StateT] = _whole,
+    ) -> Callable[[InState[ContextT, StateT]], InState[ContextT, StateT]]:
         """A rule about every state."""
-
-        def register(predicate: InState[Ctx, At]) -> InState[Ctx, At]:
-            self._add(Rule(id_, sentence, source, Kind.ALWAYS, witness, applies, look, predicate))
-            return predicate
-
-        return register
+        rule = id_, sentence, source, Kind.ALWAYS, witness, applies, look
+        return self._registering(lambda predicate: Rule(*rule, in_state=predicate))
 
     def of_step(
         self,
@@ -154,17 +141,13 @@ class Registry(Generic[Conf, Ctx, At, By]):
         sentence: str,
         source: Source,
         *,
-        witness: Witness[Ctx, By],
-        applies: Applies[Conf] = _everywhere,
+        witness: Witness[ContextT, StepT],
+        applies: Applies[ConfigT] = _everywhere,
         kind: Kind = Kind.STEP,
-    ) -> Callable[[OfStep[Ctx, By]], OfStep[Ctx, By]]:
+    ) -> Callable[[OfStep[ContextT, StepT]], OfStep[ContextT, StepT]]:
         """A rule about every step (or a guard)."""
-
-        def register(predicate: OfStep[Ctx, By]) -> OfStep[Ctx, By]:
-            self._add(Rule(id_, sentence, source, kind, witness, applies, of_step=predicate))
-            return predicate
-
-        return register
+        rule = id_, sentence, source, kind, witness, applies
+        return self._registering(lambda predicate: Rule(*rule, of_step=predicate))
 
     def between(
         self,
@@ -172,17 +155,12 @@ class Registry(Generic[Conf, Ctx, At, By]):
         sentence: str,
         source: Source,
         *,
-        witness: Witness[Ctx, By],
-        applies: Applies[Conf] = _everywhere,
-    ) -> Callable[[OfChange[Ctx, At]], OfChange[Ctx, At]]:
+        witness: Witness[ContextT, StepT],
+        applies: Applies[ConfigT] = _everywhere,
+    ) -> Callable[[OfChange[ContextT, StateT]], OfChange[ContextT, StateT]]:
         """A rule about what happens between two steps."""
-
-        def register(predicate: OfChange[Ctx, At]) -> OfChange[Ctx, At]:
-            kind = Kind.BETWEEN
-            self._add(Rule(id_, sentence, source, kind, witness, applies, of_change=predicate))
-            return predicate
-
-        return register
+        rule = id_, sentence, source, Kind.BETWEEN, witness, applies
+        return self._registering(lambda predicate: Rule(*rule, of_change=predicate))
 
     def eventually(
         self,
@@ -190,31 +168,33 @@ class Registry(Generic[Conf, Ctx, At, By]):
         sentence: str,
         source: Source,
         *,
-        witness: Witness[Ctx, By],
-        applies: Applies[Conf] = _everywhere,
-    ) -> Callable[[Goal[At]], Goal[At]]:
-        """A rule about every fair path; the function tells a state that is the goal."""
+        witness: Witness[ContextT, StepT],
+        applies: Applies[ConfigT] = _everywhere,
+    ) -> Callable[[Goal[StateT]], Goal[StateT]]:
+        """A rule about every fair path; the function is true of the states that are the goal."""
+        rule = id_, sentence, source, Kind.EVENTUALLY, witness, applies
+        return self._registering(lambda goal: Rule(*rule, goal=goal))
 
-        def register(goal: Goal[At]) -> Goal[At]:
-            kind = Kind.EVENTUALLY
-            self._add(Rule(id_, sentence, source, kind, witness, applies, goal=goal))
-            return goal
-
-        return register
-
-    def applicable(self, config: Conf) -> list[Rule[Conf, Ctx, At, By]]:
+    def applicable(self, config: ConfigT) -> list[Rule[ConfigT, ContextT, StateT, StepT]]:
         """The rules that are meant under this configuration, in the order of the registry."""
         return [rule for rule in self.rules.values() if rule.applies(config)]
 
-    def _add(self, rule: Rule[Conf, Ctx, At, By]) -> None:
-        if rule.id in self.rules:
-            raise ValueError(f"two rules are called {rule.id}")
-        self.rules[rule.id] = rule
+    def _registering(
+        self, rule_with: Callable[[PredicateT], Rule[ConfigT, ContextT, StateT, StepT]]
+    ) -> Callable[[PredicateT], PredicateT]:
+        def register(predicate: PredicateT) -> PredicateT:
+            rule = rule_with(predicate)
+            if rule.id in self.rules:
+                raise ValueError(f"two rules are called {rule.id}")
+            self.rules[rule.id] = rule
+            return predicate
+
+        return register
 
 
 def judge(
-    rules: Iterable[Rule[Conf, Ctx, At, By]], ctx: Ctx, step: By
-) -> Iterator[tuple[Rule[Conf, Ctx, At, By], str]]:
+    rules: Iterable[Rule[ConfigT, ContextT, StateT, StepT]], ctx: ContextT, step: StepT
+) -> Iterator[tuple[Rule[ConfigT, ContextT, StateT, StepT], str]]:
     """Every rule that a step breaks, with what was found."""
     for rule in rules:
         found = rule.found_of_step(ctx, step)

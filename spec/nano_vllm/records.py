@@ -4,15 +4,14 @@ There are no phases: a sequence is in one of two queues. All classes are immutab
 comparable.
 """
 
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Seq
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from attrs import field, frozen
 
 from spec.core import records
 from spec.core.blocks import BlockPool
-from spec.core.records import WRITTEN_AS, Event
+from spec.core.records import WRITTEN_AS, StepRecord
 from spec.core.requests import Request
 from spec.nano_vllm.block_hashes import ContentKeys
 from spec.nano_vllm.config import NanoVllmConfig
@@ -68,30 +67,9 @@ class State:
         return not self.waiting and not self.running
 
 
-@frozen
-class Step:
-    """One scheduler step: the state it started from, what it did, the state it left.
+@frozen(kw_only=True)
+class Step(StepRecord[State]):
+    """One scheduler step; `batch`: its rows as computed, also those that then left."""
 
-    `before` includes the arrivals and aborts since the step before. `time`: simulated clock when it
-    began. `scheduled`: tokens computed, by request. `batch`: the rows as computed, also those that
-    then left. `outputs`: tokens sampled. `ended`: which requests sampled the end of sequence where
-    the environment decided so and not the request. `refusal`: the rule that ended the admissions.
-    """
-
-    index: int
-    time: float
     kind: str
-    before: State
-    after: State
-    scheduled: Mapping[str, int] = field(factory=dict)
     batch: tuple[Sequence, ...] = ()
-    outputs: Mapping[str, Seq[int]] = field(factory=dict)
-    ended: tuple[str, ...] = ()
-    finished: tuple[str, ...] = ()
-    aborted: tuple[str, ...] = ()
-    refusal: str | None = None
-    events: tuple[Event, ...] = ()
-
-    def happened(self, *transitions: str) -> list[Event]:
-        """The events of these kinds, in order."""
-        return [event for event in self.events if event.transition in transitions]

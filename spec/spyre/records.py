@@ -1,16 +1,15 @@
 """What a scheduler did in one step, as rules, traces and comparisons see it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import TypeAlias
 
-from attrs import field, frozen
+from attrs import frozen
 
 from spec.core import records
-from spec.core.records import Event
+from spec.core.records import StepRecord
 from spec.core.requests import BlockKeys, Request
 from spec.spyre.config import SpyreConfig
-from spec.spyre.state import Sequence as Row
-from spec.spyre.state import State
+from spec.spyre.state import Sequence, State
 
 Context: TypeAlias = records.Context[SpyreConfig]
 
@@ -49,35 +48,16 @@ class Chunk:
         return self.chunk == self.chunks - 1
 
 
-@frozen
-class Step:
-    """One scheduler step: the state it started from, what it did, the state it left.
+@frozen(kw_only=True)
+class Step(StepRecord[State]):
+    """One scheduler step.
 
-    `before` includes the arrivals and aborts since the step before. `time`: simulated clock
-    when it began. `scheduled`: tokens computed, by request. `tkv` and `volume`: of this step,
-    in tokens. `chunk`: of a prefill step. `batch`: the rows of a decode step as computed, also
-    those that then left. `outputs`: tokens sampled. `ended`: who sampled the end of sequence where
-    the environment decided so and not the request. `refusal`: the rule that first kept somebody
-    from a prefill step.
+    `tkv` and `volume`: of this step, in tokens. `chunk`: of a prefill step. `batch`: the rows of a
+    decode step as computed, also those that then left.
     """
 
-    index: int
-    time: float
     kind: str
-    before: State
-    after: State
-    scheduled: Mapping[str, int] = field(factory=dict)
     tkv: int = 0
     volume: int = 0
     chunk: Chunk | None = None
-    batch: tuple[Row, ...] = ()
-    outputs: Mapping[str, Sequence[int]] = field(factory=dict)
-    ended: tuple[str, ...] = ()
-    finished: tuple[str, ...] = ()
-    aborted: tuple[str, ...] = ()
-    refusal: str | None = None
-    events: tuple[Event, ...] = ()
-
-    def happened(self, *transitions: str) -> list[Event]:
-        """The events of these kinds, in order."""
-        return [event for event in self.events if event.transition in transitions]
+    batch: tuple[Sequence, ...] = ()

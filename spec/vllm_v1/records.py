@@ -4,13 +4,14 @@ The counterpart of `spec.spyre.state` and `spec.spyre.records`. There are no pha
 tokens, and some of them are computed. All classes are immutable, hashable and comparable.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from attrs import field, frozen
 
+from spec.core import records
 from spec.core.blocks import BlockPool
-from spec.core.records import DECODE, IDLE, PREFILL, Event
+from spec.core.records import DECODE, IDLE, PREFILL, StepRecord
 from spec.core.requests import BlockKeys, Request
 from spec.vllm_v1.config import VllmV1Config
 
@@ -103,40 +104,26 @@ class Statistics:
     usage: float
 
 
-@frozen
-class Step:
-    """One scheduler step: what it started from, what it decided, what came of it.
+@frozen(kw_only=True)
+class Step(StepRecord[State]):
+    """One scheduler step, with what it decided.
 
-    `planned`: the state when the decisions were made and nothing was computed yet. `scheduled`:
-    tokens computed, by request. `drafts`: how many of them verify drafts. `admitted`: who
-    came from the queues. `external`: tokens of the admitted that the connector brings.
-    `budget_left`: tokens. `refusal`: the rule that kept the first of the queue from running.
-    `accepted`: drafts, by request. `ended`: who sampled the end of sequence where the
-    environment decided so. `aborted`: whose client left since the step before. `reported`: who
-    left since the step before.
+    `planned`: the state when the decisions were made and nothing was computed yet. `drafts`: how
+    many of the scheduled tokens verify drafts, by request. `admitted`: the requests that came from
+    the queues. `external`: tokens of the admitted that the connector brings. `budget_left`: tokens.
+    `reported`: the requests that left since the step before. `accepted`: drafts, by request.
     """
 
-    index: int
-    time: float
-    before: State
     planned: State
-    after: State
-    scheduled: Mapping[str, int]
     drafts: Mapping[str, int]
     admitted: tuple[str, ...]
     external: Mapping[str, int]
     preempted: tuple[str, ...]
     budget_left: int
-    refusal: str | None
     reported: tuple[str, ...]
     statistics: Statistics
-    outputs: Mapping[str, tuple[int, ...]] = field(factory=dict)
     accepted: Mapping[str, int] = field(factory=dict)
     failed_loads: tuple[str, ...] = ()
-    finished: tuple[str, ...] = ()
-    aborted: tuple[str, ...] = ()
-    ended: tuple[str, ...] = ()
-    events: tuple[Event, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -151,19 +138,22 @@ class Step:
         """Whose clients left while the step ran: they got nothing of it."""
         return self.after.aborted - self.before.aborted
 
-    def happened(self, *transitions: str) -> list[Event]:
-        """The events of these kinds, in order."""
-        return [event for event in self.events if event.transition in transitions]
-
 
 @frozen
-class Context:
-    """What rules may look up: the configuration, requests by id, keys of their blocks.
+class Context(records.Context[VllmV1Config]):
+    """What rules may look up.
 
     `external`: tokens at the beginning of a request that the connector can bring.
     """
 
-    config: VllmV1Config
-    requests: Mapping[str, Request]
-    keys: BlockKeys
     external: Mapping[str, int] = field(factory=dict)
+
+
+def context_of(
+    config: VllmV1Config,
+    requests: Iterable[Request],
+    external: Mapping[str, int] | None = None,
+) -> Context:
+    """What rules may look up under this configuration; `external`: as the context has it."""
+    by_id = {request.id: request for request in requests}
+    return Context(config, by_id, BlockKeys(by_id, config.block_size), external or {})

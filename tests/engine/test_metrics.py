@@ -268,9 +268,16 @@ def test_what_is_kept_does_not_grow_with_the_run() -> None:
 
     def size_after(steps: range) -> int:
         for index in steps:
-            outputs = {"a": [1]}
             metrics.observe(
-                Step(index, index * 1.1, "decode", state, state, batch=(row,), outputs=outputs)
+                Step(
+                    index=index,
+                    time=index * 1.1,
+                    kind="decode",
+                    before=state,
+                    after=state,
+                    batch=(row,),
+                    outputs={"a": [1]},
+                )
             )
         return len(pickle.dumps(metrics))
 
@@ -284,10 +291,10 @@ def test_requests_that_have_left_are_forgotten(how: str) -> None:
     state = State(BlockPool(1, (1,)))
 
     unused = len(pickle.dumps(metrics))
-    metrics.observe(Step(0, 0.0, "idle", state, state))
+    metrics.observe(Step(index=0, time=0.0, kind="idle", before=state, after=state))
     all_present = len(pickle.dumps(metrics))
     leaving: Any = {how: names}
-    metrics.observe(Step(1, 0.0, "decode", state, state, **leaving))
+    metrics.observe(Step(index=1, time=0.0, kind="decode", before=state, after=state, **leaving))
     none_present = len(pickle.dumps(metrics))
 
     assert unused < all_present

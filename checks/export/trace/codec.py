@@ -25,8 +25,7 @@ from checks.export.trace.records import Json, converter, record, structured
 from checks.export.trace.violation import Violation
 from engine.workloads.checked import NOTHING
 from spec.core.errors import TraceError
-from spec.core.observable import SomeSequence, SomeState, SomeStep
-from spec.core.records import PREFILL
+from spec.core.records import PREFILL, SomeSequence, SomeState, SomeStep
 
 StateT = TypeVar("StateT", bound=SomeState)
 StepT = TypeVar("StepT", bound=SomeStep)

@@ -8,8 +8,7 @@ from attrs import frozen
 
 from checks.export.trace.records import Json
 from spec.core.blocks import BlockPool
-from spec.core.observable import SomeSequence, SomeState, SomeStep
-from spec.core.records import Event
+from spec.core.records import Event, SomeSequence, SomeState, SomeStep
 
 Kind = Literal["prefill", "decode", "idle"]
 

@@ -17,7 +17,7 @@ from checks.policies import POLICIES, AnyPolicy, policy_of
 from engine.workloads.checked import NOTHING, brief
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError, TraceError
-from spec.core.observable import SomeContext, SomeStep
+from spec.core.records import SomeContext, SomeStep
 from spec.core.requests import Request
 
 _FIRST_STEP_LINE = 2

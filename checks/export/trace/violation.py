@@ -4,7 +4,7 @@ from typing import Any
 
 from attrs import frozen
 
-from spec.core.observable import SomeState
+from spec.core.records import SomeState
 
 
 @frozen

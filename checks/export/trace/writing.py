@@ -12,7 +12,7 @@ from checks.export.trace.requests import request_as_json
 from checks.export.trace.violation import Violation
 from checks.policies import policy_of
 from spec.core.configuration import PolicyConfig
-from spec.core.observable import SomeStep
+from spec.core.records import SomeStep
 from spec.core.requests import Request
 
 FORMAT = "lockstep-trace"

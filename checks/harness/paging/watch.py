@@ -10,7 +10,7 @@ from checks.harness.paging.rows import Load, PagedWork, Row, model_token, paged_
 from engine.paged.device import PagedDevice
 from engine.paged.inputs import PagedShape
 from spec.core.blocks import block_count
-from spec.core.observable import SomeStep
+from spec.core.records import SomeStep
 from spec.core.requests import Request
 
 KEPT = 10  # wrong tokens that are remembered; the first ones tell

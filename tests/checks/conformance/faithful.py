@@ -8,7 +8,7 @@ from attrs import asdict, define, field
 from checks.conformance.script import script_of
 from checks.fuzz.cases import Case
 from checks.harness.driver.protocol import Action, DriverFailure, Hello, Json, Played
-from spec.core.observable import SomeContext
+from spec.core.records import SomeContext
 from spec.core.requests import BlockKey
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence as Row

@@ -25,7 +25,8 @@ def refusals(scene: str, change: Callable[[list[Json]], None] | None = None) -> 
     if change is not None:
         change(records)
     device = Hardware(Context(case.config, requests, BlockKeys(requests, case.config.block_size)))
-    step = Step(0, 0.0, "idle", State(POOL), State(POOL))  # the tensors say all that is looked at
+    at_rest = State(POOL)  # the tensors say all that is looked at
+    step = Step(index=0, time=0.0, kind="idle", before=at_rest, after=at_rest)
     found = ((index, device.wrong(record, step)) for index, record in enumerate(records))
     return {index: wrong[0] for index, wrong in found if wrong is not None}
 

@@ -137,13 +137,13 @@ def interleaved_with_nobody(right: Right, ctx: Context, state: State, sequence: 
     return "SPY-PRI-3" if state.decoding else right(ctx, state, sequence)
 
 
-@fault("admit", step, "_rest", on="exact", caught_by="SPY-PRI-3")
+@fault("admit", step, "_at_rest", on="exact", caught_by="SPY-PRI-3")
 def prefills_not_noted(right: Right, ctx: Context, state: State, _kind: str, tkv: int) -> Any:
     """Every step is noted as a decode step, so that prefills seem never to follow each other."""
     return right(ctx, state, DECODE, tkv)
 
 
-@fault("admit", step, "_rest", on="shipped", caught_by="SPY-VOL-3")
+@fault("admit", step, "_at_rest", on="shipped", caught_by="SPY-VOL-3")
 def tkv_not_noted(right: Right, ctx: Context, state: State, kind: str, _tkv: int) -> Any:
     """The shipped rule is told no tkv of the step before."""
     return right(ctx, state, kind, 0)

@@ -6,14 +6,16 @@ from typing import Any
 from attrs import evolve
 
 from reference.core import block_pool
+from reference.core.run import Run
 from reference.spyre import machine, step, transitions
 from reference.spyre.transitions import Ends, Moved
-from spec.core.records import Event
 from spec.spyre.records import Context, Step
 from spec.spyre.state import Sequence as Row
 from spec.spyre.state import State
 from tests.checks.faults.table import fault, with_config
 from tests.checks.planting import Right
+
+Paused = Run[Context, State]
 
 # --- finish --------------------------------------------------------------------------------------
 
@@ -110,7 +112,7 @@ def first_admitted_preempted(right: Right, ctx: Context, state: State, _victim: 
     return right(ctx, state, state.decoding[-1])
 
 
-@fault("preempt", step, "_blocks_lacking", on="preemption", caught_by="SPY-PRE-1")
+@fault("preempt", step, "blocks_lacking", on="preemption", caught_by="SPY-PRE-1")
 def preempted_too_early(right: Right, ctx: Context, state: State) -> Any:
     """Somebody is preempted although the free blocks just suffice."""
     needs = any(row.computed % ctx.config.block_size == 0 for row in state.decoding)
@@ -159,23 +161,26 @@ def preempted_computes_its_prompt_only(
 
 
 @fault("preempt", step, "_prefill_step", on="preemption", caught_by="BLK-9, SPY-PRE-1")
-def preempted_for_a_prefill(
-    right: Right, ctx: Context, state: State, candidate: Row, ends: Ends
-) -> dict[str, Any]:
+def preempted_for_a_prefill(right: Right, ctx: Context, step: Step, *rest: Any) -> Any:
     """A prefill takes its blocks from the front of the batch."""
-    events: tuple[Event, ...] = ()
-    if state.decoding:
-        state, events = transitions.preempt(ctx, state, state.decoding[0])
-    done: dict[str, Any] = right(ctx, state, candidate, ends)
-    return done | {"events": events + done["events"]}
+    if not step.before.decoding:
+        return right(ctx, step, *rest)
+    return _after_preempting_the_front(right, ctx, step, *rest)
 
 
-@fault("preempt", step, "_with_blocks", on="dry pool", caught_by="SPY-RES-3")
-def preempted_despite_the_promise(right: Right, ctx: Context, state: State) -> Any:
+def _after_preempting_the_front(right: Right, ctx: Context, step: Step, *rest: Any) -> Step:
+    unreserved = with_config(ctx, reservation=False)
+    state, events = transitions.preempt(unreserved, step.before, step.before.decoding[0])
+    done: Step = right(ctx, evolve(step, before=state), *rest)
+    return evolve(done, before=step.before, events=events + done.events)
+
+
+@fault("preempt", step, "_decode_step", on="dry pool", caught_by="SPY-RES-3")
+def preempted_despite_the_promise(right: Right, ctx: Context, step: Step, *rest: Any) -> Any:
     """When blocks get scarce, somebody is preempted although all were set aside."""
-    if len(state.pool.free) > 2 or len(state.decoding) < 2:
-        return right(ctx, state)
-    return transitions.preempt(with_config(ctx, reservation=False), state, state.decoding[0])
+    if len(step.before.pool.free) > 2 or len(step.before.decoding) < 2:
+        return right(ctx, step, *rest)
+    return _after_preempting_the_front(right, ctx, step, *rest)
 
 
 # --- pause, resume, sit_out ----------------------------------------------------------------------
@@ -196,36 +201,39 @@ def paused_loses_blocks(right: Right, ctx: Context, state: State, row: Row) -> M
     return evolve(moved, pool=pool, paused=(*others, evolve(last, blocks=()))), events
 
 
-@fault("pause", step, "_fits_limit", on="pausing", caught_by="SPY-PAU-2")
+@fault("pause", step, "fits_limit", on="pausing", caught_by="SPY-PAU-2")
 def paused_without_reason(right: Right, ctx: Context, rows: list[Row]) -> Any:
     """The volume limit is compared with `<` where `<=` is meant."""
     limit = ctx.config.max_batch_tkv_limit - 1
     return right(with_config(ctx, max_batch_tkv_limit=limit), rows)
 
 
-@fault("pause", step, "_fits_limit", on="pausing", caught_by="SPY-VOL-1")
+@fault("pause", step, "fits_limit", on="pausing", caught_by="SPY-VOL-1")
 def nobody_paused(_right: Right, _ctx: Context, _rows: list[Row]) -> bool:
     """Decode steps do not look at the volume limit."""
     return True
 
 
-@fault("pause", step, "_paused_or_resumed", on="pausing", caught_by="SPY-PAU-3")
-def longest_answer_first(right: Right, ctx: Context, state: State) -> Any:
+@fault("pause", step, "_pause_and_resume", on="pausing", caught_by="SPY-PAU-3")
+def longest_answer_first(right: Right, run: Paused) -> None:
     """Who generated most decodes first although the configuration says least."""
-    return right(with_config(ctx, long_output_first=True), state)
+    ctx, run.ctx = run.ctx, with_config(run.ctx, long_output_first=True)
+    right(run)
+    run.ctx = ctx
 
 
 @fault(
     "resume",
     step,
-    "_paused_or_resumed",
+    "_pause_and_resume",
     on="pausing",
     caught_by="SPY-PAU-3, SPY-PAU-2, guard SPY-DEC-2",
 )
-def never_resumed(right: Right, ctx: Context, state: State) -> Moved:
+def never_resumed(right: Right, run: Paused) -> None:
     """The paused are not looked at any more."""
-    moved, events = right(ctx, evolve(state, paused=()))
-    return evolve(moved, paused=(*state.paused, *moved.paused)), events
+    paused, run.state = run.state.paused, evolve(run.state, paused=())
+    right(run)
+    run.state = evolve(run.state, paused=(*paused, *run.state.paused))
 
 
 @fault("resume", machine, "scheduler_step", on="pausing", caught_by="SPY-PRI-4")
@@ -237,11 +245,12 @@ def idle_with_the_paused(right: Right, ctx: Context, state: State, *rest: Any) -
     return evolve(idle, before=state, after=evolve(idle.after, paused=state.paused))
 
 
-@fault("resume", step, "_paused_or_resumed", on="pausing", caught_by="SPY-PAU-3")
-def waiting_counts_for_nothing(right: Right, ctx: Context, state: State) -> Any:
+@fault("resume", step, "_pause_and_resume", on="pausing", caught_by="SPY-PAU-3")
+def waiting_counts_for_nothing(right: Right, run: Paused) -> None:
     """How long somebody was paused does not count."""
-    fresh = tuple(evolve(row, waited_steps=0) for row in state.paused)
-    return right(ctx, evolve(state, paused=fresh))
+    fresh = tuple(evolve(row, waited_steps=0) for row in run.state.paused)
+    run.state = evolve(run.state, paused=fresh)
+    right(run)
 
 
 @fault("resume", transitions, "resume", on="pausing", caught_by="SPY-DEC-1, SPY-TKV-1, LIF-8")

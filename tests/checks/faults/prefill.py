@@ -6,10 +6,10 @@ from typing import Any
 from attrs import evolve
 
 from reference.spyre import chunks, step, transitions
-from reference.spyre.transitions import Ends, Moved
+from reference.spyre.transitions import Moved
 from spec.core.blocks import BlockPool
 from spec.core.requests import BlockKey
-from spec.spyre.records import Chunk, Context
+from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import PADDING_BLOCK, State
 from spec.spyre.state import Sequence as Row
 from tests.checks.faults.table import fault
@@ -149,22 +149,19 @@ def progress_not_noted(right: Right, ctx: Context, state: State) -> Any:
 
 
 @fault("chunk", step, "_prefill_step", on="layout", caught_by="SPY-CHK-2")
-def batch_runs_along(
-    right: Right, ctx: Context, state: State, candidate: Row, ends: Ends
-) -> dict[str, Any]:
+def batch_runs_along(right: Right, ctx: Context, step: Step, *rest: Any) -> Step:
     """A prefill step schedules a token of every decoding request as well."""
-    done: dict[str, Any] = right(ctx, state, candidate, ends)
-    return done | {"scheduled": done["scheduled"] | {row.id: 1 for row in state.decoding}}
+    done: Step = right(ctx, step, *rest)
+    return evolve(done, scheduled={**done.scheduled, **{row.id: 1 for row in step.before.decoding}})
 
 
 @fault("chunk", step, "_prefill_step", on="layout", caught_by="SPY-TKV-2")
-def prefill_tkv_with_padding(
-    right: Right, ctx: Context, state: State, candidate: Row, ends: Ends
-) -> dict[str, Any]:
+def prefill_tkv_with_padding(right: Right, ctx: Context, step: Step, *rest: Any) -> Step:
     """The tkv of a prefill step counts the left padding."""
-    done: dict[str, Any] = right(ctx, state, candidate, ends)
-    tkv = done["tkv"] + done["chunk"].left_padding
-    return done | {"tkv": tkv, "volume": tkv}
+    done: Step = right(ctx, step, *rest)
+    assert done.chunk is not None
+    tkv = done.tkv + done.chunk.left_padding
+    return evolve(done, tkv=tkv, volume=tkv)
 
 
 # --- which blocks it reads and writes ------------------------------------------------------------
@@ -204,16 +201,14 @@ def no_first_token(_right: Right, _ctx: Context, _rows: tuple[Row, ...]) -> dict
 
 
 @fault("join", step, "_prefill_step", on="exact", caught_by="SPY-CHK-4, LIF-8")
-def first_token_too_early(
-    right: Right, ctx: Context, state: State, candidate: Row, ends: Ends
-) -> dict[str, Any]:
+def first_token_too_early(right: Right, ctx: Context, step: Step, *rest: Any) -> Step:
     """A chunk that is not the last yields a token too."""
-    done: dict[str, Any] = right(ctx, state, candidate, ends)
-    after: State = done["after"]
-    if after.prefilling is None:
+    done: Step = right(ctx, step, *rest)
+    slot = done.after.prefilling
+    if slot is None:
         return done
-    row = evolve(after.prefilling, generated=after.prefilling.generated + 1)
-    return done | {"after": evolve(after, prefilling=row), "outputs": {candidate.id: [0]}}
+    row = evolve(slot, generated=slot.generated + 1)
+    return evolve(done, after=evolve(done.after, prefilling=row), outputs={row.id: [0]})
 
 
 @fault("join", transitions, "join", on="layout", caught_by="LIF-4, LIF-8")
@@ -233,14 +228,11 @@ def joins_and_stays(right: Right, ctx: Context, state: State) -> Moved:
 
 
 @fault("join", step, "_prefill_step", on="layout", caught_by="SPY-DEC-7")
-def joins_at_the_back(
-    right: Right, ctx: Context, state: State, candidate: Row, ends: Ends
-) -> dict[str, Any]:
+def joins_at_the_back(right: Right, ctx: Context, step: Step, *rest: Any) -> Step:
     """A request joins the batch behind all others."""
-    done: dict[str, Any] = right(ctx, state, candidate, ends)
-    after: State = done["after"]
-    rows = sorted(after.decoding, key=lambda row: row.id == candidate.id)
-    return done | {"after": evolve(after, decoding=tuple(rows))}
+    done: Step = right(ctx, step, *rest)
+    rows = sorted(done.after.decoding, key=lambda row: row.id in done.scheduled)
+    return evolve(done, after=evolve(done.after, decoding=tuple(rows)))
 
 
 @fault("prefix_hit", chunks, "evolve", on="same prompt", caught_by="SPY-PFX-5, BLK-7")

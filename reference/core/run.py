@@ -1,0 +1,63 @@
+"""A step under way: pure transitions taken one after the other, and what they recorded."""
+
+from collections.abc import Callable
+from typing import Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
+
+from attrs import define
+
+from spec.core.records import Event
+
+ContextT = TypeVar("ContextT")
+StateT = TypeVar("StateT")
+MadeT = TypeVar("MadeT")
+P = ParamSpec("P")
+
+Moved: TypeAlias = tuple[StateT, tuple[Event, ...]]  # what a transition returns
+
+
+@define
+class Run(Generic[ContextT, StateT]):
+    """A step under way.
+
+    `state`: what the transitions taken so far have made of the state that it started from.
+    `events`: what they recorded.
+    """
+
+    ctx: ContextT
+    state: StateT
+    events: tuple[Event, ...] = ()
+
+    def take(
+        self,
+        transition: Callable[Concatenate[ContextT, StateT, P], Moved[StateT]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Take a transition with these arguments.
+
+        Raises:
+            GuardError: the transition's guard does not hold.
+        """
+        self.state, events = transition(self.ctx, self.state, *args, **kwargs)
+        self.events += events
+
+    def make(
+        self,
+        transition: Callable[
+            Concatenate[ContextT, StateT, P], tuple[StateT, MadeT, tuple[Event, ...]]
+        ],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> MadeT:
+        """Take a transition that makes something, and return that.
+
+        Raises:
+            GuardError: the transition's guard does not hold.
+        """
+        self.state, made, events = transition(self.ctx, self.state, *args, **kwargs)
+        self.events += events
+        return made
+
+    def ids_of(self, transition: str) -> tuple[str, ...]:
+        """The requests of which so far a transition of this name was taken, in order."""
+        return tuple(event.id for event in self.events if event.transition == transition)
