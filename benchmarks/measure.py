@@ -71,16 +71,17 @@ def main() -> None:
 
 def _explored(found: list[Exploration]) -> None:
     """One row for all instances, one for the largest."""
-    states = sum(one.states for one in found)
-    seconds = sum(one.seconds for one in found)
+    states = sum(one.result.states for one in found)
+    seconds = sum(one.result.seconds for one in found)
     print(
         f"| explore, {len(found)} default instances, one core | {states:,} states "
         f"| {seconds:.1f} | {states / seconds:,.0f} states/s |"
     )
-    largest = max(found, key=lambda one: one.states)
+    one = max(found, key=lambda one: one.result.states)
+    largest = one.result
     print(
-        f"| explore '{largest.instance.name}' | {largest.states:,} states | {largest.seconds:.1f} "
-        f"| {largest.states / largest.seconds:,.0f} states/s, "
+        f"| explore '{one.instance.name}' | {largest.states:,} states | {largest.seconds:.1f} "
+        f"| {largest.states_per_second:,.0f} states/s, "
         f"{largest.bytes_per_state:,.0f} bytes per state |"
     )
 

@@ -8,30 +8,28 @@ chapter quote them.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 import spec
-from checks.explore.exploring import Exploration
 from checks.policies import POLICIES, AnyPolicy, title_of
-from checks.proofs.obligations import OBLIGATIONS
-from checks.proofs.prover import Proof
 from spec.core.rule import AnyRule
 
+if TYPE_CHECKING:
+    from checks.explore.exploring import Exploration
+    from checks.proofs.prover import Proof
 
-def record_of(explorations: Iterable[Exploration]) -> dict[str, Any]:
+
+def record_of(explorations: Iterable["Exploration"]) -> dict[str, Any]:
     """What is worth keeping of explorations: exact counts and verdicts, no times."""
     return {
         title_of(one.instance): {
             "about": one.instance.about,
-            "states": one.states,
-            "transitions": one.transitions,
-            "depth": one.depth,
-            "violations": {
-                found.rule: {"found": found.found, "actions": list(found.actions)}
-                for found in one.findings
-            },
+            "states": one.result.states,
+            "transitions": one.result.transitions,
+            "depth": one.result.depth,
+            "violations": one.violations,
             "rules": list(one.rules),
             "witnesses": {rule: edges for rule, edges in one.witnesses.items() if edges},
         }
@@ -39,8 +37,10 @@ def record_of(explorations: Iterable[Exploration]) -> dict[str, Any]:
     }
 
 
-def proofs_of(proofs: Iterable[Proof]) -> dict[str, Any]:
+def proofs_of(proofs: Iterable["Proof"]) -> dict[str, Any]:
     """What is worth keeping of proofs: the claims and their verdicts, no times."""
+    from checks.proofs.obligations import OBLIGATIONS
+
     return {
         one.obligation: {
             "says": OBLIGATIONS[one.obligation].sentence,
@@ -98,17 +98,17 @@ class Verdict:
     @property
     def proofs(self) -> str:
         """What proving showed, in words: for what, the widest first, and by which obligations."""
-        told = []
-        by_bounds = list(_by_bounds(self.proven).items())
-        if by_bounds:
-            for_what = [f"for {bounds} ({', '.join(ids)})" for bounds, ids in by_bounds[:_SHOWN]]
-            more = len(by_bounds) - _SHOWN
-            told.append(f"proven {'; '.join(for_what)}" + (f"; {more} more" if more > 0 else ""))
-        told += [f"refuted by {one}, {bounds}" for one, bounds in self.disproven.items()]
-        return "; ".join(told) or "-"
+        parts = [
+            f"for {bounds} ({', '.join(obligations)})"
+            for bounds, obligations in _by_bounds(self.proven).items()
+        ]
+        proven = "; ".join(parts[:_SHOWN])
+        more = f"; {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
+        refuted = [f"refuted by {one}, {bounds}" for one, bounds in self.disproven.items()]
+        return "; ".join([f"proven {proven}{more}", *refuted] if parts else refuted) or "-"
 
 
-_SHOWN = 2  # bounds in a table's cell; all are told of a rule that is asked for alone
+_SHOWN = 2  # bounds in a cell of a table; a rule that is shown alone has them all
 _WIDEST = ("any", "every batch size", "every row of a batch of any", "every step of a batch of any")
 
 

@@ -7,7 +7,17 @@ from typing import Any, TypeAlias
 
 from attrs import evolve, frozen
 
-from checks.explore import Bounds, Order, Outcome, Progress, Result, explore, load, save
+from checks.explore import (
+    DEADLOCK,
+    MACHINE_ERROR,
+    Bounds,
+    Order,
+    Progress,
+    Result,
+    explore,
+    load,
+    save,
+)
 from checks.explore.instance import Instance
 from checks.export.trace.violation import Violation
 from checks.export.trace.writing import TraceWriter
@@ -18,6 +28,16 @@ from spec.core.configuration import PolicyConfig
 from spec.core.records import SomeState, SomeStep
 
 AnyInstance: TypeAlias = Instance[Any]
+
+_OWN_SENTENCES = {
+    DEADLOCK: "While a request is pending there is a next step.",
+    MACHINE_ERROR: "No transition is taken where its guard does not hold.",
+}
+
+
+def sentence(rule: str) -> str:
+    """What a rule says; the explorer has two of its own."""
+    return _OWN_SENTENCES[rule] if rule in _OWN_SENTENCES else RULES[rule].sentence
 
 
 @frozen
@@ -38,49 +58,46 @@ class Finding:
 
 @frozen
 class Exploration:
-    """What exploring one instance showed; the counts are exact if it is complete.
+    """What exploring one instance showed, by the `rules` that were judged in it.
 
-    `rules`: judged ones. `witnesses`: by rule, edges on which its witness was seen.
-    `stopped_by` names the bound that ended it, None if every reachable state was expanded.
+    `result`: exact counts if the search is complete, without violations and checkpoint; `findings`:
+    those violations, with their steps as a trace numbers them.
     """
 
     instance: AnyInstance
-    outcome: Outcome
-    stopped_by: str | None
-    states: int
-    transitions: int
-    depth: int
-    seconds: float
-    bytes_per_state: float
+    result: Result[Any]
     findings: tuple[Finding, ...]
     rules: tuple[str, ...]
-    witnesses: dict[str, int]
-    actions: dict[str, int]
 
     @property
-    def is_complete(self) -> bool:
-        """True if every reachable state was expanded."""
-        return self.stopped_by is None
+    def witnesses(self) -> dict[str, int]:
+        """By rule, the edges on which its witness was seen."""
+        return {rule: seen.edges for rule, seen in self.result.witnesses.items()}
+
+    @property
+    def violations(self) -> dict[str, Any]:
+        """By rule, what was found and after which actions, for JSON."""
+        return {
+            one.rule: {"found": one.found, "actions": list(one.actions)} for one in self.findings
+        }
 
     def as_mapping(self) -> dict[str, Any]:
         """All of it for a JSON report; counterexamples are files of their own."""
+        found = self.result
         return {
             "instance": title_of(self.instance),
             "about": self.instance.about,
             "config": self.instance.config.as_mapping(),
-            "outcome": self.outcome.value,
-            "stopped_by": self.stopped_by,
-            "states": self.states,
-            "transitions": self.transitions,
-            "depth": self.depth,
-            "seconds": round(self.seconds, 3),
-            "states_per_second": round(self.states / self.seconds) if self.seconds else None,
-            "bytes_per_state": round(self.bytes_per_state),
-            "actions": self.actions,
-            "violations": {
-                one.rule: {"found": one.found, "actions": list(one.actions)}
-                for one in self.findings
-            },
+            "outcome": found.outcome.value,
+            "stopped_by": found.stopped_by,
+            "states": found.states,
+            "transitions": found.transitions,
+            "depth": found.depth,
+            "seconds": round(found.seconds, 3),
+            "states_per_second": round(found.states_per_second) or None,
+            "bytes_per_state": round(found.bytes_per_state),
+            "actions": found.actions,
+            "violations": self.violations,
             "rules": list(self.rules),
             "witnesses": self.witnesses,
         }
@@ -126,23 +143,11 @@ def explore_instance(
     )
     if checkpoint is not None and result.checkpoint is not None:
         save(result.checkpoint, checkpoint, fingerprint)
-    return _report(instance, result, tuple(rule.id for rule in properties.rules))
-
-
-def _report(instance: AnyInstance, result: Result[Any], rules: tuple[str, ...]) -> Exploration:
     return Exploration(
-        instance=instance,
-        outcome=result.outcome,
-        stopped_by=result.stopped_by,
-        states=result.states,
-        transitions=result.transitions,
-        depth=result.depth,
-        seconds=result.seconds,
-        bytes_per_state=result.bytes_per_state,
-        findings=tuple(_findings(instance.config, result)),
-        rules=rules,
-        witnesses={rule: seen.edges for rule, seen in result.witnesses.items()},
-        actions=result.actions,
+        instance,
+        evolve(result, violations=(), checkpoint=None),
+        tuple(_findings(instance.config, result)),
+        tuple(rule.id for rule in properties.rules),
     )
 
 
@@ -150,18 +155,16 @@ def _findings(config: PolicyConfig, result: Result[Any]) -> Iterator[Finding]:
     """The violations with their steps numbered as a trace numbers them."""
     step = policy_of(config).step
     for violation in result.violations:
-        edges = violation.counterexample.steps
-        records = [edge.record if isinstance(edge.record, step) else None for edge in edges]
-        loop_from = violation.counterexample.loop_from
+        run = violation.counterexample
+        is_step = [isinstance(edge.record, step) for edge in run.steps]
+        records = [edge.record for edge in run.steps if isinstance(edge.record, step)]
         yield Finding(
             rule=violation.rule,
             found=violation.found,
-            actions=tuple(edge.action for edge in edges),
-            steps=numbered(
-                config, (edge.record for edge in edges if isinstance(edge.record, step))
-            ),
-            end=violation.counterexample.last,
-            loop=None if loop_from is None else len([*filter(None, records[:loop_from])]),
+            actions=tuple(edge.action for edge in run.steps),
+            steps=numbered(config, records),
+            end=run.last,
+            loop=None if run.loop_from is None else sum(is_step[: run.loop_from]),
         )
 
 
@@ -203,23 +206,7 @@ def write_counterexample(exploration: Exploration, finding: Finding, path: Path)
         trace.violated(Violation(finding.rule, says, finding.found, finding.loop, unseen))
 
 
-def sentence(rule: str) -> str:
-    """What a rule says; the explorer has two of its own."""
-    if rule in RULES:
-        return RULES[rule].sentence
-    return {
-        "deadlock": "While a request is pending there is a next step.",
-        "machine-error": "No transition is taken where its guard does not hold.",
-    }[rule]
-
-
 def counterexample_name(exploration: Exploration, finding: Finding) -> str:
     """A file name of instance and rule."""
     words = "".join(one if one.isalnum() else " " for one in title_of(exploration.instance)).split()
     return f"{'-'.join([*words, finding.rule.lower()])}.jsonl"
-
-
-def total(explorations: Iterable[Exploration]) -> tuple[int, int]:
-    """States and transitions of all together."""
-    listed = list(explorations)
-    return sum(one.states for one in listed), sum(one.transitions for one in listed)

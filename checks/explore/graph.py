@@ -2,8 +2,10 @@
 
 from collections.abc import Hashable
 from functools import partial
+from typing import TYPE_CHECKING
 
-import networkx as nx
+if TYPE_CHECKING:
+    import networkx as nx
 
 from checks.explore.bounds import Bounds
 from checks.explore.examine import MACHINE_ERROR
@@ -26,6 +28,8 @@ def state_graph(model: Model[StateT], bounds: Bounds | None = None) -> "nx.DiGra
         MachineError: the model raised on the way.
         ValueError: the model has no initial state.
     """
+    import networkx as nx
+
     graph: nx.DiGraph[Hashable] = nx.DiGraph()
     graph.add_nodes_from(map(model.canonical, model.initial()))
     drawn = OnStep("drawn", partial(_draw, graph, model))

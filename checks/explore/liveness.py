@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-import networkx as nx
 from attrs import Factory, define, frozen
 
 TRIGGER, GOAL = 1, 2  # bits of a state's mark
@@ -112,6 +111,8 @@ def _region(edges: Edges, marks: bytearray) -> list[int]:
 
 def _fair_components(edges: Edges, region: Sequence[int]) -> dict[int, set[int]]:
     """The strongly connected components of the region with a fair edge inside, by state."""
+    import networkx as nx
+
     core = _core(edges, region)
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_edges_from(

@@ -1,0 +1,239 @@
+"""What `lockstep explore` does: which instances, how they are explored, what is printed."""
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from checks.cli.common import console, err, progress_bar, write_json
+from checks.cli.tables import plain_table
+from checks.evidence import EXPLORED, record_of, write_chapters, write_record
+from checks.explore import Bounds, Order, Progress, state_graph
+from checks.explore.exploring import (
+    AnyInstance,
+    Exploration,
+    Finding,
+    counterexample_name,
+    explore_all,
+    explore_instance,
+    sentence,
+    write_counterexample,
+)
+from checks.explore.instance import Instance
+from checks.policies import POLICIES, policy_of, title_of
+from engine.workloads import fit_for, read_workload
+from spec.core.configuration import PolicyConfig
+from spec.core.errors import InputError
+
+# --- which instances ------------------------------------------------------------------------------
+
+
+def offered(config: PolicyConfig | None) -> list[AnyInstance]:
+    """The default instances of the policy of a configuration; without one, of every policy."""
+    policies = POLICIES.values() if config is None else [policy_of(config)]
+    return [instance for policy in policies for instance in policy.instances]
+
+
+def named(names: Sequence[str], instances: Sequence[AnyInstance]) -> list[AnyInstance]:
+    """The instances of these titles or, where no title is the same, names; all without names.
+
+    Raises:
+        InputError: an unknown name.
+    """
+    titles = {title_of(one): one for one in instances}
+    known = {one.name: one for one in instances} | titles
+    for name in names:
+        if name not in known:
+            raise InputError("INSTANCE", name, f"{'; '.join(titles)}; see --list")
+    return [known[name] for name in names] if names else [*instances]
+
+
+def own_instance(
+    workload_path: Path, config: PolicyConfig, fixed_ends: bool, no_aborts: bool
+) -> AnyInstance:
+    """The requests of a file, with as much freedom as the options leave them.
+
+    Raises:
+        InputError: a workload that cannot be read or served.
+    """
+    refuse = policy_of(config).refuse_unservable
+    requests, _ = fit_for(read_workload(workload_path), lambda request: refuse(request, config))
+    every_request = frozenset(request.id for request in requests)
+    return Instance(
+        name=workload_path.stem,
+        about=f"the requests of {workload_path}",
+        config=config,
+        requests=tuple(requests),
+        aborts=frozenset() if no_aborts else every_request,
+        early_ends=frozenset() if fixed_ends else every_request,
+    )
+
+
+def refuse_what_does_not_go(
+    order: Order, bounds: Bounds, instances: Sequence[AnyInstance], file: Path | None
+) -> None:
+    """Refuse random walks without an end, and one file for several instances.
+
+    Raises:
+        InputError: options that do not go together.
+    """
+    if order == "random" and (bounds.max_depth is None or bounds.max_seconds is None):
+        raise InputError("--order", order, "random only with --max-depth and --time")
+    if len(instances) > 1 and (file or order == "random"):
+        raise InputError("INSTANCE", "several", "one, with --resume, --graph or random walks")
+
+
+# --- exploring ------------------------------------------------------------------------------------
+
+
+def explore_one(
+    instance: AnyInstance, bounds: Bounds, order: Order, seed: int, checkpoint: Path | None
+) -> Exploration:
+    """With progress, and an interrupt that ends the search where it is."""
+    with progress_bar("states", bounds.max_states) as show, _interrupts() as interrupted:
+
+        def progress(at: Progress) -> None:
+            rate = f"{at.states_per_second:,.0f} states/s"
+            show(at.states, f"depth {at.depth}, queue {at.queue:,}, {rate}")
+
+        return explore_instance(
+            instance,
+            bounds,
+            order=order,
+            seed=seed,
+            progress=progress,
+            stop=lambda: bool(interrupted),
+            checkpoint=checkpoint,
+        )
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[bool]]:
+    """While it lasts, the first Ctrl-C is noted in the list instead of raised."""
+    noted: list[bool] = []
+
+    def note(_signal: int, _frame: object) -> None:
+        if noted:
+            raise KeyboardInterrupt
+        noted.append(True)
+        err.print("stopping; again to stop at once")
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def explore_several(
+    instances: Sequence[AnyInstance], bounds: Bounds, order: Order
+) -> list[Exploration]:
+    """On all cores, with progress."""
+    found = []
+    with progress_bar("instances", len(instances)) as show:
+        for exploration in explore_all(instances, bounds, order=order):
+            found.append(exploration)
+            show(len(found), title_of(exploration.instance))
+    return found
+
+
+def write_graph(instance: AnyInstance, bounds: Bounds, path: Path) -> None:
+    """The state graph, its states numbered as they were found, with the requests in each place."""
+    import networkx as nx
+
+    policy = policy_of(instance.config)
+    graph = state_graph(policy.model(instance), bounds)
+    numbered = nx.convert_node_labels_to_integers(graph, label_attribute="state")
+    for _, node in numbered.nodes(data=True):
+        node |= _places(policy.codec.state_as_json(node.pop("state")))
+    nx.write_graphml(numbered, path)
+
+
+def _places(written: dict[str, Any]) -> dict[str, str]:
+    """The requests in each of the places that a state, as traces write it, has."""
+    queues = {name: _queue(place) for name, place in written.items()}
+    return {
+        name: " ".join(one if isinstance(one, str) else one["id"] for one in queue)
+        for name, queue in queues.items()
+        if queue is not None
+    }
+
+
+def _queue(place: Any) -> list[Any] | None:
+    """Several requests, one or none; None for what is no place of requests."""
+    match place:
+        case list():
+            return place
+        case None:
+            return []
+        case {"id": _}:
+            return [place]
+    return None
+
+
+# --- what is printed ------------------------------------------------------------------------------
+
+
+def catalogue(instances: Sequence[AnyInstance]) -> Table:
+    """The instances that are offered, by title."""
+    table = plain_table("instance", "requests", "about")
+    for one in instances:
+        table.add_row(title_of(one), str(len(one.requests)), one.about)
+    return table
+
+
+def report(
+    found: Sequence[Exploration], out_path: Path, json_path: Path | None, *, record: bool
+) -> int:
+    """Tables, counterexamples, the record; the exit code."""
+    screen = console(json_path)
+    screen.print(_counts(found))
+    states = sum(one.result.states for one in found)
+    transitions = sum(one.result.transitions for one in found)
+    screen.print(f"{len(found)} instances, {states:,} states, {transitions:,} transitions")
+    for exploration in found:
+        for finding in exploration.findings:
+            path = out_path / counterexample_name(exploration, finding)
+            out_path.mkdir(parents=True, exist_ok=True)
+            write_counterexample(exploration, finding, path)
+            _print_finding(screen, exploration, finding, path)
+    write_json([exploration.as_mapping() for exploration in found], json_path)
+    if record:
+        write_record(record_of(found), EXPLORED)
+        write_chapters()
+        screen.print(f"recorded: {EXPLORED.name}")
+    if any(exploration.findings for exploration in found):
+        return 1
+    return 3 if any(exploration.result.stopped_by for exploration in found) else 0
+
+
+def _counts(found: Sequence[Exploration]) -> Table:
+    numbers = (">states", ">transitions", ">depth", ">states/s", ">bytes/state")
+    table = plain_table("instance", *numbers, "verdict")
+    for one in found:
+        of = one.result
+        counts = (of.states, of.transitions, of.depth, of.states_per_second, of.bytes_per_state)
+        table.add_row(title_of(one.instance), *(f"{count:,.0f}" for count in counts), _verdict(one))
+    return table
+
+
+def _verdict(one: Exploration) -> str:
+    stopped_by = one.result.stopped_by
+    unless_complete = f"incomplete ({stopped_by}), " if stopped_by else ""
+    if one.findings:
+        return f"{unless_complete}refuted: {', '.join(finding.rule for finding in one.findings)}"
+    return f"{unless_complete}{len(one.rules)} rules hold{' so far' if stopped_by else ''}"
+
+
+def _print_finding(screen: Console, one: Exploration, finding: Finding, path: Path) -> None:
+    """A broken rule: what it says, what was found, after which actions, and how to replay it."""
+    screen.print()
+    screen.print(f"[bold red]{finding.rule}[/bold red] is broken in '{title_of(one.instance)}'")
+    screen.print(f"  says: {sentence(finding.rule)}")
+    screen.print(f"  found: {finding.found}")
+    screen.print(f"  after: {', '.join(finding.actions)}")
+    screen.print(f"  replay: lockstep replay {path}")
