@@ -6,7 +6,7 @@ import click
 from rich.table import Table
 
 from checks.cli.common import PATH, console, json_option, write_json
-from checks.conformance.recording import read_recording
+from checks.harness.recording import read_recording
 from checks.releases.bisecting import tried, versions_of
 
 _DIFFERS, _INCOMPLETE = 1, 3
@@ -29,7 +29,7 @@ def bisect(case: Path, driver: str, versions: str, json_path: Path | None) -> in
     for column in ("release", "outcome"):
         table.add_column(column, overflow="fold")
     for one in results:
-        table.add_row(one.environment.recipe.name, one.told)
+        table.add_row(one.environment.recipe.name, one.verdict)
     console(json_path).print(table)
     report = {one.environment.recipe.version: one.outcome for one in results}
     write_json({"case": str(case), "driver": driver, "releases": report}, json_path)

@@ -94,7 +94,7 @@ def config_of(
 
 def campaign_options(command: Command) -> Command:
     """`--time`, `--episodes`, `--seed` and `--strictness` of a campaign of random cases."""
-    from checks.fuzz.compare import Strictness
+    from checks.harness.comparing import Strictness
 
     command = click.option(
         "--strictness",
@@ -129,9 +129,9 @@ def pinned_keys(settings: tuple[str, ...], policy: str | None = None) -> dict[st
         ConfigError: a setting that no configuration of the policy can have, or another policy.
     """
     from checks.cli.configuration import read_settings
-    from checks.policies import DEFAULT_POLICY, POLICIES
+    from checks.policies import DEFAULT, policy_named
 
-    pinned = DEFAULT_POLICY if policy is None else POLICIES[policy]
+    pinned = policy_named(policy or DEFAULT)
     given = {key.strip(): value for key, _, value in (one.partition("=") for one in settings)}
     implied = [f"{key}={value}" for key, value in pinned.implied(given).items()]
     config = read_settings(None, [f"policy={pinned.name}", *settings, *implied]).config

@@ -19,7 +19,8 @@ from typing import Any
 from attrs import evolve, fields, frozen
 
 from checks.cli.toml_file import MOST, brief, line_of, text_of, toml_of
-from checks.policies import DEFAULT_POLICY, POLICIES, AnyPolicy
+from checks.harness.serving import Settings
+from checks.policies import DEFAULT, POLICIES, AnyPolicy
 from engine.core.clock import CostModel
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, InputError, Place
@@ -37,14 +38,6 @@ class _Given:
     key: str
     value: Any
     place: Place
-
-
-@frozen
-class Settings:
-    """A configuration, and what its steps cost on the simulated clock."""
-
-    config: PolicyConfig
-    cost: CostModel
 
 
 def read_settings(
@@ -89,7 +82,7 @@ def read_settings(
 
 def _policy(given: Sequence[_Given], base: PolicyConfig | None) -> AnyPolicy:
     """The policy that is configured: what was given last, else that of `base`, else the default."""
-    name: object = DEFAULT_POLICY.name if base is None else base.policy
+    name: object = DEFAULT if base is None else base.policy
     place: Place | None = None
     for one in given:
         if one.key == "policy":

@@ -6,12 +6,12 @@ import click
 from rich.table import Table
 
 from checks.cli.common import PATH, err, out
-from checks.conformance.alone import fitted, judge_alone
-from checks.conformance.episode import Terms, run_episode
-from checks.harness.driver.client import Driver
-from checks.harness.driver.lab import DriverLab
+from checks.harness.campaign import Plan, own_system
+from checks.harness.comparison import Terms, compare, judge_alone
 from checks.harness.driver.protocol import NoMachineError
+from checks.harness.driver.system import DriverCommand
 from checks.harness.driver.trial import trial_case
+from checks.harness.recording import fitted
 from checks.releases.environments import (
     TEMPLATE,
     InstallationError,
@@ -91,8 +91,8 @@ def check_driver(name: str) -> int:
 def _try(name: str) -> int:
     command = command_of(name)
     try:
-        with DriverLab(lambda: Driver(command)) as lab:
-            lines, holds = _compared(lab, rules_only=_is_rules_only(name))
+        source = DriverCommand(tuple(command))
+        lines, holds = _compared(Plan(source), rules_only=_is_rules_only(name))
     except NoMachineError:
         tried = try_unmodelled(command)
         lines, holds = _served(tried), tried.worked
@@ -108,19 +108,20 @@ def _is_rules_only(name: str) -> bool:
     return recipe is not None and recipe.rules_only
 
 
-def _compared(lab: DriverLab, *, rules_only: bool) -> tuple[list[str], bool]:
+def _compared(plan: Plan, *, rules_only: bool) -> tuple[list[str], bool]:
     """The lines to print of a small episode, and whether all holds in it."""
-    case = trial_case(lab.hello)
-    unreported = ", ".join(sorted(lab.hello.left_out)) or "none"
-    lines = [f"{lab.hello.name}: {lab.hello.release}", f"  unreported fields: {unreported}"]
+    case, system = trial_case(plan), own_system(plan.system)
+    hello = system.hello
+    unreported = ", ".join(sorted(hello.unreported)) or "none"
+    lines = [f"{hello.name}: {hello.release}", f"  unreported fields: {unreported}"]
     if rules_only:
-        judged = judge_alone(lab, fitted(lab.hello, case))
+        judged = judge_alone(system, fitted(hello, case), Terms())
         lines.append("  no variant of the reference schedules as it does: judged, not compared")
         findings, steps, what = list(judged.findings.values()), judged.steps, "its rules hold"
     else:
-        outcome = run_episode(lab, case, Terms())
-        findings = [] if outcome.finding is None else [outcome.finding]
-        steps, what = outcome.steps, "holds"
+        episode = compare(system, case, Terms())
+        findings = [] if episode.finding is None else [episode.finding]
+        steps, what = episode.steps, "holds"
     found = [f"  {one.kind} in step {one.step}: {one.says}" for one in findings]
     return [*lines, *(found or [f"  {what} for 1 episode, {steps} steps"])], not found
 

@@ -79,7 +79,7 @@ def explore(
     """
     from checks.cli import exploring as work
     from checks.explore import Bounds
-    from checks.policies import DEFAULT_POLICY
+    from checks.policies import DEFAULT, policy_named
 
     changed = partial(config_of, config_path, settings, from_env)
     whole = changed() if config_path or settings or from_env else None
@@ -88,7 +88,7 @@ def explore(
         console(json_path).print(work.catalogue(offered))
         return 0
     if workload_path is not None:
-        config = whole or DEFAULT_POLICY.config()
+        config = whole or policy_named(DEFAULT).config()
         instances = [work.own_instance(workload_path, config, fixed_ends, no_aborts)]
     else:
         instances = work.named(names, offered)

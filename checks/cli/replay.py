@@ -10,24 +10,26 @@ from rich.console import Console
 from checks.cli.common import NEW_FILE, PATH, console, json_option, write_json
 from checks.export.itf import write_itf
 from checks.export.trace.reading import Trace, read_trace
-from checks.fuzz.corpus import Recorded, recorded
-from checks.fuzz.finding import Episode
-from checks.fuzz.lockstep import run_case
-from checks.fuzz.report import print_finding
-from checks.fuzz.subjects import REFERENCE, SUBJECTS
-from checks.harness.driver.target import subject_named
+from checks.harness.comparison import compare
+from checks.harness.corpus import Recorded, recorded
+from checks.harness.driver.system import DriverCommand
+from checks.harness.finding import Episode
 from checks.harness.replaying import Difference, Replay, replay_of
+from checks.harness.report import print_finding
+from checks.policies import AnyPolicy, policy_of
+from checks.policies.policy import ENGINE, REFERENCE, Own
+from checks.releases.environments import command_of
 from spec.core.errors import InputError, TraceError
 from spec.core.records import SomeStep
-from spec.spyre.config import SpyreConfig
-from spec.spyre.records import Step
+
+_OWN = f"{REFERENCE}, {ENGINE}"
 
 
 @click.command()
 @click.argument("file", type=PATH)
 @click.option(
     "--target",
-    help=f"Who schedules this time: {', '.join(SUBJECTS)}; of what fuzz found also a driver."
+    help=f"Who schedules this time: {_OWN}; of what fuzz found also a driver."
     "  [default: who diverged; of any other file the reference]",
 )
 @click.option("--steps", is_flag=True, help="Print the steps of a trace without violation too.")
@@ -51,19 +53,18 @@ def replay(
     """
     trace = read_trace(file)
     screen = console(json_path)
-    told = recorded(trace)
-    if told is not None:
-        return _replay_finding(screen, told, target, steps, json_path)
-    target = target or REFERENCE.name
-    if target not in SUBJECTS:
-        allowed = f"{', '.join(SUBJECTS)} for a trace; a driver, for what fuzz has found"
-        raise InputError("--target", target, allowed)
-    if target != REFERENCE.name and not isinstance(trace.config, SpyreConfig):
-        allowed = f"{REFERENCE.name} for {trace.config.policy}, which has no engine"
-        raise InputError("--target", target, allowed)
-    result = replay_of(trace, SUBJECTS[target])
+    found = recorded(trace)
+    if found is not None:
+        return _replay_finding(screen, found, target, steps, json_path)
+    target = target or REFERENCE
+    policy = policy_of(trace.config)
+    if target not in (REFERENCE, ENGINE):
+        raise InputError("--target", target, f"{_OWN} for a trace; a driver, for what fuzz found")
+    if target == ENGINE and policy.engine is None:
+        raise InputError("--target", target, f"{REFERENCE} for {policy.name}, which has no engine")
+    result = replay_of(trace, target)
     for step in result.steps if steps or states or trace.violation else ():
-        _print_step(screen, step, states)
+        _print_step(screen, policy, step, states)
     _print_end(screen, trace, result)
     if itf_path is not None:
         write_itf(itf_path, result.steps, trace.violation)
@@ -73,59 +74,66 @@ def replay(
 
 
 def _replay_finding(
-    screen: Console, told: Recorded, target: str | None, steps: bool, json_path: Path | None
+    screen: Console, recorded: Recorded, target: str | None, steps: bool, json_path: Path | None
 ) -> int:
-    """Compare again, as strictly as when it was found; the file's target, unless another is named.
+    """Compare again, as strictly as when it was found; the file's system, unless one is named.
 
     Raises:
-        TraceError: the file's target is none that can be had.
+        TraceError: the file's system is none that can be had.
     """
-    name = target or told.target
-    if target is None and name not in SUBJECTS:
-        raise TraceError("target", name, f"{', '.join(SUBJECTS)}; or --target")
-    with subject_named(name) as subject:
-        episode = run_case(subject, told.case, told.terms)
+    name = target or recorded.using
+    if target is None and name not in (REFERENCE, ENGINE):
+        raise TraceError("target", name, f"{_OWN}; or --target")
+    if name in (REFERENCE, ENGINE):
+        system = Own(recorded.case.config.policy, name).open()
+    else:
+        system = DriverCommand(tuple(command_of(name))).open()
+    try:
+        episode = compare(system, recorded.case, recorded.terms)
+    finally:
+        system.close()
     found = episode.finding
     for step in found.steps if found and steps else ():
-        _print_step(screen, step, states=False)
+        _print_step(screen, policy_of(recorded.case.config), step, states=False)
     if found is not None:
-        print_finding(screen, name, told.case, found)
-    screen.print(_verdict(told, name, episode))
+        print_finding(screen, system.hello, recorded.case, found)
+    screen.print(_verdict(recorded, name, episode))
     report = {
         "target": name,
         "steps": episode.steps,
-        "confirmed": found is not None and told.is_confirmed_by(found),
+        "confirmed": found is not None and recorded.is_confirmed_by(found),
         "finding": None if found is None else {"kind": found.kind.value, "cause": found.cause},
     }
     write_json(report, json_path)
     return 0 if found is None else 1
 
 
-def _verdict(told: Recorded, name: str, episode: Episode) -> str:
+def _verdict(recorded: Recorded, name: str, episode: Episode) -> str:
     found = episode.finding
     if found is None:
-        return (
-            f"{name}: nothing found in {episode.steps:,} steps compared ({told.terms.strictness})"
-        )
-    if told.is_confirmed_by(found):
-        return f"the {told.kind} is confirmed"
-    return f"the file says: {told.kind} in step {told.step}, {told.cause}; {name} does otherwise"
+        strictness = recorded.terms.strictness
+        return f"{name}: nothing found in {episode.steps:,} steps compared ({strictness})"
+    if recorded.is_confirmed_by(found):
+        return f"the {recorded.kind} is confirmed"
+    was = f"{recorded.kind} in step {recorded.step}, {recorded.cause}"
+    return f"the file says: {was}; {name} does otherwise"
 
 
-def _print_step(screen: Console, step: SomeStep, states: bool) -> None:
+def _print_step(screen: Console, policy: AnyPolicy, step: SomeStep, states: bool) -> None:
     """The step, its transitions, and only what changed."""
     refused = f", prefill refused by {step.refusal}" if step.refusal else ""
-    screen.print(f"[bold]step {step.index}[/bold] {step.kind}: {_size(step)}{refused}")
+    screen.print(f"[bold]step {step.index}[/bold] {step.kind}: {_size(policy, step)}{refused}")
     for line in _changes(step):
         screen.print(f"    {line}")
     if states:
         screen.print(step.after)
 
 
-def _size(step: SomeStep) -> str:
-    """What the step was, by the measure of its policy."""
-    if isinstance(step, Step) and step.tkv:
-        return f"tkv {step.tkv}, volume {step.volume}"
+def _size(policy: AnyPolicy, step: SomeStep) -> str:
+    """What the step was, by the measure of its policy; else the tokens of each request."""
+    size = policy.codec.size(step)
+    if len(size) > 1 and any(size.values()):
+        return ", ".join(f"{name} {value}" for name, value in size.items())
     scheduled = ", ".join(f"{tokens} of {name}" for name, tokens in step.scheduled.items())
     return f"tokens {scheduled or 'none'}"
 

@@ -12,7 +12,7 @@ from checks.cli.common import console, write_json
 from checks.cli.tables import plain_table
 from checks.evidence import Verdict, recorded_verdicts
 from checks.policies import POLICIES, RULES
-from checks.releases.verdicts import CONFORMED, recorded, told_of
+from checks.releases.verdicts import CONFORMED, recorded, verdicts_on
 from spec.core.errors import InputError
 from spec.core.rule import AnyRule
 
@@ -86,5 +86,5 @@ def _as_mapping(verdict: Verdict) -> dict[str, Any]:
         "proven for": dict(verdict.proven),
         "refuted by": list(verdict.disproven),
         "refuted for": dict(verdict.disproven),
-        "released": told_of(rule.id, recorded(CONFORMED)),
+        "released": verdicts_on(rule.id, recorded(CONFORMED)),
     }

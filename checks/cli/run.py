@@ -20,13 +20,13 @@ from checks.cli.common import (
     write_json,
 )
 from checks.cli.run_tables import print_comparison, print_run
+from checks.cli.variants import Variant, variants
 from checks.explore.exploring import sentence
 from checks.export.figures import figure_lines
 from checks.export.files import write_lines
 from checks.export.timeline import Timeline
 from checks.export.trace.violation import Violation
 from checks.export.trace.writing import TraceWriter
-from checks.harness.comparing import Variant, variants
 from checks.harness.serving import ENGINE, REFERENCE, Refused, Run, run_workload, scheduler_of
 from checks.policies import policy_of
 from engine.core.metrics import Objective

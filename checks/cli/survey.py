@@ -15,12 +15,10 @@ from checks.cli.common import (
     to_stdout,
     write_json,
 )
-from checks.conformance.alone import fitted
-from checks.conformance.campaign import Plan, TimedEpisodes
-from checks.conformance.recording import file_name, record_alone
 from checks.export.files import new_file
-from checks.harness.driver.client import Driver
-from checks.harness.driver.lab import DriverLab
+from checks.harness.campaign import Batches, Plan, own_system
+from checks.harness.driver.system import DriverCommand
+from checks.harness.recording import file_name, fitted, record_alone
 from checks.releases.bisecting import versions_of
 from checks.releases.environments import Environment, command_of
 from checks.releases.survey import (
@@ -87,10 +85,11 @@ def survey(
         )
     plans = [_plan(one, seed, settings) for one in there]
     tallies = [_tallied(plan, seconds or _DEFAULT_SECONDS, episodes) for plan in plans]
-    cases: list[Small] = []
-    for plan, seen in zip(plans, tallies, strict=True):
-        with _lab(plan) as lab:
-            cases += small_cases(lab, seen)
+    cases = [
+        small
+        for plan, seen in zip(plans, tallies, strict=True)
+        for small in small_cases(plan, seen)
+    ]
     page = _page(span, there, plans, tallies, cases, findings)
     lines = "\n".join(page_lines(page, driver, seed)).rstrip() + "\n"
     if report is not None:
@@ -108,27 +107,23 @@ def survey(
 
 def _plan(environment: Environment, seed: int, settings: tuple[str, ...]) -> Plan:
     """What is drawn for a release; what cannot be drawn is refused before anything runs."""
-    command = command_of(environment.recipe.name)
-    with DriverLab(lambda: Driver(command)) as lab:
-        plan = Plan(command, lab.hello, seed, pinned=pinned_keys(settings))
+    source = DriverCommand(tuple(command_of(environment.recipe.name)))
+    pinned = pinned_keys(settings, own_system(source).hello.policy)
+    plan = Plan(source, seed, pinned=pinned)
     plan.case(0)
     return plan
 
 
-def _lab(plan: Plan) -> DriverLab:
-    return DriverLab(lambda: Driver(plan.command))
-
-
 def _tallied(plan: Plan, seconds: float, episodes: int | None) -> Tally:
-    timed = TimedEpisodes(seconds)
+    batches = Batches(plan.batch, episodes, seconds)
     total = round(seconds) if episodes is None else episodes
-    with progress_bar(plan.hello.release, total) as show:
+    with progress_bar(own_system(plan.system).hello.release, total) as show:
 
         def progress(seen: Tally) -> None:
-            done = round(timed.passed_seconds) if episodes is None else seen.episodes
+            done = round(batches.passed_seconds) if episodes is None else seen.episodes
             show(done, f"{seen.episodes:,} cases, {seen.steps:,} steps, {len(seen.times)} broken")
 
-        return tally(plan, timed if episodes is None else range(episodes), progress)
+        return tally(plan, batches, progress)
 
 
 def _page(
@@ -142,9 +137,10 @@ def _page(
     """Every small case on every release, and the files of those that are told of."""
     surveyed = []
     for environment, plan, seen in zip(environments, plans, tallies, strict=True):
-        with _lab(plan) as lab:
-            found = shown(lab, cases)
-        surveyed.append(Surveyed(environment.recipe.version, plan.hello.release, seen, found))
+        system = own_system(plan.system)
+        found = shown(system, cases)
+        release = system.hello.release
+        surveyed.append(Surveyed(environment.recipe.version, release, seen, found))
     picked = chosen(cases, [one.shown for one in surveyed])
     paths = {}
     for number in picked:
@@ -154,14 +150,14 @@ def _page(
 
 
 def _recorded(plan: Plan, first: Surveyed, small: Small, number: int, findings: Path) -> Path:
-    """The case with what the first release that shows it told."""
-    finding = first.shown[number]
-    path = findings / file_name(plan.hello.name, small.case, finding)
+    """The case with the records of the first release that shows it."""
+    finding, system = first.shown[number], own_system(plan.system)
+    name = system.hello.name
+    path = findings / file_name(name, small.case, finding)
     findings.mkdir(parents=True, exist_ok=True)
-    with _lab(plan) as lab:
-        case = fitted(lab.hello, small.case)
-        command = f"lockstep conform {plan.hello.name}=={first.version} --case {path.name}"
-        record_alone(lab, case, small.terms, path, about=finding.says, command=command)
+    case = fitted(system.hello, small.case)
+    command = f"lockstep conform {name}=={first.version} --case {path.name}"
+    record_alone(system, case, small.terms, path, about=finding.says, command=command)
     return path
 
 

@@ -21,8 +21,8 @@ from checks.explore import (
 from checks.explore.instance import Instance
 from checks.export.trace.violation import Violation
 from checks.export.trace.writing import TraceWriter
+from checks.harness.clients import step_time
 from checks.harness.cores import on_all_cores
-from checks.harness.running import step_time
 from checks.policies import RULES, policy_of, title_of
 from spec.core.configuration import PolicyConfig
 from spec.core.records import SomeState, SomeStep

@@ -19,7 +19,7 @@ from typing import Any, Self, TextIO
 from attrs import define
 
 from checks.export.files import as_line, new_file
-from checks.harness.running import duration_of
+from checks.harness.clients import duration_of
 from engine.core.clock import CostModel
 from spec.core.configuration import PolicyConfig
 from spec.core.records import IDLE, PREFILL, SomeState, SomeStep

@@ -1,50 +1,162 @@
-"""Several configurations of one workload: which they are, and what they cost side by side."""
+"""Two records of the same step, held against each other field by field.
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
-from pathlib import Path
+Fields are named as the records name them: `kind`, `tkv`, `after.decoding.computed`,
+`before.pool.free`. Values that are equal as a whole are not looked into.
+"""
 
-from attrs import frozen
+from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Sequence as Seq
+from enum import Enum, StrEnum
+from itertools import zip_longest
+from math import isfinite
+from typing import Any, TypeAlias
 
-from checks.cli.configuration import Settings, read_settings
-from spec.core.errors import ConfigError
+from attrs import fields, frozen, has
+
+
+class Strictness(StrEnum):
+    """What must agree.
+
+    `exact`: every field of the step and of the states before and after. `observable`: what a
+    trace file shows of the step. `decisions`: what was scheduled and what came out.
+    """
+
+    EXACT = "exact"
+    OBSERVABLE = "observable"
+    DECISIONS = "decisions"
 
 
 @frozen
-class Variant:
-    """One of the configurations; `label` says in what it differs from the others."""
+class Difference:
+    """A field in which two records of a step differ.
 
-    label: str
-    settings: Settings
-
-
-def variants(
-    compared: Sequence[str],
-    path: Path | None,
-    settings: Sequence[str],
-    environment: Mapping[str, str] | None,
-) -> list[Variant]:
-    """Every combination of the values that `--compare key=one,other` names; else the only one.
-
-    Raises:
-        ConfigError: a comparison that is none, or any of the configurations is wrong.
+    `field`: its name. `place`: which request, block or entry of it, or nothing. `expected` is the
+    reference's value, `found` the target's.
     """
-    choices = [list(_choices(one)) for one in compared]
-    keys = [chosen[0].partition("=")[0] for chosen in choices]
-    if len(set(keys)) < len(keys):
-        raise ConfigError("comparison", ", ".join(keys), "each key once").at("--compare")
-    return [
-        Variant(", ".join(chosen), read_settings(path, (*settings, *chosen), environment))
-        for chosen in product(*choices)
-    ]
+
+    field: str
+    place: str
+    expected: Any
+    found: Any
 
 
-def _choices(compared: str) -> Iterator[str]:
-    """The settings that a comparison stands for."""
-    key, equals, values = (part.strip() for part in compared.partition("="))
-    listed = [value.strip() for value in values.split(",")]
-    if not key or not equals or len(listed) < 2 or not all(listed):
-        raise ConfigError("comparison", compared, "key=one,other").at("--compare")
-    if len(set(listed)) < len(listed):
-        raise ConfigError(key, values, "different values").at("--compare")
-    return (f"{key}={value}" for value in listed)
+Look: TypeAlias = Callable[[Any, Any], Iterator[Difference]]
+"""Where the second step differs from the first, which is the reference's."""
+
+
+def by_fields(*names: str) -> Look:
+    """Looks at the fields of these names, in their order: the decisive ones first."""
+
+    def look(expected: Any, found: Any) -> Iterator[Difference]:
+        for name in names:
+            yield from differing(name, getattr(expected, name), getattr(found, name))
+
+    return look
+
+
+def in_lines(as_json: Callable[[Any], Mapping[str, Any]], *names: str) -> Look:
+    """Looks at these fields of the lines of a trace that steps are written as."""
+
+    def look(expected: Any, found: Any) -> Iterator[Difference]:
+        ours, theirs = as_json(expected), as_json(found)
+        for name in names:
+            yield from differing(name, ours[name], theirs[name])
+
+    return look
+
+
+def differing(name: str, expected: Any, found: Any) -> Iterator[Difference]:
+    """Where two values of a field called `name` differ."""
+    yield from _between(name, "", expected, found)
+
+
+def differences(
+    look: Look, expected: Any, found: Any, unreported: Collection[str] = ()
+) -> tuple[Difference, ...]:
+    """Where `found` differs from `expected`, the decisive field first.
+
+    `unreported`: fields, each with all below it, that do not count.
+    """
+    if expected == found:
+        return ()
+    return tuple(one for one in look(expected, found) if not _is_unreported(one.field, unreported))
+
+
+def _is_unreported(field: str, unreported: Collection[str]) -> bool:
+    return any(field == name or field.startswith(f"{name}.") for name in unreported)
+
+
+def _between(name: str, place: str, expected: Any, found: Any) -> Iterator[Difference]:
+    """The differing parts of two values; lists and tuples of the same entries are the same."""
+    if expected == found:
+        return
+    if has(type(expected)) and type(expected) is type(found):
+        for key in fields(type(expected)):
+            ours, theirs = getattr(expected, key.name), getattr(found, key.name)
+            yield from _between(f"{name}.{key.name}", place, ours, theirs)
+    elif isinstance(expected, Mapping) and isinstance(found, Mapping):
+        for key in sorted({**expected, **found}, key=str):
+            where = f"{place} {_text(key)}".strip()
+            yield from _between(name, where, expected.get(key), found.get(key))
+    elif isinstance(expected, (list, tuple)) and isinstance(found, (list, tuple)):
+        yield from _between_lists(name, place, expected, found)
+    else:
+        yield Difference(name, place, expected, found)
+
+
+def _between_lists(
+    name: str, place: str, expected: Seq[Any], found: Seq[Any]
+) -> Iterator[Difference]:
+    if list(expected) == list(found):
+        return
+    if name == "events":
+        yield _first_event(name, expected, found)
+        return
+    ours, theirs = list(map(_name_of, expected)), list(map(_name_of, found))
+    if ours != theirs or None in ours:
+        yield Difference(name, place, _as_listed(expected), _as_listed(found))
+        return
+    for request_id, one, other in zip(ours, expected, found, strict=True):
+        yield from _between(name, str(request_id), one, other)
+
+
+def _first_event(name: str, expected: Seq[Any], found: Seq[Any]) -> Difference:
+    """The first two events that differ; what follows usually differs for the same reason."""
+    pairs = enumerate(zip_longest(expected, found))
+    index, (one, other) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+    return Difference(name, str(index), one, other)
+
+
+def _name_of(row: Any) -> str | None:
+    """The request that an entry of a queue or a batch is about, or nothing."""
+    if has(type(row)) and hasattr(row, "computed"):  # a row of any scheduler
+        return str(row.id)
+    return row["id"] if isinstance(row, dict) and "computed" in row else None
+
+
+def _as_listed(entries: Seq[Any]) -> list[Any]:
+    """A list as its readers want it: of a queue its requests, else the entries."""
+    return [_name_of(one) or one for one in entries]
+
+
+def _text(key: Any) -> str:
+    return key.hex() if isinstance(key, bytes) else str(key)
+
+
+def plain_json(value: Any) -> Any:
+    """Any value of a step or state as JSON; what a system made up as Python writes it."""
+    if has(type(value)):
+        return {key.name: plain_json(getattr(value, key.name)) for key in fields(type(value))}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {str(plain_json(key)): plain_json(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_json(one) for one in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(plain_json, value), key=str)
+    if isinstance(value, float) and not isfinite(value):
+        return repr(value)
+    return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)

@@ -1,20 +1,24 @@
-"""A reference machine as a server: the machine with the state that it is in."""
+"""The reference as a system: a machine with the state that it is in."""
 
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from attrs import evolve
+from attrs import define, evolve, field
 
-from spec.core.records import SomeStep
+from checks.harness.case import Case
+from checks.harness.system import Action, Step
+from spec.core.records import IDLE
 
-By = TypeVar("By", bound=SomeStep)
-Made = TypeVar("Made", bound=SomeStep, covariant=True)
 
-
-class Machine(Protocol[Made]):
+class Machine(Protocol):
     """What a reference machine does; all of it pure. Its states are its own business."""
 
+    @property
+    def ctx(self) -> Any:
+        """What rules may look up."""
+
     def initial(self) -> Any:
-        """Nobody has arrived."""
+        """The state in which no request has arrived."""
 
     def arrive(self, state: Any, request_id: str) -> Any:
         """A request is handed in between two steps."""
@@ -22,36 +26,88 @@ class Machine(Protocol[Made]):
     def abort(self, state: Any, request_id: str) -> Any:
         """A client goes away between two steps."""
 
-    def step(self, state: Any, *, index: int, time: float) -> Made:
-        """One scheduler step; requests end where they say that they do."""
+    def step(self, state: Any, environment: Any = None, index: int = 0, time: float = 0.0) -> Step:
+        """One scheduler step; by default requests end where they say that they do."""
 
 
-class MachineServer(Generic[By]):
-    """A machine with the state that it is in; implements `Server`."""
+@define
+class Reference:
+    """A machine that serves a case; implements `Scheduler`.
 
-    def __init__(self, machine: Machine[By]) -> None:
-        """Nobody has arrived."""
-        self._machine = machine
-        self._state = machine.initial()
-        self._aborted: list[str] = []
+    A policy whose environment does more than end requests extends it.
+    """
+
+    machine: Any
+    case: Case
+    state: Any = field(init=False)
+    _aborted: list[str] = field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.state = self.machine.initial()
 
     def arrive(self, request_id: str) -> None:
         """The request is handed in between two steps."""
-        self._state = self._machine.arrive(self._state, request_id)
+        self.state = self.machine.arrive(self.state, request_id)
 
     def abort(self, request_id: str) -> None:
         """The client goes away between two steps; nothing happens if the request has left."""
-        if any(one.id == request_id for one in self._state.present):
-            self._state = self._machine.abort(self._state, request_id)
+        if any(one.id == request_id for one in self.state.present):
+            self.state = self.machine.abort(self.state, request_id)
             self._aborted.append(request_id)
 
-    def step(self, index: int, time: float) -> By:
-        """One scheduler step."""
-        step = self._machine.step(self._state, index=index, time=time)
-        self._state = step.after
+    def step(self, index: int, action: Action) -> Step:
+        """One scheduler step, with what the action says of the environment."""
+        return self._finished(self._taken(index, action))
+
+    def scripted_step(
+        self, index: int, time: float, leaving: Sequence[str]
+    ) -> tuple[Step, tuple[str, ...]]:
+        """One scheduler step in which the environment does what the case says.
+
+        `leaving`: requests whose clients go away while it runs, if that can be; which did is the
+        second that is returned.
+        """
+        step = self._as_the_case_says(index, time)
+        leavers: tuple[str, ...] = ()
+        if leaving and step.kind != IDLE:
+            step, leavers = self.with_leavers(step, leaving)
+        return self._finished(step), leavers
+
+    def surroundings(self, step: Step) -> Mapping[str, Any]:
+        """What the environment did in a step beyond arrivals, aborts and ends, as an action."""
+        return {}
+
+    def with_leavers(self, step: Step, leaving: Sequence[str]) -> tuple[Step, tuple[str, ...]]:
+        """The step once clients have left while it ran, without their tokens, and which left.
+
+        Where a request finishes in the step, the order of the two shows in the free list: no
+        client leaves while that runs.
+        """
+        present = {row.id for row in step.after.present}
+        leavers = tuple(one for one in leaving if one in present and not step.finished)
+        after = step.after
+        for one in leavers:
+            after = self.machine.abort(after, one)
+        outputs = {one: tokens for one, tokens in step.outputs.items() if one not in leavers}
+        return evolve(step, after=after, outputs=outputs), leavers
+
+    def _as_the_case_says(self, index: int, time: float) -> Step:
+        return self.machine.step(self.state, index=index, time=time)
+
+    def _taken(self, index: int, action: Action) -> Step:
+        if action.ends is None:
+            step = self.machine.step(self.state, index=index, time=action.time)
+        else:
+            ends = frozenset(action.ends)
+            step = self.machine.step(self.state, lambda row: row.id in ends, index, action.time)
+            step = evolve(step, ended=tuple(one for one in step.outputs if one in ends))
+        return self.with_leavers(step, action.abort_running)[0] if action.abort_running else step
+
+    def _finished(self, step: Step) -> Step:
+        """The step with the aborts before it; its state is where the next one begins."""
+        self.state = step.after
         if not self._aborted:
             return step
-        record: Any = step  # an attrs class, whichever it is
-        told: By = evolve(record, aborted=tuple(self._aborted))
+        step = evolve(step, aborted=tuple(self._aborted))
         self._aborted.clear()
-        return told
+        return step

@@ -11,16 +11,17 @@ from checks.explore.instance import Instance
 from checks.explore.model import Transition
 from checks.export.trace.line import Past
 from checks.export.trace.reading import Trace
-from checks.fuzz.guarded import Guarded, TargetRaisedError
-from checks.fuzz.subjects import REFERENCE
-from checks.fuzz.target import Subject, Target
-from checks.harness.running import Judge, duration_of, serve_with, step_time
+from checks.harness.clients import Workload, duration_of, step_time
+from checks.harness.comparison import guard_of
+from checks.harness.corpus import case_of_trace
+from checks.harness.judging import Broken, Judge
+from checks.harness.system import Action, Failure, Step, System
 from checks.policies import RULES, AnyModel, policy_of
+from checks.policies.policy import REFERENCE
 from engine.core.clock import CostModel
 from reference.core.guards import GuardError
 from spec.core.errors import ConfigError, TraceError
 from spec.core.records import SomeState, SomeStep
-from spec.spyre.config import SpyreConfig
 
 
 @frozen
@@ -51,46 +52,60 @@ class Replay:
     confirms: bool = False
 
 
-def replay_of(trace: Trace, subject: Subject = REFERENCE) -> Replay:
+class _RaisedError(Exception):
+    """The system under test raised instead of taking a step."""
+
+    def __init__(self, system: System, failure: Failure) -> None:
+        super().__init__(f"{system.hello.name} raises {failure}")
+        self.guard = guard_of(failure)
+
+
+def replay_of(trace: Trace, using: str = REFERENCE) -> Replay:
     """The trace run again, by its actions if an explorer wrote it, else by its workload.
 
-    `subject`: who schedules this time; of other policies than Spyre the reference alone does.
-    Stops at the first step that differs from the file.
+    `using`: the engine or the reference. Stops at the first step that differs from the file.
 
     Raises:
         TraceError: the file does not name the requests, or an action that is not possible.
         WorkloadError: a request that could never be served.
+        ConfigError: the policy has no such system.
     """
+    system = policy_of(trace.config).system(using)
     ctx, changes = trace.context(), list[_Change]()
     model = _model(trace) if "actions" in trace.header else None
     judge, result = Judge(ctx if model is None else model.ctx), Replay()
-    if model is None and trace.violation is None:  # a violation ends the run, whoever never does
+    broken: list[Broken] = []
+    if model is None and trace.violation is None:  # a violation ends the run, one may wait for ever
         for request in ctx.requests.values():
             policy_of(trace.config).refuse_unservable(request, trace.config)
     try:
-        steps = _served(trace, subject) if model is None else _acted(trace, model, subject, changes)
-        _compare(trace, steps, judge, result)
-    except (GuardError, TargetRaisedError) as error:
+        steps = _served(trace, system) if model is None else _acted(trace, model, using, changes)
+        _compare(trace, steps, judge, result, broken)
+    except GuardError as error:
+        result.broken.append(_broken(len(result.steps), "machine-error", str(error)))
+    except _RaisedError as error:
         result.broken.append(_raised(len(result.steps), error))
-    if subject is REFERENCE:  # of another target, nobody sees the states between steps
+    if using == REFERENCE:  # of another system, states between steps do not show
         result.broken += _broken_between(changes, judge)
     if result.difference is None and len(result.steps) < len(trace.steps):
         missing = {"step": (trace.steps[len(result.steps)], None)}
         result.difference = Difference(len(result.steps), missing)
-    result.broken += [_broken(one.step, one.rule.id, one.found) for one in judge.broken]
+    result.broken += [_broken(one.step, one.rule.id, one.found) for one in broken]
     result.broken += _broken_for_ever(trace, result)
-    told = trace.violation
-    result.confirms = told is None or any(one.rule == told.rule for one in result.broken)
+    violation = trace.violation
+    result.confirms = violation is None or any(one.rule == violation.rule for one in result.broken)
     return result
 
 
-def _compare(trace: Trace, steps: Iterable[SomeStep], judge: Judge, result: Replay) -> None:
+def _compare(
+    trace: Trace, steps: Iterable[SomeStep], judge: Judge, result: Replay, broken: list[Broken]
+) -> None:
     """Take the steps up to the first that differs from the file's; each is judged."""
     past = Past()
     for step in steps:
         if trace.violation is not None and step.index == len(trace.steps):
             break  # the file ends where the rule is broken, the workload may go on
-        judge.observe(step)
+        broken += judge.observe(step)
         result.steps.append(step)
         result.difference = _difference(trace, step, past)
         if result.difference is not None:
@@ -102,10 +117,9 @@ def _broken(step: int, rule: str, found: str) -> BrokenRule:
     return BrokenRule(step, rule, sentence(rule), found)
 
 
-def _raised(step: int, error: GuardError | TargetRaisedError) -> BrokenRule:
-    cause = error.__cause__ if isinstance(error, TargetRaisedError) else error
-    if isinstance(cause, GuardError):
-        return _broken(step, "machine-error", str(cause))
+def _raised(step: int, error: _RaisedError) -> BrokenRule:
+    if error.guard is not None:
+        return _broken(step, "machine-error", str(error.guard))
     return BrokenRule(step, "crash", "A scheduler raises nothing.", str(error))
 
 
@@ -118,45 +132,57 @@ class _Change:
     after: SomeState
 
 
-def _served(trace: Trace, subject: Subject) -> Iterator[SomeStep]:
+def _served(trace: Trace, system: System) -> Iterator[Step]:
     """The steps as the workload makes them happen."""
-    config, requests = trace.config, list(trace.requests.values())
-    duration = duration_of(config, _cost_of(trace))
-    if isinstance(config, SpyreConfig):
-        yield from serve_with(Guarded(subject, config, requests), duration, requests)
-    else:
-        yield from serve_with(policy_of(config).reference(config, requests), duration, requests)
+    requests = tuple(trace.requests.values())
+    workload = Workload(requests, duration_of(trace.config, _cost_of(trace)))
+    for taken in system.play(case_of_trace(trace), workload):
+        if isinstance(taken, Failure):
+            raise _RaisedError(system, taken)
+        workload.after(taken.step)
+        yield taken.step
 
 
-def _acted(
-    trace: Trace, model: AnyModel, subject: Subject, changes: list[_Change]
-) -> Iterator[SomeStep]:
+def _acted(trace: Trace, model: AnyModel, using: str, changes: list[_Change]) -> Iterator[Step]:
     """The steps as the actions of the header make them happen; what is between goes to `changes`.
 
-    A Spyre step is taken by the target, any other by the reference that finds the actions.
+    The reference finds the actions; another system is then made to do the same.
     """
+    if using == REFERENCE:
+        yield from (step for step, _ in _reference_steps(trace, model, changes))
+        return
+    system = policy_of(trace.config).system(using)
+    actions = (action for _, action in _reference_steps(trace, model, changes))
+    for taken in system.play(case_of_trace(trace), actions):
+        if isinstance(taken, Failure):
+            raise _RaisedError(system, taken)
+        yield taken.step
+
+
+def _reference_steps(
+    trace: Trace, model: AnyModel, changes: list[_Change]
+) -> Iterator[tuple[Step, Action]]:
+    """The reference's steps, each with what happened around it."""
     config, index, time = trace.config, 0, 0.0
-    target = _target(trace, subject)
     gone: frozenset[str] = frozenset()
+    between: dict[str, list[str]] = {"arrive": [], "abort": []}
     for before, edge in _edges(trace, model):
         if isinstance(edge.record, policy_of(config).step):
             record: Any = evolve(edge.record, index=index, time=time)
-            step: Any = record if target is None else target.step(index, time, record.ended)
-            yield evolve(step, aborted=tuple(sorted(step.before.aborted - gone)))
-            index, time = index + 1, time + step_time(config, step.kind)
-            gone = step.after.aborted
+            aborted = tuple(sorted(record.before.aborted - gone))
+            arrive, abort = (tuple(between[name]) for name in ("arrive", "abort"))
+            yield (
+                evolve(record, aborted=aborted),
+                Action(arrive, abort, ends=record.ended, time=time),
+            )
+            between = {"arrive": [], "abort": []}
+            index, time = index + 1, time + step_time(config, record.kind)
+            gone = record.after.aborted
             continue
         changes.append(_Change(index, before, edge.state))
         what, _, request_id = edge.action.partition(" ")
-        if target is not None:
-            (target.arrive if what == "arrive" else target.abort)(request_id)
-
-
-def _target(trace: Trace, subject: Subject) -> Target | None:
-    """Who schedules instead of the reference; None where only the reference can."""
-    if isinstance(trace.config, SpyreConfig):
-        return Guarded(subject, trace.config, trace.requests.values())
-    return None
+        if what in between:
+            between[what].append(request_id)
 
 
 def _cost_of(trace: Trace) -> CostModel:
@@ -222,22 +248,22 @@ def _difference(trace: Trace, step: SomeStep, past: Past) -> Difference | None:
     """The fields of the file's line that say something else; unknown ones are left alone."""
     if step.index >= len(trace.steps):
         return Difference(step.index, {"step": (None, step.index)})
-    told = trace.steps[step.index]
-    seen = policy_of(trace.config).codec.step_as_json(step, past, full="state" in told)
+    line = trace.steps[step.index]
+    seen = policy_of(trace.config).codec.step_as_json(step, past, full="state" in line)
     fields = {
-        name: (told[name], seen[name]) for name in told if name in seen and seen[name] != told[name]
+        name: (line[name], seen[name]) for name in line if name in seen and seen[name] != line[name]
     }
     return Difference(step.index, fields) if fields else None
 
 
 def _broken_for_ever(trace: Trace, result: Replay) -> Iterator[BrokenRule]:
     """The `eventually` rule of the file's violation, if the run does repeat without its goal."""
-    told = trace.violation
-    if told is None or told.loop is None or told.rule not in RULES:
+    violation = trace.violation
+    if violation is None or violation.loop is None or violation.rule not in RULES:
         return
-    goal = RULES[told.rule].goal
-    around = result.steps[told.loop :]
+    goal = RULES[violation.rule].goal
+    around = result.steps[violation.loop :]
     if goal is None or any(goal(step.after) for step in around):
         return
     if not around or around[0].before == around[-1].after:
-        yield _broken(len(result.steps), told.rule, str(told.found))
+        yield _broken(len(result.steps), violation.rule, str(violation.found))

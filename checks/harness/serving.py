@@ -1,21 +1,23 @@
-"""One run of a workload: who schedules, who looks at its steps, how it ended."""
+"""One run of a workload: a system serves it, every rule and the metrics look at its steps."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
-from multiprocessing import Pipe, Process
-from multiprocessing.connection import Connection
+from multiprocessing import Pool
 from time import perf_counter
 from typing import Any
 from zlib import crc32
 
 from attrs import define, evolve, frozen
 
-from checks.cli.configuration import Settings
+from checks.harness.case import Case
+from checks.harness.clients import Workload, duration_of
+from checks.harness.judging import Broken, Judge, judgeable
 from checks.harness.paging import PagedWatch
-from checks.harness.running import Broken, Judge, duration_of, judgeable, serve_with
-from checks.policies import RULES, Server, policy_of
+from checks.harness.system import Scheduler, Step, taken_by
+from checks.policies import RULES, policy_of
+from engine.core.clock import CostModel
 from engine.core.faults import ConstraintError
 from engine.core.metrics import Metrics, Objective, Summary
 from reference.core.guards import GuardError
@@ -26,6 +28,15 @@ from spec.core.requests import Request
 from spec.core.rule import AnyRule
 
 ENGINE, REFERENCE = "engine", "reference"
+_MOST_BREACHES = 10  # of each rule that are kept, the first ones
+
+
+@frozen
+class Settings:
+    """A configuration, and what its steps cost on the simulated clock."""
+
+    config: PolicyConfig
+    cost: CostModel
 
 
 @frozen
@@ -46,7 +57,7 @@ class Refused:
 class Run:
     """What came of a run.
 
-    `using`: who scheduled. `broken`: the first few breaches of each of `rules`, which were judged
+    `using`: what scheduled. `broken`: the first few breaches of each of `rules`, which were judged
     in every one of `steps`. `device`: what a paged device did of the same steps, if there is one.
     `seconds`: of the clock on the wall.
     """
@@ -69,7 +80,7 @@ class Run:
 
 
 def scheduler_of(using: str | None, config: PolicyConfig) -> str:
-    """Who schedules: whoever is named, else the engine, where the policy has one.
+    """The scheduler that is named, else the engine, where the policy has one.
 
     Raises:
         ConfigError: the engine is named, and the policy has none.
@@ -80,17 +91,39 @@ def scheduler_of(using: str | None, config: PolicyConfig) -> str:
     return using or (REFERENCE if policy.engine is None else ENGINE)
 
 
-def server_of(using: str, config: PolicyConfig, requests: Sequence[Request]) -> Server[SomeStep]:
+def scheduler_for(using: str, case: Case) -> Scheduler[Any]:
     """The engine on the simulated device, which refuses what hardware cannot do; or the reference.
 
     Raises:
         ConfigError: the policy has no engine.
         WorkloadError: a request that could never be served.
     """
-    policy = policy_of(config)
-    if scheduler_of(using, config) == REFERENCE or policy.engine is None:
-        return policy.reference(config, requests)
-    return policy.engine(config, requests)
+    policy = policy_of(case.config)
+    if scheduler_of(using, case.config) == REFERENCE or policy.engine is None:
+        return policy.reference(case)
+    return policy.engine(case)
+
+
+def served(case: Case, using: str = REFERENCE, cost: CostModel | None = None) -> Iterator[Step]:
+    """Every step until all requests have arrived and left; `cost`: by default, of steps alone.
+
+    Raises:
+        WorkloadError: a request that could never be served.
+        ConstraintError: the device refuses the step.
+        GuardError: the reference stops.
+    """
+    yield from served_by(scheduler_for(using, case), case, cost)
+
+
+def served_by(
+    scheduler: Scheduler[Any], case: Case, cost: CostModel | None = None
+) -> Iterator[Step]:
+    """Every step of a scheduler that serves the case, see `served`."""
+    workload = Workload(case.requests, duration_of(case.config, cost))
+    for index, action in enumerate(workload):
+        step = taken_by(scheduler, index, action)
+        workload.after(step)
+        yield step
 
 
 def run_workload(
@@ -113,33 +146,32 @@ def run_workload(
         RuntimeError: the two were not the same.
     """
     began = perf_counter()
-    policy, config = policy_of(settings.config), settings.config
-    rules = judgeable(config)
-    server = server_of(using, config, requests)
+    config, case = settings.config, Case(settings.config, tuple(requests))
+    policy, rules = policy_of(config), judgeable(config)
+    scheduler = scheduler_for(using, case)
     apart = frozenset(rule.id for rule in rules if rule.id.startswith(policy.judged_apart))
+    is_long = len(requests) >= _LONG and (os.cpu_count() or 1) > 1 and bool(apart)
     with ExitStack() as stack:
-        second: Callable[[], _Judged] | None = None
-        if len(requests) >= _LONG and (os.cpu_count() or 1) > 1:
-            second = stack.enter_context(_second(settings, requests, using, apart))
-        own = [rule for rule in rules if second is None or rule.id not in apart]
+        second = None
+        if is_long:
+            pool = stack.enter_context(Pool(1))  # ended with the block, whatever it is doing
+            second = pool.apply_async(_judged_apart, (settings, requests, using, apart))
         ctx = policy.context_of(config, requests)
         metrics = _metrics(settings, ctx.requests, objective)
-        judge = Judge(ctx, rules=own)
-        fingerprint = _Fingerprint()
         device = None if policy.watch is None else policy.watch(ctx)
-        watching: list[Callable[[Any], None]] = [
-            judge.observe,
-            fingerprint.observe,
-            metrics.observe,
-        ]
-        watching += [] if device is None else [device.observe]
-        watching.append(_forgetting(ctx))
-        refused = _watched(_steps(settings, requests, server), [*watching, *observers])
-        found = _Judged.by(judge, fingerprint, refused)
+        judging = _Judging(ctx, [rule for rule in rules if not is_long or rule.id not in apart])
+        looking: list[Callable[[Any], None]] = [metrics.observe]
+        looking += [] if device is None else [device.observe]
+        looking += [_forgetting(ctx), *observers]
+        steps = served_by(scheduler, case, settings.cost)
+        refused = _observed(steps, [judging.observe, *looking])
+        found = judging.judged(refused)
         if second is not None:
             found = found.together_with(
                 # The second has no device that refuses: up to that step the first judges all.
-                second() if refused is None else _judged(settings, requests, using, apart)
+                second.get()
+                if refused is None
+                else _judged(settings, case, scheduler_for(using, case), apart)
             )
     order = {rule.id: place for place, rule in enumerate(rules)}
     broken = sorted(found.broken, key=lambda one: (one[0], order[one[1]]))
@@ -148,114 +180,32 @@ def run_workload(
         using=using,
         summary=metrics.summary(),
         rules=rules,
-        broken=[Broken(step, RULES[rule], told) for step, rule, told in broken],
+        broken=[Broken(step, RULES[rule], what) for step, rule, what in broken],
         refused=refused,
         device=device,
-        steps=judge.judged,
+        steps=judging.judge.judged,
         seconds=perf_counter() - began,
     )
 
 
-# --- two processes ------------------------------------------------------------------------------
-
-_LONG = 2_000  # requests
-
-
-@contextmanager
-def _second(
-    settings: Settings, requests: Sequence[Request], using: str, rules: frozenset[str]
-) -> Iterator[Callable[[], "_Judged"]]:
-    """A process that serves the same without a device and judges these rules: what waits for it.
-
-    It is ended where nobody waits for it any more.
-    """
-    receiver, sender = Pipe(duplex=False)
-    process = Process(target=_tell, args=(sender, settings, requests, using, rules))
-    process.start()
-    sender.close()
-
-    def told() -> _Judged:
-        try:
-            judged: _Judged = receiver.recv()
-        except EOFError:
-            raise RuntimeError("the second process ended without a finding") from None
-        return judged
-
+def _observed(steps: Iterable[Step], observers: Sequence[Callable[[Any], None]]) -> Refused | None:
+    """Show each step to all; the step that was refused, if one was."""
+    index = 0
     try:
-        yield told
-    finally:
-        process.terminate()
-        process.join()
-
-
-def _tell(
-    sender: Connection,
-    settings: Settings,
-    requests: Sequence[Request],
-    using: str,
-    rules: frozenset[str],
-) -> None:
-    sender.send(_judged(settings, requests, using, rules, with_device=False))
-
-
-@define
-class _Fingerprint:
-    """By what the steps of a run are known: a checksum of what they did and yielded."""
-
-    value: int = 0
-
-    def observe(self, step: SomeStep) -> None:
-        seen = (step.time, step.kind, step.scheduled, step.outputs, step.refusal)
-        self.value = crc32(repr(seen).encode(), self.value)
-
-
-@frozen
-class _Judged:
-    """What a judge found in a run; `fingerprint`: of its steps and of what was refused."""
-
-    steps: int
-    fingerprint: tuple[int, str]
-    broken: tuple[tuple[int, str, str], ...]
-
-    @staticmethod
-    def by(judge: Judge, fingerprint: _Fingerprint, refused: Refused | None) -> "_Judged":
-        """The judge's own finding."""
-        broken = tuple((one.step, one.rule.id, one.found) for one in judge.broken)
-        return _Judged(judge.judged, (fingerprint.value, str(refused)), broken)
-
-    def together_with(self, other: "_Judged") -> "_Judged":
-        """What both found, of the same steps."""
-        if (self.steps, self.fingerprint) != (other.steps, other.fingerprint):
-            raise RuntimeError(f"served twice, the steps differ: {self} and {other}")
-        return evolve(self, broken=self.broken + other.broken)
-
-
-def _judged(
-    settings: Settings,
-    requests: Sequence[Request],
-    using: str,
-    rules: frozenset[str],
-    *,
-    with_device: bool = True,
-) -> _Judged:
-    """What these rules say of the whole run."""
-    policy = policy_of(settings.config)
-    ctx = policy.context_of(settings.config, requests)
-    without = None if with_device or using == REFERENCE else policy.without_device
-    server = (without or partial(server_of, using))(settings.config, requests)
-    judge = Judge(ctx, rules=[rule for rule in judgeable(settings.config) if rule.id in rules])
-    fingerprint = _Fingerprint()
-    watching = [judge.observe, fingerprint.observe, _forgetting(ctx)]
-    refused = _watched(_steps(settings, requests, server), watching)
-    return _Judged.by(judge, fingerprint, refused)
+        for step in steps:
+            for observe in observers:
+                observe(step)
+            index = step.index + 1
+    except (ConstraintError, GuardError) as error:
+        return Refused(index, error)
+    return None
 
 
 def _metrics(
     settings: Settings, requests: Mapping[str, Request], objective: Objective | None
 ) -> Metrics[SomeStep]:
-    config = settings.config
-    policy = policy_of(config)
-    work, limit = partial(policy.work, config), policy.volume_limit(config)
+    policy = policy_of(settings.config)
+    work, limit = partial(policy.work, settings.config), policy.volume_limit(settings.config)
     return Metrics(requests, settings.cost, work, objective=objective, volume_limit=limit)
 
 
@@ -270,22 +220,65 @@ def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:
     return forget
 
 
-def _steps(
-    settings: Settings, requests: Sequence[Request], server: Server[SomeStep]
-) -> Iterator[SomeStep]:
-    return serve_with(server, duration_of(settings.config, settings.cost), requests)
+# --- two processes --------------------------------------------------------------------------------
+
+_LONG = 2_000  # requests
 
 
-def _watched(
-    steps: Iterable[SomeStep], watching: Sequence[Callable[[SomeStep], None]]
-) -> Refused | None:
-    """Show each step to all; the step that was refused, if one was."""
-    index = 0
-    try:
-        for step in steps:
-            for watch in watching:
-                watch(step)
-            index = step.index + 1
-    except (ConstraintError, GuardError) as error:
-        return Refused(index, error)
-    return None
+@frozen
+class _Judged:
+    """What a judge found in a run; `fingerprint`: of its steps and of what was refused."""
+
+    steps: int
+    fingerprint: tuple[int, str]
+    broken: tuple[tuple[int, str, str], ...]
+
+    def together_with(self, other: "_Judged") -> "_Judged":
+        """What both found, of the same steps."""
+        if (self.steps, self.fingerprint) != (other.steps, other.fingerprint):
+            raise RuntimeError(f"served twice, the steps differ: {self} and {other}")
+        return evolve(self, broken=self.broken + other.broken)
+
+
+@define(init=False)
+class _Judging:
+    """A judge over a run, and a checksum of what its steps did and yielded."""
+
+    judge: Judge
+    checksum: int
+    broken: list[Broken]
+
+    def __init__(self, ctx: Any, rules: Iterable[AnyRule]) -> None:
+        self.judge, self.checksum, self.broken = Judge(ctx, rules), 0, []
+
+    def observe(self, step: Step) -> None:
+        for one in self.judge.observe(step):
+            if sum(other.rule is one.rule for other in self.broken) < _MOST_BREACHES:
+                self.broken.append(one)
+        seen = (step.time, step.kind, step.scheduled, step.outputs, step.refusal)
+        self.checksum = crc32(repr(seen).encode(), self.checksum)
+
+    def judged(self, refused: Refused | None) -> _Judged:
+        broken = tuple((one.step, one.rule.id, one.found) for one in self.broken)
+        return _Judged(self.judge.judged, (self.checksum, str(refused)), broken)
+
+
+def _judged_apart(
+    settings: Settings, requests: Sequence[Request], using: str, rules: frozenset[str]
+) -> _Judged:
+    """What these rules say of the whole run, without a device."""
+    case = Case(settings.config, tuple(requests))
+    without = None if using == REFERENCE else policy_of(settings.config).without_device
+    scheduler = scheduler_for(using, case) if without is None else without(case)
+    return _judged(settings, case, scheduler, rules)
+
+
+def _judged(
+    settings: Settings, case: Case, scheduler: Scheduler[Any], rules: frozenset[str]
+) -> _Judged:
+    """What these rules say of the whole run."""
+    ctx = policy_of(settings.config).context_of(settings.config, case.requests)
+    judging = _Judging(ctx, [rule for rule in judgeable(settings.config) if rule.id in rules])
+    steps = served_by(scheduler, case, settings.cost)
+    refused = _observed(steps, [judging.observe, _forgetting(ctx)])
+    return judging.judged(refused)

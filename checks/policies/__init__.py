@@ -1,56 +1,114 @@
-"""The policies that there are, by name; what differs between schedulers stands in here.
+"""The registry of policies: the one place that knows which there are.
 
-Commands find the policy of a configuration with `policy_of` and ask it for machine, rules and
-instances. To add one: a configuration, records and rules in `spec`, a machine in `reference`, a
-module here.
+A policy is one object (`checks.policies.policy.Policy`) with all that commands, explorer, harness
+and exports must know of a scheduler. It is imported when it is first asked for. To add one: a
+package in each room, and a line in `_BUILT_IN`; or, from outside, a call of `register`.
 """
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from checks.explore.environment import MachineModel
-from checks.explore.instance import Instance
-from checks.policies.nano_vllm.policy import NANO_VLLM
-from checks.policies.policy import Policy, Server
-from checks.policies.spyre.policy import SPYRE
-from checks.policies.vllm_v1.policy import VLLM_V1
-from spec.core.configuration import PolicyConfig
-from spec.core.rule import AnyRule
+from spec.core.errors import ConfigError
 
-__all__ = [
-    "DEFAULT_POLICY",
-    "NANO_VLLM",
-    "POLICIES",
-    "RULES",
-    "SPYRE",
-    "VLLM_V1",
-    "AnyModel",
-    "AnyPolicy",
-    "Policy",
-    "Server",
-    "policy_of",
-    "title_of",
-]
+if TYPE_CHECKING:
+    from checks.explore.environment import MachineModel
+    from checks.explore.instance import Instance
+    from checks.policies.policy import Policy
+    from spec.core.configuration import PolicyConfig
+    from spec.core.rule import AnyRule
 
-AnyPolicy: TypeAlias = Policy[Any, Any, Any, Any]
-AnyModel: TypeAlias = MachineModel[Any, Any]
+    AnyPolicy: TypeAlias = Policy[Any, Any, Any, Any]
+    AnyModel: TypeAlias = MachineModel[Any, Any]
+else:
+    AnyPolicy = AnyModel = Any  # imported by name in annotations, which nothing evaluates
 
-POLICIES: Mapping[str, AnyPolicy] = {one.name: one for one in (SPYRE, NANO_VLLM, VLLM_V1)}
-
-RULES: Mapping[str, AnyRule] = {
-    rule.id: rule for policy in POLICIES.values() for rule in policy.registry.rules.values()
+# The package of each policy, whose POLICY it is; the first is the default of every command.
+_BUILT_IN = {
+    "spyre": "checks.policies.spyre",
+    "nano-vllm": "checks.policies.nano_vllm",
+    "vllm-v1": "checks.policies.vllm_v1",
 }
+DEFAULT = next(iter(_BUILT_IN))
+_REGISTERED: "dict[str, AnyPolicy]" = {}
 
 
-DEFAULT_POLICY: AnyPolicy = SPYRE  # where nothing says which
+def register(policy: "AnyPolicy") -> None:
+    """Add a policy, under the name that its configuration says.
+
+    Raises:
+        ValueError: there is one of that name.
+    """
+    if policy.name in (*_BUILT_IN, *_REGISTERED):
+        raise ValueError(f"two policies are called {policy.name}")
+    _REGISTERED[policy.name] = policy
 
 
-def policy_of(config: PolicyConfig) -> AnyPolicy:
+def unregister(name: str) -> None:
+    """Take out a policy that was registered."""
+    del _REGISTERED[name]
+
+
+def policy_names() -> tuple[str, ...]:
+    """The names of all policies, the default first."""
+    return (*_BUILT_IN, *(name for name in _REGISTERED if name not in _BUILT_IN))
+
+
+def policy_named(name: str) -> "AnyPolicy":
+    """The policy of this name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in _REGISTERED:
+        if name not in _BUILT_IN:
+            raise ConfigError("policy", name, ", ".join(policy_names()))
+        _REGISTERED[name] = import_module(f"{_BUILT_IN[name]}.policy").POLICY
+    return _REGISTERED[name]
+
+
+def policy_of(config: "PolicyConfig") -> "AnyPolicy":
     """The policy that a configuration is for."""
-    return POLICIES[config.policy]
+    return policy_named(config.policy)
 
 
-def title_of(instance: Instance[Any]) -> str:
+def title_of(instance: "Instance[Any]") -> str:
     """The name of an instance, behind its policy's unless that is the default: no two are equal."""
-    policy = policy_of(instance.config)
-    return instance.name if policy is DEFAULT_POLICY else f"{policy.name}, {instance.name}"
+    name = instance.config.policy
+    return instance.name if name == DEFAULT else f"{name}, {instance.name}"
+
+
+class _Policies(Mapping[str, "AnyPolicy"]):
+    """All policies by name, each imported when it is looked up."""
+
+    def __getitem__(self, name: str) -> "AnyPolicy":
+        if name not in policy_names():
+            raise KeyError(name)
+        return policy_named(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(policy_names())
+
+    def __len__(self) -> int:
+        return len(policy_names())
+
+
+class _Rules(Mapping[str, "AnyRule"]):
+    """The rules of all policies by id."""
+
+    def __getitem__(self, id_: str) -> "AnyRule":
+        for policy in POLICIES.values():
+            if id_ in policy.registry.rules:
+                return policy.registry.rules[id_]
+        raise KeyError(id_)
+
+    def __iter__(self) -> Iterator[str]:
+        for policy in POLICIES.values():
+            yield from policy.registry.rules
+
+    def __len__(self) -> int:
+        return sum(len(policy.registry.rules) for policy in POLICIES.values())
+
+
+POLICIES: "Mapping[str, AnyPolicy]" = _Policies()
+RULES: "Mapping[str, AnyRule]" = _Rules()

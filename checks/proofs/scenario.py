@@ -1,19 +1,20 @@
 """A refutation as a run: the numbers of the solver become requests that the reference serves."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from checks.explore import MACHINE_ERROR
 from checks.explore.exploring import sentence
 from checks.export.trace.violation import Violation
 from checks.export.trace.writing import TraceWriter
-from checks.harness.running import Judge, duration_of, serve_with
+from checks.harness.case import Case
+from checks.harness.judging import Judge
+from checks.harness.serving import served
 from checks.policies import policy_of
 from checks.proofs.obligations import Obligation
 from checks.proofs.registry import Numbers
 from reference.core.guards import GuardError
 from spec.core.configuration import PolicyConfig
-from spec.core.records import SomeStep
 from spec.core.requests import Request
 
 
@@ -45,10 +46,10 @@ def _violation(
     """The first of the rules to be broken, the steps up to there written."""
     judge = Judge(policy_of(config).context_of(config, requests))
     try:
-        for step in _steps(config, requests):
+        for step in served(Case(config, tuple(requests))):
             trace.write(step)
-            judge.observe(step)
-            broken = next((one for one in judge.broken if one.rule.id in rules), None)
+            found = judge.observe(step)
+            broken = next((one for one in found if one.rule.id in rules), None)
             if broken is not None:
                 return Violation(broken.rule.id, broken.rule.sentence, broken.found)
     except GuardError as error:
@@ -56,8 +57,3 @@ def _violation(
             return Violation(MACHINE_ERROR, sentence(MACHINE_ERROR), str(error))
         raise
     return None
-
-
-def _steps(config: PolicyConfig, requests: list[Request]) -> Iterator[SomeStep]:
-    server = policy_of(config).reference(config, requests)
-    return serve_with(server, duration_of(config), requests)

@@ -5,16 +5,13 @@ from functools import partial
 
 from attrs import frozen
 
-from checks.conformance.episode import Outcome, run_episode
-from checks.conformance.recording import (
-    Recording,
-    judged_as_json,
-    judged_on,
-    outcome_as_json,
-)
+from checks.harness.comparison import compare, judge_alone
 from checks.harness.driver.client import Driver
-from checks.harness.driver.lab import DriverLab
-from checks.harness.driver.protocol import DriverError, Json
+from checks.harness.driver.protocol import DriverError
+from checks.harness.driver.system import DriverSystem
+from checks.harness.finding import Episode
+from checks.harness.recording import Recording, fitted, judged_as_json, outcome_as_json
+from checks.harness.system import Json, System
 from checks.releases.environments import Environment, command_of, environment_of
 from checks.releases.recipes import RECIPES
 
@@ -30,7 +27,7 @@ class Tried:
     """
 
     environment: Environment
-    told: str = NOT_INSTALLED
+    verdict: str = NOT_INSTALLED
     differs: bool = False
     outcome: Json | None = None
 
@@ -63,28 +60,28 @@ def tried(recording: Recording, environments: Sequence[Environment]) -> Iterator
             yield Tried(environment)
             continue
         command = command_of(environment.recipe.name)
-        with DriverLab(partial(Driver, command)) as lab:
+        with DriverSystem(partial(Driver, command)) as system:
             run = _alone if recording.alone else _compared
-            yield run(environment, lab, recording)
+            yield run(environment, system, recording)
 
 
-def _compared(environment: Environment, lab: DriverLab, recording: Recording) -> Tried:
-    outcome = run_episode(lab, recording.case, recording.terms)
-    differs = bool(outcome.finding or outcome.known)
-    return Tried(environment, _told(outcome), differs, outcome_as_json(outcome))
+def _compared(environment: Environment, system: System, recording: Recording) -> Tried:
+    episode = compare(system, recording.case, recording.terms)
+    differs = bool(episode.finding or episode.known)
+    return Tried(environment, _in_words(episode), differs, outcome_as_json(episode))
 
 
-def _told(outcome: Outcome) -> str:
-    steps = f"{outcome.steps:,} equal steps"
-    if outcome.known is not None:
-        return f"{outcome.known} after {steps}"
-    if outcome.finding is None:
-        return f"as the reference in {outcome.steps:,} steps"
-    return f"{outcome.finding.kind} after {steps}: {outcome.finding.cause}"
+def _in_words(episode: Episode) -> str:
+    steps = f"{episode.steps:,} equal steps"
+    if episode.known is not None:
+        return f"{episode.known} after {steps}"
+    if episode.finding is None:
+        return f"as the reference in {episode.steps:,} steps"
+    return f"{episode.finding.kind} after {steps}: {episode.finding.cause}"
 
 
-def _alone(environment: Environment, lab: DriverLab, recording: Recording) -> Tried:
-    judged = judged_on(lab, recording)
+def _alone(environment: Environment, system: System, recording: Recording) -> Tried:
+    judged = judge_alone(system, fitted(system.hello, recording.case), recording.terms)
     found = [f"{one.cause} in step {one.step}" for one in judged.findings.values()]
-    told = f"breaks {', '.join(found)}" if found else f"holds in {judged.steps:,} steps"
-    return Tried(environment, told, bool(found), judged_as_json(judged))
+    verdict = f"breaks {', '.join(found)}" if found else f"holds in {judged.steps:,} steps"
+    return Tried(environment, verdict, bool(found), judged_as_json(judged))

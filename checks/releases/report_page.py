@@ -4,19 +4,21 @@ from collections.abc import Iterator, Sequence
 
 from attrs import evolve
 
-from checks.conformance.campaign import Campaign, Plan
-from checks.conformance.recording import judged_again
-from checks.conformance.report import bounds_lines, case_lines, counted
-from checks.export.files import as_line
-from checks.fuzz.corpus import as_json
-from checks.harness.driver.protocol import Hello, Json
-from checks.policies import RULES
+from checks.harness.campaign import Campaign, Plan, own_system
+from checks.harness.comparison import judge_alone
+from checks.harness.report import (
+    MOST_DIFFERENCES,
+    MOST_RULES,
+    bounds_lines,
+    case_lines,
+    counted,
+    shown,
+)
+from checks.harness.system import Hello, Json
+from checks.policies import RULES, policy_named
 from checks.releases.filing import Filed
-from checks.releases.known import known_for
 
-_MOST_DIFFERENCES = 8
-_MOST_RULES = 4
-_MOST_STEPS_TOLD = 12
+_MOST_ACTIONS = 12
 
 _ENGINE_CORE = (
     "The order is that of `EngineCore.step`: `schedule`, `execute_model`, `sample_tokens`, aborts"
@@ -31,7 +33,7 @@ def page_lines(
     driver: str, plan: Plan, seen: Campaign, unknown: Sequence[Filed], known: Sequence[Filed]
 ) -> Iterator[str]:
     """The whole page; nothing in it depends on the clock."""
-    hello = plan.hello
+    hello = own_system(plan.system).hello
     yield f"# {hello.release}: what differs from the specification"
     yield ""
     episodes = f"{seen.episodes:,} episodes of seed {plan.seed}"
@@ -49,7 +51,9 @@ def page_lines(
     yield ""
     for one in known:
         yield from _section(driver, hello, plan.seed, f"{one.id}. {one.says}", one)
-    missing = sorted(set(known_for(hello.name, hello.release)) - {one.id for one in known})
+    rows = policy_named(hello.policy).known_differences
+    due = {row.id for row in rows if row.is_of(hello.name, hello.release)}
+    missing = sorted(due - {one.id for one in known})
     if missing:
         yield f"Not met in this campaign: {', '.join(missing)}."
 
@@ -60,13 +64,13 @@ def _section(driver: str, hello: Hello, seed: int, title: str, one: Filed) -> It
     yield ""
     yield f"- release: {hello.release}"
     often = counted(one.times, "step" if one.steps else "episode")
-    yield f"- met: in {often}, first in episode {one.met.episode} of seed {seed}"
+    yield f"- met: in {often}, first in episode {one.first.episode} of seed {seed}"
     yield f"- shows in: step {finding.step} of the case below"
     if one.reason:
         yield f"- because: {one.reason}"
     broken = list(_broken(one))
     yield from (f"- breaks {line}" for line in broken)
-    for rule, what in () if broken else finding.rules[:_MOST_RULES]:
+    for rule, what in () if broken else finding.followed[:MOST_RULES]:
         yield f"- the reference follows {rule}, {what}: {_rule(rule)}"
     yield ""
     yield from _differences(hello, one)
@@ -86,8 +90,10 @@ def _section(driver: str, hello: Hello, seed: int, title: str, one: Filed) -> It
 
 def _broken(one: Filed) -> Iterator[str]:
     """What of the rules the small case breaks, whatever the reference does."""
-    for each in judged_again(one.recording).findings.values():
-        rules = [f"{rule}: {_rule(rule)}" for rule, _ in each.rules]
+    recording = one.recording
+    judged = judge_alone(recording, recording.case, recording.terms)
+    for each in judged.findings.values():
+        rules = [f"{rule}: {_rule(rule)}" for rule, _ in each.broken]
         yield from rules or [f"{each.cause}, {each.says}"]
 
 
@@ -103,29 +109,29 @@ def _differences(hello: Hello, one: Filed) -> Iterator[str]:
         return
     yield f"| field | expected | {hello.name} |"
     yield "| --- | --- | --- |"
-    for each in found.differences[:_MOST_DIFFERENCES]:
+    for each in found.differences[:MOST_DIFFERENCES]:
         name = f"{each.field} {each.place}".strip()
-        yield f"| {name} | {_shown(each.expected)} | {_shown(each.found)} |"
-    more = len(found.differences) - _MOST_DIFFERENCES
+        yield f"| {name} | {_quoted(each.expected)} | {_quoted(each.found)} |"
+    more = len(found.differences) - MOST_DIFFERENCES
     if more > 0:
         yield f"| and {more} more | | |"
     yield ""
 
 
-def _shown(value: object) -> str:
-    return "-" if value is None else f"`{as_line(as_json(value))}`"
+def _quoted(value: object) -> str:
+    return "-" if value is None else f"`{shown(value)}`"
 
 
 def _actions(actions: Sequence[Json]) -> Iterator[str]:
     """What the environment does, step by step, where it does something."""
-    told = [(index, told) for index, action in enumerate(actions) for told in _told(action)]
-    for index, what in told[:_MOST_STEPS_TOLD]:
+    done = [(index, what) for index, action in enumerate(actions) for what in _done(action)]
+    for index, what in done[:_MOST_ACTIONS]:
         yield f"- {what.format(step=index)}"
-    if len(told) > _MOST_STEPS_TOLD:
-        yield f"- and {len(told) - _MOST_STEPS_TOLD} more of these"
+    if len(done) > _MOST_ACTIONS:
+        yield f"- and {len(done) - _MOST_ACTIONS} more of these"
 
 
-def _told(action: Json) -> Iterator[str]:
+def _done(action: Json) -> Iterator[str]:
     names = {key: ", ".join(ids) for key, ids in action.items()}
     accepted = [f"{count} of {one}" for one, count in action.get("accepted", {}).items() if count]
     if "arrive" in names:

@@ -6,18 +6,24 @@ each is shown with the smallest case that any of them led to.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 
 from attrs import define, field, frozen
 
-from checks.conformance.alone import Cause, Judged, fitted, judge_alone
-from checks.conformance.campaign import Plan
-from checks.conformance.episode import Terms
-from checks.conformance.finding import Finding
-from checks.conformance.shrinking import shrink_alone
-from checks.fuzz.cases import Case
-from checks.harness.cores import on_all_cores
-from checks.harness.driver.lab import DriverLab, own_lab, start_own_lab
+from checks.harness.campaign import (
+    Batch,
+    FirstSeen,
+    Plan,
+    Signature,
+    on_all_systems,
+    own_system,
+    shows_alone,
+    shrunk,
+)
+from checks.harness.case import Case
+from checks.harness.comparison import Terms, judge_alone
+from checks.harness.finding import Finding
+from checks.harness.recording import fitted
+from checks.harness.system import System
 
 SHRINKING_STEPS = 4_000  # for each finding
 
@@ -33,8 +39,8 @@ class Tally:
     episodes: int = 0
     steps: int = 0
     on_device: int = 0
-    times: Counter[Cause] = field(factory=Counter)
-    first: dict[Cause, tuple[Case, Terms, Finding]] = field(factory=dict)
+    times: Counter[Signature] = field(factory=Counter)
+    first: dict[Signature, FirstSeen] = field(factory=dict)
 
     def add(self, other: "Tally") -> None:
         """Take in what became of later cases."""
@@ -44,7 +50,7 @@ class Tally:
         self.times.update(other.times)
         for cause, met in other.first.items():
             known = self.first.get(cause)
-            if known is None or met[2].step < known[2].step:
+            if known is None or met.finding.step < known.finding.step:
                 self.first[cause] = met
 
 
@@ -52,7 +58,7 @@ class Tally:
 class Small:
     """A small case, who showed what in it, and how it was served."""
 
-    cause: Cause
+    cause: Signature
     case: Case
     terms: Terms
 
@@ -63,53 +69,56 @@ class Small:
         return len(requests), sum(one.prompt_len + one.max_tokens for one in requests)
 
 
-def _one(plan: Plan, index: int) -> Tally:
-    case, terms = plan.case(index), plan.terms_of(index)
-    judged = _judged_on(own_lab(plan.command), case, terms)
-    return Tally(
-        episodes=1,
-        steps=judged.steps,
-        on_device=judged.on_device,
-        times=Counter(dict.fromkeys(judged.findings, 1)),
-        first={cause: (case, terms, found) for cause, found in judged.findings.items()},
-    )
+def _run_batch(plan: Plan, batch: Batch) -> Tally:
+    """What becomes of a few cases."""
+    tally, system = Tally(), own_system(plan.system)
+    for index in batch:
+        case, terms = plan.case(index), plan.terms_of(index)
+        judged = judge_alone(system, case, terms)
+        tally.add(
+            Tally(
+                episodes=1,
+                steps=judged.steps,
+                on_device=judged.on_device,
+                times=Counter(dict.fromkeys(judged.findings, 1)),
+                first={
+                    cause: FirstSeen(index, case, terms, found)
+                    for cause, found in judged.findings.items()
+                },
+            )
+        )
+    return tally
 
 
-def _judged_on(lab: DriverLab, case: Case, terms: Terms) -> Judged:
-    """The case on a release, judged alone."""
-    return judge_alone(lab, case, aborts_while_running=terms.aborts_while_running)
-
-
-def tally(plan: Plan, episodes: Iterable[int], progress: Callable[[Tally], None]) -> Tally:
-    """The random cases of these episodes on one release, on all cores.
+def tally(plan: Plan, batches: Iterable[Batch], progress: Callable[[Tally], None]) -> Tally:
+    """The random cases of these batches on one release, on all cores.
 
     Raises:
         ConfigError: nothing can be drawn with the pinned keys.
         DriverError: the driver does not speak the protocol.
     """
     seen = Tally()
-    prepare = partial(start_own_lab, plan.command)
-    for one in on_all_cores(partial(_one, plan), episodes, prepare):
+    for one in on_all_systems(plan, _run_batch, batches):
         seen.add(one)
         progress(seen)
     return seen
 
 
-def small_cases(lab: DriverLab, seen: Tally) -> list[Small]:
+def small_cases(plan: Plan, seen: Tally) -> list[Small]:
     """What was found on this release, each made as small as it can be."""
     return [
-        Small(cause, shrink_alone(lab, case, terms, found, SHRINKING_STEPS).case, terms)
-        for cause, (case, terms, found) in sorted(seen.first.items())
+        Small(cause, shrunk(plan, first, shows_alone, SHRINKING_STEPS).case, first.terms)
+        for cause, first in sorted(seen.first.items(), key=lambda pair: pair[0])
     ]
 
 
-def shown(lab: DriverLab, cases: Sequence[Small]) -> dict[int, Finding]:
+def shown(system: System, cases: Sequence[Small]) -> dict[int, Finding]:
     """The findings that a release shows in small cases of any, by the number of the case."""
     found = {}
     for number, one in enumerate(cases):
-        case = fitted(lab.hello, one.case)
-        if lab.hello.can_do(case.config):
-            judged = _judged_on(lab, case, one.terms)
+        case = fitted(system.hello, one.case)
+        if system.hello.can_do(case.config):
+            judged = judge_alone(system, case, one.terms)
             if one.cause in judged.findings:
                 found[number] = judged.findings[one.cause]
     return found

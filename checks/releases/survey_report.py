@@ -5,10 +5,9 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from checks.conformance.alone import Cause
-from checks.conformance.finding import Finding
 from checks.export.files import as_line
-from checks.fuzz.finding import Kind
+from checks.harness.campaign import Signature
+from checks.harness.finding import Finding, Kind
 from checks.policies import RULES
 from checks.releases.survey import Small, Tally
 
@@ -47,14 +46,14 @@ class Page:
         )
 
     @property
-    def causes(self) -> list[Cause]:
+    def causes(self) -> list[Signature]:
         """What is broken in any of them: what ends the server first."""
         found = {cause for one in self.releases for cause in one.seen.times}
         found |= {self.cases[number].cause for number in self.picked}
         return sorted(found, key=lambda cause: (_ORDER.get(cause[0], len(_ORDER)), cause))
 
 
-def title_of(cause: Cause) -> str:
+def title_of(cause: Signature) -> str:
     """What is broken, in a line."""
     kind, what = cause
     if what in RULES:
@@ -84,7 +83,7 @@ def _row(name: str, cells: Sequence[str]) -> str:
     return f"| {name} | {' | '.join(cells)} |"
 
 
-def _cell(page: Page, release: Surveyed, cause: Cause) -> str:
+def _cell(page: Page, release: Surveyed, cause: Signature) -> str:
     """In how many random cases it was found; `small` if only in a small case of another release."""
     times = release.seen.times[cause]
     if times:
@@ -102,7 +101,7 @@ def case_lines(page: Page) -> Iterator[str]:
         for one in page.releases:
             if number in one.shown:
                 found = one.shown[number]
-                told = found.rules[0][1] if found.rules else found.says
+                told = found.broken[0][1] if found.broken else found.says
                 yield f"- {one.version}, step {found.step}: {told}"
         yield ""
         yield f"    {evolve(case.case, swarm=None).parameters}"

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from checks.harness.driver.client import START_S, driver_environment
-from checks.harness.driver.protocol import DriverError, Json, played, read_line
+from checks.harness.driver.protocol import DriverError, played, read_line
+from checks.harness.system import Json
 
 _STEPS = 40  # asked for at once; more than the requests below need of any scheduler
 _TOKENS = {"a": (12, 3), "b": (5, 6), "c": (20, 1)}  # of prompt and output

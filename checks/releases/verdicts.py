@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from checks.conformance.campaign import Campaign, Plan
+from checks.harness.campaign import Campaign, Plan, own_system
 
 CONFORMED = Path(__file__).parents[1] / "recorded" / "conformed.json"
 
@@ -31,28 +31,31 @@ def entry(plan: Plan, seen: Campaign) -> dict[str, Any]:
         "seed": plan.seed,
         "episodes": seen.episodes,
         "steps": seen.judged,
-        "rules": sorted(seen.rules - set(seen.untold)),
-        "broken": dict(sorted(seen.excused.items())),
+        "rules": sorted(seen.rules - set(seen.not_evaluated)),
+        "broken": dict(sorted(seen.expected.items())),
         "known": dict(sorted(seen.known.items())),
     }
 
 
 def write_entry(plan: Plan, seen: Campaign, path: Path) -> None:
     """Put the release's entry in the place of its last one."""
-    content = recorded(path) | {plan.hello.release: entry(plan, seen)}
+    release = own_system(plan.system).hello.release
+    content = recorded(path) | {release: entry(plan, seen)}
     path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def told_of(rule: str, record: Record) -> dict[str, str]:
+def verdicts_on(rule: str, record: Record) -> dict[str, str]:
     """What campaigns say of a rule, by release."""
-    told = {}
+    verdicts = {}
     for release, one in record.items():
         if rule in one["broken"]:
-            told[release] = f"broken in {one['broken'][rule]:,} of {one['steps']:,} steps, as known"
+            verdicts[release] = (
+                f"broken in {one['broken'][rule]:,} of {one['steps']:,} steps, as known"
+            )
         elif rule in one["rules"]:
             bounds = f"{one['episodes']:,} episodes, {one['steps']:,} steps"
-            told[release] = f"holds for {bounds}{_ended_by(one['known'])}"
-    return told
+            verdicts[release] = f"holds for {bounds}{_ended_by(one['known'])}"
+    return verdicts
 
 
 def _ended_by(known: Mapping[str, int]) -> str:

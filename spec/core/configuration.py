@@ -68,6 +68,10 @@ class PolicyConfig:
         """Every key with its value; keys that are absent by default are left out."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
+    def derived(self) -> dict[str, Any]:
+        """Keys that need not be configured, as the numbers that they come to."""
+        return {"num_blocks": self.pool_blocks}
+
     @property
     def pool_blocks(self) -> int:
         """KV blocks of the pool; enough for every slot at full length if absent."""

@@ -6,7 +6,7 @@ release. Lengths are in tokens; every formula takes integers or solver terms.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from attrs import frozen
 
@@ -110,6 +110,10 @@ class VllmV1Config(PolicyConfig):
     release: Release = Release.V0_28_0
     prefill_time: float = 8.0
     decode_time: float = 1.0
+
+    def derived(self) -> dict[str, Any]:
+        """Keys that need not be configured, as the numbers that they come to."""
+        return {**super().derived(), "max_num_batched_tokens": self.token_budget}
 
     @property
     def token_budget(self) -> int:

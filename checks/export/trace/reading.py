@@ -35,6 +35,7 @@ class _Header:
     full: bool = False
     actions: Sequence[Any] = ()
     external: Mapping[str, int] = field(factory=dict)
+    surroundings: Mapping[str, Any] = field(factory=dict)
 
 
 @frozen
@@ -66,6 +67,12 @@ class Trace:
     requests: Mapping[str, Request]
     steps: Lines
     violation: Violation | None
+
+    @property
+    def surroundings(self) -> Mapping[str, Any]:
+        """What a generated case has beside its requests."""
+        found: Mapping[str, Any] = self.header.get("surroundings", {})
+        return found
 
     def context(self) -> SomeContext:
         """What rules may look up.

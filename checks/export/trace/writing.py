@@ -33,12 +33,14 @@ class TraceWriter:
         actions: Sequence[Any] | None = None,
         cost: Mapping[str, float] | None = None,
         external: Mapping[str, int] | None = None,
+        surroundings: Mapping[str, Any] | None = None,
     ) -> None:
         """`source`: what scheduled. `full`: with all that rules ask about, several times as long.
 
         `cost`: what steps cost beyond their times, if anything.
         `actions`: what the environment chose beyond the workload, any JSON values.
         `external`: tokens of requests that a connector has, if any.
+        `surroundings`: what a generated case has beside its requests, if anything.
         """
         self._header: dict[str, Any] = {
             "format": FORMAT,
@@ -55,6 +57,8 @@ class TraceWriter:
             self._header["cost"] = dict(cost)
         if external:
             self._header["external"] = dict(external)
+        if surroundings:
+            self._header["surroundings"] = dict(surroundings)
         self._codec = policy_of(config).codec
         self._full = full
         self._past = Past()

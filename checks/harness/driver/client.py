@@ -6,26 +6,23 @@ import select
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from checks.harness.case import Case
 from checks.harness.driver.protocol import (
-    Action,
     DriverError,
-    DriverFailure,
-    Hello,
-    Json,
     Played,
     failure_of,
+    hello_of,
     play_line,
     played,
     read_line,
     start_line,
 )
-from spec.core.configuration import PolicyConfig
-from spec.core.requests import Request
+from checks.harness.system import Action, Failure, Json
 
 DRIVER_FILES = Path(__file__).parents[2] / "drivers"
 START_S = 180.0  # loading torch from a cold disk takes long
@@ -69,7 +66,7 @@ class Driver:
             allowed = f"a driver that can be started ({error.strerror})"
             raise DriverError("driver", self._command[0], allowed) from None
         try:
-            self.hello = Hello.of_line(self._line(START_S))
+            self.hello = hello_of(self._line(START_S))
         except DriverGoneError as gone:
             self.close()
             raise DriverError("driver", " ".join(command), f"a driver that runs; {gone}") from None
@@ -97,22 +94,13 @@ class Driver:
             if stream is not None:
                 stream.close()
 
-    def start(
-        self,
-        config: PolicyConfig,
-        requests: Iterable[Request],
-        external: Mapping[str, int] | None = None,
-    ) -> DriverFailure | None:
+    def start(self, case: Case) -> Failure | None:
         """Begin an episode; what the scheduler refuses is returned.
-
-        `external`: tokens that a connector has, by request.
 
         Raises:
             DriverGoneError: the driver ended.
         """
-        tensors = "tensors" in self.hello.abilities
-        line = start_line(config, requests, tensors=tensors, external=external)
-        answer = self._ask(line)
+        answer = self._ask(start_line(case, tensors="tensors" in self.hello.abilities))
         return failure_of(answer["error"]) if "error" in answer else None
 
     def play(self, actions: Iterable[Action]) -> Played:
@@ -160,5 +148,5 @@ class Driver:
             code = self._process.wait()
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
-        told = what if code is None else f"{what} with code {code}"
-        return "\n".join([f"it {told}", *lines])
+        said = what if code is None else f"{what} with code {code}"
+        return "\n".join([f"it {said}", *lines])

@@ -6,22 +6,19 @@ by one line.
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from attrs import field, fields, frozen
+from attrs import fields, frozen
 
-from checks.conformance.leftout import FIELDS
-from checks.policies import POLICIES
-from spec.core.configuration import PolicyConfig
+from checks.harness.case import Case
+from checks.harness.system import Action, Failure, Hello, Json
+from checks.policies import DEFAULT, POLICIES, policy_of
 from spec.core.errors import InputError
 from spec.core.requests import Request
-from spec.vllm_v1.config import VllmV1Config
 
 FORMAT = "lockstep-driver"
 VERSION = 1
-
-Json = dict[str, Any]
 
 _ABILITIES = ("abort", "abort_running", "ends", "tensors")
 
@@ -34,63 +31,33 @@ class NoMachineError(DriverError):
     """A driver of a policy that there is no machine of: nothing can be compared."""
 
 
-@frozen
-class Hello:
-    """A driver's first line.
+def hello_of(line: str) -> Hello:
+    """A driver's first line, read.
 
-    `release`: of the scheduler behind it. `policy`: whose configurations it takes. `config`: of
-    each configuration key that it names, the values that it can do. `abilities`: some of `abort`,
-    `abort_running`, `ends`, `tensors`. `left_out`: what it does not tell of a step.
+    Raises:
+        DriverError: it is no such line, or of another version.
+        NoMachineError: its policy has no machine.
     """
-
-    name: str
-    release: str
-    policy: str = "spyre"
-    config: Mapping[str, Sequence[Any]] = field(factory=dict)
-    abilities: frozenset[str] = frozenset()
-    left_out: frozenset[str] = frozenset()
-
-    @staticmethod
-    def of_line(line: str) -> "Hello":
-        """The first line, read.
-
-        Raises:
-            DriverError: it is no such line, or of another version.
-            NoMachineError: its policy has no machine.
-        """
-        told = read_line(line)
-        for key, due in (("format", FORMAT), ("version", VERSION)):
-            if told.get(key) != due:
-                raise DriverError(f"driver's {key}", told.get(key), str(due))
-        policy = told.get("policy", "spyre")
-        if policy not in POLICIES:
-            allowed = f"{', '.join(POLICIES)}; no other has a machine yet to compare a driver with"
-            raise NoMachineError("driver's policy", policy, allowed)
-        _refuse_others("config", told.get("config", ()), _keys_of(policy))
-        _refuse_others("abilities", told.get("abilities", ()), _ABILITIES)
-        _refuse_others("left_out", told.get("left_out", ()), FIELDS[policy].names)
-        return Hello(
-            name=str(told.get("name", "")),
-            release=str(told.get("release", "")),
-            policy=policy,
-            config={key: list(values) for key, values in told.get("config", {}).items()},
-            abilities=frozenset(told.get("abilities", ())),
-            left_out=frozenset(told.get("left_out", ())),
-        )
-
-    @property
-    def pinned(self) -> Json:
-        """Keys of which it can do one value only."""
-        only = {key: values[0] for key, values in self.config.items() if len(values) == 1}
-        set_keys = {key: one for key, one in only.items() if one is not None}
-        config = POLICIES[self.policy].config.from_mapping(set_keys)
-        return {key: None if one is None else getattr(config, key) for key, one in only.items()}
-
-    def can_do(self, config: PolicyConfig) -> bool:
-        """True if it implements what the configuration asks for."""
-        return config.policy == self.policy and all(
-            getattr(config, key) in values for key, values in self.config.items()
-        )
+    said = read_line(line)
+    for key, due in (("format", FORMAT), ("version", VERSION)):
+        if said.get(key) != due:
+            raise DriverError(f"driver's {key}", said.get(key), str(due))
+    policy = said.get("policy", DEFAULT)
+    if policy not in POLICIES:
+        allowed = f"{', '.join(POLICIES)}; no other has a machine yet to compare a driver with"
+        raise NoMachineError("driver's policy", policy, allowed)
+    _refuse_others("config", said.get("config", ()), _keys_of(policy))
+    _refuse_others("abilities", said.get("abilities", ()), _ABILITIES)
+    names = POLICIES[policy].adapter.fields.names
+    _refuse_others("left_out", said.get("left_out", ()), names)
+    return Hello(
+        name=str(said.get("name", "")),
+        release=str(said.get("release", "")),
+        policy=policy,
+        config={key: list(values) for key, values in said.get("config", {}).items()},
+        abilities=frozenset(said.get("abilities", ())),
+        unreported=frozenset(said.get("left_out", ())),
+    )
 
 
 def _keys_of(policy: str) -> tuple[str, ...]:
@@ -104,94 +71,26 @@ def _refuse_others(key: str, words: Iterable[str], allowed: Collection[str]) -> 
 
 
 @frozen
-class DriverFailure:
-    """What a driver answered instead of a step: an error of the scheduler, or its own end."""
-
-    type: str
-    message: str
-    at: str
-
-    @property
-    def cause(self) -> str:
-        """Type and function, without what changes with every case."""
-        return f"{self.type} {self.at.partition(' ')[2]}".strip()
-
-    def __str__(self) -> str:
-        told = f"{self.type}: {self.message}" if self.message else self.type
-        return f"{told} ({self.at})" if self.at else told
-
-
-@frozen
 class Played:
     """The records of the steps that were taken, and why there are not more."""
 
     records: Sequence[Json]
-    failure: DriverFailure | None = None
+    failure: Failure | None = None
 
 
-@frozen
-class Action:
-    """What the environment does around one step, ids of requests.
+def start_line(case: Case, *, tensors: bool) -> Json:
+    """The line that begins an episode; no request has arrived yet.
 
-    `arrive`, then `abort`: before the step. `abort_running`: while the model runs, between the
-    scheduler's decision and its update. `ends`: who samples the end of sequence; None: as said.
-    `accepted`: how many of its drafts, by request; of others none. `loaded`, `lost`: whose external
-    keys and values have come before the step, or turn out not to come; where they should come
-    within a step, in it.
+    `tensors`: whether the records shall have what the device was given, too.
     """
-
-    arrive: tuple[str, ...] = ()
-    abort: tuple[str, ...] = ()
-    abort_running: tuple[str, ...] = ()
-    ends: tuple[str, ...] | None = None
-    accepted: Mapping[str, int] = field(factory=dict)
-    loaded: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
-
-    def as_json(self) -> Json:
-        """The action without what it does not do."""
-        told = {
-            "arrive": list(self.arrive),
-            "abort": list(self.abort),
-            "abort_running": list(self.abort_running),
-            "loaded": list(self.loaded),
-            "lost": list(self.lost),
-        }
-        known: Json = {name: ids for name, ids in told.items() if ids}
-        if self.accepted:
-            known["accepted"] = dict(self.accepted)
-        return known if self.ends is None else known | {"ends": list(self.ends)}
-
-
-def start_line(
-    config: PolicyConfig,
-    requests: Iterable[Request],
-    *,
-    tensors: bool,
-    external: Mapping[str, int] | None = None,
-) -> Json:
-    """The line that begins an episode; nobody has arrived yet.
-
-    `tensors`: whether the records shall have what the device was given, too. `external`: tokens
-    that a connector has, by request.
-    """
-    has = external or {}
+    config = case.config
+    extras = policy_of(config).adapter.request_extras(case)
     return {
         "tensors": tensors,
         "do": "start",
-        "config": config.as_mapping() | _worked_out(config),
-        "requests": [
-            _request(one) | ({"external": has[one.id]} if one.id in has else {}) for one in requests
-        ],
+        "config": config.as_mapping() | config.derived(),
+        "requests": [_request(one) | extras.get(one.id, {}) for one in case.requests],
     }
-
-
-def _worked_out(config: PolicyConfig) -> Json:
-    """What need not be configured, as a number."""
-    told = {"num_blocks": config.pool_blocks}
-    if isinstance(config, VllmV1Config):
-        told["max_num_batched_tokens"] = config.token_budget
-    return told
 
 
 def _request(request: Request) -> Json:
@@ -223,10 +122,10 @@ def played(answer: Json) -> Played:
     return Played(records, None if error is None else failure_of(error))
 
 
-def failure_of(error: Any) -> DriverFailure:
+def failure_of(error: Any) -> Failure:
     """An `error` entry, whatever of it is there."""
-    told = error if isinstance(error, dict) else {"type": "Error", "message": str(error)}
-    return DriverFailure(*(str(told.get(key, "")) for key in ("type", "message", "at")))
+    said = error if isinstance(error, dict) else {"type": "Error", "message": str(error)}
+    return Failure(*(str(said.get(key, "")) for key in ("type", "message", "at")))
 
 
 def read_line(line: str) -> Json:
@@ -236,9 +135,9 @@ def read_line(line: str) -> Json:
         DriverError: the line is none.
     """
     try:
-        told = json.loads(line)
+        said = json.loads(line)
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
+        said = None
+    if not isinstance(said, dict):
         raise DriverError("driver's line", line.strip()[:200], "one JSON object")
-    return told
+    return said

@@ -2,23 +2,21 @@
 
 from attrs import evolve
 
-from checks.conformance.counterparts import COUNTERPARTS
-from checks.fuzz.cases import Case
-from checks.harness.driver.protocol import Hello
+from checks.harness.campaign import Plan
+from checks.harness.case import Case
 from spec.core.configuration import PolicyConfig
 
 _TRIES = 100
 _FEW = 3  # requests
 
 
-def trial_case(hello: Hello) -> Case:
+def trial_case(plan: Plan) -> Case:
     """A few requests of the first plain case that has so many, at once, none of them aborted.
 
     Raises:
         ConfigError: the driver can do no configuration.
     """
-    draw = COUNTERPARTS[hello.policy].draw
-    cases = (draw(0, episode, hello.pinned, hello.can_do) for episode in range(_TRIES))
+    cases = map(plan.case, range(_TRIES))
     case = next(one for one in cases if len(one.requests) >= _FEW and _is_plain(one.config))
     requests = tuple(evolve(one, arrival=0, abort_at=None) for one in case.requests[:_FEW])
     return evolve(case, requests=requests, swarm=None)

@@ -1,25 +1,42 @@
 """nano-vLLM: the reference, which has no engine, next to the paged device."""
 
-from collections.abc import Sequence
-
-from checks.harness.paging import nano_vllm_watch
-from checks.harness.reference import MachineServer
+from checks.harness.adapter import Device, PagedDevice
+from checks.harness.case import Case
+from checks.harness.comparing import Strictness, by_fields
+from checks.harness.reference import Reference
+from checks.policies.nano_vllm.adapter import ADAPTER, inferred_events
 from checks.policies.nano_vllm.codec import CODEC
+from checks.policies.nano_vllm.expected import EXPECTED_VIOLATIONS
+from checks.policies.nano_vllm.generator import generate
 from checks.policies.nano_vllm.instances import DEFAULT
+from checks.policies.nano_vllm.labels import LABELS
 from checks.policies.nano_vllm.model import nano_vllm_model
+from checks.policies.nano_vllm.paging import nano_vllm_watch
 from checks.policies.policy import Policy
 from engine.core.clock import Prefill, Work
 from reference.nano_vllm.machine import NanoVllmMachine
 from spec.core.records import PREFILL
-from spec.core.requests import Request
 from spec.nano_vllm.config import NanoVllmConfig, refuse_unservable
 from spec.nano_vllm.records import Context, State, Step, context_of
 from spec.nano_vllm.records import Sequence as Row
 from spec.nano_vllm.rules import NANO_VLLM as RULES
 
+_DECISIONS = ("kind", "scheduled", "outputs", "finished")
+_COMPARED = {
+    Strictness.DECISIONS: by_fields(*_DECISIONS),
+    Strictness.OBSERVABLE: by_fields(*_DECISIONS, "after"),
+    Strictness.EXACT: by_fields(
+        *("before", *_DECISIONS, "refusal", "ended", "aborted", "batch", "after", "events")
+    ),
+}
 
-def _reference(config: NanoVllmConfig, requests: Sequence[Request]) -> MachineServer[Step]:
-    return MachineServer(NanoVllmMachine.of(config, requests))
+
+def _reference(case: Case) -> Reference:
+    return Reference(NanoVllmMachine.of(case.config, case.requests), case)
+
+
+def _device(ctx: Context) -> Device:
+    return PagedDevice(nano_vllm_watch(ctx), ctx.config, inferred_events)
 
 
 def work(_config: NanoVllmConfig, step: Step) -> Work:
@@ -36,17 +53,24 @@ def _prefill(row: Row, computed: int) -> Prefill:
     return Prefill(row.id, row.prefill_len, reused=row.prefill_len - computed)
 
 
-NANO_VLLM: Policy[NanoVllmConfig, Context, State, Step] = Policy(
+POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     config=NanoVllmConfig,
     registry=RULES,
+    step=Step,
     context_of=context_of,
     refuse_unservable=refuse_unservable,
-    reference=_reference,
     codec=CODEC,
+    reference=_reference,
+    tokens_at_once=lambda config: config.max_model_len,
+    model=nano_vllm_model,
+    instances=DEFAULT,
+    generate=generate,
+    compared=_COMPARED,
+    labels=LABELS,
+    adapter=ADAPTER,
+    device=_device,
+    expected_violations=EXPECTED_VIOLATIONS,
     work=work,
     judged_apart=("NANO-BLK-", "NANO-PFX-"),
     watch=nano_vllm_watch,
-    step=Step,
-    model=nano_vllm_model,
-    instances=DEFAULT,
 )

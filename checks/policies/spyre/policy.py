@@ -1,44 +1,75 @@
 """Spyre: the reference, and the engine on the simulated device."""
 
-from collections.abc import Sequence
-
-from checks.fuzz.reference import reference_target
-from checks.harness.targets import EngineTarget
+from checks.harness.case import Case
+from checks.harness.comparing import Strictness, by_fields, in_lines
+from checks.harness.reference import Reference
 from checks.policies.policy import Policy
+from checks.policies.spyre.adapter import ADAPTER
 from checks.policies.spyre.codec import CODEC
+from checks.policies.spyre.device import TensorDevice
+from checks.policies.spyre.differences import KNOWN_DIFFERENCES
+from checks.policies.spyre.engine import engine, engine_under_test, without_device
+from checks.policies.spyre.expected import EXPECTED_VIOLATIONS
 from checks.policies.spyre.figures import VolumeFigures
+from checks.policies.spyre.generator import generate
 from checks.policies.spyre.instances import DEFAULT
+from checks.policies.spyre.labels import LABELS
 from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.settings import VARIABLES, other_size
 from checks.policies.spyre.work import spyre_work
-from engine.spyre.device import SpyreDevice
-from spec.core.requests import Request
+from reference.spyre.machine import SpyreMachine
 from spec.spyre.config import SpyreConfig, refuse_unservable
 from spec.spyre.records import Context, Step, context_of
 from spec.spyre.rules import SPYRE as RULES
 from spec.spyre.state import State
 
+# What a step decided comes before what follows from it.
+_DECISIONS = ("kind", "scheduled", "tkv", "outputs", "finished")
+_COMPARED = {
+    Strictness.DECISIONS: by_fields(*_DECISIONS),
+    Strictness.OBSERVABLE: in_lines(
+        CODEC.step_as_json,
+        # What a trace shows but for the number of the step; `refusal` and `arrived` say why.
+        *("kind", "scheduled", "tkv", "volume", "outputs", "finished", "aborted", "waiting"),
+        *("prefilling", "decoding", "running", "paused", "blocks", "block_tables", "events"),
+        "time",
+    ),
+    Strictness.EXACT: by_fields(
+        *("before", "kind", "scheduled", "tkv", "volume", "refusal", "outputs", "finished"),
+        *("ended", "aborted", "chunk", "batch", "after", "events", "index", "time"),
+    ),
+}
 
-def _engine(config: SpyreConfig, requests: Sequence[Request]) -> EngineTarget:
-    return EngineTarget.on(SpyreDevice(config), config, requests)
+
+def _reference(case: Case) -> Reference:
+    return Reference(SpyreMachine.of(case.config, case.requests), case)
 
 
-SPYRE: Policy[SpyreConfig, Context, State, Step] = Policy(
+POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     config=SpyreConfig,
     registry=RULES,
+    step=Step,
     context_of=context_of,
     refuse_unservable=refuse_unservable,
-    reference=reference_target,
-    engine=_engine,
-    without_device=EngineTarget.without_device,
     codec=CODEC,
-    work=spyre_work,
-    judged_apart=("BLK-", "LIF-", "SPY-DEC-", "SPY-PFX-", "SPY-RES-", "SPY-TKV-", "SPY-VOL-"),
-    step=Step,
-    model=spyre_model,
-    instances=DEFAULT,
-    figures=VolumeFigures(),
-    volume_limit=lambda config: config.max_batch_tkv_limit,
     variables=VARIABLES,
     implied=other_size,
+    reference=_reference,
+    engine=engine,
+    engine_under_test=engine_under_test,
+    without_device=without_device,
+    tokens_at_once=lambda config: config.chunk_size,
+    model=spyre_model,
+    instances=DEFAULT,
+    generate=generate,
+    compared=_COMPARED,
+    labels=LABELS,
+    adapter=ADAPTER,
+    device=TensorDevice,
+    expected_violations=EXPECTED_VIOLATIONS,
+    known_differences=KNOWN_DIFFERENCES,
+    work=spyre_work,
+    judged_apart=("BLK-", "LIF-", "SPY-DEC-", "SPY-PFX-", "SPY-RES-", "SPY-TKV-", "SPY-VOL-"),
+    figures=VolumeFigures(),
+    volume_limit=lambda config: config.max_batch_tkv_limit,
 )

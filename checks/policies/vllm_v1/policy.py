@@ -1,30 +1,53 @@
 """vLLM V1: the reference, which has no engine, next to the paged device."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from checks.harness.paging import vllm_v1_watch
-from checks.harness.reference import MachineServer
+from checks.harness.adapter import Device, PagedDevice
+from checks.harness.comparing import Strictness, by_fields
 from checks.policies.policy import Policy
+from checks.policies.vllm_v1.adapter import ADAPTER, inferred_events
 from checks.policies.vllm_v1.codec import CODEC
+from checks.policies.vllm_v1.differences import KNOWN_DIFFERENCES
+from checks.policies.vllm_v1.expected import EXPECTED_VIOLATIONS
+from checks.policies.vllm_v1.generator import generate
 from checks.policies.vllm_v1.instances import DEFAULT
+from checks.policies.vllm_v1.labels import LABELS
 from checks.policies.vllm_v1.model import vllm_v1_model
+from checks.policies.vllm_v1.paging import vllm_v1_watch
+from checks.policies.vllm_v1.reference import VllmV1Reference
 from engine.core.clock import Prefill, Work
-from reference.vllm_v1.machine import VllmV1Machine, refuse_unservable
+from reference.vllm_v1.machine import refuse_unservable
 from spec.core.requests import BlockKeys, Request
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, State, Step
 from spec.vllm_v1.records import Sequence as Row
 from spec.vllm_v1.rules import VLLM_V1 as RULES
 
+_DECISIONS = ("scheduled", "drafts", "preempted", "outputs", "finished")
+# What a step decided comes before what follows from it.
+_COMPARED = {
+    Strictness.DECISIONS: by_fields(*_DECISIONS),
+    Strictness.OBSERVABLE: by_fields(*_DECISIONS, "after", "statistics"),
+    Strictness.EXACT: by_fields(
+        *("before", "scheduled", "drafts", "admitted", "preempted", "planned", "budget_left"),
+        *("refusal", "reported", "accepted", "outputs", "finished", "external", "failed_loads"),
+        *("ended", "aborted", "after", "statistics", "events"),
+    ),
+}
+
 
 def context_of(config: VllmV1Config, requests: Iterable[Request]) -> Context:
-    """What rules look up; nobody has external keys and values."""
+    """What rules look up; no request has external keys and values."""
     by_id = {request.id: request for request in requests}
     return Context(config, by_id, BlockKeys(by_id, config.block_size))
 
 
-def _reference(config: VllmV1Config, requests: Sequence[Request]) -> MachineServer[Step]:
-    return MachineServer(VllmV1Machine.of(config, requests))
+def _tokens_at_once(config: VllmV1Config) -> int:
+    return min(config.token_budget, config.long_prefill_token_threshold or config.token_budget)
+
+
+def _device(ctx: Context) -> Device:
+    return PagedDevice(vllm_v1_watch(ctx), ctx.config, inferred_events)
 
 
 def work(_config: VllmV1Config, step: Step) -> Work:
@@ -44,17 +67,25 @@ def _prefill(row: Row) -> Prefill:
     return Prefill(row.id, row.tokens, reused=row.computed)
 
 
-VLLM_V1: Policy[VllmV1Config, Context, State, Step] = Policy(
+POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     config=VllmV1Config,
     registry=RULES,
+    step=Step,
     context_of=context_of,
     refuse_unservable=refuse_unservable,
-    reference=_reference,
     codec=CODEC,
+    reference=VllmV1Reference.of,
+    tokens_at_once=_tokens_at_once,
+    model=vllm_v1_model,
+    instances=DEFAULT,
+    generate=generate,
+    compared=_COMPARED,
+    labels=LABELS,
+    adapter=ADAPTER,
+    device=_device,
+    expected_violations=EXPECTED_VIOLATIONS,
+    known_differences=KNOWN_DIFFERENCES,
     work=work,
     judged_apart=("V1-KV-", "V1-PFX-"),
     watch=vllm_v1_watch,
-    step=Step,
-    model=vllm_v1_model,
-    instances=DEFAULT,
 )

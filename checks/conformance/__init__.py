@@ -1,1 +1,0 @@
-"""Released schedulers held against the reference, through drivers in environments of their own."""

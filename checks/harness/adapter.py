@@ -1,0 +1,118 @@
+"""What the harness must know of a policy to hold driver processes against its reference."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Protocol
+
+from attrs import evolve, frozen
+
+from checks.harness.case import Case
+from checks.harness.comparing import Difference, Strictness
+from checks.harness.paging import PagedWatch
+from checks.harness.system import Action, Json, Step
+from checks.harness.unreported import Fields
+from engine.core.faults import ConstraintError
+from spec.core.configuration import PolicyConfig
+from spec.core.records import Event, SomeState
+
+
+class RecordDecoder(Protocol):
+    """Makes steps of a driver's records of one episode, in their order."""
+
+    def step(self, record: Json, action: Action, index: int) -> Step:
+        """The step of a record; `action` is what was done around it.
+
+        What the driver does not report has the value that says nothing (empty, 0).
+        """
+
+
+class Device(Protocol):
+    """A device of ours for the steps of one episode, in their order."""
+
+    @property
+    def steps(self) -> int:
+        """How many it did."""
+
+    def wrong(self, step: Step, record: Json) -> tuple[str, str] | None:
+        """What is wrong with a step, if the device can tell: a name and a sentence."""
+
+
+def no_extras(_case: Case) -> Mapping[str, Json]:
+    """Requests have nothing that only this policy knows."""
+    return {}
+
+
+def block_counts(state: SomeState, record: Json) -> Iterator[Difference]:
+    """Where a scheduler counts blocks otherwise than its requests and its pool add up to."""
+    due = {"used": len(state.pool.references), "free": len(state.pool.free)}
+    for name, count in record.get("blocks", {}).items():
+        if due[name] != count:
+            yield Difference(f"blocks.{name}", "", due[name], count)
+
+
+def totals(_ctx: Any, step: Step, record: Json, strictness: Strictness) -> Iterator[Difference]:
+    """The blocks as the scheduler counts them itself, after the step."""
+    if strictness is Strictness.EXACT:
+        yield from block_counts(step.after, record)
+
+
+@frozen(kw_only=True)
+class Adapter:
+    """How the drivers of one policy are understood.
+
+    `decoder`: for the context of an episode. `inferred_events`: the events that show in the states
+    of a step, for a configuration. `fields`: what drivers may leave out. `reported_twice`: where
+    the record of a driver contradicts the states of a step, as strictly as asked for.
+    `request_extras`: of a case, by request, what the line that begins an episode says beyond the
+    request itself. `rules_know_leavers`: rules hold, too, of a step whose clients left while it
+    ran.
+    """
+
+    decoder: Callable[[Any], RecordDecoder]
+    inferred_events: Callable[[Step, Any], tuple[Event, ...]]
+    fields: Fields
+    reported_twice: Callable[[Any, Step, Json, Strictness], Iterator[Difference]] = totals
+    request_extras: Callable[[Case], Mapping[str, Json]] = no_extras
+    rules_know_leavers: bool = False
+
+
+class PagedDevice:
+    """The paged device behind a driver's scheduler, which needs nothing but the steps.
+
+    It is shown every step of an episode, in their order, up to the first that it refuses.
+    Implements `Device`.
+    """
+
+    def __init__(
+        self,
+        watch: PagedWatch[Any],
+        config: PolicyConfig,
+        inferred_events: Callable[[Step, Any], tuple[Event, ...]],
+    ) -> None:
+        """`inferred_events`: as the policy's adapter has it."""
+        self._watch = watch
+        self._config = config
+        self._inferred_events = inferred_events
+
+    @property
+    def steps(self) -> int:
+        """How many steps the device did."""
+        return self._watch.steps
+
+    def wrong(self, step: Step, _record: Json) -> tuple[str, str] | None:
+        """What is wrong with the step, a name and a sentence.
+
+        Of requests that left while it ran the scheduler drops what was sampled.
+        """
+        gone = step.after.aborted - step.before.aborted
+        try:
+            self._watch.observe(evolve(step, events=self._inferred_events(step, self._config)))
+        except ConstraintError as error:
+            return f"device: {error.constraint}", str(error)
+        wrong = [one for one in self._watch.wrong if one.by == "device" or one.id not in gone]
+        self._watch.wrong.clear()
+        return ("device: token", str(wrong[0])) if wrong else None
+
+
+def without(leavers: Collection[str], queue: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The rows of a queue but for those of these requests."""
+    return tuple(row for row in queue if row.id not in leavers)

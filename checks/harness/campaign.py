@@ -1,0 +1,385 @@
+"""Campaigns: many episodes on all cores, what happened in them, what was found.
+
+Outcomes are taken in the order of the episodes, so that the same seed and number of episodes give
+the same answer everywhere.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from itertools import count, islice
+from multiprocessing import parent_process
+from signal import SIG_IGN, SIGINT, signal
+from time import monotonic
+from typing import Any, Protocol, TypeVar
+
+from attrs import define, evolve, field, frozen
+
+from checks.harness.case import Case
+from checks.harness.choices import Choices, Node
+from checks.harness.comparison import Judged, Terms, can, compare, judge_alone
+from checks.harness.cores import on_all_cores
+from checks.harness.finding import FOR_EVER, Episode, Finding, Kind
+from checks.harness.shrinking import Shrunk, shrink
+from checks.harness.system import System
+from checks.policies import policy_named, policy_of
+from spec.core.errors import ConfigError, InputError, WorkloadError
+from spec.core.requests import Request
+from spec.core.rule import Kind as RuleKind
+
+MOST_FINDINGS = 5  # different ones, after which a campaign ends
+_TRIES = 200  # draws of a configuration until one can be done
+_SHORT = 20  # tokens of a short answer
+
+Signature = tuple[Kind, str]
+OutcomeT = TypeVar("OutcomeT")
+
+
+# --- what is run ----------------------------------------------------------------------------------
+
+
+class Source(Hashable, Protocol):
+    """From where a process has its own system; equal ones give the same."""
+
+    def open(self) -> System:
+        """A system, which is kept until the process ends.
+
+        Raises:
+            DriverError: it cannot be started.
+        """
+
+
+def own_system(source: Source) -> System:
+    """The system of this process, one for all episodes."""
+    return _opened(source, os.getpid())
+
+
+@cache
+def _opened(source: Source, _process: int) -> System:
+    """A worker process inherits what is opened here, and must not speak to the same driver."""
+    return source.open()
+
+
+@frozen
+class Plan:
+    """What a campaign does in every episode.
+
+    `system`: from where each process has its own. `pinned`: configuration keys that are not drawn;
+    those of which the system can do one value only are added to them. `batch`: episodes that a
+    process runs before it says what became of them.
+
+    Raises:
+        ConfigError: the system cannot do a value that is pinned.
+    """
+
+    system: Source
+    seed: int = 0
+    terms: Terms = field(factory=Terms)
+    pinned: Mapping[str, Any] = field(factory=dict, hash=False)
+    batch: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        hello = own_system(self.system).hello
+        for key, value in self.pinned.items():
+            values = hello.config.get(key)
+            if values is not None and value not in values:
+                can_do = ", ".join(json.dumps(one) for one in values)
+                raise ConfigError(f"--set {key}", value, f"{can_do}, as {hello.release} can do")
+
+    def case(self, episode: int) -> Case:
+        """The case of an episode: the first that is drawn and can be run.
+
+        Raises:
+            ConfigError: no configuration with the pinned keys is allowed, can be served and done.
+        """
+        refused: ConfigError | None = None
+        for choices in islice(Choices.seeded(self.seed, episode), _TRIES):
+            try:
+                return self.drawn(choices)
+            except _CannotDoError as error:  # it is not the configuration as such
+                refused = error
+            except ConfigError as error:
+                refused = refused or error
+        assert refused is not None
+        raise refused
+
+    def drawn(self, choices: Choices) -> Case:
+        """The case that these choices make; without aborts if the system knows none.
+
+        In half of the cases answers are short, so that more of the steps are prefills.
+
+        Raises:
+            ConfigError: its configuration is not allowed, or the system cannot do it.
+        """
+        system = own_system(self.system)
+        hello = system.hello
+        pinned = {**hello.pinned, **self.pinned}
+        has_short_answers = choices.chance(0.5)
+        case = policy_named(hello.policy).generate(choices, pinned)
+        if not hello.can_do(case.config):
+            raise _CannotDoError("--set", pinned, "keys with which the system can do something")
+        requests = case.requests
+        if has_short_answers:
+            requests = tuple(map(_with_short_answer, requests))
+        if not can(system, "abort"):
+            requests = tuple(evolve(one, abort_at=None) for one in requests)
+        return evolve(case, requests=requests, choices=choices.node)
+
+    def terms_of(self, episode: int) -> Terms:
+        """Aborts come between two steps in every other episode, else while the model runs."""
+        while_running = can(own_system(self.system), "abort_running") and episode % 2 == 1
+        return evolve(self.terms, aborts_while_running=while_running)
+
+
+class _CannotDoError(ConfigError):
+    """A configuration that is allowed and that the system does not implement."""
+
+
+def _with_short_answer(request: Request) -> Request:
+    tokens = min(request.max_tokens, _SHORT)
+    ends = None if request.output_len is None else min(request.output_len, tokens)
+    output = None if request.output is None else request.output[:tokens]
+    return evolve(request, max_tokens=tokens, output_len=ends, output=output)
+
+
+# --- which episodes -------------------------------------------------------------------------------
+
+
+@frozen
+class Batch:
+    """Some episodes, from the `first`; none is begun at the moment `until` or later.
+
+    `until`: on the clock of `time.monotonic`, which all processes share. The very first episode
+    is run whatever the time.
+    """
+
+    first: int
+    episodes: int
+    until: float | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        for episode in range(self.first, self.first + self.episodes):
+            if episode and self.until is not None and monotonic() >= self.until:
+                return
+            yield episode
+
+
+@define
+class Batches:
+    """The batches of so many episodes, or of so many seconds since the first was asked for."""
+
+    size: int
+    episodes: int | None
+    seconds: float
+    _began: float | None = field(default=None, init=False)
+
+    @property
+    def passed_seconds(self) -> float:
+        """Since the first was asked for."""
+        return 0.0 if self._began is None else monotonic() - self._began
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Batches of `size` episodes, the last of what is left."""
+        self._began = monotonic()
+        if self.episodes is not None:
+            for first in range(0, self.episodes, self.size):
+                yield Batch(first, min(self.size, self.episodes - first))
+            return
+        until = self._began + self.seconds
+        for first in count(0, self.size):
+            if first and monotonic() >= until:
+                return
+            yield Batch(first, self.size, until)
+
+
+# --- what became of them --------------------------------------------------------------------------
+
+
+@frozen
+class FirstSeen:
+    """A finding with the episode, case and terms with which it was seen first."""
+
+    episode: int
+    case: Case
+    terms: Terms
+    finding: Finding
+
+
+@define
+class Campaign:
+    """What became of the episodes so far; its counters are those of `Episode`.
+
+    `actions`: all kinds that are counted. `known`: episodes that ended with a known difference, by
+    id. `rules`: those that were judged. `first_seen`: of each kind and cause; `times`: all.
+    `examples`: the first episode of each known difference and each expected violation, by id.
+    `interrupted`: it was ended before its time.
+    """
+
+    actions: tuple[str, ...]
+    episodes: int = 0
+    steps: int = 0
+    judged: int = 0
+    on_device: int = 0
+    counts: Counter[str] = field(factory=Counter)
+    known: Counter[str] = field(factory=Counter)
+    overdue: Counter[str] = field(factory=Counter)
+    expected: Counter[str] = field(factory=Counter)
+    times: Counter[Signature] = field(factory=Counter)
+    not_evaluated: dict[str, str] = field(factory=dict)
+    rules: set[str] = field(factory=set)
+    first_seen: dict[Signature, FirstSeen] = field(factory=dict)
+    examples: dict[str, FirstSeen] = field(factory=dict)
+    interrupted: bool = False
+
+    @property
+    def never(self) -> list[str]:
+        """Kinds of action that did not happen."""
+        return [action for action in self.actions if not self.counts[action]]
+
+    def add(self, other: "Campaign") -> None:
+        """Take in what became of later episodes."""
+        for name in ("episodes", "steps", "judged", "on_device"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("counts", "known", "overdue", "expected", "times"):
+            getattr(self, name).update(getattr(other, name))
+        self.not_evaluated.update(other.not_evaluated)
+        self.rules |= other.rules
+        self.first_seen = {**other.first_seen, **self.first_seen}
+        self.examples = {**other.examples, **self.examples}
+
+    def note(self, plan: Plan, index: int, case: Case, terms: Terms, episode: Episode) -> None:
+        """Take in what became of one episode."""
+        self.episodes += 1
+        for name in ("steps", "judged", "on_device"):
+            setattr(self, name, getattr(self, name) + getattr(episode, name))
+        for name in ("counts", "overdue", "expected"):
+            getattr(self, name).update(getattr(episode, name))
+        self.known.update([episode.known] if episode.known else [])
+        self.not_evaluated.update(episode.not_evaluated)
+        if episode.judged:
+            rules = policy_of(case.config).registry.applicable(case.config)
+            self.rules |= {one.id for one in rules if one.kind is not RuleKind.EVENTUALLY}
+        if episode.finding is not None:
+            signature = episode.finding.signature
+            self.times[signature] += 1
+            self.first_seen.setdefault(signature, FirstSeen(index, case, terms, episode.finding))
+        for id_, one in _known_findings(episode):
+            self.examples.setdefault(id_, FirstSeen(index, case, terms, one))
+
+
+def _known_findings(episode: Episode) -> Iterator[tuple[str, Finding]]:
+    """The known difference that ended the episode, and the expected violations in it, by id."""
+    if episode.known is not None:
+        yield episode.known, Finding(Kind.DIVERGENCE, episode.steps, episode.known, episode.known)
+    for rule in episode.expected:
+        if rule == Kind.ENDLESS:
+            yield rule, Finding(Kind.ENDLESS, 0, FOR_EVER, rule)
+        else:
+            yield rule, Finding(Kind.BROKEN_RULE, 0, rule, rule)
+
+
+def new_campaign(plan: Plan) -> Campaign:
+    """A campaign in which nothing has been run yet."""
+    policy = policy_named(own_system(plan.system).hello.policy)
+    return Campaign(policy.labels.actions)
+
+
+def run_batch(plan: Plan, batch: Iterable[int]) -> Campaign:
+    """What becomes of a few episodes."""
+    seen, system = new_campaign(plan), own_system(plan.system)
+    for index in batch:
+        case, terms = plan.case(index), plan.terms_of(index)
+        seen.note(plan, index, case, terms, compare(system, case, terms))
+    return seen
+
+
+def campaign(
+    plan: Plan, batches: Iterable[Batch], progress: Callable[[Campaign], None]
+) -> Campaign:
+    """Run the batches on all cores, a system on each; ends early with many different findings.
+
+    `progress` is called after each batch with what is known by then. An interrupt ends it, too,
+    and leaves what is known.
+
+    Raises:
+        ConfigError: nothing can be drawn with the pinned keys.
+        DriverError: a driver process does not speak the protocol.
+    """
+    known = new_campaign(plan)
+    try:
+        for seen in on_all_systems(plan, run_batch, batches):
+            known.add(seen)
+            progress(known)
+            if len(known.first_seen) >= MOST_FINDINGS:
+                break
+    except KeyboardInterrupt:
+        known.interrupted = True
+    return known
+
+
+def on_all_systems(
+    plan: Plan, work: Callable[[Plan, Batch], OutcomeT], batches: Iterable[Batch]
+) -> Iterator[OutcomeT]:
+    """What becomes of the batches on all cores, each with a system of its own, in their order."""
+    return on_all_cores(partial(work, plan), batches, partial(_prepare, plan))
+
+
+def _prepare(plan: Plan) -> None:
+    """Have the system at hand; an interrupt of the terminal is the main process's to handle."""
+    if parent_process() is not None:
+        signal(SIGINT, SIG_IGN)
+    own_system(plan.system)
+
+
+# --- made small -----------------------------------------------------------------------------------
+
+MOST_STEPS = 40_000  # of the runs in which a case is made small
+
+
+def shrunk(
+    plan: Plan,
+    first: FirstSeen,
+    run: Callable[[System, Case, FirstSeen], tuple[Finding | None, int]] | None = None,
+    most_steps: int = MOST_STEPS,
+) -> Shrunk[Finding]:
+    """A finding with the smallest case that shows it.
+
+    `run`: whether a case shows it, by default in a comparison, and how many steps that took.
+    """
+    shows = run or compared
+    system = own_system(plan.system)
+
+    def draw(node: Node) -> Case | None:
+        try:
+            return plan.drawn(Choices.again(node))
+        except InputError:
+            return None
+
+    def attempt(case: Case) -> tuple[Finding | None, int]:
+        try:
+            return shows(system, case, first)
+        except WorkloadError:  # a request that this configuration could never serve
+            return None, 0
+
+    return shrink(first.case, first.finding, draw, attempt, most_steps)
+
+
+def compared(system: System, case: Case, first: FirstSeen) -> tuple[Finding | None, int]:
+    """What a comparison finds in the case."""
+    episode = compare(system, case, first.terms)
+    return episode.finding, episode.steps
+
+
+def shows_known(system: System, case: Case, first: FirstSeen) -> tuple[Finding | None, int]:
+    """Whether the case ends with the known difference whose id is the finding's cause."""
+    episode = compare(system, case, first.terms)
+    is_known = episode.known == first.finding.cause
+    return evolve(first.finding, step=episode.steps) if is_known else None, episode.steps
+
+
+def shows_alone(system: System, case: Case, first: FirstSeen) -> tuple[Finding | None, int]:
+    """Whether rules and device alone find the same."""
+    judged: Judged = judge_alone(system, case, first.terms)
+    return judged.findings.get(first.finding.signature), judged.steps

@@ -1,0 +1,96 @@
+"""Choices: the draws of a generator, recorded, so that a case can be made again from fewer.
+
+A generator asks for numbers, each within a range whose least is the simplest. What it was given is
+a tree: an entry for each number, and for each repeated part the entries of its repetitions. Played
+again, a tree gives the same case; with a repetition taken out, or a number lowered, a simpler one.
+So cases of every policy are made small alike, by `checks.harness.shrinking`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Any, TypeAlias, TypeVar
+
+Value = TypeVar("Value")
+Node: TypeAlias = tuple[Any, ...]
+"""Numbers, and for each repeated part a tuple with the node of each repetition."""
+
+_EPISODES = 2**64
+
+
+class Choices:
+    """Draws numbers and remembers them."""
+
+    def __init__(self, unit: Callable[[], float], given: Node | None = None) -> None:
+        """`unit`: gives numbers from 0 to 1; `given`: earlier draws, which are used instead.
+
+        Where `given` has no more entries, or one of another form, the simplest is drawn.
+        """
+        self._unit = unit
+        self._given = None if given is None else iter(given)
+        self._drawn: list[Any] = []
+
+    @staticmethod
+    def seeded(seed: int, episode: int) -> Iterator["Choices"]:
+        """The draws of an episode, for each attempt; the same on every machine and Python.
+
+        Built on `Random.random` alone: of `random`, only its sequence is promised not to change.
+        `seed` and `episode`: whole numbers, 0 or more; each pair has a sequence of its own.
+        """
+        unit = Random(seed * _EPISODES + episode).random
+        while True:
+            yield Choices(unit)
+
+    @staticmethod
+    def again(node: Node) -> "Choices":
+        """The draws of `node` once more."""
+        return Choices(lambda: 0.0, node)
+
+    @property
+    def node(self) -> Node:
+        """What was drawn so far."""
+        return tuple(
+            tuple(child.node for child in one) if isinstance(one, list) else one
+            for one in self._drawn
+        )
+
+    def chance(self, share: float) -> bool:
+        """True in `share` of the draws; False is the simpler."""
+        if self._given is None:
+            drawn = self._unit() < share
+        else:
+            drawn = share > 0 and (share >= 1 or self._number(1) > 0)
+        self._drawn.append(int(drawn))
+        return drawn
+
+    def between(self, least: int, most: int) -> int:
+        """A whole number from `least`, the simplest, to `most`, each equally likely."""
+        span = most - least
+        drawn = int(self._unit() * (span + 1)) if self._given is None else self._number(span)
+        self._drawn.append(drawn)
+        return least + drawn
+
+    def one_of(self, values: Sequence[Value]) -> Value:
+        """One of the values, the simplest first; one that stands there twice is twice as likely."""
+        return values[self.between(0, len(values) - 1)]
+
+    def several(self, least: int, most: int) -> Iterator["Choices"]:
+        """From `least` to `most` times, each equally likely: draws for one repetition each."""
+        children: list[Choices] = []
+        if self._given is None:
+            count = least + int(self._unit() * (most - least + 1))
+            nodes: list[Node | None] = [None] * count
+        else:
+            entry = next(self._given, ())
+            given = entry if isinstance(entry, tuple) else ()
+            nodes = [*given[:most], *[()] * (least - len(given))]
+        self._drawn.append(children)
+        for node in nodes:
+            child = Choices(self._unit, node)
+            children.append(child)
+            yield child
+
+    def _number(self, most: int) -> int:
+        """The next of the given entries as a number from 0 to `most`."""
+        assert self._given is not None
+        entry = next(self._given, 0)
+        return min(entry, most) if isinstance(entry, int) else 0

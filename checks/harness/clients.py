@@ -1,0 +1,119 @@
+"""The clients of a workload: which requests arrive and which leave before a step."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from checks.harness.system import Action, Step
+from checks.policies import policy_of
+from engine.core.clock import CostModel
+from spec.core.configuration import PolicyConfig
+from spec.core.records import PREFILL
+from spec.core.requests import Request
+
+Duration = Callable[[Step], float]
+
+
+def step_time(config: PolicyConfig, kind: str) -> float:
+    """Simulated time units of a step that costs nothing beyond its kind."""
+    return config.prefill_time if kind == PREFILL else config.decode_time
+
+
+def duration_of(config: PolicyConfig, cost: CostModel | None = None) -> Duration:
+    """What steps under a configuration take; `cost`: by default, of steps alone."""
+    charged = cost or CostModel.from_mapping({}, config)
+    work = policy_of(config).work
+    return lambda step: work(config, step).duration(charged)
+
+
+def _by_time_of(
+    requests: Iterable[Request], when: Callable[[Request], float | None]
+) -> list[Request]:
+    """The requests for which there is such a moment, the earliest last."""
+    dated = [(moment, one) for one in requests if (moment := when(one)) is not None]
+    return [one for _, one in sorted(dated, key=lambda pair: pair[0])][::-1]
+
+
+class Clients:
+    """What the clients of a workload do between the steps, each thing once.
+
+    Before a step first the arriving are taken, then the leaving. A request with a step number
+    arrives before that step, one with a time before the first step that begins then or later.
+    """
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        """All `requests` are yet to arrive."""
+        # The next one last: by time, and by step number.
+        self._by_time = _by_time_of(requests, lambda one: one.arrival_time)
+        self._by_step = _by_time_of(
+            (one for one in requests if one.arrival_time is None), lambda one: one.arrival
+        )
+        self._leaving = _by_time_of(requests, lambda one: one.abort_at)
+        self._cancelled: set[str] = set()
+
+    @property
+    def pending(self) -> bool:
+        """True if a request has yet to arrive."""
+        return bool(self._by_time or self._by_step)
+
+    def next_time(self) -> float:
+        """The next arrival on the clock; 0 if the next ones are given by step."""
+        if self._by_step or not self._by_time:
+            return 0.0
+        return self._by_time[-1].arrival_time or 0.0
+
+    def arriving(self, index: int, time: float) -> Iterator[str]:
+        """The requests that arrive before step `index`, which begins at `time`."""
+        while self._by_step and self._by_step[-1].arrival <= index:
+            yield self._next_of(self._by_step)
+        while self._by_time and (self._by_time[-1].arrival_time or 0.0) <= time:
+            yield self._next_of(self._by_time)
+
+    def leaving(self, index: int) -> Iterator[str]:
+        """The requests whose clients go away before step `index`.
+
+        A request that has not arrived by then never will.
+        """
+        while self._leaving and (self._leaving[-1].abort_at or 0) <= index:
+            leaver = self._leaving.pop().id
+            self._cancelled.add(leaver)
+            self._drop_cancelled()
+            yield leaver
+
+    def _next_of(self, queue: list[Request]) -> str:
+        request = queue.pop()
+        self._drop_cancelled()
+        return request.id
+
+    def _drop_cancelled(self) -> None:
+        """So that no step waits for a client that has gone: the next ones are sure to come."""
+        for queue in (self._by_time, self._by_step):
+            while queue and queue[-1].id in self._cancelled:
+                queue.pop()
+
+
+class Workload:
+    """The actions of a workload's clients until all requests have arrived and left.
+
+    The clock stands where the steps so far end; while no request is there it is put forward to the
+    next arrival. So the system's steps must be shown, by `after`, before the next action is taken.
+    """
+
+    def __init__(self, requests: Sequence[Request], duration: Duration) -> None:
+        """`duration`: of a step on the simulated clock."""
+        self._clients = Clients(requests)
+        self._duration = duration
+        self._index, self._time, self._idle = 0, 0.0, True
+
+    def __iter__(self) -> Iterator[Action]:
+        """The next action, as long as there is a request to wait for."""
+        clients = self._clients
+        while clients.pending or not self._idle:
+            if self._idle:
+                self._time = max(self._time, clients.next_time())
+            arriving = tuple(clients.arriving(self._index, self._time))
+            yield Action(arriving, tuple(clients.leaving(self._index)), time=self._time)
+
+    def after(self, step: Step) -> None:
+        """Take note of the step that the last action led to."""
+        self._index += 1
+        self._idle = step.after.is_idle
+        self._time += self._duration(step)

@@ -1,0 +1,123 @@
+"""The records of a driver, decoded: what is alike for every policy.
+
+What a driver does not report has the value that says nothing (empty, 0); its hello says which
+fields these are. Of arrivals and aborts the script is taken at its word where a record does not
+say what the step started from.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from checks.harness.system import Action, Json, Step
+from spec.core.blocks import BlockPool
+from spec.core.records import SomeState
+from spec.core.requests import BlockKey, BlockKeys
+from spec.core.sharing import FrozenMap
+
+StateT = TypeVar("StateT", bound=SomeState)
+
+
+class Pools:
+    """Decodes block pools; `keys` are those of an episode's requests."""
+
+    def __init__(self, keys: BlockKeys) -> None:
+        self._keys = keys
+        self._last: tuple[list[Any], BlockPool] | None = None
+        self._known: dict[tuple[str, int], BlockKey] = {}
+
+    def decoded(self, record: Json, last: BlockPool) -> BlockPool:
+        """The pool; a driver that does not report one leaves the `last` one.
+
+        Records that say the same give the same object, so that no two are compared block by block.
+        """
+        if "free_list" not in record:
+            return last
+        said = [record.get(name) for name in ("free_list", "references", "cached")]
+        if self._last is None or self._last[0] != said:
+            self._last = said, self._decoded(record, last.size)
+        return self._last[1]
+
+    def _decoded(self, record: Json, size: int) -> BlockPool:
+        references: Mapping[str, int] = record.get("references", {})
+        cached = {key: tuple(blocks) for key, blocks in self._named(record.get("cached", ()))}
+        return BlockPool(
+            size=size,
+            free=tuple(record["free_list"]),
+            references=FrozenMap((int(block), count) for block, count in references.items()),
+            keys=FrozenMap((block, key) for key, blocks in cached.items() for block in blocks),
+            cached=FrozenMap(cached),
+        )
+
+    def _named(self, entries: Iterable[Sequence[Any]]) -> Iterator[tuple[BlockKey, Sequence[int]]]:
+        """Each entry names a content, block `index` of a request, then the blocks that hold it."""
+        for request_id, index, *blocks in entries:
+            yield self.key(request_id, index), blocks
+
+    def key(self, request_id: str, index: int) -> BlockKey:
+        """The key of a request's block, looked up once."""
+        name = (request_id, index)
+        if name not in self._known:
+            self._known[name] = self._keys.of(request_id, index + 1)[index]
+        return self._known[name]
+
+
+class StepDecoder(Generic[StateT]):
+    """Makes steps of the records of one episode, in their order; a policy's decoder extends it."""
+
+    def __init__(self, ctx: Any, initial: StateT) -> None:
+        """`initial`: the state in which no request has arrived."""
+        self.ctx = ctx
+        self.pools = Pools(ctx.keys)
+        self.last = initial  # the state that the step before left
+
+    def step(self, record: Json, action: Action, index: int) -> Step:
+        """The step of a record; `action` is what was done around it."""
+        last = self.last
+        present = {row.id for row in last.present} | set(action.arrive)
+        aborted = tuple(one for one in action.abort if one in present)
+        past = {"finished": last.finished, "aborted": last.aborted | set(aborted)}
+        past |= self.past_before(action)
+        if "before" in record:
+            before = self.state(record["before"], **past)
+        else:
+            before = self.as_scripted(action.arrive, frozenset(aborted), past)
+        finished = tuple(record["finished"])
+        left = {row.id for row in before.present}.difference(finished)
+        past = {
+            "finished": before.finished | set(finished),
+            "aborted": before.aborted | left.intersection(action.abort_running),
+        }
+        after = self.state(record, **past, **self.past_after(record, action, before))
+        self.last = after
+        common = {
+            "index": index,
+            "time": action.time,
+            "before": before,
+            "after": after,
+            "scheduled": record["scheduled"],
+            "outputs": record["outputs"],
+            "ended": tuple(one for one in action.ends or () if one in record["outputs"]),
+            "finished": finished,
+            "aborted": aborted,
+        }
+        return self.whole_step(record, common)
+
+    def past_before(self, action: Action) -> Json:
+        """What else a state before a step knows of the past."""
+        return {}
+
+    def past_after(self, record: Json, action: Action, before: StateT) -> Json:
+        """What else a state after a step knows of the past."""
+        return {}
+
+    def state(self, record: Json, **past: Any) -> StateT:
+        """Queues, requests and blocks as a record has them."""
+        raise NotImplementedError
+
+    def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], past: Json) -> StateT:
+        """The last state with the arrivals and without the leavers."""
+        raise NotImplementedError
+
+    def whole_step(self, record: Json, common: Json) -> Step:
+        """The step, of which `common` are the fields that every policy's steps have."""
+        raise NotImplementedError

@@ -1,0 +1,149 @@
+"""A driver as a system: its process is started when it is needed and again when it ended."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from types import TracebackType
+from typing import Self
+
+from attrs import frozen
+
+from checks.harness.case import Case
+from checks.harness.driver.client import Driver, DriverGoneError
+from checks.harness.driver.protocol import DriverError, Played
+from checks.harness.system import Action, Failure, Hello, Step, Taken
+from checks.policies import policy_of
+
+_PART = 64  # steps that are asked for in one line
+
+
+class DriverSystem:
+    """Implements `System` with driver processes of one kind; use it in a `with` block."""
+
+    def __init__(self, launch: Callable[[], Driver]) -> None:
+        """Start the first process.
+
+        Raises:
+            DriverError: it cannot be started.
+        """
+        self._launch = launch
+        self._driver: Driver | None = launch()
+        self.hello: Hello = self._driver.hello
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process; the next case starts another."""
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+
+    def play(self, case: Case, actions: Iterable[Action]) -> Iterator[Taken | Failure]:
+        """The case, many steps in a line; where the process ends on the way, again one by one.
+
+        Raises:
+            DriverError: the driver does not speak the protocol, or cannot be started again.
+        """
+        episode = _Episode(case, iter(actions))
+        try:
+            yield from episode.taken(self._parts(episode, _PART))
+            return
+        except DriverGoneError:
+            self.close()
+        try:
+            yield from episode.taken(self._parts(episode, 1))
+        except DriverGoneError as gone:
+            self.close()
+            yield Failure("DriverGone", str(gone))
+
+    def _parts(self, episode: "_Episode", length: int) -> Iterator[Played]:
+        """So many steps at a time, up to the first that fails.
+
+        Raises:
+            DriverGoneError: the process ended.
+        """
+        driver = self._live()
+        failure = driver.start(episode.case)
+        if failure is not None:
+            yield Played((), failure)
+            return
+        actions = episode.actions()
+        while part := list(islice(actions, length)):
+            played = driver.play(part)
+            yield played
+            if played.failure is not None:
+                return
+
+    def _live(self) -> Driver:
+        if self._driver is None:
+            self._driver = self._launch()
+        return self._driver
+
+
+class _Episode:
+    """A case with the actions that were taken for it, which may be played again."""
+
+    def __init__(self, case: Case, rest: Iterator[Action]) -> None:
+        self.case = case
+        self._rest = rest
+        self._known: list[Action] = []
+        self._taken = 0  # steps that were given on
+        adapter = policy_of(case.config).adapter
+        context_of = policy_of(case.config).context_of
+        self._decoder = adapter.decoder(context_of(case.config, case.requests))
+
+    def actions(self) -> Iterator[Action]:
+        """All actions from the first, those that are already known before the rest."""
+        return chain(list(self._known), map(self._noted, self._rest))
+
+    def _noted(self, action: Action) -> Action:
+        self._known.append(action)
+        return action
+
+    def taken(self, parts: Iterable[Played]) -> Iterator[Taken | Failure]:
+        """The steps that were not given on yet."""
+        index = 0
+        for played in parts:
+            for record in played.records:
+                if index >= self._taken:
+                    yield Taken(self._decoded(record, index), record)
+                    self._taken += 1
+                index += 1
+            if played.failure is not None:
+                yield played.failure
+
+    def _decoded(self, record: dict[str, object], index: int) -> Step:
+        """The record as a step.
+
+        Raises:
+            DriverError: the record lacks a field, or has one of another form.
+        """
+        try:
+            return self._decoder.step(record, self._known[index], index)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            found = f"{type(error).__name__} {error} in {str(record)[:300]}"
+            allowed = "the fields that the chapter on drivers lists"
+            raise DriverError(f"driver's record of step {index}", found, allowed) from None
+
+
+@frozen
+class DriverCommand:
+    """From where a process has a driver of its own: a campaign's source."""
+
+    argv: tuple[str, ...]
+
+    def open(self) -> DriverSystem:
+        """A driver's system.
+
+        Raises:
+            DriverError: it cannot be started.
+        """
+        return DriverSystem(lambda: Driver(self.argv))

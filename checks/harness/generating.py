@@ -1,0 +1,223 @@
+"""What the generators of all policies share: swarms, lengths, prompts that resemble each other.
+
+Each case first draws a `Swarm`: whole kinds of action are switched off in it, the others are more
+or less frequent. Lengths lie on the boundaries of blocks and chunks or one off. So some cases have
+nothing but aborts in a tight pool, others only nested prefixes.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from attrs import define, evolve, field, frozen
+
+from checks.harness.choices import Choices
+from spec.core.arithmetic import cdiv
+from spec.core.requests import Prompt, Request
+
+_STREAMS = ("a", "b")  # few, so that prompts often begin alike
+OFF_BY_ONE = (0, 0, 1, -1)
+BLOCK_SIZES = (1, 2, 2, 3, 4, 4, 5, 8, 16)
+SLOTS = (1, 2, 2, 3, 3, 4, 4, 5, 6)
+
+
+@frozen
+class Swarm:
+    """How often a case does what; a share of 0 switches the kind of action off.
+
+    `boundaries`: lengths on a boundary, or one off. `shared`, `repeated`, `continued`: prompts that
+    begin like another, are another, contain another's output. `prescribed`: outputs given token by
+    token. `gap`: most steps between two arrivals. `crowd`: many requests and slots.
+    """
+
+    crowd: bool
+    boundaries: float
+    shared: float
+    repeated: float
+    continued: float
+    prescribed: float
+    early_ends: float
+    aborts: float
+    gap: int
+    tight_pool: bool
+
+
+def swarm_of(choices: Choices) -> Swarm:
+    """A swarm; the simplest does nothing special."""
+    return Swarm(
+        crowd=choices.chance(0.04),
+        boundaries=choices.one_of((0.0, 0.5, 0.8, 1.0)),
+        shared=share_of(choices, 0.8),
+        repeated=share_of(choices, 0.5),
+        continued=share_of(choices, 0.5),
+        prescribed=share_of(choices, 0.7),
+        early_ends=share_of(choices, 0.8),
+        aborts=share_of(choices, 0.8),
+        gap=choices.one_of((0, 0, 0, 1, 1, 2, 4, 9)),
+        tight_pool=choices.chance(0.5),
+    )
+
+
+def share_of(choices: Choices, most: float) -> float:
+    """0 in two of five cases, else up to `most`."""
+    return choices.one_of((0.0, 0.0, 0.25, 0.5, 1.0)) * most
+
+
+@frozen
+class Limits:
+    """What a configuration makes of requests; lengths in tokens.
+
+    `units`: lengths whose multiples are boundaries, the block size first. `most`: of prompt and
+    output together. `slots`: requests that run at once. `prefill_steps`: of a prompt of so many
+    tokens. `priorities`: whether requests have one.
+    """
+
+    units: tuple[int, ...]
+    most: int
+    slots: int
+    prefill_steps: Callable[[int], int] = lambda _prompt_len: 1
+    priorities: bool = False
+
+
+def requests_of(
+    choices: Choices,
+    swarm: Swarm,
+    limits: Limits,
+    also: Callable[[Choices, Request], None] = lambda _choices, _request: None,
+) -> tuple[Request, ...]:
+    """Random requests, one after the other; `also` draws what else belongs to one."""
+    prompts = _Prompts(swarm)
+    free_at = [0] * limits.slots  # about when each of them is free again
+    requests: list[Request] = []
+    arrival = 0
+    several = choices.several(15, 40) if swarm.crowd else choices.several(1, 12)
+    for index, drawn in zip(count(), several):
+        arrival += drawn.between(0, swarm.gap)
+        request = _request(drawn, swarm, limits, prompts, str(index), arrival)
+        prompts.known.append(request)
+        slot = free_at.index(min(free_at))
+        admitted = max(arrival, free_at[slot])
+        free_at[slot] = admitted + limits.prefill_steps(request.prompt_len) + request.end
+        if drawn.chance(swarm.aborts):
+            request = _aborted(drawn, limits, request, admitted)
+        also(drawn, request)
+        requests.append(request)
+    return tuple(requests)
+
+
+def _request(
+    choices: Choices, swarm: Swarm, limits: Limits, prompts: "_Prompts", id_: str, arrival: int
+) -> Request:
+    most = limits.most
+    prompt = prompts.draw(choices, id_, _prompt_len(choices, swarm, limits), most - 1)
+    max_tokens = _output_len(choices, swarm, limits, prompt.length)
+    ends = choices.between(1, max_tokens) if choices.chance(swarm.early_ends) else None
+    output = None
+    if choices.chance(swarm.prescribed):
+        output = tuple(choices.between(0, 2) for _ in range(ends or max_tokens))
+    return Request(
+        id=id_,
+        prompt=prompt,
+        max_tokens=max_tokens,
+        arrival=arrival,
+        output_len=None if output else ends,
+        output=output,
+        priority=choices.between(0, 2) if limits.priorities else 0,
+    )
+
+
+def _aborted(choices: Choices, limits: Limits, request: Request, admitted: int) -> Request:
+    """The request with a client that goes away while it waits, is prefilled, decodes, or later.
+
+    `admitted`: about the step of its admission; tight limits make it later.
+    """
+    joins = admitted + limits.prefill_steps(request.prompt_len)
+    leaves = joins + request.end
+    first, last = choices.one_of(
+        ((request.arrival, admitted), (admitted, joins), (joins, leaves), (joins, leaves + 5))
+    )
+    return evolve(request, abort_at=choices.between(first, last))
+
+
+def near(choices: Choices, swarm: Swarm, units: Sequence[int], most: int) -> int:
+    """A length from 1 to `most`, often whole units or one off, sometimes the longest."""
+    if choices.chance(swarm.boundaries):
+        unit = choices.one_of(units)
+        whole = unit * choices.between(1, choices.between(1, max(1, most // unit)))
+        length = whole + choices.one_of(OFF_BY_ONE)
+    else:
+        length = most if choices.chance(0.05) else choices.between(1, choices.between(1, most))
+    return min(max(length, 1), most)
+
+
+def _prompt_len(choices: Choices, swarm: Swarm, limits: Limits) -> int:
+    return near(choices, swarm, limits.units, limits.most - 1)
+
+
+def _output_len(choices: Choices, swarm: Swarm, limits: Limits, prompt_len: int) -> int:
+    """A maximum output; with the prompt often on a block boundary or one off, or all there is."""
+    most, block_size = limits.most - prompt_len, limits.units[0]
+    if choices.chance(0.2):
+        return most
+    if choices.chance(swarm.boundaries):
+        end = block_size * (int(cdiv(prompt_len, block_size)) + choices.between(0, 5))
+        return min(max(end + choices.one_of(OFF_BY_ONE) - prompt_len, 1), most)
+    return choices.between(1, most)
+
+
+def model_len(choices: Choices, block: int) -> int:
+    """A model length of some blocks, in a few cases not of whole ones."""
+    is_odd = choices.chance(0.3)
+    odd = choices.between(0, block - 1) if is_odd else 0
+    return max(block * choices.between(2, 9) + odd, 2)
+
+
+def tight_pool(choices: Choices, blocks: Sequence[int], slots: int) -> int:
+    """Around the blocks of some of the requests together, and no request alone over.
+
+    `blocks`: of each request; `slots`: requests that run at once.
+    """
+    together = sum(choices.one_of(blocks) for _ in range(choices.between(1, slots)))
+    return max(together + choices.one_of(OFF_BY_ONE), *blocks)
+
+
+@define
+class _Prompts:
+    """Draws prompts; `known` are the requests drawn so far, which new ones may resemble."""
+
+    swarm: Swarm
+    known: list[Request] = field(factory=list)
+
+    def draw(self, choices: Choices, request_id: str, length: int, most: int) -> Prompt:
+        """A prompt of about `length` tokens, and of at most `most`."""
+        known, swarm = self.known, self.swarm
+        if known and choices.chance(swarm.repeated):
+            return choices.one_of(known).prompt
+        if known and choices.chance(swarm.continued):
+            return _continued(choices, choices.one_of(known), length, most)
+        if choices.chance(swarm.shared):
+            return _nested(choices, request_id, length)
+        return Prompt.of_stream(_own(request_id), length)
+
+
+def _own(request_id: str) -> str:
+    """A stream for one request and those that repeat its prompt; `prompt_len` has no repeats."""
+    return f"r{request_id}"
+
+
+def _continued(choices: Choices, other: Request, length: int, most: int) -> Prompt:
+    """Another's prompt and output, as in a conversation's next turn, and perhaps more."""
+    answered = choices.between(1, other.end)
+    tokens = [*other.prompt.tokens(), *map(other.output_token, range(answered))]
+    tokens += [choices.between(0, 2) for _ in range(length - len(tokens))]
+    return Prompt.of_tokens(tokens[:most])
+
+
+def _nested(choices: Choices, request_id: str, length: int) -> Prompt:
+    """A common stream, then another or one of the request's own."""
+    first = choices.between(1, length)
+    parts = [(choices.one_of(_STREAMS), first)]
+    if first < length:
+        own = choices.chance(0.5)
+        name = _own(request_id) if own else choices.one_of(_STREAMS)
+        parts.append((name, length - first))
+    return Prompt.of_parts(parts)

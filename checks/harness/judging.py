@@ -1,0 +1,134 @@
+"""The registry's rules, held against the steps of any system."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+from attrs import evolve, frozen
+
+from checks.harness.adapter import Adapter
+from checks.harness.system import Step
+from checks.harness.unreported import BEFORE, Guard, UnreportedError
+from checks.policies import policy_of
+from spec.core.configuration import PolicyConfig
+from spec.core.rule import AnyRule, Kind, Rule
+
+
+@frozen
+class Broken:
+    """A rule that a step, or what happened before it, breaks, and what was found."""
+
+    step: int
+    rule: AnyRule
+    found: str
+
+
+def judgeable(config: PolicyConfig) -> list[AnyRule]:
+    """The rules that can be held against single steps and states."""
+    rules: list[AnyRule] = policy_of(config).registry.applicable(config)
+    return [rule for rule in rules if rule.kind is not Kind.EVENTUALLY]
+
+
+class Judge:
+    """Holds every applicable rule, or those given, against each step of an episode or a run.
+
+    The step itself is judged, the state that it left, and what happened since the step before.
+    `not_evaluated`: rules that ask for what the system does not report, with what that is.
+    """
+
+    def __init__(
+        self,
+        ctx: Any,
+        rules: Iterable[AnyRule] | None = None,
+        adapter: Adapter | None = None,
+        unreported: Collection[str] = (),
+    ) -> None:
+        """`adapter`: of a driver, whose events are inferred and some of whose fields are missing.
+
+        `unreported`: these fields, as its hello names them.
+        """
+        self.ctx = ctx
+        self.rules = judgeable(ctx.config) if rules is None else list(rules)
+        self.judged = 0
+        self.not_evaluated: dict[str, str] = {}
+        self._adapter = adapter
+        self._guard = None if adapter is None else Guard(adapter.fields, unreported)
+        self._reports_before = BEFORE not in unreported
+        # What changed of a state can be told apart only where nothing of it is left out.
+        self._states_are_whole = not set(unreported) - {BEFORE}
+        self._of_state = [rule for rule in self.rules if rule.in_state]
+        self._left: Any = None  # the state that the last step left
+
+    def observe(self, step: Step, *, aborted_while_running: bool = False) -> list[Broken]:
+        """What the next step breaks.
+
+        A step whose client left in its middle is seen without its token: where rules do not know
+        of that, only what came before it and what it left is judged.
+        """
+        self.judged += 1
+        left, self._left = self._left, step.after
+        found = [*self._before(left, step), *self._of(step, aborted_while_running)]
+        return [Broken(step.index, rule, what) for rule, what in found]
+
+    def pass_over(self, step: Step) -> None:
+        """Take note of the next step without judging it."""
+        self._left = step.after
+
+    def broken_by(self, step: Step) -> Iterator[tuple[str, str]]:
+        """Rules that a step of this process breaks by itself, or what came before it.
+
+        It may be too broken to be judged, and is not taken note of. What a driver reports of a step
+        that differs is not judged.
+        """
+        for rule in self.rules if self._adapter is None else ():
+            try:
+                between = rule.found_between(self.ctx, self._left or step.before, step.before)
+                found = between or rule.found_of_step(self.ctx, step)
+            except Exception as error:
+                found = f"cannot be judged: {type(error).__name__}: {error}"
+            if found is not None:
+                yield rule.id, found
+
+    def _before(self, left: Any, step: Step) -> Iterator[tuple[AnyRule, str]]:
+        """Arrivals and aborts, and the state that they made of the one that was left."""
+        if not self._reports_before or left is step.before:
+            return
+        before = self._shown(step.before)
+        if left is None:  # the first state, of which nothing is known
+            yield from self._each(self._of_state, Rule.found_in_state, before)
+        elif left != step.before:
+            yield from self._each(self.rules, Rule.found_between, self._shown(left), before)
+            yield from self._each(self._of_state, Rule.found_after, self._shown(left), before)
+
+    def _of(self, step: Step, aborted_while_running: bool) -> Iterator[tuple[AnyRule, str]]:
+        """The step, and the state that it left."""
+        adapter = self._adapter
+        if adapter is not None and aborted_while_running and not adapter.rules_know_leavers:
+            yield from self._each(self._of_state, Rule.found_in_state, self._shown(step.after))
+            return
+        if adapter is not None:
+            step = evolve(step, events=adapter.inferred_events(step, self.ctx.config))
+        if self._states_are_whole:
+            yield from self._each(self.rules, Rule.found_of_step, self._shown(step))
+            return
+        of_step = [rule for rule in self.rules if rule.of_step]
+        yield from self._each(of_step, Rule.found_of_step, self._shown(step))
+        yield from self._each(self._of_state, Rule.found_in_state, self._shown(step.after))
+
+    def _shown(self, value: Any) -> Any:
+        """A step or state as rules may see it."""
+        return value if self._guard is None else self._guard(value)
+
+    def _each(
+        self, rules: Iterable[AnyRule], ask: Callable[..., str | None], *given: Any
+    ) -> Iterator[tuple[AnyRule, str]]:
+        """The rules that find something, asked in the way that suits their kind."""
+        for rule in rules:
+            if rule.id in self.not_evaluated:
+                continue
+            try:
+                found = ask(rule, self.ctx, *given)
+            except UnreportedError as error:
+                self.not_evaluated[rule.id] = str(error)
+                continue
+            if found is not None:
+                yield rule, found

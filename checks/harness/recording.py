@@ -1,0 +1,271 @@
+"""The records of a driver in an episode, as a file: it stands for the driver where that is absent.
+
+JSON lines. The first is the header `{"format": "lockstep-recording", "version": 1, …}` with
+
+- `driver`, `release`, `abilities`, `left_out`: as the driver said hello;
+- `about`: what it shows; `command`: what made it;
+- `config`, `requests`: as workload and configuration files write them, and what else surrounds the
+  scheduler: `right_drafts`, of each request which of its tokens a drafter foresees; `external`, how
+  many of its tokens a connector has, in which steps loads end, and whether they fail;
+- `strictness`, `aborts_while_running`, `judged`: how it was compared;
+- `alone`: true if it was not compared, only judged by itself.
+
+Then comes a line for each step, `{"action": …, "record": …}`, as the line protocol has them, and
+where the driver raised, `{"failure": {"type", "message", "at"}}`. The last line is what the
+comparison said: `{"outcome": {"steps", "known", "finding"}}`; `known` is the id of a known
+difference or null, `finding` has `kind`, `step`, `cause`, or is null. Of a case that was judged
+alone it is `{"outcome": {"steps", "broken"}}`, with such an entry for each finding.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, evolve, frozen
+
+from checks.export.files import write_lines
+from checks.export.trace.requests import requests_from_json
+from checks.harness.case import Case
+from checks.harness.comparing import Strictness
+from checks.harness.comparison import Judged, Terms, compare, judge_alone
+from checks.harness.driver.protocol import failure_of
+from checks.harness.finding import Episode, Finding
+from checks.harness.system import Action, Failure, Hello, Json, System, Taken
+from checks.policies import DEFAULT, policy_named, policy_of
+from spec.core.errors import InputError
+
+FORMAT = "lockstep-recording"
+VERSION = 1
+
+
+_HEADER = ("config", "requests", "format", "version", "about", "command", "driver", "release")
+_HOW = ("abilities", "left_out", "strictness", "aborts_while_running", "judged", "alone")
+
+
+class RecordingError(InputError):
+    """A recording that cannot be read, or whose records are not those of its case."""
+
+
+@frozen
+class Recording:
+    """A case with what a driver reported of it; implements `System`, for this case only."""
+
+    path: Path
+    hello: Hello
+    about: str
+    command: str
+    case: Case
+    terms: Terms
+    actions: Sequence[Json]
+    records: Sequence[Json]
+    failure: Failure | None
+    outcome: Json
+    alone: bool = False
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def play(self, _case: Case, actions: Iterable[Action]) -> Iterator[Taken | Failure]:
+        """The steps that the driver reported when it was given these actions.
+
+        Raises:
+            RecordingError: it was given others.
+        """
+        policy = policy_of(self.case.config)
+        decoder = policy.adapter.decoder(policy.context_of(self.case.config, self.case.requests))
+        given = zip(self.actions, self.records, actions, strict=False)
+        for index, (recorded, record, action) in enumerate(given):
+            if recorded != action.as_json():
+                allowed = f"{action.as_json()}, as the reference has it"
+                raise RecordingError("action", recorded, allowed).at(self.path, index + 2)
+            yield Taken(decoder.step(record, action, index), record)
+        if self.failure is not None:
+            yield self.failure
+
+
+def fitted(hello: Hello, case: Case) -> Case:
+    """The case with the values of those keys of which the release has one only."""
+    return evolve(case, config=evolve(case.config, **hello.pinned))
+
+
+def outcome_as_json(episode: Episode) -> Json:
+    """What the last line says."""
+    finding = None if episode.finding is None else _finding_as_json(episode.finding)
+    return {"steps": episode.steps, "known": episode.known, "finding": finding}
+
+
+def judged_as_json(judged: Judged) -> Json:
+    """What the last line says of a case that was judged alone."""
+    found = sorted(judged.findings.values(), key=lambda one: (one.step, one.signature))
+    return {"steps": judged.steps, "broken": [_finding_as_json(one) for one in found]}
+
+
+def _finding_as_json(finding: Finding) -> Json:
+    return {"kind": finding.kind.value, "step": finding.step, "cause": finding.cause}
+
+
+def record(
+    system: System, case: Case, terms: Terms, path: Path, *, about: str, command: str
+) -> Episode:
+    """Run the case on the driver, compared, and write its records.
+
+    Raises:
+        TraceError: the file cannot be written.
+    """
+    tape = _Tape(system)
+    episode = compare(tape, case, terms)
+    header = _header(tape.hello, case, terms, about=about, command=command)
+    write_lines(path, tape.lines(header, outcome_as_json(episode)))
+    return episode
+
+
+def record_alone(
+    system: System, case: Case, terms: Terms, path: Path, *, about: str, command: str
+) -> Judged:
+    """Run the case on the driver, judged alone, and write its records.
+
+    Raises:
+        TraceError: the file cannot be written.
+    """
+    tape = _Tape(system)
+    judged = judge_alone(tape, case, terms)
+    header = _header(tape.hello, case, terms, about=about, command=command) | {"alone": True}
+    write_lines(path, tape.lines(header, judged_as_json(judged)))
+    return judged
+
+
+def file_name(driver: str, case: Case, finding: Finding) -> str:
+    """Named after the driver, the finding, and a digest of the case: the same for the same."""
+    text = json.dumps(case.as_mapping(), sort_keys=True)
+    digest = blake2b(text.encode(), digest_size=4).hexdigest()
+    words = f"{driver} {finding.kind} {finding.cause}".lower()
+    spaced = "".join(one if one.isalnum() else " " for one in words).split()
+    return f"{'-'.join(spaced)}-{digest}.jsonl"
+
+
+class _Tape:
+    """A system that keeps what goes through it."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self.hello = system.hello
+        self._actions: list[Action] = []
+        self._records: list[Json] = []
+        self._failure: Failure | None = None
+
+    def play(self, case: Case, actions: Iterable[Action]) -> Iterator[Taken | Failure]:
+        for taken in self._system.play(case, map(self._noted, actions)):
+            if isinstance(taken, Failure):
+                self._failure = taken
+            else:
+                self._records.append(taken.record)
+            yield taken
+
+    def close(self) -> None:
+        self._system.close()
+
+    def _noted(self, action: Action) -> Action:
+        self._actions.append(action)
+        return action
+
+    def lines(self, header: Json, outcome: Json) -> Iterator[Json]:
+        """The lines of the file."""
+        yield header
+        for action, record in zip(self._actions, self._records, strict=False):
+            yield {"action": action.as_json(), "record": record}
+        if self._failure is not None:
+            yield {"failure": asdict(self._failure)}
+        yield {"outcome": outcome}
+
+
+def _header(hello: Hello, case: Case, terms: Terms, *, about: str, command: str) -> Json:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "about": about,
+        "command": command,
+        "driver": hello.name,
+        "release": hello.release,
+        "abilities": sorted(hello.abilities),
+        "left_out": sorted(hello.unreported),
+        "strictness": terms.strictness.value,
+        "aborts_while_running": terms.aborts_while_running,
+        "judged": terms.judged,
+        **case.as_mapping(),
+    }
+
+
+def read_recording(path: Path) -> Recording:
+    """The recording in a file.
+
+    Raises:
+        RecordingError: it is none, or of another version.
+    """
+    lines = list(_objects(path))
+    header = lines[0] if lines else {}
+    for key, due in (("format", FORMAT), ("version", VERSION)):
+        if header.get(key) != due:
+            raise RecordingError(key, header.get(key), str(due)).at(path, 1)
+    steps = [line for line in lines if "record" in line]
+    try:
+        return Recording(
+            path=path,
+            hello=Hello(
+                name=header["driver"],
+                release=header["release"],
+                policy=_policy(header),
+                abilities=frozenset(header["abilities"]),
+                unreported=frozenset(header["left_out"]),
+            ),
+            about=header["about"],
+            command=header["command"],
+            case=_case(header),
+            terms=Terms(
+                Strictness(header["strictness"]),
+                aborts_while_running=header["aborts_while_running"],
+                judged=header["judged"],
+            ),
+            actions=[line["action"] for line in steps],
+            records=[line["record"] for line in steps],
+            failure=_failure(lines),
+            outcome=lines[-1]["outcome"],
+            alone=header.get("alone", False),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        allowed = "what `lockstep conform` writes"
+        raise RecordingError("recording", f"{type(error).__name__} {error}", allowed).at(
+            path
+        ) from None
+
+
+def _case(header: Json) -> Case:
+    requests = requests_from_json(header["requests"])
+    config = policy_named(_policy(header)).config.from_mapping(header["config"])
+    surroundings = {name: what for name, what in header.items() if name not in (*_HEADER, *_HOW)}
+    return Case(config, tuple(requests.values()), surroundings)
+
+
+def _policy(header: Json) -> str:
+    return str(header["config"].get("policy", DEFAULT))
+
+
+def _failure(lines: Iterable[Json]) -> Failure | None:
+    failure = next((line["failure"] for line in lines if "failure" in line), None)
+    return None if failure is None else failure_of(failure)
+
+
+def _objects(path: Path) -> Iterator[Json]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise RecordingError("file", str(error), "a file that can be read").at(path) from None
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            content: Any = json.loads(line)
+        except ValueError:
+            content = None
+        if not isinstance(content, dict):
+            raise RecordingError("line", line[:80], "a JSON object").at(path, number)
+        yield content

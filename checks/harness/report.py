@@ -1,0 +1,160 @@
+"""Findings and campaigns as people read them."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from textwrap import fill
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from checks.export.files import as_line
+from checks.harness.campaign import Campaign, FirstSeen, Plan
+from checks.harness.case import Case
+from checks.harness.comparing import Difference, plain_json
+from checks.harness.finding import Finding, Kind
+from checks.harness.system import Hello
+from checks.harness.unreported import NOT_COMPARED
+from checks.policies import RULES, policy_named
+from spec.core.records import Event
+
+MOST_DIFFERENCES = 8  # the file has all
+MOST_RULES = 4
+_WIDTH = 100
+
+
+def print_finding(screen: Console, hello: Hello, case: Case, finding: Finding) -> None:
+    """The step, the differing fields side by side, the rules, configuration and requests."""
+    screen.print(f"[bold red]{finding.kind}[/bold red] in step {finding.step}: ", end="")
+    screen.print(finding.says, markup=False, soft_wrap=True)
+    if hello.release != hello.name:
+        screen.print(f"  release: {hello.release}", markup=False, soft_wrap=True)
+    if finding.differences:
+        screen.print(_side_by_side(hello.name, finding.differences))
+    for line in _rules(hello.name, finding):
+        print_wrapped(screen, line)
+    print_wrapped(screen, f"  configuration: {case.parameters}")
+    for line in case_lines(case):
+        screen.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+def print_wrapped(screen: Console, line: str) -> None:
+    """The line, its continuation further in than itself."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    wrapped = fill(line, _WIDTH, subsequent_indent=indent, break_long_words=False)
+    screen.print(wrapped, markup=False, soft_wrap=True)
+
+
+def case_lines(case: Case) -> Iterator[str]:
+    """The requests as a workload writes them, then what surrounds the scheduler, if anything."""
+    yield from (as_line(request) for request in case.as_mapping()["requests"])
+    yield from (as_line({name: what}) for name, what in case.surroundings.items())
+
+
+def _side_by_side(name: str, differences: Sequence[Difference]) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 2))
+    for column in ("field", "reference", name):
+        table.add_column(column, overflow="fold")
+    for one in differences[:MOST_DIFFERENCES]:
+        place = f"{one.field} {one.place}".strip()
+        table.add_row(place, escape(shown(one.expected)), escape(shown(one.found)))
+    if len(differences) > MOST_DIFFERENCES:
+        table.add_row(f"and {len(differences) - MOST_DIFFERENCES} more", "", "")
+    return table
+
+
+def shown(value: object) -> str:
+    """A value of a field; "-" where there is none."""
+    if isinstance(value, Event):
+        changed = "" if value.after is None else f" {value.before} -> {value.after}"
+        return f"{value.transition} {value.id}{changed} ({value.rule})"
+    return "-" if value is None else as_line(plain_json(value))
+
+
+def _rules(name: str, finding: Finding) -> Iterator[str]:
+    """Each rule once: what it says, what it has to do with the finding."""
+    why: dict[str, list[str]] = {}
+    for rule, what in finding.followed:
+        why.setdefault(rule, []).append(what)
+    for rule, found in finding.broken:
+        why.setdefault(rule, []).append(f"broken by {name}: {found}")
+    for rule, lines in list(why.items())[:MOST_RULES]:
+        yield f"  {rule}: {RULES[rule].sentence}"
+        yield from (f"    {line}" for line in lines)
+    if len(why) > MOST_RULES:
+        yield f"  and {len(why) - MOST_RULES} more rules"
+
+
+def counts_table(seen: Campaign) -> Table:
+    """How often each kind of action happened, in two columns."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("action", "times", "", "action", "times"):
+        table.add_column(column, justify="right" if column == "times" else "left")
+    counts: Counter[str] = Counter(dict.fromkeys(seen.actions, 0))
+    counts.update(seen.counts)
+    cells = [(action, f"{times:,}") for action, times in counts.items()]
+    half = -(-len(cells) // 2)
+    for left, right in zip_longest(cells[:half], cells[half:], fillvalue=("", "")):
+        table.add_row(*left, "", *right)
+    return table
+
+
+def bounds_lines(hello: Hello, seen: Campaign) -> Iterator[str]:
+    """What was not compared and not judged, and what never happened."""
+    if "events" not in hello.abilities:
+        yield f"not compared: {', '.join((*NOT_COMPARED, *sorted(hello.unreported)))}"
+    if seen.not_evaluated:
+        rules = ", ".join(f"{rule} ({what})" for rule, what in sorted(seen.not_evaluated.items()))
+        yield f"not judged, for the driver does not report what they ask for: {rules}"
+    if seen.never:
+        yield f"never happened: {', '.join(seen.never)}"
+
+
+def known_lines(hello: Hello, seen: Campaign) -> Iterator[str]:
+    """Known differences and expected violations: how often, why, where one was overdue."""
+    policy = policy_named(hello.policy)
+    for row in policy.known_differences:
+        if not row.is_of(hello.name, hello.release):
+            continue
+        ended, overdue = seen.known[row.id], seen.overdue[row.id]
+        often = "was not met" if ended + overdue == 0 else f"ended {counted(ended, 'episode')}"
+        yield f"{row.id} {often}: {row.says} ({row.reason})"
+        if overdue:
+            yield f"  {row.id} did not show in {counted(overdue, 'episode')} in which it was due"
+    for rule, reason in policy.expected_reasons.items():
+        if times := seen.expected[rule]:
+            broken = f"{rule} is broken in {counted(times, 'step')}"
+            often = f"no end of {counted(times, 'episode')}" if rule == Kind.ENDLESS else broken
+            yield f"{often}, as known: {reason}"
+
+
+def first_seen_line(plan: Plan, first: FirstSeen, times: int) -> str:
+    """In which episode, how often, and what was drawn there."""
+    often = "once" if times == 1 else f"{times:,} times, first"
+    parameters = first.case.parameters
+    return f"  met {often} in episode {first.episode} of seed {plan.seed}: {parameters}"
+
+
+def verdict(hello: Hello, seen: Campaign, terms: str, seconds: float) -> str:
+    """What was found in how much work."""
+    found = sum(seen.times.values())
+    what = f"{found:,} findings" if found else "no unknown difference"
+    what = f"interrupted; {what}" if seen.interrupted else what
+    name = hello.name if hello.release == hello.name else f"{hello.name} ({hello.release})"
+    rules = len(seen.rules - set(seen.not_evaluated))
+    parts = [
+        f"{name}: {what} in {counted(seen.episodes, 'episode')},"
+        f" {seen.steps:,} steps compared ({terms})"
+    ]
+    if seen.judged:
+        parts.append(f"{rules} rules judged in {seen.judged:,} of them")
+    if seen.on_device:
+        parts.append(f"{seen.on_device:,} done on our device")
+    rate = seen.steps / max(seconds, 1e-9)
+    return f"{', '.join(parts)}; {seconds:.1f} s, {rate:,.0f} steps/s"
+
+
+def counted(count: int, what: str) -> str:
+    """So many of them, in words."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

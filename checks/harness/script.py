@@ -1,0 +1,115 @@
+"""The script of an episode: what the reference does, and the actions that make others do so."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import define, field
+
+from checks.harness.case import Case
+from checks.harness.clients import Clients, step_time
+from checks.harness.reference import Reference
+from checks.harness.system import Action, Step
+from checks.policies import policy_of
+from reference.core.guards import GuardError
+
+_REST = 2  # idle steps at the end, in which nothing may happen
+_PATIENCE = 3  # times the steps that all requests would need one after the other
+
+
+def most_steps(case: Case) -> int:
+    """A bound that no episode reaches unless a request waits for ever."""
+    at_once = policy_of(case.config).tokens_at_once(case.config)
+    alone = sum(1 + one.prompt_len // at_once + one.max_tokens for one in case.requests)
+    last = max((one.arrival for one in case.requests), default=0)
+    return last + _PATIENCE * alone + 10
+
+
+@define
+class Script:
+    """An episode of a case: an iterator over the actions, one for each step of the reference.
+
+    `steps`: those that the reference took so far. `over`: all requests have come and gone; else
+    the bound on steps was reached, or the reference stopped with `error`, which is one of ours.
+
+    Raises:
+        WorkloadError: when it is made, of a request that could never be served.
+    """
+
+    case: Case
+    aborts_while_running: bool
+    aborts_of_gone: bool
+    steps: list[Step] = field(factory=list, init=False)
+    actions: list[Action] = field(factory=list, init=False)
+    over: bool = field(default=False, init=False)
+    error: GuardError | None = field(default=None, init=False)
+    reference: Reference = field(init=False)
+    _clients: Clients = field(init=False)
+    _episode: Iterator[Action] = field(init=False)
+    _time: float = field(default=0.0, init=False)
+    _leaving: list[str] = field(factory=list, init=False)  # before the next step
+
+    def __attrs_post_init__(self) -> None:
+        self.reference = policy_of(self.case.config).reference(self.case)
+        self._clients = Clients(self.case.requests)
+        self._episode = self._all_actions()
+
+    @property
+    def ctx(self) -> Any:
+        """What rules may look up."""
+        return self.reference.machine.ctx
+
+    def __iter__(self) -> Iterator[Action]:
+        """The script itself: what was taken of it is not given again."""
+        return self
+
+    def __next__(self) -> Action:
+        """The next step's action; aborts come between two steps.
+
+        With `aborts_while_running`, where that makes no other difference, they come in the step
+        before, while the model runs.
+        """
+        try:
+            self.actions.append(next(self._episode))
+        except GuardError as error:
+            self.error = error
+            raise StopIteration from None
+        return self.actions[-1]
+
+    def _all_actions(self) -> Iterator[Action]:
+        self._leaving = list(self._clients.leaving(0))
+        rest = _REST
+        for index in range(most_steps(self.case)):
+            arrived = self._arrivals(index)
+            aborted = self._aborts()
+            self.over = not self._clients.pending and self.reference.state.is_idle
+            if self.over and rest == 0:
+                return
+            rest -= self.over
+            step, leavers = self._step(index)
+            self.steps.append(step)
+            surroundings = self.reference.surroundings(step)
+            yield Action(arrived, aborted, leavers, time=self._time, **surroundings)
+            self._time += step_time(self.case.config, step.kind)
+
+    def _arrivals(self, index: int) -> tuple[str, ...]:
+        if self.reference.state.is_idle:
+            self._time = max(self._time, self._clients.next_time())
+        arrived = tuple(self._clients.arriving(index, self._time))
+        for one in arrived:
+            self.reference.arrive(one)
+        return arrived
+
+    def _aborts(self) -> tuple[str, ...]:
+        present = {row.id for row in self.reference.state.present}
+        aborted = tuple(one for one in self._leaving if self.aborts_of_gone or one in present)
+        for one in aborted:
+            self.reference.abort(one)
+        return aborted
+
+    def _step(self, index: int) -> tuple[Step, tuple[str, ...]]:
+        """The next step, and the requests whose clients left while it ran."""
+        leaving = list(self._clients.leaving(index + 1))
+        while_running = leaving if self.aborts_while_running else ()
+        step, leavers = self.reference.scripted_step(index, self._time, while_running)
+        self._leaving = [one for one in leaving if one not in leavers]
+        return step, leavers

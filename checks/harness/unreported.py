@@ -1,0 +1,125 @@
+"""What the steps of a system leave out: what is then not compared, and which rules cannot judge.
+
+A rule that asks for something that was not reported must not be judged: it would judge the value
+that stands in its place. `Guard` lets a rule run on a step and stops it where it asks for such a
+field.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from attrs import frozen
+
+Attributes: TypeAlias = tuple[tuple[type, str], ...]
+
+BEFORE = "before"  # what arrivals and aborts did; without it the script is taken at its word
+NOT_COMPARED = ("events", "refusal")  # only the scheduler knows why, and which rule it was
+
+
+@frozen(kw_only=True, slots=False)
+class Fields:
+    """What drivers of a policy may leave out, and where it is missing then.
+
+    `left_out`: by name the attributes that say nothing then. `step`, `state`: the policy's
+    classes. `places`: of each class how comparisons begin the names of its attributes. `visible`:
+    transitions that show in the states. `never`: of a step what no rule may look at, whatever
+    reported it: why something was refused, and, where states leave it open, in which order what
+    happened.
+    """
+
+    left_out: Mapping[str, Attributes]
+    step: type
+    state: type
+    places: Mapping[type, tuple[str, ...]]
+    visible: tuple[str, ...]
+    never: tuple[str, ...] = NOT_COMPARED
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that a driver may name."""
+        return (*self.left_out, BEFORE)
+
+    def not_compared(self, unreported: Collection[str]) -> frozenset[str]:
+        """The fields, named as comparisons name them, that are not there to compare."""
+        attributes = self.attributes(unreported)
+        named = {f"{place}{name}" for kind, name in attributes for place in self.places[kind]}
+        return frozenset(named.union(NOT_COMPARED, {BEFORE} & set(unreported)))
+
+    def attributes(self, unreported: Collection[str]) -> frozenset[tuple[type, str]]:
+        """The attributes that no rule may look at."""
+        never = {(self.step, name) for name in self.never}
+        return frozenset(never.union(*(self.left_out.get(entry, ()) for entry in unreported)))
+
+
+def sides(around: Collection[str], queues: Collection[str]) -> tuple[str, ...]:
+    """How comparisons begin the names of what the queues of these states hold."""
+    return tuple(f"{side}.{queue}." for side in around for queue in queues)
+
+
+class UnreportedError(Exception):
+    """A rule asked for something that the system does not report."""
+
+
+class Guard:
+    """Wraps what rules are given, so that they cannot ask for what was left out."""
+
+    def __init__(self, fields: Fields, unreported: Collection[str]) -> None:
+        """`unreported`: as the system's hello names it."""
+        self.fields = fields
+        self.attributes = fields.attributes(unreported)
+
+    @cached_property
+    def states_are_whole(self) -> bool:
+        """True if nothing of a state is left out: then only the step is wrapped."""
+        return all(kind is self.fields.step for kind, _ in self.attributes)
+
+    def __call__(self, value: Any) -> Any:
+        """The step or state, as rules may see it."""
+        if self.states_are_whole and isinstance(value, self.fields.state):
+            return value
+        return _Guarded(value, self)
+
+
+class _Guarded:
+    """A step, state, chunk or row; asking it for what was left out raises `UnreportedError`."""
+
+    def __init__(self, whole: Any, guard: Guard) -> None:
+        self._whole = whole
+        self._guard = guard
+        self._names = {name for kind, name in guard.attributes if kind is type(whole)}
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._names:
+            raise UnreportedError(name)
+        value = getattr(self._whole, name)
+        if name == "happened":
+            value = _visible_only(value, self._guard.fields.visible)
+        elif not self._guard.states_are_whole:
+            value = _guarded(value, self._guard)
+        self.__dict__[name] = value  # is found there when the next rule asks
+        return value
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._whole == (other._whole if isinstance(other, _Guarded) else other))
+
+    def __hash__(self) -> int:
+        return hash(self._whole)
+
+
+def _guarded(value: Any, guard: Guard) -> Any:
+    if type(value) in guard.fields.places:
+        return _Guarded(value, guard)
+    if isinstance(value, tuple):
+        return tuple(_guarded(one, guard) for one in value)
+    return value
+
+
+def _visible_only(happened: Callable[..., Any], visible: Collection[str]) -> Callable[..., Any]:
+    def asked(*transitions: str) -> Any:
+        for name in transitions:
+            if name not in visible:
+                raise UnreportedError(name)
+        return happened(*transitions)
+
+    return asked

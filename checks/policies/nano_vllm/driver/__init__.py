@@ -1,1 +1,0 @@
-"""How drivers of nano-vLLM are held against its machine."""

@@ -1,0 +1,61 @@
+"""Random cases of nano-vLLM: every reading that can serve."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import evolve
+
+from checks.harness.case import Case
+from checks.harness.choices import Choices
+from checks.harness.generating import (
+    BLOCK_SIZES,
+    SLOTS,
+    Limits,
+    model_len,
+    near,
+    requests_of,
+    swarm_of,
+    tight_pool,
+)
+from spec.core.arithmetic import cdiv
+from spec.nano_vllm.config import (
+    FullHit,
+    HitCheck,
+    MemoryGate,
+    NanoVllmConfig,
+    SequenceLimit,
+    TokenGate,
+)
+
+
+def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
+    """A random case; `pinned`: configuration keys that are not drawn.
+
+    Blocks that are handed out at the boundary come too late for some prompts: that reading is left
+    out.
+
+    Raises:
+        ConfigError: the configuration is not allowed.
+    """
+    swarm = swarm_of(choices)
+    block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES[1:])
+    length = pinned.get("max_model_len") or model_len(choices, block)
+    keys: dict[str, Any] = {
+        "block_size": block,
+        "max_model_len": length,
+        "max_num_seqs": choices.one_of(SLOTS),
+        "max_num_batched_tokens": length
+        + choices.one_of((0, 1, near(choices, swarm, (block,), length))),
+        "token_gate": choices.one_of(tuple(TokenGate)),
+        "memory_gate": choices.one_of(tuple(MemoryGate)),
+        "sequence_limit": choices.one_of(tuple(SequenceLimit)),
+        "hit_check": choices.one_of(tuple(HitCheck)),
+        "full_hit": choices.one_of(tuple(FullHit)),
+    }
+    config = NanoVllmConfig(**(keys | dict(pinned)))
+    most = min(config.max_model_len, config.pool_blocks * block)
+    requests = requests_of(choices, swarm, Limits((block,), most, config.max_num_seqs))
+    if swarm.tight_pool and "num_blocks" not in pinned:
+        blocks = [int(cdiv(one.prompt_len + one.max_tokens - 1, block)) for one in requests]
+        config = evolve(config, num_blocks=tight_pool(choices, blocks, config.max_num_seqs))
+    return Case(config, requests, swarm=swarm)

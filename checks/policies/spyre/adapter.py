@@ -1,0 +1,261 @@
+"""How drivers of Spyre schedulers are understood: records as steps, and the events that show."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from attrs import evolve
+
+from checks.harness.adapter import Adapter, without
+from checks.harness.comparing import Difference, Strictness
+from checks.harness.decoding import StepDecoder
+from checks.harness.system import Action, Json
+from checks.harness.unreported import Fields, sides
+from spec.core.blocks import BlockPool
+from spec.core.records import DECODE, PREFILL, Event
+from spec.spyre.config import Admission, SpyreConfig
+from spec.spyre.padding import volume
+from spec.spyre.records import Chunk, Context, Step
+from spec.spyre.state import Sequence as Row
+from spec.spyre.state import State
+
+_CHUNK_LENGTHS = (
+    *("chunk", "chunks", "start", "end"),
+    *("left_padding", "right_padding", "cached_tokens", "inner_padding"),
+)
+_ROW_NUMBERS = (
+    *("computed", "generated", "left_padding"),
+    *("reserved", "hit_blocks", "waited_steps"),
+)
+
+
+class SpyreDecoder(StepDecoder[State]):
+    """Makes steps of the records of one episode, in their order."""
+
+    def __init__(self, ctx: Context) -> None:
+        size = ctx.config.pool_blocks
+        super().__init__(ctx, State(pool=BlockPool(size=size, free=tuple(range(1, size + 1)))))
+
+    def past_before(self, _action: Action) -> Json:
+        """Kind and tkv of the step before."""
+        return {"last_kind": self.last.last_kind, "last_tkv": self.last.last_tkv}
+
+    def past_after(self, record: Json, _action: Action, _before: State) -> Json:
+        """Kind and tkv of this step; the latter only for the rule that looks at it."""
+        kept = self.ctx.config.admission is Admission.SHIPPED
+        return {"last_kind": record["kind"], "last_tkv": record.get("tkv", 0) if kept else 0}
+
+    def state(self, record: Json, **past: Any) -> State:
+        """Queues, requests and blocks as a record has them."""
+        tables = record.get("block_tables", {})
+        others = {
+            row["id"]: self._row(row, tables.get(row["id"], ())) for row in record.get("others", ())
+        }
+        paused = tuple(others.pop(one) for one in record["paused"] if one in others)
+        waiting = tuple(
+            others.pop(one) if one in others else self._row({"id": one}, ())
+            for one in record["waiting"]
+        )
+        decoding = tuple(self._row(row, tables.get(row["id"], ())) for row in record["decoding"])
+        return State(
+            pool=self.pools.decoded(record, self.last.pool),
+            waiting=waiting,
+            prefilling=next(iter(others.values()), None),
+            decoding=decoding,
+            paused=paused,
+            **past,
+        )
+
+    def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], past: Json) -> State:
+        """The last state with the arrivals and without the leavers."""
+        last = self.last
+        newcomers = tuple(self._row({"id": one}, ()) for one in arrived)
+        if not newcomers and not gone:
+            return last
+        slot = without(gone, () if last.prefilling is None else (last.prefilling,))
+        return evolve(
+            last,
+            waiting=without(gone, (*last.waiting, *newcomers)),
+            prefilling=next(iter(slot), None),
+            decoding=without(gone, last.decoding),
+            paused=without(gone, last.paused),
+            **past,
+        )
+
+    def whole_step(self, record: Json, common: Json) -> Step:
+        """The step with its tkv, its chunk or its batch."""
+        rows = tuple(self._row(row, row.get("blocks", ())) for row in record.get("batch", ()))
+        tkv, kind = record.get("tkv", 0), record["kind"]
+        return Step(
+            kind=kind,
+            tkv=tkv,
+            volume=int(volume(len(rows) if kind == DECODE else min(1, tkv), tkv)),
+            chunk=_chunk(record["prefilling"]) if kind == PREFILL else None,
+            batch=rows if kind == DECODE else (),
+            **common,
+        )
+
+    def _row(self, row: Json, blocks: Sequence[int]) -> Row:
+        known = {name: row[name] for name in _ROW_NUMBERS if name in row}
+        length = row.get("prefill_len") or self.ctx.requests[row["id"]].prompt_len
+        return Row(row["id"], prefill_len=length, blocks=tuple(blocks), **known)
+
+
+def _chunk(reported: Json) -> Chunk:
+    return Chunk(
+        id=reported["id"],
+        **{name: reported[name] for name in _CHUNK_LENGTHS},
+        block_table=tuple(reported.get("block_table", ())),
+        writes=tuple(reported.get("writes", ())),
+    )
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+_VISIBLE = (
+    *("admit", "preempt", "resume", "pause", "prefix_hit", "allocate"),
+    *("chunk", "join", "decode", "finish"),
+)
+
+
+def inferred_events(step: Step, config: SpyreConfig) -> tuple[Event, ...]:
+    """Admissions, prefix hits, new blocks, joins, pauses, resumptions, ends: those that show."""
+    blocks = _new_blocks(step, config.block_size)
+    return (*_changes_of_queue(step), *blocks, *_of_chunk(step), *_ends(step))
+
+
+def _changes_of_queue(step: Step) -> Iterator[Event]:
+    before, after = step.before, step.after
+    running = {row.id for row in step.batch}
+    waiting = {row.id for row in before.waiting}
+    if step.chunk is not None and step.chunk.id in waiting:
+        yield Event("admit", step.chunk.id, "")
+    for row in before.admitted:
+        if any(row.id == other.id for other in after.waiting):
+            yield Event("preempt", row.id, "")
+    for row in before.paused:
+        if row.id in running:
+            yield Event("resume", row.id, "")
+    for row in before.decoding:
+        if step.kind == DECODE and any(row.id == other.id for other in after.paused):
+            yield Event("pause", row.id, "")
+
+
+def _new_blocks(step: Step, block_size: int) -> Iterator[Event]:
+    """Prefix hits, then blocks at the end of a table that were not there."""
+    held = {row.id: row.blocks for row in step.before.admitted}
+    for row in _computed_rows(step, block_size):
+        old = held.get(row.id)
+        if old is None:
+            old = row.blocks[: row.hit_blocks]
+            if old:
+                yield Event("prefix_hit", row.id, "", (), old)
+        if len(row.blocks) > len(old):
+            yield Event("allocate", row.id, "", old, row.blocks[len(old) :])
+
+
+def _computed_rows(step: Step, block_size: int) -> Iterator[Row]:
+    """The rows that computed something, with their blocks, also those that then left."""
+    chunk = step.chunk
+    if chunk is None:
+        yield from step.batch
+        return
+    row = next((one for one in step.after.admitted if one.id == chunk.id), None)
+    if row is not None:
+        yield row
+    elif chunk.block_table:
+        hit = (chunk.cached_tokens + chunk.inner_padding) // block_size
+        own = chunk.block_table[chunk.left_padding // block_size :]
+        yield Row(chunk.id, prefill_len=chunk.end, blocks=own, hit_blocks=hit)
+
+
+def _of_chunk(step: Step) -> Iterator[Event]:
+    if step.chunk is not None:
+        yield Event("chunk", step.chunk.id, "", step.chunk.start, step.chunk.end)
+        if step.chunk.is_last:
+            yield Event("join", step.chunk.id, "")
+    elif step.kind == DECODE:
+        yield Event("decode", "", "")
+
+
+def _ends(step: Step) -> Iterator[Event]:
+    for one in step.finished:
+        yield Event("finish", one, "")
+
+
+# --- what is reported twice -----------------------------------------------------------------------
+
+
+def reported_twice(
+    ctx: Context, step: Step, record: Json, strictness: Strictness
+) -> Iterator[Difference]:
+    """Where the record's totals, and what the device was given, contradict the step's states."""
+    if strictness is Strictness.DECISIONS:
+        return
+    yield from _totals("before.", step.before, record.get("before", {}))
+    yield from _totals("", step.after, record)
+    if strictness is Strictness.EXACT:
+        yield from _rows_on_device(step, record, ctx.config.block_size)
+
+
+def _totals(side: str, state: State, record: Json) -> Iterator[Difference]:
+    """The running queue as it is kept, and the blocks as they are counted."""
+    counts = {f"blocks.{name}": count for name, count in record.get("blocks", {}).items()}
+    if "running" in record:
+        counts["running"] = record["running"]
+    if not counts:
+        return
+    expected: dict[str, Any] = {
+        "running": [row.id for row in state.running],
+        "blocks.used": len(state.pool.references),
+        "blocks.reserved": sum(row.reserved for row in state.admitted),
+        "blocks.free": len(state.pool.free),
+    }
+    for name, due in expected.items():
+        if name in counts and counts[name] != due:
+            yield Difference(f"{side}{name}", "", due, counts[name])
+
+
+def _rows_on_device(step: Step, record: Json, block_size: int) -> Iterator[Difference]:
+    """Of each row of a decode step its tkv, and the block and offset that it writes to."""
+    given = {row["id"]: row for row in record.get("batch", ())}
+    for due in step.batch:
+        row = given.get(due.id, {})
+        slot = [due.blocks[-1], (due.computed - 1) % block_size]
+        for name, value in (("tkv", due.tkv), ("slot", slot)):
+            if name in row and row[name] != value:
+                yield Difference(f"batch.{name}", due.id, value, row[name])
+
+
+_QUEUES = ("waiting", "prefilling", "decoding", "paused")
+
+FIELDS = Fields(
+    left_out={
+        "tkv": ((Step, "tkv"), (Step, "volume"), (State, "last_tkv")),
+        "batch": ((Step, "batch"), (Step, "volume")),
+        "blocks": (
+            *((State, "pool"), (Row, "blocks"), (Row, "hit_blocks")),
+            *((Chunk, "block_table"), (Chunk, "writes")),
+        ),
+        "computed": ((Row, "computed"), (Row, "tkv")),
+        "left_padding": ((Row, "left_padding"), (Row, "tkv")),
+        "reserved": ((Row, "reserved"),),
+        "hit_blocks": ((Row, "hit_blocks"),),
+        "waited_steps": ((Row, "waited_steps"),),
+    },
+    step=Step,
+    state=State,
+    places={
+        Step: ("",),
+        State: ("before.", "after."),
+        Chunk: ("chunk.",),
+        Row: (*sides(("before", "after"), _QUEUES), "batch."),
+    },
+    visible=_VISIBLE,
+)
+
+ADAPTER = Adapter(
+    decoder=SpyreDecoder,
+    inferred_events=inferred_events,
+    fields=FIELDS,
+    reported_twice=reported_twice,
+)

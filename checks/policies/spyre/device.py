@@ -1,0 +1,81 @@
+"""The tensors that a release made for its device, given to ours.
+
+The simulated device keeps a KV cache, refuses what the hardware cannot do, and computes tokens from
+what the tensors point at. A block read before it was written, a slot of somebody else or a missing
+mask is refused or changes the tokens, whatever the scheduler says of itself.
+"""
+
+import numpy as np
+from attrs import define, field
+
+from checks.harness.system import Json
+from engine.core.faults import ConstraintError
+from engine.core.tensors import Tensor
+from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
+from spec.core.records import DECODE
+from spec.spyre.config import SpyreConfig
+from spec.spyre.records import Context, Step
+
+
+@define
+class TensorDevice:
+    """A device for the steps of one episode, in their order; `steps`: that it did."""
+
+    ctx: Context
+    steps: int = 0
+    _device: SpyreDevice = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._device = SpyreDevice(self.ctx.config)
+
+    def wrong(self, _step: Step, record: Json) -> tuple[str, str] | None:
+        """What is wrong with the step's tensors, if the record has them: a name and a sentence."""
+        if "tensors" not in record:
+            return None
+        self.steps += 1
+        told = record["tensors"]
+        try:
+            if record["kind"] == DECODE:
+                sampled = self._device.decode(decode_input(told))
+            else:
+                sampled = self._device.prefill(prefill_input(self.ctx.config, told))
+        except ConstraintError as error:
+            return f"device: {error.constraint}", str(error)
+        return self._wrong_token(dict(zip(told["rows"], sampled.tolist(), strict=False)), record)
+
+    def _wrong_token(self, sampled: dict[str, int], record: Json) -> tuple[str, str] | None:
+        """A request whose tokens nobody prescribes samples what the device computes."""
+        for request_id, tokens in record["outputs"].items():
+            found = sampled.get(request_id)
+            if self.ctx.requests[request_id].output is None and found != tokens[0]:
+                says = f"the device samples {found} for {request_id}, served alone {tokens[0]}"
+                return "device: token", says
+        return None
+
+
+def decode_input(told: Json) -> DecodeInput:
+    """The tensors of a decode step."""
+    names = ("token_ids", "positions", "slot_mapping", "block_table", "left_padding", "tkv")
+    return DecodeInput(**{name: _tensor(told[name]) for name in names})
+
+
+def prefill_input(config: SpyreConfig, told: Json) -> PrefillInput:
+    """The tensors of a prefill step.
+
+    The release lets right padding be written behind the last token of its own block, where nobody
+    reads before the request's next tokens take its place; our device wants it in block 0.
+    """
+    columns = len(told["block_table"][0])
+    chunk = columns // config.blocks_per_chunk - 1
+    slots = _tensor(told["slot_mapping"])
+    slots[told["length"][0] - chunk * config.chunk_size :] = 0
+    names = ("token_ids", "positions", "block_table", "left_padding", "length", "is_last")
+    return PrefillInput(
+        slot_mapping=slots,
+        chunk=_tensor([chunk]),
+        **{name: _tensor(told[name]) for name in names},
+    )
+
+
+def _tensor(values: object) -> Tensor:
+    return np.array(values, dtype=np.int64)

@@ -1,0 +1,101 @@
+"""The engine as a scheduler that serves one case, on the simulated device or as specified."""
+
+from collections.abc import Iterable
+
+from attrs import define, evolve, field
+
+from checks.harness.case import Case
+from checks.harness.system import Action
+from checks.policies.spyre.engine_model import sampled_alone
+from engine.core.tensors import Tensor
+from engine.spyre.device import Device, SpyreDevice
+from engine.spyre.observing import StepObserver
+from engine.spyre.scheduler import Plan, Scheduler
+from engine.spyre.serving import Engine
+from spec.core.requests import Request
+from spec.spyre.config import Admission, SpyreConfig, refuse_unservable
+from spec.spyre.records import Step
+
+
+class SpecifiedEngine(Engine):
+    """The engine without a device: each request samples what it samples when served alone."""
+
+    def __init__(self, config: SpyreConfig) -> None:
+        self.scheduler = Scheduler(config)
+
+    def _computed(self, plan: Plan) -> Tensor:
+        return sampled_alone(plan)
+
+
+@define
+class EngineScheduler:
+    """Implements `Scheduler`: the engine, observed, for requests that it is told beforehand."""
+
+    engine: Engine
+    _requests: dict[str, Request]
+    _observer: StepObserver
+    _aborted: list[str] = field(factory=list, init=False)
+
+    @staticmethod
+    def of(engine: Engine, requests: Iterable[Request]) -> "EngineScheduler":
+        """The engine, no request arrived."""
+        by_id = {request.id: request for request in requests}
+        return EngineScheduler(engine, by_id, StepObserver(engine.scheduler))
+
+    def arrive(self, request_id: str) -> None:
+        """The request is handed in between two steps."""
+        self.engine.add(self._requests[request_id])
+
+    def abort(self, request_id: str) -> None:
+        """The client goes away between two steps; nothing happens if the request has left."""
+        if self.engine.abort(request_id):
+            self._aborted.append(request_id)
+
+    def step(self, index: int, action: Action) -> Step:
+        """One scheduler step.
+
+        Raises:
+            ConstraintError: the device refuses the step.
+            RuntimeError: the device failed; here it does not.
+        """
+        self._observer.begin()
+        result = self.engine.step(action.ends)
+        if result.outcome is None:
+            raise RuntimeError(f"the device failed: {result.failure}")
+        aborted = tuple(self._aborted)
+        self._aborted.clear()
+        outcome, time, ends = result.outcome, action.time, action.ends
+        return self._observer.end(result.plan, outcome, index, time, ends, aborted)
+
+
+def engine(case: Case) -> EngineScheduler:
+    """The engine on the simulated device."""
+    return on_device(SpyreDevice(case.config), case)
+
+
+def on_device(device: Device, case: Case) -> EngineScheduler:
+    """The engine on this device."""
+    return EngineScheduler.of(Engine(case.config, device), case.requests)
+
+
+def without_device(case: Case) -> EngineScheduler:
+    """The engine, where the device's part is what the specification says of the tokens."""
+    return EngineScheduler.of(SpecifiedEngine(case.config), case.requests)
+
+
+def engine_under_test(case: Case) -> EngineScheduler:
+    """The engine on a device that any admission can be compared on.
+
+    The text's volume rule admits batches that exceed the limit: with it the device takes any
+    volume.
+
+    Raises:
+        WorkloadError: a request that could never be served.
+    """
+    config: SpyreConfig = case.config
+    for request in case.requests:
+        refuse_unservable(request, config)
+    limit = config.max_batch_tkv_limit
+    if config.admission is Admission.DOCUMENTED:
+        limit = config.max_num_seqs * (config.max_model_len + config.block_size)
+    return on_device(SpyreDevice(evolve(config, max_batch_tkv_limit=limit)), case)

@@ -1,0 +1,134 @@
+"""Random cases of Spyre, skewed to where its schedulers go wrong."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import asdict, evolve, frozen
+
+from checks.harness.case import Case
+from checks.harness.choices import Choices
+from checks.harness.generating import (
+    BLOCK_SIZES,
+    OFF_BY_ONE,
+    SLOTS,
+    Limits,
+    Swarm,
+    requests_of,
+    swarm_of,
+    tight_pool,
+)
+from spec.core.arithmetic import cdiv
+from spec.core.errors import ConfigError
+from spec.core.requests import Request
+from spec.spyre.config import Admission, Queue, SpyreConfig
+from spec.spyre.padding import chunk_count
+
+
+@frozen
+class SpyreSwarm(Swarm):
+    """With the limits of Spyre: on the volume, and on the model length."""
+
+    tight_limit: bool
+    odd_model_len: bool
+
+
+def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
+    """A random case; `pinned`: configuration keys that are not drawn.
+
+    Raises:
+        ConfigError: the configuration is not allowed, or serves no request.
+    """
+    swarm = SpyreSwarm(
+        **asdict(swarm_of(choices)),
+        tight_limit=choices.chance(0.6),
+        odd_model_len=choices.chance(0.3),
+    )
+    config = SpyreConfig(**_keys(choices, swarm, pinned))
+    if _most_tokens(config) < 2:
+        raise ConfigError("--set", dict(pinned), "room for a prompt token and an output token")
+    requests = requests_of(choices, swarm, _limits(config))
+    return Case(_tightened(choices, swarm, config, requests, pinned), requests, swarm=swarm)
+
+
+def _keys(choices: Choices, swarm: SpyreSwarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
+    """Every key that matters; the sizes go with those that are pinned."""
+    block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
+    chunk = pinned.get("chunk_size") or block * choices.one_of((1, 1, 2, 2, 3, 4))
+    if "block_size" not in pinned and "chunk_size" in pinned:
+        block = choices.one_of([size for size in range(1, 65) if chunk % size == 0])
+    length = pinned.get("max_model_len") or _model_len(choices, swarm, block, chunk)
+    keys = {
+        "block_size": block,
+        "chunk_size": chunk,
+        "max_model_len": length,
+        "max_num_seqs": choices.one_of((8, 12, 16) if swarm.crowd else SLOTS),
+        "interleave": not choices.chance(0.35),
+        "prefix_caching": choices.chance(0.7),
+        "admission": choices.one_of((Admission.EXACT, *Admission)),
+        "queue": choices.one_of((Queue.FCFS, Queue.FCFS, Queue.OVERTAKING)),
+        "reservation": not choices.chance(0.3),
+        "pausing": choices.chance(0.3),
+        "long_output_first": choices.chance(0.5),
+    }
+    return keys | dict(pinned)
+
+
+def _model_len(choices: Choices, swarm: SpyreSwarm, block: int, chunk: int) -> int:
+    in_chunks = choices.chance(0.4)
+    whole = chunk * choices.between(1, 5) if in_chunks else block * choices.between(2, 9)
+    return whole + (choices.between(1, block) - 1 if swarm.odd_model_len else 0)
+
+
+def _most_tokens(config: SpyreConfig) -> int:
+    """Most tokens, prompt and output, of a request that can be served."""
+    return min(
+        config.max_model_len,
+        config.max_batch_tkv_limit + 1,
+        config.pool_blocks * config.block_size,
+    )
+
+
+def _limits(config: SpyreConfig) -> Limits:
+    return Limits(
+        units=(config.block_size, config.chunk_size),
+        most=_most_tokens(config),
+        slots=config.max_num_seqs,
+        # Chunks are interleaved with decode steps.
+        prefill_steps=lambda prompt_len: 2 * int(chunk_count(prompt_len, config.chunk_size)),
+    )
+
+
+def _tightened(
+    choices: Choices,
+    swarm: SpyreSwarm,
+    config: SpyreConfig,
+    requests: tuple[Request, ...],
+    pinned: Mapping[str, Any],
+) -> SpyreConfig:
+    """With a limit, and a pool, that some of the requests together just reach, or just not.
+
+    With pausing the limit is always tight, so that a request is paused; without reservation the
+    pool, so that one is preempted.
+    """
+    changes: dict[str, Any] = {}
+    if swarm.tight_limit or config.pausing:
+        changes["max_batch_tkv_limit"] = _limit(choices, config, requests)
+    if swarm.tight_pool or not config.reservation:
+        size = config.block_size
+        blocks = [int(cdiv(one.prompt_len + one.max_tokens, size)) for one in requests]
+        changes["num_blocks"] = tight_pool(choices, blocks, config.max_num_seqs)
+    return evolve(config, **(changes | dict(pinned)))
+
+
+def _limit(choices: Choices, config: SpyreConfig, requests: tuple[Request, ...]) -> int:
+    """Around the volume of some rows as long as one of the requests, and no request alone over.
+
+    With pausing of few rows: the batch fills all slots, and many are paused.
+    """
+    rows = config.max_num_seqs // 2 if config.pausing else config.max_num_seqs
+    totals = [one.prompt_len + one.max_tokens for one in requests]
+    tkv = choices.one_of(totals) - 1
+    if choices.chance(0.5):
+        tkv = config.block_size * int(cdiv(tkv, config.block_size))
+    volume = tkv * choices.between(1, max(rows, 1)) + choices.one_of(OFF_BY_ONE)
+    return max(volume, max(totals) - 1)

@@ -1,0 +1,205 @@
+"""How drivers of vLLM V1 are understood: their records as steps, and the events that show."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+from attrs import evolve
+
+from checks.harness.adapter import Adapter, without
+from checks.harness.case import Case
+from checks.harness.decoding import StepDecoder
+from checks.harness.system import Action, Json
+from checks.harness.unreported import Fields, sides
+from checks.policies.vllm_v1.reference import externals
+from spec.core.blocks import BlockPool
+from spec.core.records import Event
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
+from spec.vllm_v1.records import Context, Load, State, Statistics, Step
+from spec.vllm_v1.records import Sequence as Row
+
+_NO_STATISTICS = {"waiting": 0, "running": 0, "usage": 0.0}
+_NUMBERS = ("computed", "generated", "drafts", "prefilling")
+
+
+class VllmV1Decoder(StepDecoder[State]):
+    """Makes steps of the records of one episode, in their order."""
+
+    def __init__(self, ctx: Context) -> None:
+        size = ctx.config.pool_blocks
+        super().__init__(ctx, State(pool=BlockPool(size=size, free=tuple(range(1, size + 1)))))
+        self._arrived: list[str] = []
+
+    def past_before(self, action: Action) -> Json:
+        """The loads that turned out not to come; those within a step are lost in it."""
+        self._arrived += action.arrive
+        lost = self.last.lost
+        if self.ctx.config.connector is Connector.ASYNC:
+            present = {row.id for row in self.last.present} | set(action.arrive)
+            lost |= present.difference(action.abort).intersection(action.lost)
+        return {"lost": lost}
+
+    def past_after(self, _record: Json, action: Action, before: State) -> Json:
+        """The loads that were lost before or in the step."""
+        present = {row.id for row in before.present}
+        return {"lost": before.lost | present.intersection(action.lost)}
+
+    def state(self, record: Json, **past: Any) -> State:
+        """Queues, requests and blocks as a record has them."""
+        rows = {row["id"]: row for row in record["rows"]}
+        tables = record.get("block_tables", {})
+
+        def queue(name: str) -> tuple[Row, ...]:
+            return tuple(self._row(rows[one], tables.get(one, ())) for one in record.get(name, ()))
+
+        return State(
+            pool=self.pools.decoded(record, self.last.pool),
+            waiting=queue("waiting"),
+            skipped=queue("skipped"),
+            running=queue("running"),
+            draining=queue("draining"),
+            unreported=frozenset(record.get("unreported", ())),
+            **past,
+        )
+
+    def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], past: Json) -> State:
+        """The last state with the arrivals and without the leavers."""
+        last = self.last
+        newcomers = tuple(self._row({"id": one}, ()) for one in arrived)
+        return evolve(
+            last,
+            waiting=without(gone, (*last.waiting, *newcomers)),
+            running=without(gone, last.running),
+            unreported=last.unreported | gone,
+            **past,
+        )
+
+    def whole_step(self, record: Json, common: Json) -> Step:
+        """The step with what was planned, drafted, loaded and reported in it."""
+        before = common["before"]
+        planned = self.state(  # an idle step decides nothing
+            record.get("planned", record),
+            finished=before.finished,
+            aborted=before.aborted,
+            lost=before.lost,
+        )
+        outputs = {one: tuple(tokens) for one, tokens in record["outputs"].items()}
+        return Step(
+            **common | {"outputs": outputs},
+            planned=planned,
+            drafts=record.get("drafts", {}),
+            admitted=tuple(record.get("admitted", ())),
+            external=record.get("external", {}),
+            preempted=tuple(record.get("preempted", ())),
+            budget_left=record.get("budget_left", self.ctx.config.token_budget),
+            refusal=None,
+            reported=tuple(record.get("reported", ())),
+            statistics=Statistics(**record.get("statistics", _NO_STATISTICS)),
+            accepted=record.get("accepted", {}),
+            failed_loads=tuple(record.get("failed_loads", ())),
+        )
+
+    def _row(self, row: Json, blocks: Sequence[int]) -> Row:
+        by_priority = self.ctx.config.scheduling is Scheduling.PRIORITY
+        return Row(
+            row["id"],
+            prompt_len=self.ctx.requests[row["id"]].prompt_len,
+            arrival=self._arrived.index(row["id"]) if by_priority else 0,
+            blocks=tuple(blocks),
+            load=Load(row.get("load", "none")),
+            **{name: row[name] for name in _NUMBERS if name in row},
+        )
+
+
+def request_extras(case: Case) -> Mapping[str, Json]:
+    """Tokens that a connector has, by request."""
+    return {one: {"external": has.tokens} for one, has in externals(case).items()}
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+_VISIBLE = (
+    *("preempt", "catch_up", "prefix_hit", "allocate", "admit", "rollback", "finish"),
+    *("load", "promote", "leave"),
+)
+
+
+def inferred_events(step: Step, config: VllmV1Config) -> tuple[Event, ...]:
+    """Victims and loads, what each request was given, leavers, verdicts on drafts, and ends."""
+    return (
+        *(Event("preempt", one, "") for one in step.preempted),
+        *_loads(step),
+        *_given(step, config.block_size),
+        *(Event("leave", one, "") for one in sorted(step.leavers)),
+        *(
+            Event("rollback", one, "", count, step.accepted.get(one, 0))
+            for one, count in step.drafts.items()
+        ),
+        *(Event("finish", one, "") for one in step.finished),
+    )
+
+
+def _loads(step: Step) -> Iterator[Event]:
+    """Loads that ended and whose requests may run again, and those that began."""
+    before = {row.id: row.load for row in step.before.queued}
+    for row in step.planned.present:
+        was = before.get(row.id, Load.NONE)
+        if was in (Load.LOADED, Load.FAILED) and row.load in (Load.NONE, Load.LOADING):
+            yield Event("promote", row.id, "")
+        if row.load is Load.LOADING and was is not Load.LOADING:
+            cached = step.planned.pool.keys
+            yield from _blocks(step, row, tuple(takewhile(cached.__contains__, row.blocks)))
+            yield Event("load", row.id, "")
+
+
+def _given(step: Step, block_size: int) -> Iterator[Event]:
+    """Blocks and tokens; a newcomer's cached blocks are those that its computed tokens fill."""
+    for row in step.planned.running:
+        tokens, admitted = step.scheduled.get(row.id, 0), row.id in step.admitted
+        local = row.computed - step.external.get(row.id, 0)
+        yield from _blocks(step, row, row.blocks[: local // block_size] if admitted else ())
+        if tokens:
+            yield Event("admit" if admitted else "catch_up", row.id, "", row.computed, tokens)
+
+
+def _blocks(step: Step, row: Row, hits: tuple[int, ...]) -> Iterator[Event]:
+    """What it found in the cache, if it held nothing, and the blocks that are new in its table.
+
+    Where nothing was loaded it has given back what it held.
+    """
+    was = next(one for one in step.before.present if one.id == row.id)
+    held = () if was.load is Load.FAILED and not was.computed else was.blocks
+    if hits and not held:
+        yield Event("prefix_hit", row.id, "", (), hits)
+    new = row.blocks[len(held or hits) :]
+    if new:
+        yield Event("allocate", row.id, "", held, new)
+
+
+FIELDS = Fields(
+    left_out={
+        "planned": ((Step, "planned"),),
+        "budget_left": ((Step, "budget_left"),),
+        "blocks": ((State, "pool"), (Row, "blocks")),
+        "computed": ((Row, "computed"), (Row, "decodes")),
+        "prefilling": ((Row, "prefilling"),),
+        "reported": ((Step, "reported"), (State, "unreported")),
+        "statistics": ((Step, "statistics"),),
+    },
+    step=Step,
+    state=State,
+    places={
+        Step: ("",),
+        State: ("before.", "planned.", "after."),
+        Row: sides(("before", "planned", "after"), ("waiting", "skipped", "running")),
+    },
+    visible=_VISIBLE,
+)
+
+ADAPTER = Adapter(
+    decoder=VllmV1Decoder,
+    inferred_events=inferred_events,
+    fields=FIELDS,
+    request_extras=request_extras,
+    rules_know_leavers=True,
+)

@@ -1,1 +1,0 @@
-"""How drivers of vLLM V1 are held against its machine."""

@@ -1,0 +1,112 @@
+"""Random cases of vLLM V1, with what a drafter foresees and what a connector has."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import asdict, evolve, frozen
+
+from checks.harness.case import Case
+from checks.harness.choices import Choices
+from checks.harness.generating import (
+    BLOCK_SIZES,
+    SLOTS,
+    Limits,
+    Swarm,
+    model_len,
+    near,
+    requests_of,
+    swarm_of,
+    tight_pool,
+)
+from checks.policies.vllm_v1.reference import External
+from spec.core.arithmetic import cdiv
+from spec.core.requests import Request
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config, largest_end
+
+
+@frozen
+class VllmV1Swarm(Swarm):
+    """With a share of drafts that the request goes on to sample."""
+
+    right: float
+
+
+def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
+    """A random case; `pinned`: configuration keys that are not drawn.
+
+    Raises:
+        ConfigError: the configuration is not allowed.
+    """
+    right = choices.one_of((0.0, 0.5, 0.8, 1.0))
+    swarm = VllmV1Swarm(**asdict(swarm_of(choices)), right=right)
+    config = VllmV1Config(**_keys(choices, swarm, pinned))
+    right_drafts: dict[str, str] = {}
+    external: dict[str, dict[str, Any]] = {}
+
+    def surround(drawn: Choices, request: Request) -> None:
+        if config.num_speculative_tokens:
+            right_drafts[request.id] = _right_drafts(drawn, swarm)
+        # A prompt of one token has nothing: once all of it is loaded it would be loaded again.
+        has_connector = config.connector is not Connector.NONE
+        if has_connector and request.prompt_len > 1 and drawn.chance(0.6):
+            external[request.id] = asdict(_external(drawn, config.block_size, request))
+
+    most = min(config.max_model_len, config.pool_blocks * config.block_size)
+    limits = Limits((config.block_size,), most, config.max_num_seqs, priorities=True)
+    requests = requests_of(choices, swarm, limits, surround)
+    if swarm.tight_pool and "num_blocks" not in pinned:
+        blocks = [_blocks(config, one) for one in requests]
+        config = evolve(config, num_blocks=tight_pool(choices, blocks, config.max_num_seqs))
+    surroundings = {"right_drafts": right_drafts, "external": external}
+    drawn = {name: what for name, what in surroundings.items() if what}
+    return Case(config, requests, surroundings=drawn, swarm=swarm)
+
+
+def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
+    """Without chunked prefill the budget holds every prompt, or a request would wait for ever."""
+    block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
+    length = pinned.get("max_model_len") or model_len(choices, block)
+    chunked = pinned.get("chunked_prefill", not choices.chance(0.3))
+    drafts = pinned.get("num_speculative_tokens", choices.one_of((0, 0, 1, 2, 3)))
+    budget = near(choices, swarm, (block,), block * choices.between(1, 8))
+    keys = {
+        "block_size": block,
+        "max_model_len": length,
+        "max_num_seqs": choices.one_of(SLOTS),
+        "max_num_batched_tokens": budget if chunked else max(budget, length),
+        "chunked_prefill": chunked,
+        "long_prefill_token_threshold": choices.one_of(
+            (0, 0, 0, near(choices, swarm, (block,), block))
+        ),
+        "scheduling": choices.one_of(tuple(Scheduling)),
+        "connector": choices.one_of((Connector.NONE, Connector.NONE, *Connector)),
+        "prefix_caching": choices.chance(0.7),
+        "num_speculative_tokens": drafts,
+        "num_lookahead_tokens": choices.one_of((0, drafts)),
+        "reserve_full_prompt": choices.chance(0.5),
+    }
+    return keys | dict(pinned)
+
+
+def _blocks(config: VllmV1Config, request: Request) -> int:
+    """Blocks of the positions that a request may ever need a slot for."""
+    drafts, lookahead = config.num_speculative_tokens, config.num_lookahead_tokens
+    length, tokens = request.prompt_len, request.max_tokens
+    end = largest_end(length, tokens, drafts, lookahead, config.max_model_len)
+    return int(cdiv(end, config.block_size))
+
+
+def _right_drafts(choices: Choices, swarm: VllmV1Swarm) -> str:
+    """Which of a request's tokens a drafter foresees: "110" the first two of every three."""
+    return "".join("01"[choices.chance(swarm.right)] for _ in range(choices.between(1, 6)))
+
+
+def _external(choices: Choices, block: int, request: Request) -> External:
+    """What a connector has of a request, mostly whole blocks."""
+    tokens = choices.between(1, request.prompt_len + 2)
+    whole = max(tokens // block, 1) * block
+    return External(
+        tokens=tokens if choices.chance(0.2) else whole,
+        every=choices.between(1, 4),
+        fails=choices.chance(0.25),
+    )
