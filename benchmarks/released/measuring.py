@@ -28,6 +28,7 @@ class Live(Protocol):
     """A released scheduler, behind its driver."""
 
     requests: dict[str, Any]
+    action: dict[str, Any]
 
     def arrive(self, request_id: str) -> None:
         """Hand a request to the scheduler."""
@@ -57,7 +58,7 @@ def fill(measured: Measured, rows: int, waiting: int, prompt_len: int, output_le
     lengths = [prompt_len - draw.randint(1, SPREAD) for _ in range(rows)]
     decoding = [request(index, length, output_len) for index, length in enumerate(lengths)]
     queued = [request(rows + index, prompt_len, output_len) for index in range(waiting)]
-    live.requests = {one["id"]: one for one in (*decoding, *queued)}
+    live.requests, live.action = {one["id"]: one for one in (*decoding, *queued)}, {}
     for one in decoding:
         live.arrive(one["id"])
         while measured.queues()[1]:

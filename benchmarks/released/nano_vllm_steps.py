@@ -26,13 +26,13 @@ class Measured:
             "max_model_len": prompt_len + output_len,
         }
         self.live = nano_vllm.NanoVllm()
-        self.live.start(config, {})
+        self.live.start(config)
         self.schedule = self.live.scheduler.schedule
 
     def compute(self, scheduled: Any) -> list[int]:
         """A token for each sequence of the batch."""
         batch, _is_prefill = scheduled
-        return [self.live.sampled(one, {}) for one in batch]
+        return self.live.sampled(batch)
 
     def update(self, scheduled: Any, tokens: list[int]) -> None:
         """The tokens are appended; who has ended leaves."""

@@ -31,13 +31,13 @@ class Measured:
             "long_output_first": False,
         }
         self.live = sendnn.Sendnn()
-        self.live.start(config, {})
+        self.live.start(config)
         self.schedule = self.live.scheduler.schedule
         self.update = self.live.scheduler.update_from_output
 
     def compute(self, scheduled: Any) -> Any:
         """The released model runner's part."""
-        return self.live.execute(scheduled, {})
+        return self.live.execute(scheduled)
 
     def queues(self) -> tuple[int, int]:
         """How many run, and how many wait."""

@@ -23,7 +23,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
@@ -37,18 +37,21 @@ PROTOCOL: Json = {"format": "lockstep-driver", "version": 1}
 class Driver:
     """A scheduler that takes steps, one episode after the other.
 
-    Made once in a process, when `serve` begins. `step` calls `arrive`, `abort`, `state` and `run`
-    in their order; a driver may have its own `step` instead, and then none of them.
+    Made once in a process, by `serve`. `step` calls `arrive`, `abort`, `state` and `run` in their
+    order; a driver may have its own `step` instead, and then none of them.
 
-    `hello`: the first line, without format and version. `tensors`: whether the records of this
-    episode shall have what the device was given, too.
+    `hello`: the first line, without format and version. `requests`: those of the episode, by id.
+    `tensors`: whether its records shall have what the device was given. `action`: what the
+    environment does around this step.
     """
 
     hello: Json
-    tensors: bool = False
+    requests: dict[str, Json]
+    tensors: bool
+    action: Json
 
-    def start(self, config: Json, requests: dict[str, Json]) -> None:
-        """Begin an episode with a fresh scheduler; `requests` by their id have not arrived yet."""
+    def start(self, config: Json) -> None:
+        """Begin an episode with a fresh scheduler; none of its requests has arrived yet."""
         raise NotImplementedError
 
     def arrive(self, request_id: str) -> None:
@@ -56,19 +59,10 @@ class Driver:
         raise NotImplementedError
 
     def abort(self, request_id: str) -> None:
-        """A request's client leaves between two steps."""
+        """The client of a request leaves between two steps."""
         raise NotImplementedError
 
-    def change(self, action: Json) -> bool:
-        """What happens between two steps: arrivals, then aborts; true if there were any."""
-        arriving, leaving = action.get("arrive", ()), action.get("abort", ())
-        for request_id in arriving:
-            self.arrive(request_id)
-        for request_id in leaving:
-            self.abort(request_id)
-        return bool(arriving or leaving)
-
-    def run(self, action: Json) -> Json:
+    def run(self) -> Json:
         """One step of the scheduler and of what stands for the model; the step's own fields.
 
         They replace fields of the state that have the same name.
@@ -79,21 +73,33 @@ class Driver:
         """The scheduler at rest: queues, requests and blocks, as a record has them."""
         raise NotImplementedError
 
+    def change(self) -> bool:
+        """What happens between two steps: arrivals, then aborts; true if there were any."""
+        arriving, leaving = self.action.get("arrive", ()), self.action.get("abort", ())
+        for request_id in arriving:
+            self.arrive(request_id)
+        for request_id in leaving:
+            self.abort(request_id)
+        return bool(arriving or leaving)
+
     def step(self, action: Json) -> Json:
         """Arrivals and aborts, then one step; its record."""
-        before = {"before": self.state()} if self.change(action) else {}
-        done = self.run(action)
+        self.action = action
+        before = {"before": self.state()} if self.change() else {}
+        done = self.run()
         return self.state() | before | done
 
+    def token(self, request_id: str, index: int) -> int:
+        """What the request samples as its token `index`, from 0; in the end END_OF_SEQUENCE."""
+        request = self.requests[request_id]
+        by_length = index + 1 == request["output_len"] < request["max_tokens"]
+        is_end = request_id in self.action["ends"] if "ends" in self.action else by_length
+        return END_OF_SEQUENCE if is_end else int(request["output"][index])
 
-def next_token(request: Json, index: int, ends: list[str] | None) -> int:
-    """What a request samples as its token `index`, from 0: the given one, or the end of sequence.
 
-    `ends`: ids of the requests that end in this step; None: each ends by its `output_len`.
-    """
-    by_length = index + 1 == request["output_len"] < request["max_tokens"]
-    is_end = by_length if ends is None else request["id"] in ends
-    return END_OF_SEQUENCE if is_end else int(request["output"][index])
+def ids(requests: Iterable[Any]) -> list[str]:
+    """The `request_id` of each, as many schedulers call it."""
+    return [one.request_id for one in requests]
 
 
 @cache
@@ -133,8 +139,9 @@ def _answer(driver: Driver, message: Json) -> Json:
 def _start(driver: Driver, message: Json) -> Json:
     gc.collect()  # what the episode before left
     driver.tensors = message.get("tensors", False)
+    driver.requests = {request["id"]: request for request in message["requests"]}
     try:
-        driver.start(message["config"], {one["id"]: one for one in message["requests"]})
+        driver.start(message["config"])
     except Exception as error:  # what the scheduler refuses is an observation
         return {"error": _error(error)}
     return {"started": True}

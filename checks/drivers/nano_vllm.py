@@ -4,8 +4,8 @@ nano-vLLM itself is not on the package index. A package that is, nano-vllm-npu, 
 block manager and sequences, before chunked prefill, as the text describes them; that one is driven,
 or the checkout of nano-vLLM whose directory `LOCKSTEP_NANO_VLLM` names (commit 9e8507e). Run by a
 Python that has numpy and xxhash; needs nothing else, for neither the package's `__init__.py`, which
-loads the model, nor its configuration is imported. There is no model: the script says what is
-sampled. The order of calls is that of `LLMEngine.step`: schedule, the model, postprocess.
+loads the model, nor its configuration is imported. There is no model: what is sampled is
+scripted. The order of calls is that of `LLMEngine.step`: schedule, the model, postprocess.
 """
 
 import os
@@ -19,9 +19,10 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from lockstep_driver import END_OF_SEQUENCE, Driver, Json, next_token, serve
+from lockstep_driver import END_OF_SEQUENCE, Driver, Json, ids, serve
 
 VARIABLE = "LOCKSTEP_NANO_VLLM"
+WRITTEN_FOR = "this driver is written for commit 9e8507e"
 DISTRIBUTION, PACKAGE = "nano-vllm-npu", "nanovllmnpu"
 
 HELLO = {
@@ -38,10 +39,16 @@ HELLO = {
     "abilities": ["ends"],
     "left_out": [],
 }
-IDLE: Json = {"kind": "idle", "scheduled": {}, "outputs": {}, "finished": []}
+MODULES = {
+    "Sequence": "engine.sequence",
+    "BlockManager": "engine.block_manager",
+    "Scheduler": "engine.scheduler",
+    "SamplingParams": "sampling_params",
+}
 NEEDED = {
-    "Scheduler": ("add", "schedule", "postprocess", "is_finished"),
+    **{module: (name,) for name, module in MODULES.items()},
     "BlockManager": ("compute_hash", "can_allocate", "allocate", "can_append", "may_append"),
+    "Scheduler": ("add", "schedule", "postprocess", "is_finished"),
     "scheduler": ("waiting", "running", "block_manager"),
     "block manager": ("blocks", "free_block_ids", "hash_to_block_id"),
     "block": ("ref_count", "hash", "token_ids"),
@@ -55,78 +62,69 @@ NEEDED = {
 class SourceError(SystemExit):
     """There is no nano-vLLM, or it is not what this driver is written for: the driver ends."""
 
-    def __init__(self, told: str) -> None:
-        super().__init__(f"nano-vLLM: {told}")
+    def __init__(self, says: str) -> None:
+        super().__init__(f"nano-vLLM: {says}")
 
 
-class Source:
+def source() -> tuple[str, Path, str]:
+    """Package, directory and release: of the checkout that is named, else of what is installed.
+
+    Raises:
+        SourceError: there is none.
+    """
+    if VARIABLE in os.environ:
+        checkout = Path(os.environ[VARIABLE])
+        if not (checkout / "nanovllm" / "engine" / "scheduler.py").is_file():
+            raise SourceError(f"no nanovllm/engine/scheduler.py in {checkout}")
+        return "nanovllm", checkout / "nanovllm", f"nano-vLLM {commit_of(checkout)}"
+    installed = find_spec(PACKAGE)
+    if installed is None or not installed.submodule_search_locations:
+        checkout_instead = f"or set {VARIABLE} to a checkout's directory"
+        raise SourceError(f"{DISTRIBUTION} is not installed; {checkout_instead}")
+    directory = Path(installed.submodule_search_locations[0])
+    return PACKAGE, directory, f"{DISTRIBUTION} {version(DISTRIBUTION)}"
+
+
+def engine(package: str, directory: Path) -> SimpleNamespace:
     """The classes of an engine, imported without its package and its configuration.
 
-    `package`: its name; `directory`: where it is; `release`: as what it is known.
+    Raises:
+        SourceError: one is not there, or lacks something that this driver asks it for.
     """
-
-    def __init__(self, package: str, directory: Path, release: str) -> None:
-        self.release, self.directory, self.package = release, directory, package
-        stand_in(package, __path__=[str(directory)])
-        stand_in(f"{package}.config", Config=SimpleNamespace)
-        self.Sequence = self.named("sequence", "Sequence")
-        self.BlockManager = self.named("block_manager", "BlockManager")
-        self.Scheduler = self.named("scheduler", "Scheduler")
-        self.SamplingParams = import_module(f"{package}.sampling_params").SamplingParams
-        check("BlockManager", self.BlockManager)
-        check("Scheduler", self.Scheduler)
-
-    @staticmethod
-    def found() -> "Source":
-        """The checkout that is named, else the package that is installed."""
-        if VARIABLE in os.environ:
-            directory = Path(os.environ[VARIABLE])
-            package = directory / "nanovllm"
-            if not (package / "engine" / "scheduler.py").is_file():
-                raise SourceError(f"no nanovllm/engine/scheduler.py in {directory}")
-            return Source("nanovllm", package, f"nano-vLLM {commit_of(directory)}")
-        installed = find_spec(PACKAGE)
-        if installed is None or not installed.submodule_search_locations:
-            told = f"{DISTRIBUTION} is not installed; or set {VARIABLE} to a checkout's directory"
-            raise SourceError(told)
-        directory = Path(installed.submodule_search_locations[0])
-        return Source(PACKAGE, directory, f"{DISTRIBUTION} {version(DISTRIBUTION)}")
-
-    def named(self, module: str, name: str) -> Any:
-        """A class of one of the engine's modules."""
-        loaded = import_module(f"{self.package}.engine.{module}")
-        if not hasattr(loaded, name):
-            raise SourceError(f"{self.package}/engine/{module}.py has no {name}")
-        return getattr(loaded, name)
+    stand_in(package, __path__=[str(directory)])
+    stand_in(f"{package}.config", Config=SimpleNamespace)
+    found = SimpleNamespace()
+    for name, module in MODULES.items():
+        try:
+            loaded = import_module(f"{package}.{module}")
+        except ImportError as error:
+            raise SourceError(f"{error}; {WRITTEN_FOR}") from None
+        check(module, loaded)
+        setattr(found, name, getattr(loaded, name))
+        check(name, getattr(found, name))
+    return found
 
 
 def stand_in(name: str, **attributes: Any) -> None:
     """A module of this name that is not the engine's."""
-    module = ModuleType(name)
-    module.__dict__.update(attributes)
-    sys.modules[name] = module
+    sys.modules[name] = module = ModuleType(name)
+    vars(module).update(attributes)
 
 
 def check(what: str, found: Any) -> None:
-    """Everything that this driver asks of it is there."""
-    for name in NEEDED[what]:
+    """End the driver if something that it asks for is not there."""
+    for name in NEEDED.get(what, ()):
         if not hasattr(found, name):
-            told = f"{what} has no `{name}`; this driver is written for commit 9e8507e"
-            raise SourceError(told)
+            raise SourceError(f"{what} has no `{name}`; {WRITTEN_FOR}")
 
 
 def commit_of(directory: Path) -> str:
     """The checked out commit, as git names it."""
     command = ["git", "-C", str(directory), "rev-parse", "--show-toplevel", "--short", "HEAD"]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    place, _, commit = asked.stdout.strip().partition("\n")
-    is_its_own = asked.returncode == 0 and Path(place) == directory.resolve()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    top, _, commit = done.stdout.strip().partition("\n")
+    is_its_own = done.returncode == 0 and Path(top) == directory.resolve()
     return commit if is_its_own else "of unknown commit"
-
-
-def ids(sequences: Iterable[Any]) -> list[str]:
-    """Of each sequence its request."""
-    return [one.request_id for one in sequences]
 
 
 class NanoVllm(Driver):
@@ -137,19 +135,15 @@ class NanoVllm(Driver):
     """
 
     def __init__(self) -> None:
-        self.source = Source.found()
-        self.hello = HELLO | {"release": self.source.release}
+        package, directory, release = source()
+        self.engine = engine(package, directory)
+        self.hello = HELLO | {"release": release}
 
-    def start(self, config: Json, requests: dict[str, Json]) -> None:
-        """Begin an episode.
-
-        Raises:
-            SourceError: the scheduler lacks something that this driver asks it for.
-        """
-        self.requests, self.block_size = requests, config["block_size"]
-        self.source.Sequence.block_size = self.block_size
+    def start(self, config: Json) -> None:
+        """Begin an episode with a fresh scheduler."""
+        self.block_size = self.engine.Sequence.block_size = config["block_size"]
         sizes = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
-        self.scheduler = self.source.Scheduler(
+        self.scheduler = self.engine.Scheduler(
             SimpleNamespace(
                 **{name: config[name] for name in sizes},
                 eos=END_OF_SEQUENCE,
@@ -165,35 +159,30 @@ class NanoVllm(Driver):
         self.contents: dict[int, list[Any]] = {}
         self.chains: dict[str, list[int]] = {}
 
-    # --- one step ------------------------------------------------------------------------------
-
     def arrive(self, request_id: str) -> None:
         """Hand a request to the scheduler, as `LLMEngine.add_request` does."""
         given = self.requests[request_id]
-        params = self.source.SamplingParams(max_tokens=given["max_tokens"])
-        sequence = self.source.Sequence(list(given["prompt"]), params)
+        params = self.engine.SamplingParams(max_tokens=given["max_tokens"])
+        sequence = self.engine.Sequence(list(given["prompt"]), params)
         check("sequence", sequence)
         sequence.request_id = request_id
         self.scheduler.add(sequence)
 
-    def run(self, action: Json) -> Json:
+    def run(self) -> Json:
         """One step of the engine."""
         if self.scheduler.is_finished():  # then the engine does not call the scheduler
-            return IDLE
+            return {"kind": "idle", "scheduled": {}, "outputs": {}, "finished": []}
         batch, is_prefill = self.scheduler.schedule()
         record = self.decided(batch, is_prefill)
-        indices = [(one.request_id, one.num_completion_tokens) for one in batch]
-        own = {name: [self.requests[name]["output"][index]] for name, index in indices}
-        self.scheduler.postprocess(batch, [self.sampled(one, action) for one in batch])
+        lengths = {one.request_id: one.num_completion_tokens for one in batch}
+        own = {one: [self.requests[one]["output"][index]] for one, index in lengths.items()}
+        self.scheduler.postprocess(batch, self.sampled(batch))
         finished = ids(one for one in batch if one.is_finished)
         return record | {"outputs": own, "finished": finished}
 
-    def sampled(self, sequence: Any, action: Json) -> int:
-        """What the model samples for it."""
-        given = self.requests[sequence.request_id]
-        return next_token(given, sequence.num_completion_tokens, action.get("ends"))
-
-    # --- its record ----------------------------------------------------------------------------
+    def sampled(self, batch: Iterable[Any]) -> list[int]:
+        """What the model samples for each sequence of the batch."""
+        return [self.token(one.request_id, one.num_completion_tokens) for one in batch]
 
     def decided(self, batch: Sequence[Any], is_prefill: bool) -> Json:
         """The batch as it is handed to the model; its rows as they are once it has run."""
@@ -214,27 +203,25 @@ class NanoVllm(Driver):
         """Queues, sequences and blocks."""
         waiting, running = list(self.scheduler.waiting), list(self.scheduler.running)
         tables = {one.request_id: list(one.block_table) for one in running}
-        blocks = dict(enumerate(self.manager.blocks))
         self.learn_hashes((*waiting, *running))
+        free, blocks = self.manager.free_block_ids, dict(enumerate(self.manager.blocks))
+        hashes = {index: one.hash for index, one in blocks.items() if one.hash != -1}
+        lookup = self.manager.hash_to_block_id
         return {
-            "waiting": [one.request_id for one in waiting],
-            "running": [one.request_id for one in running],
+            "waiting": ids(waiting),
+            "running": ids(running),
             "paused": [],
             "decoding": [self.row(one) for one in running],
             "others": [self.row(one) for one in waiting],
             "block_tables": tables,
             "blocks": {
                 "used": len({block for table in tables.values() for block in table}),
-                "free": len(self.manager.free_block_ids),
+                "free": len(free),
             },
-            "free_list": list(self.manager.free_block_ids),
+            "free_list": list(free),
             "references": {index: one.ref_count for index, one in blocks.items() if one.ref_count},
-            "keys": [
-                [*self.contents[one.hash], index] for index, one in blocks.items() if one.hash != -1
-            ],
-            "cached": [
-                [*self.contents[key], block] for key, block in self.manager.hash_to_block_id.items()
-            ],
+            "keys": [[*self.contents[key], index] for index, key in hashes.items()],
+            "cached": [[*self.contents[key], index] for key, index in lookup.items()],
         }
 
     def row(self, sequence: Any) -> Json:

@@ -17,7 +17,7 @@ from functools import cache
 from importlib.metadata import entry_points, version
 from typing import Any
 
-from lockstep_driver import Json, next_token, protected_output, serve
+from lockstep_driver import Json, ids, protected_output, serve
 
 os.environ.update(
     VLLM_PLUGINS="sendnn_inference",
@@ -27,7 +27,7 @@ os.environ.update(
 protected_output()
 importlib.metadata.entry_points = cache(entry_points)  # type: ignore[assignment] # for each runner
 
-from vllm_driver import PLATFORM, VERSION, SchedulerDriver, engine_config, ids, kv_cache
+from vllm_driver import PLATFORM, VERSION, SchedulerDriver, engine_config, kv_cache, set_sizes
 
 assert PLATFORM  # that of the plugin, which is loaded before this file imports it
 import torch
@@ -57,7 +57,6 @@ HELLO = {
     "abilities": ["abort", "abort_running", "ends", "tensors"],
     "left_out": [],
 }
-IDLE: Json = {"kind": "idle", "scheduled": {}, "tkv": 0, "outputs": {}, "finished": []}
 
 
 def base_config(model: str) -> Any:
@@ -84,24 +83,23 @@ def configure(base: Any, config: Json) -> None:
     }
     os.environ.update({name: str(int(value)) for name, value in flags.items()})
     plugin_envs.clear_env_cache()
-    base.scheduler_config.max_num_seqs = config["max_num_seqs"]
-    base.scheduler_config.max_num_batched_tokens = config["chunk_size"]
-    base.scheduler_config.long_prefill_token_threshold = 0
-    base.model_config.max_model_len = config["max_model_len"]
-    base.cache_config.enable_prefix_caching = config["prefix_caching"]
-    base.cache_config.num_gpu_blocks = config["num_blocks"] + 1  # block 0 is the null block
+    set_sizes(base, config, step_tokens=config["chunk_size"], prefill_threshold=0)
 
 
 class StandInModel:
-    """Stands where the released runner has its model: notes its inputs, samples as scripted."""
+    """Stands where the released runner has its model: notes its inputs, samples as scripted.
+
+    `sampled`: gives the tokens of the rows that sample, in their order. `given`: the tensors of
+    the step as lists, None before the model has run in it; `tkv`: the mask of it, a number a row.
+    """
 
     is_multimodal = False
 
-    def __init__(self, scripted: Callable[[], list[int]]) -> None:
-        self.scripted = scripted  # the tokens of the rows that sample, in their order
-        self.metadata: Any = None
-        self.token_ids: Any = None
-        self.positions: Any = None
+    def __init__(self, sampled: Callable[[], list[int]]) -> None:
+        self.sampled = sampled
+        self.given: dict[str, list[Any]] | None = None
+        self.tkv: list[int] = []
+        self.is_prefill = False
         self.n_pads_right = 0  # set by the runner: right padding of the chunk's last block
 
     def get_maybe_mm_embeddings(self, *_: Any, **__: Any) -> None:
@@ -109,21 +107,29 @@ class StandInModel:
 
     def __call__(self, input_ids_or_embeds: Any, positions: Any, **_: Any) -> Any:
         """Note the tensors; the logits are not looked at."""
-        self.token_ids, self.positions = input_ids_or_embeds, positions
-        self.metadata = get_forward_context().attn_metadata
+        metadata = get_forward_context().attn_metadata
+        self.is_prefill = metadata.is_prefill
+        self.tkv = metadata.current_tkv_mask.tolist()
+        tensors = {
+            "token_ids": input_ids_or_embeds.flatten(),
+            "positions": positions.flatten(),
+            "slot_mapping": metadata.slot_mapping,
+            "block_table": metadata.block_table,
+            "left_padding": metadata.left_padded_prompt_mask,
+        }
+        self.given = {name: tensor.tolist() for name, tensor in tensors.items()}
         return torch.zeros(1)
 
     def sample(self, **_: Any) -> Any:
         """The tokens of the script, one a row."""
-        tokens = torch.tensor([[token] for token in self.scripted()], dtype=torch.int64)
+        tokens = torch.tensor([[token] for token in self.sampled()], dtype=torch.int64)
         return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=None)
 
 
 class Sendnn(SchedulerDriver):
     """The released scheduler with its model runner, both fresh in each episode.
 
-    `chunk`: what was prefilled last. `ends`: ids of the requests that sample the end of sequence
-    in this step; None: by their length. `left_padding`: tokens, of each request's last decode step.
+    `chunk`: what was prefilled last. `left_padding`: tokens, of each request's last decode step.
     """
 
     hello = HELLO
@@ -131,12 +137,8 @@ class Sendnn(SchedulerDriver):
     def __init__(self) -> None:
         self.base = engine_config(base_config)
 
-    def start(self, config: Json, requests: dict[str, Json]) -> None:
-        """Begin an episode.
-
-        Raises:
-            Exception: whatever the release raises where it refuses the configuration.
-        """
+    def start(self, config: Json) -> None:
+        """Begin an episode; what the release raises is its refusal of the configuration."""
         configure(self.base, config)
         scheduler = ChunkedPrefillSpyreScheduler(
             vllm_config=self.base,
@@ -145,7 +147,7 @@ class Sendnn(SchedulerDriver):
             block_size=BLOCK,
             log_stats=False,
         )
-        self.begin(scheduler, requests, BLOCK)
+        self.begin(scheduler, BLOCK)
         assert scheduler.max_batch_tkv_limit == config["max_batch_tkv_limit"]
         assert scheduler.do_interleaving == config["interleave"]
         self.model = StandInModel(self.tokens)
@@ -153,84 +155,62 @@ class Sendnn(SchedulerDriver):
         self.runner._model = self.model
         self.runner.warmup_mode = False
         self.chunk: Json | None = None
-        self.ends: list[str] | None = None
         self.left_padding: dict[str, int] = {}
 
-    # --- one step ------------------------------------------------------------------------------
-
-    def run(self, action: Json) -> Json:
+    def run(self) -> Json:
         """One step of the engine core."""
         if not self.scheduler.has_requests():  # then the engine core does not call the scheduler
-            return IDLE
+            return {"kind": "idle", "scheduled": {}, "tkv": 0, "outputs": {}, "finished": []}
         scheduled = self.scheduler.schedule()
-        answer = self.execute(scheduled, action)
-        return self.computed(scheduled, answer) | self.update(scheduled, answer, action)
+        answer = self.execute(scheduled)
+        return self.computed(scheduled, answer) | self.update(scheduled, answer)
 
-    def execute(self, scheduled: Any, action: Json) -> Any:
+    def execute(self, scheduled: Any) -> Any:
         """The released model runner's part: prepare the tensors, run, sample.
 
         Up to 2.4 the runner samples while it executes, later in a call of its own.
         """
-        self.model.metadata, self.ends = None, action.get("ends")
+        self.model.given = None
         answer = self.runner.execute_model(scheduled)
         return self.runner.sample_tokens(None) if answer is None else answer
 
     def tokens(self) -> list[int]:
         """What the rows of the runner's batch sample next."""
-        is_prefill = self.model.metadata.is_prefill
-        batch = self.runner.prefill_batch if is_prefill else self.runner.input_batch
-        return [self.token(request_id) for request_id in batch.sorted_requests_ids]
-
-    def token(self, request_id: str) -> int:
-        """What the request samples next: its own output, or the end of sequence."""
-        given = self.requests[request_id]
-        index = self.scheduler.requests[request_id].num_output_tokens
-        self.own[request_id] = [given["output"][index]]
-        return next_token(given, index, self.ends)
-
-    # --- its record ----------------------------------------------------------------------------
+        runner = self.runner
+        batch = runner.prefill_batch if self.model.is_prefill else runner.input_batch
+        indices = {
+            one: self.scheduler.requests[one].num_output_tokens for one in batch.sorted_requests_ids
+        }
+        self.own = {one: [self.requests[one]["output"][index]] for one, index in indices.items()}
+        return [self.token(one, index) for one, index in indices.items()]
 
     def computed(self, scheduled: Any, answer: Any) -> Json:
         """What the device was given, read off the tensors that the released runner made."""
-        tokens, tkv = dict(scheduled.num_scheduled_tokens), answer.tkv
-        if self.model.metadata is None:
+        tokens, tkv, given = dict(scheduled.num_scheduled_tokens), answer.tkv, self.model.given
+        if given is None:
             return {"kind": "idle", "scheduled": tokens, "tkv": tkv}
-        if self.model.metadata.is_prefill:
-            self.chunk = self.chunk_of(next(iter(tokens)))
+        rows = list(answer.req_ids)
+        if self.model.is_prefill:
+            self.chunk = self.chunk_of(next(iter(tokens)), given)
             tokens = {self.chunk["id"]: self.chunk["end"] - self.chunk["start"]}
             record: Json = {"kind": "prefill", "prefilling": self.chunk}
             if not PAUSES:  # then the runner returns that of the batch after a prefill step, too
                 tkv = len(self.requests[self.chunk["id"]]["prompt"])
+            is_last = self.chunk["chunk"] == self.chunk["chunks"] - 1
+            length = self.model.tkv[0] - self.model.n_pads_right
+            masks = {"length": [length], "is_last": [int(is_last)]}
         else:
-            rows = list(self.rows(list(answer.req_ids), list(tokens)))
-            record = {"kind": "decode", "batch": rows}
+            record = {"kind": "decode", "batch": list(self.batch(rows, list(tokens), given))}
+            masks = {"tkv": self.model.tkv}
         if self.tensors:
-            record["tensors"] = self.model_input(list(answer.req_ids))
+            slots = [slot for row in given["slot_mapping"] for slot in row]
+            record["tensors"] = given | {"rows": rows, "slot_mapping": slots} | masks
         return record | {"scheduled": tokens, "tkv": tkv}
 
-    def model_input(self, rows: list[str]) -> Json:
-        """All tensors that the device was given; `rows` are ids of their requests."""
-        given = self.model.metadata
-        tensors = {
-            "rows": rows,
-            "token_ids": self.model.token_ids.flatten().tolist(),
-            "positions": self.model.positions.flatten().tolist(),
-            "slot_mapping": given.slot_mapping.flatten().tolist(),
-            "block_table": given.block_table.tolist(),
-            "left_padding": given.left_padded_prompt_mask.tolist(),
-        }
-        tkv = given.current_tkv_mask.tolist()
-        if not given.is_prefill or self.chunk is None:
-            return tensors | {"tkv": tkv}
-        is_last = int(self.chunk["chunk"] == self.chunk["chunks"] - 1)
-        return tensors | {"length": [tkv[0] - self.model.n_pads_right], "is_last": [is_last]}
-
-    def chunk_of(self, request_id: str) -> Json:
+    def chunk_of(self, request_id: str, given: dict[str, list[Any]]) -> Json:
         """The chunk that the runner prepared: its place in the prompt, its blocks."""
         state, size = self.runner.requests[request_id], self.runner.chunk_size
-        table = self.model.metadata.block_table[0].tolist()
-        slots = self.model.metadata.slot_mapping[0].tolist()
-        padding = int(self.model.metadata.left_padded_prompt_mask[0])
+        table, padding = given["block_table"][0], int(given["left_padding"][0])
         length = len(state.prompt_token_ids)
         index = len(table) * BLOCK // size - 1
         return {
@@ -244,24 +224,23 @@ class Sendnn(SchedulerDriver):
             "cached_tokens": state.usable_blocks * BLOCK,
             "inner_padding": (state.total_hit_blocks - state.usable_blocks) * BLOCK,
             "block_table": table,
-            "writes": [slot // BLOCK for slot in slots[::BLOCK]],
+            "writes": [slot // BLOCK for slot in given["slot_mapping"][0][::BLOCK]],
         }
 
-    def rows(self, request_ids: list[str], batch: list[str]) -> Iterator[Json]:
-        """The rows of a decode step in the order of `batch`; the tensors have them in another."""
-        given = self.model.metadata
-        paddings = given.left_padded_prompt_mask.tolist()
-        tkvs = given.current_tkv_mask.tolist()
-        slots = given.slot_mapping.tolist()
-        for request_id in batch:
-            index = request_ids.index(request_id)
-            self.left_padding[request_id] = paddings[index]
+    def batch(
+        self, rows: list[str], scheduled: list[str], given: dict[str, list[Any]]
+    ) -> Iterator[Json]:
+        """A decode step's rows in the order of `scheduled`; its tensors are in that of `rows`."""
+        for request_id in scheduled:
+            index = rows.index(request_id)
+            slot = given["slot_mapping"][index][0]
+            self.left_padding[request_id] = given["left_padding"][index]
             row = self.row(self.scheduler.requests[request_id])
             yield row | {
-                "tkv": tkvs[index],
+                "tkv": self.model.tkv[index],
                 "generated": row["generated"] + 1,  # the scheduler counts it in its update
                 "blocks": self.blocks_of(request_id),
-                "slot": [slots[index][0] // BLOCK, slots[index][0] % BLOCK],
+                "slot": [slot // BLOCK, slot % BLOCK],
             }
 
     def state(self) -> Json:

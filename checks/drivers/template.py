@@ -31,9 +31,9 @@ class Toy(Driver):
 
     hello = HELLO
 
-    def start(self, config: Json, requests: dict[str, Json]) -> None:
-        """Begin an episode with these requests, by id; none has arrived yet."""
-        self.config, self.requests = config, requests
+    def start(self, config: Json) -> None:
+        """Begin an episode with an empty scheduler."""
+        self.config = config
         self.waiting: list[str] = []
         self.decoding: dict[str, int] = {}  # with the tokens that each has generated
 
@@ -46,7 +46,7 @@ class Toy(Driver):
         self.waiting = [one for one in self.waiting if one != request_id]
         self.decoding.pop(request_id, None)
 
-    def run(self, action: Json) -> Json:
+    def run(self) -> Json:
         """One step: what was computed, sampled and finished in it."""
         done: Json = {"kind": "idle", "scheduled": {}}
         if self.waiting and len(self.decoding) < self.config["max_num_seqs"]:

@@ -13,12 +13,12 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lockstep_driver import END_OF_SEQUENCE, Driver, Json, protected_output
+from lockstep_driver import END_OF_SEQUENCE, Driver, Json, ids, protected_output
 
 os.environ.update(HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR", OMP_NUM_THREADS="1")
 protected_output()
@@ -56,16 +56,21 @@ def engine_config(make: Callable[[str], Any]) -> Any:
         return make(directory)
 
 
+def set_sizes(base: Any, config: Json, step_tokens: int, prefill_threshold: int) -> None:
+    """Give an engine's configuration the sizes of an episode; lengths in tokens."""
+    base.scheduler_config.max_num_seqs = config["max_num_seqs"]
+    base.scheduler_config.max_num_batched_tokens = step_tokens
+    base.scheduler_config.long_prefill_token_threshold = prefill_threshold
+    base.model_config.max_model_len = config["max_model_len"]
+    base.cache_config.enable_prefix_caching = config["prefix_caching"]
+    base.cache_config.num_gpu_blocks = config["num_blocks"] + 1  # block 0 is the null block
+
+
 def kv_cache(blocks: int, block_size: int) -> Any:
     """A KV cache for one layer, of so many blocks and the null block; nothing is allocated."""
     spec = FullAttentionSpec(block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
     groups = [KVCacheGroupSpec(["layer"], spec)]
     return KVCacheConfig(num_blocks=blocks + 1, kv_cache_tensors=[], kv_cache_groups=groups)
-
-
-def ids(requests: Iterable[Any]) -> list[str]:
-    """Of each request its id."""
-    return [one.request_id for one in requests]
 
 
 class SchedulerDriver(Driver):
@@ -75,9 +80,9 @@ class SchedulerDriver(Driver):
     block's hash the request and the index there; `hashed`: blocks of each request in `contents`.
     """
 
-    def begin(self, scheduler: Any, requests: dict[str, Json], block_size: int) -> None:
+    def begin(self, scheduler: Any, block_size: int) -> None:
         """Begin an episode with this scheduler."""
-        self.scheduler, self.requests, self.block_size = scheduler, requests, block_size
+        self.scheduler, self.block_size = scheduler, block_size
         self.arrivals = 0
         self.own: dict[str, list[int]] = {}
         self.contents: dict[bytes, list[Any]] = {}
@@ -107,9 +112,9 @@ class SchedulerDriver(Driver):
         """The client has left, as `EngineCore.abort_requests` reports it to the scheduler."""
         self.scheduler.finish_requests([request_id], RequestStatus.FINISHED_ABORTED)
 
-    def update(self, scheduled: Any, answer: Any, action: Json) -> Json:
+    def update(self, scheduled: Any, answer: Any) -> Json:
         """Aborts that came while the model ran, then the update; what clients get of the step."""
-        for request_id in action.get("abort_running", ()):
+        for request_id in self.action.get("abort_running", ()):
             self.abort(request_id)
         results = self.scheduler.update_from_output(scheduled, answer)
         outputs = [output for group in results.values() for output in group.outputs]

@@ -11,12 +11,13 @@ executes is a stand-in: it computes nothing and samples the tokens of the script
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
+from functools import partial
 from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 
-from lockstep_driver import END_OF_SEQUENCE, Driver, Json, next_token, protected_output, serve
+from lockstep_driver import END_OF_SEQUENCE, Driver, Json, ids, protected_output, serve
 
 os.environ.update(
     VLLM_USE_V1="0",
@@ -124,15 +125,12 @@ def engine_config(config: Json) -> Any:
 class StandInExecutor:
     """Stands where the released engine has its workers: samples the tokens of the script."""
 
-    def __init__(self, episode: "VllmV0") -> None:
-        self.episode = episode
+    def __init__(self, driver: "VllmV0", vllm_config: Any) -> None:
+        self.driver = driver
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """Blocks of the GPU and of the CPU."""
-        return self.episode.config["num_gpu_blocks"], self.episode.config["num_cpu_blocks"]
-
-    def initialize_cache(self, *_: int) -> None:
-        """There is none."""
+        return self.driver.config["num_gpu_blocks"], self.driver.config["num_cpu_blocks"]
 
     def execute_model(self, execute_model_req: Any) -> list[Any]:
         """One sample for each group; the engine looks at those only that are to sample."""
@@ -141,37 +139,38 @@ class StandInExecutor:
 
     def sample(self, group: Any) -> Any:
         """The group's next token, with a certain probability."""
-        token = self.episode.token(group.request_id) if group.do_sample else 0
-        sequence = next(iter(group.seq_data))
+        ((sequence, data),) = group.seq_data.items()
+        index = data.get_output_len()
+        token = self.driver.token(group.request_id, index) if group.do_sample else 0
         output = SequenceOutput(sequence, token, {token: Logprob(0.0)})
         return CompletionSequenceGroupOutput([output], None)
 
-    def stop_remote_worker_execution_loop(self) -> None:
-        """There is none."""
+    def ignore(self, *_: int) -> None:
+        """There is no cache to initialize and nothing to end."""
 
-    def shutdown(self) -> None:
-        """There is nothing to end."""
+    initialize_cache = stop_remote_worker_execution_loop = shutdown = ignore
 
 
 class VllmV0(Driver):
     """The released engine, fresh in each episode.
 
     `planned`: what its scheduler decided in this step. `victims`: ids of the requests that it
-    preempted in this step, by how. `ends`: ids of those that sample the end of sequence in this
-    step; None: by their length. `delivered`: tokens of each request that clients have.
-    `contents`: of each block's hash the request and the index there.
+    preempted in this step, by how; `aborted`: of those whose clients left before it. `delivered`:
+    tokens of each request that clients have. `contents`: of each block's hash the request and the
+    index there.
     """
 
     hello = HELLO
 
-    def start(self, config: Json, requests: dict[str, Json]) -> None:
+    def start(self, config: Json) -> None:
         """Begin an episode.
 
         Raises:
             ValueError: the configuration has a key that is none, or the release refuses it.
         """
-        self.config, self.requests = completed(config), requests
-        self.engine = LLMEngine(engine_config(self.config), self.executor, log_stats=False)
+        self.config = completed(config)
+        executor = partial(StandInExecutor, self)
+        self.engine = LLMEngine(engine_config(self.config), executor, log_stats=False)
         (self.scheduler,) = self.engine.scheduler
         self.manager = self.scheduler.block_manager
         self.manager.watermark_blocks = int(
@@ -181,17 +180,10 @@ class VllmV0(Driver):
         self.preempt, self.scheduler._preempt = self.scheduler._preempt, self.note_victim
         self.planned: Json = {}
         self.victims: dict[str, list[str]] = {}
-        self.ends: list[str] | None = None
         self.aborted: list[str] = []
         self.delivered: dict[str, int] = {}
         self.contents: dict[int, list[Any]] = {}
         self.arrivals = 0
-
-    def executor(self, vllm_config: Any) -> StandInExecutor:
-        """Called by the engine for its workers."""
-        return StandInExecutor(self)
-
-    # --- what the environment does -------------------------------------------------------------
 
     def arrive(self, request_id: str) -> None:
         """Hand a request to the engine."""
@@ -217,17 +209,10 @@ class VllmV0(Driver):
             self.aborted.append(request_id)
         self.engine.abort_request(request_id)
 
-    def token(self, request_id: str) -> int:
-        """What the request samples next: its own output, or the end of sequence."""
-        index = self.group(request_id).first_seq.get_output_len()
-        return next_token(self.requests[request_id], index, self.ends)
-
-    # --- one step ------------------------------------------------------------------------------
-
-    def run(self, action: Json) -> Json:
+    def run(self) -> Json:
         """One step of the engine."""
         record = NOTHING | {"aborted": self.aborted}
-        self.planned, self.ends, self.aborted = {}, action.get("ends"), []
+        self.planned, self.aborted = {}, []
         self.victims = {"preempted": [], "swapped_out": []}
         if not self.engine.has_unfinished_requests():  # then the engine is not called
             return record
@@ -269,86 +254,65 @@ class VllmV0(Driver):
 
     def results(self, answers: list[Any]) -> Json:
         """What clients get of the step: new tokens, and the requests that ended with one."""
-        outputs, finished = {}, []
-        for answer in answers:
-            completion, before = answer.outputs[0], self.delivered.get(answer.request_id, 0)
-            self.delivered[answer.request_id] = len(completion.token_ids)
-            if len(completion.token_ids) > before:
-                own = self.requests[answer.request_id]["output"]
-                outputs[answer.request_id] = own[before : len(completion.token_ids)]
-                if answer.finished:
-                    finished.append(answer.request_id)
+        lengths = {one.request_id: len(one.outputs[0].token_ids) for one in answers}
+        outputs = {
+            one: self.requests[one]["output"][self.delivered.get(one, 0) : length]
+            for one, length in lengths.items()
+            if length > self.delivered.get(one, 0)
+        }
+        self.delivered |= lengths
+        finished = [one for one in ids(one for one in answers if one.finished) if one in outputs]
         return {"outputs": outputs, "finished": finished}
-
-    # --- its record ----------------------------------------------------------------------------
 
     def groups(self) -> list[Any]:
         """Sequence groups in the three queues; each is one request with one sequence."""
         scheduler = self.scheduler
         return [*scheduler.waiting, *scheduler.running, *scheduler.swapped]
 
-    def group(self, request_id: str) -> Any:
-        """The sequence group of a request."""
-        return next(one for one in self.groups() if one.request_id == request_id)
-
     def state(self) -> Json:
-        """Queues, requests and blocks."""
+        """Queues, requests and blocks; on the GPU those who run, on the CPU those swapped out."""
         queues = ("waiting", "running", "swapped")
+        tables, blocks = self.device(Device.GPU, self.scheduler.running)
+        cpu_tables, cpu_blocks = self.device(Device.CPU, self.scheduler.swapped)
         return {
             **{name: ids(getattr(self.scheduler, name)) for name in queues},
             "rows": [row(group) for group in self.groups()],
-            "block_tables": dict(self.tables(self.scheduler.running, Device.GPU)),
-            "cpu_block_tables": dict(self.tables(self.scheduler.swapped, Device.CPU)),
-            "blocks": self.pool(Device.GPU),
-            "cpu_blocks": self.pool(Device.CPU),
+            "block_tables": tables,
+            "cpu_block_tables": cpu_tables,
+            "blocks": blocks,
+            "cpu_blocks": cpu_blocks,
             "cached": self.cached(),
         }
 
-    def tables(self, groups: list[Any], device: Any) -> Iterator[tuple[str, list[int]]]:
-        """Blocks of each request, numbered from 0 on the device."""
-        for group in groups:
-            blocks = self.manager.get_block_table(group.first_seq)
-            yield group.request_id, [self.on_device(device, block) for block in blocks]
+    def device(self, device: Any, groups: Iterable[Any]) -> tuple[Json, Json]:
+        """Block tables of these groups, and the device's blocks: how many, free ones, holders.
 
-    def on_device(self, device: Any, block: int) -> int:
-        """A block's number on its device; the release numbers those of the CPU behind the GPU's."""
-        return block - self.config["num_gpu_blocks"] if device is Device.CPU else block
-
-    def allocator(self, device: Any) -> Any:
-        """The released allocator of a device's blocks."""
-        return self.manager.block_allocator._allocators[device]
-
-    def pool(self, device: Any) -> Json:
-        """Blocks of a device: how many are free, holders of the others, order of the free ones.
-
+        The release numbers the CPU's blocks behind the GPU's, here each device's begin at 0.
         `free_list`: free blocks without contents, in their order. `evictable`: free blocks with
-        contents, the next to be evicted first.
+        contents, the next to be evicted first. `references`: holders of each held block.
         """
-        allocator = self.allocator(device)
-        counts = allocator._refcounter._refcounts.items()
-        naive = getattr(allocator, "_hashless_allocator", allocator)
-        evictor = getattr(allocator, "evictor", None)
-        blank = list(naive._free_block_indices)
-        evictable = [] if evictor is None else evictable_blocks(evictor)
-        return {
+        first = self.config["num_gpu_blocks"] if device is Device.CPU else 0
+        allocator = self.manager.block_allocator._allocators[device]
+        blank = getattr(allocator, "_hashless_allocator", allocator)._free_block_indices
+        evictable = evictable_blocks(allocator.evictor) if hasattr(allocator, "evictor") else []
+        counts = allocator._refcounter._refcounts
+        tables = {one.request_id: self.manager.get_block_table(one.first_seq) for one in groups}
+        return {one: [block - first for block in table] for one, table in tables.items()}, {
             "total": allocator.get_num_total_blocks(),
             "free": allocator.get_num_free_blocks(),
-            "free_list": [self.on_device(device, block) for block in blank],
-            "evictable": [self.on_device(device, block) for block in evictable],
-            "references": {self.on_device(device, block): n for block, n in counts if n},
+            "free_list": [block - first for block in blank],
+            "evictable": [block - first for block in evictable],
+            "references": {block - first: count for block, count in counts.items() if count},
         }
 
     def cached(self) -> list[list[Any]]:
         """What a lookup finds on the GPU: request and index of a block, then the block."""
         if not self.config["prefix_caching"]:
             return []
-        allocator = self.allocator(Device.GPU)
+        allocator = self.manager.block_allocator._allocators[Device.GPU]
         found = allocator._cached_blocks.items()
-        return [
-            [*self.contents[key], block]
-            for key, block in found
-            if allocator.block_is_computed(block)
-        ]
+        computed = ((key, block) for key, block in found if allocator.block_is_computed(block))
+        return [[*self.contents[key], block] for key, block in computed]
 
     def learn_hashes(self) -> None:
         """Note what the hashes of all held blocks stand for."""
@@ -357,11 +321,6 @@ class VllmV0(Driver):
             for index, block in enumerate(() if table is None else table.blocks):
                 if block.content_hash is not None:
                     self.contents.setdefault(block.content_hash, [group.request_id, index])
-
-
-def ids(groups: Any) -> list[str]:
-    """Of each sequence group its request."""
-    return [group.request_id for group in groups]
 
 
 def kind_of(prefills: int, scheduled: int) -> str:

@@ -14,11 +14,11 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from lockstep_driver import END_OF_SEQUENCE, Json, serve
+from lockstep_driver import END_OF_SEQUENCE, Json, ids, serve
 
 os.environ["VLLM_PLUGINS"] = ""
 
-from vllm_driver import IS_OLD, VERSION, SchedulerDriver, engine_config, ids, kv_cache
+from vllm_driver import IS_OLD, VERSION, SchedulerDriver, engine_config, kv_cache, set_sizes
 
 import torch
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
@@ -28,7 +28,6 @@ from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 DRAFT = 0  # a draft; its value does not matter, the script gives how many are accepted
-NOTHING: Json = {"scheduled": {}, "outputs": {}, "finished": []}
 HELLO = {
     **{"policy": "vllm-v1", "name": "vllm-v1", "release": f"vLLM {VERSION}"},
     "config": {"release": [VERSION]},
@@ -59,18 +58,13 @@ def base_config(model: str) -> Any:
 
 def configure(base: Any, config: Json) -> None:
     """Give the release the values of an episode."""
-    scheduler, model, cache = base.scheduler_config, base.model_config, base.cache_config
-    scheduler.max_num_seqs = config["max_num_seqs"]
-    scheduler.max_num_batched_tokens = config["max_num_batched_tokens"]
-    scheduler.max_num_scheduled_tokens = None
-    scheduler.long_prefill_token_threshold = config["long_prefill_token_threshold"]
-    scheduler.enable_chunked_prefill = config["chunked_prefill"]
-    scheduler.policy = config["scheduling"]
-    scheduler.scheduler_reserve_full_isl = config["reserve_full_prompt"]
-    model.max_model_len = config["max_model_len"]
-    cache.block_size = config["block_size"]
-    cache.enable_prefix_caching = config["prefix_caching"]
-    cache.num_gpu_blocks = config["num_blocks"] + 1  # block 0 is the null block
+    tokens, threshold = config["max_num_batched_tokens"], config["long_prefill_token_threshold"]
+    set_sizes(base, config, tokens, threshold)
+    base.cache_config.block_size = config["block_size"]
+    base.scheduler_config.max_num_scheduled_tokens = None
+    base.scheduler_config.enable_chunked_prefill = config["chunked_prefill"]
+    base.scheduler_config.policy = config["scheduling"]
+    base.scheduler_config.scheduler_reserve_full_isl = config["reserve_full_prompt"]
 
 
 class ScriptedConnector:
@@ -135,16 +129,12 @@ class VllmV1(SchedulerDriver):
     def __init__(self) -> None:
         self.base = engine_config(base_config)
 
-    def start(self, config: Json, requests: dict[str, Json]) -> None:
-        """Begin an episode.
-
-        Raises:
-            Exception: whatever the release raises where it refuses the configuration.
-        """
+    def start(self, config: Json) -> None:
+        """Begin an episode; what the release raises is its refusal of the configuration."""
         configure(self.base, config)
         size, outputs = config["block_size"], StructuredOutputManager(self.base)
         cache = kv_cache(config["num_blocks"], size)
-        self.begin(Scheduler(self.base, cache, outputs, size, log_stats=True), requests, size)
+        self.begin(Scheduler(self.base, cache, outputs, size, log_stats=True), size)
         self.drafts = config["num_speculative_tokens"]
         self.scheduler.num_spec_tokens = self.drafts
         self.scheduler.num_lookahead_tokens = config["num_lookahead_tokens"]
@@ -157,7 +147,7 @@ class VllmV1(SchedulerDriver):
         self.connector: ScriptedConnector | None = None
         if config["connector"] != "none":
             is_async = config["connector"] == "async"
-            self.connector = ScriptedConnector(requests.values(), is_async)
+            self.connector = ScriptedConnector(self.requests.values(), is_async)
             self.scheduler.connector = self.connector
             self.handles_invalid_blocks = self.scheduler._handle_invalid_blocks
             self.scheduler._handle_invalid_blocks = self.note_failures
@@ -167,29 +157,28 @@ class VllmV1(SchedulerDriver):
         self.gone.append(request_id)
         super().abort(request_id)
 
-    # --- one step ------------------------------------------------------------------------------
-
-    def change(self, action: Json) -> bool:
+    def change(self) -> bool:
         """Arrivals and aborts, then loads that end between two steps; true if there were any."""
-        is_changed = super().change(action)
-        loads = self.connector is not None and self.connector.is_async and self.end_loads(action)
+        is_changed = super().change()
+        loads = self.connector is not None and self.connector.is_async and self.end_loads()
         return is_changed or loads
 
-    def run(self, action: Json) -> Json:
+    def run(self) -> Json:
         """One step of the engine core."""
         if not self.scheduler.has_requests():  # then the engine core does not call the scheduler
-            return NOTHING | {"statistics": self.statistics()}
+            statistics = self.statistics()
+            return {"scheduled": {}, "outputs": {}, "finished": [], "statistics": statistics}
         running = ids(self.scheduler.running)
         if self.connector is not None:
             self.connector.brought = {}
         scheduled = self.scheduler.schedule()
         record = self.decisions(scheduled, running)
         self.own, self.failed = {}, set()
-        sampled = {one: self.sampled(one, scheduled, action) for one in record["scheduled"]}
+        sampled = {one: self.sampled(one, scheduled) for one in record["scheduled"]}
         accepted = {one: len(sampled[one]) - 1 for one in record["drafts"]}
-        answer = runner_output(sampled, self.lost_in_step(action))
-        record |= self.update(scheduled, answer, action)
-        unseen = self.failed.union(action.get("abort_running", ()))
+        answer = runner_output(sampled, self.lost_in_step())
+        record |= self.update(scheduled, answer)
+        unseen = self.failed.union(self.action.get("abort_running", ()))
         record["accepted"] = {one: n for one, n in accepted.items() if one not in unseen}
         record["failed_loads"] = [one for one in record["scheduled"] if one in self.failed]
         self.propose_drafts(list(sampled))
@@ -207,24 +196,24 @@ class VllmV1(SchedulerDriver):
         self.failed = set(self.handles_invalid_blocks(invalid, scheduled))
         return self.failed
 
-    def end_loads(self, action: Json) -> bool:
+    def end_loads(self) -> bool:
         """Whether loads end between the steps: as `update_from_output` works them in at its end.
 
         One after the other, for what is reported together comes in no order.
         """
-        lost = action.get("lost", [])
-        done = [*action.get("loaded", ()), *lost]
+        lost = self.action.get("lost", [])
+        done = [*self.action.get("loaded", ()), *lost]
         if lost:
             self.scheduler._handle_invalid_blocks(self.missing_blocks(lost), {})
         for one in done:
             self.scheduler._update_from_kv_xfer_finished(KVConnectorOutput(finished_recving={one}))
         return bool(done)
 
-    def lost_in_step(self, action: Json) -> Any:
+    def lost_in_step(self) -> Any:
         """What the worker's side of the connector reports of the step."""
         if self.connector is None or self.connector.is_async:
             return None
-        return KVConnectorOutput(invalid_block_ids=self.missing_blocks(action.get("lost", [])))
+        return KVConnectorOutput(invalid_block_ids=self.missing_blocks(self.action.get("lost", [])))
 
     def missing_blocks(self, lost: list[str]) -> set[int]:
         """The blocks of these requests that were to be filled and are not."""
@@ -234,31 +223,27 @@ class VllmV1(SchedulerDriver):
         missing = (self.connector.missing_blocks(*both, self.block_size) for both in tables)
         return {block for blocks in missing for block in blocks}
 
-    def sampled(self, request_id: str, scheduled: Any, action: Json) -> list[int]:
+    def sampled(self, request_id: str, scheduled: Any) -> list[int]:
         """What the model runner samples: accepted drafts and one more, nothing within a prompt."""
         request, given = self.scheduler.requests[request_id], self.requests[request_id]
         if request.num_computed_tokens < request.num_tokens:
             return []
         drafts = len(scheduled.scheduled_spec_decode_tokens.get(request_id, ()))
-        accepted = min(action.get("accepted", {}).get(request_id, 0), drafts)
+        accepted = min(self.action.get("accepted", {}).get(request_id, 0), drafts)
         first = request.num_output_tokens
-        indices = range(first, first + accepted + 1)
-        if "ends" in action:
-            end = indices[-1] if request_id in action["ends"] else None
+        if "ends" in self.action:
+            end = first + accepted if request_id in self.action["ends"] else None
         else:
             end = given["output_len"] - 1 if given["output_len"] < given["max_tokens"] else None
         output = [*given["output"], *[DRAFT] * drafts]  # drafts may be accepted beyond its end
-        self.own[request_id] = [output[index] for index in indices]
-        pairs = zip(indices, self.own[request_id], strict=True)
-        return [END_OF_SEQUENCE if index == end else token for index, token in pairs]
+        own = self.own[request_id] = output[first : first + accepted + 1]
+        return [END_OF_SEQUENCE if index == end else one for index, one in enumerate(own, first)]
 
     def propose_drafts(self, request_ids: list[str]) -> None:
         """New drafts for the batch's requests, as `EngineCore.post_step` hands them over."""
         if self.drafts and request_ids:
             drafts = [[DRAFT] * self.drafts for _ in request_ids]
             self.scheduler.update_draft_token_ids(DraftTokenIds(request_ids, drafts))
-
-    # --- its record ----------------------------------------------------------------------------
 
     def decisions(self, scheduled: Any, running: list[str]) -> Json:
         """What the scheduler handed out, and itself when it had decided."""
@@ -290,18 +275,18 @@ class VllmV1(SchedulerDriver):
         """Queues, requests and blocks."""
         scheduler = self.scheduler
         queues = {
-            "waiting": list(scheduler.waiting),
-            "skipped": list(getattr(scheduler, "skipped_waiting", ())),
-            "running": list(scheduler.running),
+            "waiting": ids(scheduler.waiting),
+            "skipped": ids(getattr(scheduler, "skipped_waiting", ())),
+            "running": ids(scheduler.running),
         }
-        queued = {one.request_id for queue in queues.values() for one in queue}
-        others = [one for one in self.gone if one in scheduler.requests and one not in queued]
-        queues["draining"] = [scheduler.requests[one] for one in others]  # gone while they load
-        present = [request for queue in queues.values() for request in queue]
-        tables = {request_id: self.blocks_of(request_id) for request_id in ids(present)}
+        queued = {one for queue in queues.values() for one in queue}
+        loading = [one for one in self.gone if one in scheduler.requests and one not in queued]
+        queues["draining"] = loading
+        present = [one for queue in queues.values() for one in queue]
+        tables = {one: self.blocks_of(one) for one in present}
         return {
-            **{name: ids(queue) for name, queue in queues.items()},
-            "rows": [self.row(one) for one in present],
+            **queues,
+            "rows": [self.row(scheduler.requests[one]) for one in present],
             "unreported": sorted(scheduler.finished_req_ids),
             **self.pool({one: table for one, table in tables.items() if table}),
         }

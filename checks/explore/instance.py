@@ -6,14 +6,9 @@ from typing import Generic, TypeVar
 from attrs import field, frozen
 
 from spec.core.configuration import PolicyConfig
-from spec.core.requests import Prompt, Request
+from spec.core.requests import Request
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
-
-
-def ids(text: str) -> frozenset[str]:
-    """The requests that a text names, separated by spaces."""
-    return frozenset(text.split())
 
 
 @frozen(kw_only=True)
@@ -42,29 +37,3 @@ class Instance(Generic[ConfigT]):
         """Equal for two requests to which the environment may do the same."""
         allowed = (self.aborts, self.early_ends, self.failing, self.leavers)
         return self.external.get(request_id), *(request_id in one for one in allowed)
-
-
-# --- requests as the default instances write them down -------------------------------------------
-
-
-def unshared(*sizes: tuple[int, int]) -> tuple[Request, ...]:
-    """Requests 0, 1, … with these prompt lengths and maximum outputs, no token shared."""
-    return sharing(
-        *(([(f"own {at}", length)], tokens) for at, (length, tokens) in enumerate(sizes))
-    )
-
-
-def sharing(*prompts: tuple[list[tuple[str, int]], int]) -> tuple[Request, ...]:
-    """Requests 0, 1, … whose prompts are made of named streams, with these maximum outputs."""
-    return tuple(
-        Request(id=str(index), prompt=Prompt.of_parts(parts), max_tokens=tokens)
-        for index, (parts, tokens) in enumerate(prompts)
-    )
-
-
-def lettered(*prompts: tuple[str, int]) -> tuple[Request, ...]:
-    """Requests 0, 1, … with a token for each letter of the prompt, and these maximum outputs."""
-    return tuple(
-        Request(id=str(index), prompt=Prompt.of_tokens([*map(ord, text)]), max_tokens=tokens)
-        for index, (text, tokens) in enumerate(prompts)
-    )

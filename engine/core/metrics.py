@@ -7,8 +7,10 @@ A step that begins at time t ends at t + what its work takes (`engine.core.clock
 there when it ends. A request arrives at its `arrival_time`, else when step `arrival` begins.
 """
 
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 from math import fsum, inf
 from typing import Any, Generic, TypeVar
 
@@ -20,7 +22,7 @@ from spec.core.errors import ConfigError
 from spec.core.records import DECODE, IDLE, PREFILL, SomeStep
 from spec.core.requests import Request
 
-By = TypeVar("By", bound=SomeStep)
+StepT = TypeVar("StepT", bound=SomeStep)
 
 _DECIMALS = 9  # differences of clock readings are rounded to this: equal waits count as equal
 
@@ -83,21 +85,11 @@ class Distribution:
         if count == 0:
             return Spread(0)
         total = fsum(value * times for value, times in self._counts.items())
-        ranks = [cdiv(percent * count, 100) for percent in (50, 90, 99)]
-        p50, p90, p99 = self._at_ranks(ranks)
-        return Spread(count, total / count, p50, p90, p99, max(self._counts))
-
-    def _at_ranks(self, ranks: Iterable[int]) -> list[float]:
-        """The values at these places, from 1 and in increasing order, of the sorted values."""
-        found = []
-        rest, passed = iter(sorted(self._counts.items())), 0
-        value = 0.0
-        for rank in ranks:
-            while passed < rank:
-                value, times = next(rest)
-                passed += times
-            found.append(value)
-        return found
+        values = sorted(self._counts)
+        through = list(accumulate(self._counts[value] for value in values))
+        ranks = (cdiv(percent * count, 100) for percent in (50, 90, 99))
+        p50, p90, p99 = (values[bisect_left(through, rank)] for rank in ranks)
+        return Spread(count, total / count, p50, p90, p99, values[-1])
 
 
 @frozen(kw_only=True)
@@ -221,14 +213,14 @@ def _arrival_time(request: Request) -> float:
     return request.arrival_time or 0.0
 
 
-class Metrics(Generic[By]):
+class Metrics(Generic[StepT]):
     """Fed with the steps of one run, in order; `summary` can be asked for at any time."""
 
     def __init__(
         self,
         requests: Mapping[str, Request],
         cost: CostModel,
-        work: Callable[[By], Work],
+        work: Callable[[StepT], Work],
         *,
         objective: Objective | None = None,
         volume_limit: int | None = None,
@@ -245,12 +237,12 @@ class Metrics(Generic[By]):
         self._steps: Counter[str] = Counter({PREFILL: 0, DECODE: 0, IDLE: 0})
         self._waits: Counter[str] = Counter()
         self._transitions: Counter[str] = Counter()
-        self._measured = {name: Distribution() for name in _MEASURED}
-        self._peaks = dict.fromkeys(_PEAKS, 0)
+        self._measured: defaultdict[str, Distribution] = defaultdict(Distribution)
+        self._peaks: Counter[str] = Counter()
         self._began: float | None = None
         self._ended = 0.0
 
-    def observe(self, step: By) -> None:
+    def observe(self, step: StepT) -> None:
         """Take in the next step."""
         work = self._work(step)
         end = step.time + work.duration(self._cost)
@@ -263,7 +255,7 @@ class Metrics(Generic[By]):
             self._prefill(prefill)
         self._leave(step, end)
 
-    def _observe_work(self, step: By, work: Work, end: float) -> None:
+    def _observe_work(self, step: StepT, work: Work, end: float) -> None:
         """What the step as a whole was."""
         self._began = step.time if self._began is None else self._began
         self._ended = self._ended if step.kind == IDLE else end
@@ -271,10 +263,12 @@ class Metrics(Generic[By]):
         self._transitions.update(event.transition for event in step.events)
         if step.refusal is not None:
             self._waits[step.refusal] += 1
-        scheduled = step.scheduled
-        found = work.volume, work.rows, sum(scheduled.values()), len(scheduled)
-        for name, value in zip(_PEAKS, found, strict=True):
-            self._peaks[name] = max(self._peaks[name], value)
+        self._peaks |= Counter(
+            volume=work.volume,
+            batch=work.rows,
+            tokens=sum(step.scheduled.values()),
+            requests=len(step.scheduled),
+        )
         if step.kind == DECODE:
             self._counts["decode_volume"] += work.volume
             self._counts["decode_padding_tokens"] += work.padding
@@ -307,7 +301,7 @@ class Metrics(Generic[By]):
             progress.is_admitted = True
             self._counts["prompt_tokens"] += self._requests[began.id].prompt_len
 
-    def _leave(self, step: By, end: float) -> None:
+    def _leave(self, step: StepT, end: float) -> None:
         for request_id in step.finished:
             progress = self._present.pop(request_id)
             self._counts["finished"] += 1
@@ -319,54 +313,46 @@ class Metrics(Generic[By]):
 
     def summary(self) -> Summary:
         """The run so far."""
-        counts = self._counts
+        counts, measured, peaks = self._counts, self._measured, self._peaks
         duration = 0.0 if self._began is None else max(self._ended - self._began, 0.0)
-        figures: dict[str, Any] = {name: counts[name] for name in _COUNTED}
-        figures |= {name: measured.spread() for name, measured in self._measured.items()}
-        figures |= self._peaks
-        left = counts["finished"] + counts["aborted"]
         return Summary(
             requests=len(self._requests),
-            unfinished=len(self._requests) - left,
+            finished=counts["finished"],
+            aborted=counts["aborted"],
+            unfinished=len(self._requests) - counts["finished"] - counts["aborted"],
             steps=dict(self._steps),
+            prompt_tokens=counts["prompt_tokens"],
+            output_tokens=counts["output_tokens"],
+            ttft_steps=measured["ttft_steps"].spread(),
+            ttft_units=measured["ttft_units"].spread(),
+            itl_steps=measured["itl_steps"].spread(),
+            itl_units=measured["itl_units"].spread(),
+            end_to_end_steps=measured["end_to_end_steps"].spread(),
+            end_to_end_units=measured["end_to_end_units"].spread(),
             duration_units=duration,
             output_tokens_per_unit=_ratio(counts["output_tokens"], duration),
             slo=self._objective.given(),
+            good=counts["good"],
             goodput_per_unit=_ratio(counts["good"], duration),
             goodput_share=_ratio(counts["good"], counts["finished"]),
+            decode_volume=counts["decode_volume"],
+            decode_padding_tokens=counts["decode_padding_tokens"],
             decode_padding_share=_ratio(counts["decode_padding_tokens"], counts["decode_volume"]),
+            prefill_padding_tokens=counts["prefill_padding_tokens"],
+            prefill_tokens=counts["prefill_tokens"],
+            reused_tokens=counts["reused_tokens"],
+            recomputed_tokens=counts["recomputed_tokens"],
             prefix_hit_rate=_ratio(counts["reused_tokens"], counts["prefill_tokens"]),
             preemptions=self._transitions["preempt"],
             pauses=self._transitions["pause"],
             tkv_jumps=self._transitions["jump_tkv"],
             waits=dict(sorted(self._waits.items())),
+            peak_volume=peaks["volume"],
             volume_limit=self._volume_limit,
-            **figures,
+            peak_batch=peaks["batch"],
+            peak_scheduled_tokens=peaks["tokens"],
+            peak_scheduled_requests=peaks["requests"],
         )
-
-
-_MEASURED = (
-    "ttft_steps",
-    "ttft_units",
-    "itl_steps",
-    "itl_units",
-    "end_to_end_steps",
-    "end_to_end_units",
-)
-_PEAKS = ("peak_volume", "peak_batch", "peak_scheduled_tokens", "peak_scheduled_requests")
-_COUNTED = (
-    "finished",
-    "aborted",
-    "good",
-    "prompt_tokens",
-    "output_tokens",
-    "decode_volume",
-    "decode_padding_tokens",
-    "prefill_padding_tokens",
-    "prefill_tokens",
-    "reused_tokens",
-    "recomputed_tokens",
-)
 
 
 def _ratio(part: float, whole: float) -> float | None:

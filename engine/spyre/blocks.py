@@ -50,10 +50,6 @@ class FreeList:
         self._stale.clear()
         return BlockOrder(tuple(filter(None, self._runs[self._head // _RUN :])))
 
-    def copy(self) -> "FreeList":
-        """The same blocks in the same order, on their own."""
-        return FreeList(self, self._size)
-
     def put_front(self, blocks: Sequence[int]) -> None:
         """These are handed out next, the first of them first."""
         if len(blocks) > self._head:
@@ -117,24 +113,16 @@ class BlockManager:
     - `changed`: blocks whose holders or content changed, where somebody collects them.
     """
 
-    def __init__(self, size: int, free: Sequence[int] | None = None) -> None:
-        """`free`: the free blocks in order; by default all of them are."""
+    def __init__(self, size: int) -> None:
+        """All blocks are free, in order, and empty."""
         self.size = size
-        self.free = FreeList(range(1, size + 1) if free is None else free, size)
+        self.free = FreeList(range(1, size + 1), size)
         self.references = [0] * (size + 1)
         self.keys: list[BlockKey | None] = [None] * (size + 1)
         self.cached: dict[BlockKey, list[int]] = {}
         self.watched: PrefixHit | None = None
         self._watched_blocks: frozenset[int] = frozenset()
         self.changed: set[int] | None = None
-
-    def copy(self) -> "BlockManager":
-        """The same pool on its own; nobody collects its changes."""
-        twin = BlockManager(0)
-        twin.size, twin.free = self.size, self.free.copy()
-        twin.references, twin.keys = self.references[:], self.keys[:]
-        twin.cached = {key: blocks[:] for key, blocks in self.cached.items()}
-        return twin
 
     def lookup(self, key: BlockKey) -> int | None:
         """The block that holds this content, the first registered of them."""

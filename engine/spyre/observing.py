@@ -6,7 +6,8 @@ changed since. A scheduler that is not observed pays nothing.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from itertools import islice
+from itertools import islice, takewhile
+from math import inf
 from typing import TypeVar
 
 from attrs import frozen
@@ -180,7 +181,7 @@ class Observer:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler.state
         self._pool = PoolObserver(self._scheduler.blocks)
-        self._waiting: dict[RequestState, Sequence] = {}
+        self._waiting: list[RequestState] = []
         self._queue: Rows = ()
         self._queue_changes = -1
         self._decoding = self._paused = _Seen(Batch.empty(), 0, ())
@@ -213,41 +214,26 @@ class Observer:
         return self._decoding.rows
 
     def _waiting_rows(self) -> Rows:
-        """The waiting requests; known ones are not described anew."""
+        """The waiting requests; known ones are not described anew.
+
+        Usually those in front were admitted, others came behind, and the rest has not changed.
+        """
         queue = self._scheduler.queue
-        if self._queue_changes != queue.changes:
-            if not self._only_the_head_left() and not self._only_newcomers_came():
-                known = self._waiting
-                self._waiting = {one: known.get(one) or row_of(one) for one in queue}
-                self._queue = tuple(self._waiting.values())
-            self._queue_changes = queue.changes
+        if self._queue_changes == queue.changes:
+            return self._queue
+        last = self._waiting[-1].order if self._waiting else -inf
+        newcomers = [*takewhile(lambda one: one.order > last, reversed(queue))][::-1]
+        self._waiting += newcomers
+        gone = len(self._waiting) - len(queue)
+        if gone >= 0 and self._waiting[gone : gone + 1] == [*islice(queue, 1)]:
+            self._queue = (self._queue + tuple(map(row_of, newcomers)))[gone:]
+            del self._waiting[:gone]
+        else:
+            known = dict(zip(self._waiting, self._queue, strict=False))
+            self._waiting = [*queue]
+            self._queue = tuple(known.get(one) or row_of(one) for one in queue)
+        self._queue_changes = queue.changes
         return self._queue
-
-    def _only_the_head_left(self) -> bool:
-        """Take the head away if nothing else has happened, which is the usual case."""
-        queue, known = self._scheduler.queue, iter(self._waiting)
-        head = next(known, None)
-        if head is None or queue.changes != self._queue_changes + 1:
-            return False
-        if len(queue) != len(self._waiting) - 1 or next(iter(queue), None) is not next(known, None):
-            return False
-        del self._waiting[head]
-        self._queue = self._queue[1:]
-        return True
-
-    def _only_newcomers_came(self) -> bool:
-        """Describe those at the end of the queue if nothing else has happened."""
-        queue, known = self._scheduler.queue, self._waiting
-        count = queue.changes - self._queue_changes
-        if len(queue) != len(known) + count:  # each change is one more or one less
-            return False
-        newcomers = [*islice(reversed(queue), count)][::-1]
-        if any(one in known for one in newcomers):
-            return False  # a request was put in front
-        rows = {one: row_of(one) for one in newcomers}
-        known.update(rows)
-        self._queue += tuple(rows.values())
-        return True
 
 
 def row_of(request: RequestState) -> Sequence:

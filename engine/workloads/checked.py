@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
@@ -76,12 +76,7 @@ def only_known_keys(entry: Iterable[str], known: Iterable[str]) -> None:
             raise WorkloadError("key", brief(key), f"{', '.join(names)}{nearest}")
 
 
-def text(entry: Mapping[str, Any], key: str) -> str:
-    """The printable text under a key that must be there."""
-    return checked_text(key, entry.get(key, NOTHING))
-
-
-def checked_text(field: str, value: object) -> str:
+def text(field: str, value: object) -> str:
     """`value`, if a message and a terminal can show it."""
     if isinstance(value, str) and value.isprintable() and 1 <= len(value) <= MOST_ID_CHARACTERS:
         return value

@@ -9,7 +9,6 @@ from engine.workloads.checked import (
     MOST_TOKENS,
     NOTHING,
     brief,
-    checked_text,
     json_object,
     only_known_keys,
     seconds,
@@ -69,7 +68,7 @@ def request_of(entry: Mapping[str, Any]) -> Request:
             the wrong type or outside its range.
     """
     only_known_keys(entry, KEYS)
-    request_id = text(entry, "id")
+    request_id = text("id", entry.get("id", NOTHING))
     arrival, arrival_time = _arrival(entry)
     max_tokens = whole("max_tokens", entry.get("max_tokens", NOTHING), 1, MOST_TOKENS, "tokens")
     output_len, output = _output(entry, max_tokens)
@@ -138,7 +137,7 @@ def _part(field: str, part: object) -> tuple[str, int]:
     if not isinstance(part, list) or len(part) != 2:
         raise WorkloadError(field, brief(part), "[name, tokens]")
     name, tokens = part
-    return checked_text(field, name), whole(field, tokens, 1, MOST_TOKENS, "tokens")
+    return text(field, name), whole(field, tokens, 1, MOST_TOKENS, "tokens")
 
 
 def _output(entry: Mapping[str, Any], max_tokens: int) -> tuple[int | None, tuple[int, ...] | None]:

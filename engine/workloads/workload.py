@@ -1,18 +1,16 @@
 """A workload as read from a file: which format, which requests, and on which line each stands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from itertools import count
 from os import PathLike, fspath
 from typing import Protocol
 
 from attrs import define, field, frozen
 
-from engine.workloads import azure
-from engine.workloads.azure import AzureRows
-from engine.workloads.checked import MOST_REQUESTS, brief, json_object, whole
-from engine.workloads.lines import numbered_lines
-from engine.workloads.mooncake import MooncakeRows
+from engine.workloads.checked import MOST_LINE_BYTES, MOST_REQUESTS, brief, json_object, whole
 from engine.workloads.own import OwnRows
+from engine.workloads.public import AZURE_HEADER, AzureRows, MooncakeRows
 from spec.core.errors import InputError, WorkloadError
 from spec.core.requests import Request
 
@@ -83,6 +81,41 @@ def read_workload(
     return Workload(source, reader.format, requests, tuple(reader.lines.values()), reader.skipped)
 
 
+def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
+    """Every line that is not blank, without the white space around it, with its number from 1.
+
+    Raises:
+        WorkloadError: a file that cannot be read, a line that is too long or not UTF-8, with
+            file and line.
+    """
+    try:
+        with open(path, "rb") as stream:
+            for number in count(1):
+                raw = stream.readline(MOST_LINE_BYTES + 1)
+                if not raw:
+                    return
+                try:
+                    line = _decoded(raw)
+                except WorkloadError as error:
+                    raise error.at(path, number) from None
+                if line:
+                    yield number, line
+    except OSError as error:
+        raise WorkloadError("file", error.strerror, "a file that can be read").at(path) from None
+    except ValueError:  # a path with a zero byte
+        raise WorkloadError("file", path, "the path of a file") from None
+
+
+def _decoded(raw: bytes) -> str:
+    if len(raw) > MOST_LINE_BYTES:
+        raise WorkloadError("line", f"over {MOST_LINE_BYTES} bytes", "a shorter line")
+    try:
+        return raw.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        found = f"byte {raw[error.start]:#04x} at column {error.start + 1}"
+        raise WorkloadError("line", found, "UTF-8 text") from None
+
+
 @define
 class _Reader:
     """What has been read so far; `lines` by request id, `rows` is the meaning of a line."""
@@ -127,7 +160,7 @@ def _likely_format(first_line: str) -> Format:
     if first_line.startswith("TIMESTAMP"):
         return Format.AZURE
     if not first_line.startswith("{"):
-        allowed = f"JSON lines (lockstep, mooncake) or the CSV header {azure.HEADER} (azure)"
+        allowed = f"JSON lines (lockstep, mooncake) or the CSV header {AZURE_HEADER} (azure)"
         raise WorkloadError("format", brief(first_line), allowed)
     is_mooncake = {"hash_ids", "input_length"} & json_object(first_line).keys()
     return Format.MOONCAKE if is_mooncake else Format.LOCKSTEP

@@ -73,9 +73,6 @@ class SomeState(Protocol):
         """True if no request is pending."""
 
 
-StateT = TypeVar("StateT", bound=SomeState)
-
-
 @frozen
 class Event:
     """One transition inside a step, with the id of the rule that allowed or caused it.
@@ -92,24 +89,23 @@ class Event:
 
 
 @frozen(kw_only=True)
-class StepRecord(Generic[StateT]):
+class StepRecord:
     """One scheduler step: the state it started from, what it did, the state it left.
 
-    `before` includes the arrivals and aborts since the step before. `time`: simulated clock when it
-    began. `scheduled`: tokens computed, by request. `outputs`: tokens sampled, by request. `ended`:
-    the requests that sampled the end of sequence where the environment decided so and not the
-    request. `finished`: the requests that left with all tokens, in the order of leaving. `aborted`:
-    those whose client left since the step before. `refusal`: the rule that first kept a request
-    from being scheduled. `events`: the transitions that made up the step, in order.
+    Each policy narrows the states to its own. `before` includes the arrivals and aborts since the
+    step before. `time`: simulated clock when it began. `scheduled`: tokens computed, by request.
+    `outputs`: tokens sampled, by request. `finished`: the requests that left with all tokens, in
+    the order of leaving. `aborted`: those whose client left since the step before. `refusal`: the
+    rule that first kept a request from being scheduled. `events`: the transitions that made up the
+    step, in order.
     """
 
     index: int
     time: float
-    before: StateT
-    after: StateT
+    before: SomeState
+    after: SomeState
     scheduled: Mapping[str, int] = field(factory=dict)
     outputs: Mapping[str, Sequence[int]] = field(factory=dict)
-    ended: tuple[str, ...] = ()
     finished: tuple[str, ...] = ()
     aborted: tuple[str, ...] = ()
     refusal: str | None = None
@@ -134,5 +130,5 @@ class Context(Generic[ConfigT]):
     keys: BlockKeys
 
 
-SomeStep: TypeAlias = StepRecord[Any]
+SomeStep: TypeAlias = StepRecord
 SomeContext: TypeAlias = Context[Any]

@@ -40,7 +40,7 @@ class Source:
 ConfigT = TypeVar("ConfigT")
 ContextT = TypeVar("ContextT")
 StateT = TypeVar("StateT")
-StepT = TypeVar("StepT", bound=StepRecord[Any])
+StepT = TypeVar("StepT", bound=StepRecord)
 PredicateT = TypeVar("PredicateT", bound=Callable[..., Any])
 
 InState: TypeAlias = Callable[[ContextT, StateT], Iterator[str]]
@@ -85,7 +85,8 @@ class Rule(Generic[ConfigT, ContextT, StateT, StepT]):
         """What is wrong with the step or with the state that it left, or None."""
         if self.of_step:
             return next(self.of_step(ctx, step), None)
-        return self.found_after(ctx, step.before, step.after)
+        states: Any = step  # of the kind that the rule is about
+        return self.found_after(ctx, states.before, states.after)
 
     def found_after(self, ctx: ContextT, before: StateT, after: StateT) -> str | None:
         """What is wrong with the state `after`, where the rule held `before`, or None."""

@@ -68,8 +68,15 @@ class State:
 
 
 @frozen(kw_only=True)
-class Step(StepRecord[State]):
-    """One scheduler step; `batch`: its rows as computed, also those that then left."""
+class Step(StepRecord):
+    """One scheduler step.
+
+    `batch`: its rows as computed, also those that then left. `ended`: the requests that sampled the
+    end of sequence where the environment decided so and not the request.
+    """
 
     kind: str
+    before: State
+    after: State
     batch: tuple[Sequence, ...] = ()
+    ended: tuple[str, ...] = ()

@@ -49,15 +49,19 @@ class Chunk:
 
 
 @frozen(kw_only=True)
-class Step(StepRecord[State]):
+class Step(StepRecord):
     """One scheduler step.
 
     `tkv` and `volume`: of this step, in tokens. `chunk`: of a prefill step. `batch`: the rows of a
-    decode step as computed, also those that then left.
+    decode step as computed, also those that then left. `ended`: the requests that sampled the end
+    of sequence where the environment decided so and not the request.
     """
 
     kind: str
+    before: State
+    after: State
     tkv: int = 0
     volume: int = 0
     chunk: Chunk | None = None
     batch: tuple[Sequence, ...] = ()
+    ended: tuple[str, ...] = ()

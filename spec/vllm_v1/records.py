@@ -105,16 +105,19 @@ class Statistics:
 
 
 @frozen(kw_only=True)
-class Step(StepRecord[State]):
+class Step(StepRecord):
     """One scheduler step, with what it decided.
 
     `planned`: the state when the decisions were made and nothing was computed yet. `drafts`: how
     many of the scheduled tokens verify drafts, by request. `admitted`: the requests that came from
     the queues. `external`: tokens of the admitted that the connector brings. `budget_left`: tokens.
     `reported`: the requests that left since the step before. `accepted`: drafts, by request.
+    `ended`: the requests that sampled the end of sequence where the environment decided so.
     """
 
+    before: State
     planned: State
+    after: State
     drafts: Mapping[str, int]
     admitted: tuple[str, ...]
     external: Mapping[str, int]
@@ -124,6 +127,7 @@ class Step(StepRecord[State]):
     statistics: Statistics
     accepted: Mapping[str, int] = field(factory=dict)
     failed_loads: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:

@@ -61,7 +61,6 @@ def test_free_list_is_a_list_with_cheap_ends(
 
         assert list(free) == list(free.as_order()) == expected
         assert free.count == len(expected)
-        assert list(free.copy()) == expected
 
 
 def test_orders_of_a_free_list_share_the_runs_in_which_nothing_moved() -> None:
@@ -210,20 +209,6 @@ def test_contents_can_be_forgotten_at_once() -> None:
 
     assert blocks.lookup(b"lost") is None
     assert pool_of(blocks) == BlockPool(size=3, free=(2, 3, 1))
-
-
-def test_copy_goes_its_own_way() -> None:
-    blocks = BlockManager(3)
-    blocks.allocate((1,))
-    blocks.register([1], [b"kept"])
-    before = pool_of(blocks)
-
-    twin = blocks.copy()
-    twin.release((1,))
-    twin.allocate((2, 3, 1))
-
-    assert pool_of(blocks) == before
-    assert twin.lookup(b"kept") is None
 
 
 # --- against the reference ----------------------------------------------------------------------

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.workloads import Format, Workload, checked, own, read_workload
-from engine.workloads import mooncake as mooncake_format
+from engine.workloads import Format, Workload, checked, own, public, read_workload
 from spec.core.errors import InputError, WorkloadError
 from tests.engine.workload_files import HEADER, entry, mooncake, only_request, read_lines, refusal
 
@@ -288,7 +287,7 @@ def test_a_second_request_with_an_id_is_refused_with_the_line_of_the_first(file:
 def test_a_line_longer_than_any_request_is_refused(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.workloads.lines.MOST_LINE_BYTES", 100)
+    monkeypatch.setattr("engine.workloads.workload.MOST_LINE_BYTES", 100)
 
     assert refusal(file, entry(), " " * 101) == (
         "w.jsonl, line 2: line: found 'over 100 bytes'; allowed: a shorter line"
@@ -392,7 +391,7 @@ def changed(
 
 
 ENTRIES = st.one_of(
-    *(changed(plain, own.KEYS) for plain in REQUESTS), changed(MOONCAKE_ROW, mooncake_format.KEYS)
+    *(changed(plain, own.KEYS) for plain in REQUESTS), changed(MOONCAKE_ROW, public.MOONCAKE_KEYS)
 )
 AZURE_CELLS = st.sampled_from(
     ["2023-11-16 18:15:46.6805900", "2023-02-30 00:00:00", "0", "12", "-1", "", "x"]

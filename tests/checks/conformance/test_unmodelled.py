@@ -7,10 +7,9 @@ import pytest
 from tests.checks.command import lockstep
 from tests.checks.conformance.driver_files import STEP, TEMPLATE
 
-OWN_CONFIG = 'config = {"max_num_seqs": 8, "block_size": 16, "chunk_size": 256}; '
 OWN = [
     ('"name": "template"', '"policy": "mine", "name": "template"'),
-    ("self.config, ", OWN_CONFIG + "self.config, "),
+    (" = config\n", ' = {"max_num_seqs": 8, "block_size": 16, "chunk_size": 256}\n'),
 ]
 
 

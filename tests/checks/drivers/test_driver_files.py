@@ -83,7 +83,7 @@ class Loud(Driver):
     hello = {{"name": "loud"}}
     def __init__(self):
         print("loading")
-    def start(self, config, requests):
+    def start(self, config):
         self.left = config["steps"]
     def step(self, action):
         print("step")

@@ -88,7 +88,7 @@ def test_without_nano_vllm_the_driver_says_how_to_have_it(tmp_path: Path) -> Non
         ("engine/scheduler.py", "self.waiting", "self.queue", "scheduler has no `waiting`"),
         ("engine/block_manager.py", "ref_count", "holders", "block has no `ref_count`"),
         ("engine/sequence.py", "num_cached_tokens", "cached", "sequence has no `num_cached_"),
-        ("engine/sequence.py", "class Sequence", "class Request", "sequence.py has no Sequence"),
+        ("engine/sequence.py", "class Sequence", "class Request", "engine.sequence has no `Seq"),
     ],
 )
 def test_a_checkout_that_lacks_something_is_refused_by_name(
