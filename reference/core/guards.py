@@ -1,6 +1,13 @@
 """How a transition says that it was asked for where its guard does not hold."""
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 from attrs import define
+
+from spec.core.records import SomeSequence, SomeState
+
+SequenceT = TypeVar("SequenceT", bound=SomeSequence)
 
 
 @define(slots=False)
@@ -22,3 +29,27 @@ def require(condition: bool, transition: str, rule: str) -> None:
     """
     if not condition:
         raise GuardError(transition, rule)
+
+
+def require_new(state: SomeState, request_id: str, rule: str) -> None:
+    """Raise unless the request arrives for the first time.
+
+    Raises:
+        GuardError: it is present or has left.
+    """
+    known = {*(one.id for one in state.present), *state.finished, *state.aborted}
+    require(request_id not in known, "arrive", rule)
+
+
+def require_among(
+    queue: Iterable[SequenceT], request_id: str, transition: str, rule: str
+) -> SequenceT:
+    """The request of this name in the queue.
+
+    Raises:
+        GuardError: there is none.
+    """
+    for one in queue:
+        if one.id == request_id:
+            return one
+    raise GuardError(transition, rule)

@@ -1,6 +1,6 @@
 """The nano-vLLM machine from its first state on: what the environment and the scheduler do."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from attrs import frozen
 
@@ -28,11 +28,11 @@ class NanoVllmMachine:
         Raises:
             WorkloadError: a request that could never be served, unless such ones are queued.
         """
-        by_id: Mapping[str, Request] = {request.id: request for request in requests}
+        ctx = context_of(config, requests)
         if config.oversized is Oversized.REFUSED:
-            for request in by_id.values():
+            for request in ctx.requests.values():
                 refuse_unservable(request, config)
-        return NanoVllmMachine(context_of(config, by_id.values()))
+        return NanoVllmMachine(ctx)
 
     def initial(self) -> State:
         """Nobody has arrived, all blocks are free."""

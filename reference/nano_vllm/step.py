@@ -1,13 +1,12 @@
 """One scheduler step: `schedule()`, the model's answer, and what follows from it.
 
-Source: nano-vllm, chapter 6. Admitted sequences are prefilled if there are any; else everybody
-in the running queue decodes, as far as sequence limit and blocks allow.
+Source: nano-vllm, chapter 6. Admitted sequences are prefilled if there are any; else the whole
+running queue decodes, as far as sequence limit and blocks allow.
 """
 
-from typing import Any
+from attrs import evolve, frozen
 
-from attrs import frozen
-
+from reference.core.run import Run
 from reference.nano_vllm import transitions
 from reference.nano_vllm.block_manager import cached_blocks, can_allocate, can_append
 from reference.nano_vllm.transitions import Ends
@@ -35,45 +34,55 @@ class Schedule:
     @property
     def batch(self) -> tuple[Sequence, ...]:
         """The batch in the order in which it is handed to the runner."""
-        running = self.state.running
+        return self.rows_of(self.state)
+
+    def rows_of(self, state: State) -> tuple[Sequence, ...]:
+        """The rows of the batch as they are in another state with the same running queue."""
+        running = state.running
         return running[len(running) - self.count :] if self.is_prefill else running[: self.count]
 
 
 def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time: float = 0) -> Step:
     """What the scheduler does next, and the state that it leaves.
 
-    `ends` tells, of a sequence that just sampled, whether that was the end of sequence. `index`
-    and `time` (simulated units) are those of the step and are only noted. The step's `batch` holds
-    the rows of a prefill step, too.
+    `ends`: whether a sequence that just sampled thereby sampled the end of sequence. `index` and
+    `time` (simulated units) are those of the step and are only noted. The step's `batch` holds the
+    rows of a prefill step, too.
+
+    Raises:
+        GuardError: a transition is taken where its guard does not hold.
     """
     planned = schedule(ctx, state)
-    if planned.count == 0:
-        done: dict[str, Any] = {"kind": IDLE, "after": planned.state, "events": planned.events}
-    else:
-        done = _computed(ctx, planned, ends)
-    return Step(index=index, time=time, before=state, refusal=planned.refusal, **done)
+    step = Step(
+        index=index,
+        time=time,
+        kind=IDLE,
+        before=state,
+        after=planned.state,
+        refusal=planned.refusal,
+        events=planned.events,
+    )
+    return _computed(ctx, step, planned, ends) if planned.count else step
 
 
 def schedule(ctx: Context, state: State) -> Schedule:
-    """The whole logic: prefill whoever can be admitted, else decode ("The Entire Logic")."""
+    """The whole logic: prefill all that can be admitted, else decode ("The Entire Logic")."""
     admitted = _admissions(ctx, state)
     return admitted if admitted.count else _decode_batch(ctx, state, admitted.refusal)
 
 
 def _admissions(ctx: Context, state: State) -> Schedule:
-    """Admit from the front of waiting until a gate refuses; nobody is skipped."""
-    events: tuple[Event, ...] = ()
-    count = batched = 0
+    """Admit from the front of waiting until a gate refuses; no sequence is skipped."""
+    run, count, batched = Run(ctx, state), 0, 0
     refusal: Refusal = None
-    while state.waiting:
-        refusal = admission_refusal(ctx, state, count, batched)
+    while run.state.waiting:
+        refusal = admission_refusal(ctx, run.state, count, batched)
         if refusal is not None:
             break
-        state, more = transitions.admit(ctx, state)
-        newest = state.running[-1]
-        events, count = events + more, count + 1
-        batched += newest.prefill_len - newest.computed
-    return Schedule(state, True, count, events, refusal)
+        run.take(transitions.admit)
+        newest = run.state.running[-1]
+        count, batched = count + 1, batched + newest.prefill_len - newest.computed
+    return Schedule(run.state, True, count, run.events, refusal)
 
 
 def admission_refusal(ctx: Context, state: State, count: int, batched: int) -> Refusal:
@@ -97,47 +106,41 @@ def _decode_batch(ctx: Context, state: State, refusal: Refusal) -> Schedule:
 
     The batch stays in its place in front of running, which is where the text puts it back.
     """
-    events: tuple[Event, ...] = ()
-    count = 0
-    while count < min(len(state.running), ctx.config.max_num_seqs):
-        row = state.running[count]
-        state, more = _with_room(ctx, state, row)
-        events += more
-        if count < len(state.running):  # it was not itself the last one to be preempted
-            state, more = transitions.append(ctx, state, row)
-            events, count = events + more, count + 1
-    return Schedule(state, False, count, events, refusal)
+    run, count = Run(ctx, state), 0
+    while count < min(len(run.state.running), ctx.config.max_num_seqs):
+        row = run.state.running[count]
+        _make_room(run, row)
+        if count < len(run.state.running):  # it was not itself the last one to be preempted
+            run.take(transitions.append, row)
+            count += 1
+    return Schedule(run.state, False, count, run.events, refusal)
 
 
-def _with_room(ctx: Context, state: State, row: Sequence) -> tuple[State, tuple[Event, ...]]:
+def _make_room(run: Run[Context, State], row: Sequence) -> None:
     """Preempt from the back of running until the row finds its slot, itself last of all."""
-    events: tuple[Event, ...] = ()
-    while not can_append(ctx, state.pool, row):
-        victim = state.running[-1]
-        state, more = transitions.preempt(ctx, state, victim)
-        events += more
+    while not can_append(run.ctx, run.state.pool, row):
+        victim = run.state.running[-1]
+        run.take(transitions.preempt, victim)
         if victim is row:
             break
-    return state, events
 
 
-def _computed(ctx: Context, planned: Schedule, ends: Ends) -> dict[str, Any]:
-    """The runner computes the batch, each row gets a token, and those that are done leave."""
-    compute = transitions.prefill if planned.is_prefill else transitions.decode
-    state, events = compute(ctx, planned.state, planned.count)
-    before = planned.batch
-    batch = Schedule(state, planned.is_prefill, planned.count).batch
-    state, more = transitions.finish(ctx, state, batch, ends)
-    return {
-        "kind": PREFILL if planned.is_prefill else DECODE,
-        "after": state,
-        "scheduled": {
-            row.id: done.computed - row.computed for row, done in zip(before, batch, strict=True)
-        },
-        "batch": batch,
-        "outputs": {
-            row.id: [ctx.requests[row.id].output_token(row.generated - 1)] for row in batch
-        },
-        "finished": tuple(event.id for event in more),
-        "events": planned.events + events + more,
-    }
+def _computed(ctx: Context, step: Step, planned: Schedule, ends: Ends) -> Step:
+    """The step with its batch computed."""
+    run = Run(ctx, planned.state, planned.events)
+    # the runner computes the batch and samples a token of each row
+    run.take(transitions.prefill if planned.is_prefill else transitions.decode, planned.count)
+    batch = planned.rows_of(run.state)
+    # postprocess: the rows that are done leave
+    run.take(transitions.finish, batch, ends)
+    pairs = zip(planned.batch, batch, strict=True)
+    return evolve(
+        step,
+        kind=PREFILL if planned.is_prefill else DECODE,
+        after=run.state,
+        scheduled={row.id: row.computed - before.computed for before, row in pairs},
+        batch=batch,
+        outputs={row.id: [ctx.requests[row.id].output_token(row.generated - 1)] for row in batch},
+        finished=run.ids_of("finish"),
+        events=run.events,
+    )

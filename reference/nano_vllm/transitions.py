@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from attrs import evolve
 
-from reference.core.guards import require
+from reference.core import run
+from reference.core.guards import require, require_among, require_new
 from reference.nano_vllm.block_manager import (
     block_keys,
     cached_blocks,
@@ -25,15 +26,14 @@ from spec.core.records import Event
 from spec.nano_vllm.formulas import fills_block, starts_block
 from spec.nano_vllm.records import Context, Sequence, State
 
-Moved = tuple[State, tuple[Event, ...]]
+Moved = run.Moved[State]
 Ends = Callable[[Sequence], bool]  # does the sequence sample end-of-sequence as its last token?
 
 
 def arrive(ctx: Context, state: State, request_id: str) -> State:
     """A client hands in a request: it goes to the back of the waiting queue."""
     # guard
-    known = {*(one.id for one in state.present), *state.finished, *state.aborted}
-    require(request_id not in known, "arrive", "NANO-LIF-1")
+    require_new(state, request_id, "NANO-LIF-1")
     # effect
     newcomer = Sequence(request_id, prefill_len=ctx.requests[request_id].prompt_len)
     return evolve(state, waiting=(*state.waiting, newcomer))
@@ -42,9 +42,7 @@ def arrive(ctx: Context, state: State, request_id: str) -> State:
 def abort(_ctx: Context, state: State, request_id: str) -> State:
     """A client goes away: its sequence leaves either queue and gives everything back."""
     # guard
-    leaver = next((one for one in state.present if one.id == request_id), None)
-    require(leaver is not None, "abort", "NANO-LIF-4")
-    assert leaver is not None
+    leaver = require_among(state.present, request_id, "abort", "NANO-LIF-4")
     # effect
     return evolve(
         state,

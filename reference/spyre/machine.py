@@ -1,6 +1,6 @@
 """The Spyre machine from its first state on: what the environment does, what the scheduler does."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from attrs import frozen
 
@@ -29,10 +29,10 @@ class SpyreMachine:
         Raises:
             WorkloadError: a request that could never be served.
         """
-        by_id: Mapping[str, Request] = {request.id: request for request in requests}
-        for request in by_id.values():
+        ctx = context_of(config, requests)
+        for request in ctx.requests.values():
             refuse_unservable(request, config)
-        return SpyreMachine(context_of(config, by_id.values()))
+        return SpyreMachine(ctx)
 
     def initial(self) -> State:
         """Nobody has arrived, all blocks are free."""

@@ -11,8 +11,9 @@ from collections.abc import Sequence as Seq
 
 from attrs import evolve
 
+from reference.core import run
 from reference.core.block_pool import allocate, register, release, touch
-from reference.core.guards import require
+from reference.core.guards import require, require_among, require_new
 from reference.spyre.admission import blocks_of_next_chunk, worst_case_blocks
 from reference.spyre.chunks import cached_blocks, next_chunk, with_block_table, with_prefix_hit
 from spec.core.blocks import BlockPool, block_count
@@ -22,15 +23,14 @@ from spec.spyre.records import Chunk, Context
 from spec.spyre.reservation import promised_blocks, still_promised
 from spec.spyre.state import Sequence, State
 
-Moved = tuple[State, tuple[Event, ...]]
+Moved = run.Moved[State]
 Ends = Callable[[Sequence], bool]  # does the request sample end-of-sequence as its last token?
 
 
 def arrive(ctx: Context, state: State, request_id: str) -> State:
     """A client hands in a request: it goes to the end of the waiting queue."""
     # guard
-    known = {*(one.id for one in state.present), *state.finished, *state.aborted}
-    require(request_id not in known, "arrive", "LIF-1")
+    require_new(state, request_id, "LIF-1")
     # effect
     newcomer = Sequence(request_id, prefill_len=ctx.requests[request_id].prompt_len)
     return evolve(state, waiting=(*state.waiting, newcomer))
@@ -39,9 +39,7 @@ def arrive(ctx: Context, state: State, request_id: str) -> State:
 def abort(_ctx: Context, state: State, request_id: str) -> State:
     """A client goes away: the request leaves, in whatever phase, and gives everything back."""
     # guard
-    leaver = next((one for one in state.present if one.id == request_id), None)
-    require(leaver is not None, "abort", "LIF-5")
-    assert leaver is not None
+    leaver = require_among(state.present, request_id, "abort", "LIF-5")
     # effect
     return evolve(
         _removed(state, request_id),

@@ -9,9 +9,9 @@ from reference.vllm_v1 import transitions
 from reference.vllm_v1.step import Environment, scheduler_step
 from spec.core.arithmetic import cdiv
 from spec.core.errors import WorkloadError
-from spec.core.requests import BlockKeys, Request
+from spec.core.requests import Request
 from spec.vllm_v1.config import VllmV1Config, capped_tokens, largest_end
-from spec.vllm_v1.records import Context, Sequence, State, Step
+from spec.vllm_v1.records import Context, Sequence, State, Step, context_of
 
 
 @frozen
@@ -34,11 +34,10 @@ class VllmV1Machine:
         Raises:
             WorkloadError: a request that could never be served.
         """
-        by_id = {request.id: request for request in requests}
-        for request in by_id.values():
+        ctx = context_of(config, requests, external)
+        for request in ctx.requests.values():
             refuse_unservable(request, config)
-        keys = BlockKeys(by_id, config.block_size)
-        return VllmV1Machine(Context(config, by_id, keys, external or {}))
+        return VllmV1Machine(ctx)
 
     def initial(self) -> State:
         """Nobody has arrived, all blocks are free."""

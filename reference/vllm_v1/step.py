@@ -5,12 +5,14 @@ both loops are those of vLLM 0.28.0.
 """
 
 from collections.abc import Callable
+from itertools import chain
 
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
+from reference.core.run import Run
 from reference.vllm_v1 import kv_cache, transitions
 from reference.vllm_v1.kv_cache import Demand, computed_with, prefix_hits
-from reference.vllm_v1.transitions import Plan
+from reference.vllm_v1.transitions import Moved, Plan
 from spec.core.arithmetic import cdiv
 from spec.core.records import Event
 from spec.vllm_v1.config import (
@@ -42,19 +44,22 @@ def scheduler_step(
     ctx: Context, state: State, environment: Environment, index: int = 0, time: float = 0
 ) -> Step:
     """What the scheduler does next, and the state that it leaves; `time` is only noted."""
+    # the decisions: running requests first, then the queues
     plan = Plan(evolve(state, unreported=frozenset()), ctx.config.token_budget)
     plan = schedule_running(ctx, plan)
     plan = _waiting_unless_preempted(ctx, plan)
-    update = _computed(ctx, plan, environment)
+    # what is scheduled is computed; meanwhile loads may be lost and clients may leave
+    results = _computed(ctx, plan, environment)
+    # each request's drafts are verified, its tokens sampled, its end seen
     for request_id in plan.scheduled:
         if request_id not in environment.leavers:
-            update = _updated(ctx, plan, update, request_id, environment)
+            _update(results, plan, request_id, environment)
     return Step(
         index=index,
         time=time,
         before=state,
         planned=plan.state,
-        after=update.state,
+        after=results.state,
         scheduled=plan.scheduled,
         drafts=plan.drafts,
         admitted=plan.admitted,
@@ -63,12 +68,12 @@ def scheduler_step(
         budget_left=plan.budget,
         refusal=plan.refusal,
         reported=tuple(sorted(state.unreported)),
-        statistics=statistics(update.state),
-        outputs=update.outputs,
-        accepted=update.accepted,
-        failed_loads=update.failed_loads,
-        finished=update.finished,
-        events=(*plan.events, *update.events),
+        statistics=statistics(results.state),
+        outputs=results.outputs,
+        accepted=results.accepted,
+        failed_loads=results.ids_of("undo"),
+        finished=results.ids_of("finish"),
+        events=(*plan.events, *results.events),
     )
 
 
@@ -247,38 +252,41 @@ def _padding(ctx: Context, plan: Plan, behind: int) -> int:
 # --- what comes of it -----------------------------------------------------------------------
 
 
-@frozen
-class _Update:
-    """The state while the step's results are worked in, and what has come out so far.
+@define
+class _Results(Run[Context, State]):
+    """The step while its results are worked in.
 
-    `missing`: blocks that the connector should have filled in this step and did not.
-    `unclaimed`: those of them that nobody so far computes itself.
+    `missing`: blocks that the connector should have filled in this step and did not. `unclaimed`:
+    those of them that no request so far computes itself. `outputs`: tokens sampled, by request.
+    `accepted`: drafts, by request.
     """
 
-    state: State
-    missing: frozenset[int]
-    unclaimed: frozenset[int]
-    events: tuple[Event, ...]
+    missing: frozenset[int] = frozenset()
+    unclaimed: frozenset[int] = frozenset()
     outputs: dict[str, tuple[int, ...]] = field(factory=dict)
     accepted: dict[str, int] = field(factory=dict)
-    failed_loads: tuple[str, ...] = ()
-    finished: tuple[str, ...] = ()
+
+    def row(self, request_id: str) -> Sequence:
+        """The running request of this name."""
+        return next(one for one in self.state.running if one.id == request_id)
 
 
-def _computed(ctx: Context, plan: Plan, environment: Environment) -> _Update:
+def _computed(ctx: Context, plan: Plan, environment: Environment) -> _Results:
     """All tokens are computed, loads may be lost, clients may have gone in the meantime."""
-    state = transitions.compute(ctx, plan.state, plan.scheduled)
+    results = _Results(ctx, transitions.compute(ctx, plan.state, plan.scheduled))
     lost = [one for one in plan.scheduled if one in plan.external and environment.loses(one)]
-    missing = frozenset(block for one in lost for block in _brought(ctx, plan, _row(state, one)))
+    brought = (_brought(ctx, plan, results.row(one)) for one in lost)
+    results.missing = results.unclaimed = frozenset(chain.from_iterable(brought))
     for one in lost:
-        state = transitions.lose_load(ctx, state, one, plan.external[one])
+        results.take(transitions.lose_load, one, plan.external[one])
     for one in environment.leavers:
-        state = transitions.abort(ctx, state, one)
-    events = (
-        *(Event("lose_load", one, "V1-EXT-4", plan.external[one]) for one in lost),
-        *(Event("leave", one, "V1-LIF-2") for one in environment.leavers),
-    )
-    return _Update(state, missing, missing, events)
+        results.take(_leave, one)
+    return results
+
+
+def _leave(ctx: Context, state: State, request_id: str) -> Moved:
+    """A client goes away while the model runs."""
+    return transitions.abort(ctx, state, request_id), (Event("leave", request_id, "V1-LIF-2"),)
 
 
 def _brought(ctx: Context, plan: Plan, row: Sequence) -> tuple[int, ...]:
@@ -287,64 +295,42 @@ def _brought(ctx: Context, plan: Plan, row: Sequence) -> tuple[int, ...]:
     return row.blocks[(end - plan.external[row.id]) // size : int(cdiv(end, size))]
 
 
-def _updated(
-    ctx: Context, plan: Plan, update: _Update, request_id: str, environment: Environment
-) -> _Update:
-    """One request's results: a lost load, the verdict on its drafts, its new tokens, its end."""
-    row = _row(update.state, request_id)
+def _update(results: _Results, plan: Plan, request_id: str, environment: Environment) -> None:
+    """One request's results: a lost load, its accepted drafts, its new tokens, its end."""
+    row = results.row(request_id)
     read = row.computed - plan.scheduled[row.id]  # tokens that were there before the step
-    held = row.blocks[: int(cdiv(read, ctx.config.block_size))]
-    if not update.missing.isdisjoint(held):
-        return _read_missing(ctx, update, row, held, read)
-    if row.computed < row.tokens:
-        return update  # a chunk that is not the last yields nothing
-    return _sampled(ctx, plan, update, row, environment)
+    held = row.blocks[: int(cdiv(read, results.ctx.config.block_size))]
+    if not results.missing.isdisjoint(held):
+        _compute_again(results, row, held, read)
+    elif row.computed >= row.tokens:  # a chunk that is not the last yields nothing
+        _sample(results, plan, row, environment)
 
 
-def _read_missing(
-    ctx: Context, update: _Update, row: Sequence, held: tuple[int, ...], read: int
-) -> _Update:
+def _compute_again(results: _Results, row: Sequence, held: tuple[int, ...], read: int) -> None:
     """A request reads what did not come: no output, and this step's tokens once more.
 
-    The first that holds such a block computes it; whoever shares it relies on that.
+    The first that holds such a block computes it; whichever shares it relies on that.
     """
-    claimed = [index for index, block in enumerate(held) if block in update.unclaimed]
-    valid = claimed[0] * ctx.config.block_size if claimed else read
-    return evolve(
-        update,
-        state=transitions.undo(ctx, update.state, row.id, valid),
-        unclaimed=update.unclaimed.difference(held),
-        failed_loads=(*update.failed_loads, row.id),
-        events=(*update.events, Event("undo", row.id, "V1-EXT-4", row.computed, valid)),
-    )
+    claimed = [index for index, block in enumerate(held) if block in results.unclaimed]
+    valid = claimed[0] * results.ctx.config.block_size if claimed else read
+    results.take(transitions.undo, row.id, valid)
+    results.unclaimed = results.unclaimed.difference(held)
 
 
-def _row(state: State, request_id: str) -> Sequence:
-    return next(one for one in state.running if one.id == request_id)
-
-
-def _sampled(
-    ctx: Context, plan: Plan, update: _Update, row: Sequence, environment: Environment
-) -> _Update:
+def _sample(results: _Results, plan: Plan, row: Sequence, environment: Environment) -> None:
     """Accepted drafts and one token more, up to the request's end."""
-    state, events = update.state, update.events
-    drafts = plan.drafts.get(row.id, 0)
-    is_padded = row.id in plan.admitted
-    accepted = 0 if is_padded or not drafts else environment.accepted(row, drafts)
+    ctx, drafts, accepted = results.ctx, plan.drafts.get(row.id, 0), 0
     if drafts:
-        state = transitions.rollback(ctx, state, row.id, drafts, accepted)
-        events = (*events, Event("rollback", row.id, "V1-SPC-2", drafts, accepted))
-        update = evolve(update, accepted={**update.accepted, row.id: accepted})
-    tokens: tuple[int, ...] = ()
-    is_over = False
+        is_padded = row.id in plan.admitted
+        accepted = 0 if is_padded else environment.accepted(row, drafts)
+        results.take(transitions.rollback, row.id, drafts, accepted)
+        results.accepted[row.id] = accepted
+    request, tokens, is_over = ctx.requests[row.id], list[int](), False
     while len(tokens) <= accepted and not is_over:
-        state = transitions.sample(ctx, state, row.id)
-        row = _row(state, row.id)
-        tokens += (ctx.requests[row.id].output_token(row.generated - 1),)
-        is_over = row.generated >= ctx.requests[row.id].max_tokens or environment.ends(row)
+        results.state = transitions.sample(ctx, results.state, row.id)
+        row = results.row(row.id)
+        tokens.append(request.output_token(row.generated - 1))
+        is_over = row.generated >= request.max_tokens or environment.ends(row)
     if is_over:
-        state = transitions.finish(ctx, state, row.id)
-        events = (*events, Event("finish", row.id, "V1-LIF-4"))
-        update = evolve(update, finished=(*update.finished, row.id))
-    outputs = {**update.outputs, row.id: tokens}
-    return evolve(update, state=state, outputs=outputs, events=events)
+        results.take(transitions.finish, row.id)
+    results.outputs[row.id] = tuple(tokens)

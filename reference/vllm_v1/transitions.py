@@ -7,7 +7,8 @@ sampled. Source: vllm-v1, the sections named at each function.
 
 from attrs import evolve, field, frozen
 
-from reference.core.guards import require
+from reference.core import run
+from reference.core.guards import require, require_among, require_new
 from reference.vllm_v1 import kv_cache
 from reference.vllm_v1.kv_cache import Demand
 from spec.core.records import Event
@@ -15,6 +16,7 @@ from spec.vllm_v1.config import Scheduling, rolled_back
 from spec.vllm_v1.records import Context, Load, Sequence, State
 
 Queue = tuple[Sequence, ...]
+Moved = run.Moved[State]
 
 
 @frozen
@@ -38,7 +40,7 @@ class Plan:
     refusal: str | None = None
     events: tuple[Event, ...] = ()
 
-    def told(self, *events: Event) -> "Plan":
+    def with_events(self, *events: Event) -> "Plan":
         """The plan with these events at its end."""
         return evolve(self, events=(*self.events, *events))
 
@@ -49,14 +51,13 @@ class Plan:
 def arrive(ctx: Context, state: State, request_id: str) -> State:
     """A client hands in a request: it goes to its place in the waiting queue."""
     # guard
-    known = {*(one.id for one in state.present), *state.finished, *state.aborted}
-    require(request_id not in known, "arrive", "V1-LIF-1")
+    require_new(state, request_id, "V1-LIF-1")
     # effect
     by_priority = ctx.config.scheduling is Scheduling.PRIORITY
     newcomer = Sequence(
         request_id,
         prompt_len=ctx.requests[request_id].prompt_len,
-        arrival=len(known) if by_priority else 0,
+        arrival=len(state.present) + len(state.finished) + len(state.aborted) if by_priority else 0,
     )
     return evolve(state, waiting=queued(ctx, (*state.waiting, newcomer)))
 
@@ -79,9 +80,7 @@ def abort(ctx: Context, state: State, request_id: str) -> State:
     Blocks that a load is still writing to are kept until it ends (vLLM 0.28.0).
     """
     # guard
-    leaver = next((one for one in state.present if one.id == request_id), None)
-    require(leaver is not None, "abort", "V1-LIF-3")
-    assert leaver is not None
+    leaver = require_among(state.present, request_id, "abort", "V1-LIF-3")
     # effect
     left = evolve(
         without(state, request_id),
@@ -152,7 +151,7 @@ def catch_up(ctx: Context, plan: Plan, sequence: Sequence, new_tokens: int) -> P
     state = evolve(
         plan.state, pool=pool, running=replaced(plan.state.running, evolve(grown, drafts=0))
     )
-    return evolve(_scheduled(plan, sequence.id, new_tokens, drafts), state=state).told(
+    return evolve(_scheduled(plan, sequence.id, new_tokens, drafts), state=state).with_events(
         *_allocation(sequence, grown, ()),
         Event("catch_up", sequence.id, "V1-BUD-3", sequence.computed, new_tokens),
     )
@@ -196,7 +195,7 @@ def preempt(ctx: Context, plan: Plan, victim: Sequence) -> Plan:
         scheduled={one: count for one, count in plan.scheduled.items() if one != victim.id},
         drafts={one: count for one, count in plan.drafts.items() if one != victim.id},
         preempted=(*plan.preempted, victim.id),
-    ).told(Event("preempt", victim.id, "V1-PRE-1"))
+    ).with_events(Event("preempt", victim.id, "V1-PRE-1"))
 
 
 # --- decisions about waiting requests -------------------------------------------------------
@@ -228,7 +227,7 @@ def promote(ctx: Context, plan: Plan, sequence: Sequence) -> tuple[Plan, Sequenc
         pool = kv_cache.free(ctx, pool, ready)
         ready = evolve(ready, blocks=())
     state = evolve(plan.state, pool=pool, skipped=replaced(plan.state.skipped, ready))
-    return evolve(plan, state=state).told(Event("promote", ready.id, "V1-EXT-3")), ready
+    return evolve(plan, state=state).with_events(Event("promote", ready.id, "V1-EXT-3")), ready
 
 
 def load(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand) -> Plan:
@@ -239,7 +238,7 @@ def load(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand) -> Plan:
     pool, grown = kv_cache.allocate_slots(ctx, plan.state.pool, sequence, demand)
     loading = evolve(grown, load=Load.LOADING)
     state = evolve(without(plan.state, sequence.id), pool=pool)
-    return evolve(plan, state=state, looked_at=(*plan.looked_at, loading)).told(
+    return evolve(plan, state=state, looked_at=(*plan.looked_at, loading)).with_events(
         *_taken(sequence, grown, demand),
         Event("load", sequence.id, "V1-EXT-2", demand.external, grown.computed),
     )
@@ -271,7 +270,7 @@ def admit(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand, padding:
         state=evolve(left, pool=pool, running=(*left.running, grown)),
         admitted=(*plan.admitted, sequence.id),
         external={**plan.external, **brought},
-    ).told(
+    ).with_events(
         *_taken(sequence, grown, demand),
         Event("admit", sequence.id, "V1-ORD-2", grown.computed, demand.new),
     )
@@ -295,61 +294,60 @@ def compute(_ctx: Context, state: State, scheduled: dict[str, int]) -> State:
     return evolve(state, running=tuple(rows))
 
 
-def lose_load(_ctx: Context, state: State, request_id: str, external: int) -> State:
+def lose_load(_ctx: Context, state: State, request_id: str, external: int) -> Moved:
     """What the connector should have brought in this step is not there, and not offered again."""
     # guard
-    is_running = request_id in {one.id for one in state.running}
-    require(is_running and external > 0, "lose_load", "V1-EXT-4")
+    require_among(state.running, request_id, "lose_load", "V1-EXT-4")
+    require(external > 0, "lose_load", "V1-EXT-4")
     # effect
-    return evolve(state, lost=state.lost | {request_id})
+    event = Event("lose_load", request_id, "V1-EXT-4", external)
+    return evolve(state, lost=state.lost | {request_id}), (event,)
 
 
-def undo(_ctx: Context, state: State, request_id: str, valid_tokens: int) -> State:
+def undo(_ctx: Context, state: State, request_id: str, valid_tokens: int) -> Moved:
     """A request that read what was not there has only its valid tokens computed.
 
     The blocks stay with it; it goes on from there in the next step.
     """
     # guard
-    row = next((one for one in state.running if one.id == request_id), None)
-    require(row is not None and 0 <= valid_tokens < row.computed, "undo", "V1-EXT-4")
-    assert row is not None
+    row = require_among(state.running, request_id, "undo", "V1-EXT-4")
+    require(0 <= valid_tokens < row.computed, "undo", "V1-EXT-4")
     # effect
     back = evolve(row, computed=valid_tokens, prefilling=True)
-    return evolve(state, running=replaced(state.running, back))
+    event = Event("undo", request_id, "V1-EXT-4", row.computed, valid_tokens)
+    return evolve(state, running=replaced(state.running, back)), (event,)
 
 
-def rollback(_ctx: Context, state: State, request_id: str, drafts: int, accepted: int) -> State:
+def rollback(_ctx: Context, state: State, request_id: str, drafts: int, accepted: int) -> Moved:
     """The rejected drafts are not computed any more (vllm-v1, "Rollback Logic")."""
     # guard
-    row = next((one for one in state.running if one.id == request_id), None)
-    require(row is not None and 0 <= accepted <= drafts, "rollback", "V1-SPC-2")
-    assert row is not None
+    row = require_among(state.running, request_id, "rollback", "V1-SPC-2")
+    require(0 <= accepted <= drafts, "rollback", "V1-SPC-2")
     # effect
     back = evolve(row, computed=int(rolled_back(row.computed, drafts, accepted)))
-    return evolve(state, running=replaced(state.running, back))
+    event = Event("rollback", request_id, "V1-SPC-2", drafts, accepted)
+    return evolve(state, running=replaced(state.running, back)), (event,)
 
 
 def sample(ctx: Context, state: State, request_id: str) -> State:
     """A request whose tokens are all computed gains one; it is verified with drafts next time."""
     # guard
-    row = next((one for one in state.running if one.id == request_id), None)
-    require(row is not None and row.computed >= row.tokens, "sample", "V1-PRG-2")
-    assert row is not None
+    row = require_among(state.running, request_id, "sample", "V1-PRG-2")
+    require(row.computed >= row.tokens, "sample", "V1-PRG-2")
     # effect
     longer = evolve(row, generated=row.generated + 1, drafts=ctx.config.num_speculative_tokens)
     return evolve(state, running=replaced(state.running, longer))
 
 
-def finish(ctx: Context, state: State, request_id: str) -> State:
+def finish(ctx: Context, state: State, request_id: str) -> Moved:
     """A request that has all its tokens leaves at once and gives its blocks back."""
     # guard
-    row = next((one for one in state.running if one.id == request_id), None)
-    require(row is not None, "finish", "V1-LIF-4")
-    assert row is not None
+    row = require_among(state.running, request_id, "finish", "V1-LIF-4")
     # effect
-    return evolve(
+    left = evolve(
         without(state, request_id),
         pool=kv_cache.free(ctx, state.pool, row),
         finished=state.finished | {request_id},
         unreported=state.unreported | {request_id},
     )
+    return left, (Event("finish", request_id, "V1-LIF-4"),)

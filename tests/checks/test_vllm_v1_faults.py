@@ -12,7 +12,7 @@ from checks.policies.vllm_v1.model import VllmV1Instance
 from checks.policies.vllm_v1.policy import VLLM_V1
 from reference.vllm_v1 import kv_cache, machine, step, transitions
 from reference.vllm_v1.kv_cache import Demand
-from reference.vllm_v1.transitions import Plan
+from reference.vllm_v1.transitions import Moved, Plan
 from spec.core.blocks import BlockPool
 from spec.core.rule import Kind
 from spec.vllm_v1.records import Context, Load, Sequence, State
@@ -231,32 +231,30 @@ def nothing_is_computed(_right: Right, _ctx: Context, state: State, _scheduled: 
 @fault("lose_load", transitions, "lose_load", on="sync load, lost", caught_by="V1-KV-2, V1-KV-8")
 def blocks_of_a_lost_load_are_given_back(
     right: Right, ctx: Context, state: State, one: str, external: int
-) -> State:
+) -> Moved:
     row = next(row for row in state.running if row.id == one)
-    done: State = right(ctx, state, one, external)
-    return evolve(done, pool=kv_cache.free(ctx, done.pool, row))
+    done, events = right(ctx, state, one, external)
+    return evolve(done, pool=kv_cache.free(ctx, done.pool, row)), events
 
 
 @fault("undo", transitions, "undo", on="sync load, lost", caught_by="V1-EXT-4, V1-PRG-1")
-def lost_tokens_stay_computed(
-    _right: Right, _ctx: Context, state: State, _one: str, _valid: int
-) -> State:
-    return state
+def lost_tokens_stay_computed(right: Right, ctx: Context, state: State, *given: Any) -> Moved:
+    return state, right(ctx, state, *given)[1]
 
 
 @fault(
     "rollback", transitions, "rollback", on="speculation", caught_by="V1-SPC-2, V1-SPC-3, V1-PRG-1"
 )
-def rejected_drafts_stay(_right: Right, _ctx: Context, state: State, *_given: Any) -> State:
-    return state
+def rejected_drafts_stay(right: Right, ctx: Context, state: State, *given: Any) -> Moved:
+    return state, right(ctx, state, *given)[1]
 
 
 @fault("rollback", transitions, "rollback", on="speculation", caught_by="guard V1-PRG-2")
 def all_drafts_are_rolled_back(
-    right: Right, ctx: Context, state: State, one: str, drafts: int, _accepted: int
-) -> State:
-    rolled: State = right(ctx, state, one, drafts, 0)
-    return rolled
+    right: Right, ctx: Context, state: State, one: str, drafts: int, accepted: int
+) -> Moved:
+    _, events = right(ctx, state, one, drafts, accepted)
+    return right(ctx, state, one, drafts, 0)[0], events
 
 
 @fault("sample", transitions, "sample", on="uncut", caught_by="V1-LIF-4")
@@ -270,21 +268,21 @@ def two_tokens_at_once(right: Right, ctx: Context, state: State, one: str) -> St
 
 
 @fault("finish", transitions, "finish", on="uncut", caught_by="V1-LIF-5")
-def end_not_reported(right: Right, ctx: Context, state: State, one: str) -> State:
-    finished: State = right(ctx, state, one)
-    return evolve(finished, unreported=state.unreported)
+def end_not_reported(right: Right, ctx: Context, state: State, one: str) -> Moved:
+    finished, events = right(ctx, state, one)
+    return evolve(finished, unreported=state.unreported), events
 
 
 @fault("finish", transitions, "finish", on="uncut", caught_by="V1-KV-2, V1-KV-8")
-def finished_keeps_its_blocks(right: Right, ctx: Context, state: State, one: str) -> State:
-    finished: State = right(ctx, state, one)
-    return evolve(finished, pool=state.pool)
+def finished_keeps_its_blocks(right: Right, ctx: Context, state: State, one: str) -> Moved:
+    finished, events = right(ctx, state, one)
+    return evolve(finished, pool=state.pool), events
 
 
 @fault("finish", transitions, "finish", on="uncut", caught_by="V1-KV-8, V1-LIF-1")
-def finished_and_still_running(right: Right, ctx: Context, state: State, one: str) -> State:
-    finished: State = right(ctx, state, one)
-    return evolve(finished, running=state.running, pool=state.pool)
+def finished_and_still_running(right: Right, ctx: Context, state: State, one: str) -> Moved:
+    finished, events = right(ctx, state, one)
+    return evolve(finished, running=state.running, pool=state.pool), events
 
 
 @fault("statistics", step, "statistics", on="uncut", caught_by="V1-STA-1")
@@ -395,10 +393,12 @@ def a_draft_is_not_told(
     return done
 
 
-@fault("sample", step, "_sampled", on="speculation", caught_by="V1-LIF-4, V1-SPC-4")
-def accepted_drafts_are_not_told(right: Right, *given: Any) -> Any:
-    done, row = right(*given), given[3]
-    return evolve(done, outputs={**done.outputs, row.id: done.outputs[row.id][:1]})
+@fault("sample", step, "_sample", on="speculation", caught_by="V1-LIF-4, V1-SPC-4")
+def accepted_drafts_are_not_told(
+    right: Right, results: Any, plan: Plan, row: Sequence, *given: Any
+) -> None:
+    right(results, plan, row, *given)
+    results.outputs[row.id] = results.outputs[row.id][:1]
 
 
 @fault("pass_over", transitions, "pass_over", on="async load", caught_by="V1-EXT-1, V1-ORD-3")
