@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from checks.harness.running import serve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +20,6 @@ from checks.export.trace.reading import read_trace, steps_of
 from checks.export.trace.requests import request_as_json
 from checks.export.trace.violation import Violation
 from checks.export.trace.writing import TraceWriter
-from checks.harness.running import serve
 from checks.policies.spyre.codec import CODEC
 from engine.workloads.own import own_stream, request_of
 from reference.spyre.machine import SpyreMachine
@@ -738,12 +738,12 @@ def lose_writes(lines: list[Json]) -> None:
 def test_full_line_that_contradicts_itself_is_refused(
     tmp_path: Path, edit: Edit, message: str
 ) -> None:
-    trace = read_trace(edited(tight_run(), tmp_path / "t", edit))
+    path = edited(tight_run(), tmp_path / "t", edit)
 
     with pytest.raises(TraceError) as error:
-        list(steps_of(trace))
+        list(steps_of(read_trace(path)))
 
-    assert str(error.value).startswith(f"{trace.path}, {message}")
+    assert str(error.value).startswith(f"{path}, {message}")
 
 
 # --- garbage ----------------------------------------------------------------------------------

@@ -10,12 +10,10 @@ from checks.export.trace.records import Json
 from spec.core.blocks import BlockPool
 from spec.core.records import Event, SomeSequence, SomeState, SomeStep
 
-Kind = Literal["prefill", "decode", "idle"]
-
 
 @frozen
 class Row:
-    """A row of the batch as the step left it; `tkv` and the others in tokens."""
+    """A row of the batch as the step left it, in tokens."""
 
     id: str
     tkv: int
@@ -35,14 +33,14 @@ class Blocks:
 
 @frozen(kw_only=True)
 class Line:
-    """A line as it is read of every policy, see `checks.export.trace`.
+    """A line as it is read of every policy; `checks.export.trace` says what the fields mean.
 
-    `prefilling` is checked by the policies that have such a slot.
+    The last three are in every full line.
     """
 
     step: int
     time: float
-    kind: Kind
+    kind: Literal["prefill", "decode", "idle"]
     scheduled: Mapping[str, int]
     tkv: int
     volume: int
@@ -52,11 +50,14 @@ class Line:
     running: list[str]
     paused: list[str]
     outputs: Mapping[str, list[int]]
-    finished: tuple[str, ...]
-    aborted: tuple[str, ...]
+    finished: list[str]
+    aborted: list[str]
     blocks: Blocks
     block_tables: Mapping[str, list[int]]
-    events: tuple[Event, ...]
+    events: list[Event]
+    arrived: list[str] = []  # noqa: RUF008
+    refusal: str | None = None
+    state: Mapping[str, Any] = {}
 
 
 @frozen
@@ -79,28 +80,20 @@ def ids_of(queue: Iterable[SomeSequence]) -> list[str]:
     return list(map(_id_of, queue))
 
 
-def rows_of(batch: Iterable[SomeSequence]) -> list[Json]:
-    """The rows of a batch without padding."""
-    return [
-        {
-            "id": row.id,
-            "tkv": row.computed,
-            "left_padding": 0,
-            "computed": row.computed,
-            "generated": row.generated,
-        }
-        for row in batch
-    ]
-
-
-def tables_of(holders: Iterable[SomeSequence]) -> dict[str, list[int]]:
-    """The block tables of these requests."""
-    return {one.id: list(one.blocks) for one in holders}
-
-
-def blocks_of(pool: BlockPool, reserved: int = 0) -> Json:
-    """How many blocks of the pool are held, promised and free."""
+def blocks_as_json(pool: BlockPool, reserved: int = 0) -> Json:
+    """How many blocks of a pool are held, promised and free, see `Blocks`."""
     return {"used": len(pool.references), "reserved": reserved, "free": len(pool.free)}
+
+
+def row_as_json(row: SomeSequence, left_padding: int = 0) -> Json:
+    """A row of the batch, see `Row`."""
+    return {
+        "id": row.id,
+        "tkv": left_padding + row.computed,
+        "left_padding": left_padding,
+        "computed": row.computed,
+        "generated": row.generated,
+    }
 
 
 def arrived_since(last: SomeState | None, before: SomeState) -> list[str]:

@@ -17,25 +17,10 @@ from checks.policies import POLICIES, AnyPolicy, policy_of
 from engine.workloads.checked import NOTHING, brief
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError, TraceError
-from spec.core.records import SomeContext, SomeStep
+from spec.core.records import SomeContext, SomeState, SomeStep
 from spec.core.requests import Request
 
 _FIRST_STEP_LINE = 2
-_HEADERS = converter()
-
-
-@frozen(kw_only=True)
-class _Header:
-    """What the first line is checked to have besides the name and version of the format."""
-
-    policy: str
-    source: str
-    config: Mapping[str, Any]
-    requests: Sequence[Mapping[str, Any]] = ()
-    full: bool = False
-    actions: Sequence[Any] = ()
-    external: Mapping[str, int] = field(factory=dict)
-    surroundings: Mapping[str, Any] = field(factory=dict)
 
 
 @frozen
@@ -69,6 +54,11 @@ class Trace:
     violation: Violation | None
 
     @property
+    def policy(self) -> AnyPolicy:
+        """The policy of the scheduler that was traced."""
+        return policy_of(self.config)
+
+    @property
     def surroundings(self) -> Mapping[str, Any]:
         """What a generated case has beside its requests."""
         found: Mapping[str, Any] = self.header.get("surroundings", {})
@@ -83,9 +73,7 @@ class Trace:
         if "requests" not in self.header:
             allowed = "the workload, without which nothing can be judged or replayed"
             raise TraceError("requests", NOTHING, allowed).at(self.path, 1)
-        context: SomeContext = policy_of(self.config).context_of(
-            self.config, self.requests.values()
-        )
+        context: SomeContext = self.policy.context_of(self.config, self.requests.values())
         return context
 
 
@@ -98,9 +86,12 @@ def read_trace(path: Path) -> Trace:
     lines = _numbered_lines(path)
     _, first = next(lines, (1, b""))
     with _placed(path, 1):
-        header, config, requests = _header(first)
-    codec, full = policy_of(config).codec, header.get("full", False)
+        header = _header(first)
+        config = _config(header)
+        requests = requests_from_json(header.get("requests", []))
+    codec = policy_of(config).codec
     steps: list[bytes] = []
+    last: SomeState | None = None
     violation: Violation | None = None
     for number, text in lines:
         with _placed(path, number):
@@ -108,13 +99,16 @@ def read_trace(path: Path) -> Trace:
                 raise TraceError("line", brief(_text(text)), "nothing after the violation")
             line = _object(text)
             if "violation" in line:
-                violation = codec.violation_from_json(line["violation"], requests)
-            else:
-                codec.check(line, full=full)
-                if line["step"] != len(steps):
-                    allowed = f"{len(steps)}: steps follow each other from 0"
-                    raise TraceError("step", line["step"], allowed)
-                steps.append(text)
+                violation = structured(codec.converter, line["violation"], Violation, "violation")
+                _refuse_unknown(codec.violation_as_json(violation).get("state"), requests)
+                continue
+            structured(codec.converter, line, codec.line)
+            if header.get("full", False):
+                last = codec.step_from_json(line, last).after
+            if line["step"] != len(steps):
+                allowed = f"{len(steps)}: steps follow each other from 0"
+                raise TraceError("step", line["step"], allowed)
+            steps.append(text)
     return Trace(path, header, config, requests, Lines(steps), violation)
 
 
@@ -128,13 +122,25 @@ def steps_of(trace: Trace) -> Iterator[SomeStep]:
         allowed = "true; only a full trace has the states (TraceWriter(…, full=True))"
         raise TraceError("full", False, allowed).at(trace.path, 1)
     requests = trace.context().requests
-    codec, past = policy_of(trace.config).codec, Past()
+    codec, past = trace.policy.codec, Past()
     for number, line in enumerate(trace.steps, start=_FIRST_STEP_LINE):
         with _placed(trace.path, number):
-            step: SomeStep = codec.step_from_json(line, past.state, requests)
-            _check_agreement(line, codec.step_as_json(step, past, full=True))
+            step: SomeStep = codec.step_from_json(line, past.state)
+            again = codec.step_as_json(step, past, full=True)
+            _refuse_unknown(again["state"], requests)
+            _check_agreement(line, again)
         past = codec.past_after(step, past)
         yield step
+
+
+def _refuse_unknown(value: Any, requests: Mapping[str, Request]) -> None:
+    """Refuse states with requests that the header does not name; nothing else has an `id`."""
+    if isinstance(value, dict):
+        if "id" in value and value["id"] not in requests:
+            raise TraceError("state", value["id"], "requests that the header names")
+        value = list(value.values())
+    for one in value if isinstance(value, list) else ():
+        _refuse_unknown(one, requests)
 
 
 def _check_agreement(line: Json, again: Json) -> None:
@@ -143,17 +149,17 @@ def _check_agreement(line: Json, again: Json) -> None:
     So both halves of a full line, the fields for readers and `state`, are of the same step:
     what is judged is what is shown.
     """
-    for name, value in again.items():
-        agrees = line[name] == value if name == "block_tables" else _includes(line[name], value)
-        if not agrees:
-            raise TraceError(name, line[name], f"{brief(value)!r}, as the states tell")
+    for name, due in again.items():
+        found = line.get(name, NOTHING)
+        if not (found == due if name == "block_tables" else _includes(found, due)):
+            raise TraceError(name, found, f"{brief(due)!r}, as the states tell")
 
 
 def _includes(found: Any, due: Any) -> bool:
     """True if `found` is `due`, but for fields that are unknown."""
-    if isinstance(due, dict):
+    if isinstance(due, dict) and isinstance(found, dict):
         return all(name in found and _includes(found[name], due[name]) for name in due)
-    if isinstance(due, list):
+    if isinstance(due, list) and isinstance(found, list):
         return len(found) == len(due) and all(map(_includes, found, due))
     return bool(found == due)
 
@@ -198,28 +204,38 @@ def _text(line: bytes) -> str:
     return line.decode(errors="replace").rstrip("\r\n")
 
 
-def _header(text: bytes) -> tuple[Json, PolicyConfig, dict[str, Request]]:
+@frozen(kw_only=True)
+class _Header:
+    """What the first line is checked to have besides the name and version of the format."""
+
+    policy: str
+    source: str
+    config: Mapping[str, Any]
+    requests: Sequence[Mapping[str, Any]] = ()
+    full: bool = False
+    actions: Sequence[Any] = ()
+    external: Mapping[str, int] = field(factory=dict)
+    surroundings: Mapping[str, Any] = field(factory=dict)
+
+
+def _header(text: bytes) -> Json:
     header = _object(text)
     if header.get("format") != FORMAT:
         raise TraceError("format", header.get("format"), FORMAT)
     if type(header.get("version")) is not int or header["version"] != VERSION:
         raise TraceError("version", header.get("version"), str(VERSION))
-    structured(_HEADERS, header, _Header)
-    named = header["config"].get("policy", header["policy"])
-    if header["policy"] != named:
-        raise TraceError("policy", header["policy"], f"{named}, as config says")
-    if named not in POLICIES:
-        raise TraceError("policy", named, ", ".join(POLICIES))
-    return (
-        header,
-        _config(POLICIES[named], header["config"]),
-        requests_from_json(header.get("requests", [])),
-    )
+    structured(converter(), header, _Header)
+    return header
 
 
-def _config(policy: AnyPolicy, values: Json) -> PolicyConfig:
+def _config(header: Json) -> PolicyConfig:
+    name = header["config"].get("policy", header["policy"])
+    if header["policy"] != name:
+        raise TraceError("policy", header["policy"], f"{name}, as config says")
+    if name not in POLICIES:
+        raise TraceError("policy", name, ", ".join(POLICIES))
     try:
-        config: PolicyConfig = policy.config.from_mapping(values)
+        config: PolicyConfig = POLICIES[name].config.from_mapping(header["config"])
     except InputError as error:
         raise TraceError(joined("config", error.field), error.found, error.allowed) from None
     return config

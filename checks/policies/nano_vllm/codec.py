@@ -11,22 +11,20 @@ from checks.export.trace.codec import Codec
 from checks.export.trace.line import Past
 from checks.export.trace.records import Json
 from spec.core.records import IDLE
-from spec.nano_vllm.records import Sequence, State, Step
+from spec.nano_vllm.records import State, Step
 
 
 class NanoVllmCodec(Codec[State, Step]):
     """Steps and states of nano-vLLM as JSON values, and back."""
 
-    def shown(self, step: Step, past: Past) -> Json:
-        """With the longest row."""
-        longest = max((row.computed for row in step.batch), default=0)
-        return super().shown(step, past) | {"tkv": longest}
+    def shown(self, step: Step, _past: Past) -> Json:
+        """The longest row."""
+        return {"tkv": max((row.computed for row in step.batch), default=0)}
 
 
 CODEC = NanoVllmCodec(
     state=State,
     step=Step,
-    sequence=Sequence,
     state_fields={"running": override(rename="decoding")},
     constant={
         "waiting": [],

@@ -1,22 +1,23 @@
-"""Traces of Spyre: the chunks of prefills, the padding of rows, the reserved blocks.
+"""Traces of Spyre: chunks of prefills, padding, reserved blocks.
 
 A line says what `checks.export.trace` says. The `state` of a full prefill line has the
 `block_table` and the `writes` of its chunk.
 """
 
-from typing import Any
-
-from attrs import evolve, frozen
+from attrs import evolve, fields, frozen
 from cattrs import Converter, override
 
 from checks.export.trace.codec import Codec
-from checks.export.trace.line import Line, Past, blocks_of, ids_of, tables_of
-from checks.export.trace.records import Json, one_of, positive, record
+from checks.export.trace.line import Line, Past, blocks_as_json, ids_of, row_as_json
+from checks.export.trace.records import Json, at_least, one_of, record, structured
 from engine.workloads.checked import NOTHING
 from spec.core.errors import TraceError
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.spyre.records import Chunk, Step
 from spec.spyre.state import Sequence, State
+
+_BLOCKS = ("block_table", "writes")
+_SHOWN = [key.name for key in fields(Chunk) if key.name not in _BLOCKS]
 
 
 @frozen(kw_only=True)
@@ -26,78 +27,70 @@ class _Line(Line):
     prefilling: Chunk | None
 
 
-@frozen(kw_only=True)
-class _States:
-    """The blocks of a prefill step's chunk."""
-
-    block_table: tuple[int, ...] | None = None
-    writes: tuple[int, ...] | None = None
-
-
 class SpyreCodec(Codec[State, Step]):
     """Steps and states of Spyre as JSON values, and back."""
 
     def register(self, converter: Converter) -> None:
-        """Of a chunk, the blocks stand in `state`."""
-        left_out = override(omit=True)
-        record(
-            converter,
-            Chunk,
-            chunks=override(struct_hook=positive),
-            block_table=left_out,
-            writes=left_out,
-        )
+        """A prompt has one chunk at least."""
+        record(converter, Chunk, chunks=override(struct_hook=at_least(1)))
         super().register(converter)
 
+    def rows(self, state: State) -> list[Json]:
+        """The decode batch, with its padding."""
+        return [row_as_json(row, row.left_padding) for row in state.decoding]
+
+    def holders(self, state: State) -> tuple[Sequence, ...]:
+        """Every request that was admitted."""
+        return state.admitted
+
     def shown(self, step: Step, past: Past) -> Json:
-        """The fields of the line that other policies have not."""
-        after = step.after
+        """The measures of the step, the chunk, who is paused, the reserved blocks."""
+        after, chunk = step.after, _chunk_shown(step, past)
         return {
             "tkv": step.tkv,
             "volume": step.volume,
-            "prefilling": self.converter.unstructure(_chunk_shown(step, past)),
-            "decoding": [_row(row) for row in after.decoding],
+            "prefilling": chunk and {name: getattr(chunk, name) for name in _SHOWN},
             "paused": ids_of(after.paused),
-            "blocks": blocks_of(after.pool, reserved=sum(one.reserved for one in after.admitted)),
-            "block_tables": tables_of(after.admitted),
+            "blocks": blocks_as_json(after.pool, sum(one.reserved for one in after.admitted)),
         }
 
     def states_as_json(self, step: Step, past: Past) -> Json:
-        """The states, and the blocks of the chunk."""
+        """The `state` of a full line, with the blocks of the chunk before what ended."""
         states = super().states_as_json(step, past)
         if step.chunk is None:
             return states
-        blocks = {"block_table": list(step.chunk.block_table), "writes": list(step.chunk.writes)}
         ended = {"ended": states.pop("ended")} if step.ended else {}
-        return states | blocks | ended
+        return states | {name: list(getattr(step.chunk, name)) for name in _BLOCKS} | ended
 
-    def step_values(self, full: Any) -> Json:
+    def read_apart(self, line: Json) -> Json:
         """The chunk of a prefill step.
 
         Raises:
-            TraceError: the chunk or its blocks are missing.
+            TraceError: the chunk is missing, or its blocks are missing or malformed.
         """
-        if full.kind != PREFILL:
+        if line["kind"] != PREFILL:
             return {}
-        if full.prefilling is None:
+        chunk = structured(self.converter, line, _Line).prefilling
+        if chunk is None:
             raise TraceError("prefilling", None, "the chunk of this prefill step")
-        blocks = {name: getattr(full.state, name) for name in ("block_table", "writes")}
-        for name, found in blocks.items():
+        blocks: Json = {}
+        for name in _BLOCKS:
+            path, found = f"state.{name}", line["state"].get(name)
             if found is None:
-                allowed = "the blocks of this prefill step's chunk"
-                raise TraceError(f"state.{name}", NOTHING, allowed)
-        return {"chunk": evolve(full.prefilling, **blocks)}
+                raise TraceError(path, NOTHING, "the blocks of this prefill step's chunk")
+            blocks[name] = structured(self.converter, found, tuple[int, ...], path)
+        return {"chunk": evolve(chunk, **blocks)}
 
     def past_after(self, step: Step, past: Past) -> Past:
-        """With the chunk that ran last."""
+        """What shows in the line after that of `step`: the last chunk, too."""
         return Past(step.after, step.chunk or past.chunk)
 
     def size(self, step: Step) -> dict[str, int]:
-        """The longest row and the volume of the batch."""
+        """The longest row and the volume of the batch, in tokens."""
         return {"tkv": step.tkv, "volume": step.volume}
 
     def prefills(self, step: Step) -> dict[str, str]:
-        """The request whose chunk ran."""
+        """The request whose chunk ran, and which chunk."""
         chunk = step.chunk
         return {} if chunk is None else {chunk.id: f"chunk {chunk.chunk + 1} of {chunk.chunks}"}
 
@@ -110,22 +103,10 @@ def _chunk_shown(step: Step, past: Past) -> Chunk | None:
     return last if last.id == slot.id else None
 
 
-def _row(row: Sequence) -> Json:
-    return {
-        "id": row.id,
-        "tkv": row.tkv,
-        "left_padding": row.left_padding,
-        "computed": row.computed,
-        "generated": row.generated,
-    }
-
-
 CODEC = SpyreCodec(
     state=State,
     step=Step,
-    sequence=Sequence,
     line=_Line,
-    states=_States,
     state_fields={"last_kind": override(struct_hook=one_of(PREFILL, DECODE, IDLE))},
     apart=("chunk",),
     done={"tkv": 0, "volume": 0, "chunk": None, "batch": ()},
