@@ -21,15 +21,15 @@ from checks.cli.common import (
 )
 from checks.export.files import new_file
 from checks.harness.campaign import Campaign, Plan, own_system
+from checks.harness.case import Case
 from checks.harness.comparing import Strictness
-from checks.harness.comparison import Judged, Terms, compare, judge_alone
+from checks.harness.comparison import Terms, compare
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverCommand, DriverSystem
 from checks.harness.finding import Episode
 from checks.harness.recording import (
     Recording,
     fitted,
-    judged_as_json,
     outcome_as_json,
     read_recording,
 )
@@ -183,31 +183,29 @@ def _played_again(
     screen: Console, system: System, recording: Recording, json_path: Path | None
 ) -> int:
     """The recorded case on a system, compared or judged alone as it was recorded."""
-    if recording.alone:
-        judged = judge_alone(system, fitted(system.hello, recording.case), recording.terms)
-        _print_judged(screen, system.hello, judged)
-        outcome, wrong = judged_as_json(judged), bool(judged.findings)
-    else:
-        episode = compare(system, recording.case, recording.terms)
-        _print_episode(screen, system.hello, recording, episode)
-        outcome, wrong = outcome_as_json(episode), episode.finding is not None
+    case, terms = recording.case, recording.terms
+    if terms.rules_only:
+        case = fitted(system.hello, case)
+    episode = compare(system, case, terms)
+    (_print_judged if terms.rules_only else _print_compared)(screen, system.hello, case, episode)
+    outcome = outcome_as_json(episode, terms)
     same = outcome == recording.outcome
     screen.print("as recorded" if same else f"recorded was: {recording.outcome}", soft_wrap=True)
     report = {"driver": system.hello.release, "outcome": outcome, "as_recorded": same}
     write_json(report, json_path)
-    return _DIVERGES if wrong or not same else 0
+    return _DIVERGES if episode.findings or not same else 0
 
 
-def _print_judged(screen: Console, hello: Hello, judged: Judged) -> None:
-    screen.print(f"{hello.release}, judged alone in {judged.steps:,} steps", soft_wrap=True)
-    for one in judged.findings.values():
+def _print_judged(screen: Console, hello: Hello, _case: Case, episode: Episode) -> None:
+    screen.print(f"{hello.release}, judged alone in {episode.steps:,} steps", soft_wrap=True)
+    for one in episode.findings.values():
         found = f"{one.cause}: {one.broken[0][1]}" if one.broken else one.says
         screen.print(f"  {one.kind} in step {one.step}: {found}", markup=False, soft_wrap=True)
 
 
-def _print_episode(screen: Console, hello: Hello, recording: Recording, episode: Episode) -> None:
+def _print_compared(screen: Console, hello: Hello, case: Case, episode: Episode) -> None:
     if episode.finding is not None:
-        print_finding(screen, hello, recording.case, episode.finding)
+        print_finding(screen, hello, case, episode.finding)
     elif episode.known is not None:
         screen.print(f"{episode.known} after {episode.steps:,} equal steps, as known")
     else:

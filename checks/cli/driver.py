@@ -7,7 +7,7 @@ from rich.table import Table
 
 from checks.cli.common import PATH, err, out
 from checks.harness.campaign import Plan, own_system
-from checks.harness.comparison import Terms, compare, judge_alone
+from checks.harness.comparison import Terms, compare
 from checks.harness.driver.protocol import NoMachineError
 from checks.harness.driver.system import DriverCommand
 from checks.harness.driver.trial import trial_case
@@ -115,15 +115,12 @@ def _compared(plan: Plan, *, rules_only: bool) -> tuple[list[str], bool]:
     unreported = ", ".join(sorted(hello.unreported)) or "none"
     lines = [f"{hello.name}: {hello.release}", f"  unreported fields: {unreported}"]
     if rules_only:
-        judged = judge_alone(system, fitted(hello, case), Terms())
         lines.append("  no variant of the reference schedules as it does: judged, not compared")
-        findings, steps, what = list(judged.findings.values()), judged.steps, "its rules hold"
-    else:
-        episode = compare(system, case, Terms())
-        findings = [] if episode.finding is None else [episode.finding]
-        steps, what = episode.steps, "holds"
-    found = [f"  {one.kind} in step {one.step}: {one.says}" for one in findings]
-    return [*lines, *(found or [f"  {what} for 1 episode, {steps} steps"])], not found
+        case = fitted(hello, case)
+    episode = compare(system, case, Terms(rules_only=rules_only))
+    what = "its rules hold" if rules_only else "holds"
+    found = [f"  {one.kind} in step {one.step}: {one.says}" for one in episode.findings.values()]
+    return [*lines, *(found or [f"  {what} for 1 episode, {episode.steps} steps"])], not found
 
 
 def _served(tried: Tried) -> list[str]:

@@ -5,29 +5,28 @@ from typing import Any
 
 import click
 
+from checks.cli.campaigns import run_campaign
 from checks.cli.common import (
     NEW_DIRECTORY,
     NEW_FILE,
     err,
     json_option,
     pinned_keys,
-    progress_bar,
     to_stdout,
     write_json,
 )
 from checks.export.files import new_file
-from checks.harness.campaign import Batches, Plan, own_system
+from checks.harness.campaign import Campaign, Plan, own_system
+from checks.harness.comparison import Terms
 from checks.harness.driver.system import DriverCommand
-from checks.harness.recording import file_name, fitted, record_alone
+from checks.harness.recording import file_name, fitted, record
 from checks.releases.bisecting import versions_of
 from checks.releases.environments import Environment, command_of
 from checks.releases.survey import (
     Small,
-    Tally,
     chosen,
     shown,
     small_cases,
-    tally,
 )
 from checks.releases.survey_report import Page, Surveyed, page_lines
 from spec.core.errors import InputError
@@ -84,13 +83,13 @@ def survey(
             "--versions", span, f"installed releases: lockstep driver install {missing.driver}"
         )
     plans = [_plan(one, seed, settings) for one in there]
-    tallies = [_tallied(plan, seconds or _DEFAULT_SECONDS, episodes) for plan in plans]
+    surveyed = [run_campaign(plan, seconds or _DEFAULT_SECONDS, episodes)[0] for plan in plans]
     cases = [
         small
-        for plan, seen in zip(plans, tallies, strict=True)
+        for plan, seen in zip(plans, surveyed, strict=True)
         for small in small_cases(plan, seen)
     ]
-    page = _page(span, there, plans, tallies, cases, findings)
+    page = _page(span, there, plans, surveyed, cases, findings)
     lines = "\n".join(page_lines(page, driver, seed)).rstrip() + "\n"
     if report is not None:
         with new_file(report) as file:
@@ -109,34 +108,22 @@ def _plan(environment: Environment, seed: int, settings: tuple[str, ...]) -> Pla
     """What is drawn for a release; what cannot be drawn is refused before anything runs."""
     source = DriverCommand(tuple(command_of(environment.recipe.name)))
     pinned = pinned_keys(settings, own_system(source).hello.policy)
-    plan = Plan(source, seed, pinned=pinned)
+    plan = Plan(source, seed, Terms(rules_only=True), pinned)
     plan.case(0)
     return plan
-
-
-def _tallied(plan: Plan, seconds: float, episodes: int | None) -> Tally:
-    batches = Batches(plan.batch, episodes, seconds)
-    total = round(seconds) if episodes is None else episodes
-    with progress_bar(own_system(plan.system).hello.release, total) as show:
-
-        def progress(seen: Tally) -> None:
-            done = round(batches.passed_seconds) if episodes is None else seen.episodes
-            show(done, f"{seen.episodes:,} cases, {seen.steps:,} steps, {len(seen.times)} broken")
-
-        return tally(plan, batches, progress)
 
 
 def _page(
     span: str,
     environments: list[Environment],
     plans: list[Plan],
-    tallies: list[Tally],
+    campaigns: list[Campaign],
     cases: list[Small],
     findings: Path,
 ) -> Page:
     """Every small case on every release, and the files of those that are told of."""
     surveyed = []
-    for environment, plan, seen in zip(environments, plans, tallies, strict=True):
+    for environment, plan, seen in zip(environments, plans, campaigns, strict=True):
         system = own_system(plan.system)
         found = shown(system, cases)
         release = system.hello.release
@@ -157,7 +144,7 @@ def _recorded(plan: Plan, first: Surveyed, small: Small, number: int, findings: 
     findings.mkdir(parents=True, exist_ok=True)
     case = fitted(system.hello, small.case)
     command = f"lockstep conform {name}=={first.version} --case {path.name}"
-    record_alone(system, case, small.terms, path, about=finding.says, command=command)
+    record(system, case, small.terms, path, about=finding.says, command=command)
     return path
 
 

@@ -19,9 +19,9 @@ from attrs import define, evolve, field, frozen
 
 from checks.harness.case import Case
 from checks.harness.choices import Choices, Node
-from checks.harness.comparison import Judged, Terms, can, compare, judge_alone
+from checks.harness.comparison import Terms, can, compare
 from checks.harness.cores import on_all_cores
-from checks.harness.finding import FOR_EVER, Episode, Finding, Kind
+from checks.harness.finding import FOR_EVER, Episode, Finding, Kind, Signature
 from checks.harness.shrinking import Shrunk, shrink
 from checks.harness.system import System
 from checks.policies import policy_named, policy_of
@@ -29,12 +29,11 @@ from spec.core.errors import ConfigError, InputError, WorkloadError
 from spec.core.requests import Request
 from spec.core.rule import Kind as RuleKind
 
+KeyT = TypeVar("KeyT")
+
 MOST_FINDINGS = 5  # different ones, after which a campaign ends
 _TRIES = 200  # draws of a configuration until one can be done
 _SHORT = 20  # tokens of a short answer
-
-Signature = tuple[Kind, str]
-OutcomeT = TypeVar("OutcomeT")
 
 
 # --- what is run ----------------------------------------------------------------------------------
@@ -199,12 +198,20 @@ class Batches:
 
 @frozen
 class FirstSeen:
-    """A finding with the episode, case and terms with which it was seen first."""
+    """A finding with the episode, case and terms with which it was seen first.
+
+    Where rules only judge, it is the one of the shortest run.
+    """
 
     episode: int
     case: Case
     terms: Terms
     finding: Finding
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The lowest of a finding counts as the first."""
+        return self.finding.step if self.terms.rules_only else 0, self.episode
 
 
 @define
@@ -246,27 +253,38 @@ class Campaign:
             getattr(self, name).update(getattr(other, name))
         self.not_evaluated.update(other.not_evaluated)
         self.rules |= other.rules
-        self.first_seen = {**other.first_seen, **self.first_seen}
-        self.examples = {**other.examples, **self.examples}
+        _take_lowest(self.first_seen, other.first_seen)
+        _take_lowest(self.examples, other.examples)
 
-    def note(self, plan: Plan, index: int, case: Case, terms: Terms, episode: Episode) -> None:
-        """Take in what became of one episode."""
-        self.episodes += 1
-        for name in ("steps", "judged", "on_device"):
-            setattr(self, name, getattr(self, name) + getattr(episode, name))
-        for name in ("counts", "overdue", "expected"):
-            getattr(self, name).update(getattr(episode, name))
-        self.known.update([episode.known] if episode.known else [])
-        self.not_evaluated.update(episode.not_evaluated)
+    @staticmethod
+    def of(index: int, case: Case, terms: Terms, episode: Episode) -> "Campaign":
+        """What became of one episode, numbered `index`."""
+        seen = Campaign(
+            (),
+            episodes=1,
+            steps=episode.steps,
+            judged=episode.judged,
+            on_device=episode.on_device,
+            counts=episode.counts,
+            known=Counter([episode.known] if episode.known else []),
+            overdue=episode.overdue,
+            expected=episode.expected,
+            times=Counter(dict.fromkeys(episode.findings, 1)),
+            not_evaluated=episode.not_evaluated,
+        )
         if episode.judged:
             rules = policy_of(case.config).registry.applicable(case.config)
-            self.rules |= {one.id for one in rules if one.kind is not RuleKind.EVENTUALLY}
-        if episode.finding is not None:
-            signature = episode.finding.signature
-            self.times[signature] += 1
-            self.first_seen.setdefault(signature, FirstSeen(index, case, terms, episode.finding))
-        for id_, one in _known_findings(episode):
-            self.examples.setdefault(id_, FirstSeen(index, case, terms, one))
+            seen.rules = {one.id for one in rules if one.kind is not RuleKind.EVENTUALLY}
+        for signature, finding in episode.findings.items():
+            seen.first_seen[signature] = FirstSeen(index, case, terms, finding)
+        for id_, finding in _known_findings(episode):
+            seen.examples[id_] = FirstSeen(index, case, terms, finding)
+        return seen
+
+
+def _take_lowest(mine: dict[KeyT, FirstSeen], others: Mapping[KeyT, FirstSeen]) -> None:
+    for key, one in others.items():
+        mine[key] = min(mine.get(key, one), one, key=lambda seen: seen.rank)
 
 
 def _known_findings(episode: Episode) -> Iterator[tuple[str, Finding]]:
@@ -291,7 +309,7 @@ def run_batch(plan: Plan, batch: Iterable[int]) -> Campaign:
     seen, system = new_campaign(plan), own_system(plan.system)
     for index in batch:
         case, terms = plan.case(index), plan.terms_of(index)
-        seen.note(plan, index, case, terms, compare(system, case, terms))
+        seen.add(Campaign.of(index, case, terms, compare(system, case, terms)))
     return seen
 
 
@@ -309,21 +327,15 @@ def campaign(
     """
     known = new_campaign(plan)
     try:
-        for seen in on_all_systems(plan, run_batch, batches):
+        work, prepare = partial(run_batch, plan), partial(_prepare, plan)
+        for seen in on_all_cores(work, batches, prepare):
             known.add(seen)
             progress(known)
-            if len(known.first_seen) >= MOST_FINDINGS:
+            if len(known.first_seen) >= MOST_FINDINGS and not plan.terms.rules_only:
                 break
     except KeyboardInterrupt:
         known.interrupted = True
     return known
-
-
-def on_all_systems(
-    plan: Plan, work: Callable[[Plan, Batch], OutcomeT], batches: Iterable[Batch]
-) -> Iterator[OutcomeT]:
-    """What becomes of the batches on all cores, each with a system of its own, in their order."""
-    return on_all_cores(partial(work, plan), batches, partial(_prepare, plan))
 
 
 def _prepare(plan: Plan) -> None:
@@ -338,18 +350,13 @@ def _prepare(plan: Plan) -> None:
 MOST_STEPS = 40_000  # of the runs in which a case is made small
 
 
-def shrunk(
-    plan: Plan,
-    first: FirstSeen,
-    run: Callable[[System, Case, FirstSeen], tuple[Finding | None, int]] | None = None,
-    most_steps: int = MOST_STEPS,
-) -> Shrunk[Finding]:
+def shrunk(plan: Plan, first: FirstSeen, most_steps: int = MOST_STEPS) -> Shrunk[Finding]:
     """A finding with the smallest case that shows it.
 
-    `run`: whether a case shows it, by default in a comparison, and how many steps that took.
+    Of a known difference the cause is its id; it is shown by cases that end with it.
     """
-    shows = run or compared
     system = own_system(plan.system)
+    signature, is_known = first.finding.signature, first.finding.cause in _ids_of_known(system)
 
     def draw(node: Node) -> Case | None:
         try:
@@ -359,27 +366,15 @@ def shrunk(
 
     def attempt(case: Case) -> tuple[Finding | None, int]:
         try:
-            return shows(system, case, first)
+            episode = compare(system, case, first.terms)
         except WorkloadError:  # a request that this configuration could never serve
             return None, 0
+        if is_known and episode.known == first.finding.cause:
+            return evolve(first.finding, step=episode.steps), episode.steps
+        return episode.findings.get(signature), episode.steps
 
     return shrink(first.case, first.finding, draw, attempt, most_steps)
 
 
-def compared(system: System, case: Case, first: FirstSeen) -> tuple[Finding | None, int]:
-    """What a comparison finds in the case."""
-    episode = compare(system, case, first.terms)
-    return episode.finding, episode.steps
-
-
-def shows_known(system: System, case: Case, first: FirstSeen) -> tuple[Finding | None, int]:
-    """Whether the case ends with the known difference whose id is the finding's cause."""
-    episode = compare(system, case, first.terms)
-    is_known = episode.known == first.finding.cause
-    return evolve(first.finding, step=episode.steps) if is_known else None, episode.steps
-
-
-def shows_alone(system: System, case: Case, first: FirstSeen) -> tuple[Finding | None, int]:
-    """Whether rules and device alone find the same."""
-    judged: Judged = judge_alone(system, case, first.terms)
-    return judged.findings.get(first.finding.signature), judged.steps
+def _ids_of_known(system: System) -> set[str]:
+    return {one.id for one in policy_named(system.hello.policy).known_differences}

@@ -1,13 +1,10 @@
 """The one comparison: a system and the reference over the same case, step by step.
 
 What differs, what a rule forbids, what a device of ours refuses: the first of them ends the
-episode. A known difference ends it, too. `judge_alone` does without the reference: only rules and
-device judge, and each thing that is wrong is noted.
+episode. A known difference ends it, too.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import chain, repeat
-from typing import Any
+from collections.abc import Iterator
 
 from attrs import define, field, frozen
 
@@ -15,14 +12,13 @@ from checks.harness.case import Case
 from checks.harness.comparing import Difference, Strictness, differences
 from checks.harness.difference import Evidence, KnownDifference
 from checks.harness.driver.protocol import DriverError
-from checks.harness.finding import FOR_EVER, Episode, Finding, Kind
-from checks.harness.judging import Judge
-from checks.harness.script import Script, most_steps
-from checks.harness.system import Action, Failure, Json, Raised, Step, System, Taken
+from checks.harness.finding import Episode, Finding, Kind
+from checks.harness.own_steps import OwnSteps
+from checks.harness.rules_only import judged_by_rules
+from checks.harness.script import Script
+from checks.harness.system import Action, Failure, Step, System, Taken
 from checks.policies import policy_of
-from reference.core.guards import GuardError
-from spec.core.configuration import PolicyConfig
-from spec.core.records import IDLE, Event
+from spec.core.records import Event
 
 # --- terms ----------------------------------------------------------------------------------------
 
@@ -32,12 +28,14 @@ class Terms:
     """How a system is compared.
 
     `aborts_while_running`: aborts come while the model runs, if the system can do that. `judged`:
-    its own steps are held against the registry, too.
+    its own steps are held against the registry, too. `rules_only`: nothing is compared, see
+    `checks.harness.rules_only`.
     """
 
     strictness: Strictness = Strictness.EXACT
     aborts_while_running: bool = False
     judged: bool = True
+    rules_only: bool = False
 
 
 def can(system: System, ability: str) -> bool:
@@ -65,7 +63,10 @@ def compare(system: System, case: Case, terms: Terms) -> Episode:
         WorkloadError: a request that could never be served.
         DriverError: a driver process does not speak the protocol.
     """
-    run = _Comparison(system, case, terms, script_for(system, case, terms))
+    script = script_for(system, case, terms)
+    if terms.rules_only:
+        return judged_by_rules(system, script)
+    run = _Comparison(system, case, terms, script)
     run.compare()
     run.note_overdue()
     return run.episode
@@ -78,14 +79,14 @@ class _Comparison:
     terms: Terms
     script: Script
     episode: Episode = field(factory=Episode)
-    _own: "_OwnSteps" = field(init=False)
+    _own: OwnSteps = field(init=False)
     _not_compared: frozenset[str] = field(init=False)
     _known: dict[str, KnownDifference] = field(init=False)
     _taken: list[Taken] = field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         hello, policy = self.system.hello, policy_of(self.case.config)
-        self._own = _OwnSteps(self.system, self.case.config, self.script.ctx)
+        self._own = OwnSteps(self.system, self.case.config, self.script.ctx)
         # What a driver leaves out is inferred; of a system in this process the fields are named.
         fields = policy.adapter.fields if self._own.is_driver else None
         self._not_compared = (
@@ -137,7 +138,7 @@ class _Comparison:
         if self._is_known(index, None):
             return
         expected = self.script.steps[index]
-        self.episode.finding = Finding(
+        finding = Finding(
             Kind.DIVERGENCE,
             index,
             seen[0].field,
@@ -147,6 +148,7 @@ class _Comparison:
             broken=tuple(self._own.broken_by(found)),
             steps=self._steps_to(index),
         )
+        self.episode.note(finding)
 
     def _failed(self, index: int, failure: Failure) -> None:
         """All steps agree, and then the system raised."""
@@ -191,8 +193,7 @@ class _Comparison:
                 episode.expected[cause] += 1
             elif episode.finding is None:
                 self._found(Kind.BROKEN_RULE, index, cause, says, broken)
-        episode.judged, episode.on_device = own.judged, own.on_device
-        episode.not_evaluated = own.not_evaluated
+        own.describe(episode)
 
     def _is_expected(self, cause: str) -> bool:
         policy = policy_of(self.case.config)
@@ -232,7 +233,7 @@ class _Comparison:
         broken: tuple[tuple[str, str], ...] = (),
     ) -> None:
         steps = self._steps_to(index)
-        self.episode.finding = Finding(kind, index, cause, says, broken=broken, steps=steps)
+        self.episode.note(Finding(kind, index, cause, says, broken=broken, steps=steps))
 
     def _steps_to(self, index: int) -> tuple[Step, ...]:
         return tuple(self.script.steps[: index + 1])
@@ -276,145 +277,3 @@ def _named(event: Event) -> str:
 
 def _first_of_its_own(step: Step, other: Step) -> Event | None:
     return next((event for event in step.events if event not in other.events), None)
-
-
-# --- a system's own steps -------------------------------------------------------------------------
-
-Wrong = tuple[str, str, tuple[tuple[str, str], ...]]
-"""A cause, what it says, the rules that are broken with what was found."""
-
-
-@define
-class _OwnSteps:
-    """The steps of a system by themselves: held against the rules and done on a device of ours."""
-
-    system: System
-    config: PolicyConfig
-    ctx: Any
-    is_driver: bool = field(init=False)
-    on_device: int = field(default=0, init=False)
-    _judge: Judge = field(init=False)
-    _device: Any = field(init=False)  # None once it has refused a step
-
-    def __attrs_post_init__(self) -> None:
-        hello, policy = self.system.hello, policy_of(self.config)
-        self.is_driver = not can(self.system, "events")
-        adapter = policy.adapter if self.is_driver else None
-        unreported = hello.unreported if self.is_driver else ()
-        self._judge = Judge(self.ctx, adapter=adapter, unreported=unreported)
-        make_device = policy.device if self.is_driver else None
-        self._device = None if make_device is None else make_device(self.ctx)
-
-    @property
-    def judged(self) -> int:
-        """Steps that were held against the rules."""
-        return self._judge.judged
-
-    @property
-    def not_evaluated(self) -> dict[str, str]:
-        """Rules that ask for what is not reported, with what that is."""
-        return self._judge.not_evaluated
-
-    def wrong(self, taken: Taken, action: Action, *, judged: bool) -> Iterator[Wrong]:
-        """Each thing that is wrong with the next step."""
-        if judged:
-            leave = bool(action.abort_running)
-            for one in self._judge.observe(taken.step, aborted_while_running=leave):
-                yield one.rule.id, one.rule.sentence, ((one.rule.id, one.found),)
-        else:
-            self._judge.pass_over(taken.step)
-        if self._device is not None:
-            wrong = self._device.wrong(taken.step, taken.record)
-            self.on_device = self._device.steps
-            if wrong is not None:
-                self._device = None
-                yield *wrong, ()
-
-    def broken_by(self, step: Step) -> Iterator[tuple[str, str]]:
-        """Rules that a step breaks by itself, but for those that are known not to hold."""
-        expected = policy_of(self.config).expected_reason
-        for rule, found in self._judge.broken_by(step):
-            if expected(rule, self.config) is None:
-                yield rule, found
-
-
-# --- without the reference ------------------------------------------------------------------------
-
-
-@frozen
-class Judged:
-    """What became of a case that rules and device alone judge.
-
-    `findings`: the first of each kind and cause. `not_evaluated`: rules that ask for what the
-    system does not report, with what that is.
-    """
-
-    steps: int
-    on_device: int
-    findings: dict[tuple[Kind, str], Finding]
-    not_evaluated: dict[str, str]
-
-
-def judge_alone(system: System, case: Case, terms: Terms) -> Judged:
-    """The system serves the case until no request is left.
-
-    The reference only says when clients arrive and leave. So a release whose scheduling no variant
-    of the reference describes can be judged, too, and one step that breaks a rule does not end the
-    episode.
-
-    Raises:
-        WorkloadError: a request that could never be served.
-        DriverError: a driver process does not speak the protocol.
-    """
-    script = script_for(system, case, terms)
-    actions = [*script]
-    last_arrival = max((at for at, action in enumerate(actions) if action.arrive), default=0)
-    own = _OwnSteps(system, case.config, script.ctx)
-    findings: dict[tuple[Kind, str], Finding] = {}
-    index, over = 0, False
-    for taken in system.play(case, _with_rest(case, actions)):
-        if isinstance(taken, Failure):
-            _note(findings, Finding(Kind.CRASH, index, taken.cause, str(taken)))
-            over = True
-            break
-        action = actions[index] if index < len(actions) else Action()
-        for cause, says, broken in chain(
-            own.wrong(taken, action, judged=True), _wrong_totals(script.ctx, taken)
-        ):
-            _note(findings, Finding(Kind.BROKEN_RULE, index, cause, says, broken=broken))
-        index += 1
-        step = taken.step
-        if step.kind == IDLE and step.after.is_idle and index > last_arrival + 1:
-            over = True
-            break
-    if not over:
-        says = f"a request still waits after {index} steps"
-        _note(findings, Finding(Kind.ENDLESS, index, FOR_EVER, says))
-    return Judged(index, own.on_device, findings, own.not_evaluated)
-
-
-def _note(findings: dict[tuple[Kind, str], Finding], finding: Finding) -> None:
-    findings.setdefault(finding.signature, finding)
-
-
-def _with_rest(case: Case, actions: Sequence[Action]) -> Iterator[Action]:
-    """The script's actions, then steps in which nothing happens: the system may be slower."""
-    return chain(actions, repeat(Action(), most_steps(case) - len(actions)))
-
-
-def _wrong_totals(ctx: Any, taken: Taken) -> Iterator[Wrong]:
-    """Blocks that a scheduler counts otherwise than its own requests and pool add up to."""
-    counts = {"blocks": taken.record.get("blocks", {})}
-    before = {"blocks": taken.record.get("before", {}).get("blocks", {})}
-    record: Json = {**counts, "before": before}
-    twice = policy_of(ctx.config).adapter.reported_twice
-    for one in twice(ctx, taken.step, record, Strictness.OBSERVABLE):
-        name = one.field.removeprefix("before.")
-        says = f"it counts {one.found}, its requests and its pool add up to {one.expected}"
-        yield f"count: {name}", says, ()
-
-
-def guard_of(failure: Failure) -> GuardError | None:
-    """The guard of the reference at which a system of this process stopped, if it did."""
-    error = failure.error if isinstance(failure, Raised) else None
-    return error if isinstance(error, GuardError) else None

@@ -22,6 +22,10 @@ class Kind(StrEnum):
     REFERENCE = "reference"  # the reference stopped at a guard: an error of ours
 
 
+Signature = tuple[Kind, str]
+"""Two findings with the same one count as the same; shrinking keeps it."""
+
+
 @frozen
 class Finding:
     """What is wrong, in which step.
@@ -42,8 +46,8 @@ class Finding:
     steps: tuple[Any, ...] = field(default=(), repr=False, eq=False)
 
     @property
-    def signature(self) -> tuple[Kind, str]:
-        """Two findings with the same one count as the same; shrinking keeps it."""
+    def signature(self) -> Signature:
+        """Its kind and its cause."""
         return self.kind, self.cause
 
     @property
@@ -58,18 +62,28 @@ class Episode:
     """What became of a case.
 
     `steps`: compared; `judged`: held against the rules; `on_device`: done on a device of ours.
-    `counts`: what happened, by kind of action. `finding`: what is wrong first. `known`: the known
-    difference with which it ended. `overdue`: known differences that had to show and did not.
-    `expected`: rules broken where it is known that they do not hold, by id. `not_evaluated`: rules
-    that ask for what the system does not report, with what that is.
+    `counts`: what happened, by kind of action. `findings`: of each kind and cause the first; a
+    comparison ends with one. `known`: the known difference with which it ended. `overdue`: known
+    differences that had to show and did not. `expected`: rules broken where it is known that they
+    do not hold, by id. `not_evaluated`: rules that ask for what the system does not report, with
+    what that is.
     """
 
     steps: int = 0
     judged: int = 0
     on_device: int = 0
     counts: Counter[str] = field(factory=Counter)
-    finding: Finding | None = None
+    findings: dict[Signature, Finding] = field(factory=dict)
     known: str | None = None
     overdue: Counter[str] = field(factory=Counter)
     expected: Counter[str] = field(factory=Counter)
     not_evaluated: dict[str, str] = field(factory=dict)
+
+    @property
+    def finding(self) -> Finding | None:
+        """What is wrong first."""
+        return next(iter(self.findings.values()), None)
+
+    def note(self, finding: Finding) -> None:
+        """Take in what is wrong, unless the same is known already."""
+        self.findings.setdefault(finding.signature, finding)

@@ -29,7 +29,7 @@ from checks.export.files import write_lines
 from checks.export.trace.requests import requests_from_json
 from checks.harness.case import Case
 from checks.harness.comparing import Strictness
-from checks.harness.comparison import Judged, Terms, compare, judge_alone
+from checks.harness.comparison import Terms, compare
 from checks.harness.driver.protocol import failure_of
 from checks.harness.finding import Episode, Finding
 from checks.harness.system import Action, Failure, Hello, Json, System, Taken
@@ -62,7 +62,6 @@ class Recording:
     records: Sequence[Json]
     failure: Failure | None
     outcome: Json
-    alone: bool = False
 
     def close(self) -> None:
         """Nothing is held."""
@@ -90,16 +89,16 @@ def fitted(hello: Hello, case: Case) -> Case:
     return evolve(case, config=evolve(case.config, **hello.pinned))
 
 
-def outcome_as_json(episode: Episode) -> Json:
+def outcome_as_json(episode: Episode, terms: Terms) -> Json:
     """What the last line says."""
-    finding = None if episode.finding is None else _finding_as_json(episode.finding)
-    return {"steps": episode.steps, "known": episode.known, "finding": finding}
+    found = [_finding_as_json(one) for one in _in_order(episode)]
+    if terms.rules_only:
+        return {"steps": episode.steps, "broken": found}
+    return {"steps": episode.steps, "known": episode.known, "finding": found[0] if found else None}
 
 
-def judged_as_json(judged: Judged) -> Json:
-    """What the last line says of a case that was judged alone."""
-    found = sorted(judged.findings.values(), key=lambda one: (one.step, one.signature))
-    return {"steps": judged.steps, "broken": [_finding_as_json(one) for one in found]}
+def _in_order(episode: Episode) -> list[Finding]:
+    return sorted(episode.findings.values(), key=lambda one: (one.step, one.signature))
 
 
 def _finding_as_json(finding: Finding) -> Json:
@@ -109,7 +108,7 @@ def _finding_as_json(finding: Finding) -> Json:
 def record(
     system: System, case: Case, terms: Terms, path: Path, *, about: str, command: str
 ) -> Episode:
-    """Run the case on the driver, compared, and write its records.
+    """Run the case on the driver and write its records.
 
     Raises:
         TraceError: the file cannot be written.
@@ -117,23 +116,8 @@ def record(
     tape = _Tape(system)
     episode = compare(tape, case, terms)
     header = _header(tape.hello, case, terms, about=about, command=command)
-    write_lines(path, tape.lines(header, outcome_as_json(episode)))
+    write_lines(path, tape.lines(header, outcome_as_json(episode, terms)))
     return episode
-
-
-def record_alone(
-    system: System, case: Case, terms: Terms, path: Path, *, about: str, command: str
-) -> Judged:
-    """Run the case on the driver, judged alone, and write its records.
-
-    Raises:
-        TraceError: the file cannot be written.
-    """
-    tape = _Tape(system)
-    judged = judge_alone(tape, case, terms)
-    header = _header(tape.hello, case, terms, about=about, command=command) | {"alone": True}
-    write_lines(path, tape.lines(header, judged_as_json(judged)))
-    return judged
 
 
 def file_name(driver: str, case: Case, finding: Finding) -> str:
@@ -194,6 +178,7 @@ def _header(hello: Hello, case: Case, terms: Terms, *, about: str, command: str)
         "aborts_while_running": terms.aborts_while_running,
         "judged": terms.judged,
         **case.as_mapping(),
+        **({"alone": True} if terms.rules_only else {}),
     }
 
 
@@ -226,12 +211,12 @@ def read_recording(path: Path) -> Recording:
                 Strictness(header["strictness"]),
                 aborts_while_running=header["aborts_while_running"],
                 judged=header["judged"],
+                rules_only=header.get("alone", False),
             ),
             actions=[line["action"] for line in steps],
             records=[line["record"] for line in steps],
             failure=_failure(lines),
             outcome=lines[-1]["outcome"],
-            alone=header.get("alone", False),
         )
     except (KeyError, TypeError, ValueError) as error:
         allowed = "what `lockstep conform` writes"

@@ -12,10 +12,9 @@ from checks.explore.model import Transition
 from checks.export.trace.line import Past
 from checks.export.trace.reading import Trace
 from checks.harness.clients import Workload, duration_of, step_time
-from checks.harness.comparison import guard_of
 from checks.harness.corpus import case_of_trace
 from checks.harness.judging import Broken, Judge
-from checks.harness.system import Action, Failure, Step, System
+from checks.harness.system import Action, Failure, Step, System, guard_of
 from checks.policies import RULES, AnyModel, policy_of
 from checks.policies.policy import REFERENCE
 from engine.core.clock import CostModel

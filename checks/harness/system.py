@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from attrs import field, frozen
 
 from checks.policies import policy_named
+from reference.core.guards import GuardError
 from spec.core.configuration import PolicyConfig
 
 Json: TypeAlias = dict[str, Any]
@@ -215,3 +216,9 @@ def taken_by(scheduler: Scheduler[Any], index: int, action: Action) -> Step:
     for leaver in action.abort:
         scheduler.abort(leaver)
     return scheduler.step(index, action)
+
+
+def guard_of(failure: Failure) -> GuardError | None:
+    """The guard of the reference at which a system of this process stopped, if it did."""
+    error = failure.error if isinstance(failure, Raised) else None
+    return error if isinstance(error, GuardError) else None

@@ -5,12 +5,12 @@ from functools import partial
 
 from attrs import frozen
 
-from checks.harness.comparison import compare, judge_alone
+from checks.harness.comparison import compare
 from checks.harness.driver.client import Driver
 from checks.harness.driver.protocol import DriverError
 from checks.harness.driver.system import DriverSystem
 from checks.harness.finding import Episode
-from checks.harness.recording import Recording, fitted, judged_as_json, outcome_as_json
+from checks.harness.recording import Recording, fitted, outcome_as_json
 from checks.harness.system import Json, System
 from checks.releases.environments import Environment, command_of, environment_of
 from checks.releases.recipes import RECIPES
@@ -61,17 +61,20 @@ def tried(recording: Recording, environments: Sequence[Environment]) -> Iterator
             continue
         command = command_of(environment.recipe.name)
         with DriverSystem(partial(Driver, command)) as system:
-            run = _alone if recording.alone else _compared
-            yield run(environment, system, recording)
+            yield _tried(environment, system, recording)
 
 
-def _compared(environment: Environment, system: System, recording: Recording) -> Tried:
-    episode = compare(system, recording.case, recording.terms)
-    differs = bool(episode.finding or episode.known)
-    return Tried(environment, _in_words(episode), differs, outcome_as_json(episode))
+def _tried(environment: Environment, system: System, recording: Recording) -> Tried:
+    case, terms = recording.case, recording.terms
+    if terms.rules_only:
+        case = fitted(system.hello, case)
+    episode = compare(system, case, terms)
+    differs = bool(episode.findings or episode.known)
+    in_words = _judged_in_words if terms.rules_only else _compared_in_words
+    return Tried(environment, in_words(episode), differs, outcome_as_json(episode, terms))
 
 
-def _in_words(episode: Episode) -> str:
+def _compared_in_words(episode: Episode) -> str:
     steps = f"{episode.steps:,} equal steps"
     if episode.known is not None:
         return f"{episode.known} after {steps}"
@@ -80,8 +83,6 @@ def _in_words(episode: Episode) -> str:
     return f"{episode.finding.kind} after {steps}: {episode.finding.cause}"
 
 
-def _alone(environment: Environment, system: System, recording: Recording) -> Tried:
-    judged = judge_alone(system, fitted(system.hello, recording.case), recording.terms)
-    found = [f"{one.cause} in step {one.step}" for one in judged.findings.values()]
-    verdict = f"breaks {', '.join(found)}" if found else f"holds in {judged.steps:,} steps"
-    return Tried(environment, verdict, bool(found), judged_as_json(judged))
+def _judged_in_words(episode: Episode) -> str:
+    found = [f"{one.cause} in step {one.step}" for one in episode.findings.values()]
+    return f"breaks {', '.join(found)}" if found else f"holds in {episode.steps:,} steps"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from checks.harness.campaign import Campaign, FirstSeen, Plan, shows_alone, shows_known, shrunk
-from checks.harness.comparison import compare, judge_alone
+from checks.harness.campaign import Campaign, FirstSeen, Plan, shrunk
+from checks.harness.comparison import compare
 from checks.harness.finding import Finding, Kind
-from checks.harness.recording import Recording, file_name, read_recording, record, record_alone
+from checks.harness.recording import Recording, file_name, read_recording, record
 from checks.harness.shrinking import Shrunk
 from checks.harness.system import System
 from checks.policies import policy_named
@@ -56,7 +56,7 @@ def filed_known(
     for row in policy_named(system.hello.policy).known_differences:
         if row.id in seen.examples:
             first = seen.examples[row.id]
-            small = shrunk(plan, first, shows_known)
+            small = shrunk(plan, first)
             path = _recorded(system, driver, first, small, directory)
             small = evolve(small, finding=_as_unknown(read_recording(path)) or small.finding)
             yield Filed(row.id, row.says, row.reason, seen.known[row.id], first, small, path)
@@ -70,14 +70,12 @@ def filed_rules(
     for rule in policy.expected_reasons:
         if rule in seen.examples:
             first = seen.examples[rule]
-            small = shrunk(plan, first, shows_alone)
-            path = _path(directory, system, small)
-            command = f"lockstep conform {driver} --case {path.name}"
-            about = first.finding.says
-            record_alone(system, small.case, first.terms, path, about=about, command=command)
+            first = evolve(first, terms=evolve(first.terms, rules_only=True))
+            small = shrunk(plan, first)
+            path = _recorded(system, driver, first, small, directory)
             recording = read_recording(path)
-            judged = judge_alone(recording, recording.case, recording.terms)
-            small = evolve(small, finding=judged.findings[first.finding.signature])
+            episode = compare(recording, recording.case, recording.terms)
+            small = evolve(small, finding=episode.findings[first.finding.signature])
             reason = policy.expected_reason(rule, first.case.config) or ""
             says, times = small.finding.says, seen.expected[rule]
             yield Filed(rule, says, reason, times, first, small, path, steps=rule != Kind.ENDLESS)

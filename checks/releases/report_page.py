@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from attrs import evolve
 
 from checks.harness.campaign import Campaign, Plan, own_system
-from checks.harness.comparison import judge_alone
+from checks.harness.comparison import compare
 from checks.harness.report import (
     MOST_DIFFERENCES,
     MOST_RULES,
@@ -91,8 +91,8 @@ def _section(driver: str, hello: Hello, seed: int, title: str, one: Filed) -> It
 def _broken(one: Filed) -> Iterator[str]:
     """What of the rules the small case breaks, whatever the reference does."""
     recording = one.recording
-    judged = judge_alone(recording, recording.case, recording.terms)
-    for each in judged.findings.values():
+    terms = evolve(recording.terms, rules_only=True)
+    for each in compare(recording, recording.case, terms).findings.values():
         rules = [f"{rule}: {_rule(rule)}" for rule, _ in each.broken]
         yield from rules or [f"{each.cause}, {each.says}"]
 

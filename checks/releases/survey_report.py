@@ -6,10 +6,10 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from checks.export.files import as_line
-from checks.harness.campaign import Signature
-from checks.harness.finding import Finding, Kind
+from checks.harness.campaign import Campaign
+from checks.harness.finding import Finding, Kind, Signature
 from checks.policies import RULES
-from checks.releases.survey import Small, Tally
+from checks.releases.survey import Small
 
 _ORDER = {str(kind): place for place, kind in enumerate((Kind.CRASH, Kind.ENDLESS))}
 
@@ -20,7 +20,7 @@ class Surveyed:
 
     version: str
     release: str
-    seen: Tally
+    seen: Campaign
     shown: Mapping[int, Finding]
 
 

@@ -1,0 +1,64 @@
+"""The steps of a system by themselves: held against the rules, and done on a device of ours."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import define, field
+
+from checks.harness.finding import Episode
+from checks.harness.judging import Judge
+from checks.harness.system import Action, Step, System, Taken
+from checks.policies import policy_of
+from spec.core.configuration import PolicyConfig
+
+Wrong = tuple[str, str, tuple[tuple[str, str], ...]]
+"""A cause, what it says, the rules that are broken with what was found."""
+
+
+@define
+class OwnSteps:
+    """The steps of a system by themselves: held against the rules and done on a device of ours."""
+
+    system: System
+    config: PolicyConfig
+    ctx: Any
+    is_driver: bool = field(init=False)
+    on_device: int = field(default=0, init=False)
+    _judge: Judge = field(init=False)
+    _device: Any = field(init=False)  # None once it has refused a step
+
+    def __attrs_post_init__(self) -> None:
+        hello, policy = self.system.hello, policy_of(self.config)
+        self.is_driver = "events" not in hello.abilities
+        adapter = policy.adapter if self.is_driver else None
+        unreported = hello.unreported if self.is_driver else ()
+        self._judge = Judge(self.ctx, adapter=adapter, unreported=unreported)
+        make_device = policy.device if self.is_driver else None
+        self._device = None if make_device is None else make_device(self.ctx)
+
+    def describe(self, episode: Episode) -> None:
+        """Say in the episode how many steps were judged and done, and what could not be."""
+        episode.judged, episode.on_device = self._judge.judged, self.on_device
+        episode.not_evaluated = self._judge.not_evaluated
+
+    def wrong(self, taken: Taken, action: Action, *, judged: bool = True) -> Iterator[Wrong]:
+        """Each thing that is wrong with the next step."""
+        if judged:
+            leave = bool(action.abort_running)
+            for one in self._judge.observe(taken.step, aborted_while_running=leave):
+                yield one.rule.id, one.rule.sentence, ((one.rule.id, one.found),)
+        else:
+            self._judge.pass_over(taken.step)
+        if self._device is not None:
+            wrong = self._device.wrong(taken.step, taken.record)
+            self.on_device = self._device.steps
+            if wrong is not None:
+                self._device = None
+                yield *wrong, ()
+
+    def broken_by(self, step: Step) -> Iterator[tuple[str, str]]:
+        """Rules that a step breaks by itself, but for those that are known not to hold."""
+        expected = policy_of(self.config).expected_reason
+        for rule, found in self._judge.broken_by(step):
+            if expected(rule, self.config) is None:
+                yield rule, found

@@ -1,0 +1,61 @@
+"""A system judged by the rules and by a device of ours, and compared with nothing.
+
+The reference only says when clients arrive and leave. So a release whose scheduling no variant of
+the reference describes can be judged, too, and one step that breaks a rule does not end the
+episode: each thing that is wrong is noted in the first step in which it shows.
+"""
+
+from collections.abc import Iterator
+from itertools import chain, repeat
+
+from checks.harness.comparing import Strictness
+from checks.harness.finding import FOR_EVER, Episode, Finding, Kind
+from checks.harness.own_steps import OwnSteps, Wrong
+from checks.harness.script import Script, most_steps
+from checks.harness.system import Action, Failure, Json, System, Taken
+from checks.policies import policy_of
+from spec.core.records import IDLE
+
+
+def judged_by_rules(system: System, script: Script) -> Episode:
+    """The system serves the script's case until no request is left."""
+    actions = [*script]
+    last_arrival = max((at for at, action in enumerate(actions) if action.arrive), default=0)
+    # Behind the script nothing happens any more: the system may be slower than the reference.
+    rest = repeat(Action(), most_steps(script.case) - len(actions))
+    own, episode = OwnSteps(system, script.case.config, script.ctx), Episode()
+    for taken, action in _with_actions(system, script, [*actions, *rest]):
+        if isinstance(taken, Failure):
+            episode.note(Finding(Kind.CRASH, episode.steps, taken.cause, str(taken)))
+            break
+        for cause, says, broken in chain(own.wrong(taken, action), _wrong_totals(script, taken)):
+            finding = Finding(Kind.BROKEN_RULE, episode.steps, cause, says, broken=broken)
+            episode.note(finding)
+        episode.steps += 1
+        is_idle = taken.step.kind == IDLE and taken.step.after.is_idle
+        if is_idle and episode.steps > last_arrival + 1:
+            break
+    else:
+        says = f"a request still waits after {episode.steps} steps"
+        episode.note(Finding(Kind.ENDLESS, episode.steps, FOR_EVER, says))
+    own.describe(episode)
+    return episode
+
+
+def _with_actions(
+    system: System, script: Script, actions: list[Action]
+) -> Iterator[tuple[Taken | Failure, Action]]:
+    """What came of each action, with the action."""
+    for index, taken in enumerate(system.play(script.case, actions)):
+        yield taken, actions[min(index, len(actions) - 1)]
+
+
+def _wrong_totals(script: Script, taken: Taken) -> Iterator[Wrong]:
+    """Blocks that a scheduler counts otherwise than its own requests and pool add up to."""
+    before = {"blocks": taken.record.get("before", {}).get("blocks", {})}
+    record: Json = {"blocks": taken.record.get("blocks", {}), "before": before}
+    twice = policy_of(script.case.config).adapter.reported_twice
+    for one in twice(script.ctx, taken.step, record, Strictness.OBSERVABLE):
+        name = one.field.removeprefix("before.")
+        says = f"it counts {one.found}, its requests and its pool add up to {one.expected}"
+        yield f"count: {name}", says, ()
