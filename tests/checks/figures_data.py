@@ -7,8 +7,8 @@ the published files too.
 from collections.abc import Sequence
 
 from attrs import frozen
-from checks.harness.running import serve
 
+from checks.harness.running import serve
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig

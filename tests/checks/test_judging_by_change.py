@@ -9,12 +9,12 @@ from itertools import islice
 
 import pytest
 from attrs import evolve
+
 from checks.fuzz.cases import Case, case_of
 from checks.fuzz.guarded import Guarded, TargetRaisedError
 from checks.fuzz.target import Subject
 from checks.harness.running import Judge, duration_of, judgeable, serve_with
 from checks.harness.targets import EngineTarget
-
 from spec.core.sharing import FrozenMap
 from spec.spyre.records import Context, Step, context_of
 from spec.spyre.rules import Rule

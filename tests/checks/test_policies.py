@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from checks.harness.running import duration_of, judgeable, serve_with
 
 from checks.cli.configuration import Settings
+from checks.harness.running import duration_of, judgeable, serve_with
 from checks.harness.serving import REFERENCE, Run, run_workload
 from checks.policies import NANO_VLLM, POLICIES, RULES, SPYRE, VLLM_V1, AnyPolicy, policy_of
 from engine.core.clock import CostModel, Prefill, Work

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks.harness.running import duration_of, serve_with
 
 from checks.export.trace.reading import read_trace, steps_of
 from checks.export.trace.violation import Violation
 from checks.export.trace.writing import TraceWriter
+from checks.harness.running import duration_of, serve_with
 from checks.policies import NANO_VLLM, VLLM_V1, AnyPolicy
 from spec.core.errors import InputError
 from spec.core.requests import Prompt, Request

@@ -3,10 +3,10 @@
 from typing import Any
 
 from attrs import evolve
-from checks.harness.running import Broken, Judge, serve, step_time
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checks.harness.running import Broken, Judge, serve, step_time
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig

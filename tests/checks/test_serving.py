@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from checks.harness.running import judgeable
-from checks.harness.targets import SpecifiedEngine
 
 from checks.cli.configuration import Settings
 from checks.harness import serving
+from checks.harness.running import judgeable
 from checks.harness.serving import Run, run_workload
+from checks.harness.targets import SpecifiedEngine
 from engine.core.clock import CostModel
 from engine.core.faults import Constraint, ConstraintError
 from engine.core.metrics import Objective

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from benchmarks.measure import generated
+from checks.cli.configuration import read_settings
 from checks.fuzz.cases import case_of
 from checks.fuzz.finding import Episode, Finding, Kind
 from checks.fuzz.lockstep import run_case
 from checks.fuzz.target import Subject
 from checks.harness.running import duration_of, serve_with
 from checks.harness.targets import EngineTarget, engine_target, reference_target
-
-from benchmarks.measure import generated
-from checks.cli.configuration import read_settings
 from engine.core.faults import Failure
 from engine.spyre.blocks import BlockManager, PrefixHit
 from engine.spyre.device import SpyreDevice

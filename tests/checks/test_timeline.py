@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from checks.harness.running import serve
-
 from checks.export.timeline import Timeline
+from checks.harness.running import serve
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig

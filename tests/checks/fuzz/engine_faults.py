@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve, frozen
+
 from checks.fuzz.planted import Hunt, hunt, table_of
 from checks.fuzz.subjects import ENGINE
-
 from engine.spyre.blocks import BlockManager, FreeList
 from engine.spyre.scheduler import admission, apply, decode, prefill
 from engine.spyre.scheduler.admission import LastChunk, Projection
