@@ -5,22 +5,18 @@ chunk or a batch in every step.
 """
 
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spec.core.requests import LAST_SHIFT, MIXING_ROUNDS, POSITION_STEP, VOCABULARY, Prompt
+from spec.core.requests import MOST_TOKEN_ID, VOCABULARY, Prompt, cached_value
 
 Tensor = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Words = NDArray[np.uint64]  # arithmetic on them wraps around, as the model's does
 
 NO_TOKENS: Tensor = np.empty(0, np.int64)
-
-_TOKEN_BITS = 0x7FFF_FFFF
-_STEP = np.uint64(POSITION_STEP)
-_ROUNDS = [(np.uint64(shift), np.uint64(factor)) for shift, factor in MIXING_ROUNDS]
-_LAST = np.uint64(LAST_SHIFT)
 
 
 # --- prompts ------------------------------------------------------------------------------------
@@ -62,7 +58,7 @@ def _stream_tokens(name: str, first: int, last: int) -> Tensor:
     """Tokens of a named stream, as `spec.core.requests.stream_tokens` defines them."""
     digest = blake2b(name.encode(), digest_size=8).digest()
     seed, stride = int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:], "big") | 1
-    return (seed + np.arange(first, last, dtype=np.int64) * stride) & _TOKEN_BITS
+    return (seed + np.arange(first, last, dtype=np.int64) * stride) & MOST_TOKEN_ID
 
 
 # --- the simulated model ------------------------------------------------------------------------
@@ -70,12 +66,9 @@ def _stream_tokens(name: str, first: int, last: int) -> Tensor:
 
 def cached_values(tokens: Tensor, positions: Tensor) -> Words:
     """`spec.core.requests.cached_value` of each token, neither ids nor positions negative."""
-    words = tokens.astype(np.uint64) + (positions.astype(np.uint64) + np.uint64(1)) * _STEP
-    for shift, factor in _ROUNDS:
-        words ^= words >> shift
-        words *= factor
-    words ^= words >> _LAST
-    return words
+    ids: Any = tokens.astype(np.uint64)
+    places: Any = positions.astype(np.uint64)
+    return np.asarray(cached_value(ids, places))
 
 
 def sampled_tokens(attended: Words) -> Tensor:

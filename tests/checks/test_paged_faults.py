@@ -10,10 +10,10 @@ import pytest
 from checks.harness.paging import nano_vllm_watch
 from engine.core.faults import Constraint, ConstraintError
 from reference.nano_vllm.machine import NanoVllmMachine
-from tests.checks.nano_vllm_faults import FALSE_PREFIX, INSTANCES
-from tests.checks.nano_vllm_faults import FAULTS as NANO_VLLM_FAULTS
+from tests.checks.faults.nano_vllm import FALSE_PREFIX
+from tests.checks.faults.nano_vllm import FAULTS as NANO_VLLM_FAULTS
+from tests.checks.faults.vllm_v1 import FAULTS as VLLM_V1_FAULTS
 from tests.checks.paged_episodes import Episode, nano_vllm_episode, vllm_v1_episode
-from tests.checks.test_vllm_v1_faults import FAULTS as VLLM_V1_FAULTS
 
 BY_NAME = {
     **{f"nano-vllm: {one.name}": one for one in NANO_VLLM_FAULTS},
@@ -97,10 +97,10 @@ def served_in_turn(instance: Any) -> None:
 
 def test_hash_that_is_not_chained_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second block of a prompt has the tokens of another prompt's first."""
-    served_in_turn(INSTANCES[FALSE_PREFIX])
+    served_in_turn(FALSE_PREFIX)
     BY_NAME["nano-vllm: hashes not chained and no rule knows"].plant(monkeypatch)
 
     with pytest.raises(ConstraintError) as refused:
-        served_in_turn(INSTANCES[FALSE_PREFIX])
+        served_in_turn(FALSE_PREFIX)
 
     assert refused.value.constraint == Constraint.READ_POSITION

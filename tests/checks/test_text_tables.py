@@ -5,7 +5,7 @@ import re
 import pytest
 
 from checks.evidence import chapter_path, recorded_verdicts
-from checks.policies import NANO_VLLM, VLLM_V1, AnyPolicy
+from checks.policies import POLICIES, AnyPolicy
 
 PREFIXES = {"nano-vllm": "NANO", "vllm-v1": "V1"}
 
@@ -25,7 +25,9 @@ def refuted(policy: AnyPolicy) -> set[str]:
     return {one.rule.id for one in verdicts if one.refuted_in}
 
 
-both = pytest.mark.parametrize("policy", [NANO_VLLM, VLLM_V1], ids=lambda policy: policy.name)
+both = pytest.mark.parametrize(
+    "policy", [POLICIES[name] for name in PREFIXES], ids=lambda policy: str(policy.name)
+)
 
 
 @both

@@ -113,143 +113,99 @@ def test_a_limit_reads_the_first_requests_and_nothing_behind_them(file: Path) ->
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"id": "-"}, "id: found nothing; allowed: printable text of 1 to 200 characters"),
-        ({"id": 0}, "id: found 0; allowed: printable text of 1 to 200 characters"),
-        ({"id": ""}, "id: found ''; allowed: printable text of 1 to 200 characters"),
-        ({"id": "\x1b[2J"}, "id: found '\\x1b[2J'; allowed: printable text of 1 to 200 characters"),
-        ({"id": "\ud800"}, "id: found '\\ud800'; allowed: printable text of 1 to 200 characters"),
-        (
-            {"prompt_length": 3},
-            "key: found 'prompt_length'; allowed: id, arrival, arrival_s, prompt_len, prompt, "
-            "prompt_parts, max_tokens, output_len, output, abort_at, priority; "
-            "nearest: prompt_len",
-        ),
-        (
-            {"prompt": [1]},
-            "prompt: found ['prompt_len', 'prompt']; "
-            "allowed: exactly one of prompt_len, prompt, prompt_parts",
-        ),
-        (
-            {"prompt_len": "-"},
-            "prompt: found nothing; allowed: exactly one of prompt_len, prompt, prompt_parts",
-        ),
-        (
-            {"prompt_len": 0},
-            "prompt_len: found 0; allowed: a whole number of tokens from 1 to 1048576",
-        ),
-        (
-            {"prompt_len": True},
-            "prompt_len: found True; allowed: a whole number of tokens from 1 to 1048576",
-        ),
-        (
-            {"prompt_len": 60.0},
-            "prompt_len: found 60.0; allowed: a whole number of tokens from 1 to 1048576",
-        ),
-        (
-            {"prompt_len": 10**12},
-            "prompt_len: found 1000000000000; allowed: a whole number of tokens from 1 to 1048576",
-        ),
-        (
-            {"max_tokens": 0},
-            "max_tokens: found 0; allowed: a whole number of tokens from 1 to 1048576",
-        ),
-        (
-            {"max_tokens": "-"},
-            "max_tokens: found nothing; allowed: a whole number of tokens from 1 to 1048576",
-        ),
-        (
-            {"arrival": -1},
-            "arrival: found -1; allowed: a whole number of steps from 0 to 1000000000",
-        ),
-        (
-            {"arrival": None},
-            "arrival: found None; allowed: a whole number of steps from 0 to 1000000000",
-        ),
-        (
-            {"arrival": 1, "arrival_s": 1},
-            "arrival: found ['arrival', 'arrival_s']; allowed: one of the two",
-        ),
-        (
-            {"arrival_s": -0.5},
-            "arrival_s: found -0.5; allowed: a number of seconds from 0 to 1000000000",
-        ),
-        (
-            {"arrival_s": float("nan")},
-            "arrival_s: found nan; allowed: a number of seconds from 0 to 1000000000",
-        ),
-        (
-            {"arrival_s": float("inf")},
-            "arrival_s: found inf; allowed: a number of seconds from 0 to 1000000000",
-        ),
-        (
-            {"arrival_s": False},
-            "arrival_s: found False; allowed: a number of seconds from 0 to 1000000000",
-        ),
-        (
-            {"output_len": 11},
-            "output_len: found 11; allowed: at most max_tokens (10) tokens",
-        ),
-        (
-            {"output_len": 0},
-            "output_len: found 0; allowed: a whole number of tokens from 1 to 1048576",
-        ),
-        ({"output": [7] * 11}, "output: found 11; allowed: at most max_tokens (10) tokens"),
-        ({"output": []}, "output: found []; allowed: a list of 1 to 1048576 token ids"),
-        (
-            {"output": [7, -1]},
-            "output[1]: found -1; allowed: a whole number from 0 to 2147483647",
-        ),
-        (
-            {"output": [7, 7], "output_len": 3},
-            "output_len: found 3; allowed: the number of tokens in output (2)",
-        ),
-        (
-            {"output": [7, 7], "output_len": 1},
-            "output_len: found 1; allowed: the number of tokens in output (2)",
-        ),
-        (
-            {"abort_at": -1},
-            "abort_at: found -1; allowed: a whole number of steps from 0 to 1000000000",
-        ),
-        (
-            {"arrival": 5, "abort_at": 4},
-            "abort_at: found 4; allowed: arrival (5) or later",
-        ),
-        (
-            {"priority": "high"},
-            "priority: found 'high'; allowed: a whole number from -1000000000 to 1000000000",
-        ),
+BAD_VALUES: dict[str, list[tuple[dict[str, object], str]]] = {  # by what is allowed
+    "printable text of 1 to 200 characters": [
+        ({"id": "-"}, "id: found nothing"),
+        ({"id": 0}, "id: found 0"),
+        ({"id": ""}, "id: found ''"),
+        ({"id": "\x1b[2J"}, "id: found '\\x1b[2J'"),
+        ({"id": "\ud800"}, "id: found '\\ud800'"),
+    ],
+    "id, arrival, arrival_s, prompt_len, prompt, "
+    "prompt_parts, max_tokens, output_len, output, abort_at, priority; nearest: prompt_len": [
+        ({"prompt_length": 3}, "key: found 'prompt_length'"),
+    ],
+    "exactly one of prompt_len, prompt, prompt_parts": [
+        ({"prompt": [1]}, "prompt: found ['prompt_len', 'prompt']"),
+        ({"prompt_len": "-"}, "prompt: found nothing"),
+    ],
+    "a whole number of tokens from 1 to 1048576": [
+        ({"prompt_len": 0}, "prompt_len: found 0"),
+        ({"prompt_len": True}, "prompt_len: found True"),
+        ({"prompt_len": 60.0}, "prompt_len: found 60.0"),
+        ({"prompt_len": 10**12}, "prompt_len: found 1000000000000"),
+        ({"max_tokens": 0}, "max_tokens: found 0"),
+        ({"max_tokens": "-"}, "max_tokens: found nothing"),
+        ({"output_len": 0}, "output_len: found 0"),
+        ({"prompt_len": "-", "prompt_parts": [["system", 0]]}, "prompt_parts[0]: found 0"),
+    ],
+    "a whole number of steps from 0 to 1000000000": [
+        ({"arrival": -1}, "arrival: found -1"),
+        ({"arrival": None}, "arrival: found None"),
+        ({"abort_at": -1}, "abort_at: found -1"),
+    ],
+    "one of the two": [
+        ({"arrival": 1, "arrival_s": 1}, "arrival: found ['arrival', 'arrival_s']"),
+    ],
+    "a number of seconds from 0 to 1000000000": [
+        ({"arrival_s": -0.5}, "arrival_s: found -0.5"),
+        ({"arrival_s": float("nan")}, "arrival_s: found nan"),
+        ({"arrival_s": float("inf")}, "arrival_s: found inf"),
+        ({"arrival_s": False}, "arrival_s: found False"),
+    ],
+    "at most max_tokens (10) tokens": [
+        ({"output_len": 11}, "output_len: found 11"),
+        ({"output": [7] * 11}, "output: found 11"),
+    ],
+    "a list of 1 to 1048576 token ids": [
+        ({"output": []}, "output: found []"),
         (
             {"prompt_len": "-", "prompt": "hello " * 20},
-            "prompt: found 'hello hello hello hello hello hello hello hello hello hello…'; "
-            "allowed: a list of 1 to 1048576 token ids",
-        ),
-        (
-            {"prompt_len": "-", "prompt_parts": [["system", 5], ["user"]]},
-            "prompt_parts[1]: found ['user']; allowed: [name, tokens]",
-        ),
-        (
-            {"prompt_len": "-", "prompt_parts": []},
-            "prompt_parts: found []; allowed: a list of [name, tokens]",
-        ),
-        (
-            {"prompt_len": "-", "prompt_parts": [["system", 2**20], ["user", 1]]},
-            "prompt_parts: found 1048577; allowed: at most 1048576 tokens in all",
-        ),
-        (
-            {"prompt_len": "-", "prompt_parts": [["system", 0]]},
-            "prompt_parts[0]: found 0; allowed: a whole number of tokens from 1 to 1048576",
+            "prompt: found 'hello hello hello hello hello hello hello hello hello hello…'",
         ),
     ],
+    "a whole number from 0 to 2147483647": [
+        ({"output": [7, -1]}, "output[1]: found -1"),
+    ],
+    "the number of tokens in output (2)": [
+        ({"output": [7, 7], "output_len": 3}, "output_len: found 3"),
+        ({"output": [7, 7], "output_len": 1}, "output_len: found 1"),
+    ],
+    "arrival (5) or later": [
+        ({"arrival": 5, "abort_at": 4}, "abort_at: found 4"),
+    ],
+    "a whole number from -1000000000 to 1000000000": [
+        ({"priority": "high"}, "priority: found 'high'"),
+    ],
+    "[name, tokens]": [
+        (
+            {"prompt_len": "-", "prompt_parts": [["system", 5], ["user"]]},
+            "prompt_parts[1]: found ['user']",
+        ),
+    ],
+    "a list of [name, tokens]": [
+        ({"prompt_len": "-", "prompt_parts": []}, "prompt_parts: found []"),
+    ],
+    "at most 1048576 tokens in all": [
+        (
+            {"prompt_len": "-", "prompt_parts": [["system", 2**20], ["user", 1]]},
+            "prompt_parts: found 1048577",
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "allowed"),
+    [(*row, allowed) for allowed, rows in BAD_VALUES.items() for row in rows],
     ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",
 )
 def test_a_bad_value_is_refused_by_field(
-    file: Path, changes: Mapping[str, object], message: str
+    file: Path, changes: Mapping[str, object], found: str, allowed: str
 ) -> None:
-    assert refusal(file, entry(id="fine"), entry(**changes)) == f"w.jsonl, line 2: {message}"
+    message = f"w.jsonl, line 2: {found}; allowed: {allowed}"
+
+    assert refusal(file, entry(id="fine"), entry(**changes)) == message
 
 
 @pytest.mark.parametrize(

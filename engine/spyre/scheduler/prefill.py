@@ -35,15 +35,32 @@ _HASHED_AT_ONCE = 16  # blocks: a lookup that misses early should not hash the w
 
 def plan_prefill(state: SchedulerState) -> tuple[PrefillPlan | None, str | None]:
     """The next prefill step, or None; and the first rule that refused a request."""
-    chosen, refusal = _chosen(state)
-    if chosen is None:
+    if state.prefilling is None and not state.queue:
+        return None, None
+    refusal = _priority_refusal(state)
+    if refusal is not None:
         return None, refusal
-    if chosen is not state.prefilling:
-        return _plan_admission(state, chosen, refusal), refusal
-    chunk = next_chunk(state.config, chosen, chosen.hit_blocks, chosen.computed)
-    needed = _blocks_needed(state.config, chunk, len(chosen.blocks))
+    if state.prefilling is not None:
+        return _plan_next_chunk(state, state.prefilling)
+    chosen, refusal = _first_admissible(state)
+    return None if chosen is None else _plan_admission(state, chosen, refusal), refusal
+
+
+def _plan_next_chunk(
+    state: SchedulerState, ongoing: RequestState
+) -> tuple[PrefillPlan | None, str | None]:
+    """The next chunk of the ongoing prefill, or the rule that keeps it from that."""
+    config, refusal = state.config, None
+    chunk = next_chunk(config, ongoing, ongoing.hit_blocks, ongoing.computed)
+    needed = _blocks_needed(config, chunk, len(ongoing.blocks))
+    if not config.reservation and needed > state.blocks.free.count:
+        refusal = "BLK-9"
+    elif chunk.is_last and not _is_judged_once(config):
+        refusal = state.last_chunk.refusal(state.decoding, state.last_tkv, ongoing)
+    if refusal is not None:
+        return None, refusal
     new_blocks = state.blocks.next_free(needed)
-    return PrefillPlan(chosen, chunk, chosen.blocks, new_blocks, chosen.hit_blocks), None
+    return PrefillPlan(ongoing, chunk, ongoing.blocks, new_blocks, ongoing.hit_blocks), None
 
 
 def _plan_admission(
@@ -74,20 +91,6 @@ def _blocks_needed(config: SpyreConfig, chunk: Chunk, held: int) -> int:
 
 
 # --- which request ------------------------------------------------------------------------------
-
-
-def _chosen(state: SchedulerState) -> tuple[RequestState | None, str | None]:
-    """The request whose chunk is next, or None; and the first rule that refused a request."""
-    ongoing = state.prefilling
-    if ongoing is None and not state.queue:
-        return None, None
-    refusal = _priority_refusal(state)
-    if refusal is not None:
-        return None, refusal
-    if ongoing is not None:
-        refusal = _ongoing_refusal(state, ongoing)
-        return (ongoing, None) if refusal is None else (None, refusal)
-    return _first_admissible(state)
 
 
 def _priority_refusal(state: SchedulerState) -> str | None:
@@ -157,19 +160,6 @@ def _is_judged_by_shape(state: SchedulerState, request: RequestState) -> bool:
 
 
 # --- why a request is refused -------------------------------------------------------------------
-
-
-def _ongoing_refusal(state: SchedulerState, ongoing: RequestState) -> str | None:
-    """The rule that keeps the ongoing prefill from its next chunk, or None."""
-    config = state.config
-    chunk = next_chunk(config, ongoing, ongoing.hit_blocks, ongoing.computed)
-    if not config.reservation:
-        needed = _blocks_needed(config, chunk, len(ongoing.blocks))
-        if needed > state.blocks.free.count:
-            return "BLK-9"
-    if _is_judged_once(config) or not chunk.is_last:
-        return None
-    return state.last_chunk.refusal(state.decoding, state.last_tkv, ongoing)
 
 
 def _admission_refusal(state: SchedulerState, request: RequestState) -> str | None:

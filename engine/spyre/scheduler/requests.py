@@ -3,9 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from heapq import merge
-from itertools import takewhile
-from operator import attrgetter
+from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 import numpy as np
@@ -164,16 +162,28 @@ class WaitingQueue:
         meanwhile.
         """
         assert self._shapes is not None, "the queue was made without shapes"
-        left_out: dict[Shape, bool] = {}
-        streams = (
-            takewhile(lambda one: not left_out.get(one.shape), members.values())
-            for members in self._shapes.values()
-        )
-        for request in merge(*streams, key=attrgetter("order")):
-            if request.shape not in left_out:
-                left_out[request.shape] = is_left_out(request)
-            if not left_out[request.shape]:
-                yield request
+        heads = [_head(iter(members.values())) for members in self._shapes.values()]
+        heapify(heads)
+        asked: set[Shape] = set()
+        while heads:
+            _, first, behind = heads[0]
+            if first.shape not in asked:
+                asked.add(first.shape)
+                if is_left_out(first):
+                    heappop(heads)
+                    continue
+            yield first
+            following = next(behind, None)
+            if following is None:
+                heappop(heads)
+            else:
+                heapreplace(heads, (following.order, following, behind))
+
+
+def _head(members: Iterator[RequestState]) -> tuple[int, RequestState, Iterator[RequestState]]:
+    """The first of a shape with its place in the queue, and those behind it."""
+    first = next(members)
+    return first.order, first, members
 
 
 # --- requests that decode or are paused ----------------------------------------------------------

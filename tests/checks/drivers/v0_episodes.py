@@ -1,19 +1,23 @@
-"""Episodes for the driver of vLLM V0, by hand or by dice, and what is wrong with an answer.
+"""Episodes for the driver of vLLM V0, by hand or random, and what is wrong with an answer.
 
-There is no machine of this policy yet. What is judged needs none: blocks add up and belong to
-somebody, limits are kept, no step is without work, everybody ends once, with the tokens that the
+There is no machine of this policy yet. What is judged needs none: blocks add up and belong to a
+request, limits are kept, no step is without work, each request ends once, with the tokens that the
 script gave, and holds nothing at the end.
 """
 
 import json
-import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from random import Random
-from types import TracebackType
-from typing import Any, Self
+from subprocess import DEVNULL, PIPE, Popen
+from typing import Any
 
-from attrs import frozen
+import pytest
+from attrs import field, frozen
+
+from checks.releases.environments import command_of, environment_of
+from checks.releases.recipes import recipe_of
 
 Json = dict[str, Any]
 
@@ -22,7 +26,7 @@ PATIENCE = 400  # steps; no episode here needs half of them
 
 @frozen
 class Episode:
-    """A configuration by V0's keys, requests, and for each step who arrives and who leaves."""
+    """A configuration by V0's keys, requests, and for each step arrivals and aborts."""
 
     config: Json
     requests: Sequence[Json]
@@ -31,10 +35,10 @@ class Episode:
 
 @frozen
 class Answer:
-    """The records of the steps that were taken, and what ended them early, if so."""
+    """The records of the steps that were taken, and the error that ended them early, if one did."""
 
     records: Sequence[Json]
-    failure: Json | None = None
+    failure: Json = field(factory=dict)
 
 
 def asks(name: str, prompt: int, output: int, **others: Any) -> Json:
@@ -50,88 +54,76 @@ def asks(name: str, prompt: int, output: int, **others: Any) -> Json:
     return request | others
 
 
-def at_once(config: Json, *requests: Json, steps: int = 30) -> Episode:
-    """All requests arrive before the first step."""
-    first = {"arrive": [request["id"] for request in requests]}
-    return Episode(config, requests, (first, *({} for _ in range(steps - 1))))
-
-
 def random_episode(seed: int) -> Episode:
     """A small pool under pressure; each seed switches features of the scheduler on or off."""
-    dice = Random(seed)
-    chunked, block_size = dice.random() < 0.5, dice.choice((2, 4))
-    length = block_size * dice.randint(4, 8)
+    draw = Random(seed)
+    chunked, block_size = draw.random() < 0.5, draw.choice((2, 4))
+    length = block_size * draw.randint(4, 8)
     config: Json = {
         "block_size": block_size,
-        "num_gpu_blocks": dice.randint(6, 14),
-        "num_cpu_blocks": dice.choice((0, 24)),
+        "num_gpu_blocks": draw.randint(6, 14),
+        "num_cpu_blocks": draw.choice((0, 24)),
         "max_model_len": length,
-        "max_num_seqs": dice.randint(1, 4),
-        "max_num_batched_tokens": dice.randint(4, length) if chunked else length,
+        "max_num_seqs": draw.randint(1, 4),
+        "max_num_batched_tokens": draw.randint(4, length) if chunked else length,
         "chunked_prefill": chunked,
-        "prefix_caching": dice.random() < 0.5,
-        "scheduling": dice.choice(("fcfs", "priority")),
-        "watermark": dice.choice((0.01, 0.2)),
+        "prefix_caching": draw.random() < 0.5,
+        "scheduling": draw.choice(("fcfs", "priority")),
+        "watermark": draw.choice((0.01, 0.2)),
     }
     if config["num_cpu_blocks"]:
-        config["preemption_mode"] = dice.choice(("swap", "recompute", None))
-    requests = [_request(dice, str(number), config) for number in range(dice.randint(2, 6))]
+        config["preemption_mode"] = draw.choice(("swap", "recompute", None))
+    requests = [_request(draw, str(number), config) for number in range(draw.randint(2, 6))]
     actions: list[Json] = [{} for _ in range(PATIENCE)]
     for request in requests:
-        arrival = dice.randint(0, 12)
+        arrival = draw.randint(0, 12)
         actions[arrival].setdefault("arrive", []).append(request["id"])
-        if dice.random() < 0.2:
-            actions[arrival + dice.randint(1, 12)].setdefault("abort", []).append(request["id"])
+        if draw.random() < 0.2:
+            actions[arrival + draw.randint(1, 12)].setdefault("abort", []).append(request["id"])
     return Episode(config, requests, actions)
 
 
-def _request(dice: Random, name: str, config: Json) -> Json:
-    prompt = dice.randint(1, config["max_model_len"] - 1)
-    output = dice.randint(1, config["max_model_len"] - prompt)
-    priority = dice.randint(0, 2) if config["scheduling"] == "priority" else 0
-    asked = asks(name, prompt, output, priority=priority, output_len=dice.randint(1, output))
-    if dice.random() < 0.5:  # a prefix that others have, too
+def _request(draw: Random, name: str, config: Json) -> Json:
+    prompt = draw.randint(1, config["max_model_len"] - 1)
+    output = draw.randint(1, config["max_model_len"] - prompt)
+    priority = draw.randint(0, 2) if config["scheduling"] == "priority" else 0
+    asked = asks(name, prompt, output, priority=priority, output_len=draw.randint(1, output))
+    if draw.random() < 0.5:  # a prefix that others have, too
         asked["prompt"] = list(range(prompt))
     return asked
+
+
+@contextmanager
+def installed_release() -> Iterator["Live"]:
+    """The driver of the installed release; the test is skipped where there is none."""
+    recipe = recipe_of("vllm-v0")
+    if recipe is None or not environment_of(recipe).is_complete:
+        pytest.skip("not installed: vllm-v0")
+    with Popen(command_of("vllm-v0"), stdin=PIPE, stdout=PIPE, stderr=DEVNULL) as process:
+        yield Live(process)
+        process.kill()
 
 
 class Live:
     """A running driver that is given one episode after the other."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self.process = subprocess.Popen(
-            list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+    def __init__(self, process: "Popen[bytes]") -> None:
+        self.process = process
         self.hello = self._answer()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.process.kill()
-        self.process.communicate()
-
     def serve(self, episode: Episode) -> Answer:
-        """The episode's answer, up to the step in which nobody is left and nobody will come."""
+        """The episode's answer, up to the step after which no request is left or will come."""
         start = {"do": "start", "config": episode.config, "requests": list(episode.requests)}
-        told = self._ask(start)
-        if "error" in told:
-            return Answer((), told["error"])
+        answer = self._ask(start)
         records: list[Json] = []
         for first in range(0, len(episode.actions), 32):
-            part = episode.actions[first : first + 32]
-            told = self._ask({"do": "play", "steps": list(part)})
-            records += told["steps"]
-            if "error" in told:
-                return Answer(records, told["error"])
+            if "error" in answer:
+                break
+            answer = self._ask({"do": "play", "steps": [*episode.actions[first : first + 32]]})
+            records += answer["steps"]
             if not (present(records[-1]) or any(episode.actions[first + 32 :])):
                 break
-        return Answer(records)
+        return Answer(records, answer.get("error", {}))
 
     def _ask(self, message: Json) -> Json:
         assert self.process.stdin is not None
@@ -141,13 +133,13 @@ class Live:
 
     def _answer(self) -> Json:
         assert self.process.stdout is not None
-        told = json.loads(self.process.stdout.readline())
-        assert isinstance(told, dict)
-        return told
+        answer = json.loads(self.process.stdout.readline())
+        assert isinstance(answer, dict)
+        return answer
 
 
 def present(record: Mapping[str, Any]) -> list[str]:
-    """Everybody in a queue."""
+    """Ids of all requests in a queue."""
     return [*record["waiting"], *record["running"], *record["swapped"]]
 
 
@@ -159,20 +151,20 @@ def faults(episode: Episode, answer: Answer) -> Iterator[str]:
         for fault in (*_block_faults(record), *_step_faults(episode.config, came, record)):
             yield f"step {step}: {fault}"
         before = record
-    if answer.failure is not None:
+    if answer.failure:
         yield "raised {type}: {message} ({at})".format(**answer.failure)
     else:
         yield from _end_faults(episode, answer)
 
 
 def _block_faults(record: Json) -> Iterator[str]:
-    """Blocks that are nobody's and nowhere, on both devices."""
+    """Blocks that are neither held nor free, or both, on both devices."""
     for pool, tables in (("blocks", "block_tables"), ("cpu_blocks", "cpu_block_tables")):
-        told = record[pool]
-        free, held = [*told["free_list"], *told["evictable"]], told["references"]
+        blocks = record[pool]
+        free, held = [*blocks["free_list"], *blocks["evictable"]], blocks["references"]
         holders = Counter(str(one) for table in record[tables].values() for one in table)
-        if told["free"] != len(free) or len(free) + len(held) != told["total"]:
-            yield f"{pool}: {len(held)} held and {told['free']} free of {told['total']}"
+        if blocks["free"] != len(free) or len(free) + len(held) != blocks["total"]:
+            yield f"{pool}: {len(held)} held and {blocks['free']} free of {blocks['total']}"
         if {int(one) for one in held} & set(free):
             yield f"{pool}: held and free at once"
         if dict(holders) != {str(one): count for one, count in held.items()}:
@@ -188,14 +180,14 @@ def _step_faults(config: Json, came: Mapping[str, Any], record: Json) -> Iterato
     if len(record["scheduled"]) > config["max_num_seqs"]:
         yield f"{len(record['scheduled'])} requests in the batch"
     if len(present(record)) != len(set(present(record))):
-        yield "somebody is in two queues"
+        yield "a request is in two queues"
     busy = ("scheduled", "ignored", "preempted", "swapped_out")
     if present(came) and not any(record[name] for name in busy):
-        yield "nothing happens though somebody is there"
+        yield "nothing happens though a request is there"
 
 
 def _end_faults(episode: Episode, answer: Answer) -> Iterator[str]:
-    """Who has not ended once, whose tokens are others, and what is still held."""
+    """Requests that have not ended once or have other tokens, and what is still held."""
     ends: Counter[str] = Counter()
     outputs: dict[str, list[int]] = {}
     for record in answer.records:
@@ -207,9 +199,9 @@ def _end_faults(episode: Episode, answer: Answer) -> Iterator[str]:
         name = request["id"]
         if ends[name] != 1:
             yield f"{name} ended {ends[name]} times"
-        told, due = outputs.get(name, []), request["output"][: request["output_len"]]
-        if told != (due if name in finished else due[: len(told)]):
-            yield f"{name} was told {told}"
+        tokens, due = outputs.get(name, []), request["output"][: request["output_len"]]
+        if tokens != (due if name in finished else due[: len(tokens)]):
+            yield f"{name} got {tokens}"
     last = answer.records[-1]
     if present(last) or last["blocks"]["references"] or last["cpu_blocks"]["references"]:
         yield f"{present(last)} are left, and blocks are held"
@@ -219,7 +211,7 @@ def known_end(episode: Episode, answer: Answer) -> str | None:
     """The fact of `test_vllm_v0_facts.py` that explains what is wrong, by what happens there."""
     config, last = episode.config, answer.records[-1]
     swaps = config.get("preemption_mode") == "swap"
-    if answer.failure is not None:
+    if answer.failure:
         return _KNOWN_PLACES.get(answer.failure["at"].split()[-1]) if swaps else None
     if swaps and any(_is_stuck(record) for record in answer.records):
         return "never swapped in"
@@ -232,7 +224,7 @@ def known_end(episode: Episode, answer: Answer) -> str | None:
 
 
 def _is_stuck(record: Json) -> bool:
-    """Nothing runs though nobody was swapped out in this step; until an abort, if one comes."""
+    """Nothing runs though no request was swapped out in this step; until an abort, if one comes."""
     return bool(record["swapped"]) and record["kind"] == "idle" and not record["swapped_out"]
 
 

@@ -5,14 +5,14 @@ from contextlib import contextmanager
 
 import pytest
 from attrs import frozen
-
 from checks.fuzz.reference import ReferenceTarget, reference_target
 from checks.fuzz.target import Subject
+
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
-from tests.checks.faults import FAULTS
-from tests.checks.planting import Fault
+from tests.checks.faults.planting import Fault
+from tests.checks.faults.spyre import FAULTS
 
 BY_NAME = {fault.name: fault for fault in FAULTS}
 

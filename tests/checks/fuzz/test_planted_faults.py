@@ -1,11 +1,11 @@
 """The fuzzer finds every planted fault of the reference, and soon."""
 
 import pytest
-
 from checks.fuzz.finding import Finding, Kind
 from checks.fuzz.planted import Hunt, hunt, table_of
 from checks.fuzz.subjects import REFERENCE
-from tests.checks.faults import FAULTS
+
+from tests.checks.faults.spyre import FAULTS
 from tests.checks.fuzz.faulty import faulty
 
 EPISODES = 100  # within which every planted fault is found

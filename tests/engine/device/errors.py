@@ -5,7 +5,7 @@ tables tell how the device notices each of them: by refusing, or by other tokens
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,14 +31,6 @@ def moved(tensor: Tensor, place: Any, by: int) -> Tensor:
     return changed
 
 
-def a_row(given: DecodeInput, draw: random.Random) -> int:
-    return draw.randrange(len(given.tkv))
-
-
-def real_columns(config: SpyreConfig, given: Step, row: int) -> range:
-    return range(int(given.left_padding[row]) // config.block_size, given.block_table.shape[1])
-
-
 @frozen
 class Planted:
     """An error, and every way in which it is noticed."""
@@ -51,54 +43,58 @@ def planted(error: Error, *noticed: Sign) -> Planted:
     return Planted(error, frozenset(noticed))
 
 
-# --- decode ---------------------------------------------------------------------------------------
+# --- tensors --------------------------------------------------------------------------------------
+
+Places = Callable[[SpyreConfig, Any], Sequence[int]]
 
 
-def shifted(*names: str, by: int = 1) -> Error:
-    """The same error in these tensors of one row."""
+def a_row(_config: SpyreConfig, given: Step) -> Sequence[int]:
+    """The rows of a decode batch, the one prompt of a prefill."""
+    return range(len(given.left_padding))
 
-    def error(_config: SpyreConfig, given: DecodeInput, draw: random.Random) -> DecodeInput:
-        row = a_row(given, draw)
-        return evolve(given, **{name: moved(getattr(given, name), row, by) for name in names})
+
+def a_token(config: SpyreConfig, given: PrefillInput) -> Sequence[int]:
+    """Places of the chunk that hold tokens."""
+    start = int(given.chunk[0]) * config.chunk_size
+    return range(max(int(given.left_padding[0]) - start, 0), int(given.length[0]) - start)
+
+
+def a_written_slot(config: SpyreConfig, given: PrefillInput) -> Sequence[int]:
+    """Places whose slot is not in block 0, where it would not matter."""
+    return [int(place) for place in np.flatnonzero(given.slot_mapping >= config.block_size)]
+
+
+def shifted(*names: str, by: int = 1, blocks: int = 0, at: Places = a_row) -> Error:
+    """The same error in one place of these tensors: so many more, or blocks more."""
+
+    def error(config: SpyreConfig, given: Any, draw: random.Random) -> Any:
+        place, more = draw.choice(at(config, given)), blocks * config.block_size or by
+        return evolve(given, **{name: moved(getattr(given, name), place, more) for name in names})
 
     return error
 
 
-def shifted_by_a_block(*names: str, sign: int = 1) -> Error:
-    def error(config: SpyreConfig, given: DecodeInput, draw: random.Random) -> DecodeInput:
-        row, by = a_row(given, draw), sign * config.block_size
-        return evolve(given, **{name: moved(getattr(given, name), row, by) for name in names})
+def swapped(*names: str, at: Places = a_row) -> Error:
+    """Two places have each other's values in these tensors."""
 
-    return error
-
-
-def slot_of_another_block(
-    config: SpyreConfig, given: DecodeInput, draw: random.Random
-) -> DecodeInput:
-    blocks = draw.randrange(1, config.pool_blocks)
-    return evolve(
-        given,
-        slot_mapping=moved(given.slot_mapping, a_row(given, draw), blocks * config.block_size),
-    )
-
-
-def other_token(_config: SpyreConfig, given: DecodeInput, draw: random.Random) -> DecodeInput:
-    row = a_row(given, draw)
-    return evolve(given, token_ids=moved(given.token_ids, row, 1))
-
-
-def swapped_rows(*names: str) -> Error:
-    """Two rows have each other's values in these tensors."""
-
-    def error(_config: SpyreConfig, given: DecodeInput, draw: random.Random) -> DecodeInput | None:
-        if len(given.tkv) < 2:
+    def error(config: SpyreConfig, given: Any, draw: random.Random) -> Any:
+        places = at(config, given)
+        if len(places) < 2:
             return None
-        order = np.arange(len(given.tkv))
-        one, other = draw.sample(range(len(order)), 2)
-        order[[one, other]] = order[[other, one]]
-        return evolve(given, **{name: getattr(given, name)[order] for name in names})
+        pair = draw.sample(places, 2)
+        tensors = {name: getattr(given, name).copy() for name in names}
+        for tensor in tensors.values():
+            tensor[pair] = tensor[pair[::-1]]
+        return evolve(given, **tensors)
 
     return error
+
+
+# --- block tables ---------------------------------------------------------------------------------
+
+
+def real_columns(config: SpyreConfig, given: Step, row: int) -> range:
+    return range(int(given.left_padding[row]) // config.block_size, given.block_table.shape[1])
 
 
 def table_error(change: Callable[[SpyreConfig, Tensor, range, random.Random], bool]) -> Error:
@@ -192,10 +188,16 @@ def empty_block_on_the_right(config: SpyreConfig, given: DecodeInput, draw: rand
     return evolve(given, block_table=np.hstack([given.block_table, np.array(new)]))
 
 
+def slot_of_another_block(config: SpyreConfig, given: DecodeInput, draw: random.Random) -> Any:
+    return shifted("slot_mapping", blocks=draw.randrange(1, config.pool_blocks))(
+        config, given, draw
+    )
+
+
 DECODE_ERRORS: Mapping[str, Planted] = {
     "slot off by one": planted(shifted("slot_mapping"), C.WRITE_OFFSET, C.WRITE_OUTSIDE),
     "slot of another block": planted(slot_of_another_block, C.WRITE_OUTSIDE),
-    "slots of two rows swapped": planted(swapped_rows("slot_mapping"), C.WRITE_OUTSIDE),
+    "slots of two rows swapped": planted(swapped("slot_mapping"), C.WRITE_OUTSIDE),
     "position off by one": planted(shifted("positions"), C.POSITION),
     "mask one too long": planted(shifted("tkv"), C.POSITION, C.RECTANGLE),
     "mask one too short": planted(
@@ -216,20 +218,20 @@ DECODE_ERRORS: Mapping[str, Planted] = {
         shifted("left_padding", "positions"), C.LEFT_PADDING
     ),
     "padding one block too long": planted(
-        shifted_by_a_block("left_padding"), C.EXCESS_PADDING, C.PADDING_BLOCKS, C.LEFT_PADDING
+        shifted("left_padding", blocks=1), C.EXCESS_PADDING, C.PADDING_BLOCKS, C.LEFT_PADDING
     ),
     "padding and tkv one block too long": planted(
-        shifted_by_a_block("left_padding", "tkv"), C.EXCESS_PADDING, C.RECTANGLE, C.LEFT_PADDING
+        shifted("left_padding", "tkv", blocks=1), C.EXCESS_PADDING, C.RECTANGLE, C.LEFT_PADDING
     ),
     "padding one block too short": planted(
-        shifted_by_a_block("left_padding", sign=-1), C.LEFT_PADDING, C.PADDING_BLOCKS
+        shifted("left_padding", blocks=-1), C.LEFT_PADDING, C.PADDING_BLOCKS
     ),
-    "padding of two rows swapped": planted(swapped_rows("left_padding"), C.PADDING_BLOCKS),
+    "padding of two rows swapped": planted(swapped("left_padding"), C.PADDING_BLOCKS),
     "tables of two rows swapped": planted(
-        swapped_rows("block_table"), C.PADDING_BLOCKS, C.WRITE_OUTSIDE
+        swapped("block_table"), C.PADDING_BLOCKS, C.WRITE_OUTSIDE
     ),
-    "other token": planted(other_token, TOKENS),
-    "tokens of two rows swapped": planted(swapped_rows("token_ids"), TOKENS),
+    "other token": planted(shifted("token_ids"), TOKENS),
+    "tokens of two rows swapped": planted(swapped("token_ids"), TOKENS),
     "swapped blocks": planted(table_error(swapped_blocks), C.READ_POSITION, C.WRITE_OUTSIDE),
     "stale block": planted(table_error(stale_block), *READS, C.WRITE_OUTSIDE, C.WRITE_SHARED),
     "block 0 in a row": planted(table_error(block_zero), C.PADDING_BLOCKS),
@@ -248,80 +250,15 @@ DECODE_ERRORS: Mapping[str, Planted] = {
 # --- prefill --------------------------------------------------------------------------------------
 
 
-def real_places(given: PrefillInput, start: int) -> range:
-    """Places of the chunk that hold tokens, if it begins at this padded position."""
-    first = max(int(given.left_padding[0]) - start, 0)
-    return range(first, int(given.length[0]) - start)
-
-
-def in_tokens(change: Callable[[SpyreConfig, PrefillInput, range, random.Random], Any]) -> Error:
-    def error(config: SpyreConfig, given: PrefillInput, draw: random.Random) -> Any:
-        start = int(given.chunk[0]) * config.chunk_size
-        return change(config, given, real_places(given, start), draw)
-
-    return error
-
-
-def other_prompt_token(
-    _: SpyreConfig, given: PrefillInput, real: range, draw: random.Random
-) -> Any:
-    return evolve(given, token_ids=moved(given.token_ids, draw.choice(real), 1))
-
-
-def swapped_tokens(_: SpyreConfig, given: PrefillInput, real: range, draw: random.Random) -> Any:
-    if len(real) < 2:
-        return None
-    one, other = draw.sample(real, 2)
-    tokens = given.token_ids.copy()
-    tokens[[one, other]] = tokens[[other, one]]
-    return evolve(given, token_ids=tokens)
-
-
-def written_places(config: SpyreConfig, given: PrefillInput) -> list[int]:
-    """Places whose slot is not in block 0, where it would not matter."""
-    return [int(place) for place in np.flatnonzero(given.slot_mapping >= config.block_size)]
-
-
-def slot_off_by_one(config: SpyreConfig, given: PrefillInput, draw: random.Random) -> PrefillInput:
-    place = draw.choice(written_places(config, given))
-    return evolve(given, slot_mapping=moved(given.slot_mapping, place, 1))
-
-
-def swapped_slots(config: SpyreConfig, given: PrefillInput, draw: random.Random) -> Any:
-    places = written_places(config, given)
-    if len(places) < 2:
-        return None
-    one, other = draw.sample(places, 2)
-    slots = given.slot_mapping.copy()
-    slots[[one, other]] = slots[[other, one]]
-    return evolve(given, slot_mapping=slots)
-
-
-def redirected(_: SpyreConfig, given: PrefillInput, real: range, draw: random.Random) -> Any:
+def redirected(config: SpyreConfig, given: PrefillInput, _draw: random.Random) -> PrefillInput:
     """A block that is not cached is not written either."""
     slots = given.slot_mapping.copy()
-    slots[real.start :] = 0
+    slots[a_token(config, given)[0] :] = 0
     return evolve(given, slot_mapping=slots)
 
 
-def positions_off_by_one(
-    _: SpyreConfig, given: PrefillInput, real: range, _d: random.Random
-) -> Any:
-    return evolve(given, positions=moved(given.positions, slice(real.start, real.stop), 1))
-
-
-def scalar(name: str, by: int) -> Error:
-    def error(_config: SpyreConfig, given: PrefillInput, _draw: random.Random) -> PrefillInput:
-        return evolve(given, **{name: getattr(given, name) + by})
-
-    return error
-
-
-def scalar_by_a_block(name: str, sign: int) -> Error:
-    def error(config: SpyreConfig, given: PrefillInput, _draw: random.Random) -> PrefillInput:
-        return evolve(given, **{name: getattr(given, name) + sign * config.block_size})
-
-    return error
+def positions_off_by_one(config: SpyreConfig, given: PrefillInput, _draw: random.Random) -> Any:
+    return evolve(given, positions=moved(given.positions, [*a_token(config, given)], 1))
 
 
 def flipped_last(_config: SpyreConfig, given: PrefillInput, _draw: random.Random) -> PrefillInput:
@@ -329,27 +266,29 @@ def flipped_last(_config: SpyreConfig, given: PrefillInput, _draw: random.Random
 
 
 PREFILL_ERRORS: Mapping[str, Planted] = {
-    "other token": planted(in_tokens(other_prompt_token), TOKENS, C.READ_CONTENT),
-    "swapped tokens": planted(in_tokens(swapped_tokens), TOKENS, C.READ_CONTENT),
-    "slot off by one": planted(slot_off_by_one, C.WRITE_OFFSET, C.WRITE_OUTSIDE),
-    "swapped slots": planted(swapped_slots, C.WRITE_OFFSET, C.WRITE_OUTSIDE),
-    "everything redirected": planted(in_tokens(redirected), C.READ_UNWRITTEN),
-    "positions off by one": planted(in_tokens(positions_off_by_one), C.POSITION),
-    "mask one too long": planted(scalar("length", 1), C.CHUNK, C.POSITION),
+    "other token": planted(shifted("token_ids", at=a_token), TOKENS, C.READ_CONTENT),
+    "swapped tokens": planted(swapped("token_ids", at=a_token), TOKENS, C.READ_CONTENT),
+    "slot off by one": planted(
+        shifted("slot_mapping", at=a_written_slot), C.WRITE_OFFSET, C.WRITE_OUTSIDE
+    ),
+    "swapped slots": planted(
+        swapped("slot_mapping", at=a_written_slot), C.WRITE_OFFSET, C.WRITE_OUTSIDE
+    ),
+    "everything redirected": planted(redirected, C.READ_UNWRITTEN),
+    "positions off by one": planted(positions_off_by_one, C.POSITION),
+    "mask one too long": planted(shifted("length", by=1), C.CHUNK, C.POSITION),
     "mask one too short": planted(
-        scalar("length", -1), C.CHUNK, C.POSITION, C.EMPTY_LAST_BLOCK, C.TOKEN_ID
+        shifted("length", by=-1), C.CHUNK, C.POSITION, C.EMPTY_LAST_BLOCK, C.TOKEN_ID
     ),
-    "mask one block too short": planted(
-        scalar_by_a_block("length", -1), C.CHUNK, C.EMPTY_LAST_BLOCK
-    ),
-    "padding mask off by one": planted(scalar("left_padding", 1), C.LEFT_PADDING),
+    "mask one block too short": planted(shifted("length", blocks=-1), C.CHUNK, C.EMPTY_LAST_BLOCK),
+    "padding mask off by one": planted(shifted("left_padding", by=1), C.LEFT_PADDING),
     "padding one block too long": planted(
-        scalar_by_a_block("left_padding", 1), C.LEFT_PADDING, C.PADDING_BLOCKS
+        shifted("left_padding", blocks=1), C.LEFT_PADDING, C.PADDING_BLOCKS
     ),
     "padding one block too short": planted(
-        scalar_by_a_block("left_padding", -1), C.LEFT_PADDING, C.PADDING_BLOCKS
+        shifted("left_padding", blocks=-1), C.LEFT_PADDING, C.PADDING_BLOCKS
     ),
-    "chunk of before": planted(scalar("chunk", -1), C.CHUNK, C.SHAPE),
+    "chunk of before": planted(shifted("chunk", by=-1), C.CHUNK, C.SHAPE),
     "last or not": planted(flipped_last, TOKENS, C.CHUNK),
     "swapped blocks": planted(table_error(swapped_blocks), C.READ_POSITION, C.WRITE_OUTSIDE),
     "stale block": planted(table_error(stale_block), *READS, C.WRITE_OUTSIDE, C.WRITE_SHARED),

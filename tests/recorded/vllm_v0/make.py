@@ -8,8 +8,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from checks.releases.environments import command_of
-from tests.checks.drivers.v0_episodes import Answer, Episode, Json, Live, asks, present
+from tests.checks.drivers.v0_episodes import Answer, Episode, Json, asks, installed_release, present
 
 HERE = Path(__file__).parent
 COMMAND = "python -m tests.recorded.vllm_v0.make"
@@ -44,8 +43,8 @@ SCENES = {
 
 
 def main() -> None:
-    """Serve each scene with the installed release and write what it told."""
-    with Live(command_of("vllm-v0")) as live:
+    """Serve each scene with the installed release and write its records."""
+    with installed_release() as live:
         for name, scene in SCENES.items():
             path = HERE / f"vllm-v0-{name}.jsonl"
             lines = _lines(live.hello, name, scene, live.serve(scene))

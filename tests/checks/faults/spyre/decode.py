@@ -10,25 +10,25 @@ from reference.spyre.transitions import Moved
 from spec.spyre.records import Context
 from spec.spyre.state import Sequence as Row
 from spec.spyre.state import State
-from tests.checks.faults.table import fault, with_config
-from tests.checks.planting import Right
+from tests.checks.faults.planting import Right
+from tests.checks.faults.spyre.table import fault, with_config
 
 # --- pad -----------------------------------------------------------------------------------------
 
 
-@fault("pad", transitions, "batch_width_blocks", on="layout", caught_by="SPY-DEC-3, SPY-TKV-2")
+@fault(transitions, "batch_width_blocks", of="pad", on="layout", caught_by="SPY-DEC-3, SPY-TKV-2")
 def a_column_too_many(right: Right, lengths: Sequence[int], block_size: int) -> Any:
     """Every row is padded by a block more than it needs."""
     return right(lengths, block_size) + 1
 
 
-@fault("pad", transitions, "row_left_padding", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6")
+@fault(transitions, "row_left_padding", of="pad", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6")
 def rows_not_padded(_right: Right, *_arguments: int) -> int:
     """No row is padded."""
     return 0
 
 
-@fault("pad", transitions, "pad", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6, SPY-TKV-8")
+@fault(transitions, "pad", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6, SPY-TKV-8")
 def newest_row_not_padded(right: Right, ctx: Context, state: State) -> Moved:
     """The row that joined last is left without padding."""
     moved, events = right(ctx, state)
@@ -37,9 +37,9 @@ def newest_row_not_padded(right: Right, ctx: Context, state: State) -> Moved:
 
 
 @fault(
-    "pad",
     transitions,
     "row_left_padding",
+    of="pad",
     on="layout",
     caught_by="SPY-DEC-4, SPY-DEC-3, SPY-TKV-2",
 )
@@ -48,13 +48,13 @@ def rows_padded_by_tokens(_right: Right, length: int, width_blocks: int, block_s
     return width_blocks * block_size - length
 
 
-@fault("pad", step, "max_tkv", on="layout", caught_by="SPY-TKV-2")
+@fault(step, "max_tkv", of="pad", on="layout", caught_by="SPY-TKV-2")
 def tkv_of_the_longest(_right: Right, lengths: Sequence[int], _block_size: int) -> int:
     """The tkv of a decode step is taken to be that of its longest row."""
     return max(lengths)
 
 
-@fault("pad", step, "volume", on="layout", caught_by="SPY-VOL-1")
+@fault(step, "volume", of="pad", on="layout", caught_by="SPY-VOL-1")
 def volume_of_one_row(_right: Right, _batch_size: int, tkv: int) -> int:
     """The volume of a decode step counts one row."""
     return tkv
@@ -88,9 +88,9 @@ def _unless(state: State, moved: Moved, stays: Callable[[Row, Row], bool]) -> Mo
 
 
 @fault(
-    "jump_tkv",
     transitions,
     "pad",
+    of="jump_tkv",
     on="short and long",
     caught_by="SPY-TKV-3, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8",
 )
@@ -104,9 +104,9 @@ def no_jump_when_crossing(right: Right, ctx: Context, state: State) -> Moved:
 
 
 @fault(
-    "jump_tkv",
     transitions,
     "pad",
+    of="jump_tkv",
     on="short and long",
     caught_by="SPY-TKV-4, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8",
 )
@@ -120,9 +120,9 @@ def no_jump_when_the_batch_grows(right: Right, ctx: Context, state: State) -> Mo
 
 
 @fault(
-    "jump_tkv",
     transitions,
     "pad",
+    of="jump_tkv",
     on="short and long",
     caught_by="SPY-TKV-7, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8",
 )
@@ -138,9 +138,9 @@ def no_jump_when_a_longer_joins(right: Right, ctx: Context, state: State) -> Mov
 
 
 @fault(
-    "jump_tkv",
     transitions,
     "pad",
+    of="jump_tkv",
     on="layout",
     caught_by="SPY-TKV-5, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8",
 )
@@ -154,9 +154,9 @@ def no_jump_when_the_longest_leaves(right: Right, ctx: Context, state: State) ->
 
 
 @fault(
-    "jump_tkv",
     transitions,
     "pad",
+    of="jump_tkv",
     on="layout",
     caught_by="SPY-TKV-6, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8",
 )
@@ -176,24 +176,20 @@ def jumps_without_cause(right: Right, ctx: Context, state: State) -> Moved:
 # --- extend, decode ------------------------------------------------------------------------------
 
 
-@fault("extend", transitions, "block_count", on="layout", caught_by="SPY-DEC-5, BLK-8")
+@fault(transitions, "block_count", of="extend", on="layout", caught_by="SPY-DEC-5, BLK-8")
 def a_block_too_many(right: Right, length: int, block_size: int) -> Any:
     """A row is given a block more than its next token needs."""
     return right(length, block_size) + 1
 
 
-@fault("extend", transitions, "extend", on="layout", caught_by="guard BLK-8")
+@fault(transitions, "extend", on="layout", caught_by="guard BLK-8")
 def a_block_missing(_right: Right, _ctx: Context, state: State) -> Moved:
     """A row whose next token starts a block is given none."""
     return state, ()
 
 
 @fault(
-    "decode",
-    transitions,
-    "decode",
-    on="layout",
-    caught_by="SPY-DEC-1, SPY-DEC-5, SPY-TKV-1, LIF-4, BLK-8",
+    transitions, "decode", on="layout", caught_by="SPY-DEC-1, SPY-DEC-5, SPY-TKV-1, LIF-4, BLK-8"
 )
 def a_row_is_skipped(right: Right, ctx: Context, state: State) -> Moved:
     """The last row of the batch computes nothing."""
@@ -202,11 +198,7 @@ def a_row_is_skipped(right: Right, ctx: Context, state: State) -> Moved:
 
 
 @fault(
-    "decode",
-    transitions,
-    "decode",
-    on="layout",
-    caught_by="SPY-DEC-1, SPY-DEC-5, SPY-TKV-1, BLK-8, LIF-8",
+    transitions, "decode", on="layout", caught_by="SPY-DEC-1, SPY-DEC-5, SPY-TKV-1, BLK-8, LIF-8"
 )
 def computed_not_advanced(right: Right, ctx: Context, state: State) -> Moved:
     """A row samples a token, and the tokens in its cache are not counted up."""
@@ -216,7 +208,7 @@ def computed_not_advanced(right: Right, ctx: Context, state: State) -> Moved:
     return evolve(moved, decoding=stuck), events
 
 
-@fault("decode", transitions, "decode", on="layout", caught_by="LIF-4, LIF-8")
+@fault(transitions, "decode", on="layout", caught_by="LIF-4, LIF-8")
 def two_tokens_at_once(right: Right, ctx: Context, state: State) -> Moved:
     """A row is a token further than it sampled."""
     moved, events = right(ctx, state)
@@ -224,13 +216,13 @@ def two_tokens_at_once(right: Right, ctx: Context, state: State) -> Moved:
     return evolve(moved, decoding=rows), events
 
 
-@fault("decode", transitions, "decode", on="dialogue", caught_by="SPY-PFX-8")
+@fault(transitions, "decode", on="dialogue", caught_by="SPY-PFX-8")
 def answers_not_cached(right: Right, ctx: Context, state: State) -> Any:
     """Blocks that fill up with generated tokens are not cached."""
     return right(with_config(ctx, prefix_caching=False), state)
 
 
-@fault("jump_tkv", transitions, "Event", on="layout", caught_by="SPY-TKV-8")
+@fault(transitions, "Event", of="jump_tkv", on="layout", caught_by="SPY-TKV-8")
 def jumps_not_told(right: Right, transition: str, *values: Any) -> Any:
     """A jump is told as something else."""
     return right(transition.replace("jump_tkv", "pad"), *values)

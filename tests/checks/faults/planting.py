@@ -3,18 +3,20 @@
 Each policy has a table of faults of its own, and instances to look for them in.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from attrs import frozen
 
-from checks.explore import MACHINE_ERROR, Bounds, Eventually, Model, Property, Violation, explore
+from checks.evidence import EXPLORED, recorded
+from checks.explore import MACHINE_ERROR, Bounds, Model, Property, Violation, explore
+from checks.explore.instance import Instance
+from checks.policies import AnyPolicy, title_of
 
 Right = Callable[..., Any]
-At = TypeVar("At")
 
 
 @frozen
@@ -42,13 +44,23 @@ class Fault:
 
 
 class FaultTable(list[Fault]):
-    """The planted faults of a policy, in the order in which they are written."""
+    """The planted faults of a policy, in the order in which they are written.
+
+    `instances`, by name: those that are explored by default, and some more that lead to one
+    situation quickly.
+    """
+
+    def __init__(self, policy: AnyPolicy, more: Iterable[Instance[Any]] = ()) -> None:
+        super().__init__()
+        self.policy = policy
+        self.instances = {one.name: one for one in (*policy.instances, *more)}
 
     def fault(
-        self, transition: str, place: ModuleType, attribute: str, *, on: str, caught_by: str
+        self, place: ModuleType, attribute: str, *, on: str, caught_by: str, of: str | None = None
     ) -> Callable[[Right], Right]:
-        """Enter the decorated function as a fault of `transition`, to look for `on` an instance.
+        """Enter the decorated function as a fault of a transition, to look for `on` an instance.
 
+        It replaces the function `attribute` of `place`, which is or decides the transition `of`.
         `caught_by` lists the rules, separated by commas. The function is given the right one
         first, then the arguments; its name, and its docstring if it has one, say what is wrong.
         """
@@ -58,7 +70,7 @@ class FaultTable(list[Fault]):
                 Fault(
                     name=wrong.__name__.replace("_", " "),
                     sentence=wrong.__doc__ or "",
-                    transition=transition,
+                    transition=of or attribute,
                     place=place,
                     attribute=attribute,
                     wrong=wrong,
@@ -70,27 +82,36 @@ class FaultTable(list[Fault]):
 
         return register
 
+    def broken_first(self, instance: Instance[Any]) -> set[str]:
+        """What is broken first of the rules that hold without a fault, endless runs left out."""
+        model = self.policy.model(instance)
+        refuted = refuted_in(instance)
+        safety = self.policy.properties_of(model).safety
+        return broken_first(model, [one for one in safety if one.rule not in refuted])
 
-def broken_first(model: Model[At], properties: Sequence[Property[At]]) -> set[str]:
-    """All rules that the shortest runs break; "guard" and the rule where the machine stopped.
 
-    What only an endless run refutes is among them where no state and no step breaks anything.
-    """
-    first = explore(model, properties).violations
+def refuted_in(instance: Instance[Any]) -> frozenset[str]:
+    """The rules that a default instance refutes on record; none of any other."""
+    kept = recorded(EXPLORED).get(title_of(instance), {})
+    return frozenset(kept.get("violations", ()))
+
+
+def broken_first(model: Model[Any], safety: Sequence[Property[Any]]) -> set[str]:
+    """All rules that the shortest runs break; "guard" and the rule where the machine stopped."""
+    first = explore(model, safety).violations
     if not first:
         return set()
-    safety = [one for one in properties if not isinstance(one, Eventually)]
     bounds = Bounds(max_depth=_attempted(first[0]))
     others = explore(model, safety, keep_going=True, bounds=bounds).violations
     return {_named(violation) for violation in (*first, *others)}
 
 
-def _attempted(violation: Violation[At]) -> int:
+def _attempted(violation: Violation[Any]) -> int:
     """Actions up to the violation, the one that the machine could not take included."""
     return len(violation.counterexample.steps) + (violation.rule == MACHINE_ERROR)
 
 
-def _named(violation: Violation[At]) -> str:
+def _named(violation: Violation[Any]) -> str:
     if violation.rule != MACHINE_ERROR:
         return violation.rule
     return f"guard {violation.found.rpartition('not allowed here: ')[2]}"

@@ -12,16 +12,16 @@ from spec.core.requests import BlockKey
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import PADDING_BLOCK, State
 from spec.spyre.state import Sequence as Row
-from tests.checks.faults.table import fault
-from tests.checks.planting import Right
+from tests.checks.faults.planting import Right
+from tests.checks.faults.spyre.table import fault
 
 # --- prefix hit ----------------------------------------------------------------------------------
 
 
 @fault(
-    "prefix_hit",
     chunks,
     "reused_blocks",
+    of="prefix_hit",
     on="shared prefix",
     caught_by="SPY-PFX-3, SPY-PFX-4, SPY-PFX-5, SPY-CHK-3, SPY-CHK-5",
 )
@@ -31,9 +31,9 @@ def parts_of_chunks_skipped(_right: Right, hit_blocks: int, *_layout: int) -> in
 
 
 @fault(
-    "prefix_hit",
     chunks,
     "reused_blocks",
+    of="prefix_hit",
     on="shared prefix",
     caught_by="SPY-PFX-3, SPY-PFX-5, SPY-RES-1, SPY-RES-2, BLK-8",
 )
@@ -42,32 +42,26 @@ def cached_chunks_computed(_right: Right, _hit_blocks: int, *_layout: int) -> in
     return 0
 
 
-@fault("prefix_hit", transitions, "cached_blocks", on="same prompt", caught_by="SPY-PFX-7")
+@fault(transitions, "cached_blocks", of="prefix_hit", on="same prompt", caught_by="SPY-PFX-7")
 def last_block_shared(right: Right, ctx: Context, state: State, sequence: Row) -> Any:
     """The block of a prompt's last token is taken from the cache too."""
     return right(ctx, state, evolve(sequence, prefill_len=sequence.prefill_len + 1))
 
 
-@fault(
-    "prefix_hit",
-    transitions,
-    "prefix_hit",
-    on="same prompt",
-    caught_by="BLK-2, SPY-PFX-6, SPY-PFX-5",
-)
+@fault(transitions, "prefix_hit", on="same prompt", caught_by="BLK-2, SPY-PFX-6, SPY-PFX-5")
 def hit_is_computed_anew(right: Right, ctx: Context, state: State) -> Moved:
     """A prefix hit is noted, and its blocks are not taken."""
     moved, events = right(ctx, state)
     return evolve(moved, prefilling=state.prefilling), events
 
 
-@fault("lookup", chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-7")
+@fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-7")
 def one_cached_block_missed(right: Right, pool: BlockPool, keys: Sequence[BlockKey]) -> Any:
     """The last of the cached blocks is not found."""
     return right(pool, keys)[:-1]
 
 
-@fault("lookup", chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-6, SPY-PFX-2")
+@fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-6, SPY-PFX-2")
 def cached_blocks_in_reverse(right: Right, pool: BlockPool, keys: Sequence[BlockKey]) -> Any:
     """The cached blocks are found in the wrong order."""
     return right(pool, keys)[::-1]
@@ -76,19 +70,19 @@ def cached_blocks_in_reverse(right: Right, pool: BlockPool, keys: Sequence[Block
 # --- layout of the padded prompt -----------------------------------------------------------------
 
 
-@fault("chunk", chunks, "right_padding", on="layout", caught_by="SPY-PAD-2, SPY-PAD-1")
+@fault(chunks, "right_padding", of="chunk", on="layout", caught_by="SPY-PAD-2, SPY-PAD-1")
 def right_padding_of_a_block(right: Right, prompt_len: int, block_size: int) -> Any:
     """A prompt that ends with its block is right-padded by a further one."""
     return right(prompt_len, block_size) or block_size
 
 
-@fault("chunk", chunks, "left_padding", on="layout", caught_by="SPY-PAD-3, SPY-PAD-1")
+@fault(chunks, "left_padding", of="chunk", on="layout", caught_by="SPY-PAD-3, SPY-PAD-1")
 def left_padding_by_tokens(right: Right, prompt_len: int, block_size: int, chunk_size: int) -> Any:
     """A prompt is left-padded by tokens, up to the end of its chunk, and not by whole blocks."""
     return -prompt_len % chunk_size
 
 
-@fault("chunk", transitions, "with_block_table", on="layout", caught_by="SPY-PAD-5")
+@fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-5")
 def padding_behind_the_blocks(right: Right, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
     """The block table has its padding behind the request's blocks."""
     planned: Chunk = right(ctx, chunk, sequence)
@@ -96,7 +90,7 @@ def padding_behind_the_blocks(right: Right, ctx: Context, chunk: Chunk, sequence
     return evolve(planned, block_table=tuple(table))
 
 
-@fault("chunk", transitions, "with_block_table", on="layout", caught_by="SPY-PAD-4, SPY-CHK-1")
+@fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-4, SPY-CHK-1")
 def empty_block_on_the_right(right: Right, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
     """The block table ends in a block without a token."""
     planned: Chunk = right(ctx, chunk, sequence)
@@ -106,13 +100,13 @@ def empty_block_on_the_right(right: Right, ctx: Context, chunk: Chunk, sequence:
 # --- which tokens a chunk computes ---------------------------------------------------------------
 
 
-@fault("chunk", chunks, "chunk_start", on="layout", caught_by="SPY-CHK-5, SPY-PFX-9")
+@fault(chunks, "chunk_start", of="chunk", on="layout", caught_by="SPY-CHK-5, SPY-PFX-9")
 def chunk_starts_late(right: Right, *arguments: int) -> Any:
     """A chunk leaves out its first token."""
     return right(*arguments) + 1
 
 
-@fault("chunk", chunks, "chunk_end", on="layout", caught_by="SPY-CHK-5")
+@fault(chunks, "chunk_end", of="chunk", on="layout", caught_by="SPY-CHK-5")
 def chunk_ends_late(
     right: Right, chunk: int, _left_padding: int, chunk_size: int, prompt_len: int
 ) -> Any:
@@ -120,7 +114,7 @@ def chunk_ends_late(
     return right(chunk, 0, chunk_size, prompt_len)
 
 
-@fault("chunk", chunks, "active_chunk", on="layout", caught_by="SPY-CHK-3, SPY-CHK-5, SPY-ADM-4")
+@fault(chunks, "active_chunk", of="chunk", on="layout", caught_by="SPY-CHK-3, SPY-CHK-5, SPY-ADM-4")
 def active_chunk_without_padding(
     right: Right, computed: int, _left_padding: int, chunk_size: int
 ) -> Any:
@@ -128,7 +122,7 @@ def active_chunk_without_padding(
     return right(computed, 0, chunk_size)
 
 
-@fault("chunk", transitions, "chunk", on="exact", caught_by="SPY-CHK-1, SPY-CHK-3, SPY-ADM-4")
+@fault(transitions, "chunk", on="exact", caught_by="SPY-CHK-1, SPY-CHK-3, SPY-ADM-4")
 def two_chunks_at_once(right: Right, ctx: Context, state: State) -> Any:
     """A prefill step computes two chunks."""
     state, first, events = right(ctx, state)
@@ -138,7 +132,7 @@ def two_chunks_at_once(right: Right, ctx: Context, state: State) -> Any:
     return state, evolve(second, start=first.start), events + more
 
 
-@fault("chunk", transitions, "chunk", on="exact", caught_by="BLK-8")
+@fault(transitions, "chunk", on="exact", caught_by="BLK-8")
 def progress_not_noted(right: Right, ctx: Context, state: State) -> Any:
     """A chunk that is not the last leaves the request where it was."""
     moved, planned, events = right(ctx, state)
@@ -148,14 +142,14 @@ def progress_not_noted(right: Right, ctx: Context, state: State) -> Any:
     return evolve(moved, prefilling=row), planned, events
 
 
-@fault("chunk", step, "_prefill_step", on="layout", caught_by="SPY-CHK-2")
+@fault(step, "_prefill_step", of="chunk", on="layout", caught_by="SPY-CHK-2")
 def batch_runs_along(right: Right, ctx: Context, step: Step, *rest: Any) -> Step:
     """A prefill step schedules a token of every decoding request as well."""
     done: Step = right(ctx, step, *rest)
     return evolve(done, scheduled={**done.scheduled, **{row.id: 1 for row in step.before.decoding}})
 
 
-@fault("chunk", step, "_prefill_step", on="layout", caught_by="SPY-TKV-2")
+@fault(step, "_prefill_step", of="chunk", on="layout", caught_by="SPY-TKV-2")
 def prefill_tkv_with_padding(right: Right, ctx: Context, step: Step, *rest: Any) -> Step:
     """The tkv of a prefill step counts the left padding."""
     done: Step = right(ctx, step, *rest)
@@ -167,14 +161,14 @@ def prefill_tkv_with_padding(right: Right, ctx: Context, step: Step, *rest: Any)
 # --- which blocks it reads and writes ------------------------------------------------------------
 
 
-@fault("chunk", transitions, "with_block_table", on="same prompt", caught_by="SPY-PFX-5, BLK-7")
+@fault(transitions, "with_block_table", of="chunk", on="same prompt", caught_by="SPY-PFX-5, BLK-7")
 def writes_not_redirected(right: Right, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
     """A chunk that is computed again writes its cached blocks again."""
     planned: Chunk = right(ctx, chunk, sequence)
     return evolve(planned, writes=planned.block_table[-ctx.config.blocks_per_chunk :])
 
 
-@fault("chunk", transitions, "with_block_table", on="layout", caught_by="SPY-PAD-5")
+@fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-5")
 def new_blocks_not_read(right: Right, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
     """The blocks that a chunk writes are missing from the table that it reads."""
     planned: Chunk = right(ctx, chunk, sequence)
@@ -182,7 +176,7 @@ def new_blocks_not_read(right: Right, ctx: Context, chunk: Chunk, sequence: Row)
     return evolve(planned, block_table=tuple(0 if one in planned.writes else one for one in table))
 
 
-@fault("chunk", transitions, "with_block_table", on="same prompt", caught_by="SPY-PFX-6")
+@fault(transitions, "with_block_table", of="chunk", on="same prompt", caught_by="SPY-PFX-6")
 def cached_blocks_not_read(right: Right, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
     """A chunk that is computed again reads a block of its own where one is cached."""
     planned: Chunk = right(ctx, chunk, sequence)
@@ -194,13 +188,13 @@ def cached_blocks_not_read(right: Right, ctx: Context, chunk: Chunk, sequence: R
 # --- join ----------------------------------------------------------------------------------------
 
 
-@fault("join", step, "_outputs", on="layout", caught_by="SPY-CHK-4, LIF-4")
+@fault(step, "_outputs", of="join", on="layout", caught_by="SPY-CHK-4, LIF-4")
 def no_first_token(_right: Right, _ctx: Context, _rows: tuple[Row, ...]) -> dict[str, list[int]]:
     """A last chunk yields no token."""
     return {}
 
 
-@fault("join", step, "_prefill_step", on="exact", caught_by="SPY-CHK-4, LIF-8")
+@fault(step, "_prefill_step", of="join", on="exact", caught_by="SPY-CHK-4, LIF-8")
 def first_token_too_early(right: Right, ctx: Context, step: Step, *rest: Any) -> Step:
     """A chunk that is not the last yields a token too."""
     done: Step = right(ctx, step, *rest)
@@ -211,7 +205,7 @@ def first_token_too_early(right: Right, ctx: Context, step: Step, *rest: Any) ->
     return evolve(done, after=evolve(done.after, prefilling=row), outputs={row.id: [0]})
 
 
-@fault("join", transitions, "join", on="layout", caught_by="LIF-4, LIF-8")
+@fault(transitions, "join", on="layout", caught_by="LIF-4, LIF-8")
 def joins_with_two_tokens(right: Right, ctx: Context, state: State) -> Moved:
     """A request joins the batch with two tokens."""
     moved, events = right(ctx, state)
@@ -220,14 +214,14 @@ def joins_with_two_tokens(right: Right, ctx: Context, state: State) -> Moved:
     return evolve(moved, decoding=(grown, *others)), events
 
 
-@fault("join", transitions, "join", on="layout", caught_by="LIF-1, LIF-4, BLK-2")
+@fault(transitions, "join", on="layout", caught_by="LIF-1, LIF-4, BLK-2")
 def joins_and_stays(right: Right, ctx: Context, state: State) -> Moved:
     """A request that joins the batch keeps the prefill slot."""
     moved, events = right(ctx, state)
     return evolve(moved, prefilling=state.prefilling), events
 
 
-@fault("join", step, "_prefill_step", on="layout", caught_by="SPY-DEC-7")
+@fault(step, "_prefill_step", of="join", on="layout", caught_by="SPY-DEC-7")
 def joins_at_the_back(right: Right, ctx: Context, step: Step, *rest: Any) -> Step:
     """A request joins the batch behind all others."""
     done: Step = right(ctx, step, *rest)
@@ -235,7 +229,7 @@ def joins_at_the_back(right: Right, ctx: Context, step: Step, *rest: Any) -> Ste
     return evolve(done, after=evolve(done.after, decoding=tuple(rows)))
 
 
-@fault("prefix_hit", chunks, "evolve", on="same prompt", caught_by="SPY-PFX-5, BLK-7")
+@fault(chunks, "evolve", of="prefix_hit", on="same prompt", caught_by="SPY-PFX-5, BLK-7")
 def hit_not_noted(right: Right, one: Any, **changes: Any) -> Any:
     """A request takes cached blocks and treats them like its own."""
     return right(one, **(changes | ({"hit_blocks": 0} if "hit_blocks" in changes else {})))
