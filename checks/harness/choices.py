@@ -11,6 +11,15 @@ from random import Random
 from typing import Any, TypeAlias, TypeVar
 
 Value = TypeVar("Value")
+
+
+class Earlier(int):
+    """A number that names an earlier repetition of the same part, the first as 0.
+
+    Where that is left out, those behind it get other numbers, and so does what names them.
+    """
+
+
 Node: TypeAlias = tuple[Any, ...]
 """Numbers, and for each repeated part a tuple with the node of each repetition."""
 
@@ -58,7 +67,8 @@ class Choices:
         if self._given is None:
             drawn = self._unit() < share
         else:
-            drawn = share > 0 and (share >= 1 or self._number(1) > 0)
+            number = self._number(1)
+            drawn = share > 0 and (share >= 1 or number > 0)
         self._drawn.append(int(drawn))
         return drawn
 
@@ -72,6 +82,12 @@ class Choices:
     def one_of(self, values: Sequence[Value]) -> Value:
         """One of the values, the simplest first; one that stands there twice is twice as likely."""
         return values[self.between(0, len(values) - 1)]
+
+    def earlier(self, repetitions: int) -> int:
+        """One of so many repetitions before this one; the first is the simplest."""
+        drawn = self.between(0, repetitions - 1)
+        self._drawn[-1] = Earlier(drawn)
+        return drawn
 
     def several(self, least: int, most: int) -> Iterator["Choices"]:
         """From `least` to `most` times, each equally likely: draws for one repetition each."""

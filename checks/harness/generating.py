@@ -190,10 +190,11 @@ class _Prompts:
     def draw(self, choices: Choices, request_id: str, length: int, most: int) -> Prompt:
         """A prompt of about `length` tokens, and of at most `most`."""
         known, swarm = self.known, self.swarm
-        if known and choices.chance(swarm.repeated):
-            return choices.one_of(known).prompt
-        if known and choices.chance(swarm.continued):
-            return _continued(choices, choices.one_of(known), length, most)
+        # The first request draws as many numbers as any: it can be left out, too.
+        if choices.chance(swarm.repeated if known else 0):
+            return known[choices.earlier(len(known))].prompt
+        if choices.chance(swarm.continued if known else 0):
+            return _continued(choices, known[choices.earlier(len(known))], length, most)
         if choices.chance(swarm.shared):
             return _nested(choices, request_id, length)
         return Prompt.of_stream(_own(request_id), length)

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from attrs import evolve, frozen
 
 from checks.harness.case import Case
-from checks.harness.choices import Node
+from checks.harness.choices import Earlier, Node
 
 
 class Signed(Protocol):
@@ -112,10 +112,22 @@ def _with_fewer(node: Node) -> Iterator[Node]:
             size = len(entry)
             while size >= 1:
                 for start in range(0, len(entry), size):
-                    left = entry[:start] + entry[start + size :]
+                    left = _without(entry, start, start + size)
                     yield (*node[:place], left, *node[place + 1 :])
                 size //= 2
             yield from _inside(node, place, _with_fewer)
+
+
+def _without(repetitions: Node, start: int, end: int) -> Node:
+    """Without those from `start` to before `end`; what names a later one names it still."""
+
+    def renumbered(entry: Any) -> Any:
+        if not isinstance(entry, Earlier) or entry < start:
+            return entry
+        return Earlier(entry - (end - start) if entry >= end else max(start - 1, 0))
+
+    behind = (tuple(map(renumbered, child)) for child in repetitions[end:])
+    return (*repetitions[:start], *behind)
 
 
 def _with_lower(node: Node) -> Iterator[Node]:
@@ -125,7 +137,7 @@ def _with_lower(node: Node) -> Iterator[Node]:
             yield from _inside(node, place, _with_lower)
             continue
         for number in lower(entry):
-            yield (*node[:place], number, *node[place + 1 :])
+            yield (*node[:place], type(entry)(number), *node[place + 1 :])
 
 
 def _inside(node: Node, place: int, simpler: Callable[[Node], Iterator[Node]]) -> Iterator[Node]:
