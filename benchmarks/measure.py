@@ -15,12 +15,14 @@ from pathlib import Path
 from time import perf_counter
 
 from checks.explore.exploring import Exploration, explore_instance
-from checks.harness.running import Judge, serve
+from checks.harness.case import Case
+from checks.harness.judging import Judge
+from checks.harness.serving import served
 from checks.policies.spyre.instances import DEFAULT
 from engine.workloads import fit_for, read_workload
-from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig, refuse_unservable
+from spec.spyre.records import context_of
 
 
 def generated(count: int, seed: int = 0) -> list[Request]:
@@ -36,15 +38,16 @@ def generated(count: int, seed: int = 0) -> list[Request]:
     ]
 
 
-def served(requests: list[Request], *, judged: bool) -> tuple[int, int, float]:
-    """Steps, broken rules and seconds of a run with the plugin's real sizes."""
-    machine = SpyreMachine.of(SpyreConfig(), requests)
-    judge, steps, began = Judge(machine.ctx), 0, perf_counter()
-    for step in serve(machine, requests):
+def run(requests: list[Request], *, judged: bool) -> tuple[int, int, float]:
+    """Steps, breaches of rules and seconds of a run with the plugin's real sizes."""
+    case = Case(SpyreConfig(), tuple(requests))
+    judge = Judge(context_of(case.config, requests))
+    steps, broken, began = 0, 0, perf_counter()
+    for step in served(case):
         steps += 1
         if judged:
-            judge.observe(step)
-    return steps, len(judge.broken), perf_counter() - began
+            broken += len(judge.observe(step))
+    return steps, broken, perf_counter() - began
 
 
 def main() -> None:
@@ -61,8 +64,8 @@ def main() -> None:
         read = read_workload(options.trace, limit=options.requests)
         requests, _ = fit_for(read, lambda one: refuse_unservable(one, SpyreConfig()))
     for judged in (False, True):
-        steps, broken, seconds = served(requests, judged=judged)
-        rules = f"every rule judged, {broken} broken" if judged else "no rule judged"
+        steps, broken, seconds = run(requests, judged=judged)
+        rules = f"every rule judged, {broken} breaches" if judged else "no rule judged"
         print(
             f"| run, {len(requests):,} requests, {rules} | {steps:,} steps | {seconds:.1f} "
             f"| {steps / seconds:,.0f} steps/s |"

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from checks.cli.configuration import read_settings
-from checks.harness.running import duration_of, serve_with
+from checks.harness.case import Case
+from checks.harness.serving import served
 from checks.policies import policy_of
 from engine.workloads import fit_for, read_workload
 
@@ -60,11 +61,10 @@ def _measured(policy: str, path: Path, limit: int) -> bool:
     assert machine.watch is not None
     watch = machine.watch(machine.context_of(config, requests))
     began, device = process_time(), 0.0
-    server = machine.reference(config, requests)
-    for step in serve_with(server, duration_of(config), requests):
-        served = process_time()
+    for step in served(Case(config, tuple(requests))):
+        observing = process_time()
         watch.observe(step)
-        device += process_time() - served
+        device += process_time() - observing
     both = process_time() - began
     sizes = f"{len(requests):,} | {watch.steps:,} | {watch.sampled:,}"
     times = f"{both - device:.1f} s | {device:.1f} s | {watch.steps / both:.0f}"

@@ -67,7 +67,7 @@ def replay(
         _print_step(screen, policy, step, states)
     _print_end(screen, trace, result)
     if itf_path is not None:
-        write_itf(itf_path, result.steps, trace.violation)
+        write_itf(itf_path, policy.codec, result.steps, trace.violation)
         screen.print(f"written: {itf_path}")
     write_json(_report(file, target, result), json_path)
     return 1 if result.broken or result.difference else 0

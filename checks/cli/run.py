@@ -22,13 +22,12 @@ from checks.cli.common import (
 from checks.cli.run_tables import print_comparison, print_run
 from checks.cli.variants import Variant, variants
 from checks.explore.exploring import sentence
-from checks.export.figures import figure_lines
 from checks.export.files import write_lines
-from checks.export.timeline import Timeline
+from checks.export.timeline import new_timeline
 from checks.export.trace.violation import Violation
 from checks.export.trace.writing import TraceWriter
 from checks.harness.serving import ENGINE, REFERENCE, Refused, Run, run_workload, scheduler_of
-from checks.policies import policy_of
+from checks.policies import POLICIES, policy_of
 from engine.core.metrics import Objective
 from engine.workloads import Format, Workload, fit_for, read_workload
 from reference.core.guards import GuardError
@@ -36,7 +35,6 @@ from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, InputError
 from spec.core.records import SomeStep
 from spec.core.requests import Request
-from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 
 _BAR_EVERY = 64  # steps
@@ -122,9 +120,10 @@ def run(
     if compared and files.paths():
         raise ConfigError("--compare", ", ".join(compared), "no --trace, --figures or --timeline")
     objective = _objective(slo)
-    if figures_path is not None and not isinstance(chosen[0].settings.config, SpyreConfig):
+    if figures_path is not None and policy_of(chosen[0].settings.config).plot is None:
         found = chosen[0].settings.config.policy
-        raise ConfigError("--figures", found, "spyre, whose figures these are")
+        drawn = ", ".join(name for name, policy in POLICIES.items() if policy.plot is not None)
+        raise ConfigError("--figures", found, f"{drawn}, whose figures these are")
     schedulers = [scheduler_of(using, one.settings.config) for one in chosen]
     read = read_workload(workload, format_, limit)
     fitting = [_fitting(read, one.settings.config) for one in chosen]
@@ -196,7 +195,7 @@ def _run(
             trace = stack.enter_context(writer)
             observers.append(trace.write)
         if files.timeline is not None:
-            timeline = Timeline(files.timeline, by_id, config, variant.settings.cost)
+            timeline = new_timeline(files.timeline, by_id, config, variant.settings.cost)
             observers.append(stack.enter_context(timeline).observe)
         if files.figures is not None:
             observers.append(kept.append)
@@ -206,8 +205,9 @@ def _run(
         )
         if files.trace is not None and not done.holds:
             trace.violated(_violation(done))
-    if files.figures is not None and isinstance(config, SpyreConfig):
-        write_lines(files.figures, figure_lines(config, by_id, kept))
+    plot = policy_of(config).plot
+    if files.figures is not None and plot is not None:
+        write_lines(files.figures, plot(config, by_id, kept))
     return done
 
 

@@ -5,61 +5,52 @@ first before anything happened. Each step adds the state that it left; where req
 clients left since the step before, the state that it started from comes before that. `action` is
 the kind of the step, or `environment`, or `init` at first.
 
-What a state holds is what the policy's state holds, under the same names (`spec.spyre.state.State`,
-`spec.nano_vllm.records`, `spec.vllm_v1.records`). What a step did (`scheduled`, `chunk`, `outputs`,
-`events`, …) stands in the state that it left and is empty in the others. Optional values are lists
-of at most one entry and block keys are hexadecimal texts. The simulated clock is left out, because
-ITF knows no fractions, and so are `from` and `to` of events, because their types differ.
+What a state holds is what the policy's state holds, under the names that its traces have. What a
+step did (`scheduled`, `outputs`, `events`, … and what the policy's codec names) stands in the state
+that it left and is empty in the others. Optional values are lists of at most one entry and block
+keys are hexadecimal texts. The simulated clock is left out, because ITF knows no fractions, and so
+are `from` and `to` of events, because their types differ.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from attrs import fields, frozen, has
+from attrs import fields, has
 
 from checks.export.files import new_file
+from checks.export.trace.codec import Codec
 from checks.export.trace.violation import Violation
-from spec.core.records import WRITTEN_AS, SomeState, SomeStep
-from spec.nano_vllm import records as nano_vllm
-from spec.spyre.state import State
-from spec.vllm_v1 import records as vllm_v1
+from spec.core.records import SomeState, SomeStep
 
 Json = dict[str, Any]
 
 _LARGEST_PLAIN = 2**53 - 1  # readers may hold plain numbers as doubles
-_EVERYWHERE: Json = {"scheduled": {}, "outputs": {}, "refusal": (), "events": ()}
-_NOTHING_DONE: Mapping[type, Json] = {
-    State: {"tkv": 0, "volume": 0, "chunk": (), "batch": ()} | _EVERYWHERE,
-    nano_vllm.State: {"batch": ()} | _EVERYWHERE,
-    vllm_v1.State: {"drafts": {}, "accepted": {}} | _EVERYWHERE,
-}
+_DONE: Json = {"scheduled": {}, "outputs": {}, "refusal": None, "events": ()}
 
 
-@frozen
-class _Happened:
-    """An event as ITF can write it."""
-
-    transition: str
-    id: str
-    rule: str
-
-
-def write_itf(path: Path, steps: Iterable[SomeStep], violation: Violation | None = None) -> None:
+def write_itf(
+    path: Path,
+    codec: Codec[Any, Any],
+    steps: Iterable[SomeStep],
+    violation: Violation | None = None,
+) -> None:
     """Write the steps of a run as one ITF trace.
 
-    `violation`: the rule that the trace breaks.
+    `codec`: of the policy. `violation`: the rule that the trace breaks.
 
     Raises:
         TraceError: no file can be written there.
     """
     with new_file(path) as file:
-        json.dump(itf_trace(steps, violation), file, indent=1)
+        json.dump(itf_trace(codec, steps, violation), file, indent=1)
         file.write("\n")
 
 
-def itf_trace(steps: Iterable[SomeStep], violation: Violation | None = None) -> Json:
+def itf_trace(
+    codec: Codec[Any, Any], steps: Iterable[SomeStep], violation: Violation | None = None
+) -> Json:
     """The ITF trace of the steps of a run, as it is written.
 
     The `loop` of a violation becomes the index of the state that the last one repeats.
@@ -67,7 +58,7 @@ def itf_trace(steps: Iterable[SomeStep], violation: Violation | None = None) -> 
     end = None if violation is None else violation.state
     states = [
         {"#meta": {"index": index, **meta}, **moment}
-        for index, (meta, moment) in enumerate(_moments(steps, end))
+        for index, (meta, moment) in enumerate(_moments(codec, steps, end))
     ]
     trace: Json = {
         "#meta": {
@@ -91,49 +82,38 @@ def _index_before(states: list[Json], step: int) -> int:
     return (steps.index(step) if step in steps else len(steps)) - 1
 
 
-def _moments(steps: Iterable[SomeStep], end: SomeState | None) -> Iterator[tuple[Json, Json]]:
+def _moments(
+    codec: Codec[Any, Any], steps: Iterable[SomeStep], end: SomeState | None
+) -> Iterator[tuple[Json, Json]]:
     """The states in order, `end` last, each with what its `#meta` says besides the index."""
     last: SomeState | None = None
+    nothing = {**codec.done, **_DONE}
+    came = "init"
     for step in steps:
         if step.before != last:
-            yield {}, _still("init" if last is None else "environment", step.before)
-        yield {"step": step.index}, _moment(step.kind, step.after, _done(step))
-        last = step.after
+            yield {}, _moment(codec, came, step.before, nothing)
+        done = {name: getattr(step, name) for name in nothing}
+        yield {"step": step.index}, _moment(codec, step.kind, step.after, done)
+        last, came = step.after, "environment"
     if end is not None:
-        yield {}, _still("init" if last is None else "environment", end)
+        yield {}, _moment(codec, came, end, nothing)
 
 
-def _still(action: str, state: SomeState) -> Json:
-    """A state that no step led to."""
-    return _moment(action, state, _NOTHING_DONE[type(state)])
-
-
-def _done(step: SomeStep) -> Json:
-    done = {name: getattr(step, name) for name in _NOTHING_DONE[type(step.after)]}
-    for name in done.keys() & _OPTIONAL:
-        done[name] = _optional(done[name])
-    events = [_Happened(one.transition, one.id, one.rule) for one in step.events]
-    return done | {"events": events}
-
-
-def _moment(action: str, state: Any, done: Json) -> Json:
-    values = {
-        key.metadata.get(WRITTEN_AS, key.name): getattr(state, key.name)
-        for key in fields(type(state))
+def _moment(codec: Codec[Any, Any], action: str, state: SomeState, done: Json) -> Json:
+    optional = {
+        key.name
+        for class_ in (codec.state, codec.step)
+        for key in fields(class_)
+        if type(None) in get_args(key.type)
     }
-    for name in values.keys() & _OPTIONAL:
-        values[name] = _optional(values[name])
-    return {
-        "action": action,
-        **{name: itf_value(value) for name, value in (done | values).items()},
-    }
-
-
-_OPTIONAL = {"chunk", "refusal", "prefilling"}
-
-
-def _optional(value: Any) -> tuple[Any, ...]:
-    return () if value is None else (value,)
+    moment: Json = {"action": action}
+    for name, value in (done | {"events": ()} | codec.fields_of(state)).items():
+        entries = () if value is None else (value,)
+        moment[name] = itf_value(entries if name in optional else value)
+    moment["events"] = [
+        {"transition": one.transition, "id": one.id, "rule": one.rule} for one in done["events"]
+    ]
+    return moment
 
 
 def itf_value(value: Any) -> Any:

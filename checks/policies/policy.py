@@ -1,7 +1,7 @@
 """What a policy is to whatever serves, explores, compares, judges or shows it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from attrs import field, frozen
@@ -10,6 +10,7 @@ from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
 from checks.explore.properties import Properties, properties_of_rules
 from checks.export.trace.codec import Codec
+from checks.export.trace.records import Json
 from checks.harness.adapter import Adapter, Device
 from checks.harness.case import Case
 from checks.harness.choices import Choices
@@ -85,7 +86,8 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     Runs: `work`: what a step computed. `judged_apart`: beginnings of the ids of rules that a second
     process judges in a long run, so that both have about as much to do. `watch`: a paged device
     that does each step of the reference, too; None where the device is the engine's. `figures`: how
-    the size of a run's steps is shown; `volume_limit`: on batch size times tkv, in tokens, None
+    the size of a run's steps is shown; `plot`: the lines of the published plot format, where the
+    policy has figures in it; `volume_limit`: on batch size times tkv, in tokens, None
     where nothing limits it.
     """
 
@@ -115,6 +117,7 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     judged_apart: tuple[str, ...] = ()
     watch: Callable[[ContextT], PagedWatch[StepT]] | None = None
     figures: StepFigures = field(factory=StepFigures)
+    plot: Callable[[ConfigT, Mapping[str, Request], Iterable[StepT]], Iterator[Json]] | None = None
     volume_limit: Callable[[ConfigT], int | None] = _unlimited
 
     @property

@@ -16,8 +16,6 @@ from spec.core.requests import BlockKeys, Request
 
 PREFILL, DECODE, IDLE = "prefill", "decode", "idle"  # the kinds of a step
 
-WRITTEN_AS = "written as"  # in the metadata of a field: its name in ITF traces, if another
-
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 

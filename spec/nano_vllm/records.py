@@ -7,11 +7,11 @@ comparable.
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from attrs import field, frozen
+from attrs import frozen
 
 from spec.core import records
 from spec.core.blocks import BlockPool
-from spec.core.records import WRITTEN_AS, StepRecord
+from spec.core.records import StepRecord
 from spec.core.requests import Request
 from spec.nano_vllm.block_hashes import ContentKeys
 from spec.nano_vllm.config import NanoVllmConfig
@@ -52,7 +52,7 @@ class State:
 
     pool: BlockPool
     waiting: tuple[Sequence, ...] = ()
-    running: tuple[Sequence, ...] = field(default=(), metadata={WRITTEN_AS: "decoding"})
+    running: tuple[Sequence, ...] = ()
     finished: frozenset[str] = frozenset()
     aborted: frozenset[str] = frozenset()
 

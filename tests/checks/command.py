@@ -1,8 +1,10 @@
 """Run the `lockstep` command inside the test process, as a shell would see it."""
 
 import sys
+from collections.abc import Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
+from textwrap import fill
 from unittest.mock import patch
 
 from attrs import frozen
@@ -33,3 +35,13 @@ def lockstep(*arguments: object) -> Ran:
         except SystemExit as end:
             return Ran(int(end.code or 0), out.getvalue(), err.getvalue())
     raise AssertionError("the command did not exit")
+
+
+def settings(*pairs: str) -> list[str]:
+    """The options that set these keys, KEY=VALUE each."""
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
+def transcript(messages: Iterable[str]) -> str:
+    """The messages one below the other, as a snapshot shows them: no line over 96 characters."""
+    return "".join(f"{fill(one, 96, subsequent_indent='    ')}\n" for one in messages)

@@ -2,22 +2,28 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
+from textwrap import shorten
 
+import click
 import pytest
+from inline_snapshot import snapshot
 
-from tests.checks.command import Ran, lockstep
+from checks.cli import main
+from tests.checks.command import Ran, lockstep, settings, transcript
 
 ROOT = Path(__file__).parents[2]
 FIRST = ROOT / "examples" / "first.jsonl"
 FIRST_CONFIG = ROOT / "examples" / "first.toml"
+USUAL = "max_num_seqs=4"
 ALONE = '{"id": "0", "prompt_len": 60, "max_tokens": 10}\n'
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def workload(text: str, name: str = "w.jsonl") -> Path:
@@ -71,7 +77,7 @@ def test_a_run_that_breaks_a_rule_says_where_and_exits_1() -> None:
         '{"id": "1", "prompt_len": 1, "max_tokens": 2}\n'
     )
     sizes = ["block_size=2", "chunk_size=4", "max_model_len=16", "max_batch_tkv_limit=6"]
-    options = [word for size in (*sizes, "admission=documented") for word in ("--set", size)]
+    options = settings(*sizes, "admission=documented")
     ran = lockstep("run", path, *options, "--trace", "t.jsonl", "--using", "reference")
     assert ran.code == 1
     assert "violated SPY-VOL-1 in step 3: batch 2 x tkv 4 = 8, limit 6" in ran.out
@@ -84,7 +90,7 @@ def test_a_run_that_breaks_a_rule_says_where_and_exits_1() -> None:
 
 def test_requests_of_a_public_trace_that_can_never_be_served_are_counted() -> None:
     sample = ROOT / "examples" / "azure_sample.csv"
-    ran = lockstep("run", sample, "--set", "max_model_len=1024", "--set", "max_num_seqs=4")
+    ran = lockstep("run", sample, *settings("max_model_len=1024", "max_num_seqs=4"))
     assert ran.code == 0
     assert "more refused, could never be served" in ran.out
 
@@ -95,45 +101,44 @@ def test_requests_of_a_public_trace_that_can_never_be_served_are_counted() -> No
 def test_the_documented_rule_is_refuted_with_a_counterexample_that_replays() -> None:
     explored = lockstep("explore", "documented")
     assert explored.code == 1
-    told = explored.out[explored.out.index("SPY-VOL-1 is broken") :]
-    assert told == (
-        "SPY-VOL-1 is broken in 'documented'\n"
-        "  says: Batch size times max-tkv never exceeds the limit, in any step.\n"
-        "  found: batch 2 x tkv 4 = 8, limit 6\n"
-        "  after: arrive 0, arrive 1, step, step, step, step\n"
-        "  replay: lockstep replay counterexamples/documented-spy-vol-1.jsonl\n"
-    )
+    assert explored.out[explored.out.index("SPY-VOL-1 is broken") :] == snapshot("""\
+SPY-VOL-1 is broken in 'documented'
+  says: Batch size times max-tkv never exceeds the limit, in any step.
+  found: batch 2 x tkv 4 = 8, limit 6
+  after: arrive 0, arrive 1, step, step, step, step
+  replay: lockstep replay counterexamples/documented-spy-vol-1.jsonl
+""")
     replayed = lockstep("replay", "counterexamples/documented-spy-vol-1.jsonl")
     assert replayed.code == 1
-    assert replayed.out == (
-        "step 0 prefill: tkv 1, volume 1\n"
-        "    admit 0  (SPY-ADM-1)\n"
-        "    reserve 0 0 -> 3  (SPY-RES-2)\n"
-        "    allocate 0 () -> (1,)  (SPY-CHK-1)\n"
-        "    chunk 0 0 -> 1  (SPY-CHK-3)\n"
-        "    join 0  (SPY-CHK-4)\n"
-        "    request 0: computed 0 -> 1, generated 0 -> 1, tkv 0 -> 1\n"
-        "step 1 decode: tkv 2, volume 2, prefill refused by SPY-PRI-3\n"
-        "    decode   (SPY-DEC-1)\n"
-        "    request 0: computed 1 -> 2, generated 1 -> 2, tkv 1 -> 2\n"
-        "step 2 prefill: tkv 1, volume 1\n"
-        "    admit 1  (SPY-ADM-1)\n"
-        "    reserve 1 0 -> 2  (SPY-RES-2)\n"
-        "    allocate 1 () -> (2,)  (SPY-CHK-1)\n"
-        "    chunk 1 0 -> 1  (SPY-CHK-3)\n"
-        "    join 1  (SPY-CHK-4)\n"
-        "    request 1: computed 0 -> 1, generated 0 -> 1, tkv 0 -> 1\n"
-        "step 3 decode: tkv 4, volume 8\n"
-        "    jump_tkv 1 1 -> 4  (SPY-TKV-4)\n"
-        "    allocate 0 (1,) -> (3,)  (SPY-DEC-5)\n"
-        "    decode   (SPY-DEC-1)\n"
-        "    finish 1  (LIF-3)\n"
-        "    request 0: computed 2 -> 3, generated 2 -> 3, tkv 2 -> 3\n"
-        "SPY-VOL-1 is broken in step 3\n"
-        "  says: Batch size times max-tkv never exceeds the limit, in any step.\n"
-        "  found: batch 2 x tkv 4 = 8, limit 6\n"
-        "the violation is confirmed\n"
-    )
+    assert replayed.out == snapshot("""\
+step 0 prefill: tkv 1, volume 1
+    admit 0  (SPY-ADM-1)
+    reserve 0 0 -> 3  (SPY-RES-2)
+    allocate 0 () -> (1,)  (SPY-CHK-1)
+    chunk 0 0 -> 1  (SPY-CHK-3)
+    join 0  (SPY-CHK-4)
+    request 0: computed 0 -> 1, generated 0 -> 1, tkv 0 -> 1
+step 1 decode: tkv 2, volume 2, prefill refused by SPY-PRI-3
+    decode   (SPY-DEC-1)
+    request 0: computed 1 -> 2, generated 1 -> 2, tkv 1 -> 2
+step 2 prefill: tkv 1, volume 1
+    admit 1  (SPY-ADM-1)
+    reserve 1 0 -> 2  (SPY-RES-2)
+    allocate 1 () -> (2,)  (SPY-CHK-1)
+    chunk 1 0 -> 1  (SPY-CHK-3)
+    join 1  (SPY-CHK-4)
+    request 1: computed 0 -> 1, generated 0 -> 1, tkv 0 -> 1
+step 3 decode: tkv 4, volume 8
+    jump_tkv 1 1 -> 4  (SPY-TKV-4)
+    allocate 0 (1,) -> (3,)  (SPY-DEC-5)
+    decode   (SPY-DEC-1)
+    finish 1  (LIF-3)
+    request 0: computed 2 -> 3, generated 2 -> 3, tkv 2 -> 3
+SPY-VOL-1 is broken in step 3
+  says: Batch size times max-tkv never exceeds the limit, in any step.
+  found: batch 2 x tkv 4 = 8, limit 6
+the violation is confirmed
+""")
 
 
 def test_a_violation_that_does_not_come_about_is_not_confirmed() -> None:
@@ -232,73 +237,47 @@ def test_rule_of_nano_vllm_is_shown_with_its_verdict() -> None:
 
 # --- bad input ----------------------------------------------------------------------------------
 
-LIMIT = "max_batch_tkv_limit"
+# A workload, a setting, and what is wrong.
+BAD_INPUT = {
+    "an unknown key": (ALONE, "chunk=64"),
+    "a chunk that is no multiple of the block": (ALONE, "chunk_size=100"),
+    "a limit below what one request needs": (ALONE, "max_batch_tkv_limit=64"),
+    "a request over the model length": (ALONE, "max_model_len=64"),
+    "a pool smaller than one request": (ALONE, "num_blocks=1"),
+    "a prompt of 0 tokens": ('{"id": "0", "prompt_len": 0, "max_tokens": 10}\n', USUAL),
+    "no token to generate": ('{"id": "0", "prompt_len": 5, "max_tokens": 0}\n', USUAL),
+    "duplicate ids": (ALONE + ALONE, USUAL),
+    "a broken JSON line": (ALONE + '{"id": "1", \n', USUAL),
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "settings", "message"),
-    [
-        pytest.param(
-            ALONE,
-            ["chunk=64"],
-            "--set: key: found 'chunk'; allowed: policy, block_size, chunk_size, ",
-            id="an unknown key",
-        ),
-        pytest.param(
-            ALONE,
-            ["chunk_size=100"],
-            "--set chunk_size: chunk_size: found 100; allowed: a multiple of block_size (64)",
-            id="a chunk that is no multiple of the block",
-        ),
-        pytest.param(
-            ALONE,
-            [f"{LIMIT}=64"],
-            "w.jsonl, line 1: prompt_len + max_tokens - 1 (its largest tkv): found 69; "
-            f"allowed: at most {LIMIT} (64)",
-            id="a limit below what one request needs",
-        ),
-        pytest.param(
-            ALONE,
-            ["max_model_len=64"],
-            "w.jsonl, line 1: prompt_len + max_tokens: found 70; "
-            "allowed: at most max_model_len (64)",
-            id="a request over the model length",
-        ),
-        pytest.param(
-            ALONE,
-            ["num_blocks=1"],
-            "w.jsonl, line 1: blocks of prompt_len + max_tokens: found 2; "
-            "allowed: at most num_blocks (1)",
-            id="a pool smaller than one request",
-        ),
-        pytest.param(
-            '{"id": "0", "prompt_len": 0, "max_tokens": 10}\n',
-            [],
-            "w.jsonl, line 1: prompt_len: found 0; allowed: a whole number of tokens from 1",
-            id="a prompt of 0 tokens",
-        ),
-        pytest.param(
-            '{"id": "0", "prompt_len": 5, "max_tokens": 0}\n',
-            [],
-            "w.jsonl, line 1: max_tokens: found 0; allowed: a whole number of tokens from 1",
-            id="no token to generate",
-        ),
-        pytest.param(
-            ALONE + ALONE,
-            [],
-            "w.jsonl, line 2: id: found '0'; allowed: an id of its own; line 1 has this one",
-            id="duplicate ids",
-        ),
-        pytest.param(ALONE + '{"id": "1", \n', [], "w.jsonl, line 2: ", id="a broken JSON line"),
-    ],
-)
-def test_bad_input_is_one_message_and_exit_code_2(
-    text: str, settings: list[str], message: str
-) -> None:
-    options = [word for setting in settings for word in ("--set", setting)]
-    ran = lockstep("run", workload(text), *options, "--trace", "t.jsonl")
-    assert_refused(ran, message)
-    assert not Path("t.jsonl").exists()
+def test_bad_input_is_one_message_and_exit_code_2() -> None:
+    messages = []
+    for what, (text, setting) in BAD_INPUT.items():
+        ran = lockstep("run", workload(text), *settings(setting), "--trace", "t.jsonl")
+        assert_refused(ran, "")
+        assert not Path("t.jsonl").exists()
+        message = ran.err.removeprefix("lockstep: ")
+        messages.append(f"{what}: {shorten(message, 140, placeholder=' …')}")
+    assert transcript(messages) == snapshot("""\
+an unknown key: --set: key: found 'chunk'; allowed: policy, block_size, chunk_size,
+    max_model_len, max_num_seqs, max_batch_tkv_limit, num_blocks, …
+a chunk that is no multiple of the block: --set chunk_size: chunk_size: found 100; allowed: a
+    multiple of block_size (64)
+a limit below what one request needs: w.jsonl, line 1: prompt_len + max_tokens - 1 (its largest
+    tkv): found 69; allowed: at most max_batch_tkv_limit (64)
+a request over the model length: w.jsonl, line 1: prompt_len + max_tokens: found 70; allowed: at
+    most max_model_len (64)
+a pool smaller than one request: w.jsonl, line 1: blocks of prompt_len + max_tokens: found 2;
+    allowed: at most num_blocks (1)
+a prompt of 0 tokens: w.jsonl, line 1: prompt_len: found 0; allowed: a whole number of tokens
+    from 1 to 1048576
+no token to generate: w.jsonl, line 1: max_tokens: found 0; allowed: a whole number of tokens
+    from 1 to 1048576
+duplicate ids: w.jsonl, line 2: id: found '0'; allowed: an id of its own; line 1 has this one
+a broken JSON line: w.jsonl, line 2: line: found '{"id": "1",'; allowed: one JSON object; this
+    is broken at column 12
+""")
 
 
 def assert_refused(ran: Ran, message: str) -> None:
@@ -342,3 +321,26 @@ def test_output_that_cannot_be_written_is_refused_before_the_run() -> None:
     ran = lockstep("run", FIRST, "--config", FIRST_CONFIG, "--trace", f"missing{os.sep}t.jsonl")
     assert ran.code == 2
     assert "missing" in ran.err
+
+
+# --- help -----------------------------------------------------------------------------------------
+
+HEAVY = {"networkx", "numpy", "rich", "z3"}
+
+
+def test_help_imports_no_solver_no_graphs_and_no_arrays() -> None:
+    code = (
+        "import atexit, sys; sys.argv = ['lockstep', '--help'];"
+        f"atexit.register(lambda: print({HEAVY} & sys.modules.keys()));"
+        "from checks.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: lockstep [OPTIONS] COMMAND [ARGS]...\n")
+    assert done.stdout.endswith("set()\n")
+
+
+@pytest.mark.parametrize("name", main.lockstep.commands)
+def test_a_command_is_listed_with_the_first_sentence_of_its_own_help(name: str) -> None:
+    command: click.Command = getattr(import_module(f"checks.cli.{name}"), name)
+    sentence = " ".join(str(command.help).partition("\n\n")[0].split())
+    assert main.lockstep.commands[name].help == sentence

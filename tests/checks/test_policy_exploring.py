@@ -6,20 +6,15 @@ from typing import Any
 
 import networkx as nx
 import pytest
+from inline_snapshot import snapshot
 
 from checks.policies import POLICIES
-from tests.checks.command import lockstep
+from tests.checks.command import lockstep, settings
 
 SMALL = ["block_size=2", "max_model_len=8", "max_num_seqs=2", "num_blocks=4"]
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def settings(*pairs: str) -> list[str]:
-    return [word for pair in pairs for word in ("--set", pair)]
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def report(*arguments: object) -> Any:
@@ -67,14 +62,14 @@ def test_machine_that_stops_at_a_guard_is_a_counterexample_that_replays() -> Non
     ran = lockstep("explore", "nano-vllm, documented")
 
     assert ran.code == 1
-    told = ran.out[ran.out.index("machine-error is broken") :].splitlines()
-    assert told[:5] == [
-        "machine-error is broken in 'nano-vllm, documented'",
-        "  says: No transition is taken where its guard does not hold.",
-        "  found: raised GuardError: decode is not allowed here: NANO-SLT-1",
-        "  after: arrive 1, step",
-        "  replay: lockstep replay counterexamples/nano-vllm-documented-machine-error.jsonl",
-    ]
+    broken = ran.out.partition("machine-error is broken")[2].partition("\n\n")[0]
+    assert broken == snapshot("""\
+ in 'nano-vllm, documented'
+  says: No transition is taken where its guard does not hold.
+  found: raised GuardError: decode is not allowed here: NANO-SLT-1
+  after: arrive 1, step
+  replay: lockstep replay counterexamples/nano-vllm-documented-machine-error.jsonl\
+""")
     again = lockstep("replay", "counterexamples/nano-vllm-documented-machine-error.jsonl")
     assert again.code == 1
     assert again.out.splitlines()[-1] == "the violation is confirmed"

@@ -11,21 +11,20 @@ from typing import Any
 import pytest
 
 from spec.core.blocks import block_index, slot
+from tests.checks import command
 from tests.checks.command import Ran, lockstep
 
 Line = dict[str, Any]
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def run(requests: list[Line], **settings: object) -> Ran:
     """`lockstep run` on these requests, the trace in `trace.jsonl`."""
     lines = "".join(f"{json.dumps(one)}\n" for one in requests)
     Path("workload.jsonl").write_text(lines, encoding="utf-8")
-    chosen = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    chosen = command.settings(*(f"{key}={value}" for key, value in settings.items()))
     return lockstep("run", "workload.jsonl", "--trace", "trace.jsonl", *chosen)
 
 

@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from checks.conformance.recording import record
 from checks.harness.driver.client import Driver
-from checks.harness.driver.lab import DriverLab
+from checks.harness.driver.system import DriverSystem
+from checks.harness.recording import record
 from checks.releases.environments import command_of
 from tests.recorded.scenes import FILE_NAMES, SCENES
 
@@ -15,13 +15,15 @@ HERE = Path(__file__).parent
 def main(driver: str) -> None:
     """Write `<driver>-<scene>.jsonl` for each scene of the driver, and say how it ended."""
     command = command_of(driver)
-    with DriverLab(lambda: Driver(command)) as lab:
+    with DriverSystem(lambda: Driver(command)) as system:
         for name, scene in SCENES.items():
             if scene.driver != driver:
                 continue
             path = HERE / FILE_NAMES[name]
             made_by = f"python -m tests.recorded.make {driver}"
-            outcome = record(lab, scene.case, scene.terms, path, about=scene.about, command=made_by)
+            outcome = record(
+                system, scene.case, scene.terms, path, about=scene.about, command=made_by
+            )
             found = outcome.finding and outcome.finding.says
             print(f"{path.name}: {outcome.steps} steps, known {outcome.known}, found {found}")
 

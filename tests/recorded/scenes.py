@@ -6,10 +6,11 @@ of each next to this file; so do `vllm-v1`, `vllm-v1==0.11.2` and `nano-vllm`.
 
 from typing import Any
 
-from attrs import frozen
+from attrs import asdict, frozen
 
-from checks.conformance.episode import Terms
-from checks.fuzz.cases import Case, External
+from checks.harness.case import Case
+from checks.harness.comparison import Terms
+from checks.policies.vllm_v1.reference import External
 from spec.core.requests import Prompt, Request
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.spyre.config import released_2_6_3
@@ -61,8 +62,10 @@ def scene(about: str, *requests: Request, known: str | None = None, **config: An
 def vllm_v1_scene(about: str, *requests: Request, known: str | None = None, **config: Any) -> Scene:
     """The requests served by vLLM V1, 0.28.0 unless `config` says otherwise."""
     running = config.pop("aborts_while_running", False)
-    around = {name: config.pop(name, {}) for name in ("right_drafts", "external")}
-    case = Case(VllmV1Config(**V1_SIZES | config), requests, **around)
+    external = {one: asdict(has) for one, has in config.pop("external", {}).items()}
+    around = {"right_drafts": config.pop("right_drafts", {}), "external": external}
+    given = {name: what for name, what in around.items() if what}
+    case = Case(VllmV1Config(**V1_SIZES | config), requests, given)
     is_old = case.config.release is Release.V0_11_2
     driver = "vllm-v1==0.11.2" if is_old else "vllm-v1"
     return Scene(about, case, known, running, driver)

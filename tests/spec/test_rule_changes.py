@@ -8,8 +8,8 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.harness.running import duration_of, serve, serve_with
-from checks.harness.targets import engine_target
+from checks.harness.case import Case
+from checks.harness.serving import served
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
 from spec.core.sharing import BlockOrder, DerivedMap, FrozenMap
@@ -25,6 +25,7 @@ REQUESTS = [
     for n in range(6)
 ]
 MACHINE = SpyreMachine.of(CONFIG, REQUESTS)
+CASE = Case(CONFIG, tuple(REQUESTS))
 
 
 def _engine_steps() -> list[Step]:
@@ -32,10 +33,10 @@ def _engine_steps() -> list[Step]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("engine.spyre.blocks._RUN", 3)
         patched.setattr("spec.core.sharing._FEW", 1)
-        return list(serve_with(engine_target(CONFIG, REQUESTS), duration_of(CONFIG), REQUESTS))
+        return list(served(CASE, using="engine"))
 
 
-REFERENCE_STEPS: list[Step] = list(serve(MACHINE, REQUESTS))
+REFERENCE_STEPS: list[Step] = list(served(CASE))
 ENGINE_STEPS: list[Step] = _engine_steps()
 STEPS = [*REFERENCE_STEPS, *ENGINE_STEPS]
 STATE_RULES: list[Rule] = [rule for rule in applicable(CONFIG) if rule.kind is Kind.ALWAYS]

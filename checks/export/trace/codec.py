@@ -194,6 +194,10 @@ class Codec(Generic[StateT, StepT]):
         """How large a step was, in tokens, by the measure of the policy."""
         return {"tokens": sum(step.scheduled.values())}
 
+    def served(self, step: StepT) -> Json:
+        """What a step was computed for: a batch of so many requests, or one that is named."""
+        return {"batch": len(step.scheduled)}
+
     def prefills(self, step: StepT) -> dict[str, str]:
         """Of the requests that computed a part of their prompts, what part."""
         computed = step.scheduled if step.kind == PREFILL else {}

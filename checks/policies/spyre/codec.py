@@ -89,6 +89,10 @@ class SpyreCodec(Codec[State, Step]):
         """The longest row and the volume of the batch, in tokens."""
         return {"tkv": step.tkv, "volume": step.volume}
 
+    def served(self, step: Step) -> Json:
+        """The request whose chunk ran, or the size of the batch."""
+        return super().served(step) if step.chunk is None else {"request": step.chunk.id}
+
     def prefills(self, step: Step) -> dict[str, str]:
         """The request whose chunk ran, and which chunk."""
         chunk = step.chunk

@@ -15,6 +15,7 @@ from checks.policies.spyre.generator import generate
 from checks.policies.spyre.instances import DEFAULT
 from checks.policies.spyre.labels import LABELS
 from checks.policies.spyre.model import spyre_model
+from checks.policies.spyre.plot import plot_lines
 from checks.policies.spyre.settings import VARIABLES, other_size
 from checks.policies.spyre.work import spyre_work
 from reference.spyre.machine import SpyreMachine
@@ -70,6 +71,7 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     known_differences=KNOWN_DIFFERENCES,
     work=spyre_work,
     judged_apart=("BLK-", "LIF-", "SPY-DEC-", "SPY-PFX-", "SPY-RES-", "SPY-TKV-", "SPY-VOL-"),
+    plot=plot_lines,
     figures=VolumeFigures(),
     volume_limit=lambda config: config.max_batch_tkv_limit,
 )

@@ -10,10 +10,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from checks.harness.running import serve
+from checks.harness.case import Case
+from checks.harness.serving import served
 from engine.core.faults import Constraint, ConstraintError
 from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
-from reference.spyre.machine import SpyreMachine
 from spec.core.errors import ConfigError
 from spec.core.records import DECODE, PREFILL
 from spec.core.requests import Prompt, Request
@@ -131,10 +131,9 @@ def agree(seed: int) -> Counter[str]:
     draw = random.Random(seed)
     config = random_config(draw)
     requests = [random_request(draw, index) for index in range(8)]
-    machine, device = SpyreMachine.of(config, requests), SpyreDevice(config)
-    by_id = {request.id: request for request in requests}
+    device, by_id = SpyreDevice(config), {request.id: request for request in requests}
     met: Counter[str] = Counter()
-    for step in serve(machine, requests):
+    for step in served(Case(config, tuple(requests))):
         assert device_tokens(device, config, step, by_id) == step.outputs
         met += shapes_of(config, step)
     return met
@@ -175,7 +174,7 @@ def test_batch_that_the_documented_rule_admits_is_refused() -> None:
     device, by_id = SpyreDevice(config), {request.id: request for request in requests}
 
     with pytest.raises(ConstraintError) as refused:  # noqa: PT012 - which step it is, is not fixed
-        for step in serve(SpyreMachine.of(config, requests), requests):
+        for step in served(Case(config, tuple(requests))):
             device_tokens(device, config, step, by_id)
 
     assert refused.value.constraint == Constraint.VOLUME

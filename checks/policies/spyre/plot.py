@@ -8,8 +8,8 @@ figures have conventions of their own, found out from the published files and ke
   written one token less in the same step, so `tkv` is one more than the device's, and a row jumps
   one step earlier: when the next token will need a block, not when it gets it.
 - `reserved` is what a request may still generate, `max_tokens - decoded`, in tokens.
-- A request is drawn in the step in which it samples its last token, with everyone's padding as if
-  it stayed; `completed` names it in that line only. The others jump back in the next line.
+- A request is drawn in the step in which it samples its last token, with all padding as if it
+  stayed; `completed` names it in that line only. The others jump back in the next line.
 - Rows stand in the order of admission.
 - `prefilling` is the chunk of the step. `chunks_done` does not count it, and the request is drawn
   there alone even if the chunk is its last: it is among `decoding` from the next line on.
@@ -25,17 +25,17 @@ in a decode step too, with the chunks done so far and an empty range. `waiting` 
 computed again, generated tokens included.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from spec.core.records import DECODE
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import batch_width_blocks, row_left_padding
 from spec.spyre.records import Chunk, Step
+from spec.spyre.state import Sequence as Row
 
 Line = dict[str, Any]
 
@@ -49,74 +49,32 @@ _HEADER = (
 )
 
 
-def figure_lines(
+def plot_lines(
     config: SpyreConfig, requests: Mapping[str, Request], steps: Iterable[Step]
 ) -> Iterator[Line]:
     """The lines of the figure of a run, one at a time.
 
-    `requests` by id. The line `done` comes only if nobody is left after the last step.
+    `requests` by id. The line `done` comes only if no request is left after the last step.
     """
     yield {name: getattr(config, name) for name in _HEADER}
     step, chunk = None, None
     admissions: dict[str, int] = {}  # by id: the step of the last chunk so far
     for step in steps:
         _note_admissions(step, admissions)
-        chunk = _chunk_in_sight(step, chunk)
-        rows = sorted(_rows(requests, step), key=lambda row: admissions[row.request.id])
+        chunk = _drawn_chunk(step, chunk)
+        # The batch with the tokens of this step; in a prefill step it stands still.
+        batch = step.batch if step.kind == DECODE else step.before.decoding
+        rows = sorted(batch, key=lambda row: admissions[row.id])
         yield _line(config.block_size, requests, step, chunk, rows)
     if step is not None and step.after.is_idle:
         yield {"step_type": "done", "waiting": [], "prefilling": None, "decoding": []}
 
 
-def prefix_caching_lines(
-    config: SpyreConfig, first: Request, second: Request, steps: Iterable[Step]
-) -> Iterator[Line]:
-    """The lines of the prefix-caching figure: the prefill of `second`, which reuses from `first`.
-
-    A line that describes the pair follows the header, and the prefill lines leave out what that
-    line says already, `max_tokens`.
-    """
-    lines = figure_lines(config, {first.id: first, second.id: second}, steps)
-    yield next(lines)
-    yield _pair(first, second)
-    for line in lines:
-        if line["step_type"] == "prefill" and line["prefilling"]["id"] == second.id:
-            drawn = {key: value for key, value in line["prefilling"].items() if key != "max_tokens"}
-            yield line | {"prefilling": drawn}
-
-
-def _pair(first: Request, second: Request) -> Line:
-    """What two requests have in common, in tokens; `prefix_output_tokens`: beyond the prompt."""
-    output = [first.output_token(index) for index in range(first.end)]
-    shared = _common_prefix(chain(first.prompt.tokens(), output), second.prompt.tokens())
-    in_prompt = min(shared, first.prompt_len)
-    return {
-        "req1_id": first.id,
-        "common_prompt_tokens": in_prompt,
-        "req1_diff_prompt": first.prompt_len - in_prompt,
-        "prefix_output_tokens": shared - in_prompt,
-        "req1_output": first.end,
-        "req2_id": second.id,
-        "req2_diff_prompt": second.prompt_len - shared,
-        "req2_max_output": second.max_tokens,
-    }
-
-
-def _common_prefix(left: Iterable[int], right: Iterable[int]) -> int:
-    """Tokens that both begin with."""
-    count = 0
-    for one, other in zip(left, right, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
-
-
-# --- what is in sight ------------------------------------------------------------------------
+# --- what is drawn of a step ------------------------------------------------------------------
 
 
 def _note_admissions(step: Step, admissions: dict[str, int]) -> None:
-    """Note whose prefill went on in this step: one ends before the next begins."""
+    """Note the request whose prefill went on in this step: one ends before the next begins."""
     if step.chunk is not None:
         admissions[step.chunk.id] = step.index
     # A run may be drawn from its middle on; in the batch the newest stand in front.
@@ -124,7 +82,7 @@ def _note_admissions(step: Step, admissions: dict[str, int]) -> None:
         admissions.setdefault(row.id, -age)
 
 
-def _chunk_in_sight(step: Step, last: Chunk | None) -> Chunk | None:
+def _drawn_chunk(step: Step, last: Chunk | None) -> Chunk | None:
     """The chunk that runs, or an empty one that follows the last of a prefill under way."""
     slot = step.after.prefilling
     if step.chunk is not None:
@@ -135,26 +93,7 @@ def _chunk_in_sight(step: Step, last: Chunk | None) -> Chunk | None:
     return last if is_empty else evolve(last, chunk=last.chunk + 1, start=last.end)
 
 
-@frozen
-class _Row:
-    """A row as it is drawn: a request with the tokens that it has sampled."""
-
-    request: Request
-    decoded: int
-
-    @property
-    def length(self) -> int:
-        """Tokens of the row without padding."""
-        return self.request.prompt_len + self.decoded
-
-
-def _rows(requests: Mapping[str, Request], step: Step) -> list[_Row]:
-    """The batch with the tokens of this step; in a prefill step it stands still."""
-    rows = step.batch if step.kind == DECODE else step.before.decoding
-    return [_Row(requests[row.id], row.generated) for row in rows]
-
-
-# --- lines -----------------------------------------------------------------------------------
+# --- lines ----------------------------------------------------------------------------------------
 
 
 def _line(
@@ -162,13 +101,13 @@ def _line(
     requests: Mapping[str, Request],
     step: Step,
     chunk: Chunk | None,
-    rows: list[_Row],
+    rows: Sequence[Row],
 ) -> Line:
     line: Line = {
         "step_type": step.kind,
         "waiting": [_asked(requests[one.id]) for one in step.after.waiting],
         "prefilling": None,
-        "decoding": _decoding(block_size, rows),
+        "decoding": list(_decoding(block_size, requests, rows)),
     }
     if chunk is not None:
         slot = step.after.prefilling
@@ -191,23 +130,19 @@ def _asked(request: Request) -> Line:
     }
 
 
-def _decoding(block_size: int, rows: list[_Row]) -> list[Line]:
-    if not rows:
-        return []
-    width = batch_width_blocks([row.length for row in rows], block_size)
-    return [
-        _asked(row.request) | _progress(row, row_left_padding(row.length, width, block_size))
-        for row in rows
-    ]
-
-
-def _progress(row: _Row, padding: int) -> Line:
-    return {
-        "tkv": padding + row.length,
-        "padding": padding,
-        "decoded": row.decoded,
-        "reserved": row.request.max_tokens - row.decoded,
-    }
+def _decoding(
+    block_size: int, requests: Mapping[str, Request], rows: Sequence[Row]
+) -> Iterator[Line]:
+    lengths = [requests[row.id].prompt_len + row.generated for row in rows]
+    width = batch_width_blocks(lengths, block_size) if rows else 0
+    for row, length in zip(rows, lengths, strict=True):
+        padding = row_left_padding(length, width, block_size)
+        yield _asked(requests[row.id]) | {
+            "tkv": padding + length,
+            "padding": padding,
+            "decoded": row.generated,
+            "reserved": requests[row.id].max_tokens - row.generated,
+        }
 
 
 def _prefilling(request: Request, prompt_len: int, chunk: Chunk) -> Line:

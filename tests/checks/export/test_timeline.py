@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from checks.export.timeline import Timeline
-from checks.harness.running import serve
-from reference.spyre.machine import SpyreMachine
+from checks.export.timeline import new_timeline
+from checks.harness.case import Case
+from checks.harness.serving import served
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 
@@ -22,9 +22,8 @@ def request(name: str, prompt_len: int, max_tokens: int, **more: Any) -> Request
 
 def drawn(path: Path, config: SpyreConfig, *requests: Request) -> list[dict[str, Any]]:
     """The events of the file."""
-    machine = SpyreMachine.of(config, requests)
-    with Timeline(path / "t.json", machine.ctx.requests, config) as timeline:
-        for step in serve(machine, requests):
+    with new_timeline(path / "t.json", {one.id: one for one in requests}, config) as timeline:
+        for step in served(Case(config, requests)):
             timeline.observe(step)
     whole = json.loads((path / "t.json").read_text(encoding="utf-8"))
     assert whole["displayTimeUnit"] == "ms"
@@ -121,7 +120,7 @@ def test_every_event_has_what_viewers_ask_for(tmp_path: Path) -> None:
 
 def test_a_timeline_that_is_not_finished_is_not_there(tmp_path: Path) -> None:
     try:
-        with Timeline(tmp_path / "t.json", {}, CONFIG):
+        with new_timeline(tmp_path / "t.json", {}, CONFIG):
             raise RuntimeError
     except RuntimeError:
         pass

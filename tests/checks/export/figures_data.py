@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from checks.harness.running import serve
-from reference.spyre.machine import SpyreMachine
+from checks.harness.case import Case
+from checks.harness.serving import served
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
@@ -29,7 +29,7 @@ class Run:
 
 
 def run_of(config: SpyreConfig, *requests: Request) -> Run:
-    return Run(config, requests, tuple(serve(SpyreMachine.of(config, requests), requests)))
+    return Run(config, requests, tuple(served(Case(config, requests))))
 
 
 def of_prompt(id_: str, prompt_len: int, max_tokens: int, output_len: int | None = None) -> Request:

@@ -1,18 +1,18 @@
 """The published figures come out of the reference, line by line."""
 
 import json
-from itertools import pairwise
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from checks.export.figures import figure_lines, prefix_caching_lines
+from checks.policies.spyre.plot import plot_lines
 from spec.core.errors import WorkloadError
 from spec.core.records import DECODE
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig, refuse_unservable
-from tests.checks.figures_data import (
+from tests.checks.export.figures_data import (
     TKV_JUMP_ENDS,
     TKV_JUMP_FIRST,
     TKV_JUMP_LAST,
@@ -27,7 +27,7 @@ from tests.checks.figures_data import (
     tkv_jump_figure,
 )
 
-PUBLISHED = Path(__file__).parents[2].parent / "shared" / "figures"
+PUBLISHED = Path(__file__).parents[3].parent / "shared" / "figures"
 
 Line = dict[str, Any]
 
@@ -40,12 +40,41 @@ def published(name: str) -> list[Line]:
 
 
 def drawn(run: Run) -> list[Line]:
-    return list(figure_lines(run.config, run.by_id, run.steps))
+    return list(plot_lines(run.config, run.by_id, run.steps))
 
 
 def drawn_pair(run: Run) -> list[Line]:
+    """The prefix-caching figure: the prefill of the second request, which reuses from the first.
+
+    A line that describes the pair follows the header, and the prefill lines leave out what that
+    line says already, `max_tokens`.
+    """
     first, second = run.requests
-    return list(prefix_caching_lines(run.config, first, second, run.steps))
+    header, *lines = drawn(run)
+    prefills = [
+        line | {"prefilling": {key: one[key] for key in one if key != "max_tokens"}}
+        for line in lines
+        if line["step_type"] == "prefill" and (one := line["prefilling"])["id"] == second.id
+    ]
+    return [header, pair(first, second), *prefills]
+
+
+def pair(first: Request, second: Request) -> Line:
+    """What two requests have in common, in tokens; `prefix_output_tokens`: beyond the prompt."""
+    output = [first.output_token(index) for index in range(first.end)]
+    both = zip(chain(first.prompt.tokens(), output), second.prompt.tokens(), strict=False)
+    shared = sum(1 for _ in takewhile(lambda tokens: tokens[0] == tokens[1], both))
+    in_prompt = min(shared, first.prompt_len)
+    return {
+        "req1_id": first.id,
+        "common_prompt_tokens": in_prompt,
+        "req1_diff_prompt": first.prompt_len - in_prompt,
+        "prefix_output_tokens": shared - in_prompt,
+        "req1_output": first.end,
+        "req2_id": second.id,
+        "req2_diff_prompt": second.prompt_len - shared,
+        "req2_max_output": second.max_tokens,
+    }
 
 
 def without_limit(header: Line) -> Line:
@@ -252,7 +281,7 @@ def test_prefill_under_way_is_not_drawn_if_its_chunks_are_not_among_the_steps() 
     run = held_prefill()
     others = [step for step in run.steps if step.chunk is None or step.chunk.id != "1"]
 
-    _, prefill, *decodes, _ = figure_lines(run.config, run.by_id, others)
+    _, prefill, *decodes, _ = plot_lines(run.config, run.by_id, others)
 
     assert prefill["prefilling"]["id"] == "0"
     assert [line["prefilling"] for line in decodes] == [None] * len(decodes)
@@ -261,7 +290,7 @@ def test_prefill_under_way_is_not_drawn_if_its_chunks_are_not_among_the_steps() 
 def test_run_drawn_from_its_middle_on_keeps_the_order_of_admission() -> None:
     run = tkv_jump_figure()
 
-    lines = list(figure_lines(run.config, run.by_id, run.steps[-30:]))
+    lines = list(plot_lines(run.config, run.by_id, run.steps[-30:]))
 
     assert [row["id"] for row in lines[1]["decoding"]] == ["0", "1", "2"]
 
@@ -349,7 +378,7 @@ def test_preempted_request_is_prefilled_with_what_it_had_generated() -> None:
 def test_run_that_was_cut_has_no_line_done() -> None:
     run = prefill_figure(302)
 
-    lines = list(figure_lines(run.config, run.by_id, run.steps[:2]))
+    lines = list(plot_lines(run.config, run.by_id, run.steps[:2]))
 
     assert [line["step_type"] for line in lines[1:]] == ["prefill", "prefill"]
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from checks.harness.running import serve
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checks.export.files import write_lines
@@ -20,6 +19,8 @@ from checks.export.trace.reading import read_trace, steps_of
 from checks.export.trace.requests import request_as_json
 from checks.export.trace.violation import Violation
 from checks.export.trace.writing import TraceWriter
+from checks.harness.case import Case
+from checks.harness.serving import served
 from checks.policies.spyre.codec import CODEC
 from engine.workloads.own import own_stream, request_of
 from reference.spyre.machine import SpyreMachine
@@ -27,7 +28,7 @@ from spec.core.blocks import block_count
 from spec.core.errors import TraceError
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import Admission, Queue, SpyreConfig
-from tests.checks.figures_data import Run, of_prompt, run_of
+from tests.checks.export.figures_data import Run, of_prompt, run_of
 
 Json = dict[str, Any]
 Edit = Callable[[list[Json]], None]
@@ -370,7 +371,7 @@ def runs(draw: st.DrawFn) -> Run:
     if not config.may_pause and draw(st.booleans()):
         # Without reservation the pool is what may run dry, not the limit.
         config = evolve(config, reservation=False, max_batch_tkv_limit=4 * longest)
-    steps = serve(SpyreMachine.of(config, wanted), wanted)
+    steps = served(Case(config, wanted))
     return Run(config, wanted, tuple(islice(steps, 60)))
 
 
@@ -400,6 +401,7 @@ def test_generated_runs_reach_what_a_state_can_hold() -> None:
     """The round trip is worth what the runs contain: here is everything at least once."""
     seen: set[str] = set()
 
+    @settings(max_examples=400)
     @given(run=runs())
     def look(run: Run) -> None:
         for step in run.steps:
@@ -456,7 +458,7 @@ def test_trace_can_be_replayed_from_what_its_header_says(tmp_path: Path) -> None
     ctx = trace.context()
     assert isinstance(ctx.config, SpyreConfig)
 
-    again = tuple(serve(SpyreMachine.of(ctx.config, ctx.requests.values()), run.requests))
+    again = tuple(served(Case(ctx.config, tuple(ctx.requests.values()))))
 
     assert again == run.steps
 

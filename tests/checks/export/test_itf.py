@@ -1,6 +1,7 @@
 """ITF traces: the form of the format, and that no part of a state is lost in it."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,15 @@ import pytest
 
 from checks.export.itf import itf_trace, itf_value, write_itf
 from checks.export.trace.violation import Violation
+from checks.policies.spyre.codec import CODEC
 from reference.spyre.machine import SpyreMachine
 from spec.core.blocks import BlockPool
 from spec.core.requests import Prompt, Request
 from spec.core.sharing import FrozenMap
 from spec.spyre.config import SpyreConfig
+from spec.spyre.records import Step
 from spec.spyre.state import Sequence, State
-from tests.checks.figures_data import Run, of_prompt, run_of
+from tests.checks.export.figures_data import Run, of_prompt, run_of
 
 Json = dict[str, Any]
 
@@ -75,6 +78,10 @@ def state_of(moment: Json) -> State:
     )
 
 
+def traced(steps: Iterable[Step], violation: Violation | None = None) -> Json:
+    return itf_trace(CODEC, steps, violation)
+
+
 def actions(trace: Json) -> list[str]:
     return [moment["action"] for moment in trace["states"]]
 
@@ -84,7 +91,7 @@ def actions(trace: Json) -> list[str]:
 
 def test_states_of_an_itf_trace_are_those_of_the_run() -> None:
     run = sharing_run()
-    moments = itf_trace(run.steps)["states"]
+    moments = traced(run.steps)["states"]
 
     after = [state_of(moment) for moment in moments if "step" in moment["#meta"]]
     between = [state_of(moment) for moment in moments if "step" not in moment["#meta"]]
@@ -94,7 +101,7 @@ def test_states_of_an_itf_trace_are_those_of_the_run() -> None:
 
 
 def test_arrivals_and_aborts_are_moments_of_their_own() -> None:
-    trace = itf_trace(sharing_run().steps)
+    trace = traced(sharing_run().steps)
 
     assert actions(trace)[:7] == [
         "init",
@@ -113,7 +120,7 @@ def test_arrivals_and_aborts_are_moments_of_their_own() -> None:
 def test_whole_file_of_a_tiny_run(tmp_path: Path) -> None:
     path = tmp_path / "tiny.itf.json"
 
-    write_itf(path, tiny_run().steps)
+    write_itf(path, CODEC, tiny_run().steps)
 
     trace = json.loads(path.read_text())
     assert trace["#meta"]["format"] == "ITF"
@@ -169,13 +176,13 @@ def test_whole_file_of_a_tiny_run(tmp_path: Path) -> None:
 
 
 def test_every_state_gives_every_variable() -> None:
-    trace = itf_trace(sharing_run().steps)
+    trace = traced(sharing_run().steps)
 
     assert {tuple(moment)[1:] for moment in trace["states"]} == {tuple(trace["vars"])}
 
 
 def test_violation_stands_in_the_description_of_the_trace() -> None:
-    trace = itf_trace(tiny_run().steps, Violation("LIF-1", "Nothing is lost.", "a is gone"))
+    trace = traced(tiny_run().steps, Violation("LIF-1", "Nothing is lost.", "a is gone"))
 
     assert trace["#meta"]["status"] == "violation"
     assert trace["#meta"]["rule"] == "LIF-1"
@@ -190,7 +197,9 @@ def test_violation_stands_in_the_description_of_the_trace() -> None:
 def test_loop_goes_back_to_the_state_that_its_first_step_starts_from(
     step: int, state: int, action: str
 ) -> None:
-    trace = itf_trace(sharing_run().steps, Violation("LIF-2", "All end.", "b waits", loop=step))
+    trace = itf_trace(
+        CODEC, sharing_run().steps, Violation("LIF-2", "All end.", "b waits", loop=step)
+    )
 
     assert trace["loop"] == state
     assert actions(trace)[state] == action
@@ -199,7 +208,9 @@ def test_loop_goes_back_to_the_state_that_its_first_step_starts_from(
 def test_loop_behind_the_last_step_stays_in_the_last_state() -> None:
     run = tiny_run()
 
-    trace = itf_trace(run.steps, Violation("LIF-2", "All end.", "b waits", loop=len(run.steps)))
+    trace = itf_trace(
+        CODEC, run.steps, Violation("LIF-2", "All end.", "b waits", loop=len(run.steps))
+    )
 
     assert trace["loop"] == len(trace["states"]) - 1
 
@@ -209,7 +220,9 @@ def test_state_that_no_step_follows_is_the_last_moment() -> None:
     machine = SpyreMachine.of(run.config, [*run.requests, of_prompt("b", 1, max_tokens=1)])
     end = machine.arrive(run.steps[-1].after, "b")
 
-    trace = itf_trace(run.steps, Violation("LIF-1", "Nothing is lost.", "b is gone", state=end))
+    trace = itf_trace(
+        CODEC, run.steps, Violation("LIF-1", "Nothing is lost.", "b is gone", state=end)
+    )
 
     assert actions(trace) == ["init", "prefill", "environment"]
     assert state_of(trace["states"][-1]) == end
