@@ -1,1 +1,1 @@
-"""The prover: discharges the obligations of `spec/obligations` with Z3; defines none itself."""
+"""Obligations, by policy, and the prover that discharges them with Z3."""

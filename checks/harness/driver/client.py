@@ -8,10 +8,9 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from checks.harness.case import Case
+from checks.harness.driver.closing import Closing
 from checks.harness.driver.protocol import (
     DriverError,
     Played,
@@ -40,7 +39,7 @@ class DriverGoneError(Exception):
     """The driver ended, or did not answer in time."""
 
 
-class Driver:
+class Driver(Closing):
     """A running driver. Use it in a `with` block; `start` an episode, then `play` its steps."""
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -73,17 +72,6 @@ class Driver:
         except DriverError:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the process; it has no say in it."""

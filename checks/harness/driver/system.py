@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
-from types import TracebackType
-from typing import Self
 
 from attrs import frozen
 
 from checks.harness.case import Case
 from checks.harness.driver.client import Driver, DriverGoneError
+from checks.harness.driver.closing import Closing
 from checks.harness.driver.protocol import DriverError, Played
 from checks.harness.system import Action, Failure, Hello, Step, Taken
 from checks.policies import policy_of
@@ -16,7 +15,7 @@ from checks.policies import policy_of
 _PART = 64  # steps that are asked for in one line
 
 
-class DriverSystem:
+class DriverSystem(Closing):
     """Implements `System` with driver processes of one kind; use it in a `with` block."""
 
     def __init__(self, launch: Callable[[], Driver]) -> None:
@@ -28,17 +27,6 @@ class DriverSystem:
         self._launch = launch
         self._driver: Driver | None = launch()
         self.hello: Hello = self._driver.hello
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the process; the next case starts another."""
