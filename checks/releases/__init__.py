@@ -1,1 +1,1 @@
-"""releases."""
+"""Released schedulers: environments, surveys, bisections, reports, verdicts on record."""

@@ -1,1 +1,1 @@
-"""spyre."""
+"""The Spyre engine: scheduler, block manager, serving loop, observer, simulated device."""

@@ -1,1 +1,1 @@
-"""core."""
+"""What the machines of all policies share: the block pool, guards, a step under way."""

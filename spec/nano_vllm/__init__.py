@@ -1,1 +1,1 @@
-"""nano_vllm."""
+"""nano-vLLM: configuration, formulas, records and rules."""

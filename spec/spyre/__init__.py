@@ -1,1 +1,1 @@
-"""spyre."""
+"""Spyre: configuration, formulas, records and rules."""

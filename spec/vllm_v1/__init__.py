@@ -1,1 +1,1 @@
-"""vllm_v1."""
+"""vLLM V1: configuration, formulas, records and rules."""

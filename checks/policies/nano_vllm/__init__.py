@@ -1,1 +1,1 @@
-"""nano_vllm."""
+"""nano-vLLM as the commands, the explorer and the harness know it."""

@@ -1,1 +1,1 @@
-"""spyre."""
+"""Spyre as the commands, the explorer and the harness know it."""

@@ -1,1 +1,1 @@
-"""vllm_v1."""
+"""vLLM V1 as the commands, the explorer and the harness know it."""

@@ -1,1 +1,1 @@
-"""nano_vllm."""
+"""Obligations about the sums and blocks of nano-vLLM."""

@@ -1,1 +1,1 @@
-"""spyre."""
+"""Obligations about Spyre: layout, volume, admission, blocks, and the numeric machine."""

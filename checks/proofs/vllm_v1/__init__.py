@@ -1,1 +1,1 @@
-"""vllm_v1."""
+"""Obligations about the budget, the blocks and the drafts of vLLM V1."""
