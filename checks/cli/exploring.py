@@ -149,7 +149,7 @@ def write_graph(instance: AnyInstance, bounds: Bounds, path: Path) -> None:
     graph = state_graph(policy.model(instance), bounds)
     numbered = nx.convert_node_labels_to_integers(graph, label_attribute="state")
     for _, node in numbered.nodes(data=True):
-        node |= _places(policy.codec.state_as_json(node.pop("state")))
+        node |= _places(policy.codec.as_json(node.pop("state")))
     nx.write_graphml(numbered, path)
 
 

@@ -3,7 +3,7 @@
 JSON lines. The first line is the header `{"format": "lockstep-trace", "version": 1, "policy",
 "source", "config"}`, then comes one line per scheduler step (numbered from 0) with the state after
 it, last, where a rule was broken, `{"violation": {"rule", "says", "found"}}`. Readers accept fields
-that they do not know.
+that are unknown to them.
 
 The header also has:
 
@@ -18,14 +18,14 @@ The header also has:
 
 Of the fields of a step, read with care:
 
-- `scheduled`, `tkv`, `volume`, `outputs`, `finished`, `events` tell what the step did; `waiting`,
-  `decoding`, `running`, `paused`, `blocks`, `block_tables` tell the state that it left.
+- `scheduled`, `tkv`, `volume`, `outputs`, `finished`, `events` are what the step did; `waiting`,
+  `decoding`, `running`, `paused`, `blocks`, `block_tables` are of the state that it left.
 - `prefilling` of a prefill step is the chunk that ran, the last chunk too, after which the request
   is already among `decoding`. Of any other step it is the chunk that the request in the prefill
   slot computed last, or null if there is none: a prefill under way never drops out of sight.
 - `blocks`: `used` and `free` add up to the pool; `reserved` ones are among the free.
 - `arrived` and `aborted`: requests that came and clients that left since the step before.
-- `refusal`: the rule for which nobody's prefill was scheduled although somebody wanted one.
+- `refusal`: the rule that kept every request from a prefill although one waited for it.
 
 `state`, in full traces only, is all that rules can ask about, so that the step can be judged
 without the scheduler that made it: `after`, `before` where it is not the `after` of the step
@@ -34,9 +34,8 @@ before, of a decode step the rows of its `batch` as computed, of a prefill step 
 `free` blocks in their order, the `references` to held ones, the `keys` of cached ones
 (hexadecimal) and the `cached` blocks by key.
 
-What is said here holds for Spyre. Lines of every policy have the same fields with the same meaning;
-what nano-vLLM and vLLM V1 leave empty or add stands in `checks.policies.nano_vllm.codec` and
-`checks.policies.vllm_v1.codec`.
+Lines of every policy have the same fields with the same meaning; what a policy leaves empty or adds
+stands in its codec, `checks.policies.<policy>.codec`.
 
 A violation that is a cycle has `loop`: the step with which the part that repeats for ever begins.
 One that was found after arrivals or aborts that no step followed has `state`, the state then.

@@ -126,7 +126,7 @@ class Codec(Generic[StateT, StepT]):
         return list(map(row_as_json, state.running))
 
     def holders(self, state: StateT) -> Sequence[SomeSequence]:
-        """The requests whose block tables are shown."""
+        """The requests that a line shows with their block tables."""
         return state.running
 
     def shown(self, _step: StepT, _past: Past) -> Json:
@@ -135,20 +135,16 @@ class Codec(Generic[StateT, StepT]):
 
     def states_as_json(self, step: StepT, past: Past) -> Json:
         """The `state` of a full line; the state before only where it is a new one."""
-        states = {} if step.before == past.state else {"before": self.state_as_json(step.before)}
+        states = {} if step.before == past.state else {"before": self.as_json(step.before)}
         for name, key in self._in_state.items():
             value = getattr(step, name)
             if name != "before" and value != key.default:
                 states[name] = self.converter.unstructure(value, key.type)
         return states
 
-    def state_as_json(self, state: SomeState) -> Json:
-        """All of a state."""
-        return self.converter.unstructure(state)  # type: ignore[no-any-return]
-
-    def violation_as_json(self, violation: Violation) -> Json:
-        """The fields of the last line; `loop` and `state` only where there are any."""
-        return self.converter.unstructure(violation)  # type: ignore[no-any-return]
+    def as_json(self, value: SomeState | Violation) -> Json:
+        """All of a state; or the fields of the last line, without a loop or state if it has none."""
+        return self.converter.unstructure(value)  # type: ignore[no-any-return]
 
     def past_after(self, step: StepT, _past: Past) -> Past:
         """What shows in the line after that of `step`."""

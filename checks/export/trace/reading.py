@@ -100,7 +100,7 @@ def read_trace(path: Path) -> Trace:
             line = _object(text)
             if "violation" in line:
                 violation = structured(codec.converter, line["violation"], Violation, "violation")
-                _refuse_unknown(codec.violation_as_json(violation).get("state"), requests)
+                _refuse_unknown(codec.as_json(violation).get("state"), requests)
                 continue
             structured(codec.converter, line, codec.line)
             if header.get("full", False):

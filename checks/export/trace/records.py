@@ -80,7 +80,7 @@ _PLAIN: Mapping[Any, Hook] = {
 
 
 def converter() -> Converter:
-    """A converter that knows plain values, lists, maps, block pools, events and attrs classes.
+    """A converter for plain values, lists, maps, block pools, events and attrs classes.
 
     An attrs class is an object with a field for each attribute, without those that have their
     default; unknown fields are ignored. `record` says what is otherwise.
@@ -122,7 +122,7 @@ def record(
     """Say how an attrs class is written and read where it is not done by default.
 
     Args:
-        converter: the one that is to know it.
+        converter: where it is registered.
         class_: the attrs class.
         complete: every field is written and must be there.
         constant: the order of the fields, with the values of those that never change.

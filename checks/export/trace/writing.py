@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 from checks.export.files import as_line, new_file
@@ -53,12 +52,8 @@ class TraceWriter:
         }
         if actions is not None:
             self._header["actions"] = list(actions)
-        if cost:
-            self._header["cost"] = dict(cost)
-        if external:
-            self._header["external"] = dict(external)
-        if surroundings:
-            self._header["surroundings"] = dict(surroundings)
+        tables = {"cost": cost, "external": external, "surroundings": surroundings}
+        self._header |= {name: dict(table) for name, table in tables.items() if table}
         self._codec = policy_of(config).codec
         self._full = full
         self._past = Past()
@@ -76,13 +71,8 @@ class TraceWriter:
         self._line(self._header)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._context.__exit__(kind, error, traceback)
+    def __exit__(self, *error: Any) -> None:
+        self._context.__exit__(*error)
 
     def write(self, step: SomeStep) -> None:
         """Add the next step.
@@ -99,7 +89,7 @@ class TraceWriter:
 
     def violated(self, violation: Violation) -> None:
         """End the trace with the rule that it breaks."""
-        self._line({"violation": self._codec.violation_as_json(violation)})
+        self._line({"violation": self._codec.as_json(violation)})
         self._ended = True
 
     def _line(self, values: dict[str, Any]) -> None:

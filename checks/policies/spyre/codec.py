@@ -44,7 +44,7 @@ class SpyreCodec(Codec[State, Step]):
         return state.admitted
 
     def shown(self, step: Step, past: Past) -> Json:
-        """The measures of the step, the chunk, who is paused, the reserved blocks."""
+        """The measures of the step, the chunk, the paused requests, the reserved blocks."""
         after, chunk = step.after, _chunk_shown(step, past)
         return {
             "tkv": step.tkv,
@@ -90,11 +90,11 @@ class SpyreCodec(Codec[State, Step]):
         return {"tkv": step.tkv, "volume": step.volume}
 
     def served(self, step: Step) -> Json:
-        """The request whose chunk ran, or the size of the batch."""
+        """The request that a chunk was computed for, or the size of the batch."""
         return super().served(step) if step.chunk is None else {"request": step.chunk.id}
 
     def prefills(self, step: Step) -> dict[str, str]:
-        """The request whose chunk ran, and which chunk."""
+        """The request that a chunk was computed for, and which chunk it was."""
         chunk = step.chunk
         return {} if chunk is None else {chunk.id: f"chunk {chunk.chunk + 1} of {chunk.chunks}"}
 

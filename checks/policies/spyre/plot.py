@@ -74,7 +74,7 @@ def plot_lines(
 
 
 def _note_admissions(step: Step, admissions: dict[str, int]) -> None:
-    """Note the request whose prefill went on in this step: one ends before the next begins."""
+    """Note the request that was prefilled in this step: one ends before the next begins."""
     if step.chunk is not None:
         admissions[step.chunk.id] = step.index
     # A run may be drawn from its middle on; in the batch the newest stand in front.

@@ -6,35 +6,9 @@ the published files too.
 
 from collections.abc import Sequence
 
-from attrs import frozen
-
-from checks.harness.case import Case
-from checks.harness.serving import served
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
-from spec.spyre.records import Step
-
-
-@frozen
-class Run:
-    """A configuration, its requests and the steps in which the reference serves them."""
-
-    config: SpyreConfig
-    requests: tuple[Request, ...]
-    steps: tuple[Step, ...]
-
-    @property
-    def by_id(self) -> dict[str, Request]:
-        return {request.id: request for request in self.requests}
-
-
-def run_of(config: SpyreConfig, *requests: Request) -> Run:
-    return Run(config, requests, tuple(served(Case(config, requests))))
-
-
-def of_prompt(id_: str, prompt_len: int, max_tokens: int, output_len: int | None = None) -> Request:
-    prompt = Prompt.of_stream(f"prompt {id_}", prompt_len)
-    return Request(id=id_, prompt=prompt, max_tokens=max_tokens, output_len=output_len)
+from tests.checks.export.runs import Run, of_prompt, run_of
 
 
 def small_config(max_batch_tkv_limit: int) -> SpyreConfig:

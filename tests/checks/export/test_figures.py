@@ -18,14 +18,12 @@ from tests.checks.export.figures_data import (
     TKV_JUMP_LAST,
     TKV_JUMP_LINES,
     TKV_JUMPS,
-    Run,
-    of_prompt,
     prefill_figure,
     prefix_figure,
-    run_of,
     small_config,
     tkv_jump_figure,
 )
+from tests.checks.export.runs import Run, of_prompt, run_of
 
 PUBLISHED = Path(__file__).parents[3].parent / "shared" / "figures"
 

@@ -17,7 +17,7 @@ from spec.core.sharing import FrozenMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.state import Sequence, State
-from tests.checks.export.figures_data import Run, of_prompt, run_of
+from tests.checks.export.runs import Run, of_prompt, run_of
 
 Json = dict[str, Any]
 

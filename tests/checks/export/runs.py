@@ -1,0 +1,73 @@
+"""Runs of the Spyre reference that the tests write down, and the files that they become."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from checks.export.trace.violation import Violation
+from checks.export.trace.writing import TraceWriter
+from checks.harness.case import Case
+from checks.harness.serving import served
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import SpyreConfig
+from spec.spyre.records import Step
+
+Json = dict[str, Any]
+
+
+@frozen
+class Run:
+    """A configuration, its requests and the steps in which the reference serves them."""
+
+    config: SpyreConfig
+    requests: tuple[Request, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def by_id(self) -> dict[str, Request]:
+        return {request.id: request for request in self.requests}
+
+
+def run_of(config: SpyreConfig, *requests: Request) -> Run:
+    return Run(config, requests, tuple(served(Case(config, requests))))
+
+
+def of_prompt(id_: str, prompt_len: int, max_tokens: int, output_len: int | None = None) -> Request:
+    prompt = Prompt.of_stream(f"prompt {id_}", prompt_len)
+    return Request(id=id_, prompt=prompt, max_tokens=max_tokens, output_len=output_len)
+
+
+VIOLATION = Violation("SPY-VOL-1", "The volume never exceeds the limit.", "3 x 6 = 18 > 16")
+
+
+def tight_run() -> Run:
+    """Two requests that share a prefix in a small pool; a third one's client goes away."""
+    config = SpyreConfig(
+        block_size=2,
+        chunk_size=4,
+        max_model_len=12,
+        max_num_seqs=2,
+        max_batch_tkv_limit=24,
+        num_blocks=6,
+    )
+    return run_of(
+        config,
+        Request(id="a", prompt=Prompt.of_parts([("p", 3)]), max_tokens=3),
+        Request(id="b", prompt=Prompt.of_parts([("p", 4), ("q", 1)]), max_tokens=2, arrival=2),
+        Request(id="c", prompt=Prompt.of_tokens([7, 7]), max_tokens=1, arrival=2, abort_at=3),
+    )
+
+
+def written(run: Run, path: Path, violation: Violation | None = None, full: bool = True) -> Path:
+    with TraceWriter(path, run.config, run.requests, full=full) as trace:
+        for step in run.steps:
+            trace.write(step)
+        if violation is not None:
+            trace.violated(violation)
+    return path
+
+
+def lines_of(path: Path) -> list[Json]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

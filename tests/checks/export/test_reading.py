@@ -1,0 +1,437 @@
+"""Traces: that they come back whole, and what is refused."""
+
+import json
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checks.export.files import write_lines
+from checks.export.trace.reading import read_trace, steps_of
+from checks.export.trace.requests import request_as_json
+from checks.harness.case import Case
+from checks.harness.serving import served
+from checks.policies.spyre.codec import CODEC
+from engine.workloads.own import request_of
+from spec.core.blocks import block_count
+from spec.core.errors import TraceError
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import Admission, Queue, SpyreConfig
+from tests.checks.export.runs import VIOLATION, Run, lines_of, tight_run, written
+
+# --- there and back ---------------------------------------------------------------------------
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> Prompt:
+    """Short ones, most of them out of two streams, so that many have a prefix in common."""
+    if draw(st.booleans()):
+        first = (draw(st.sampled_from("pq")), draw(st.integers(1, 6)))
+        second = (draw(st.sampled_from("pr")), draw(st.integers(1, 3)))
+        return Prompt.of_parts([first, second][: draw(st.integers(1, 2))])
+    return Prompt.of_tokens(draw(st.lists(st.integers(0, 1), min_size=1, max_size=6)))
+
+
+@st.composite
+def requests(draw: st.DrawFn, id_: str) -> Request:
+    max_tokens = draw(st.integers(1, 9))
+    arrival = draw(st.integers(0, 4))
+    on_the_clock = draw(st.booleans())
+    ends = draw(st.sampled_from(["", "", "output_len", "output"]))
+    return Request(
+        id=id_,
+        prompt=draw(prompts()),
+        max_tokens=max_tokens,
+        arrival=0 if on_the_clock else arrival,
+        arrival_time=float(arrival) if on_the_clock else None,
+        output_len=draw(st.integers(1, max_tokens)) if ends == "output_len" else None,
+        output=(3,) * draw(st.integers(1, max_tokens)) if ends == "output" else None,
+        abort_at=draw(st.integers(arrival, 20)) if draw(st.integers(0, 3)) == 3 else None,
+        priority=draw(st.integers(-1, 1)),
+    )
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Run:
+    """A small workload, a pool and a limit hardly above what its largest request needs."""
+    wanted = tuple(draw(requests(id_)) for id_ in "abcd"[-draw(st.integers(1, 4)) :])
+    longest = max(one.prompt_len + one.max_tokens for one in wanted)
+    block_size = draw(st.integers(2, 4))
+    config = SpyreConfig(
+        block_size=block_size,
+        chunk_size=block_size * draw(st.integers(1, 3)),
+        max_model_len=longest,
+        max_num_seqs=4 - draw(st.integers(0, 3)),
+        max_batch_tkv_limit=longest + draw(st.integers(0, 8)),
+        num_blocks=block_count(longest, block_size) + draw(st.integers(0, 3)),
+        interleave=draw(st.booleans()),
+        prefix_caching=draw(st.booleans()),
+        admission=draw(st.sampled_from(Admission)),
+        queue=draw(st.sampled_from(Queue)),
+        pausing=draw(st.booleans()),
+        long_output_first=draw(st.booleans()),
+    )
+    if not config.may_pause and draw(st.booleans()):
+        # Without reservation the pool is what may run dry, not the limit.
+        config = evolve(config, reservation=False, max_batch_tkv_limit=4 * longest)
+    steps = served(Case(config, wanted))
+    return Run(config, wanted, tuple(islice(steps, 60)))
+
+
+@given(run=runs())
+def test_full_trace_gives_back_every_step(
+    run: Run, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    trace = read_trace(written(run, tmp_path_factory.mktemp("trace") / "t.jsonl"))
+
+    assert tuple(steps_of(trace)) == run.steps
+    assert trace.config == run.config
+    assert tuple(trace.requests.values()) == run.requests
+
+
+@given(run=runs())
+def test_plain_trace_has_a_line_for_every_step(
+    run: Run, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    trace = read_trace(written(run, tmp_path_factory.mktemp("trace") / "t.jsonl", full=False))
+
+    assert [line["events"] for line in trace.steps] == [
+        CODEC.step_as_json(step)["events"] for step in run.steps
+    ]
+
+
+def test_generated_runs_reach_what_a_state_can_hold() -> None:
+    """The round trip is worth what the runs contain: here is everything at least once."""
+    seen: set[str] = set()
+
+    @settings(max_examples=400)
+    @given(run=runs())
+    def look(run: Run) -> None:
+        for step in run.steps:
+            seen.update(event.transition for event in step.events)
+            seen.update({"abort"} if step.aborted else ())
+            seen.update({"waited"} if any(row.waited_steps for row in step.after.paused) else ())
+            seen.update({"shared"} if 2 in step.after.pool.references.values() else ())
+
+    look()
+
+    assert seen >= {
+        *("admit", "prefix_hit", "reserve", "allocate", "chunk", "join", "decode", "jump_tkv"),
+        *("finish", "preempt", "pause", "resume", "abort", "waited", "shared"),
+    }
+
+
+@given(request=requests("a"))
+def test_request_comes_back_from_the_form_of_workload_files(request: Request) -> None:
+    assert request_of(request_as_json(request)) == request
+
+
+def test_violation_comes_back(tmp_path: Path) -> None:
+    run = tight_run()
+    cycle = evolve(VIOLATION, found={"volume": [3, 6]}, loop=2, state=run.steps[2].before)
+
+    assert read_trace(written(run, tmp_path / "t", cycle)).violation == cycle
+    assert read_trace(written(run, tmp_path / "t", VIOLATION)).violation == VIOLATION
+    assert read_trace(written(run, tmp_path / "t")).violation is None
+
+
+def test_trace_can_be_replayed_from_what_its_header_says(tmp_path: Path) -> None:
+    run = tight_run()
+    trace = read_trace(written(run, tmp_path / "t", full=False))
+    ctx = trace.context()
+    assert isinstance(ctx.config, SpyreConfig)
+
+    again = tuple(served(Case(ctx.config, tuple(ctx.requests.values()))))
+
+    assert again == run.steps
+
+
+def test_line_of_a_step_is_found_by_its_number(tmp_path: Path) -> None:
+    run = tight_run()
+
+    steps = read_trace(written(run, tmp_path / "t", full=False)).steps
+
+    assert [steps[index]["step"] for index in range(len(steps))] == [0, 1, 2, 3]
+
+
+def test_unknown_fields_are_welcome(tmp_path: Path) -> None:
+    path = written(tight_run(), tmp_path / "t")
+    header, first, *more = lines_of(path)
+    first["blocks"]["remark"] = "here too"
+    write_lines(path, [line | {"remark": "from outside"} for line in (header, first, *more)])
+
+    assert tuple(steps_of(read_trace(path))) == tight_run().steps
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+GONE = object()  # as a value: the place is taken out
+MORE = object()  # the line comes once more at the end
+
+
+def changed(path: Path, place: str, value: Any, full: bool = True) -> Path:
+    """A trace of the tight run with another value in one place: line from 0, keys and indices."""
+    lines = lines_of(written(tight_run(), path, VIOLATION, full))
+    *inner, last = place.split("/")
+    container: Any = lines
+    for step in inner:
+        container = container[int(step) if isinstance(container, list) else step]
+    key = int(last) if isinstance(container, list) else last
+    if value is GONE:
+        del container[key]
+    elif value is MORE:
+        container.append(container[key])
+    else:
+        container[key] = value
+    write_lines(path, lines)
+    return path
+
+
+def refusal(path: Path) -> str:
+    """What is said of a trace whose steps are asked for."""
+    with pytest.raises(TraceError) as error:
+        list(steps_of(read_trace(path)))
+    return str(error.value)
+
+
+WHOLE = "allowed: a whole number, 0 or more"
+VALUE = "found nothing; allowed: a value, in every line of this kind"
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (
+            "0/format",
+            "lockstep-workload",
+            "line 1: format: found 'lockstep-workload'; allowed: lockstep-trace",
+        ),
+        ("0/version", 2, "line 1: version: found 2; allowed: 1"),
+        ("0/version", True, "line 1: version: found True; allowed: 1"),
+        (
+            "0/config/chunk_size",
+            3,
+            "line 1: config.chunk_size: found 3; allowed: a multiple of block_size (2)",
+        ),
+        ("0/policy", "vllm-v1", "line 1: policy: found 'vllm-v1'; allowed: spyre, as config says"),
+        (
+            "0/requests/1/max_tokens",
+            0,
+            "line 1: requests[1].max_tokens: found 0; "
+            "allowed: a whole number of tokens from 1 to 1048576",
+        ),
+        ("0/requests/0", MORE, "line 1: requests[3].id: found 'a'; allowed: an id of its own"),
+        ("1/tkv", GONE, f"line 2: tkv: {VALUE}"),
+        ("1/blocks/free", "3", f"line 2: blocks.free: found '3'; {WHOLE}"),
+        ("2/decoding/0/computed", -1, f"line 3: decoding[0].computed: found -1; {WHOLE}"),
+        ("2/block_tables/a/1", 1.5, f"line 3: block_tables.a[1]: found 1.5; {WHOLE}"),
+        ("2/block_tables/a/1", -2, f"line 3: block_tables.a[1]: found -2; {WHOLE}"),
+        ("2/time", -0.5, "line 3: time: found -0.5; allowed: a finite number, 0 or more"),
+        ("2/running", {}, "line 3: running: found {}; allowed: a list"),
+        ("2/outputs", [], "line 3: outputs: found []; allowed: an object"),
+        (
+            "1/prefilling/chunks",
+            0,
+            "line 2: prefilling.chunks: found 0; allowed: a whole number, 1",
+        ),
+        (
+            "2/state/after/last_kind",
+            "pause",
+            "line 3: state.after.last_kind: found 'pause'; allowed: prefill, decode, idle",
+        ),
+        ("2/state/after/pool/size", GONE, f"line 3: state.after.pool.size: {VALUE}"),
+        (
+            "2/state/after/pool/references/02",
+            1,
+            "line 3: state.after.pool.references.02: found '02'; allowed: the number of a block",
+        ),
+        (
+            "2/state/after/pool/keys/1",
+            "abc",
+            "line 3: state.after.pool.keys.1: found 'abc'; "
+            "allowed: an even number of hexadecimal digits, small letters",
+        ),
+        ("2", GONE, "line 3: step: found 2; allowed: 1: steps follow each other from 0"),
+        ("3/state", GONE, f"line 4: state: {VALUE}"),
+        ("1/kind", "x" * 500, f"line 2: kind: found '{'x' * 59}…'; allowed: prefill, decode, idle"),
+        ("1", MORE, "line 7: line: found "),
+    ],
+)
+def test_bad_line_is_refused_with_place_value_and_what_is_allowed(
+    tmp_path: Path, place: str, value: Any, message: str
+) -> None:
+    path = changed(tmp_path / "t", place, value)
+
+    with pytest.raises(TraceError) as error:
+        read_trace(path)
+
+    assert str(error.value).startswith(f"{path}, {message}")
+
+
+def test_line_after_the_violation_is_refused(tmp_path: Path) -> None:
+    assert refusal(changed(tmp_path / "t", "1", MORE)).endswith("nothing after the violation")
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "found"),
+    [
+        (b"", 1, "''"),
+        (b"[1, 2]\n", 1, "'[1, 2]'"),
+        (b'{"format": \n', 1, "'{\"format\": '"),
+        (b"\xff\xfe\n", 1, "'��'"),
+        (b'{"time": NaN}', 1, "'{\"time\": NaN}'"),
+        (b"[" * 100_000, 1, f"'{'[' * 59}…'"),
+    ],
+)
+def test_line_that_is_no_json_object_is_refused(
+    tmp_path: Path, content: bytes, line: int, found: str
+) -> None:
+    path = tmp_path / "t"
+    path.write_bytes(content)
+
+    with pytest.raises(TraceError) as error:
+        read_trace(path)
+
+    assert str(error.value) == f"{path}, line {line}: line: found {found}; allowed: a JSON object"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("", "Is a directory"), ("absent", "No such file or directory")]
+)
+def test_file_that_cannot_be_read_is_refused(tmp_path: Path, name: str, reason: str) -> None:
+    path = tmp_path / name
+
+    with pytest.raises(TraceError) as error:
+        read_trace(path)
+
+    allowed = "a file that can be read"
+    assert str(error.value) == f"{path}: file: found {reason!r}; allowed: {allowed}"
+
+
+def test_steps_of_a_plain_trace_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    path = written(tight_run(), tmp_path / "t", full=False)
+
+    assert refusal(path) == (
+        f"{path}, line 1: full: found False; "
+        "allowed: true; only a full trace has the states (TraceWriter(…, full=True))"
+    )
+
+
+def test_trace_without_its_requests_cannot_be_judged(tmp_path: Path) -> None:
+    path = changed(tmp_path / "t", "0/requests", GONE)
+
+    assert refusal(path) == (
+        f"{path}, line 1: requests: found nothing; "
+        "allowed: the workload, without which nothing can be judged or replayed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("2/decoding/0/tkv", 5, "line 3: decoding: found "),
+        ("1/waiting", ["c"], "line 2: waiting: found ['c']; allowed: [], as the states tell"),
+        (
+            "1/block_tables/c",
+            [5],
+            "line 2: block_tables: found {'a': [1, 2], 'c': [5]}; allowed: {'a': [",
+        ),
+        ("1/arrived", GONE, "line 2: arrived: found nothing; allowed: ['a'], as the states tell"),
+        (
+            "2/state/after/pool/free/-1",
+            GONE,
+            "line 3: blocks: found {'used': 2, 'reserved': 1, 'free': 4}; ",
+        ),
+        (
+            "3/state/after/waiting/0/id",
+            "z",
+            "line 4: state: found 'z'; allowed: requests that the header names",
+        ),
+        (
+            "1/state/before",
+            GONE,
+            "line 2: state.before: found nothing; "
+            "allowed: the state from which the first step starts",
+        ),
+        (
+            "1/prefilling",
+            None,
+            "line 2: prefilling: found None; allowed: the chunk of this prefill step",
+        ),
+        (
+            "1/state/writes",
+            GONE,
+            "line 2: state.writes: found nothing; allowed: the blocks of this prefill step's chunk",
+        ),
+    ],
+)
+def test_full_line_that_contradicts_itself_is_refused(
+    tmp_path: Path, place: str, value: Any, message: str
+) -> None:
+    path = changed(tmp_path / "t", place, value)
+
+    assert refusal(path).startswith(f"{path}, {message}")
+
+
+# --- garbage ----------------------------------------------------------------------------------
+
+JSON_VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False),
+        st.text(max_size=5),
+        st.sampled_from(["prefill", "a", "00", "1", "٣", 10**400]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
+
+
+def read_or_refuse(path: Path) -> None:
+    """Anything may be read or refused, but nothing else may happen."""
+    with suppress(TraceError):
+        list(steps_of(read_trace(path)))
+
+
+@given(content=st.one_of(st.binary(), st.lists(JSON_VALUES).map(lambda v: json.dumps(v).encode())))
+def test_garbage_is_refused(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "garbage.jsonl"
+    path.write_bytes(content)
+
+    with pytest.raises(TraceError):
+        read_trace(path)
+
+
+def inner_places(value: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) inside a JSON value."""
+    keys: list[Any] = []
+    if isinstance(value, (dict, list)):
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+    own = [(value, key) for key in keys]
+    return own + [place for key in keys for place in inner_places(value[key])]
+
+
+@given(data=st.data())
+def test_trace_with_anything_in_any_place_is_read_or_refused(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged.jsonl"
+    lines = lines_of(written(tight_run(), path, VIOLATION))
+    for _ in range(data.draw(st.integers(1, 2))):
+        container, key = data.draw(st.sampled_from(inner_places(lines)))
+        if data.draw(st.booleans()):
+            container[key] = data.draw(JSON_VALUES)
+        else:
+            del container[key]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    read_or_refuse(path)

@@ -1,0 +1,281 @@
+"""Traces: what is written, and into which files."""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from checks.export.trace.line import Past
+from checks.export.trace.reading import read_trace
+from checks.export.trace.requests import request_as_json
+from checks.export.trace.writing import TraceWriter
+from checks.policies.spyre.codec import CODEC
+from engine.workloads.own import own_stream
+from reference.spyre.machine import SpyreMachine
+from spec.core.errors import TraceError
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import SpyreConfig
+from tests.checks.export.runs import VIOLATION, lines_of, of_prompt, run_of, tight_run, written
+
+# --- what is written --------------------------------------------------------------------------
+
+
+def test_step_of_the_documented_example() -> None:
+    """Two requests, the second one block longer: the first jumps by a block of padding."""
+    config = SpyreConfig(
+        block_size=64,
+        chunk_size=128,
+        max_model_len=512,
+        max_num_seqs=4,
+        max_batch_tkv_limit=1536,
+        num_blocks=4,
+    )
+    first = Request(id="0", prompt=Prompt.of_stream("x", 60), max_tokens=10, output=(1, 2, 7, 4))
+    second = Request(id="1", prompt=Prompt.of_stream("y", 111), max_tokens=17, output=(5, 31, 6))
+    steps = run_of(config, first, second).steps
+
+    line = CODEC.step_as_json(steps[3], Past(steps[2].after, steps[2].chunk))
+
+    assert line == {
+        "step": 3,
+        "time": 17.0,
+        "kind": "decode",
+        "scheduled": {"1": 1, "0": 1},
+        "tkv": 126,
+        "volume": 252,
+        "waiting": [],
+        "prefilling": None,
+        "decoding": [
+            {"id": "1", "tkv": 112, "left_padding": 0, "computed": 112, "generated": 2},
+            {"id": "0", "tkv": 126, "left_padding": 64, "computed": 62, "generated": 3},
+        ],
+        "running": ["1", "0"],
+        "paused": [],
+        "outputs": {"1": [31], "0": [7]},
+        "finished": [],
+        "aborted": [],
+        "blocks": {"used": 3, "reserved": 1, "free": 1},
+        "block_tables": {"1": [2, 3], "0": [1]},
+        "events": [
+            {"transition": "jump_tkv", "id": "0", "from": 61, "to": 126, "rule": "SPY-TKV-7"},
+            {"transition": "decode", "id": "", "rule": "SPY-DEC-1"},
+        ],
+        "arrived": [],
+        "refusal": None,
+    }
+
+
+def test_header_of_a_trace(tmp_path: Path) -> None:
+    run = tight_run()
+    path = tmp_path / "trace.jsonl"
+
+    with TraceWriter(
+        path, run.config, run.requests[1:], source="engine", full=True, actions=["arrive b", "step"]
+    ):
+        pass
+
+    [header] = lines_of(path)
+    assert header.pop("config") == json.loads(json.dumps(run.config.as_mapping()))
+    assert header == {
+        "format": "lockstep-trace",
+        "version": 1,
+        "policy": "spyre",
+        "source": "engine",
+        "requests": [
+            {"id": "b", "arrival": 2, "prompt_parts": [["p", 4], ["q", 1]], "max_tokens": 2},
+            {"id": "c", "arrival": 2, "prompt": [7, 7], "max_tokens": 1, "abort_at": 3},
+        ],
+        "full": True,
+        "actions": ["arrive b", "step"],
+    }
+
+
+def test_arrivals_and_aborts_stand_in_the_step_that_they_come_before(tmp_path: Path) -> None:
+    _, *lines = lines_of(written(tight_run(), tmp_path / "trace.jsonl", full=False))
+
+    came = {line["step"]: line["arrived"] for line in lines if line["arrived"]}
+    left = {line["step"]: line["aborted"] for line in lines if line["aborted"]}
+
+    assert came == {0: ["a"], 2: ["b", "c"]}
+    assert left == {3: ["c"]}
+
+
+def test_aborts_that_the_record_does_not_name_are_told_by_the_states(tmp_path: Path) -> None:
+    run = tight_run()
+    silent = evolve(run, steps=tuple(evolve(step, aborted=()) for step in run.steps))
+
+    lines = lines_of(written(silent, tmp_path / "trace.jsonl", full=False))
+
+    assert lines[4]["aborted"] == ["c"]
+
+
+def test_request_that_came_and_left_between_two_steps_is_in_both_lists() -> None:
+    run = tight_run()
+    machine = SpyreMachine.of(run.config, run.requests)
+    first, state = run.steps[0], run.steps[0].after
+    state = machine.abort(machine.arrive(machine.arrive(state, "c"), "b"), "c")
+
+    line = CODEC.step_as_json(machine.step(state, index=1), CODEC.past_after(first, Past()))
+
+    assert (line["arrived"], line["aborted"]) == (["b", "c"], ["c"])
+
+
+def test_prefill_under_way_shows_the_chunk_that_it_computed_last() -> None:
+    config = SpyreConfig(block_size=4, chunk_size=4, max_model_len=32, max_batch_tkv_limit=20)
+    run = run_of(config, of_prompt("0", 4, 5), of_prompt("1", 10, 2))
+    past, shown = Past(), []
+
+    for step in run.steps:
+        prefilling = CODEC.step_as_json(step, past)["prefilling"]
+        shown.append((step.kind, prefilling and (prefilling["id"], prefilling["chunk"])))
+        past = CODEC.past_after(step, past)
+
+    assert shown == [
+        ("prefill", ("0", 0)),
+        ("decode", None),
+        ("prefill", ("1", 0)),
+        ("decode", ("1", 0)),
+        ("prefill", ("1", 1)),
+        ("decode", ("1", 1)),
+        ("decode", ("1", 1)),
+        ("prefill", ("1", 2)),
+        ("decode", None),
+    ]
+
+
+def test_chunk_of_somebody_else_is_not_shown_for_a_prefill_under_way() -> None:
+    config = SpyreConfig(block_size=4, chunk_size=4, max_model_len=32)
+    steps = run_of(config, of_prompt("0", 4, 5), of_prompt("1", 10, 2)).steps
+
+    line = CODEC.step_as_json(steps[3], Past(steps[2].after, steps[0].chunk))
+
+    assert (steps[3].kind, line["prefilling"]) == ("decode", None)
+
+
+def test_used_and_free_blocks_add_up_to_the_pool(tmp_path: Path) -> None:
+    _, *lines = lines_of(written(tight_run(), tmp_path / "trace.jsonl", full=False))
+
+    assert {line["blocks"]["used"] + line["blocks"]["free"] for line in lines} == {6}
+    assert all(line["blocks"]["reserved"] <= line["blocks"]["free"] for line in lines)
+
+
+def test_refusal_names_the_rule_that_kept_somebody_from_a_prefill() -> None:
+    config = SpyreConfig(block_size=2, chunk_size=2, max_model_len=8)
+    run = run_of(config, of_prompt("a", 2, 3), of_prompt("b", 2, 1))
+
+    lines = [CODEC.step_as_json(step) for step in run.steps]
+
+    assert [(line["kind"], line["refusal"]) for line in lines[:3]] == [
+        ("prefill", None),
+        ("decode", "SPY-PRI-3"),
+        ("prefill", None),
+    ]
+
+
+def test_only_a_full_trace_has_the_states(tmp_path: Path) -> None:
+    plain = lines_of(written(tight_run(), tmp_path / "plain.jsonl", full=False))
+    full = lines_of(written(tight_run(), tmp_path / "full.jsonl", full=True))
+
+    assert [line.pop("state", None) is None for line in full[1:]] == [False] * len(full[1:])
+    assert full[1:] == plain[1:]
+
+
+def test_state_before_a_step_stands_there_only_if_something_happened(tmp_path: Path) -> None:
+    _, *lines = lines_of(written(tight_run(), tmp_path / "trace.jsonl"))
+
+    assert [line["step"] for line in lines if "before" in line["state"]] == [0, 2, 3]
+
+
+def test_prompt_of_its_own_is_written_by_its_length() -> None:
+    own = Prompt.of_stream(own_stream("a"), 5)
+
+    line = request_as_json(Request(id="a", prompt=own, max_tokens=1, arrival_time=0.5, priority=2))
+
+    assert line == {"id": "a", "arrival_s": 0.5, "prompt_len": 5, "max_tokens": 1, "priority": 2}
+
+
+def test_last_line_of_a_counterexample_is_its_violation(tmp_path: Path) -> None:
+    last = lines_of(written(tight_run(), tmp_path / "t", VIOLATION))[-1]
+
+    assert last == {
+        "violation": {
+            "rule": "SPY-VOL-1",
+            "says": "The volume never exceeds the limit.",
+            "found": "3 x 6 = 18 > 16",
+        }
+    }
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_of_a_trace_that_was_not_finished(tmp_path: Path) -> None:
+    run, path = tight_run(), tmp_path / "trace.jsonl"
+    path.write_text("the one before\n")
+
+    with suppress(KeyboardInterrupt), TraceWriter(path, run.config, run.requests) as trace:
+        trace.write(run.steps[0])
+        raise KeyboardInterrupt
+
+    assert [one.name for one in tmp_path.iterdir()] == ["trace.jsonl"]
+    assert path.read_text() == "the one before\n"
+
+
+def test_link_stays_a_link_and_its_target_is_written(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+
+    written(tight_run(), tmp_path / "link")
+
+    assert (tmp_path / "link").is_symlink()
+    assert read_trace(tmp_path / "target").steps
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    written(evolve(tight_run(), steps=()), pipe)
+
+    assert os.read(reader, 40).startswith(b'{"format":"lockstep-trace"')
+    assert pipe.is_fifo()
+    os.close(reader)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "Is a directory"),
+        ("nowhere/trace.jsonl", "No such file or directory"),
+        ("n" * 300, "File name too long"),
+    ],
+)
+def test_file_that_cannot_be_written_is_refused_before_the_run(
+    tmp_path: Path, name: str, reason: str
+) -> None:
+    path, run = tmp_path / name, tight_run()
+
+    with pytest.raises(TraceError) as error, TraceWriter(path, run.config, run.requests):
+        pytest.fail("the run began")
+
+    assert str(error.value) == (
+        f"file: found {str(path)!r}; allowed: a file that can be written ({reason})"
+    )
+
+
+def test_step_out_of_turn_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
+    run = tight_run()
+
+    with TraceWriter(tmp_path / "t", run.config, run.requests) as trace:
+        trace.write(run.steps[0])
+        with pytest.raises(ValueError, match="step 2 written where step 1 is due"):
+            trace.write(run.steps[2])
+        trace.violated(VIOLATION)
+        with pytest.raises(ValueError, match="step 1 written where nothing is due"):
+            trace.write(run.steps[1])
+
+    assert len(lines_of(tmp_path / "t")) == 3
