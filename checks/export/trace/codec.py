@@ -143,7 +143,7 @@ class Codec(Generic[StateT, StepT]):
         return states
 
     def as_json(self, value: SomeState | Violation) -> Json:
-        """All of a state; or the fields of the last line, without a loop or state if it has none."""
+        """All of a state; or the fields of the last line, without what it does not have."""
         return self.converter.unstructure(value)  # type: ignore[no-any-return]
 
     def past_after(self, step: StepT, _past: Past) -> Past:
