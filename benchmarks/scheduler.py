@@ -33,10 +33,7 @@ from spec.spyre.config import Admission, Queue, SpyreConfig
 PROMPT_LEN = 512
 OUTPUT_LEN = 3_000
 PEAK_TKV = 3_520  # of such a request, its last block full
-RELEASED = {
-    driver: Path(__file__).parent / "released" / f"{driver.replace('-', '_')}_steps.py"
-    for driver in ("sendnn", "nano-vllm")
-}
+RELEASED = ("sendnn", "nano-vllm")
 RELEASED_STEPS = 25
 
 
@@ -90,10 +87,11 @@ def measured(rows: int, waiting: int, options: argparse.Namespace) -> list[float
     return times
 
 
-def released(python: str, script: Path, rows: int, waiting: int) -> list[float]:
+def released(python: str, driver: str, rows: int, waiting: int) -> list[float]:
     """The same of the release whose interpreter this is."""
     numbers = (rows, waiting, RELEASED_STEPS, PROMPT_LEN, OUTPUT_LEN)
-    command = [python, str(script), *map(str, numbers)]
+    script = Path(__file__).parent / "released.py"
+    command = [python, str(script), driver, *map(str, numbers)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -117,7 +115,7 @@ def print_times(options: argparse.Namespace, pythons: Mapping[str, str]) -> None
             own = measured(rows, waiting, options)
             cells = [str(rows), f"{waiting:,}", f"{at(50, own):.4f}", f"{at(99, own):.4f}"]
             for driver, python in pythons.items():
-                theirs = at(50, released(python, RELEASED[driver], rows, waiting))
+                theirs = at(50, released(python, driver, rows, waiting))
                 cells += [f"{theirs:.4f}", f"{theirs / at(50, own):,.1f}"]
             print(f"| {' | '.join(cells)} |", flush=True)
 

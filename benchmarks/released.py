@@ -1,0 +1,139 @@
+"""Measure one cell of the table that `benchmarks/scheduler.py --against DRIVER` prints.
+
+It is run by the Python of a release's environment, which has nothing else of ours:
+
+    PYTHON benchmarks/released.py DRIVER ROWS WAITING STEPS PROMPT_LEN OUTPUT_LEN
+
+So many rows decode, at random places in their blocks, while so many requests wait. The processor
+time of each step's schedule and update is written, in milliseconds, as a JSON list; what the model
+runner does in between is not measured.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from random import Random
+from time import thread_time_ns
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "checks" / "drivers"))
+
+SPREAD = 63  # tokens by which the prompts of the rows are shorter at most
+
+
+def nano_vllm_config(rows: int, prompt_len: int, output_len: int) -> dict[str, Any]:
+    """Room for all that the rows generate.
+
+    Waiting requests are held back by the budget of a prefill step: their prompts are a token longer
+    than it, and those of the rows are not. The sequence limit would not do, it is one on the batch.
+    """
+    block_size = 256  # the least that it takes
+    return {
+        "block_size": block_size,
+        "num_blocks": rows * ((prompt_len + output_len) // block_size + 1),
+        "max_num_seqs": rows,
+        "max_num_batched_tokens": prompt_len - 1,
+        "max_model_len": prompt_len + output_len,
+    }
+
+
+def sendnn_config(rows: int, prompt_len: int, output_len: int) -> dict[str, Any]:
+    """The release as it comes, with a slot for each row, which holds back waiting requests."""
+    block_size = 64
+    longest = prompt_len + output_len + block_size
+    return {
+        "chunk_size": 512,
+        "max_model_len": 32_768,
+        "max_num_seqs": rows,
+        "max_batch_tkv_limit": 2 * rows * longest,
+        "num_blocks": 2 * rows * longest // block_size,
+        "interleave": True,
+        "prefix_caching": True,
+        "pausing": True,
+        "long_output_first": False,
+    }
+
+
+class Released(NamedTuple):
+    """A driver: its module and class, how its scheduler is told of a step's result, its sizes."""
+
+    module: str
+    driver: str
+    update: str
+    config: Callable[[int, int, int], dict[str, Any]]
+
+
+RELEASED = {
+    "nano-vllm": Released("nano_vllm", "NanoVllm", "postprocess", nano_vllm_config),
+    "sendnn": Released("sendnn", "Sendnn", "update_from_output", sendnn_config),
+}
+
+
+class Timed:
+    """A method of a scheduler; `taken`: nanoseconds of all its calls."""
+
+    def __init__(self, scheduler: Any, name: str) -> None:
+        self._method = getattr(scheduler, name)
+        self.taken = 0
+        setattr(scheduler, name, self)
+
+    def __call__(self, *given: Any) -> Any:
+        """Call the method."""
+        began = thread_time_ns()
+        found = self._method(*given)
+        self.taken += thread_time_ns() - began
+        return found
+
+
+def fill(driver: Any, rows: int, waiting: int, prompt_len: int, output_len: int) -> None:
+    """Let so many requests decode, one after the other, and then so many wait."""
+    draw = Random(rows)
+    lengths = [prompt_len - draw.randint(1, SPREAD) for _ in range(rows)] + [prompt_len] * waiting
+    requests = [request(index, length, output_len) for index, length in enumerate(lengths)]
+    driver.requests = {one["id"]: one for one in requests}
+    for index, one in enumerate(requests):
+        driver.arrive(one["id"])
+        while index < rows and driver.scheduler.waiting:
+            driver.run()
+
+
+def request(index: int, prompt_len: int, output_len: int) -> dict[str, Any]:
+    """A request with a prompt of its own and a long answer."""
+    prompt = [2 + (index * prompt_len + place) % 49_000 for place in range(prompt_len)]
+    return {
+        "id": str(index),
+        "prompt": [2 + index % 49_000, *prompt[1:]],
+        "max_tokens": output_len,
+        "output_len": output_len,
+        "output": [7] * output_len,
+    }
+
+
+def main() -> None:
+    """Measure one cell."""
+    from lockstep_driver import protected_output
+
+    released = RELEASED[sys.argv[1]]
+    rows, waiting, steps, prompt_len, output_len = map(int, sys.argv[2:])
+    answers = protected_output()
+    driver = getattr(import_module(released.module), released.driver)()
+    driver.action, driver.tensors = {}, False
+    driver.start(released.config(rows, prompt_len, output_len))
+    fill(driver, rows, waiting, prompt_len, output_len)
+    timed = [Timed(driver.scheduler, name) for name in ("schedule", released.update)]
+    times, before = [], 0
+    for _ in range(steps):
+        driver.run()
+        taken = sum(one.taken for one in timed)
+        times.append((taken - before) / 1e6)
+        before = taken
+    found = len(driver.scheduler.running), len(driver.scheduler.waiting)
+    if found != (rows, waiting):
+        raise SystemExit(f"{found[0]} decode and {found[1]} wait, not {rows} and {waiting}")
+    print(json.dumps(times), file=answers)
+
+
+if __name__ == "__main__":
+    main()
