@@ -60,7 +60,7 @@ def decoding(random: Random, member: Member) -> Member:
 
 
 def worst_case(batch: list[Member], candidate: Member, config: SpyreConfig) -> int:
-    """The largest volume of any step, if nobody else joins."""
+    """The largest volume of any step, if no other request joins."""
     return int(max(worst_case_volumes(batch, candidate, config.block_size)))
 
 
@@ -70,9 +70,9 @@ def case(random: Random, config: SpyreConfig) -> Case:
     for _ in range(random.randint(1, config.max_num_seqs - 1)):
         newcomer = request(random, config)
         if worst_case(batch, newcomer, config) <= config.max_batch_tkv_limit:
-            moved = decoding(random, newcomer)
-            if moved.remaining:
-                batch.append(moved)
+            started = decoding(random, newcomer)
+            if started.remaining:
+                batch.append(started)
     candidate = request(random, config)
     return Case(tuple(batch), candidate, worst_case(batch, candidate, config))
 
@@ -124,12 +124,12 @@ def main() -> None:
     counts = counted(chosen.cases, chosen.seed, SpyreConfig(max_batch_tkv_limit=chosen.limit))
     table = Table("population", "rule", "safe cases", "rejected", "unsafe cases", "admitted")
     names = {"all": "all", "near": f"worst case above {NEAR:.0%} of the limit"}
-    for population, told in names.items():
+    for population, name in names.items():
         safe, unsafe = counts[population, "safe"], counts[population, "unsafe"]
         for rule in RULES:
             rejected, admitted = (counts[population, one, rule] for one in ("safe", "unsafe"))
             share = f"{rejected} ({rejected / safe:.2%})" if safe else "-"
-            table.add_row(told, rule, str(safe), share, str(unsafe), str(admitted))
+            table.add_row(name, rule, str(safe), share, str(unsafe), str(admitted))
     Console().print(table)
 
 

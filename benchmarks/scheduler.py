@@ -8,7 +8,7 @@ So many rows decode, at random places in their blocks, while so many requests wi
 tokens wait: for a free slot, or, with `--blocked volume`, for the volume rule, which is then judged
 in every step. Times are processor time of the one thread, so that other work on the machine does
 not count. `--against` measures installed releases (`lockstep driver install sendnn`) next to it,
-row by row; they take fewer steps, a long queue makes some slow. `--memory` tells what queued
+row by row; they take fewer steps, a long queue makes some slow. `--memory` says what queued
 requests cost.
 """
 

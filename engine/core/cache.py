@@ -1,4 +1,4 @@
-"""What the blocks of a simulated KV cache hold, whoever lays tokens out in them.
+"""What the blocks of a simulated KV cache hold, however tokens are laid out in them.
 
 Kept as running sums: a row attends to whole blocks but for its last, so sums of blocks are all that
 a step reads besides. `tests/engine/device` holds this equal to attention slot by slot.

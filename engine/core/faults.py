@@ -13,8 +13,8 @@ Where the text leaves a choice:
   written.
 - A slot may be written again with the same token, because a step whose result was lost is run
   again. The first slot may be written with any token: it begins the block anew.
-- Who holds a block and is not in the batch is not seen. If such a block is begun anew, they are
-  refused when they next read it.
+- Requests that hold a block and are not in the batch are not seen. If such a block is begun anew,
+  they are refused when they next read it.
 
 And for the paged device:
 

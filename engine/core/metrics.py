@@ -118,7 +118,7 @@ class Summary:
     `slo`: the bounds that were asked for. `good`: finished requests that meet all of them;
     `goodput_per_unit`: these over the duration, `goodput_share`: these of all that finished.
 
-    `waits`: steps in which somebody was kept from a prefill, by the rule that did so first.
+    `waits`: steps in which a request was kept from a prefill, by the rule that did so first.
     `peak_volume` against `volume_limit`, over all steps; None where nothing limits it.
     `peak_batch`: rows that decode in a step. `peak_scheduled_tokens`, `peak_scheduled_requests`: of
     a step, prefills and decodes together.

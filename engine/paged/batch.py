@@ -31,7 +31,7 @@ class PagedBatch:
 
     @classmethod
     def of(cls, shape: PagedShape, given: PagedInput) -> Self:
-        """The places that positions and tables tell."""
+        """The places that follow from positions and tables."""
         rows = np.repeat(np.arange(len(given.cached_lens)), np.diff(given.cu_seqlens_q))
         columns, slots = np.divmod(given.positions, shape.block_size)
         is_first = slots == 0
@@ -143,7 +143,7 @@ def _check_slots(shape: PagedShape, given: PagedInput, batch: PagedBatch) -> Non
 
 
 def _check_held(shape: PagedShape, given: PagedInput, batch: PagedBatch) -> None:
-    """Whoever has a written block in its table is its writer, or finds all of it in the cache."""
+    """A row with a written block in its table writes it, or finds all of it in the cache."""
     whole = given.cached_lens[:, np.newaxis] // shape.block_size
     table = given.block_tables
     is_own = (np.arange(table.shape[1]) >= whole) & (table != NO_BLOCK)

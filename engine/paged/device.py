@@ -19,7 +19,7 @@ from engine.paged.inputs import PagedInput, PagedShape
 class PagedDevice:
     """A device with an empty cache of this shape.
 
-    It knows nothing of requests: rows are told apart by their tables only. A step that is refused
+    It knows nothing of requests: only their tables distinguish rows. A step that is refused
     leaves no trace. A step may be run again with the same tensors.
     """
 
@@ -32,7 +32,7 @@ class PagedDevice:
         """Compute the new tokens of every row: the sampled tokens [samples].
 
         Raises:
-            ConstraintError: the device cannot do this step, or it would read what nobody wrote.
+            ConstraintError: the device cannot do this step, or it would read what was never written.
         """
         batch = checked_batch(self._shape, given)
         words = cached_values(given.token_ids, given.positions)
@@ -78,7 +78,7 @@ class PagedCache(BlockContents):
         self._first_position[blocks[anew]] = positions[anew]
 
     def _refuse_lost(self, batch: PagedBatch, running: Words, drafts: int) -> None:
-        """Refuse to leave a slot out, and to write over a word that somebody may still read."""
+        """Refuse to leave a slot out, and to write over a word that a row may still read."""
         blocks, slots, axes = batch.blocks, batch.slots, ("token",)
         filled = self._filled.take(blocks)
         gap = batch.is_first & (slots > filled)

@@ -1,4 +1,4 @@
-"""The KV blocks: who is free and in which order, who is shared, what is cached.
+"""The KV blocks: which are free and in which order, which are shared, what is cached.
 
 Source: vllm-v1, "KV cache manager"; block 0 is the padding block of spyre, "Padding", and is
 never handed out. Everything is integers in lists with one place a block; every operation costs
@@ -21,7 +21,7 @@ class FreeList:
     """The free blocks in the order in which they are handed out.
 
     They stand in one list from `_head` on, with room in front. A block taken out of the middle
-    leaves a 0 there, which is nobody's; now and then the list is made anew without those.
+    leaves a 0 there, which is no block; now and then the list is made anew without those.
     """
 
     def __init__(self, blocks: Iterable[int], size: int) -> None:
@@ -41,7 +41,7 @@ class FreeList:
                 yield block
 
     def as_order(self) -> BlockOrder:
-        """All of them at once; runs of places in which nothing has moved are those of last time."""
+        """All of them at once; runs of places that have not changed are those of last time."""
         count = cdiv(len(self._order), _RUN)
         self._runs += [()] * (count - len(self._runs))
         for run in self._stale:
@@ -92,7 +92,7 @@ class FreeList:
 
 @define(eq=False)
 class PrefixHit:
-    """Cached blocks of a prompt's beginning; `held`: how many of them somebody holds.
+    """Cached blocks of a prompt's beginning; `held`: how many of them are held by requests.
 
     `is_stale`: one of them has changed hands or content since.
     """
@@ -105,12 +105,12 @@ class PrefixHit:
 class BlockManager:
     """The blocks 1 to `size` with their holders and contents.
 
-    - `free`: blocks that nobody holds.
+    - `free`: blocks that no request holds.
     - `references`: holders of each block.
     - `keys`: the content that a block is known by, None where it is not cached.
     - `cached`: the blocks that hold a content, the one that a lookup finds first.
-    - `watched`: the last prefix hit that somebody wants to know true or stale.
-    - `changed`: blocks whose holders or content changed, where somebody collects them.
+    - `watched`: the last prefix hit, which is marked when it becomes stale.
+    - `changed`: blocks whose holders or content changed, where an observer collects them.
     """
 
     def __init__(self, size: int) -> None:
@@ -130,7 +130,7 @@ class BlockManager:
         return blocks[0] if blocks else None
 
     def watch(self, blocks: tuple[int, ...]) -> PrefixHit:
-        """These cached blocks as a hit that will tell when it is stale; nobody else's does then."""
+        """These cached blocks as a hit that is marked when it becomes stale; no earlier one is then."""
         held = sum(self.references[block] > 0 for block in blocks)
         self.watched = PrefixHit(blocks, held)
         self._watched_blocks = frozenset(blocks)
@@ -208,7 +208,7 @@ class BlockManager:
         self._note(table)
 
     def forget_contents(self) -> None:
-        """Nothing is cached any more; nobody may hold a block."""
+        """Nothing is cached any more; no request may hold a block."""
         cached = [block for block, key in enumerate(self.keys) if key is not None]
         self.keys = [None] * (self.size + 1)
         self.cached = {}

@@ -315,7 +315,7 @@ class PoolObserver:
                 size=self._blocks.size,
                 free=self._blocks.free.as_order(),
                 references=self._references(),
-                cached=self._cached(),  # before the keys, which tell what was cached
+                cached=self._cached(),  # before the keys, which say what was cached
                 keys=self._keys(),
             )
             self._changed.clear()

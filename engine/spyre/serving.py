@@ -2,7 +2,7 @@
 
 A device may fail. Since a plan changes nothing before it is carried out, a failed step leaves every
 request and block where it was, and the next step plans the same again unless clients came or
-went. A device that stopped is replaced: its cache is lost, so whoever was admitted computes
+went. A device that stopped is replaced: its cache is lost, so admitted requests compute
 everything anew, as after a preemption.
 """
 
@@ -35,7 +35,7 @@ class Statistics:
 class StepResult:
     """What a step yields.
 
-    `outcome`: None if the device failed, then `failure` tells how. `plan` is what was, or was to
+    `outcome`: None if the device failed, then `failure` says how. `plan` is what was, or was to
     be, done.
     """
 
@@ -53,7 +53,7 @@ class StepResult:
 
     @property
     def finished(self) -> tuple[str, ...]:
-        """Who got the last token with this step."""
+        """The requests that got their last token with this step."""
         return () if self.outcome is None else self.outcome.finished
 
 
@@ -66,7 +66,7 @@ class Engine:
 
     @property
     def has_requests(self) -> bool:
-        """True if somebody is pending."""
+        """True if a request is pending."""
         return self.scheduler.has_requests
 
     def add(self, request: Request) -> None:
@@ -84,8 +84,8 @@ class Engine:
     def step(self, ends: Collection[str] | None = None) -> StepResult:
         """Plan a step, have the device do it, carry it out.
 
-        `ends`: who of those that sample in this step samples the end of sequence; by default each
-        request ends where it says that it does.
+        `ends`: the requests that sample the end of sequence in this step; by default each ends
+        where it says that it does.
 
         Raises:
             ConstraintError: the device refuses the tensors; nothing has changed.
@@ -99,9 +99,9 @@ class Engine:
         return StepResult(plan, outcome, None, self._statistics())
 
     def replace_device(self, device: Device) -> None:
-        """Go on with a device whose cache is empty; nobody loses a token that was sampled.
+        """Go on with a device whose cache is empty; no request loses a token that it sampled.
 
-        Who was admitted waits in front again: paused requests, then the batch, then the prefill,
+        Admitted requests wait in front again: paused requests, then the batch, then the prefill,
         each in the order of their admission as far as it is known.
         """
         self._device = device

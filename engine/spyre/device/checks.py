@@ -39,7 +39,7 @@ class ChunkLayout:
 
     @classmethod
     def of(cls, config: SpyreConfig, given: PrefillInput) -> Self:
-        """The layout that the tensors tell."""
+        """The layout that follows from the tensors."""
         size, columns = config.block_size, int(given.chunk[0]) * config.blocks_per_chunk
         padded = columns * size + np.arange(config.chunk_size)
         is_real = (padded >= given.left_padding) & (padded < given.length)

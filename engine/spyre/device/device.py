@@ -19,7 +19,7 @@ from spec.spyre.state import PADDING_BLOCK
 class SpyreDevice:
     """A device with an empty cache of the configured size; satisfies `engine.spyre.device.Device`.
 
-    It knows nothing of requests: rows are told apart by their tables only. A step that is refused
+    It knows nothing of requests: only their tables distinguish rows. A step that is refused
     leaves no trace. A step may be run again with the same tensors.
     """
 
@@ -32,7 +32,7 @@ class SpyreDevice:
         """Compute a chunk: the sampled token [1] if it is the last one, else an empty tensor.
 
         Raises:
-            ConstraintError: the hardware cannot do this step, or it would read what nobody wrote.
+            ConstraintError: the hardware cannot do this step, or it would read what was never written.
         """
         layout = checked_chunk(self._config, given)
         words = cached_values(given.token_ids, given.positions) * layout.is_real
@@ -60,7 +60,7 @@ class SpyreDevice:
         """Compute one token of every row: the sampled tokens [rows].
 
         Raises:
-            ConstraintError: the hardware cannot do this step, or it would read what nobody wrote.
+            ConstraintError: the hardware cannot do this step, or it would read what was never written.
         """
         check_decode(self._config, given)
         blocks, slots = given.block_table[:, -1], offsets(self._config, given.tkv)

@@ -112,7 +112,7 @@ class Scheduler:
             ValueError: not as many tokens as were to be sampled.
         """
         if plan is not self._planned:
-            raise StalePlanError("a plan is carried out once, and before anybody is aborted")
+            raise StalePlanError("a plan is applied once, and before any request is aborted")
         if len(tokens) != plan.samples:
             raise ValueError(f"{len(tokens)} tokens; {plan.samples} are to be sampled")
         self._planned = None
