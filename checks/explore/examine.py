@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Generic
 
-from attrs import define
+from attrs import define, field
 
 from checks.explore.liveness import GOAL, TRIGGER, packed
 from checks.explore.model import (
@@ -23,7 +23,7 @@ DEADLOCK, MACHINE_ERROR = "deadlock", "machine-error"
 
 
 class HaltError(Exception):
-    """A violation was found and the search was not told to keep going."""
+    """A violation was found, and the search stops at the first."""
 
 
 @define
@@ -35,13 +35,19 @@ class Examiner(Generic[StateT]):
     """
 
     model: Model[StateT]
+    properties: Sequence[Property[StateT]]
+    witnesses: Sequence[Witness[StateT]]
     store: Store[StateT]
-    always: list[Always[StateT]]
-    on_step: list[OnStep[StateT]]
-    eventually: list[Eventually[StateT]]
-    witnesses: list[Witness[StateT]]
     keep_going: bool
     run_to: Callable[[int], Counterexample[StateT]]
+    always: list[Always[StateT]] = field(init=False)
+    on_step: list[OnStep[StateT]] = field(init=False)
+    eventually: list[Eventually[StateT]] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.always = [one for one in self.properties if isinstance(one, Always)]
+        self.on_step = [one for one in self.properties if isinstance(one, OnStep)]
+        self.eventually = [one for one in self.properties if isinstance(one, Eventually)]
 
     def enter(self) -> list[tuple[int, StateT]]:
         """Check the initial states and return the distinct ones.
@@ -175,28 +181,6 @@ class Examiner(Generic[StateT]):
             self.on_step = [on_step for on_step in self.on_step if on_step.rule != rule]
         if not self.keep_going:
             raise HaltError
-
-
-def examiner_of(
-    model: Model[StateT],
-    properties: Sequence[Property[StateT]],
-    witnesses: Sequence[Witness[StateT]],
-    store: Store[StateT],
-    *,
-    keep_going: bool,
-    run_to: Callable[[int], Counterexample[StateT]],
-) -> Examiner[StateT]:
-    """An examiner for these properties, sorted by kind."""
-    return Examiner(
-        model=model,
-        store=store,
-        always=[p for p in properties if isinstance(p, Always)],
-        on_step=[p for p in properties if isinstance(p, OnStep)],
-        eventually=[p for p in properties if isinstance(p, Eventually)],
-        witnesses=list(witnesses),
-        keep_going=keep_going,
-        run_to=run_to,
-    )
 
 
 def _raised(error: Exception) -> str:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 
 from checks.explore.bounds import Bounds, Watch
 from checks.explore.checkpoint import Checkpoint, Setup
-from checks.explore.examine import Examiner, HaltError, examiner_of
+from checks.explore.examine import Examiner, HaltError
 from checks.explore.liveness import Edges, refutation
 from checks.explore.memory import bytes_per_state
 from checks.explore.model import Eventually, Model, Property, StateT, Transition, Witness
@@ -64,7 +64,7 @@ def explore(
     )
     store = _fresh_store(properties) if resume is None else resume.take(setup)
     watch = Watch(bounds, stop, progress)
-    examiner = examiner_of(
+    examiner = Examiner(
         model,
         properties,
         witnesses,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.explore import Bounds, Counterexample, Eventually, Outcome, Violation, explore
+from checks.explore import Bounds, Counterexample, Eventually, Outcome, explore
 from tests.checks.explore.toys import (
     CRITICAL,
     TRYING,
@@ -31,118 +31,85 @@ def _reaches(goal: int, trigger: int = 0) -> Eventually[int]:
     return Eventually("reaches", lambda state: state == trigger, lambda state: state == goal)
 
 
-def _refute(model: Drawn, eventually: Eventually[int]) -> Violation[int]:
-    (violation,) = explore(model, [eventually]).violations
-    return violation
+def _drawn(edges: str) -> Drawn:
+    """A graph from edges such as 0>1, fair, and 0-1, which nothing forces."""
+    pairs = [(edge[0], edge[1] == ">", edge[2]) for edge in edges.split()]
+    return Drawn(edges=tuple((int(source), int(target), fair) for source, fair, target in pairs))
 
 
-def _holds(model: Drawn, eventually: Eventually[int]) -> bool:
-    return explore(model, [eventually]).outcome is Outcome.HOLDS
+HOLDS = {
+    "the goal in the triggering state itself is enough": ("0>1", _reaches(0)),
+    "a trigger that is never met asks for nothing": ("0>1", _reaches(5, trigger=4)),
+    # The environment cannot keep a step away for ever by being busy.
+    "a fair way out of an unfair cycle is taken": ("0-1 1-0 0>2 1>2", _reaches(2)),
+    "a fair edge between two cycles makes neither fair": ("0-0 0>1 1-1 1>2", _reaches(2)),
+    "a cycle through the goal does not refute": ("0>1 1>2 2>0", _reaches(2)),
+    "a cycle in the goal does not refute": ("0-0 0>1 1>1", _reaches(1)),
+}
+
+
+@pytest.mark.parametrize(("edges", "eventually"), HOLDS.values(), ids=HOLDS)
+def test_goal_is_reached(edges: str, eventually: Eventually[int]) -> None:
+    assert explore(_drawn(edges), [eventually]).outcome is Outcome.HOLDS
+
+
+ENDS = "the run may end here without the goal: no fair action is possible"
+_REPEAT = "steps {} to {} repeat for ever without the goal"
+
+# The graph, what it does not reach, what was found, the edges of the run, and where it repeats.
+REFUTED = {
+    "a run that ends without the goal": ("0>1 1>2", _reaches(5), ENDS, [0, 1], 2),
+    "a goal before the trigger": ("0>1 1>2", _reaches(1, trigger=2), ENDS, [0, 1], 2),
+    "an edge to the goal that nothing forces": ("0-1", _reaches(1), ENDS, [], 0),
+    "an unfair cycle with a state that has no fair edge": (
+        "0-1 1-0 0>2",
+        _reaches(2),
+        ENDS,
+        [0],
+        1,
+    ),
+    "a fair cycle": ("0>1 1>2 2-1 1>3 2>3", _reaches(3), _REPEAT.format(2, 3), [0, 1, 2], 1),
+    "the fair one of two edges to the same state": (
+        "0-0 0>0 0>1",
+        _reaches(1),
+        "step 1 repeats for ever without the goal",
+        [1],
+        0,
+    ),
+    # To the cycle 4, 5 in two steps or in three; back from 5 in one step or through 6.
+    "the shortest way and the shortest cycle": (
+        "0>3 3>4 0>1 1>2 2>4 4>5 5>6 6>4 5>4",
+        _reaches(9),
+        _REPEAT.format(3, 4),
+        [0, 1, 5, 8],
+        2,
+    ),
+    "not a shorter way through the goal": ("0>1 1>4 0>2 2>3 3>4", _reaches(1), ENDS, [2, 3, 4], 3),
+    "not a shorter cycle through the goal": (
+        "0>1 1>0 0>2 2>3 3>0",
+        _reaches(1),
+        _REPEAT.format(1, 3),
+        [2, 3, 4],
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("edges", "eventually", "found", "way", "loop_from"), REFUTED.values(), ids=REFUTED
+)
+def test_goal_is_refuted_by(
+    edges: str, eventually: Eventually[int], found: str, way: list[int], loop_from: int
+) -> None:
+    (violation,) = explore(_drawn(edges), [eventually]).violations
+
+    run = violation.counterexample
+    assert (violation.found, run.initial, run.loop_from) == (found, 0, loop_from)
+    assert [step.action for step in run.steps] == [f"edge {number}" for number in way]
 
 
 def test_counter_reaches_its_limit() -> None:
     assert explore(Counter(9), [_reaches(9)]).outcome is Outcome.HOLDS
-
-
-def test_run_that_ends_without_the_goal_refutes() -> None:
-    violation = _refute(Drawn(edges=((0, 1, True), (1, 2, True))), _reaches(5))
-
-    assert violation.found == "the run may end here without the goal: no fair action is possible"
-    assert [step.state for step in violation.counterexample.steps] == [1, 2]
-    assert violation.counterexample.loop_from == 2
-
-
-def test_goal_in_the_triggering_state_itself_is_enough() -> None:
-    assert _holds(Drawn(edges=((0, 1, True),)), _reaches(0))
-
-
-def test_goal_before_the_trigger_is_not_enough() -> None:
-    violation = _refute(Drawn(edges=((0, 1, True), (1, 2, True))), _reaches(1, trigger=2))
-
-    assert violation.counterexample.last == 2
-
-
-def test_trigger_that_is_never_met_asks_for_nothing() -> None:
-    assert _holds(Drawn(edges=((0, 1, True),)), _reaches(5, trigger=4))
-
-
-def test_nobody_forces_the_environment() -> None:
-    """Only an unfair edge leads to the goal: the run may stay where it is."""
-    violation = _refute(Drawn(edges=((0, 1, False),)), _reaches(1))
-
-    assert violation.found == "the run may end here without the goal: no fair action is possible"
-    assert violation.counterexample == Counterexample(0, (), loop_from=0)
-
-
-def test_fair_way_out_of_an_unfair_cycle_is_taken() -> None:
-    """The environment cannot keep a step away for ever by being busy."""
-    assert _holds(
-        Drawn(edges=((0, 1, False), (1, 0, False), (0, 2, True), (1, 2, True))), _reaches(2)
-    )
-
-
-def test_unfair_cycle_with_a_state_that_has_no_fair_edge_refutes() -> None:
-    violation = _refute(Drawn(edges=((0, 1, False), (1, 0, False), (0, 2, True))), _reaches(2))
-
-    assert violation.counterexample.last == 1
-
-
-def test_fair_cycle_refutes() -> None:
-    edges = ((0, 1, True), (1, 2, True), (2, 1, False), (1, 3, True), (2, 3, True))
-
-    violation = _refute(Drawn(edges=edges), _reaches(3))
-
-    assert violation.found == "steps 2 to 3 repeat for ever without the goal"
-    assert [step.state for step in violation.counterexample.steps] == [1, 2, 1]
-    assert violation.counterexample.loop_from == 1
-
-
-def test_fair_edge_between_two_cycles_makes_neither_fair() -> None:
-    edges = ((0, 0, False), (0, 1, True), (1, 1, False), (1, 2, True))
-
-    assert _holds(Drawn(edges=edges), _reaches(2))
-
-
-def test_cycle_through_the_goal_does_not_refute() -> None:
-    assert _holds(Drawn(edges=((0, 1, True), (1, 2, True), (2, 0, True))), _reaches(2))
-
-
-def test_shortest_way_and_shortest_cycle_are_shown() -> None:
-    """To the cycle 4, 5 in two steps or in three; back from 5 in one step or through 6."""
-    ways = ((0, 3, True), (3, 4, True), (0, 1, True), (1, 2, True), (2, 4, True))
-    edges = (*ways, (4, 5, True), (5, 6, True), (6, 4, True), (5, 4, True))
-
-    run = _refute(Drawn(edges=edges), _reaches(9)).counterexample
-
-    assert [step.state for step in run.steps] == [3, 4, 5, 4]
-
-
-def test_shorter_way_through_the_goal_is_not_the_one() -> None:
-    edges = ((0, 1, True), (1, 4, True), (0, 2, True), (2, 3, True), (3, 4, True))
-
-    run = _refute(Drawn(edges=edges), _reaches(1)).counterexample
-
-    assert [step.state for step in run.steps] == [2, 3, 4]
-
-
-def test_shorter_cycle_through_the_goal_is_not_the_one() -> None:
-    edges = ((0, 1, True), (1, 0, True), (0, 2, True), (2, 3, True), (3, 0, True))
-
-    run = _refute(Drawn(edges=edges), _reaches(1)).counterexample
-
-    assert [step.state for step in run.steps] == [2, 3, 0]
-
-
-def test_cycle_in_the_goal_does_not_refute() -> None:
-    assert _holds(Drawn(edges=((0, 0, False), (0, 1, True), (1, 1, True))), _reaches(1))
-
-
-def test_fair_one_of_two_edges_to_the_same_state_is_shown() -> None:
-    run = _refute(
-        Drawn(edges=((0, 0, False), (0, 0, True), (0, 1, True))), _reaches(1)
-    ).counterexample
-
-    assert [step.action for step in run.steps] == ["edge 1"]
 
 
 def test_door_where_bowing_counts_as_progress_is_a_livelock() -> None:
