@@ -8,18 +8,12 @@ from collections.abc import Sequence
 
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
-from tests.checks.export.runs import Run, of_prompt, run_of
+from tests.checks.export.runs import Run, configured, of_prompt, run_of
 
 
 def small_config(max_batch_tkv_limit: int) -> SpyreConfig:
     """The header of three of the four figures."""
-    return SpyreConfig(
-        block_size=64,
-        chunk_size=128,
-        max_model_len=512,
-        max_num_seqs=4,
-        max_batch_tkv_limit=max_batch_tkv_limit,
-    )
+    return configured(64, 128, 512, max_num_seqs=4, max_batch_tkv_limit=max_batch_tkv_limit)
 
 
 def prefill_figure(prompt_len: int) -> Run:
@@ -33,13 +27,7 @@ LIMIT_THAT_ADMITS = 2048
 
 def prefix_figure() -> Run:
     """The second request comes when the first has left its blocks in the cache."""
-    config = SpyreConfig(
-        block_size=64,
-        chunk_size=256,
-        max_model_len=2048,
-        max_num_seqs=4,
-        max_batch_tkv_limit=LIMIT_THAT_ADMITS,
-    )
+    config = configured(64, 256, 2048, max_num_seqs=4, max_batch_tkv_limit=LIMIT_THAT_ADMITS)
     cached = Prompt.of_parts([("common", 921), ("only the first", 389)])
     new = Prompt.of_parts([("common", 921), ("only the second", 398)])
     return run_of(

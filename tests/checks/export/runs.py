@@ -42,16 +42,16 @@ def of_prompt(id_: str, prompt_len: int, max_tokens: int, output_len: int | None
 VIOLATION = Violation("SPY-VOL-1", "The volume never exceeds the limit.", "3 x 6 = 18 > 16")
 
 
+def configured(block_size: int, chunk_size: int, max_model_len: int, **more: Any) -> SpyreConfig:
+    """A configuration of Spyre; `more`: further keys."""
+    return SpyreConfig(
+        block_size=block_size, chunk_size=chunk_size, max_model_len=max_model_len, **more
+    )
+
+
 def tight_run() -> Run:
     """Two requests that share a prefix in a small pool; a third one's client goes away."""
-    config = SpyreConfig(
-        block_size=2,
-        chunk_size=4,
-        max_model_len=12,
-        max_num_seqs=2,
-        max_batch_tkv_limit=24,
-        num_blocks=6,
-    )
+    config = configured(2, 4, 12, max_num_seqs=2, max_batch_tkv_limit=24, num_blocks=6)
     return run_of(
         config,
         Request(id="a", prompt=Prompt.of_parts([("p", 3)]), max_tokens=3),

@@ -1,6 +1,7 @@
 """The published figures come out of the reference, line by line."""
 
 import json
+from collections.abc import Callable
 from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from checks.policies.spyre.plot import plot_lines
 from spec.core.errors import WorkloadError
 from spec.core.records import DECODE
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import SpyreConfig, refuse_unservable
+from spec.spyre.config import refuse_unservable
 from tests.checks.export.figures_data import (
     TKV_JUMP_ENDS,
     TKV_JUMP_FIRST,
@@ -23,7 +24,7 @@ from tests.checks.export.figures_data import (
     small_config,
     tkv_jump_figure,
 )
-from tests.checks.export.runs import Run, of_prompt, run_of
+from tests.checks.export.runs import Run, configured, of_prompt, run_of
 
 PUBLISHED = Path(__file__).parents[3].parent / "shared" / "figures"
 
@@ -75,10 +76,6 @@ def pair(first: Request, second: Request) -> Line:
     }
 
 
-def without_limit(header: Line) -> Line:
-    return {key: value for key, value in header.items() if key != "max_batch_tkv_limit"}
-
-
 def decode_lines(lines: list[Line]) -> list[Line]:
     """Those that the tkv-jump figure shows: from where all three requests decode."""
     decodes = [line for line in lines if line.get("step_type") == "decode"]
@@ -101,6 +98,11 @@ def jumps(lines: list[Line]) -> dict[int, list[tuple[str, int, int]]]:
     return found
 
 
+def ends(lines: list[Line]) -> dict[int, list[str]]:
+    """By line: the requests that end in it."""
+    return {index: line["completed"] for index, line in enumerate(lines) if "completed" in line}
+
+
 # --- against the published files --------------------------------------------------------------
 
 
@@ -114,22 +116,26 @@ def test_prefill_figure_is_the_beginning_of_our_run(name: str, prompt_len: int) 
     assert drawn(prefill_figure(prompt_len))[: len(lines)] == lines
 
 
-def test_prefix_caching_figure_comes_out_but_for_the_limit_of_its_header() -> None:
-    header, *lines = published("prefix_caching_1.jsonl")
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("prefix_caching_1.jsonl", lambda: drawn_pair(prefix_figure())),
+        ("scheduling_padding_tkv_jump.jsonl", lambda: drawn(tkv_jump_figure())),
+    ],
+)
+def test_figure_is_the_end_of_our_run_but_for_the_limit_of_its_header(
+    name: str, ours: Callable[[], list[Line]]
+) -> None:
+    header, *lines = published(name)
 
-    ours, *our_lines = drawn_pair(prefix_figure())
-
-    assert our_lines == lines
-    assert without_limit(ours) == without_limit(header)
-
-
-def test_tkv_jump_figure_is_the_end_of_our_run_but_for_the_limit_of_its_header() -> None:
-    header, *lines = published("scheduling_padding_tkv_jump.jsonl")
-
-    ours, *our_lines = drawn(tkv_jump_figure())
+    our_header, *our_lines = ours()
 
     assert our_lines[-len(lines) :] == lines
-    assert without_limit(ours) == without_limit(header)
+    assert our_header | {"max_batch_tkv_limit": header["max_batch_tkv_limit"]} == header
+
+
+def test_prefix_caching_figure_is_all_of_our_run() -> None:
+    assert len(drawn_pair(prefix_figure())) == len(published("prefix_caching_1.jsonl"))
 
 
 def test_tkv_jump_figure_begins_with_the_first_step_that_all_three_decode_in() -> None:
@@ -145,9 +151,7 @@ def test_our_own_numbers_are_those_of_the_published_tkv_jump_figure() -> None:
 
     assert len(lines) == TKV_JUMP_LINES
     assert jumps(lines) == TKV_JUMPS
-    assert {i: line["completed"] for i, line in enumerate(lines) if "completed" in line} == (
-        TKV_JUMP_ENDS
-    )
+    assert ends(lines) == TKV_JUMP_ENDS
 
 
 def test_tkv_jump_figure_exceeds_the_limit_of_its_own_header() -> None:
@@ -163,9 +167,7 @@ def test_tkv_jump_figure_exceeds_the_limit_of_its_own_header() -> None:
 
 def test_second_request_of_the_prefix_figure_is_refused_under_the_limit_of_its_header() -> None:
     _, request = prefix_figure().requests
-    config = SpyreConfig(
-        block_size=64, chunk_size=256, max_model_len=2048, max_batch_tkv_limit=1024
-    )
+    config = configured(64, 256, 2048, max_batch_tkv_limit=1024)
 
     with pytest.raises(WorkloadError, match="found 1818; allowed: at most max_batch_tkv_limit"):
         refuse_unservable(request, config)
@@ -174,38 +176,27 @@ def test_second_request_of_the_prefix_figure_is_refused_under_the_limit_of_its_h
 # --- against our own numbers, where the published files are not -------------------------------
 
 
-def test_every_jump_of_the_tkv_jump_figure() -> None:
+def test_jumps_ends_and_edges_of_the_tkv_jump_figure() -> None:
     lines = decode_lines(drawn(tkv_jump_figure()))
 
     assert len(lines) == TKV_JUMP_LINES
     assert jumps(lines) == TKV_JUMPS
-
-
-def test_every_end_of_the_tkv_jump_figure() -> None:
-    lines = decode_lines(drawn(tkv_jump_figure()))
-
-    ends = {index: line["completed"] for index, line in enumerate(lines) if "completed" in line}
-
-    assert ends == TKV_JUMP_ENDS
-
-
-def test_first_and_last_batch_of_the_tkv_jump_figure() -> None:
-    lines = decode_lines(drawn(tkv_jump_figure()))
-
+    assert ends(lines) == TKV_JUMP_ENDS
     assert [(row["tkv"], row["padding"]) for row in lines[0]["decoding"]] == TKV_JUMP_FIRST
     assert [(row["tkv"], row["padding"]) for row in lines[-1]["decoding"]] == TKV_JUMP_LAST
 
 
-def test_chunks_of_the_prefill_figures() -> None:
-    def chunks(prompt_len: int) -> list[tuple[int, int]]:
-        return [
-            (chunk["chunk_prompt_token_start"], chunk["chunk_prompt_token_end"])
-            for line in drawn(prefill_figure(prompt_len))[1:]
-            if (chunk := line["prefilling"])
-        ]
+@pytest.mark.parametrize(
+    ("prompt_len", "chunks"), [(15, [(0, 15)]), (302, [(0, 64), (64, 192), (192, 302)])]
+)
+def test_chunks_of_the_prefill_figures(prompt_len: int, chunks: list[tuple[int, int]]) -> None:
+    drawn_chunks = [
+        (one["chunk_prompt_token_start"], one["chunk_prompt_token_end"])
+        for line in drawn(prefill_figure(prompt_len))[1:]
+        if (one := line["prefilling"])
+    ]
 
-    assert chunks(15) == [(0, 15)]
-    assert chunks(302) == [(0, 64), (64, 192), (192, 302)]
+    assert drawn_chunks == chunks
 
 
 def test_chunks_of_the_prefix_figure_begin_one_token_before_what_is_not_cached() -> None:
@@ -294,7 +285,7 @@ def test_run_drawn_from_its_middle_on_keeps_the_order_of_admission() -> None:
 
 
 def test_hit_in_the_first_chunk_is_all_inner_padding() -> None:
-    config = SpyreConfig(block_size=4, chunk_size=8, max_model_len=16, max_batch_tkv_limit=64)
+    config = configured(4, 8, 16, max_batch_tkv_limit=64)
     prompt = Prompt.of_stream("shared", 7)
     run = run_of(
         config,
@@ -309,7 +300,7 @@ def test_hit_in_the_first_chunk_is_all_inner_padding() -> None:
     assert (second["chunk_prompt_token_start"], second["chunk_prompt_token_end"]) == (3, 7)
 
 
-def test_who_waits_is_listed_until_its_first_chunk() -> None:
+def test_waiting_request_is_listed_until_its_first_chunk() -> None:
     run = run_of(small_config(2048), of_prompt("0", 20, 20), of_prompt("1", 200, 5))
 
     _, *lines = drawn(run)
@@ -319,14 +310,7 @@ def test_who_waits_is_listed_until_its_first_chunk() -> None:
 
 
 def test_paused_request_is_listed_and_out_of_the_batch() -> None:
-    config = SpyreConfig(
-        block_size=4,
-        chunk_size=4,
-        max_model_len=16,
-        max_num_seqs=2,
-        max_batch_tkv_limit=12,
-        pausing=True,
-    )
+    config = configured(4, 4, 16, max_num_seqs=2, max_batch_tkv_limit=12, pausing=True)
     run = run_of(config, of_prompt("a", 4, 8), of_prompt("b", 4, 8))
 
     paused = next(line for line in drawn(run)[1:] if "paused" in line)
@@ -336,14 +320,7 @@ def test_paused_request_is_listed_and_out_of_the_batch() -> None:
 
 
 def test_rows_keep_the_order_of_admission_after_a_pause() -> None:
-    config = SpyreConfig(
-        block_size=4,
-        chunk_size=4,
-        max_model_len=32,
-        max_num_seqs=3,
-        max_batch_tkv_limit=24,
-        pausing=True,
-    )
+    config = configured(4, 4, 32, max_num_seqs=3, max_batch_tkv_limit=24, pausing=True)
     run = run_of(config, *(of_prompt(id_, 4, 12) for id_ in "abc"))
 
     batches = ["".join(row["id"] for row in line["decoding"]) for line in drawn(run)[1:]]
@@ -353,14 +330,8 @@ def test_rows_keep_the_order_of_admission_after_a_pause() -> None:
 
 
 def test_preempted_request_is_prefilled_with_what_it_had_generated() -> None:
-    config = SpyreConfig(
-        block_size=2,
-        chunk_size=2,
-        max_model_len=12,
-        max_num_seqs=2,
-        num_blocks=6,
-        reservation=False,
-        max_batch_tkv_limit=64,
+    config = configured(
+        2, 2, 12, max_num_seqs=2, num_blocks=6, reservation=False, max_batch_tkv_limit=64
     )
     run = run_of(config, of_prompt("a", 4, 8), of_prompt("b", 4, 8))
 

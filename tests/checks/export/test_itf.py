@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import fields_dict
 
 from checks.export.itf import itf_trace, itf_value, write_itf
 from checks.export.trace.violation import Violation
@@ -14,19 +15,16 @@ from reference.spyre.machine import SpyreMachine
 from spec.core.blocks import BlockPool
 from spec.core.requests import Prompt, Request
 from spec.core.sharing import FrozenMap
-from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.state import Sequence, State
-from tests.checks.export.runs import Run, of_prompt, run_of
+from tests.checks.export.runs import Run, configured, of_prompt, run_of
 
 Json = dict[str, Any]
 
 
 def sharing_run() -> Run:
     """The second request comes after the first step, finds a block of the first, and leaves."""
-    config = SpyreConfig(
-        block_size=2, chunk_size=4, max_model_len=12, max_num_seqs=2, num_blocks=12
-    )
+    config = configured(2, 4, 12, max_num_seqs=2, num_blocks=12)
     return run_of(
         config,
         Request(id="a", prompt=Prompt.of_parts([("p", 3)]), max_tokens=4),
@@ -36,7 +34,7 @@ def sharing_run() -> Run:
 
 def tiny_run() -> Run:
     """One request of one token that generates one token."""
-    config = SpyreConfig(block_size=2, chunk_size=2, max_model_len=2, num_blocks=1)
+    config = configured(2, 2, 2, num_blocks=1)
     return run_of(config, of_prompt("a", 1, max_tokens=1))
 
 
@@ -60,22 +58,16 @@ def plain(value: Any) -> Any:
 
 
 def state_of(moment: Json) -> State:
-    values = {name: plain(value) for name, value in moment.items() if name != "#meta"}
-    pool = values["pool"]
-    keys = {block: bytes.fromhex(key) for block, key in pool["keys"].items()}
-    cached = {bytes.fromhex(key): blocks for key, blocks in pool["cached"].items()}
-    slot = [Sequence(**one) for one in values["prefilling"]]
-    return State(
-        pool=BlockPool(**pool | {"keys": FrozenMap(keys), "cached": FrozenMap(cached)}),
-        waiting=tuple(Sequence(**one) for one in values["waiting"]),
-        prefilling=slot[0] if slot else None,
-        decoding=tuple(Sequence(**one) for one in values["decoding"]),
-        paused=tuple(Sequence(**one) for one in values["paused"]),
-        finished=values["finished"],
-        aborted=values["aborted"],
-        last_kind=values["last_kind"],
-        last_tkv=values["last_tkv"],
-    )
+    values = {name: plain(moment[name]) for name in fields_dict(State)}
+    keys = {block: bytes.fromhex(key) for block, key in values["pool"]["keys"].items()}
+    cached = {bytes.fromhex(key): blocks for key, blocks in values["pool"]["cached"].items()}
+    pool = BlockPool(**values["pool"] | {"keys": FrozenMap(keys), "cached": FrozenMap(cached)})
+    queues = {
+        name: tuple(Sequence(**one) for one in values[name])
+        for name in ("waiting", "prefilling", "decoding", "paused")
+    }
+    slot = {"prefilling": queues["prefilling"][0] if queues["prefilling"] else None}
+    return State(**values | {"pool": pool} | queues | slot)
 
 
 def traced(steps: Iterable[Step], violation: Violation | None = None) -> Json:

@@ -9,10 +9,9 @@ from checks.harness.case import Case
 from checks.harness.serving import served
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
+from tests.checks.export.runs import configured
 
-CONFIG = SpyreConfig(
-    block_size=4, chunk_size=8, max_model_len=64, max_num_seqs=2, max_batch_tkv_limit=64
-)
+CONFIG = configured(4, 8, 64, max_num_seqs=2, max_batch_tkv_limit=64)
 
 
 def request(name: str, prompt_len: int, max_tokens: int, **more: Any) -> Request:

@@ -17,22 +17,22 @@ from engine.workloads.own import own_stream
 from reference.spyre.machine import SpyreMachine
 from spec.core.errors import TraceError
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import SpyreConfig
-from tests.checks.export.runs import VIOLATION, lines_of, of_prompt, run_of, tight_run, written
+from tests.checks.export.runs import (
+    VIOLATION,
+    configured,
+    lines_of,
+    of_prompt,
+    run_of,
+    tight_run,
+    written,
+)
 
 # --- what is written --------------------------------------------------------------------------
 
 
 def test_step_of_the_documented_example() -> None:
     """Two requests, the second one block longer: the first jumps by a block of padding."""
-    config = SpyreConfig(
-        block_size=64,
-        chunk_size=128,
-        max_model_len=512,
-        max_num_seqs=4,
-        max_batch_tkv_limit=1536,
-        num_blocks=4,
-    )
+    config = configured(64, 128, 512, max_num_seqs=4, max_batch_tkv_limit=1536, num_blocks=4)
     first = Request(id="0", prompt=Prompt.of_stream("x", 60), max_tokens=10, output=(1, 2, 7, 4))
     second = Request(id="1", prompt=Prompt.of_stream("y", 111), max_tokens=17, output=(5, 31, 6))
     steps = run_of(config, first, second).steps
@@ -103,7 +103,7 @@ def test_arrivals_and_aborts_stand_in_the_step_that_they_come_before(tmp_path: P
     assert left == {3: ["c"]}
 
 
-def test_aborts_that_the_record_does_not_name_are_told_by_the_states(tmp_path: Path) -> None:
+def test_aborts_that_the_record_does_not_name_follow_from_the_states(tmp_path: Path) -> None:
     run = tight_run()
     silent = evolve(run, steps=tuple(evolve(step, aborted=()) for step in run.steps))
 
@@ -124,7 +124,7 @@ def test_request_that_came_and_left_between_two_steps_is_in_both_lists() -> None
 
 
 def test_prefill_under_way_shows_the_chunk_that_it_computed_last() -> None:
-    config = SpyreConfig(block_size=4, chunk_size=4, max_model_len=32, max_batch_tkv_limit=20)
+    config = configured(4, 4, 32, max_batch_tkv_limit=20)
     run = run_of(config, of_prompt("0", 4, 5), of_prompt("1", 10, 2))
     past, shown = Past(), []
 
@@ -146,8 +146,8 @@ def test_prefill_under_way_shows_the_chunk_that_it_computed_last() -> None:
     ]
 
 
-def test_chunk_of_somebody_else_is_not_shown_for_a_prefill_under_way() -> None:
-    config = SpyreConfig(block_size=4, chunk_size=4, max_model_len=32)
+def test_chunk_of_another_request_is_not_shown_for_a_prefill_under_way() -> None:
+    config = configured(4, 4, 32)
     steps = run_of(config, of_prompt("0", 4, 5), of_prompt("1", 10, 2)).steps
 
     line = CODEC.step_as_json(steps[3], Past(steps[2].after, steps[0].chunk))
@@ -162,8 +162,8 @@ def test_used_and_free_blocks_add_up_to_the_pool(tmp_path: Path) -> None:
     assert all(line["blocks"]["reserved"] <= line["blocks"]["free"] for line in lines)
 
 
-def test_refusal_names_the_rule_that_kept_somebody_from_a_prefill() -> None:
-    config = SpyreConfig(block_size=2, chunk_size=2, max_model_len=8)
+def test_refusal_names_the_rule_that_kept_a_request_from_a_prefill() -> None:
+    config = configured(2, 2, 8)
     run = run_of(config, of_prompt("a", 2, 3), of_prompt("b", 2, 1))
 
     lines = [CODEC.step_as_json(step) for step in run.steps]
