@@ -28,7 +28,8 @@ from checks.harness.driver.protocol import DriverError
 from checks.releases.environments import command_of
 from engine.spyre.scheduler import Scheduler
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, Queue, SpyreConfig
+from spec.spyre.config import SpyreConfig
+from spec.spyre.variants import Admission, Queue
 
 PROMPT_LEN = 512
 OUTPUT_LEN = 3_000

@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 from math import inf
 from typing import TypeVar
 
-from attrs import frozen
+from attrs import asdict, fields, frozen
 
 from engine.spyre.blocks import BlockManager
 from engine.spyre.scheduler import DecodePlan, Outcome, Plan, PrefillPlan, Scheduler
@@ -23,7 +23,7 @@ from spec.core.sharing import DerivedMap, SharedMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import volume
 from spec.spyre.records import Chunk, Step
-from spec.spyre.state import Sequence, State
+from spec.spyre.state import Past, Sequence, State
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
@@ -201,8 +201,7 @@ class Observer:
             paused=self._paused.rows,
             finished=_shared(last.finished if last else frozenset(), now.finished),
             aborted=_shared(last.aborted if last else frozenset(), now.aborted),
-            last_kind=now.last_kind,
-            last_tkv=now.last_tkv,
+            **asdict(now.past),
         )
         if last is not None and _is_same(last, self._state):
             self._state = last
@@ -293,7 +292,7 @@ def _is_same(one: State, other: State) -> bool:
         and one.paused is other.paused
         and one.finished is other.finished
         and one.aborted is other.aborted
-        and (one.last_kind, one.last_tkv) == (other.last_kind, other.last_tkv)
+        and all(getattr(one, key.name) == getattr(other, key.name) for key in fields(Past))
     )
 
 

@@ -4,8 +4,6 @@ Source: spyre, "Priority rules" and "Admission constraints"; reservation, pausin
 `shipped` are those of sendnn-inference 2.6.3.
 """
 
-from collections.abc import Callable
-
 from reference.spyre.chunks import (
     cached_blocks,
     next_chunk,
@@ -13,19 +11,12 @@ from reference.spyre.chunks import (
     with_prefix_hit,
 )
 from spec.core.blocks import block_count
-from spec.core.records import PREFILL
-from spec.spyre.admission import (
-    Member,
-    documented_volume_holds,
-    exact_volume_holds,
-    model_length_holds,
-    shipped_volume_holds,
-)
-from spec.spyre.config import Admission
+from spec.spyre.admission import Member
 from spec.spyre.records import Context
 from spec.spyre.reservation import may_reserve
 from spec.spyre.reservation import worst_case_blocks as worst_case_of
-from spec.spyre.state import Sequence, State
+from spec.spyre.state import Sequence, State, must_interleave
+from spec.spyre.variants import Joining
 
 Refusal = str | None
 
@@ -47,7 +38,7 @@ def prefill_refusal(ctx: Context, state: State, sequence: Sequence) -> Refusal:
 
 def _priority_refusal(ctx: Context, state: State, sequence: Sequence) -> Refusal:
     """Priority rules: interleaving, the ongoing prefill first, paused requests before new."""
-    if ctx.config.interleave and state.last_kind == PREFILL and state.decoding:
+    if must_interleave(ctx.config, state, decodes=bool(state.decoding)):
         return "SPY-PRI-3"
     if state.paused and (state.decoding or state.prefilling):
         return "SPY-PAU-4"
@@ -96,8 +87,7 @@ def _chunk_refusal(ctx: Context, state: State, sequence: Sequence) -> Refusal:
     first = sequence is not state.prefilling
     if first and len(state.running) >= ctx.config.max_num_seqs:
         return "SPY-ADM-1"
-    if ctx.config.admission is Admission.SHIPPED and not ctx.config.interleave:
-        # 2.6.3 judges a prompt once, before its first chunk: its chunks run back to back.
+    if ctx.config.is_judged_first:
         return last_chunk_refusal(ctx, state, sequence) if first else None
     if next_chunk(ctx, _as_admitted(ctx, state, sequence)).is_last:
         return last_chunk_refusal(ctx, state, sequence)
@@ -110,43 +100,12 @@ def last_chunk_refusal(ctx: Context, state: State, sequence: Sequence) -> Refusa
         return "SPY-ADM-3"
     if ctx.config.pausing:
         return None
-    decoding = [Member(row.computed, remaining_tokens(ctx, row)) for row in state.decoding]
-    candidate = Member(sequence.prefill_len, remaining_tokens(ctx, sequence))
-    return _VARIANTS[ctx.config.admission](ctx, state, decoding, candidate)
-
-
-def _documented_refusal(
-    ctx: Context, _state: State, decoding: list[Member], candidate: Member
-) -> Refusal:
-    config = ctx.config
-    if not model_length_holds(decoding, candidate, config.max_model_len, config.block_size):
-        return "SPY-LEN-2"
-    limit = config.max_batch_tkv_limit
-    holds = documented_volume_holds(decoding, candidate, limit, config.block_size)
-    return None if holds else "SPY-VOL-2"
-
-
-def _shipped_refusal(
-    ctx: Context, state: State, decoding: list[Member], candidate: Member
-) -> Refusal:
-    config = ctx.config
-    holds = shipped_volume_holds(
-        decoding, candidate, config.max_batch_tkv_limit, config.block_size, state.last_tkv
+    joining = Joining(
+        decoding=[Member(row.computed, remaining_tokens(ctx, row)) for row in state.decoding],
+        candidate=Member(sequence.prefill_len, remaining_tokens(ctx, sequence)),
+        limit=ctx.config.max_batch_tkv_limit,
+        max_model_len=ctx.config.max_model_len,
+        block_size=ctx.config.block_size,
+        last_tkv=state.last_tkv,
     )
-    return None if holds else "SPY-VOL-3"
-
-
-def _exact_refusal(
-    ctx: Context, _state: State, decoding: list[Member], candidate: Member
-) -> Refusal:
-    config = ctx.config
-    limit = config.max_batch_tkv_limit
-    holds = exact_volume_holds(decoding, candidate, limit, config.block_size)
-    return None if holds else "SPY-VOL-4"
-
-
-_VARIANTS: dict[Admission, Callable[[Context, State, list[Member], Member], Refusal]] = {
-    Admission.DOCUMENTED: _documented_refusal,
-    Admission.SHIPPED: _shipped_refusal,
-    Admission.EXACT: _exact_refusal,
-}
+    return ctx.config.variant.refusal(joining)

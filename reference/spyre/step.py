@@ -6,7 +6,7 @@ a decode of the whole batch, else idle.
 
 from collections.abc import Mapping
 
-from attrs import evolve
+from attrs import asdict, evolve
 
 from reference.core.run import Run
 from reference.spyre import transitions
@@ -14,10 +14,9 @@ from reference.spyre.admission import Refusal, prefill_refusal
 from reference.spyre.transitions import Ends
 from spec.core.blocks import block_count
 from spec.core.records import DECODE, IDLE, PREFILL
-from spec.spyre.config import Admission, Queue
 from spec.spyre.padding import max_tkv, volume
 from spec.spyre.records import Context, Step
-from spec.spyre.state import Sequence, State
+from spec.spyre.state import Sequence, State, past_after
 
 
 def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time: float = 0) -> Step:
@@ -53,7 +52,7 @@ def choose_prefill(ctx: Context, state: State) -> tuple[Sequence | None, Refusal
         if refusal is None:
             return sequence, first_refusal
         first_refusal = first_refusal or refusal
-        if ctx.config.queue is Queue.FCFS or refusal == "SPY-RES-1":
+        if not ctx.config.queue.steps_over(refusal):
             break
     return None, first_refusal
 
@@ -122,9 +121,9 @@ def _decode_step(ctx: Context, step: Step, ends: Ends) -> Step:
 
 
 def _at_rest(ctx: Context, state: State, kind: str, tkv: int) -> State:
-    """The state between steps; the step's tkv is kept only for the rule that looks at it."""
-    kept = tkv if ctx.config.admission is Admission.SHIPPED else 0
-    return evolve(state, last_kind=kind, last_tkv=kept)
+    """The state between steps, with what is remembered of this one."""
+    past = past_after(ctx.config, state, kind, tkv)
+    return evolve(state, **asdict(past, recurse=False))
 
 
 def _outputs(ctx: Context, rows: tuple[Sequence, ...]) -> dict[str, list[int]]:

@@ -5,7 +5,6 @@ the machine behaves as sendnn-inference 2.6.3 does.
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any, ClassVar
 
 from attrs import frozen
@@ -14,26 +13,7 @@ from spec.core.blocks import block_count
 from spec.core.configuration import PolicyConfig, checked_keys
 from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import Request
-
-
-class Admission(StrEnum):
-    """Which rule decides whether a request may join the decode batch."""
-
-    EXACT = "exact"
-    DOCUMENTED = "documented"
-    SHIPPED = "shipped"
-
-
-class Queue(StrEnum):
-    """Who is looked at for admission.
-
-    `fcfs`: only the head of the waiting queue, as the text's priorities imply.
-    `overtaking`: whoever meets the conditions first, as 2.6.3 does: a request that is refused
-    is stepped over, unless it was refused for lack of blocks.
-    """
-
-    FCFS = "fcfs"
-    OVERTAKING = "overtaking"
+from spec.spyre.variants import ADMISSIONS, Admission, AdmissionVariant, Queue
 
 
 @frozen(kw_only=True, field_transformer=checked_keys)
@@ -51,15 +31,16 @@ class SpyreConfig(PolicyConfig):
     - `interleave`: a decode step between two prefill steps while requests decode.
     - `prefix_caching`: cached blocks of equal token prefixes are reused.
     - `admission`: the volume rule.
-    - `queue`: who is looked at for admission.
+    - `queue`: which requests are looked at for admission.
     - `reservation`: worst-case blocks are set aside at admission; else requests are preempted.
     - `pausing`: admit by slots alone, pause requests to keep the volume limit.
-    - `long_output_first`: pausing serves who generated most first, else who generated fewest.
+    - `long_output_first`: pausing serves those that generated most first, else fewest.
     - `prefill_time`, `decode_time`: how long a step takes on the simulated clock.
 
     Raises:
         ConfigError: a value of the wrong type or outside its range, a chunk that is no multiple
-            of the block, requests that may be paused without reservation.
+            of the block, requests that may be paused without reservation, an admission that is
+            only half added.
     """
 
     LEAST: ClassVar[Mapping[str, int]] = {
@@ -90,6 +71,8 @@ class SpyreConfig(PolicyConfig):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
+        if self.admission not in ADMISSIONS:
+            raise ConfigError("admission", self.admission, ", ".join(ADMISSIONS))
         if self.chunk_size % self.block_size:
             allowed = f"a multiple of block_size ({self.block_size})"
             raise ConfigError("chunk_size", self.chunk_size, allowed)
@@ -104,12 +87,22 @@ class SpyreConfig(PolicyConfig):
         return self.chunk_size // self.block_size
 
     @property
+    def variant(self) -> AdmissionVariant:
+        """What the configured admission means."""
+        return ADMISSIONS[self.admission]
+
+    @property
+    def is_judged_first(self) -> bool:
+        """True if the last-chunk conditions are judged once, before a prompt's first chunk."""
+        return self.variant.is_judged_first(interleave=self.interleave)
+
+    @property
     def may_pause(self) -> bool:
         """True if a decode step may leave requests out to keep the volume limit.
 
         2.6.3 does so even with pausing switched off: the switch changes its admission only.
         """
-        return self.pausing or self.admission is Admission.SHIPPED
+        return self.pausing or self.variant.pauses
 
 
 def released_2_6_3(**overrides: Any) -> SpyreConfig:

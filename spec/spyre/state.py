@@ -7,6 +7,8 @@ from a file, a driver of a released scheduler. All are immutable, hashable and c
 from attrs import frozen
 
 from spec.core.blocks import BlockPool
+from spec.core.records import IDLE, PREFILL
+from spec.spyre.config import SpyreConfig
 
 PADDING_BLOCK = 0  # the dummy block: padding is read from it, redirected writes go to it
 
@@ -39,12 +41,37 @@ class Sequence:
         return self.left_padding + self.computed
 
 
+@frozen(kw_only=True)
+class Past:
+    """What a scheduler remembers of its last steps, for the rules that look at it.
+
+    `last_kind` and `last_tkv`: kind and tkv (tokens) of the step before, the latter only where an
+    admission condition looks at it.
+    """
+
+    last_kind: str = IDLE
+    last_tkv: int = 0
+
+
+def past_after(config: SpyreConfig, _past: Past, kind: str, tkv: int) -> Past:
+    """What is remembered after a step of this kind and tkv, given what was remembered before."""
+    return Past(last_kind=kind, last_tkv=tkv if config.variant.uses_last_tkv else 0)
+
+
+def must_interleave(config: SpyreConfig, past: Past, *, decodes: bool) -> bool:
+    """True if no prefill may come next, whether requests decode or not being given.
+
+    Source: spyre, "Priority rules, Prefill-decode interleaving".
+    """
+    return config.interleave and past.last_kind == PREFILL and decodes
+
+
 @frozen(cache_hash=True)
-class State:
+class State(Past):
     """A scheduler at rest. A request is in exactly one of the places, from arrival on.
 
     `waiting` in queue order; `decoding` in batch order; `paused` in the order of pausing;
-    `finished` and `aborted` have left. `last_kind` and `last_tkv` are of the step before.
+    `finished` and `aborted` have left.
     """
 
     pool: BlockPool
@@ -54,7 +81,7 @@ class State:
     paused: tuple[Sequence, ...] = ()
     finished: frozenset[str] = frozenset()
     aborted: frozenset[str] = frozenset()
-    last_kind: str = "idle"
+    last_kind: str = IDLE
     last_tkv: int = 0
 
     @property
@@ -73,7 +100,7 @@ class State:
         """The running queue: a prefill goes before the batch when it ran last, else behind."""
         if self.prefilling is None:
             return self.decoding
-        if self.last_kind == "prefill":
+        if self.last_kind == PREFILL:
             return (self.prefilling, *self.decoding)
         return (*self.decoding, self.prefilling)
 

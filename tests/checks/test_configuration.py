@@ -15,7 +15,8 @@ from checks.policies import POLICIES
 from checks.policies.spyre.settings import VARIABLES
 from spec.core.errors import ConfigError
 from spec.nano_vllm.config import NanoVllmConfig
-from spec.spyre.config import Admission, SpyreConfig
+from spec.spyre.config import SpyreConfig
+from spec.spyre.variants import Admission
 from spec.vllm_v1.config import VllmV1Config
 from tests.checks.command import transcript
 

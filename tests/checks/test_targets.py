@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from benchmarks.measure import generated
-from checks.cli.configuration import read_settings
 from checks.fuzz.cases import case_of
 from checks.fuzz.finding import Episode, Finding, Kind
 from checks.fuzz.lockstep import run_case
 from checks.fuzz.target import Subject
 from checks.harness.running import duration_of, serve_with
 from checks.harness.targets import EngineTarget, engine_target, reference_target
+
+from benchmarks.measure import generated
+from checks.cli.configuration import read_settings
 from engine.core.faults import Failure
 from engine.spyre.blocks import BlockManager, PrefixHit
 from engine.spyre.device import SpyreDevice
@@ -25,8 +25,9 @@ from engine.spyre.scheduler.state import SchedulerState
 from engine.workloads import read_workload
 from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, Queue, SpyreConfig, released_2_6_3
+from spec.spyre.config import SpyreConfig, released_2_6_3
 from spec.spyre.records import Step
+from spec.spyre.variants import Admission, Queue
 from tests.engine.device.failing import FailingDevice
 from tests.engine.workload_files import fit
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from spec.core.errors import ConfigError, InputError, WorkloadError
-from spec.spyre.config import Admission, Queue, SpyreConfig, released_2_6_3
+from spec.spyre.config import SpyreConfig, released_2_6_3
+from spec.spyre.variants import Admission, Queue
 
 
 def refusal(values: dict[str, Any]) -> str:

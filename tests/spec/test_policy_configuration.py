@@ -8,7 +8,8 @@ from attrs import evolve
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
 from spec.nano_vllm.config import HitCheck, NanoVllmConfig
-from spec.spyre.config import Admission, SpyreConfig
+from spec.spyre.config import SpyreConfig
+from spec.spyre.variants import Admission
 from spec.vllm_v1.config import Connector, VllmV1Config
 
 ALL: tuple[type[PolicyConfig], ...] = (SpyreConfig, NanoVllmConfig, VllmV1Config)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from attrs import evolve
+from attrs import asdict, evolve, fields
 
 from checks.harness.adapter import Adapter, without
 from checks.harness.comparing import Difference, Strictness
@@ -12,11 +12,11 @@ from checks.harness.system import Action, Json
 from checks.harness.unreported import Fields, sides
 from spec.core.blocks import BlockPool
 from spec.core.records import DECODE, PREFILL, Event
-from spec.spyre.config import Admission, SpyreConfig
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import volume
 from spec.spyre.records import Chunk, Context, Step
+from spec.spyre.state import Past, State, past_after
 from spec.spyre.state import Sequence as Row
-from spec.spyre.state import State
 
 _CHUNK_LENGTHS = (
     *("chunk", "chunks", "start", "end"),
@@ -37,12 +37,12 @@ class SpyreDecoder(StepDecoder[State]):
 
     def past_before(self, _action: Action) -> Json:
         """Kind and tkv of the step before."""
-        return {"last_kind": self.last.last_kind, "last_tkv": self.last.last_tkv}
+        return {key.name: getattr(self.last, key.name) for key in fields(Past)}
 
-    def past_after(self, record: Json, _action: Action, _before: State) -> Json:
-        """Kind and tkv of this step; the latter only for the rule that looks at it."""
-        kept = self.ctx.config.admission is Admission.SHIPPED
-        return {"last_kind": record["kind"], "last_tkv": record.get("tkv", 0) if kept else 0}
+    def past_after(self, record: Json, _action: Action, before: State) -> Json:
+        """What is remembered of this step."""
+        past = past_after(self.ctx.config, before, record["kind"], record.get("tkv", 0))
+        return asdict(past)
 
     def state(self, record: Json, **past: Any) -> State:
         """Queues, requests and blocks as a record has them."""

@@ -13,7 +13,7 @@ from engine.spyre.observing import StepObserver
 from engine.spyre.scheduler import Plan, Scheduler
 from engine.spyre.serving import Engine
 from spec.core.requests import Request
-from spec.spyre.config import Admission, SpyreConfig, refuse_unservable
+from spec.spyre.config import SpyreConfig, refuse_unservable
 from spec.spyre.records import Step
 
 
@@ -86,8 +86,8 @@ def without_device(case: Case) -> EngineScheduler:
 def engine_under_test(case: Case) -> EngineScheduler:
     """The engine on a device that any admission can be compared on.
 
-    The text's volume rule admits batches that exceed the limit: with it the device takes any
-    volume.
+    The text's volume rule admits batches that exceed the limit: with such a rule the device takes
+    any volume.
 
     Raises:
         WorkloadError: a request that could never be served.
@@ -96,6 +96,6 @@ def engine_under_test(case: Case) -> EngineScheduler:
     for request in case.requests:
         refuse_unservable(request, config)
     limit = config.max_batch_tkv_limit
-    if config.admission is Admission.DOCUMENTED:
+    if not config.variant.keeps_limit:
         limit = config.max_num_seqs * (config.max_model_len + config.block_size)
     return on_device(SpyreDevice(evolve(config, max_batch_tkv_limit=limit)), case)

@@ -20,8 +20,9 @@ from checks.harness.generating import (
 from spec.core.arithmetic import cdiv
 from spec.core.errors import ConfigError
 from spec.core.requests import Request
-from spec.spyre.config import Admission, Queue, SpyreConfig
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import chunk_count
+from spec.spyre.variants import Admission, Queue
 
 
 @frozen

@@ -37,7 +37,8 @@ from checks.proofs.spyre.symbolic import MACHINE
 from spec.core.arithmetic import Truth, every
 from spec.core.blocks import block_count
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, SpyreConfig
+from spec.spyre.config import SpyreConfig
+from spec.spyre.variants import ADMISSIONS, Admission
 
 _RULES: Mapping[Admission, Rule] = {
     Admission.EXACT: exact,
@@ -115,7 +116,7 @@ class Run:
             max_num_seqs=integer("max_num_seqs"),
             max_model_len=integer("max_model_len"),
             rule=_RULES[self.admission],
-            judged_first=self.admission is Admission.SHIPPED and not self.interleave,
+            judged_first=ADMISSIONS[self.admission].is_judged_first(interleave=self.interleave),
         )
 
 

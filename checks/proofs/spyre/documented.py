@@ -11,7 +11,8 @@ from checks.proofs.spyre.rows import positive
 from checks.proofs.spyre.worst_case import batch_of, lives_of, requests_of_a_pair, step_volume
 from spec.core.requests import Request
 from spec.spyre.admission import documented_volume_holds
-from spec.spyre.config import Admission, SpyreConfig
+from spec.spyre.config import SpyreConfig
+from spec.spyre.variants import Admission
 
 BLOCK = 2  # tokens; small enough to be followed by hand
 

@@ -19,8 +19,9 @@ from checks.proofs.spyre.worst_case import batch_of, requests_of_a_pair
 from spec.core.arithmetic import Number, Truth, every, negate, some
 from spec.core.requests import Request
 from spec.spyre.admission import model_length_holds
-from spec.spyre.config import Admission, SpyreConfig
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import last_block_offset, max_tkv
+from spec.spyre.variants import Admission
 
 BLOCK = 4  # tokens; the smallest block size at which a length can be exceeded is 3
 

@@ -31,8 +31,9 @@ from checks.proofs.spyre.worst_case import (
 from spec.core.arithmetic import Number, Truth, every, implies
 from spec.core.requests import Prompt, Request
 from spec.spyre.admission import Member, shipped_future_tkvs, shipped_volume_holds
-from spec.spyre.config import Admission, SpyreConfig
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import max_tkv
+from spec.spyre.variants import Admission
 
 _RULES = ["SPY-VOL-1", "SPY-VOL-3"]
 

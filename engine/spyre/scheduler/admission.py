@@ -3,49 +3,42 @@
 Source: spyre, "Last-chunk constraints"; the formulas are those of `spec/spyre/admission.py`.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from attrs import define, field
 
 from engine.core.tensors import Flags, Tensor
 from engine.spyre.scheduler.requests import Batch, RequestState, Shape
 from spec.core.blocks import block_count
-from spec.spyre.admission import (
-    Member,
-    documented_volume_holds,
-    model_length_holds,
-    projected_volumes,
-    shipped_future_tkvs,
-)
-from spec.spyre.config import Admission, SpyreConfig
+from spec.spyre.admission import Member, projected_volumes, shipped_future_tkvs
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import last_block_offset, reaches_block_end
+from spec.spyre.variants import Condition, Joining
+
+_EXACT, _SHIPPED = "SPY-VOL-4", "SPY-VOL-3"  # the conditions that are judged incrementally
 
 
 class LastChunk:
-    """The last-chunk conditions of one configuration.
+    """The last-chunk conditions of one configuration, those of its admission variant.
 
     The projection of the batch at its present moment is kept, so that it is made once for all
     candidates.
     """
 
     def __init__(self, config: SpyreConfig) -> None:
-        """The conditions as the configuration names them.
-
-        Raises:
-            NotImplementedError: an admission rule that the engine does not have.
-        """
-        refusals = {
-            Admission.EXACT: self._exact_refusal,
-            Admission.DOCUMENTED: self._documented_refusal,
-            Admission.SHIPPED: self._shipped_refusal,
-        }
-        if config.admission not in refusals:
-            raise NotImplementedError(f"the engine has no admission rule {config.admission!r}")
+        """The conditions as the configuration names them."""
+        incremental = {_EXACT: self._exact_volume_holds, _SHIPPED: self._shipped_volume_holds}
         self._config = config
-        self._volume_refusal = refusals[config.admission]
         self._projection: Projection | None = None
+        self._holds: dict[str, Callable[[Batch, int, Shape], bool]] = {
+            one.rule: incremental.get(one.rule, partial(self._as_specified, one))
+            for one in config.variant.conditions
+        }
 
     def refusal(self, decoding: Batch, last_tkv: int, request: RequestState) -> str | None:
-        """The condition that keeps the request from the batch, or None.
+        """The rule that keeps the request from the batch, or None.
 
         `last_tkv`: of the step before, in tokens.
         """
@@ -53,33 +46,42 @@ class LastChunk:
             return "SPY-ADM-3"
         if self._config.pausing:
             return None
-        return self._volume_refusal(decoding, last_tkv, request.shape)
+        for rule, holds in self._holds.items():
+            if not holds(decoding, last_tkv, request.shape):
+                return rule
+        return None
 
     def refused_shapes(self, decoding: Batch, shapes: Tensor) -> set[Shape]:
         """Of these shapes, [shapes, 2], those that are refused for certain."""
-        if self._config.admission is not Admission.EXACT or self._config.pausing:
+        if _EXACT not in self._holds or self._config.pausing:
             return set()
         limit = self._config.max_batch_tkv_limit
         exceeding = surely_exceed(decoding.computed, decoding.remaining(), shapes, limit)
         return {(length, remaining) for length, remaining in shapes[exceeding].tolist()}
 
-    def _exact_refusal(self, decoding: Batch, _last_tkv: int, shape: Shape) -> str | None:
-        limit, size = self._config.max_batch_tkv_limit, self._config.block_size
-        holds = exact_volume_holds(decoding.computed, decoding.remaining(), shape, limit, size)
-        return None if holds else "SPY-VOL-4"
+    def _as_specified(
+        self, condition: Condition, decoding: Batch, last_tkv: int, shape: Shape
+    ) -> bool:
+        """What the specification says, where the engine has no faster way."""
+        joining = Joining(
+            decoding=decoding.as_members(),
+            candidate=Member(*shape),
+            limit=self._config.max_batch_tkv_limit,
+            max_model_len=self._config.max_model_len,
+            block_size=self._config.block_size,
+            last_tkv=last_tkv,
+        )
+        return bool(condition.holds(joining))
 
-    def _documented_refusal(self, decoding: Batch, _last_tkv: int, shape: Shape) -> str | None:
+    def _exact_volume_holds(self, decoding: Batch, _last_tkv: int, shape: Shape) -> bool:
         limit, size = self._config.max_batch_tkv_limit, self._config.block_size
-        members, candidate = decoding.as_members(), Member(*shape)
-        if not model_length_holds(members, candidate, self._config.max_model_len, size):
-            return "SPY-LEN-2"
-        return None if documented_volume_holds(members, candidate, limit, size) else "SPY-VOL-2"
+        return exact_volume_holds(decoding.computed, decoding.remaining(), shape, limit, size)
 
-    def _shipped_refusal(self, decoding: Batch, last_tkv: int, shape: Shape) -> str | None:
+    def _shipped_volume_holds(self, decoding: Batch, last_tkv: int, shape: Shape) -> bool:
         limit, size = self._config.max_batch_tkv_limit, self._config.block_size
         if self._projection is None or not self._projection.is_of(decoding, last_tkv):
             self._projection = Projection(decoding, last_tkv, size, limit)
-        return None if self._projection.holds(Member(*shape)) else "SPY-VOL-3"
+        return self._projection.holds(Member(*shape))
 
 
 # --- admission = shipped ------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from engine.spyre.scheduler.plan import DecodePlan, IdlePlan, Outcome, Plan, Pre
 from engine.spyre.scheduler.requests import Batch, RequestState
 from engine.spyre.scheduler.state import SchedulerState
 from spec.core.records import IDLE
-from spec.spyre.config import Admission
 from spec.spyre.reservation import still_promised
+from spec.spyre.state import Past, past_after
 
 Ends = Collection[str] | None
 
@@ -31,9 +31,7 @@ def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, ends: Ends) ->
             outcome = _apply_decode(state, plan, tokens, ends)
         case IdlePlan():
             outcome = Outcome(IDLE)
-    state.last_kind = outcome.kind
-    # Kept only for the rule that looks at it.
-    state.last_tkv = outcome.tkv if state.config.admission is Admission.SHIPPED else 0
+    state.past = past_after(state.config, state.past, outcome.kind, outcome.tkv)
     return outcome
 
 
@@ -203,7 +201,7 @@ def restart(state: SchedulerState) -> None:
     for request in (*ongoing, *state.decoding.members, *reversed(state.paused.members)):
         preempt(state, request)
     state.blocks.forget_contents()
-    state.last_kind, state.last_tkv = IDLE, 0
+    state.past = Past()
 
 
 def release(state: SchedulerState, request: RequestState) -> None:

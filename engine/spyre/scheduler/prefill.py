@@ -13,8 +13,7 @@ from engine.spyre.scheduler.plan import PrefillPlan
 from engine.spyre.scheduler.requests import RequestState, Shape
 from engine.spyre.scheduler.state import SchedulerState
 from spec.core.blocks import block_count
-from spec.core.records import PREFILL
-from spec.spyre.config import Admission, Queue, SpyreConfig
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import (
     active_chunk,
     chunk_count,
@@ -27,7 +26,7 @@ from spec.spyre.padding import (
 )
 from spec.spyre.records import Chunk
 from spec.spyre.reservation import may_reserve, promised_blocks
-from spec.spyre.state import PADDING_BLOCK
+from spec.spyre.state import PADDING_BLOCK, must_interleave
 
 _NO_HIT = PrefixHit((), 0)
 _HASHED_AT_ONCE = 16  # blocks: a lookup that misses early should not hash the whole prompt
@@ -55,8 +54,8 @@ def _plan_next_chunk(
     needed = _blocks_needed(config, chunk, len(ongoing.blocks))
     if not config.reservation and needed > state.blocks.free.count:
         refusal = "BLK-9"
-    elif chunk.is_last and not _is_judged_once(config):
-        refusal = state.last_chunk.refusal(state.decoding, state.last_tkv, ongoing)
+    elif chunk.is_last and not config.is_judged_first:
+        refusal = state.last_chunk.refusal(state.decoding, state.past.last_tkv, ongoing)
     if refusal is not None:
         return None, refusal
     new_blocks = state.blocks.next_free(needed)
@@ -95,7 +94,7 @@ def _blocks_needed(config: SpyreConfig, chunk: Chunk, held: int) -> int:
 
 def _priority_refusal(state: SchedulerState) -> str | None:
     """Interleaving, and paused requests before new ones."""
-    if state.config.interleave and state.last_kind == PREFILL and len(state.decoding):
+    if must_interleave(state.config, state.past, decodes=bool(len(state.decoding))):
         return "SPY-PRI-3"
     if len(state.paused) and (len(state.decoding) or state.prefilling is not None):
         return "SPY-PAU-4"
@@ -112,7 +111,7 @@ def _first_admissible(state: SchedulerState) -> tuple[RequestState | None, str |
     refusal = _admission_refusal(state, head)
     if refusal is None:
         return head, None
-    if state.config.queue is Queue.FCFS or not _has_free_slot(state) or refusal == "SPY-RES-1":
+    if not state.config.queue.steps_over(refusal) or not _has_free_slot(state):
         return None, refusal
     return _first_to_overtake(state), refusal
 
@@ -151,7 +150,7 @@ def _is_shape_refused(
 def _is_judged_by_shape(state: SchedulerState, request: RequestState) -> bool:
     """True if requests of this shape are judged by the last-chunk constraints and these alone."""
     config, free = state.config, state.blocks.free.count
-    if not _is_judged_once(config) and request.prefill_len > config.chunk_size:
+    if not config.is_judged_first and request.prefill_len > config.chunk_size:
         return False
     if config.reservation:
         worst_case = request.worst_case_blocks(config.block_size)
@@ -169,8 +168,8 @@ def _admission_refusal(state: SchedulerState, request: RequestState) -> str | No
         return refusal
     if not _has_free_slot(state):
         return "SPY-ADM-1"
-    if _is_judged_once(state.config) or _starts_with_last_chunk(state, request):
-        return state.last_chunk.refusal(state.decoding, state.last_tkv, request)
+    if state.config.is_judged_first or _starts_with_last_chunk(state, request):
+        return state.last_chunk.refusal(state.decoding, state.past.last_tkv, request)
     return None
 
 
@@ -192,11 +191,6 @@ def _block_refusal(state: SchedulerState, request: RequestState) -> str | None:
 def _has_free_slot(state: SchedulerState) -> bool:
     """True if the batch takes one more request, when none is being prefilled."""
     return len(state.decoding) < state.config.max_num_seqs
-
-
-def _is_judged_once(config: SpyreConfig) -> bool:
-    """True if a prompt is judged before its first chunk only: its chunks run back to back."""
-    return config.admission is Admission.SHIPPED and not config.interleave
 
 
 def _starts_with_last_chunk(state: SchedulerState, request: RequestState) -> bool:

@@ -14,7 +14,8 @@ from engine.spyre.scheduler.requests import RequestState, WaitingQueue
 from engine.spyre.scheduler.state import SchedulerState
 from spec.core.errors import WorkloadError
 from spec.core.requests import Request
-from spec.spyre.config import Queue, SpyreConfig, refuse_unservable
+from spec.spyre.config import SpyreConfig, refuse_unservable
+from spec.spyre.variants import Queue
 
 
 class StalePlanError(Exception):

@@ -9,17 +9,18 @@ from engine.core.tensors import Tensor, prompt_tokens
 from engine.spyre.blocks import BlockManager
 from engine.spyre.scheduler.admission import LastChunk
 from engine.spyre.scheduler.requests import Batch, RequestState, Slots, WaitingQueue
-from spec.core.records import IDLE
 from spec.core.requests import BlockKey
 from spec.spyre.config import SpyreConfig
+from spec.spyre.state import Past
 
 
 @define(eq=False)
 class SchedulerState:
     """Everything that planning reads and applying a plan changes.
 
-    `reserved`: blocks promised to admitted requests and not handed out. `last_kind`, `last_tkv`:
-    of the step before. `finished`, `aborted`: names of requests that have left; none is used twice.
+    `reserved`: blocks promised to admitted requests and not handed out. `past`: what is remembered
+    of the steps before. `finished`, `aborted`: names of requests that have left; none is used
+    twice.
     """
 
     config: SpyreConfig
@@ -31,8 +32,7 @@ class SchedulerState:
     paused: Batch = field(factory=Batch.empty)
     slots: Slots = field(factory=Slots)
     reserved: int = 0
-    last_kind: str = IDLE
-    last_tkv: int = 0
+    past: Past = field(factory=Past)
     finished: set[str] = field(factory=set)
     aborted: set[str] = field(factory=set)
 

@@ -4,14 +4,16 @@ Source: spyre, sections "Key concepts" and "Admission constraints".
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
+from spec.core.arithmetic import Truth
 from spec.spyre.admission import (
     Member,
     documented_volume_holds,
     model_length_holds,
     shipped_volume_holds,
 )
-from spec.spyre.config import Admission, SpyreConfig
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.exact_volume import exact_volume_holds
 from spec.spyre.rules.observed import (
@@ -24,6 +26,7 @@ from spec.spyre.rules.observed import (
 )
 from spec.spyre.rules.registry import Kind, Source, always, of_step
 from spec.spyre.state import Sequence, State
+from spec.spyre.variants import ADMISSIONS, Joining
 
 
 @of_step(
@@ -103,39 +106,45 @@ def decode_batch_has_room(ctx: Context, state: State) -> Iterator[str]:
 # --- the last-chunk conditions of each variant --------------------------------------------------
 
 
-def _members(ctx: Context, step: Step, candidate: Sequence) -> tuple[list[Member], Member]:
-    """The decode batch as the step found it, and the candidate."""
+def _joining(ctx: Context, step: Step, candidate: Sequence) -> Joining:
+    """The candidate and the decode batch as the step found it."""
 
     def member(one: Sequence, length: int) -> Member:
         return Member(length, ctx.requests[one.id].max_tokens - one.generated)
 
-    batch = [member(row, row.computed) for row in step.before.decoding]
-    return batch, member(candidate, candidate.prefill_len)
-
-
-Condition = Callable[[Context, Step, list[Member], Member], bool]
+    return Joining(
+        decoding=[member(row, row.computed) for row in step.before.decoding],
+        candidate=member(candidate, candidate.prefill_len),
+        limit=_limit(ctx),
+        max_model_len=ctx.config.max_model_len,
+        block_size=ctx.config.block_size,
+        last_tkv=step.before.last_tkv,
+    )
 
 
 def _judged(
-    ctx: Context, step: Step, rule: str, condition: Condition, *, at_admission: bool = False
+    ctx: Context, step: Step, rule: str, condition: Callable[[Joining], Any]
 ) -> Iterator[str]:
-    """The condition held for whoever passed, and not for whoever was refused by this rule."""
+    """The condition held for a request that passed, and not for one refused by this rule."""
     chunk = last_chunk(step)
-    if at_admission:
+    if ctx.config.is_judged_first:
         chunk = step.chunk if step.happened("admit") else None
     rows = len(step.before.decoding)
     if chunk is not None:
         passed = entering(step, chunk.id)
-        if not condition(ctx, step, *_members(ctx, step, passed)):
+        if not condition(_joining(ctx, step, passed)):
             yield f"{passed.id} passed, batch of {rows}"
     if step.refusal == rule:
         refused = step.before.prefilling or step.before.waiting[0]
-        if condition(ctx, step, *_members(ctx, step, refused)):
+        if condition(_joining(ctx, step, refused)):
             yield f"{refused.id} refused, batch of {rows}"
 
 
-def _decided_by(admission: Admission) -> Callable[[SpyreConfig], bool]:
-    return lambda config: config.admission is admission and not config.pausing
+def _decides(rule: str) -> Callable[[SpyreConfig], bool]:
+    """Under which configurations the rule is a condition of joining."""
+    return lambda config: (
+        not config.pausing and rule in [one.rule for one in config.variant.conditions]
+    )
 
 
 def _refused_by(rule: str) -> Callable[[Context, Step], bool]:
@@ -148,15 +157,14 @@ def _refused_by(rule: str) -> Callable[[Context, Step], bool]:
     "model's context length.",
     spyre("Last-chunk constraints, Max-model-length constraint"),
     witness=_refused_by("SPY-LEN-2"),
-    applies=_decided_by(Admission.DOCUMENTED),
+    applies=_decides("SPY-LEN-2"),
     kind=Kind.GUARD,
 )
 def model_length_at_admission(ctx: Context, step: Step) -> Iterator[str]:
     """Removed in the shipped version: left padding is said to be taken back in time."""
 
-    def condition(ctx: Context, _step: Step, batch: list[Member], candidate: Member) -> bool:
-        config = ctx.config
-        return bool(model_length_holds(batch, candidate, config.max_model_len, config.block_size))
+    def condition(one: Joining) -> Truth:
+        return model_length_holds(one.decoding, one.candidate, one.max_model_len, one.block_size)
 
     yield from _judged(ctx, step, "SPY-LEN-2", condition)
 
@@ -167,15 +175,14 @@ def model_length_at_admission(ctx: Context, step: Step) -> Iterator[str]:
     "and none for the new one, stays within the limit.",
     spyre("Volumetric Constraint - Additional Details"),
     witness=_refused_by("SPY-VOL-2"),
-    applies=_decided_by(Admission.DOCUMENTED),
+    applies=_decides("SPY-VOL-2"),
     kind=Kind.GUARD,
 )
 def documented_projection(ctx: Context, step: Step) -> Iterator[str]:
     """The text, literally; whether it keeps SPY-VOL-1 is for the checks to show."""
 
-    def condition(ctx: Context, _step: Step, batch: list[Member], candidate: Member) -> bool:
-        size = ctx.config.block_size
-        return bool(documented_volume_holds(batch, candidate, _limit(ctx), size))
+    def condition(one: Joining) -> Truth:
+        return documented_volume_holds(one.decoding, one.candidate, one.limit, one.block_size)
 
     yield from _judged(ctx, step, "SPY-VOL-2", condition)
 
@@ -186,20 +193,20 @@ def documented_projection(ctx: Context, step: Step) -> Iterator[str]:
     "block of slack on both sides, stays within the limit.",
     release("last-chunk constraints with pausing off"),
     witness=_refused_by("SPY-VOL-3"),
-    applies=_decided_by(Admission.SHIPPED),
+    applies=_decides("SPY-VOL-3"),
     kind=Kind.GUARD,
 )
 def shipped_projection(ctx: Context, step: Step) -> Iterator[str]:
     """Without interleaving the release judges at the first chunk and not again."""
 
-    def condition(ctx: Context, step: Step, batch: list[Member], candidate: Member) -> bool:
-        size, tkv = ctx.config.block_size, step.before.last_tkv
-        return bool(shipped_volume_holds(batch, candidate, _limit(ctx), size, tkv))
+    def condition(one: Joining) -> Truth:
+        return shipped_volume_holds(
+            one.decoding, one.candidate, one.limit, one.block_size, one.last_tkv
+        )
 
     if step.after.last_tkv != step.tkv:
         yield f"the next step is told tkv {step.after.last_tkv}, it was {step.tkv}"
-    first = not ctx.config.interleave
-    yield from _judged(ctx, step, "SPY-VOL-3", condition, at_admission=first)
+    yield from _judged(ctx, step, "SPY-VOL-3", condition)
 
 
 @of_step(
@@ -207,20 +214,22 @@ def shipped_projection(ctx: Context, step: Step) -> Iterator[str]:
     "A request joins if and only if no step of the worst case exceeds the limit.",
     Source("lockstep", "admission = exact"),
     witness=_refused_by("SPY-VOL-4"),
-    applies=_decided_by(Admission.EXACT),
+    applies=_decides("SPY-VOL-4"),
     kind=Kind.GUARD,
 )
 def exact_projection(ctx: Context, step: Step) -> Iterator[str]:
     """Sound and tight: what it refuses would exceed the limit if all generated all they may."""
 
-    def condition(ctx: Context, _step: Step, batch: list[Member], candidate: Member) -> bool:
-        size = ctx.config.block_size
-        return exact_volume_holds(batch, candidate, _limit(ctx), size)
+    def condition(one: Joining) -> Truth:
+        return exact_volume_holds(one.decoding, one.candidate, one.limit, one.block_size)
 
     yield from _judged(ctx, step, "SPY-VOL-4", condition)
 
 
-_LAST_CHUNK_RULES = ("SPY-ADM-3", "SPY-LEN-2", "SPY-VOL-2", "SPY-VOL-3", "SPY-VOL-4")
+_LAST_CHUNK_RULES = {
+    "SPY-ADM-3",
+    *(condition.rule for one in ADMISSIONS.values() for condition in one.conditions),
+}
 
 
 @of_step(
@@ -240,9 +249,8 @@ def last_chunk_after_the_hit(ctx: Context, step: Step) -> Iterator[str]:
 
     Nobody is refused by a last-chunk condition before; without interleaving 2.6.3 does that.
     """
-    whole = ctx.config.admission is Admission.SHIPPED and not ctx.config.interleave
     held = refused(step)
-    if held is not None and step.refusal in _LAST_CHUNK_RULES and not whole:
+    if held is not None and step.refusal in _LAST_CHUNK_RULES and not ctx.config.is_judged_first:
         left = held.prefill_len - computed_when_admitted(ctx, step.before, held)
         if left > ctx.config.chunk_size:
             yield f"{held.id} refused by {step.refusal} with {left} tokens left"

@@ -6,11 +6,11 @@ Source: spyre, section "Priority rules"; the queue order is V1's, which the plug
 from collections.abc import Iterator
 
 from spec.core.records import DECODE, IDLE, PREFILL
-from spec.spyre.config import Queue
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.observed import release, spyre
 from spec.spyre.rules.registry import always, each_request, of_step
 from spec.spyre.state import State
+from spec.spyre.variants import Queue
 
 
 @always(

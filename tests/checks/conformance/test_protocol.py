@@ -14,7 +14,8 @@ from checks.harness.driver.protocol import (
     played,
     start_line,
 )
-from spec.spyre.config import Admission, Queue, SpyreConfig
+from spec.spyre.config import SpyreConfig
+from spec.spyre.variants import Admission, Queue
 from tests.recorded.scenes import asks
 
 HELLO: dict[str, Any] = {

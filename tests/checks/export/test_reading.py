@@ -21,7 +21,8 @@ from engine.workloads.own import request_of
 from spec.core.blocks import block_count
 from spec.core.errors import TraceError
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, Queue, SpyreConfig
+from spec.spyre.config import SpyreConfig
+from spec.spyre.variants import Admission, Queue
 from tests.checks.export.runs import VIOLATION, Run, lines_of, tight_run, written
 
 # --- there and back ---------------------------------------------------------------------------

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve, frozen
-
 from checks.fuzz.planted import Hunt, hunt, table_of
 from checks.fuzz.subjects import ENGINE
+
 from engine.spyre.blocks import BlockManager, FreeList
 from engine.spyre.scheduler import admission, apply, decode, prefill
 from engine.spyre.scheduler.admission import LastChunk, Projection
 from engine.spyre.scheduler.requests import Batch, RequestState, WaitingQueue
 from engine.spyre.scheduler.state import SchedulerState
+from spec.spyre.variants import Condition
 
 Right = Callable[..., Any]
 
@@ -66,10 +67,10 @@ def fault(area: str, place: Any, attribute: str) -> Callable[[Right], Right]:
 # --- admission ------------------------------------------------------------------------------------
 
 
-@fault("admission", LastChunk, "_exact_refusal")
-def volume_never_refuses(_right: Right, *_given: Any) -> str | None:
+@fault("admission", LastChunk, "_exact_volume_holds")
+def volume_never_refuses(_right: Right, *_given: Any) -> bool:
     """The exact volume rule admits everybody."""
-    return None
+    return True
 
 
 @fault("admission", admission, "exact_volume_holds")
@@ -106,10 +107,12 @@ def projection_outlives_its_moment(_right: Right, *_given: Any) -> bool:
     return True
 
 
-@fault("admission", admission, "model_length_holds")
-def model_length_not_asked(_right: Right, *_given: Any) -> bool:
+@fault("admission", LastChunk, "_as_specified")
+def model_length_not_asked(
+    right: Right, chunk: LastChunk, condition: Condition, *given: Any
+) -> bool:
     """The text's maximum-length condition always holds."""
-    return True
+    return condition.rule == "SPY-LEN-2" or bool(right(chunk, condition, *given))
 
 
 @fault("admission", prefill, "_has_free_slot")

@@ -6,13 +6,14 @@ from hashlib import blake2b
 from typing import Any
 
 import pytest
-
 from checks.fuzz.cases import Case, case_of
 from checks.fuzz.dice import Dice
 from checks.fuzz.prompts import Prompts
+
 from engine.workloads.own import request_of
 from spec.core.errors import ConfigError
-from spec.spyre.config import Admission, Queue, SpyreConfig, refuse_unservable
+from spec.spyre.config import SpyreConfig, refuse_unservable
+from spec.spyre.variants import Admission, Queue
 
 MANY = 400
 

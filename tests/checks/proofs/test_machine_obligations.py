@@ -54,7 +54,7 @@ from checks.proofs.spyre.to_come import (
 from spec.core.arithmetic import Number, Truth, every, select
 from spec.spyre import admission, padding
 from spec.spyre.admission import Member
-from spec.spyre.config import Admission
+from spec.spyre.variants import Admission
 
 _QUICK_SEED = 1  # one with which the solver is quick to find what is wrong
 OF_A_STEP = [one for one in OBLIGATIONS if one.startswith(("PRV-MAC", "PRV-TOC-1", "PRV-TOC-4"))]

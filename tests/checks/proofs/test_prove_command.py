@@ -9,7 +9,8 @@ from checks.evidence import PROVEN, recorded
 from checks.proofs.obligations import OBLIGATIONS, Obligation, Statement, Verdict
 from checks.proofs.registry import Integer, Numbers
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, SpyreConfig
+from spec.spyre.config import SpyreConfig
+from spec.spyre.variants import Admission
 from tests.checks.command import lockstep
 
 

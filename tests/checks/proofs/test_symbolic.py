@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import z3
 from attrs import astuple
+from checks.harness.running import serve
 
 from checks.explore import Transition
 from checks.explore.instance import Instance
 from checks.explore.model import Model
-from checks.harness.running import serve
 from checks.policies.spyre.model import spyre_model
 from checks.proofs.spyre.inductive import SIZES, any_scene
 from checks.proofs.spyre.machine import (
@@ -36,9 +36,10 @@ from checks.proofs.spyre.machine import (
 from checks.proofs.spyre.symbolic import between, step
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, SpyreConfig
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.state import State
+from spec.spyre.variants import Admission
 
 RULES = {
     Admission.EXACT: exact,

@@ -17,8 +17,9 @@ from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
 from spec.core.errors import ConfigError
 from spec.core.records import DECODE, PREFILL
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, SpyreConfig
+from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
+from spec.spyre.variants import Admission
 
 
 def tokens_of(request: Request, count: int) -> list[int]:

@@ -13,8 +13,8 @@ from reference.spyre.admission import (
     worst_case_blocks,
 )
 from reference.spyre.machine import SpyreMachine
-from spec.spyre.config import Admission
 from spec.spyre.state import Sequence, State
+from spec.spyre.variants import Admission
 from tests.reference.spyre.scenes import (
     arrived,
     batch,

@@ -15,10 +15,11 @@ from checks.harness.judging import Judge
 from reference.spyre.machine import SpyreMachine
 from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request
-from spec.spyre.config import Admission, Queue, SpyreConfig, released_2_6_3
+from spec.spyre.config import SpyreConfig, released_2_6_3
 from spec.spyre.records import Step
 from spec.spyre.rules import applicable
 from spec.spyre.state import State
+from spec.spyre.variants import Admission, Queue
 from tests.reference.spyre.scenes import arrived, batch, machine, request, steps_to_the_end
 
 # --- by example -----------------------------------------------------------------------------------

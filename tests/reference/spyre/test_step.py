@@ -6,9 +6,9 @@ from attrs import evolve
 from reference.spyre.step import choose_prefill
 from spec.core.records import Event
 from spec.core.requests import Prompt
-from spec.spyre.config import Admission, Queue
 from spec.spyre.records import Step
 from spec.spyre.state import State
+from spec.spyre.variants import Admission, Queue
 from tests.reference.spyre.scenes import (
     arrived,
     batch,

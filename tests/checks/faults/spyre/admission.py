@@ -10,6 +10,7 @@ from reference.spyre.transitions import Moved
 from spec.core.blocks import block_count
 from spec.core.records import DECODE
 from spec.spyre import admission as formulas
+from spec.spyre import variants
 from spec.spyre.admission import Member
 from spec.spyre.padding import max_tkv
 from spec.spyre.records import Context, Step
@@ -188,15 +189,13 @@ def judged_a_chunk_too_early(right: Right, ctx: Context, state: State, sequence:
     return refusal
 
 
-@fault(
-    admission, "exact_volume_holds", of="admit", on="exact, longer blocks", caught_by="SPY-VOL-4"
-)
+@fault(variants, "exact_volume_holds", of="admit", on="exact, longer blocks", caught_by="SPY-VOL-4")
 def exact_limit_ignored(_right: Right, *_arguments: Any) -> bool:
     """Exact admission lets everybody join."""
     return True
 
 
-@fault(admission, "exact_volume_holds", of="admit", on="exact", caught_by="SPY-VOL-4")
+@fault(variants, "exact_volume_holds", of="admit", on="exact", caught_by="SPY-VOL-4")
 def exact_limit_below(
     right: Right, decoding: list[Member], candidate: Member, limit: int, block_size: int
 ) -> Any:
@@ -205,7 +204,7 @@ def exact_limit_below(
 
 
 @fault(
-    admission, "exact_volume_holds", of="admit", on="exact, not interleaved", caught_by="SPY-VOL-4"
+    variants, "exact_volume_holds", of="admit", on="exact, not interleaved", caught_by="SPY-VOL-4"
 )
 def exact_forgets_the_candidate(
     right: Right, decoding: list[Member], candidate: Member, limit: int, block_size: int
@@ -222,7 +221,7 @@ def exact_looks_at_the_end(
     return max_tkv([length + steps for length in lengths], block_size)
 
 
-@fault(admission, "shipped_volume_holds", of="admit", on="shipped", caught_by="SPY-VOL-3")
+@fault(variants, "shipped_volume_holds", of="admit", on="shipped", caught_by="SPY-VOL-3")
 def shipped_without_last_tkv(right: Right, *arguments: Any) -> Any:
     """The shipped rule projects from the new request's length, not from the last tkv."""
     *others, _last_tkv = arguments
@@ -235,7 +234,7 @@ def shipped_without_slack(right: Right, value: int, multiple: int) -> Any:
     return right(value, multiple) - multiple
 
 
-@fault(admission, "documented_volume_holds", of="admit", on="documented", caught_by="SPY-VOL-2")
+@fault(variants, "documented_volume_holds", of="admit", on="documented", caught_by="SPY-VOL-2")
 def documented_with_slack_for_all(
     right: Right, decoding: list[Member], candidate: Member, limit: int, block_size: int
 ) -> Any:
@@ -244,7 +243,7 @@ def documented_with_slack_for_all(
     return right(decoding, longer, limit, block_size)
 
 
-@fault(admission, "model_length_holds", of="admit", on="documented, length", caught_by="SPY-LEN-2")
+@fault(variants, "model_length_holds", of="admit", on="documented, length", caught_by="SPY-LEN-2")
 def model_length_ignored(_right: Right, *_arguments: Any) -> bool:
     """The documented rule does not look at the model length."""
     return True

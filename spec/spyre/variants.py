@@ -1,0 +1,143 @@
+"""The choices of a Spyre configuration where the text and the release differ: what each means.
+
+A variant that has no entry in its table cannot run: a configuration that names it is refused.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+
+from attrs import frozen
+
+from spec.core.arithmetic import Number, Truth
+from spec.spyre.admission import (
+    Member,
+    documented_volume_holds,
+    exact_volume_holds,
+    model_length_holds,
+    shipped_volume_holds,
+)
+
+
+class Admission(StrEnum):
+    """Which rule decides whether a request may join the decode batch, see `ADMISSIONS`.
+
+    `exact`: ours. `documented`: the text, literally. `shipped`: sendnn-inference 2.6.3.
+    """
+
+    EXACT = "exact"
+    DOCUMENTED = "documented"
+    SHIPPED = "shipped"
+
+
+@frozen(kw_only=True)
+class Joining:
+    """A request about to join the decode batch, and what that is held against; all in tokens.
+
+    `decoding`: the batch without it, in any order. `candidate`: the request. `limit`: of the
+    volume. `last_tkv`: what the step before returned.
+    """
+
+    decoding: Sequence[Member]
+    candidate: Member
+    limit: Number
+    max_model_len: Number
+    block_size: Number
+    last_tkv: Number = 0
+
+
+@frozen
+class Condition:
+    """A condition of joining the decode batch: the rule that refuses where it does not hold."""
+
+    rule: str
+    holds: Callable[[Joining], Truth]
+
+
+@frozen(kw_only=True)
+class AdmissionVariant:
+    """What one `admission` means.
+
+    `conditions`: what must hold for a request to join, in the order in which they are judged.
+    `keeps_limit`: with them no future decode step exceeds the volume limit. `uses_last_tkv`: one of
+    them looks at the tkv of the step before. `judged_once`: without interleaving they are judged
+    before the first chunk and not again, since the chunks of a prompt then run back to back; the
+    limit is then not kept, for the tkv of a prefill step is taken for that of the batch. `pauses`:
+    decode steps leave requests out to keep the limit, even with pausing switched off.
+    """
+
+    conditions: tuple[Condition, ...]
+    keeps_limit: bool
+    uses_last_tkv: bool = False
+    judged_once: bool = False
+    pauses: bool = False
+
+    def is_judged_first(self, *, interleave: bool) -> bool:
+        """True if a prompt is judged before its first chunk, and not before its last."""
+        return self.judged_once and not interleave
+
+    def always_keeps_limit(self, *, interleave: bool) -> bool:
+        """True if the conditions alone keep every decode step within the volume limit."""
+        return self.keeps_limit and not self.is_judged_first(interleave=interleave)
+
+    def refusal(self, joining: Joining) -> str | None:
+        """The rule of the first condition that does not hold, or None."""
+        for condition in self.conditions:
+            if not condition.holds(joining):
+                return condition.rule
+        return None
+
+
+def _exact_volume(one: Joining) -> Truth:
+    return exact_volume_holds(one.decoding, one.candidate, one.limit, one.block_size)
+
+
+def _documented_volume(one: Joining) -> Truth:
+    return documented_volume_holds(one.decoding, one.candidate, one.limit, one.block_size)
+
+
+def _shipped_volume(one: Joining) -> Truth:
+    return shipped_volume_holds(
+        one.decoding, one.candidate, one.limit, one.block_size, one.last_tkv
+    )
+
+
+def _model_length(one: Joining) -> Truth:
+    return model_length_holds(one.decoding, one.candidate, one.max_model_len, one.block_size)
+
+
+ADMISSIONS: Mapping[Admission, AdmissionVariant] = {
+    Admission.EXACT: AdmissionVariant(
+        conditions=(Condition("SPY-VOL-4", _exact_volume),),
+        keeps_limit=True,
+    ),
+    Admission.DOCUMENTED: AdmissionVariant(
+        conditions=(
+            Condition("SPY-LEN-2", _model_length),
+            Condition("SPY-VOL-2", _documented_volume),
+        ),
+        keeps_limit=False,
+    ),
+    Admission.SHIPPED: AdmissionVariant(
+        conditions=(Condition("SPY-VOL-3", _shipped_volume),),
+        keeps_limit=True,
+        uses_last_tkv=True,
+        judged_once=True,
+        pauses=True,
+    ),
+}
+
+
+class Queue(StrEnum):
+    """Which requests are looked at for admission.
+
+    `fcfs`: only the head of the waiting queue, as the text's priorities imply. `overtaking`:
+    whichever meets the conditions first, as 2.6.3 does: a request that is refused is stepped over,
+    unless it was refused for lack of blocks.
+    """
+
+    FCFS = "fcfs"
+    OVERTAKING = "overtaking"
+
+    def steps_over(self, refusal: str) -> bool:
+        """True if the next request is looked at when this rule has refused one."""
+        return self is Queue.OVERTAKING and refusal != "SPY-RES-1"
