@@ -6,7 +6,7 @@ import pytest
 
 from spec.core.errors import ConfigError, InputError, WorkloadError
 from spec.spyre.config import SpyreConfig, released_2_6_3
-from spec.spyre.variants import Admission, Queue
+from spec.spyre.variants import ADMISSIONS, Admission, Queue
 
 
 def refusal(values: dict[str, Any]) -> str:
@@ -169,3 +169,11 @@ def test_error_keeps_the_first_place_that_it_was_given_and_its_kind() -> None:
     assert error.at("other") is error
     assert isinstance(error, WorkloadError)
     assert isinstance(error, InputError)
+
+
+def test_an_admission_that_is_only_half_added_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    table: Any = ADMISSIONS
+    monkeypatch.delitem(table, Admission.SHIPPED)
+
+    with pytest.raises(ConfigError, match="admission: found 'shipped'; allowed: exact, documented"):
+        SpyreConfig(admission=Admission.SHIPPED)
