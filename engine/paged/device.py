@@ -32,7 +32,7 @@ class PagedDevice:
         """Compute the new tokens of every row: the sampled tokens [samples].
 
         Raises:
-            ConstraintError: the device cannot do this step, or it would read what was never written.
+            ConstraintError: the device cannot do this step, or a row would read unwritten slots.
         """
         batch = checked_batch(self._shape, given)
         words = cached_values(given.token_ids, given.positions)

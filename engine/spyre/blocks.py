@@ -130,7 +130,7 @@ class BlockManager:
         return blocks[0] if blocks else None
 
     def watch(self, blocks: tuple[int, ...]) -> PrefixHit:
-        """These cached blocks as a hit that is marked when it becomes stale; no earlier one is then."""
+        """These cached blocks as the one hit that is marked when it becomes stale."""
         held = sum(self.references[block] > 0 for block in blocks)
         self.watched = PrefixHit(blocks, held)
         self._watched_blocks = frozenset(blocks)

@@ -32,7 +32,7 @@ class SpyreDevice:
         """Compute a chunk: the sampled token [1] if it is the last one, else an empty tensor.
 
         Raises:
-            ConstraintError: the hardware cannot do this step, or it would read what was never written.
+            ConstraintError: the hardware cannot do this step, or a row would read unwritten slots.
         """
         layout = checked_chunk(self._config, given)
         words = cached_values(given.token_ids, given.positions) * layout.is_real
@@ -60,7 +60,7 @@ class SpyreDevice:
         """Compute one token of every row: the sampled tokens [rows].
 
         Raises:
-            ConstraintError: the hardware cannot do this step, or it would read what was never written.
+            ConstraintError: the hardware cannot do this step, or a row would read unwritten slots.
         """
         check_decode(self._config, given)
         blocks, slots = given.block_table[:, -1], offsets(self._config, given.tkv)

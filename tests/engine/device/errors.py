@@ -145,6 +145,17 @@ def block_in_the_padding(
     return True
 
 
+TABLE_ERRORS = {
+    "swapped blocks": planted(table_error(swapped_blocks), C.READ_POSITION, C.WRITE_OUTSIDE),
+    "stale block": planted(table_error(stale_block), *READS, C.WRITE_OUTSIDE, C.WRITE_SHARED),
+    "block 0 in a row": planted(table_error(block_zero), C.PADDING_BLOCKS),
+    "one block for two": planted(
+        table_error(one_block_for_two), C.READ_POSITION, C.WRITE_OUTSIDE, C.WRITE_SHARED
+    ),
+    "a block in the padding": planted(table_error(block_in_the_padding), C.PADDING_BLOCKS),
+}
+
+
 def block_of_another_row(config: SpyreConfig, given: DecodeInput, draw: random.Random) -> Any:
     if len(given.tkv) < 2:
         return None
@@ -232,13 +243,7 @@ DECODE_ERRORS: Mapping[str, Planted] = {
     ),
     "other token": planted(shifted("token_ids"), TOKENS),
     "tokens of two rows swapped": planted(swapped("token_ids"), TOKENS),
-    "swapped blocks": planted(table_error(swapped_blocks), C.READ_POSITION, C.WRITE_OUTSIDE),
-    "stale block": planted(table_error(stale_block), *READS, C.WRITE_OUTSIDE, C.WRITE_SHARED),
-    "block 0 in a row": planted(table_error(block_zero), C.PADDING_BLOCKS),
-    "one block for two": planted(
-        table_error(one_block_for_two), C.READ_POSITION, C.WRITE_OUTSIDE, C.WRITE_SHARED
-    ),
-    "a block in the padding": planted(table_error(block_in_the_padding), C.PADDING_BLOCKS),
+    **TABLE_ERRORS,
     "a block of another row": planted(
         block_of_another_row, *READS, C.PADDING_BLOCKS, C.WRITE_OUTSIDE, C.WRITE_SHARED
     ),
@@ -290,11 +295,5 @@ PREFILL_ERRORS: Mapping[str, Planted] = {
     ),
     "chunk of before": planted(shifted("chunk", by=-1), C.CHUNK, C.SHAPE),
     "last or not": planted(flipped_last, TOKENS, C.CHUNK),
-    "swapped blocks": planted(table_error(swapped_blocks), C.READ_POSITION, C.WRITE_OUTSIDE),
-    "stale block": planted(table_error(stale_block), *READS, C.WRITE_OUTSIDE, C.WRITE_SHARED),
-    "block 0 in a prompt": planted(table_error(block_zero), C.PADDING_BLOCKS),
-    "one block for two": planted(
-        table_error(one_block_for_two), C.READ_POSITION, C.WRITE_OUTSIDE, C.WRITE_SHARED
-    ),
-    "a block in the padding": planted(table_error(block_in_the_padding), C.PADDING_BLOCKS),
+    **TABLE_ERRORS,
 }

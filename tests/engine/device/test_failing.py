@@ -1,6 +1,7 @@
 """Faults on demand: what is left of a step that failed, and that it can be run again."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -9,7 +10,7 @@ from engine.core.tensors import Tensor
 from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
 from spec.spyre.config import SpyreConfig
 from tests.engine.device.batches import Row, config, decode_input, prefill_input
-from tests.engine.device.failing import FailingDevice
+from tests.engine.device.failing import FailingDevice, Given
 from tests.engine.device.serving import Server
 
 ROW = Row.of([5, 6, 7], [3])
@@ -73,19 +74,12 @@ class Again(FailingDevice):
 
     retried = 0
 
-    def prefill(self, given: PrefillInput) -> Tensor:
+    def _step(self, step: Callable[[Given], Tensor], given: Given) -> Tensor:
         try:
-            return super().prefill(given)
+            return super()._step(step, given)
         except DeviceFailedError:
             self.retried += 1
-            return self.prefill(given)
-
-    def decode(self, given: DecodeInput) -> Tensor:
-        try:
-            return super().decode(given)
-        except DeviceFailedError:
-            self.retried += 1
-            return self.decode(given)
+            return self._step(step, given)
 
 
 def device_that_fails_often(shape: SpyreConfig, draw: random.Random) -> Again:
