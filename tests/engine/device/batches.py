@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from attrs import define, field
+from attrs import define, field, frozen
 
+from engine.paged.inputs import PagedInput
 from engine.spyre.device import DecodeInput, PrefillInput
 from spec.spyre.config import SpyreConfig
 
@@ -83,4 +84,38 @@ def decode_input(config: SpyreConfig, rows: Sequence[Row]) -> DecodeInput:
         tkv=np.array(
             [padding + len(row.tokens) for padding, row in zip(paddings, rows, strict=True)]
         ),
+    )
+
+
+@frozen
+class PagedRow:
+    """A row of a paged step: new `tokens` behind `cached` ones, sampled behind the last of them."""
+
+    tokens: Sequence[int]
+    cached: int
+    blocks: Sequence[int]
+    samples: int = 1
+
+
+def paged_input(*rows: PagedRow, is_captured: bool = False) -> PagedInput:
+    """The rows' new tokens one after the other, in blocks of 4."""
+    token_ids, positions, slots, sampled = list[int](), list[int](), list[int](), list[int]()
+    bounds, width = [0], max(len(row.blocks) for row in rows)
+    for row in rows:
+        for position, token in enumerate(row.tokens, start=row.cached):
+            token_ids.append(token)
+            positions.append(position)
+            slots.append(row.blocks[position // 4] * 4 + position % 4)
+        bounds.append(len(token_ids))
+        sampled += range(len(token_ids) - row.samples, len(token_ids))
+    return PagedInput(
+        token_ids=np.array(token_ids),
+        positions=np.array(positions),
+        slot_mapping=np.array(slots),
+        cu_seqlens_q=np.array(bounds),
+        cached_lens=np.array([row.cached for row in rows]),
+        context_lens=np.array([row.cached + len(row.tokens) for row in rows]),
+        block_tables=np.array([[*row.blocks, *[-1] * (width - len(row.blocks))] for row in rows]),
+        logits_indices=np.array(sampled, np.int64),
+        is_captured=np.array([int(is_captured)]),
     )

@@ -1,18 +1,11 @@
 """Steps that the paged device refuses, each one change away from a legal step."""
 
 from functools import partial
-from typing import Any
-
-import numpy as np
 
 from engine.core.faults import Constraint
-from engine.paged.inputs import PagedInput, PagedShape
+from engine.paged.inputs import PagedShape
+from tests.engine.device.batches import PagedRow, paged_input
 from tests.engine.device.refused_steps import Case, Cases, changed, int32
-
-
-def paged_input(**tensors: list[Any]) -> PagedInput:
-    return PagedInput(**{name: np.array(one, np.int64) for name, one in tensors.items()})
-
 
 SHAPE = PagedShape(
     block_size=4,
@@ -31,88 +24,22 @@ SHAPE = PagedShape(
 #     first    block 1: 10 11 12 13 | block 2: 14 15  .  .
 #     second   block 3: 20 21 22  .
 #     third    block 4: 30 31 32 33 | block 5:  .  .  .  . | block 6:  .  .  .  .
-BEFORE = paged_input(
-    token_ids=[10, 11, 12, 13, 14, 15, 20, 21, 22],
-    positions=[0, 1, 2, 3, 4, 5, 0, 1, 2],
-    slot_mapping=[4, 5, 6, 7, 8, 9, 12, 13, 14],
-    cu_seqlens_q=[0, 6, 9],
-    cached_lens=[0, 0],
-    context_lens=[6, 3],
-    block_tables=[[1, 2], [3, -1]],
-    logits_indices=[5, 8],
-    is_captured=[0],
-)
-CHUNK = paged_input(
-    token_ids=[30, 31, 32, 33],
-    positions=[0, 1, 2, 3],
-    slot_mapping=[16, 17, 18, 19],
-    cu_seqlens_q=[0, 4],
-    cached_lens=[0],
-    context_lens=[4],
-    block_tables=[[4, 5, 6]],
-    logits_indices=[],
-    is_captured=[0],
-)
+BEFORE = paged_input(PagedRow([10, 11, 12, 13, 14, 15], 0, [1, 2]), PagedRow([20, 21, 22], 0, [3]))
+CHUNK = paged_input(PagedRow([30, 31, 32, 33], 0, [4, 5, 6], samples=0))
 BATCH = paged_input(
-    token_ids=[16, 23, 34, 35, 36, 37, 38, 39],
-    positions=[6, 3, 4, 5, 6, 7, 8, 9],
-    slot_mapping=[10, 15, 20, 21, 22, 23, 24, 25],
-    cu_seqlens_q=[0, 1, 2, 8],
-    cached_lens=[6, 3, 4],
-    context_lens=[7, 4, 10],
-    block_tables=[[1, 2, -1], [3, -1, -1], [4, 5, 6]],
-    logits_indices=[0, 1, 7],
-    is_captured=[0],
+    PagedRow([16], 6, [1, 2]),
+    PagedRow([23], 3, [3]),
+    PagedRow([34, 35, 36, 37, 38, 39], 4, [4, 5, 6]),
 )
-DECODE = paged_input(
-    token_ids=[16, 23],
-    positions=[6, 3],
-    slot_mapping=[10, 15],
-    cu_seqlens_q=[0, 1, 2],
-    cached_lens=[6, 3],
-    context_lens=[7, 4],
-    block_tables=[[1, 2], [3, -1]],
-    logits_indices=[0, 1],
-    is_captured=[1],
-)
+DECODE = paged_input(PagedRow([16], 6, [1, 2]), PagedRow([23], 3, [3]), is_captured=True)
 
-# The first row computes its last two tokens again, as if they had been drafts.
-AGAIN = changed(
-    DECODE,
-    token_ids=[14, 15],
-    positions=[4, 5],
-    slot_mapping=[8, 9],
-    cu_seqlens_q=[0, 2],
-    cached_lens=[4],
-    context_lens=[6],
-    block_tables=[[1, 2]],
-    is_captured=[0],
-)
-
-# The first row computes its last token again, and it is another one.
-OTHER_TOKEN = changed(
-    AGAIN,
-    token_ids=[99],
-    positions=[5],
-    slot_mapping=[9],
-    cu_seqlens_q=[0, 1],
-    cached_lens=[5],
-    logits_indices=[0],
-)
+# The first row computes its last two tokens again, as if they had been drafts; or only the last,
+# and it is another one.
+AGAIN = paged_input(PagedRow([14, 15], 4, [1, 2], samples=2))
+OTHER_TOKEN = paged_input(PagedRow([99], 5, [1, 2]))
 
 # A newcomer finds block 1 in the cache and goes on in block 7.
-SHARING = changed(
-    DECODE,
-    token_ids=[17],
-    positions=[4],
-    slot_mapping=[28],
-    cu_seqlens_q=[0, 1],
-    cached_lens=[4],
-    context_lens=[5],
-    block_tables=[[1, 7]],
-    logits_indices=[0],
-)
-
+SHARING = paged_input(PagedRow([17], 4, [1, 7]))
 
 batch = partial(changed, BATCH)
 C = Constraint
@@ -240,15 +167,7 @@ PAGED_CASES: Cases = {
             "token 0, block 2, slot 1, written 4",
             before=(
                 DECODE,
-                changed(
-                    DECODE,
-                    token_ids=[17, 40],
-                    positions=[7, 4],
-                    slot_mapping=[11, 28],
-                    cached_lens=[7, 4],
-                    context_lens=[8, 5],
-                    block_tables=[[1, 2], [3, 7]],
-                ),
+                paged_input(PagedRow([17], 7, [1, 2]), PagedRow([40], 4, [3, 7]), is_captured=True),
             ),
             config={"num_speculative_tokens": 2},
         ),
@@ -263,9 +182,7 @@ PAGED_CASES: Cases = {
     },
     C.READ_POSITION: {
         "a first block in second place": Case(
-            changed(
-                SHARING, positions=[8], cached_lens=[8], context_lens=[9], block_tables=[[1, 3, 7]]
-            ),
+            paged_input(PagedRow([17], 8, [1, 3, 7])),
             "row 0, column 1, block 3, position 4, written_for 0",
             before=(DECODE,),
         ),

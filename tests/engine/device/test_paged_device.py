@@ -11,6 +11,7 @@ from engine.core.faults import Constraint, ConstraintError
 from engine.paged.device import PagedDevice
 from engine.paged.inputs import PagedInput
 from spec.core.requests import attended_sum, sampled_token
+from tests.engine.device.batches import PagedRow, paged_input
 from tests.engine.device.paged_refused_steps import BATCH, BEFORE, CHUNK, SHAPE
 
 
@@ -27,20 +28,8 @@ def device_with(*steps: PagedInput, **shape: Any) -> PagedDevice:
 
 
 def row(tokens: Sequence[int], cached: int, blocks: Sequence[int], samples: int = 1) -> PagedInput:
-    """One row that computes what follows its cached tokens, in blocks of 4."""
-    context = cached + len(tokens)
-    positions = range(cached, context)
-    return PagedInput(
-        token_ids=np.array(tokens),
-        positions=np.array(positions),
-        slot_mapping=np.array([blocks[at // 4] * 4 + at % 4 for at in positions]),
-        cu_seqlens_q=np.array([0, len(tokens)]),
-        cached_lens=np.array([cached]),
-        context_lens=np.array([context]),
-        block_tables=np.array([blocks]),
-        logits_indices=np.arange(len(tokens) - samples, len(tokens)),
-        is_captured=np.array([0]),
-    )
+    """A step of one row."""
+    return paged_input(PagedRow(tokens, cached, blocks, samples))
 
 
 def test_decodes_and_the_rest_of_a_prompt_in_one_batch() -> None:
@@ -63,17 +52,7 @@ def test_step_can_be_run_again_with_the_same_tensors() -> None:
 
 def test_row_reads_what_another_computes_in_the_same_step() -> None:
     """Both prompts begin with 1 2 3 4: the second finds block 1, which the first fills just now."""
-    both = PagedInput(
-        token_ids=np.array([1, 2, 3, 4, 5, 6]),
-        positions=np.array([0, 1, 2, 3, 4, 4]),
-        slot_mapping=np.array([4, 5, 6, 7, 8, 12]),
-        cu_seqlens_q=np.array([0, 5, 6]),
-        cached_lens=np.array([0, 4]),
-        context_lens=np.array([5, 5]),
-        block_tables=np.array([[1, 2], [1, 3]]),
-        logits_indices=np.array([4, 5]),
-        is_captured=np.array([0]),
-    )
+    both = paged_input(PagedRow([1, 2, 3, 4, 5], 0, [1, 2]), PagedRow([6], 4, [1, 3]))
 
     tokens = PagedDevice(SHAPE).compute(both).tolist()
 
