@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from multiprocessing import Pool
+from multiprocessing import Pipe, Process
+from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
 from zlib import crc32
@@ -143,7 +144,7 @@ def run_workload(
 
     Raises:
         WorkloadError: a request that could never be served.
-        RuntimeError: the two were not the same.
+        RuntimeError: the two were not the same, or the second one died.
     """
     began = perf_counter()
     config, case = settings.config, Case(settings.config, tuple(requests))
@@ -154,8 +155,7 @@ def run_workload(
     with ExitStack() as stack:
         second = None
         if is_long:
-            pool = stack.enter_context(Pool(1))  # ended with the block, whatever it is doing
-            second = pool.apply_async(_judged_apart, (settings, requests, using, apart))
+            second = stack.enter_context(_judging_apart(settings, requests, using, apart))
         ctx = policy.context_of(config, requests)
         metrics = _metrics(settings, ctx.requests, objective)
         device = None if policy.watch is None else policy.watch(ctx)
@@ -169,7 +169,7 @@ def run_workload(
         if second is not None:
             found = found.together_with(
                 # The second has no device that refuses: up to that step the first judges all.
-                second.get()
+                second()
                 if refused is None
                 else _judged(settings, case, scheduler_for(using, case), apart)
             )
@@ -263,14 +263,42 @@ class _Judging:
         return _Judged(self.judge.judged, (self.checksum, str(refused)), broken)
 
 
-def _judged_apart(
+@contextmanager
+def _judging_apart(
     settings: Settings, requests: Sequence[Request], using: str, rules: frozenset[str]
-) -> _Judged:
-    """What these rules say of the whole run, without a device."""
+) -> Iterator[Callable[[], _Judged]]:
+    """What waits for a second process that judges these rules; it ends with the block."""
+    receiver, sender = Pipe(duplex=False)
+    process = Process(target=_judge_apart, args=(sender, settings, requests, using, rules))
+    process.start()
+    sender.close()
+
+    def judged() -> _Judged:
+        try:
+            found: _Judged = receiver.recv()
+        except EOFError:
+            raise RuntimeError("the second process ended without a finding") from None
+        return found
+
+    try:
+        yield judged
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _judge_apart(
+    sender: Connection,
+    settings: Settings,
+    requests: Sequence[Request],
+    using: str,
+    rules: frozenset[str],
+) -> None:
+    """Send what these rules say of the whole run, without a device."""
     case = Case(settings.config, tuple(requests))
     without = None if using == REFERENCE else policy_of(settings.config).without_device
     scheduler = scheduler_for(using, case) if without is None else without(case)
-    return _judged(settings, case, scheduler, rules)
+    sender.send(_judged(settings, case, scheduler, rules))
 
 
 def _judged(

@@ -7,15 +7,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks.fuzz.cases import case_of
-from checks.fuzz.finding import Episode, Finding, Kind
-from checks.fuzz.lockstep import run_case
-from checks.fuzz.target import Subject
-from checks.harness.running import duration_of, serve_with
-from checks.harness.targets import EngineTarget, engine_target, reference_target
 
 from benchmarks.measure import generated
 from checks.cli.configuration import read_settings
+from checks.harness.campaign import Plan
+from checks.harness.case import Case
+from checks.harness.comparison import compare
+from checks.harness.finding import Episode, Finding, Kind
+from checks.harness.serving import ENGINE, served, served_by
+from checks.harness.system import Action
+from checks.policies.policy import Own
+from checks.policies.spyre.engine import (
+    EngineScheduler,
+    engine,
+    engine_under_test,
+    on_device,
+    without_device,
+)
 from engine.core.faults import Failure
 from engine.spyre.blocks import BlockManager, PrefixHit
 from engine.spyre.device import SpyreDevice
@@ -24,26 +32,16 @@ from engine.spyre.scheduler.requests import Batch
 from engine.spyre.scheduler.state import SchedulerState
 from engine.workloads import read_workload
 from spec.core.errors import WorkloadError
-from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig, released_2_6_3
-from spec.spyre.records import Step
 from spec.spyre.variants import Admission, Queue
 from tests.engine.device.failing import FailingDevice
 from tests.engine.workload_files import fit
+from tests.requests import request
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-ENGINE = Subject("engine", engine_target)
+EXAMPLES = Path(__file__).parents[4] / "examples"
 
 
 # --- workloads ----------------------------------------------------------------------------------
-
-
-def both(config: SpyreConfig, requests: Sequence[Request]) -> tuple[list[Step], list[Step]]:
-    """The steps of the reference and of the engine."""
-    targets = (reference_target(config, requests), engine_target(config, requests))
-    duration = duration_of(config)
-    expected, found = (list(serve_with(target, duration, requests)) for target in targets)
-    return expected, found
 
 
 @pytest.mark.parametrize(
@@ -63,28 +61,22 @@ def test_example_workloads_are_served_as_by_the_reference(
     name = EXAMPLES / workload
     own = name.with_suffix(".toml")
     config: Any = read_settings(own).config if own.exists() else SpyreConfig(**changes)
-    requests, _ = fit(read_workload(name), config)
+    case = Case(config, tuple(fit(read_workload(name), config)[0]))
 
-    expected, found = both(config, requests)
+    found = list(served(case, ENGINE))
 
-    assert found == expected
+    assert found == list(served(case))
     assert len(found) == steps
 
 
 @pytest.mark.parametrize("workload", ["first.jsonl", "shared_prefix.jsonl"])
 def test_the_engine_without_a_device_takes_the_same_steps(workload: str) -> None:
     config: Any = read_settings(EXAMPLES / "first.toml").config
-    requests, _ = fit(read_workload(EXAMPLES / workload), config)
-    targets = (
-        EngineTarget.without_device(config, requests),
-        EngineTarget.on(SpyreDevice(config), config, requests),
-    )
+    case = Case(config, tuple(fit(read_workload(EXAMPLES / workload), config)[0]))
 
-    steps, expected = (
-        list(serve_with(target, duration_of(config), requests)) for target in targets
-    )
+    steps = list(served_by(without_device(case), case))
 
-    assert steps == expected
+    assert steps == list(served_by(engine(case), case))
     assert len(steps) > 50
 
 
@@ -103,13 +95,10 @@ REAL_SIZES = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("config", REAL_SIZES.values(), ids=REAL_SIZES)
 def test_real_sizes_are_served_as_by_the_reference(config: SpyreConfig) -> None:
-    requests = generated(300)
-    targets = (reference_target(config, requests), engine_target(config, requests))
+    case = Case(config, tuple(generated(300)))
 
     steps = 0
-    for expected, found in zip(
-        *(serve_with(target, duration_of(config), requests) for target in targets), strict=True
-    ):
+    for expected, found in zip(served(case), served_by(engine_under_test(case), case), strict=True):
         assert found == expected
         steps += 1
     assert steps > 3_800
@@ -120,7 +109,9 @@ def test_real_sizes_are_served_as_by_the_reference(config: SpyreConfig) -> None:
 
 def episodes(count: int, seed: int) -> Iterator[Episode]:
     """What becomes of so many random cases."""
-    return (run_case(ENGINE, case_of(seed, index)) for index in range(count))
+    source = Own("spyre", ENGINE)
+    plan = Plan(source, seed)
+    return (compare(source.open(), plan.case(index), plan.terms) for index in range(count))
 
 
 def findings(found: Iterable[Episode]) -> list[Finding]:
@@ -205,48 +196,46 @@ FAULTS = {
 def test_planted_fault_is_noticed(fault: Any, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
 
-    kinds = (finding.kind for episode in episodes(60, seed=9) for finding in findings([episode]))
+    kinds = (finding.kind for episode in episodes(60, seed=2) for finding in findings([episode]))
 
     assert kind in kinds
 
 
-# --- the target itself --------------------------------------------------------------------------
+# --- the engine as a scheduler ------------------------------------------------------------------
 
 
-def two(config: SpyreConfig) -> EngineTarget:
-    requests = [Request(id=name, prompt=Prompt.of_stream(name, 3), max_tokens=4) for name in "ab"]
-    return engine_target(config, requests)
+def two(max_model_len: int = 512) -> EngineScheduler:
+    """The engine, to which `a` has arrived and `b` has not."""
+    requests = request("a", 3, 4), request("b", 3, 4)
+    scheduler = engine_under_test(Case(SpyreConfig(max_model_len=max_model_len), requests))
+    scheduler.arrive("a")
+    return scheduler
 
 
 def test_request_that_can_never_be_served_is_refused() -> None:
     with pytest.raises(WorkloadError, match="prompt_len"):
-        two(SpyreConfig(max_model_len=6))
+        two(max_model_len=6)
 
 
-def test_step_tells_who_went_away() -> None:
-    target = two(SpyreConfig())
-    target.arrive("a")
-    target.arrive("b")
-    target.abort("b")
-    target.abort("b")
+def test_step_has_the_request_whose_client_left_before_it() -> None:
+    scheduler = two()
+    scheduler.arrive("b")
+    scheduler.abort("b")
+    scheduler.abort("b")
 
-    assert target.step(0, 0.0).aborted == ("b",)
-    assert target.step(1, 8.0).aborted == ()
-
-
-def test_step_tells_who_was_made_to_end() -> None:
-    target = two(SpyreConfig())
-    target.arrive("a")
-
-    assert target.step(0, 0.0, ends=["a", "b"]).ended == ("a",)
+    assert scheduler.step(0, Action()).aborted == ("b",)
+    assert scheduler.step(1, Action(time=8.0)).aborted == ()
 
 
-def test_device_of_a_target_does_not_fail() -> None:
+def test_step_has_the_requests_that_were_made_to_end() -> None:
+    assert two().step(0, Action(ends=("a", "b"))).ended == ("a",)
+
+
+def test_device_does_not_fail() -> None:
     config = SpyreConfig()
     device = FailingDevice(SpyreDevice(config), {0: Failure.RESULT_LOST})
-    one = Request(id="a", prompt=Prompt.of_stream("a", 3), max_tokens=4)
-    target = EngineTarget.on(device, config, [one])
-    target.arrive("a")
+    scheduler = on_device(device, Case(config, (request("a", 3, 4),)))
+    scheduler.arrive("a")
 
-    with pytest.raises(RuntimeError, match=r"^the device of a target failed: result lost$"):
-        target.step(0, 0.0)
+    with pytest.raises(RuntimeError, match=r"^the device failed: result lost$"):
+        scheduler.step(0, Action())

@@ -1,4 +1,4 @@
-"""A run as a whole: who judges what, costs on the clock, memory that does not grow."""
+"""A run as a whole: what each process judges, costs on the clock, memory that does not grow."""
 
 import os
 import sys
@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks.cli.configuration import Settings
 from checks.harness import serving
-from checks.harness.running import judgeable
-from checks.harness.serving import Run, run_workload
-from checks.harness.targets import SpecifiedEngine
+from checks.harness.judging import judgeable
+from checks.harness.serving import Run, Settings, run_workload
+from checks.policies.spyre.engine import SpecifiedEngine
 from engine.core.clock import CostModel
 from engine.core.faults import Constraint, ConstraintError
 from engine.core.metrics import Objective
@@ -21,21 +20,17 @@ from engine.spyre.blocks import FreeList
 from engine.spyre.device import DecodeInput, SpyreDevice
 from engine.spyre.scheduler import prefill as planning
 from engine.workloads import read_workload
-from spec.core.requests import Prompt, Request
+from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 from tests.engine.workload_files import fit
+from tests.requests import request
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 CONFIG = SpyreConfig(block_size=4, chunk_size=8, max_model_len=64, max_num_seqs=3)
 
 
 def settings(config: SpyreConfig = CONFIG, costs: dict[str, float] | None = None) -> Settings:
     return Settings(config, CostModel.from_mapping(costs or {}, config))
-
-
-def request(name: str, prompt_len: int, max_tokens: int, **more: Any) -> Request:
-    prompt = Prompt.of_stream(name, prompt_len)
-    return Request(id=name, prompt=prompt, max_tokens=max_tokens, **more)
 
 
 def several() -> list[Request]:
@@ -47,12 +42,26 @@ def outcome(run: Run) -> Any:
     return evolve(run, seconds=0)
 
 
+def in_two_processes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(serving, "_LONG", 1)
+    patch.setattr("os.cpu_count", lambda: 2)
+
+
+@pytest.fixture
+def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_two_processes(monkeypatch)
+
+
+def found_by_both(patch: pytest.MonkeyPatch, **options: Any) -> tuple[Run, Run]:
+    """The same run in one process and in two."""
+    alone = run_workload(settings(), several(), **options)
+    in_two_processes(patch)
+    return alone, run_workload(settings(), several(), **options)
+
+
 @pytest.mark.parametrize("using", ["engine", "reference"])
 def test_two_processes_find_what_one_finds(using: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = run_workload(settings(), several(), using=using)
-    monkeypatch.setattr(serving, "_LONG", 1)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    together = run_workload(settings(), several(), using=using)
+    alone, together = found_by_both(monkeypatch, using=using)
 
     assert outcome(alone) == outcome(together)
     assert alone.holds
@@ -69,19 +78,10 @@ def test_breaches_are_reported_whichever_process_sees_them(
         lambda core: (None, "SPY-PRI-3") if len(core.decoding) > 1 else plan(core),
     )
     monkeypatch.setattr(FreeList, "put_back", FreeList.put_front)
-    alone = run_workload(settings(), several())
-    monkeypatch.setattr(serving, "_LONG", 1)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    together = run_workload(settings(), several())
+    alone, together = found_by_both(monkeypatch)
 
     assert {one.rule.id for one in alone.broken} >= {"SPY-PRI-6", "BLK-4"}
     assert outcome(alone) == outcome(together)
-
-
-@pytest.fixture
-def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_LONG", 1)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
 
 
 @pytest.mark.usefixtures("two_processes")
@@ -96,7 +96,7 @@ def test_the_second_process_asks_no_device_and_both_see_the_same_tokens(
 
 
 @pytest.mark.usefixtures("two_processes")
-def test_a_second_process_that_dies_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_process_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SpecifiedEngine, "_computed", lambda _engine, _plan: sys.exit(3))
 
     with pytest.raises(RuntimeError, match="the second process ended without a finding"):
@@ -116,10 +116,7 @@ def test_a_refused_step_ends_the_run_in_two_processes_as_in_one(
 
     monkeypatch.setattr(SpyreDevice, "decode", refusing)
     monkeypatch.setattr(FreeList, "put_back", FreeList.put_front)
-    alone = run_workload(settings(), several())
-    monkeypatch.setattr(serving, "_LONG", 1)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    together = run_workload(settings(), several())
+    alone, together = found_by_both(monkeypatch)
 
     assert alone.refused is not None
     assert alone.refused.step == alone.steps > 10
@@ -139,7 +136,7 @@ def test_costs_lengthen_the_steps_and_all_latencies_with_them() -> None:
     assert summary.duration_units == pytest.approx(first + 2 * 1.25 + 0.19)
 
 
-def test_goodput_counts_who_meets_every_bound_at_the_bound_itself_too() -> None:
+def test_goodput_counts_requests_that_meet_every_bound_at_the_bound_itself_too() -> None:
     # First tokens at 8 and 17, b's second at 18; a's at 8, 9 and 18: 5 between them in the mean.
     requests = [request("a", 6, 3), request("b", 2, 2)]
 

@@ -53,9 +53,9 @@ def test_default_instances_of_every_policy_are_offered_and_those_of_one() -> Non
 def test_instance_is_known_by_its_title_or_its_name(
     arguments: list[str], title: str, states: int
 ) -> None:
-    (told,) = report(*arguments)
+    (reported,) = report(*arguments)
 
-    assert (told["instance"], told["states"]) == (title, states)
+    assert (reported["instance"], reported["states"]) == (title, states)
 
 
 def test_machine_that_stops_at_a_guard_is_a_counterexample_that_replays() -> None:
@@ -95,12 +95,12 @@ def test_instance_of_ones_own_is_explored_under_another_policy(policy: str) -> N
         '{"id": "1", "prompt_len": 2, "max_tokens": 3}\n'
     )
 
-    (told,) = report("--workload", "w.jsonl", *settings(f"policy={policy}", *SMALL))
+    (reported,) = report("--workload", "w.jsonl", *settings(f"policy={policy}", *SMALL))
 
-    assert (told["instance"], told["stopped_by"]) == (f"{policy}, w", None)
-    assert told["states"] > 50
-    assert told["violations"] == {}
-    assert {"arrive", "abort", "step"} <= set(told["actions"])
+    assert (reported["instance"], reported["stopped_by"]) == (f"{policy}, w", None)
+    assert reported["states"] > 50
+    assert reported["violations"] == {}
+    assert {"arrive", "abort", "step"} <= set(reported["actions"])
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,27 @@
-"""Every policy through the same doors: served, judged by its own rules, measured."""
+"""Every policy is served, judged by its own rules and measured in the same way."""
 
 from typing import Any
 
 import pytest
 
-from checks.cli.configuration import Settings
-from checks.harness.running import duration_of, judgeable, serve_with
-from checks.harness.serving import REFERENCE, Run, run_workload
-from checks.policies import NANO_VLLM, POLICIES, RULES, SPYRE, VLLM_V1, AnyPolicy, policy_of
+from checks.harness.case import Case
+from checks.harness.judging import judgeable
+from checks.harness.serving import REFERENCE, Run, Settings, run_workload, served
+from checks.policies import POLICIES, RULES, AnyPolicy, policy_of
 from engine.core.clock import CostModel, Prefill, Work
 from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import Prompt, Request
+from tests.requests import request
 
 SIZES: dict[str, Any] = {"block_size": 4, "max_model_len": 32, "max_num_seqs": 4, "num_blocks": 20}
 
-each_policy = pytest.mark.parametrize(
-    "policy", [SPYRE, NANO_VLLM, VLLM_V1], ids=lambda one: one.name
-)
+SPYRE, NANO_VLLM, VLLM_V1 = POLICIES.values()
+each_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 
 
 def configured(policy: AnyPolicy, **more: Any) -> Any:
     chunk = {"chunk_size": 8} if policy.name == "spyre" else {}
     return policy.config(**SIZES, **chunk, **more)
-
-
-def request(name: str, prompt_len: int, max_tokens: int, **more: Any) -> Request:
-    prompt = Prompt.of_stream(name, prompt_len)
-    return Request(id=name, prompt=prompt, max_tokens=max_tokens, **more)
 
 
 def several() -> list[Request]:
@@ -109,9 +104,8 @@ def test_policy_without_an_engine_refuses_to_be_run_on_it(policy: AnyPolicy) -> 
 
 
 def works_of(policy: AnyPolicy, requests: list[Request], **more: Any) -> list[Work]:
-    config = configured(policy, **more)
-    steps = serve_with(policy.reference(config, requests), duration_of(config), requests)
-    return [policy.work(config, step) for step in steps]
+    case = Case(configured(policy, **more), tuple(requests))
+    return [policy.work(case.config, step) for step in served(case)]
 
 
 def test_work_of_a_mixed_step_is_chunks_and_rows() -> None:
@@ -138,9 +132,9 @@ def test_work_of_a_batched_prefill_reads_what_is_cached() -> None:
 
 def test_clock_charges_a_step_that_computes_any_part_of_a_prompt_for_a_prefill() -> None:
     config = configured(VLLM_V1, max_num_batched_tokens=6, prefill_time=5)
-    requests = [request("0", 4, 3), request("1", 7, 2, arrival=1)]
+    requests = (request("0", 4, 3), request("1", 7, 2, arrival=1))
     cost = CostModel.from_mapping({"per_row": 0.5, "per_chunk_token": 0.25}, config)
 
-    steps = serve_with(VLLM_V1.reference(config, requests), duration_of(config, cost), requests)
+    steps = served(Case(config, requests), cost=cost)
 
     assert [step.time for step in steps] == [0, 6, 6 + 6.75, 6 + 6.75 + 6]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from checks.cli.configuration import Settings, read_settings
+from checks.cli.configuration import read_settings
 from checks.export.trace.reading import read_trace, steps_of
 from checks.export.trace.writing import TraceWriter
 from checks.harness.replaying import replay_of
-from checks.harness.serving import REFERENCE, run_workload
+from checks.harness.serving import REFERENCE, Settings, run_workload
 from spec.core.requests import Prompt, Request
 
 SIZES = ["block_size=4", "max_model_len=64"]
@@ -33,33 +33,33 @@ VARIANTS: dict[str, list[Any]] = {
 }
 
 
-def settings_of(dice: Random, policy: str) -> Settings:
-    sizes = [f"max_num_seqs={dice.randint(1, 6)}", f"num_blocks={dice.randint(16, 24)}"]
+def settings_of(random: Random, policy: str) -> Settings:
+    sizes = [f"max_num_seqs={random.randint(1, 6)}", f"num_blocks={random.randint(16, 24)}"]
     if policy == "nano-vllm":
-        more = [f"max_num_batched_tokens={dice.randint(64, 120)}", *KEPT]
+        more = [f"max_num_batched_tokens={random.randint(64, 120)}", *KEPT]
         return read_settings(None, [f"policy={policy}", *SIZES, *sizes, *more])
-    chosen = {key: dice.choice(values) for key, values in VARIANTS.items()}
-    budget = dice.randint(4, 80) if chosen["chunked_prefill"] else 64
+    chosen = {key: random.choice(values) for key, values in VARIANTS.items()}
+    budget = random.randint(4, 80) if chosen["chunked_prefill"] else 64
     more = [f"{key}={str(value).lower()}" for key, value in chosen.items()]
     more.append(f"max_num_batched_tokens={budget}")
     return read_settings(None, [f"policy={policy}", *SIZES, *sizes, *more])
 
 
-def requests_of(dice: Random) -> list[Request]:
+def requests_of(random: Random) -> list[Request]:
     """Prompts that share beginnings; some clients go away, some answers end early."""
     made = []
-    for index in range(dice.randint(2, 9)):
-        shared, own = (f"common {dice.randrange(2)}", dice.randint(1, 24)), dice.randint(1, 6)
-        arrival, most = dice.randint(0, 6), dice.randint(1, 20)
+    for index in range(random.randint(2, 9)):
+        shared, own = (f"common {random.randrange(2)}", random.randint(1, 24)), random.randint(1, 6)
+        arrival, most = random.randint(0, 6), random.randint(1, 20)
         made.append(
             Request(
                 id=str(index),
                 prompt=Prompt.of_parts([shared, (str(index), own)]),
                 max_tokens=most,
                 arrival=arrival,
-                output_len=dice.choice([None, dice.randint(1, most)]),
-                abort_at=dice.choice([None, None, dice.randint(arrival, 40)]),
-                priority=dice.randint(0, 2),
+                output_len=random.choice([None, random.randint(1, most)]),
+                abort_at=random.choice([None, None, random.randint(arrival, 40)]),
+                priority=random.randint(0, 2),
             )
         )
     return made
@@ -67,8 +67,8 @@ def requests_of(dice: Random) -> list[Request]:
 
 def episode(policy: str, seed: int, path: Path) -> Counter[str]:
     """One run, held against everything that is asked of one; what happened in it."""
-    dice = Random(seed)
-    settings, requests = settings_of(dice, policy), requests_of(dice)
+    random = Random(seed)
+    settings, requests = settings_of(random, policy), requests_of(random)
     steps: list[Any] = []
     with TraceWriter(path, settings.config, requests, full=True) as trace:
         watching = (trace.write, steps.append)
@@ -95,11 +95,11 @@ def episode(policy: str, seed: int, path: Path) -> Counter[str]:
     ],
 )
 def test_random_run_keeps_the_rules_and_replays(policy: str, seeds: range, tmp_path: Path) -> None:
-    met: Counter[str] = Counter()
+    happened: Counter[str] = Counter()
     for seed in seeds:
-        met += episode(policy, seed, tmp_path / "t.jsonl")
+        happened += episode(policy, seed, tmp_path / "t.jsonl")
 
     often = {"admit", "prefix_hit", "preempt", "finish"}
-    assert often <= met.keys()
+    assert often <= happened.keys()
     if policy == "vllm-v1":
-        assert met["rollback"] > 0
+        assert happened["rollback"] > 0

@@ -9,28 +9,21 @@ import pytest
 from checks.export.trace.reading import read_trace, steps_of
 from checks.export.trace.violation import Violation
 from checks.export.trace.writing import TraceWriter
-from checks.harness.running import duration_of, serve_with
-from checks.policies import NANO_VLLM, VLLM_V1, AnyPolicy
+from checks.harness.case import Case
+from checks.harness.serving import served
+from checks.policies import policy_named
 from spec.core.errors import InputError
 from spec.core.requests import Prompt, Request
-from tests.checks.command import lockstep
+from tests.checks.command import lockstep, settings
+from tests.requests import request
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 FIRST = EXAMPLES / "first.jsonl"
 SIZES = ["block_size=4", "max_num_seqs=3", "num_blocks=150", "max_model_len=512"]
 KEPT = ["nano-vllm.token_gate=new_tokens", "nano-vllm.sequence_limit=running"]
 KEPT += ["nano-vllm.hit_check=hash", "nano-vllm.full_hit=last_computed"]
 
 without_engine = pytest.mark.parametrize("policy", ["nano-vllm", "vllm-v1"])
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def settings(*pairs: str) -> list[str]:
-    return [word for pair in pairs for word in ("--set", pair)]
 
 
 def of(policy: str, *more: str) -> list[str]:
@@ -46,14 +39,14 @@ def report(*arguments: object) -> Any:
 
 @without_engine
 def test_run_is_of_the_reference_next_to_a_paged_device(policy: str) -> None:
-    told = report(FIRST, *of(policy))
+    reported = report(FIRST, *of(policy))
 
-    assert (told["using"], told["config"]["policy"]) == ("reference", policy)
-    assert (told["violations"], told["refused_step"]) == ([], None)
-    assert (told["finished"], told["aborted"], told["unfinished"]) == (6, 1, 0)
-    assert told["device"]["wrong_tokens"] == []
-    assert told["device"]["tokens_compared"] == told["output_tokens"] > 100
-    assert len(told["rules"]) > 30
+    assert (reported["using"], reported["config"]["policy"]) == ("reference", policy)
+    assert (reported["violations"], reported["refused_step"]) == ([], None)
+    assert (reported["finished"], reported["aborted"], reported["unfinished"]) == (6, 1, 0)
+    assert reported["device"]["wrong_tokens"] == []
+    assert reported["device"]["tokens_compared"] == reported["output_tokens"] > 100
+    assert len(reported["rules"]) > 30
 
 
 def test_what_a_rule_found_among_many_requests_is_cut_in_the_table_and_whole_in_the_report(
@@ -66,12 +59,12 @@ def test_what_a_rule_found_among_many_requests_is_cut_in_the_table_and_whole_in_
     crowd.write_text("\n".join(lines), encoding="utf-8")
     asked = [crowd, *settings("policy=nano-vllm", "block_size=4", "max_num_seqs=3")]
 
-    told = lockstep("run", *asked).out
+    shown = lockstep("run", *asked).out
     (first, *_) = report(*asked)["violations"]
 
     assert (first["rule"], len(first["found"]) > 500) == ("NANO-DEC-1", True)
-    assert " … (whole in --json)" in " ".join(told.split())
-    assert first["found"] not in " ".join(told.split())
+    assert " … (whole in --json)" in " ".join(shown.split())
+    assert first["found"] not in " ".join(shown.split())
 
 
 @without_engine
@@ -170,10 +163,10 @@ def test_policies_are_compared_in_one_table() -> None:
 
 @without_engine
 def test_requests_of_a_public_trace_that_are_too_long_are_left_out_and_counted(policy: str) -> None:
-    told = report(EXAMPLES / "mooncake_sample.jsonl", *of(policy, "num_blocks=5000"))
+    reported = report(EXAMPLES / "mooncake_sample.jsonl", *of(policy, "num_blocks=5000"))
 
-    assert told["refused"] > 0
-    assert told["finished"] == told["requests"] == 30 - told["refused"]
+    assert reported["refused"] > 0
+    assert reported["finished"] == reported["requests"] == 30 - reported["refused"]
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -247,23 +240,23 @@ def test_run_is_an_itf_trace_with_the_states_of_its_policy(policy: str) -> None:
 # --- traces as they are read ----------------------------------------------------------------------
 
 
-def requests() -> list[Request]:
+def requests() -> tuple[Request, ...]:
     """A shared prefix, an abort, an early end, and a pool that runs dry."""
     shared = Prompt.of_parts([("system", 8), ("a", 3)])
-    return [
+    return (
         Request(id="0", prompt=shared, max_tokens=12),
-        Request(id="1", prompt=Prompt.of_stream("1", 9), max_tokens=14, output_len=12),
+        request("1", 9, 14, output_len=12),
         Request(id="2", prompt=shared, max_tokens=9, arrival=2),
-        Request(id="3", prompt=Prompt.of_stream("3", 5), max_tokens=6, abort_at=4),
-    ]
+        request("3", 5, 6, abort_at=4),
+    )
 
 
-def full_trace(policy: AnyPolicy, path: Path, **more: Any) -> list[Any]:
+def full_trace(policy: str, path: Path, **more: Any) -> list[Any]:
     """The steps of a run, written to the file."""
-    config = policy.config(block_size=4, max_model_len=32, num_blocks=8, max_num_seqs=4, **more)
+    sizes = {"block_size": 4, "max_model_len": 32, "num_blocks": 8, "max_num_seqs": 4}
+    config = policy_named(policy).config(**sizes, **more)
+    steps = list(served(Case(config, requests())))
     with TraceWriter(path, config, requests(), full=True) as trace:
-        server = policy.reference(config, requests())
-        steps = [*serve_with(server, duration_of(config), requests())]
         for step in steps:
             trace.write(step)
     return steps
@@ -271,12 +264,9 @@ def full_trace(policy: AnyPolicy, path: Path, **more: Any) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("policy", "more"),
-    [
-        pytest.param(NANO_VLLM, {}, id="nano-vllm"),
-        pytest.param(VLLM_V1, {"num_speculative_tokens": 2}, id="vllm-v1"),
-    ],
+    [("nano-vllm", {}), ("vllm-v1", {"num_speculative_tokens": 2})],
 )
-def test_full_trace_gives_back_the_steps(policy: AnyPolicy, more: dict[str, Any]) -> None:
+def test_full_trace_gives_back_the_steps(policy: str, more: dict[str, Any]) -> None:
     steps = full_trace(policy, Path("t.jsonl"), **more)
 
     assert {"preempt", "prefix_hit"} <= {event.transition for one in steps for event in one.events}
@@ -284,7 +274,7 @@ def test_full_trace_gives_back_the_steps(policy: AnyPolicy, more: dict[str, Any]
 
 
 def test_line_of_vllm_v1_says_what_was_drafted_accepted_and_left_of_the_budget() -> None:
-    full_trace(VLLM_V1, Path("t.jsonl"), num_speculative_tokens=2, max_num_batched_tokens=20)
+    full_trace("vllm-v1", Path("t.jsonl"), num_speculative_tokens=2, max_num_batched_tokens=20)
     first, second = (read_trace(Path("t.jsonl")).steps[index] for index in (0, 1))
 
     assert first["kind"] == "prefill"

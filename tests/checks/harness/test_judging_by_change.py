@@ -9,46 +9,46 @@ from itertools import islice
 
 import pytest
 from attrs import evolve
+from tests.checks.policies.spyre.engine_faults import ENGINE_FAULTS, EngineFault
 
-from checks.fuzz.cases import Case, case_of
-from checks.fuzz.guarded import Guarded, TargetRaisedError
-from checks.fuzz.target import Subject
-from checks.harness.running import Judge, duration_of, judgeable, serve_with
-from checks.harness.targets import EngineTarget
+from checks.harness.campaign import Plan
+from checks.harness.case import Case
+from checks.harness.judging import Judge, judgeable
+from checks.harness.serving import served_by
+from checks.policies.policy import Own
+from checks.policies.spyre.engine import without_device
 from spec.core.sharing import FrozenMap
 from spec.spyre.records import Context, Step, context_of
 from spec.spyre.rules import Rule
 from spec.spyre.state import State
-from tests.checks.fuzz.engine_faults import ENGINE_FAULTS, EngineFault
 
-ENGINE = Subject("engine", EngineTarget.without_device)
+PLAN = Plan(Own("spyre", "engine"))
 Breach = tuple[int, set[str]]  # the first step that broke a rule, and all the rules that it broke
 
 
-def steps_of(case: Case) -> Iterator[Step]:
+def steps_with_fault(case: Case) -> Iterator[Step]:
     """Until all have left, the engine goes round in circles, or a fault makes it raise."""
-    target = Guarded(ENGINE, case.config, case.requests)
-    try:
-        yield from islice(serve_with(target, duration_of(case.config), case.requests), 300)
-    except TargetRaisedError:
-        return
+    steps = islice(served_by(without_device(case), case), 300)
+    while True:
+        try:
+            yield next(steps)
+        except Exception:  # the end, or whatever a fault leads to
+            return
 
 
 def breach_by_change(ctx: Context, steps: list[Step]) -> Breach | None:
-    judge = Judge(ctx)
-    for step in steps:
-        judge.observe(step)
-        if judge.broken:
-            return step.index, {one.rule.id for one in judge.broken}
-    return None
+    by_change = Judge(ctx)
+    found = ((step.index, by_change.observe(step)) for step in steps)
+    first = next(((index, rules) for index, rules in found if rules), None)
+    return first and (first[0], {one.rule.id for one in first[1]})
 
 
 def breach_as_a_whole(ctx: Context, steps: list[Step]) -> Breach | None:
     left: State | None = None
     for step in map(whole, steps):
-        broken = {rule.id for rule in judgeable(ctx.config) if is_broken(rule, ctx, left, step)}
-        if broken:
-            return step.index, broken
+        rules = {rule.id for rule in judgeable(ctx.config) if is_broken(rule, ctx, left, step)}
+        if rules:
+            return step.index, rules
         left = step.after
     return None
 
@@ -76,26 +76,22 @@ def is_broken(rule: Rule, ctx: Context, left: State | None, step: Step) -> bool:
     return any(found is not None for found in (*in_states, of_step, between))
 
 
+def breaches(count: int) -> list[Breach | None]:
+    """The first breach of each of the first cases, on which both ways of judging agree."""
+    found = []
+    for episode in range(count):
+        case = PLAN.case(episode)
+        ctx, steps = context_of(case.config, case.requests), list(steps_with_fault(case))
+        by_change = breach_by_change(ctx, steps)
+        assert by_change == breach_as_a_whole(ctx, steps), episode
+        found.append(by_change)
+    return found
+
+
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.spyre.blocks._RUN", 2)
     monkeypatch.setattr("spec.core.sharing._FEW", 1)
-
-
-def breaches(case: Case) -> tuple[Breach | None, Breach | None]:
-    ctx = context_of(case.config, case.requests)
-    steps = list(steps_of(case))
-    return breach_by_change(ctx, steps), breach_as_a_whole(ctx, steps)
-
-
-def episodes(count: int) -> list[Breach | None]:
-    """The first breach of each episode, on which both ways of judging agree."""
-    found = []
-    for episode in range(count):
-        by_change, as_a_whole = breaches(case_of(0, episode))
-        assert by_change == as_a_whole, episode
-        found.append(by_change)
-    return found
 
 
 NOTICED = {  # planted faults, and rules of each kind of look that notice them
@@ -120,13 +116,10 @@ def test_a_planted_fault_breaks_the_same_rules_at_the_same_step(
 ) -> None:
     fault.plant(monkeypatch)
 
-    found = episodes(8)
+    rules = {rule for breach in breaches(8) if breach is not None for rule in breach[1]}
 
-    broken = {rule for breach in found if breach is not None for rule in breach[1]}
-    assert broken >= NOTICED.get(fault.name, set())
+    assert rules >= NOTICED.get(fault.name, set())
 
 
 def test_without_a_fault_only_odd_model_lengths_break_a_rule() -> None:
-    found = [breach for breach in episodes(8) if breach is not None]
-
-    assert [broken for _, broken in found] == [{"SPY-LEN-1"}]
+    assert [one[1] for one in breaches(8) if one is not None] == [{"SPY-LEN-1"}]

@@ -10,23 +10,14 @@ import pytest
 from rich.console import Console
 
 from checks.cli import common
-from tests.checks.command import Ran, lockstep
+from tests.checks.command import Ran, lockstep, settings
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 FIRST = [EXAMPLES / "first.jsonl", "--config", EXAMPLES / "first.toml"]
 SMALL = ["block_size=2", "chunk_size=4", "max_model_len=16", "max_batch_tkv_limit=6"]
 TWO = (
     '{"id": "0", "prompt_len": 1, "max_tokens": 4}\n{"id": "1", "prompt_len": 1, "max_tokens": 2}\n'
 )
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def settings(*pairs: str) -> list[str]:
-    return [word for pair in pairs for word in ("--set", pair)]
 
 
 def report(*arguments: object) -> Any:

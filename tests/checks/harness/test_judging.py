@@ -1,0 +1,62 @@
+"""The judge: which rules a step breaks, and what was found."""
+
+from collections.abc import Iterable
+
+from attrs import evolve
+
+from checks.harness.case import Case
+from checks.harness.judging import Broken, Judge
+from checks.harness.serving import served
+from spec.spyre.config import SpyreConfig
+from spec.spyre.records import Step, context_of
+from spec.spyre.rules import REGISTRY, Kind
+from tests.requests import request
+
+CONFIG = SpyreConfig(
+    block_size=4, chunk_size=8, max_model_len=64, max_num_seqs=2, num_blocks=20, prefill_time=8
+)
+
+
+def steps_of(**more: int) -> list[Step]:
+    return list(served(Case(CONFIG, (request("a", 9, 6, **more),))))
+
+
+def judge() -> Judge:
+    return Judge(context_of(CONFIG, [request("a", 9, 6)]))
+
+
+def broken(steps: Iterable[Step]) -> list[Broken]:
+    one = judge()
+    return [found for step in steps for found in one.observe(step)]
+
+
+def test_run_of_the_reference_breaks_no_rule() -> None:
+    steps, all_rules = steps_of(), judge()
+
+    assert [all_rules.observe(step) for step in steps] == [[]] * 7
+    assert all_rules.judged == 7
+    assert len(all_rules.rules) > 50
+
+
+def test_every_rule_of_one_step_and_of_one_state_is_held_against_a_step() -> None:
+    assert {rule.kind for rule in judge().rules} == set(Kind) - {Kind.EVENTUALLY}
+    assert all(rule.applies(CONFIG) for rule in judge().rules)
+
+
+def test_planted_breach_is_reported_with_its_step_its_rule_and_what_was_found() -> None:
+    *steps, last = steps_of()
+    wrong = evolve(last, tkv=last.tkv + 1, volume=last.volume + 1)
+
+    assert broken([*steps, wrong]) == [Broken(6, REGISTRY["SPY-TKV-2"], "tkv 15, rows reach 14")]
+
+
+def test_abort_that_loses_a_block_is_seen_in_the_state_before_the_step() -> None:
+    """The step itself leaves the pool as it is: only the abort has touched it."""
+    step = steps_of(abort_at=3)[-1]
+    pool = evolve(step.before.pool, free=step.before.pool.free[1:])
+    lossy = evolve(step, before=evolve(step.before, pool=pool), after=evolve(step.after, pool=pool))
+
+    found = [(one.step, one.rule.id, one.found) for one in broken([lossy])]
+
+    assert (3, "BLK-1", "19 free and 0 held of 20 blocks") in found
+    assert "BLK-1" not in [one.rule.id for one in broken([step])]
