@@ -64,7 +64,7 @@ class Codec(Generic[StateT, StepT]):
     def __attrs_post_init__(self) -> None:
         """Find out where each field of a step stands; what is required comes first in `state`."""
         self.register(self.converter)
-        own = {name: self._resolved(key) for name, key in _fields(self.step).items()}
+        own = _fields(self.step)
         line = {*_fields(self.line), *self.further}
         in_state = [name for name in own if name not in {*line, *self.apart, "index"}]
         in_state.sort(
@@ -73,10 +73,6 @@ class Codec(Generic[StateT, StepT]):
         self._in_line = {name: own[name] for name in (*own, *self.further) if name in line}
         self._in_state = {name: own[name] for name in in_state}
         self._write_events = self.converter.get_unstructure_hook(tuple[Event, ...])
-
-    def _resolved(self, key: Any) -> Any:
-        """A field of the step with its type, where `StepRecord` has that of any policy's states."""
-        return key.evolve(type=self.state) if isinstance(key.type, TypeVar) else key
 
     def register(self, converter: Converter) -> None:
         """Say how the policy's records are written and read."""
