@@ -3,9 +3,9 @@
 Source: nano-vllm, chapter 5, and "Reference Counting: Safe Shared Ownership".
 """
 
-from collections import Counter
 from collections.abc import Iterator
 
+from spec.core import judging
 from spec.core.blocks import block_count
 from spec.nano_vllm.records import Context, State, Step
 from spec.nano_vllm.rules.registry import always, between, of_step, release, text
@@ -36,16 +36,8 @@ def free_or_used(_ctx: Context, state: State) -> Iterator[str]:
     ),
 )
 def counts_are_holders(_ctx: Context, state: State) -> Iterator[str]:
-    """With NANO-BLK-1: what nobody holds is free."""
-    holders = Counter(block for one in state.present for block in one.blocks)
-    counted = state.pool.references
-    wrong = {
-        block: (counted.get(block, 0), holders[block])
-        for block in holders.keys() | counted.keys()
-        if counted.get(block, 0) != holders[block]
-    }
-    if wrong:
-        yield f"(counted, holders) by block: {wrong}"
+    """With NANO-BLK-1: a block that no sequence holds is free."""
+    yield from judging.references_are_holders(state.pool, state.present)
 
 
 @always(
@@ -85,14 +77,14 @@ def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
 )
 def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
     """The step's events, applied to the free list before it, give the free list after it."""
-    books = Books.of(ctx, step.before)
+    books = Books.at(ctx, step.before)
     for event, books in replayed(ctx, step):
         if event.transition == "allocate":
             count = len(event.after)
-            if tuple(books.free[:count]) != tuple(event.after):
-                yield f"handed out {list(event.after)}, next were {books.free[:count]}"
-    if tuple(books.free) != step.after.pool.free:
-        yield f"free list {list(step.after.pool.free)}, expected {books.free}"
+            if books.free[:count] != tuple(event.after):
+                yield f"handed out {list(event.after)}, next were {list(books.free[:count])}"
+    if books.free != step.after.pool.free:
+        yield f"free list {list(step.after.pool.free)}, expected {list(books.free)}"
 
 
 @between(
@@ -106,7 +98,7 @@ def given_back_after_abort(ctx: Context, before: State, after: State) -> Iterato
     gone = after.aborted - before.aborted
     if len(gone) != 1 or not any(one.id in gone for one in before.present):
         return
-    books = Books.of(ctx, before)
-    books.take_back(next(iter(gone)))
-    if tuple(books.free) != after.pool.free:
-        yield f"free list {list(after.pool.free)}, expected {books.free}"
+    books = Books.at(ctx, before)
+    books.put((), books.give_back(next(iter(gone))))
+    if books.free != after.pool.free:
+        yield f"free list {list(after.pool.free)}, expected {list(books.free)}"

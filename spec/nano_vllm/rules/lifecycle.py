@@ -3,9 +3,9 @@
 Source: nano-vllm, chapters 2 and 3, and what chapters 6 and 8 promise about waiting.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 
+from spec.core import judging
 from spec.core.records import IDLE, PREFILL
 from spec.nano_vllm.records import Context, Sequence, State, Step
 from spec.nano_vllm.rules.registry import always, between, eventually, of_step, release, text
@@ -18,11 +18,8 @@ from spec.nano_vllm.rules.registry import always, between, eventually, of_step, 
     witness=lambda _ctx, step: bool(step.after.waiting and step.after.running),
 )
 def one_state_each(_ctx: Context, state: State) -> Iterator[str]:
-    """Nobody is between the queues or in both."""
-    places = Counter([*(one.id for one in state.present), *state.finished, *state.aborted])
-    twice = [one for one, count in places.items() if count > 1]
-    if twice:
-        yield f"in several places: {twice}"
+    """No sequence is in both queues."""
+    yield from judging.one_place_each(state)
 
 
 @of_step(

@@ -24,7 +24,7 @@ def only_when_nothing_is_free(ctx: Context, step: Step) -> Iterator[str]:
     """Judged before each victim, so that nobody goes who need not."""
     for event, books in replayed(ctx, step):
         if event.transition == "preempt" and books.free:
-            yield f"request {event.id} was preempted, blocks {books.free} were free"
+            yield f"request {event.id} was preempted, blocks {list(books.free)} were free"
 
 
 @of_step(

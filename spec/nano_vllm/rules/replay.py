@@ -4,46 +4,40 @@ Rules ask it what was free, held, or named by the lookup table at the moment of 
 in it is taken from the state that the step left.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from itertools import takewhile
 
 from attrs import define, frozen
 
+from spec.core.judging import FreeList, once
 from spec.core.records import Event
 from spec.core.requests import BlockKey
 from spec.nano_vllm.block_hashes import content
 from spec.nano_vllm.config import HitCheck
 from spec.nano_vllm.formulas import lookup_blocks
 from spec.nano_vllm.records import Context, Sequence, State, Step
-from spec.spyre.rules.changes import once
 
 
 @define
-class Books:
-    """What the block manager knows at one moment.
+class Books(FreeList):
+    """What the block manager has noted at one moment.
 
-    `free`: in the order in which blocks are handed out. `holders`: of each held block. `tables`:
-    by sequence. `keys`: hash and tokens of each block that has them. `named`: the block that the
-    lookup table names. `hashed_now`: blocks that were hashed in this step, before being computed.
+    `keys`: hash and tokens of each block that has them. `named`: the block that the lookup table
+    names. `hashed_now`: blocks that were hashed in this step, before being computed.
     """
 
     ctx: Context
-    free: list[int]
-    holders: "Counter[int]"
-    tables: dict[str, tuple[int, ...]]
     keys: dict[int, BlockKey]
     named: dict[BlockKey, int]
     hashed_now: set[int]
 
     @staticmethod
-    def of(ctx: Context, state: State) -> "Books":
+    def at(ctx: Context, state: State) -> "Books":
         """The books of a state at rest."""
-        return Books(
-            ctx,
-            free=list(state.pool.free),
-            holders=Counter(block for one in state.present for block in one.blocks),
-            tables={one.id: one.blocks for one in state.present},
+        return Books.of(
+            state.pool.free,
+            state.present,
+            ctx=ctx,
             keys=dict(state.pool.keys),
             named={key: blocks[0] for key, blocks in state.pool.cached.items()},
             hashed_now=set(),
@@ -70,10 +64,7 @@ class Books:
     def give(self, owner: Sequence, blocks: tuple[int, ...]) -> None:
         """Blocks at the end of a table; full ones are hashed if the owner is being admitted."""
         place = len(self.tables[owner.id])
-        taken = set(blocks)
-        self.free = [block for block in self.free if block not in taken]
-        self.holders.update(blocks)
-        self.tables[owner.id] += blocks
+        self.take(owner.id, blocks)
         full = owner.prefill_len // self.ctx.config.block_size if not owner.blocks else 0
         keys = self.ctx.keys.of(owner.id, full)[place:]
         for block in blocks:
@@ -83,26 +74,17 @@ class Books:
             self.named[key] = block
             self.hashed_now.add(block)
 
-    def take_back(self, owner_id: str) -> None:
-        """A whole table, its last block first; who has no holder left is free, at the end."""
-        for block in reversed(self.tables[owner_id]):
-            self.holders[block] -= 1
-            if not self.holders[block]:
-                del self.holders[block]
-                self.free.append(block)
-        self.tables[owner_id] = ()
-
 
 def replayed(ctx: Context, step: Step) -> Iterator[tuple[Event, Books]]:
     """Each event of the step with the books as it found them; the same books, kept up to date."""
-    books = Books.of(ctx, step.before)
+    books = Books.at(ctx, step.before)
     rows = {one.id: one for one in step.before.present}
     for event in step.events:
         yield event, books
         if event.transition in ("prefix_hit", "allocate"):
             books.give(rows[event.id], tuple(event.after))
         elif event.transition in ("preempt", "finish"):
-            books.take_back(event.id)
+            books.put((), books.give_back(event.id))
 
 
 @frozen
@@ -138,7 +120,7 @@ def _candidates(ctx: Context, step: Step) -> Iterator[Candidate]:
     waiting = {one.id: one for one in step.before.waiting}
     taken = {event.id: tuple(event.after) for event in step.happened("prefix_hit")}
     count = batched = 0
-    books = Books.of(ctx, step.before)
+    books = Books.at(ctx, step.before)
     for event, books in replayed(ctx, step):
         if event.transition == "admit":
             one, blocks = waiting.pop(event.id), taken.get(event.id, ())

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+from spec.core import judging
 from spec.core.blocks import BlockPool
+from spec.core.judging import FreeList
 from spec.core.sharing import FrozenMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
@@ -35,10 +37,7 @@ _POOL = Source("vllm-v1", "KV cache manager")
 )
 def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
     """Free and held blocks together are the pool."""
-    pool = state.pool
-    listed = len(pool.free) + len(pool.references)
-    if not listed == len({*pool.free, *pool.references}) == pool.size:
-        yield f"{len(pool.free)} free and {len(pool.references)} held of {pool.size} blocks"
+    yield from judging.free_or_held(state.pool)
 
 
 def _moved_blocks(_ctx: Context, change: Change) -> State | None:
@@ -70,15 +69,8 @@ def _moved_blocks(_ctx: Context, change: Change) -> State | None:
     look=_moved_blocks,
 )
 def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
-    """Also: no block twice in one table, and whoever waits or has left holds none."""
-    holders = Counter(chain.from_iterable(one.blocks for one in state.present))
-    if holders != state.pool.references:
-        wrong = {
-            block: (state.pool.references.get(block, 0), holders[block])
-            for block in holders.keys() | state.pool.references.keys()
-            if state.pool.references.get(block, 0) != holders[block]
-        }
-        yield f"(counted, holders) by block: {wrong}"
+    """Also: no block twice in one table, and requests that wait or have left hold none."""
+    yield from judging.references_are_holders(state.pool, state.present)
 
 
 @always(
@@ -122,26 +114,20 @@ def _order_errors(step: Step, free: tuple[Any, ...], after: tuple[Any, ...]) -> 
     """How `after` differs from what the events make of `free`."""
     gives_back = step.happened("finish", "preempt")
     left = change_between(step.before, step.after).left if gives_back else ()
-    holders = Counter(chain.from_iterable(one.blocks for one in left))
-    tables = {one.id: list(one.blocks) for one in left}
+    books = FreeList.of(free, left)
     for event in step.events:
-        if event.transition == "prefix_hit":
-            taken = {*event.after}
-            free = tuple(block for block in free if block not in taken)
-            _take(tables, holders, event.id, event.after)
-        elif event.transition == "allocate":
-            count = len(event.after)
-            if free[:count] != tuple(event.after):
-                yield f"handed out {list(event.after)}, next were {list(free[:count])}"
-            free = free[count:]
-            _take(tables, holders, event.id, event.after)
+        if event.transition == "allocate" and books.free[: len(event.after)] != tuple(event.after):
+            following = list(books.free[: len(event.after)])
+            yield f"handed out {list(event.after)}, next were {following}"
+        if event.transition == "allocate":
+            books.hand_out(event.id, event.after)
+        elif event.transition == "prefix_hit":
+            books.take(event.id, event.after)
         elif event.transition in ("finish", "preempt"):
-            freed = _give_back(tables, holders, event.id)
             content = step.before if event.transition == "preempt" else step.after
-            front, back = _by_content(freed, content)
-            free = (*front, *free, *back)
-    if free != after:
-        yield f"free list {list(after)}, expected {list(free)}"
+            books.put(*_by_content(books.give_back(event.id), content))
+    if books.free != after:
+        yield f"free list {list(after)}, expected {list(books.free)}"
 
 
 def _by_content(freed: list[int], state: State) -> tuple[list[int], list[int]]:
@@ -162,30 +148,10 @@ def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterat
     gone = [one for one in left if one.id in after.aborted]
     if len(gone) != 1:
         return
-    holders = Counter(chain.from_iterable(one.blocks for one in left))
-    freed = _give_back({gone[0].id: list(gone[0].blocks)}, holders, gone[0].id)
-    front, back = _by_content(freed, before)
-    expected = (*front, *before.pool.free, *back)
-    if after.pool.free != expected:
-        yield f"free list {list(after.pool.free)}, expected {list(expected)}"
-
-
-def _take(
-    tables: dict[str, list[int]], holders: "Counter[int]", owner: str, blocks: tuple[int, ...]
-) -> None:
-    tables.setdefault(owner, []).extend(blocks)
-    holders.update(blocks)
-
-
-def _give_back(tables: dict[str, list[int]], holders: "Counter[int]", owner: str) -> list[int]:
-    """The owner's blocks that nobody else holds, its last first."""
-    freed = []
-    for block in reversed(tables.pop(owner, [])):
-        holders[block] -= 1
-        if not holders[block]:
-            freed.append(block)
-    tables[owner] = []
-    return freed
+    books = FreeList.of(before.pool.free, left)
+    books.put(*_by_content(books.give_back(gone[0].id), before))
+    if after.pool.free != books.free:
+        yield f"free list {list(after.pool.free)}, expected {list(books.free)}"
 
 
 @always(
@@ -202,11 +168,7 @@ def _give_back(tables: dict[str, list[int]], holders: "Counter[int]", owner: str
 )
 def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
     """Both maps describe the same set of pairs."""
-    pool = state.pool
-    by_key = {block: key for key, blocks in pool.cached.items() for block in blocks}
-    listed = sum(map(len, pool.cached.values()))
-    if by_key != pool.keys or listed != len(by_key):
-        yield f"{len(pool.keys)} keys by block, {listed} blocks by key"
+    yield from judging.cache_maps_agree(state.pool)
 
 
 @always(

@@ -7,38 +7,22 @@ judges them.
 """
 
 from collections.abc import Callable, Iterable, Set
-from functools import cached_property, wraps
+from functools import cached_property
 from itertools import chain, takewhile
 from typing import Any, TypeVar
 
 from attrs import evolve, frozen
 
 from spec.core.blocks import BlockPool
+from spec.core.judging import once
 from spec.core.sharing import BlockOrder, DerivedMap, FrozenMap, SharedMap
 from spec.spyre.state import Sequence, State
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-One = TypeVar("One")
-Other = TypeVar("Other")
-Result = TypeVar("Result")
 Rows = tuple[Sequence, ...]
 Blocks = tuple[int, ...]
 Order = Blocks | BlockOrder
-
-
-def once(function: Callable[[One, Other], Result]) -> Callable[[One, Other], Result]:
-    """The function, asked once where several rules ask with the same objects one after another."""
-    last: tuple[One, Other, Result] | None = None
-
-    @wraps(function)
-    def remembering(one: One, other: Other) -> Result:
-        nonlocal last
-        if last is None or last[0] is not one or last[1] is not other:
-            last = one, other, function(one, other)
-        return last[2]
-
-    return remembering
 
 
 @frozen(slots=False, eq=False)

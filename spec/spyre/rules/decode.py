@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
+from spec.core.judging import once
 from spec.core.records import PREFILL
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.changes import once
 from spec.spyre.rules.observed import entering, is_decode, release, spyre
 from spec.spyre.rules.registry import of_step
 from spec.spyre.state import Sequence

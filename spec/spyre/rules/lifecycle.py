@@ -3,9 +3,9 @@
 Source: spyre, "Overview" and "Priority rules"; the engine core's contract of vllm-v1.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 
+from spec.core import judging
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.changes import change_between, ids
 from spec.spyre.rules.observed import spyre
@@ -24,9 +24,7 @@ _CORE = Source("vllm-v1", "request lifecycle")
 )
 def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     """Counted over all places."""
-    places = [*(one.id for one in state.present), *state.finished, *state.aborted]
-    if len(set(places)) != len(places):
-        yield f"in several places: {[one for one, count in Counter(places).items() if count > 1]}"
+    yield from judging.one_place_each(state)
 
 
 @of_step(

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from attrs import evolve
 
+from spec.core.judging import once
 from spec.core.records import Event
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.changes import Change, changed, once
+from spec.spyre.rules.changes import Change, changed
 from spec.spyre.rules.observed import entering, spyre
 from spec.spyre.rules.registry import always, of_step
 from spec.spyre.state import PADDING_BLOCK, State

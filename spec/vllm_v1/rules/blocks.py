@@ -6,14 +6,13 @@ is that of the release.
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
-from typing import Any
 
 from attrs import define
 
+from spec.core import judging
 from spec.core.arithmetic import cdiv
+from spec.core.judging import FreeList
 from spec.core.records import Event
-from spec.spyre.rules import blocks as pool_rules
 from spec.vllm_v1.config import Connector, Release
 from spec.vllm_v1.records import Context, Load, State, Step
 from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text
@@ -27,9 +26,9 @@ _MEMORY = text("Memory Management & Preemption")
     _MEMORY,
     witness=lambda _ctx, step: bool(step.after.pool.references),
 )
-def free_or_held(ctx: Any, state: Any) -> Iterator[str]:
-    """The rule of every machine on this pool."""
-    yield from pool_rules.free_or_held(ctx, state)
+def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
+    """Free and held blocks together are the pool."""
+    yield from judging.free_or_held(state.pool)
 
 
 @always(
@@ -40,11 +39,8 @@ def free_or_held(ctx: Any, state: Any) -> Iterator[str]:
     witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
 )
 def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
-    """Whoever was aborted while it loads holds its blocks until the load ends."""
-    rows = (*state.present, *state.draining)
-    holders = Counter(chain.from_iterable(one.blocks for one in rows))
-    if holders != state.pool.references:
-        yield f"counted {dict(state.pool.references)}, holders {dict(holders)}"
+    """A request that was aborted while it loads holds its blocks until the load ends."""
+    yield from judging.references_are_holders(state.pool, (*state.present, *state.draining))
 
 
 @always(
@@ -58,9 +54,9 @@ def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     ),
     applies=lambda config: config.prefix_caching,
 )
-def cache_maps_agree(ctx: Any, state: Any) -> Iterator[str]:
-    """The rule of every machine on this pool; a block handed out anew has lost its content."""
-    yield from pool_rules.cache_maps_agree(ctx, state)
+def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
+    """A block that is handed out anew has lost its content."""
+    yield from judging.cache_maps_agree(state.pool)
 
 
 @always(
@@ -119,77 +115,56 @@ def nobody_writes_the_same_block(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @define
-class _Replay:
-    """The free list while the step's events are applied to it, and who holds what."""
+class _Replay(FreeList):
+    """With the blocks whose content can be found at that moment."""
 
     ctx: Context
     step: Step
-    free: tuple[int, ...]
-    tables: dict[str, list[int]]
-    holders: "Counter[int]"
     hashed: set[int]
 
     @staticmethod
-    def of(ctx: Context, step: Step) -> "_Replay":
+    def of_step(ctx: Context, step: Step) -> "_Replay":
         """As the step found it."""
         pool, rows = step.before.pool, (*step.before.present, *step.before.draining)
-        tables = {one.id: list(one.blocks) for one in rows}
-        return _Replay(
-            ctx,
-            step,
-            tuple(pool.free),
-            tables,
-            Counter(chain.from_iterable(tables.values())),
-            set(pool.keys),
-        )
+        return _Replay.of(pool.free, rows, ctx=ctx, step=step, hashed=set(pool.keys))
 
     def apply(self, event: Event) -> None:
         """What the event does to the free list."""
         match event.transition:
             case "prefix_hit":
-                self.free = tuple(block for block in self.free if block not in event.after)
-                self._take(event)
+                self.take(event.id, event.after)
             case "allocate":
-                self.free = self.free[len(event.after) :]
                 self.hashed -= {*event.after}
-                self._take(event)
+                self.hand_out(event.id, event.after)
             case "preempt" | "finish":
-                self._give_back(event.id)
+                self._free(event.id)
             case "leave" if event.id not in by_id(self.step.after.draining):
-                self._give_back(event.id)
+                self._free(event.id)
             case "promote":
                 self._promoted(event.id)
             case "catch_up" | "admit":
                 self._hash(event.id, event.before + event.after)
-
-    def _take(self, event: Event) -> None:
-        self.tables.setdefault(event.id, []).extend(event.after)
-        self.holders.update(event.after)
 
     def _hash(self, owner: str, computed: int) -> None:
         """Full blocks of final tokens can be found from the moment they are planned on."""
         if self.ctx.config.prefix_caching:
             row = by_id(self.step.before.present)[owner]
             full = min(computed, row.tokens) // self.ctx.config.block_size
-            self.hashed.update(self.tables.get(owner, [])[:full])
+            self.hashed.update(self.tables.get(owner, ())[:full])
 
     def _promoted(self, owner: str) -> None:
         row = by_id(self.step.before.present)[owner]
         if row.computed:
             self._hash(owner, row.computed)
         else:
-            self._give_back(owner)
+            self._free(owner)
 
-    def _give_back(self, owner: str) -> None:
-        """The owner's blocks that nobody else holds, its last first, to their ends of the list."""
-        table = self.tables.pop(owner, [])
-        self.holders.subtract(table)
-        freed = [block for block in reversed(table) if not self.holders[block]]
-        front = [block for block in freed if block not in self.hashed]
-        if self.ctx.config.release is Release.V0_11_2:
-            front = []
-        back = [block for block in freed if block not in front]
-        self.free = (*front, *self.free, *back)
+    def _free(self, owner: str) -> None:
+        """The owner's blocks go back, to the ends of the list that their contents name."""
+        freed = self.give_back(owner)
+        all_behind = self.ctx.config.release is Release.V0_11_2
+        front = [block for block in freed if not (all_behind or block in self.hashed)]
+        self.put(front, [block for block in freed if block not in front])
 
 
 @of_step(
@@ -201,7 +176,7 @@ class _Replay:
 )
 def free_order(ctx: Context, step: Step) -> Iterator[str]:
     """The step's events, applied to the free list before it, give the free list after it."""
-    replay = _Replay.of(ctx, step)
+    replay = _Replay.of_step(ctx, step)
     for event in step.events:
         if event.transition == "allocate" and replay.free[: len(event.after)] != event.after:
             yield f"handed out {list(event.after)}, next were {list(replay.free)}"
@@ -218,7 +193,7 @@ def free_order(ctx: Context, step: Step) -> Iterator[str]:
 )
 def preempted_no_longer_than_needed(ctx: Context, step: Step) -> Iterator[str]:
     """Who is given blocks after a preemption needs more than were free before it."""
-    replay = _Replay.of(ctx, step)
+    replay = _Replay.of_step(ctx, step)
     for event, following in zip(step.events, [*step.events, None][1:], strict=False):
         free = len(replay.free)
         replay.apply(event)

@@ -1,8 +1,8 @@
 """Rules of a request's life: one place, one end, told once; and what the scheduler tells."""
 
-from collections import Counter
 from collections.abc import Iterator
 
+from spec.core import judging
 from spec.core.arithmetic import cdiv
 from spec.vllm_v1.config import Scheduling, largest_end
 from spec.vllm_v1.records import Context, State, Step
@@ -20,9 +20,7 @@ _CORE = code("request lifecycle")
 )
 def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     """Counted over all places."""
-    places = [*(one.id for one in state.present), *state.finished, *state.aborted]
-    if len(set(places)) != len(places):
-        yield f"in several places: {[one for one, count in Counter(places).items() if count > 1]}"
+    yield from judging.one_place_each(state)
 
 
 @of_step(
