@@ -57,29 +57,13 @@ class BlockContents:
         behind: Words,
     ) -> None:
         """Refuse to read the first `slots` of blocks that do not hold what is expected there."""
-        filled = self._filled.take(blocks)
+        filled, is_read = self._filled.take(blocks), slots > 0
+        missing = filled < slots
         refuse_where(
-            filled < slots,
-            Constraint.READ_UNWRITTEN,
-            axes,
-            block=blocks,
-            read=slots,
-            written=filled,
+            missing, Constraint.READ_UNWRITTEN, axes, block=blocks, read=slots, written=filled
         )
-        is_read = slots > 0
-        found = self._first_position.take(blocks)
-        refuse_where(
-            is_read & (found != positions),
-            Constraint.READ_POSITION,
-            axes,
-            block=blocks,
-            position=positions,
-            written_for=found,
-        )
-        refuse_where(
-            is_read & (self._behind.take(blocks) != behind),
-            Constraint.READ_CONTENT,
-            axes,
-            block=blocks,
-            position=positions,
-        )
+        found, place = self._first_position.take(blocks), {"block": blocks, "position": positions}
+        elsewhere = is_read & (found != positions)
+        refuse_where(elsewhere, Constraint.READ_POSITION, axes, **place, written_for=found)
+        other = is_read & (self._behind.take(blocks) != behind)
+        refuse_where(other, Constraint.READ_CONTENT, axes, **place)

@@ -5,6 +5,7 @@ the machine behaves as sendnn-inference 2.6.3 does.
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 from attrs import frozen
@@ -86,17 +87,17 @@ class SpyreConfig(PolicyConfig):
         """Blocks of a prefill step."""
         return self.chunk_size // self.block_size
 
-    @property
+    @cached_property
     def variant(self) -> AdmissionVariant:
         """What the configured admission means."""
         return ADMISSIONS[self.admission]
 
-    @property
+    @cached_property
     def is_judged_first(self) -> bool:
         """True if the last-chunk conditions are judged once, before a prompt's first chunk."""
         return self.variant.is_judged_first(interleave=self.interleave)
 
-    @property
+    @cached_property
     def may_pause(self) -> bool:
         """True if a decode step may leave requests out to keep the volume limit.
 

@@ -3,9 +3,6 @@
 Source: spyre, "Last-chunk constraints"; the formulas are those of `spec/spyre/admission.py`.
 """
 
-from collections.abc import Callable
-from functools import partial
-
 import numpy as np
 from attrs import define, field
 
@@ -15,7 +12,7 @@ from spec.core.blocks import block_count
 from spec.spyre.admission import Member, projected_volumes, shipped_future_tkvs
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import last_block_offset, reaches_block_end
-from spec.spyre.variants import Condition, Joining
+from spec.spyre.variants import Joining
 
 _EXACT, _SHIPPED = "SPY-VOL-4", "SPY-VOL-3"  # the conditions that are judged incrementally
 
@@ -29,41 +26,44 @@ class LastChunk:
 
     def __init__(self, config: SpyreConfig) -> None:
         """The conditions as the configuration names them."""
-        incremental = {_EXACT: self._exact_volume_holds, _SHIPPED: self._shipped_volume_holds}
         self._config = config
+        self._conditions = config.variant.conditions
+        self._fast = {_EXACT: self._exact_volume_holds, _SHIPPED: self._shipped_volume_holds}
         self._projection: Projection | None = None
-        self._holds: dict[str, Callable[[Batch, int, Shape], bool]] = {
-            one.rule: incremental.get(one.rule, partial(self._as_specified, one))
-            for one in config.variant.conditions
-        }
 
     def refusal(self, decoding: Batch, last_tkv: int, request: RequestState) -> str | None:
         """The rule that keeps the request from the batch, or None.
 
-        `last_tkv`: of the step before, in tokens.
+        `last_tkv`: of the step before, in tokens. A condition for which the engine has no faster
+        way is judged as the specification says it.
         """
         if len(decoding) >= self._config.max_num_seqs:
             return "SPY-ADM-3"
         if self._config.pausing:
             return None
-        for rule, holds in self._holds.items():
-            if not holds(decoding, last_tkv, request.shape):
-                return rule
+        joining: Joining | None = None
+        for condition in self._conditions:
+            fast = self._fast.get(condition.rule)
+            if fast is not None:
+                holds = fast(decoding, last_tkv, request.shape)
+            else:
+                joining = joining or self._joining(decoding, last_tkv, request.shape)
+                holds = bool(condition.holds(joining))
+            if not holds:
+                return condition.rule
         return None
 
     def refused_shapes(self, decoding: Batch, shapes: Tensor) -> set[Shape]:
         """Of these shapes, [shapes, 2], those that are refused for certain."""
-        if _EXACT not in self._holds or self._config.pausing:
+        if self._config.pausing or all(one.rule != _EXACT for one in self._conditions):
             return set()
         limit = self._config.max_batch_tkv_limit
         exceeding = surely_exceed(decoding.computed, decoding.remaining(), shapes, limit)
         return {(length, remaining) for length, remaining in shapes[exceeding].tolist()}
 
-    def _as_specified(
-        self, condition: Condition, decoding: Batch, last_tkv: int, shape: Shape
-    ) -> bool:
-        """What the specification says, where the engine has no faster way."""
-        joining = Joining(
+    def _joining(self, decoding: Batch, last_tkv: int, shape: Shape) -> Joining:
+        """The batch and the candidate as the specification describes them."""
+        return Joining(
             decoding=decoding.as_members(),
             candidate=Member(*shape),
             limit=self._config.max_batch_tkv_limit,
@@ -71,7 +71,6 @@ class LastChunk:
             block_size=self._config.block_size,
             last_tkv=last_tkv,
         )
-        return bool(condition.holds(joining))
 
     def _exact_volume_holds(self, decoding: Batch, _last_tkv: int, shape: Shape) -> bool:
         limit, size = self._config.max_batch_tkv_limit, self._config.block_size

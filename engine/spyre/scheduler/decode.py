@@ -4,8 +4,9 @@ Source: spyre, "Decode padding" and "tkv jumping"; pausing is that of sendnn-inf
 preemption that of vLLM V1. The formulas are those of `spec/spyre/padding.py`.
 """
 
+from typing import NamedTuple
+
 import numpy as np
-from attrs import frozen
 
 from engine.core.tensors import Tensor
 from engine.spyre.scheduler.plan import DecodePlan
@@ -93,8 +94,7 @@ def _preempted(state: SchedulerState, rows: Batch) -> tuple[RequestState, ...]:
 # --- pausing ------------------------------------------------------------------------------------
 
 
-@frozen(eq=False)
-class Rows:
+class Rows(NamedTuple):
     """The rows that decode in a step and those left out, with the requests for which it is new."""
 
     decoding: Batch

@@ -1,13 +1,14 @@
 """What a scheduler step is going to do, and what came of it.
 
 A plan changes nothing: it names the blocks, rows and chunk that the device will be given. Only
-`Scheduler.update` applies it, so that a step which the device fails to do leaves no trace.
+`Scheduler.update` applies it, so that a step which the device fails to do leaves no trace. Plans
+and outcomes are made in every step, so their classes are not frozen: that would cost a microsecond.
 """
 
 from collections.abc import Sequence
 from typing import ClassVar, TypeAlias
 
-from attrs import frozen
+from attrs import define
 
 from engine.core.tensors import NO_TOKENS, Tensor
 from engine.spyre.scheduler.requests import Batch, RequestState
@@ -15,7 +16,7 @@ from spec.core.records import DECODE, IDLE, PREFILL
 from spec.spyre.records import Chunk
 
 
-@frozen(eq=False)
+@define(eq=False)
 class PrefillPlan:
     """One chunk of one request.
 
@@ -48,7 +49,7 @@ class PrefillPlan:
         return self.held + self.new_blocks
 
 
-@frozen(eq=False)
+@define(eq=False)
 class DecodePlan:
     """One token of every row.
 
@@ -79,7 +80,7 @@ class DecodePlan:
         return len(self.rows)
 
 
-@frozen(eq=False)
+@define(eq=False)
 class IdlePlan:
     """No request may compute anything; `refusal` is the rule that kept one from a prefill."""
 
@@ -91,7 +92,7 @@ class IdlePlan:
 Plan: TypeAlias = PrefillPlan | DecodePlan | IdlePlan
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Outcome:
     """What a step did: `tokens` [sampled] are those that the requests `sampled` got, in order.
 
