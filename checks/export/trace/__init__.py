@@ -14,6 +14,7 @@ The header also has:
 - `cost`, optional: what steps cost on the clock beyond their times, as the table `[cost]` of a
   configuration.
 - `external`, optional: tokens of each request that a connector has, where the policy has one.
+- `surroundings`, optional: what else a generated case has, such as the drafts that are right.
 - `actions`, optional: what the environment chose, as the explorer that wrote the file notes it.
 
 Of the fields of a step, read with care:
