@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from checks.policies.spyre.engine_model import sampled_alone
+from checks.policies.spyre.engine import sampled_alone
 from engine.spyre.scheduler import Outcome, Plan, Scheduler
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from attrs import fields
 
-from checks.policies.spyre.engine_model import sampled_alone
+from checks.policies.spyre.engine import sampled_alone
 from engine.spyre.device import DecodeInput, PrefillInput
 from engine.spyre.model_input import decode_input, prefill_input
 from engine.spyre.scheduler import DecodePlan, PrefillPlan, Scheduler

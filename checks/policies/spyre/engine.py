@@ -2,19 +2,31 @@
 
 from collections.abc import Iterable
 
+import numpy as np
 from attrs import define, evolve, field
 
 from checks.harness.case import Case
 from checks.harness.system import Action
-from checks.policies.spyre.engine_model import sampled_alone
-from engine.core.tensors import Tensor
+from engine.core.tensors import NO_TOKENS, Tensor
 from engine.spyre.device import Device, SpyreDevice
 from engine.spyre.observing import StepObserver
-from engine.spyre.scheduler import Plan, Scheduler
+from engine.spyre.scheduler import DecodePlan, IdlePlan, Plan, PrefillPlan, Scheduler
 from engine.spyre.serving import Engine
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig, refuse_unservable
 from spec.spyre.records import Step
+
+
+def sampled_alone(plan: Plan) -> Tensor:
+    """What each request that samples in the step samples next if it is served alone."""
+    match plan:
+        case PrefillPlan(chunk=chunk, request=one) if chunk.is_last:
+            return np.array([one.request.output_token(one.prefill_len - one.request.prompt_len)])
+        case DecodePlan(rows=rows):
+            pairs = zip(rows.members, rows.generated().tolist(), strict=True)
+            return np.array([one.request.output_token(count) for one, count in pairs], np.int64)
+        case PrefillPlan() | IdlePlan():
+            return NO_TOKENS
 
 
 class SpecifiedEngine(Engine):

@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 
 from attrs import asdict, define, field
-
 from checks.conformance.script import script_of
 from checks.fuzz.cases import Case
+
 from checks.harness.driver.protocol import Action, DriverFailure, Hello, Json, Played
 from spec.core.records import SomeContext
 from spec.core.requests import BlockKey

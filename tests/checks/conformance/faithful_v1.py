@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator, Sequence
 
 from attrs import asdict, define
-
 from checks.conformance.script import script_of
 from checks.fuzz.cases import Case
+
 from checks.harness.driver.protocol import Action, Hello, Json, Played
 from spec.core.requests import BlockKey
 from spec.vllm_v1.records import Context, State, Step

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-
-import spec
 from checks.conformance.leftout import FIELDS
-from checks.harness.driver.protocol import FORMAT, VERSION, Action, start_line
 from checks.releases.difference import KnownDifference
 from checks.releases.known import KNOWN
+
+import spec
+from checks.harness.driver.protocol import FORMAT, VERSION, Action, start_line
 from spec.spyre.config import SpyreConfig
 from tests.recorded.scenes import FILE_NAMES, SCENES, asks
 

@@ -4,12 +4,12 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from checks.conformance.episode import Terms, run_episode
 from checks.fuzz.finding import Kind
+from checks.harness.driver.lab import DriverLab
+
 from checks.harness.driver import client
 from checks.harness.driver.client import Driver, DriverGoneError
-from checks.harness.driver.lab import DriverLab
 from checks.harness.driver.protocol import Action, DriverError
 from checks.harness.driver.trial import trial_case
 from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver

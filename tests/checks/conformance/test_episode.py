@@ -3,11 +3,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
 from checks.conformance.episode import Outcome, Terms, run_episode
 from checks.fuzz.cases import Case, case_of
 from checks.fuzz.compare import Strictness
 from checks.fuzz.finding import Kind
+
 from checks.harness.driver.protocol import Json
 from spec.core.requests import Prompt
 from spec.spyre.config import released_2_6_3

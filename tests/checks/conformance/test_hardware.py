@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from checks.conformance.recording import read_recording, recorded_again
-from checks.harness.driver.protocol import Json
 from checks.policies.spyre.driver.hardware import Hardware
+
+from checks.harness.driver.protocol import Json
 from spec.core.blocks import BlockPool
 from spec.core.requests import BlockKeys
 from spec.spyre.records import Context, Step

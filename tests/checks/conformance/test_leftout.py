@@ -1,12 +1,12 @@
 """Rules that ask for what a driver does not tell are not judged, all others are."""
 
 import pytest
-
 from checks.conformance.episode import Terms, run_episode
 from checks.conformance.judging import Judge
 from checks.conformance.leftout import FIELDS, Guard
 from checks.conformance.script import script_of
 from checks.policies.spyre.driver.counterpart import SPYRE
+
 from spec.spyre.records import Step
 from spec.spyre.rules import REGISTRY
 from tests.checks.conformance.faithful import STRANGER, FaithfulLab

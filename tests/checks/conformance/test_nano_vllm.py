@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-
 from checks.conformance.campaign import Plan
 from checks.conformance.episode import run_episode
 from checks.conformance.finding import Finding
 from checks.conformance.script import script_of
 from checks.fuzz.paged_cases import nano_vllm_case
-from checks.harness.driver.client import DRIVER_FILES, Driver
 from checks.harness.driver.lab import DriverLab
 from checks.policies.nano_vllm.driver.moves import VISIBLE, seen_events
+
+from checks.harness.driver.client import DRIVER_FILES, Driver
 from checks.releases.environments import command_of
 from tests.checks.command import lockstep
 

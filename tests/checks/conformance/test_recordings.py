@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from checks.conformance.recording import (
     Recording,
     RecordingError,
@@ -15,8 +14,9 @@ from checks.conformance.recording import (
     recorded_again,
 )
 from checks.fuzz.finding import Kind
-from checks.harness.driver.protocol import Json
 from checks.releases.known import KNOWN
+
+from checks.harness.driver.protocol import Json
 from tests.checks.conformance.faithful import FaithfulLab
 from tests.recorded.scenes import FILE_NAMES, SCENES
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from checks.conformance import campaign
 from checks.conformance.campaign import Campaign, Met, Plan
 from checks.conformance.episode import Terms, run_episode
 from checks.conformance.finding import Finding
 from checks.fuzz.cases import Case
 from checks.fuzz.finding import Kind
+
 from checks.harness.driver.protocol import Json
 from checks.releases.filing import filed_known, filed_rules
 from checks.releases.report_page import page_lines

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from checks.conformance.episode import Terms
 from checks.conformance.finding import Finding
 from checks.fuzz.cases import Case
 from checks.fuzz.finding import Kind
+
 from checks.releases import bisecting, environments, recipes
 from checks.releases.recipes import Recipe
 from checks.releases.survey import Small, chosen

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from checks.conformance.recording import judged_again, judged_as_json, read_recording
 
 import spec
-from checks.conformance.recording import judged_again, judged_as_json, read_recording
 
 SURVEY = Path(__file__).parents[2] / "recorded" / "survey"
 FILES = sorted(SURVEY.glob("*.jsonl"))

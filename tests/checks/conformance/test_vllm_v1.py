@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-
 from checks.conformance.campaign import Plan
 from checks.conformance.episode import Outcome, Terms, run_episode
 from checks.fuzz.compare import Strictness
 from checks.fuzz.finding import Kind
+
 from checks.harness.driver.protocol import Json
 from tests.checks.conformance.faithful import Fault
 from tests.checks.conformance.faithful_v1 import RELEASED, STRANGER, FaithfulV1Lab

@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from attrs import evolve, frozen
-
 from checks.fuzz.cases import Case
 from checks.fuzz.reference import ReferenceTarget, reference_target
 from checks.fuzz.target import Subject
+
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step

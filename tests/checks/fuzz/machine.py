@@ -6,13 +6,13 @@ a test.
 
 from typing import Any
 
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-
 from checks.fuzz.compare import differences
 from checks.fuzz.reference import reference_target
 from checks.fuzz.subjects import REFERENCE
 from checks.fuzz.target import Subject
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
 from engine.workloads.own import request_of
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step

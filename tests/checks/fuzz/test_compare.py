@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-
 from checks.fuzz.compare import Difference, Strictness, differences
 from checks.harness.running import serve
+
 from reference.spyre.machine import SpyreMachine
 from spec.core.records import Event
 from spec.core.sharing import FrozenMap

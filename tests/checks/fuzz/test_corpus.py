@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from checks.export.trace.reading import read_trace
-from checks.export.trace.writing import TraceWriter
 from checks.fuzz.campaign import Plan
 from checks.fuzz.corpus import as_json, case_of_trace, file_name, recorded, write_finding
 from checks.fuzz.finding import Finding, Kind
 from checks.fuzz.lockstep import Terms, run_case
 from checks.fuzz.subjects import REFERENCE, SUBJECTS
 from checks.harness.running import serve
+
+from checks.export.trace.reading import read_trace
+from checks.export.trace.writing import TraceWriter
 from reference.spyre.machine import SpyreMachine
 from spec.core.errors import TraceError
 from spec.core.records import Event

@@ -3,9 +3,9 @@
 from collections import Counter
 
 import pytest
-
 from checks.fuzz.planted import hunt
 from checks.fuzz.subjects import ENGINE
+
 from tests.checks.fuzz.engine_faults import ENGINE_FAULTS, EngineFault, hunt_engine_fault
 
 EPISODES = 100  # within which every planted fault is found

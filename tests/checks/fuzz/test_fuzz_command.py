@@ -9,13 +9,13 @@ from typing import Any
 import click
 import pytest
 from attrs import evolve
+from checks.fuzz import campaign
+from checks.fuzz.campaign import Batch, Campaign
+from checks.fuzz.subjects import SUBJECTS
 
 from checks.cli.common import pinned_keys
 from checks.cli.fuzz import fuzz
 from checks.cli.replay import replay
-from checks.fuzz import campaign
-from checks.fuzz.campaign import Batch, Campaign
-from checks.fuzz.subjects import SUBJECTS
 from spec.core.errors import ConfigError
 from tests.checks.command import Ran, lockstep
 from tests.checks.fuzz.cases import case, request

@@ -1,8 +1,8 @@
 """Rules that need not hold everywhere: each told once, with all that may be the reason."""
 
 import pytest
-
 from checks.fuzz.known import known_reason, known_reasons
+
 from checks.policies import POLICIES, AnyPolicy
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 

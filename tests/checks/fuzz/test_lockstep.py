@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-
 from checks.fuzz.campaign import Batch, Plan, batches_of, campaign, run_batch
 from checks.fuzz.compare import Strictness
 from checks.fuzz.finding import Finding, Kind
@@ -14,6 +13,7 @@ from checks.fuzz.reference import ReferenceTarget
 from checks.fuzz.subjects import ENGINE, REFERENCE
 from checks.fuzz.target import Subject
 from checks.harness.running import serve
+
 from reference.spyre import step as step_module
 from reference.spyre.machine import SpyreMachine
 from spec.core.records import IDLE

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-
 from checks.fuzz.cases import Case
 from checks.fuzz.paged_cases import nano_vllm_case, vllm_v1_case
+
 from reference.nano_vllm.machine import NanoVllmMachine
 from reference.vllm_v1.machine import VllmV1Machine
 from spec.core.errors import ConfigError

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from checks.fuzz.subjects import SUBJECTS
+from checks.harness.running import serve
 
 from checks.explore.exploring import explore_instance, write_counterexample
 from checks.export.trace.reading import Trace, read_trace
 from checks.export.trace.writing import TraceWriter
-from checks.fuzz.subjects import SUBJECTS
 from checks.harness.replaying import replay_of
-from checks.harness.running import serve
 from checks.policies.spyre.instances import DEFAULT
 from reference.spyre.machine import SpyreMachine
 from spec.core.errors import WorkloadError

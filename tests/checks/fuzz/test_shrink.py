@@ -2,13 +2,13 @@
 
 import pytest
 from attrs import evolve
-
 from checks.fuzz.campaign import Plan
 from checks.fuzz.cases import Case, External
 from checks.fuzz.finding import Kind
 from checks.fuzz.lockstep import Terms, run_case
 from checks.fuzz.paged_shrink import simpler_paged_cases
 from checks.fuzz.shrink import MOST_STEPS, Shrunk, shrink
+
 from spec.vllm_v1.config import Connector, VllmV1Config
 from tests.checks.fuzz.cases import case, request
 from tests.checks.fuzz.faulty import faulty

@@ -1,10 +1,10 @@
 """The state machine finds nothing in equals, and what it finds prints as a program."""
 
 import pytest
+from checks.fuzz.subjects import SUBJECTS
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from checks.fuzz.subjects import SUBJECTS
 from tests.checks.fuzz.faulty import faulty
 from tests.checks.fuzz.machine import machine_of
 

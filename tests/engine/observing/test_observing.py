@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.policies.spyre.engine_model import sampled_alone
+from checks.policies.spyre.engine import sampled_alone
 from engine.spyre.observing import Observer, StepObserver, snapshot
 from engine.spyre.scheduler import DecodePlan, Scheduler
 from engine.spyre.scheduler.requests import RequestState

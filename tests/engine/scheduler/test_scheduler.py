@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checks.policies.spyre.engine_model import sampled_alone
+from checks.policies.spyre.engine import sampled_alone
 from engine.spyre.blocks import BlockManager
 from engine.spyre.observing import snapshot
 from engine.spyre.scheduler import (

@@ -7,15 +7,14 @@ of them. What the device would sample is what each request samples when served a
 from collections.abc import Callable
 from operator import attrgetter
 
-import numpy as np
 from attrs import frozen
 
 from checks.explore.environment import MachineModel, with_early_ends
 from checks.explore.instance import Instance
+from checks.policies.spyre.engine import sampled_alone
 from checks.policies.spyre.model import canonical_in, spyre_model
-from engine.core.tensors import NO_TOKENS, Tensor
 from engine.spyre.observing import snapshot
-from engine.spyre.scheduler import DecodePlan, IdlePlan, Plan, PrefillPlan, Scheduler
+from engine.spyre.scheduler import Scheduler
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context
 from spec.spyre.state import State
@@ -89,15 +88,3 @@ def engine_model(instance: Instance[SpyreConfig]) -> MachineModel[Context, Node]
         canonical=lambda node: representative(node.state),
         observed=attrgetter("state"),
     )
-
-
-def sampled_alone(plan: Plan) -> Tensor:
-    """What each request that samples in the step samples next if it is served alone."""
-    match plan:
-        case PrefillPlan(chunk=chunk, request=one) if chunk.is_last:
-            return np.array([one.request.output_token(one.prefill_len - one.request.prompt_len)])
-        case DecodePlan(rows=rows):
-            pairs = zip(rows.members, rows.generated().tolist(), strict=True)
-            return np.array([one.request.output_token(count) for one, count in pairs], np.int64)
-        case PrefillPlan() | IdlePlan():
-            return NO_TOKENS

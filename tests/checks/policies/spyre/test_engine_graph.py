@@ -8,11 +8,11 @@ import pytest
 
 from checks.explore import state_graph
 from checks.explore.instance import Instance
-from checks.policies.spyre.engine_model import engine_model
 from checks.policies.spyre.instances import DEFAULT
 from checks.policies.spyre.model import spyre_model
 from engine.spyre.blocks import BlockManager
 from spec.spyre.config import SpyreConfig
+from tests.checks.policies.spyre.engine_model import engine_model
 
 if TYPE_CHECKING:
     Graph = nx.DiGraph[Hashable]
