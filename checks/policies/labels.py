@@ -30,7 +30,7 @@ def queue_of(state: Any, request_id: str) -> str:
         held = getattr(state, key.name)
         queue = held if isinstance(held, tuple) else (held,)
         if any(getattr(one, "id", None) == request_id for one in queue):
-            return key.name
+            return str(key.name)
     return "gone already"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from checks.explore import Always, explore
 from checks.policies.nano_vllm import instances as nano_vllm_instances
-from checks.policies.nano_vllm.model import nano_vllm_model
+from checks.policies.nano_vllm.policy import POLICY
 from checks.policies.vllm_v1 import instances as vllm_v1_instances
 from checks.policies.vllm_v1.model import vllm_v1_model
 from checks.proofs.registry import Numbers
@@ -97,7 +97,7 @@ def everybody_s_decode(ctx: NanoVllmContext) -> Callable[[State], str | None]:
 
 def found_in(name: str) -> list[str]:
     """What is not as given in an instance of nano-vLLM."""
-    model = nano_vllm_model(NANO[name])
+    model = POLICY.model(NANO[name])
     result = explore(model, [Always("given", everybody_s_decode(model.ctx))])
     return [one.found for one in result.violations]
 
