@@ -1,7 +1,5 @@
 """The two tiers of the tests: the fast one always runs, the thorough one on request."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import settings
 
@@ -25,10 +23,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("thorough"):
             item.add_marker(pytest.mark.skip(reason="thorough: runs with --thorough"))
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of the test's own, in which its commands run and write."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path

@@ -270,7 +270,7 @@ class VllmV0(Driver):
         return [*scheduler.waiting, *scheduler.running, *scheduler.swapped]
 
     def state(self) -> Json:
-        """Queues, requests and blocks; on the GPU those who run, on the CPU those swapped out."""
+        """Queues, requests and blocks; on the GPU of those that run, on the CPU of swapped ones."""
         queues = ("waiting", "running", "swapped")
         tables, blocks = self.device(Device.GPU, self.scheduler.running)
         cpu_tables, cpu_blocks = self.device(Device.CPU, self.scheduler.swapped)

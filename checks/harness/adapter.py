@@ -55,21 +55,26 @@ def totals(_ctx: Any, step: Step, record: Json, strictness: Strictness) -> Itera
         yield from block_counts(step.after, record)
 
 
+def no_events(_step: Step, _config: object) -> tuple[Event, ...]:
+    """None shows in the states."""
+    return ()
+
+
 @frozen(kw_only=True)
 class Adapter:
     """How the drivers of one policy are understood.
 
-    `decoder`: for the context of an episode. `inferred_events`: the events that show in the states
-    of a step, for a configuration. `fields`: what drivers may leave out. `reported_twice`: where
-    the record of a driver contradicts the states of a step, as strictly as asked for.
-    `request_extras`: of a case, by request, what the line that begins an episode says beyond the
-    request itself. `rules_know_leavers`: rules hold, too, of a step whose clients left while it
-    ran.
+    `fields`: what drivers may leave out. `decoder`: for the context of an episode.
+    `inferred_events`: the events that show in the states of a step, for a configuration.
+    `reported_twice`: where the record of a driver contradicts the states of a step, as strictly as
+    asked for. `request_extras`: of a case, by request, what the line that begins an episode says
+    beyond the request itself. `rules_know_leavers`: rules hold, too, of a step whose clients left
+    while it ran.
     """
 
-    decoder: Callable[[Any], RecordDecoder]
-    inferred_events: Callable[[Step, Any], tuple[Event, ...]]
     fields: Fields
+    decoder: Callable[[Any], RecordDecoder]
+    inferred_events: Callable[[Step, Any], tuple[Event, ...]] = no_events
     reported_twice: Callable[[Any, Step, Json, Strictness], Iterator[Difference]] = totals
     request_extras: Callable[[Case], Mapping[str, Json]] = no_extras
     rules_know_leavers: bool = False

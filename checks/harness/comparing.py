@@ -65,6 +65,24 @@ def in_lines(as_json: Callable[[Any], Mapping[str, Any]], *names: str) -> Look:
     return look
 
 
+DECISIONS = ("kind", "scheduled", "outputs", "finished")
+_IN_PLACE = ("before", "after", "events", "index", "time")
+
+
+def looks_at(step: type, *decisions: str) -> dict[Strictness, Look]:
+    """How steps of a class are compared: what was decided first, then what follows from it.
+
+    `decisions`: the fields that say what was decided.
+    """
+    chosen, names = decisions or DECISIONS, [key.name for key in fields(step)]
+    others = [name for name in names if name not in {*chosen, *_IN_PLACE}]
+    return {
+        Strictness.DECISIONS: by_fields(*chosen),
+        Strictness.OBSERVABLE: by_fields(*chosen, "after"),
+        Strictness.EXACT: by_fields("before", *chosen, *others, "after", "events"),
+    }
+
+
 def differing(name: str, expected: Any, found: Any) -> Iterator[Difference]:
     """Where two values of a field called `name` differ."""
     yield from _between(name, "", expected, found)

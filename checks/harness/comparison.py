@@ -242,7 +242,7 @@ class _Comparison:
         counts, requests = self.episode.counts, self.script.ctx.requests
         labels = policy_of(self.case.config).labels
         early = sum(requests[one].end < requests[one].max_tokens for one in expected.finished)
-        labels.add(counts, expected, early)
+        counts.update(labels.counted(expected, early))
         counts["arrive"] += len(action.arrive)
         for one in action.abort:
             last = self.script.steps[index - 1].after if index else expected.before

@@ -5,10 +5,15 @@ fields these are. Of arrivals and aborts the script is taken at its word where a
 say what the step started from.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any, Generic, TypeVar
 
+from attrs import evolve, fields
+
+from checks.export.trace.codec import Codec
 from checks.harness.system import Action, Json, Step
+from reference.core.machine import Machine
 from spec.core.blocks import BlockPool
 from spec.core.records import SomeState
 from spec.core.requests import BlockKey, BlockKeys
@@ -121,3 +126,38 @@ class StepDecoder(Generic[StateT]):
     def whole_step(self, record: Json, common: Json) -> Step:
         """The step, of which `common` are the fields that every policy's steps have."""
         raise NotImplementedError
+
+
+class PlainDecoder(StepDecoder[Any]):
+    """Makes steps of records that have fields of step and state as full traces write them.
+
+    Of what a record does not have, the last state stands. Of arrivals and aborts the machine says
+    what they lead to where the record does not.
+    """
+
+    def __init__(self, machine: Machine[Any, Any], codec: Codec[Any, Any]) -> None:
+        """`machine`: the reference's, for the requests of the episode."""
+        super().__init__(machine.ctx, machine.initial())
+        self._machine = machine
+        self._codec = codec
+
+    def state(self, record: Json, **past: Any) -> Any:
+        """The last state with the fields that the record has."""
+        pool = self.pools.decoded(record, self.last.pool)
+        read = self._read(self._codec.state, record, {"pool", *past})
+        return evolve(self.last, pool=pool, **read, **past)
+
+    def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], _past: Json) -> Any:
+        """The last state after arrivals and aborts."""
+        state = reduce(self._machine.arrive, arrived, self.last)
+        return reduce(self._machine.abort, sorted(gone), state)
+
+    def whole_step(self, record: Json, common: Json) -> Step:
+        """The step with the fields that only its policy has."""
+        return self._codec.step(**common, **self._read(self._codec.step, record, {*common}))
+
+    def _read(self, kind: Any, record: Json, without: Container[str]) -> Json:
+        """The fields of a class that the record has, but for some."""
+        keys = [key for key in fields(kind) if key.name in record and key.name not in without]
+        read = self._codec.converter.structure
+        return {key.name: read(record[key.name], key.type) for key in keys}

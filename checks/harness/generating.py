@@ -5,14 +5,21 @@ or less frequent. Lengths lie on the boundaries of blocks and chunks or one off.
 nothing but aborts in a tight pool, others only nested prefixes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from itertools import count
+from typing import Any, TypeAlias
 
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field, fields, frozen
 
+from checks.harness.case import Case
 from checks.harness.choices import Choices
 from spec.core.arithmetic import cdiv
+from spec.core.configuration import PolicyConfig
 from spec.core.requests import Prompt, Request
+
+Generator: TypeAlias = Callable[[Choices, Mapping[str, Any]], Case]
+"""Draws a case; the keys of the mapping are pinned."""
 
 _STREAMS = ("a", "b")  # few, so that prompts often begin alike
 OFF_BY_ONE = (0, 0, 1, -1)
@@ -162,6 +169,40 @@ def _output_len(choices: Choices, swarm: Swarm, limits: Limits, prompt_len: int)
         end = block_size * (int(cdiv(prompt_len, block_size)) + choices.between(0, 5))
         return min(max(end + choices.one_of(OFF_BY_ONE) - prompt_len, 1), most)
     return choices.between(1, most)
+
+
+def generator_of(config: type[PolicyConfig]) -> Generator:
+    """Draws cases of a policy of which no more is known than its configuration class.
+
+    Block size, lengths and slots are drawn as for every policy, of each switch and variant any
+    value; other keys have their defaults. It raises ConfigError where that is not allowed.
+    """
+
+    def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
+        swarm = swarm_of(choices)
+        block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
+        keys: dict[str, Any] = {
+            "block_size": block,
+            "max_model_len": model_len(choices, block),
+            "max_num_seqs": choices.one_of(SLOTS),
+        }
+        for key in fields(config):
+            values = _values_of(key.type)
+            if values:
+                keys[key.name] = choices.one_of(values)
+        made = config(**(keys | dict(pinned)))
+        most = min(made.max_model_len, made.pool_blocks * made.block_size)
+        requests = requests_of(choices, swarm, Limits((made.block_size,), most, made.max_num_seqs))
+        return Case(made, requests, swarm=swarm)
+
+    return generate
+
+
+def _values_of(type_: Any) -> tuple[Any, ...]:
+    """All values of a switch or variant; of other keys none."""
+    if type_ is bool:
+        return False, True
+    return tuple(type_) if isinstance(type_, type) and issubclass(type_, Enum) else ()
 
 
 def model_len(choices: Choices, block: int) -> int:

@@ -5,11 +5,13 @@ that stands in its place. `Guard` lets a rule run on a step and stops it where i
 field.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
-from attrs import frozen
+from attrs import field, fields, frozen, has
+
+from spec.core.records import state_class
 
 Attributes: TypeAlias = tuple[tuple[type, str], ...]
 
@@ -21,19 +23,30 @@ NOT_COMPARED = ("events", "refusal")  # only the scheduler knows why, and which 
 class Fields:
     """What drivers of a policy may leave out, and where it is missing then.
 
-    `left_out`: by name the attributes that say nothing then. `step`, `state`: the policy's
-    classes. `places`: of each class how comparisons begin the names of its attributes. `visible`:
-    transitions that show in the states. `never`: of a step what no rule may look at, whatever
-    reported it: why something was refused, and, where states leave it open, in which order what
-    happened.
+    `step`: the class of the policy's steps. `left_out`: by name the attributes that say nothing
+    then. `visible`: transitions that show in the states. `never`: of a step what no rule may look
+    at, whatever reported it: why something was refused, and, where states leave it open, in which
+    order what happened.
     """
 
-    left_out: Mapping[str, Attributes]
     step: type
-    state: type
-    places: Mapping[type, tuple[str, ...]]
-    visible: tuple[str, ...]
+    left_out: Mapping[str, Attributes] = field(factory=dict)
+    visible: tuple[str, ...] = ()
     never: tuple[str, ...] = NOT_COMPARED
+
+    @cached_property
+    def state(self) -> type[Any]:
+        """The class of the policy's states."""
+        kind: type[Any] = state_class(self.step)
+        return kind
+
+    @cached_property
+    def places(self) -> Mapping[type, tuple[str, ...]]:
+        """Of the classes that steps are made of, how comparisons begin their attributes' names."""
+        found: dict[type, list[str]] = {}
+        for kind, place in _places(self.step, "", self.step.__module__.rpartition(".")[0]):
+            found.setdefault(kind, []).append(place)
+        return {kind: tuple(places) for kind, places in found.items()}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -52,9 +65,13 @@ class Fields:
         return frozenset(never.union(*(self.left_out.get(entry, ()) for entry in unreported)))
 
 
-def sides(around: Collection[str], queues: Collection[str]) -> tuple[str, ...]:
-    """How comparisons begin the names of what the queues of these states hold."""
-    return tuple(f"{side}.{queue}." for side in around for queue in queues)
+def _places(kind: type, place: str, package: str) -> Iterator[tuple[type, str]]:
+    """A class and those of the policy's own package that its attributes hold, with their places."""
+    yield kind, place
+    for key in fields(kind):
+        for inner in (key.type, *get_args(key.type)):
+            if has(inner) and inner.__module__.startswith(package):
+                yield from _places(inner, f"{place}{key.name}.", package)
 
 
 class UnreportedError(Exception):

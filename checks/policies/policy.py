@@ -1,31 +1,34 @@
 """What a policy is to whatever serves, explores, compares, judges or shows it."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from attrs import field, frozen
 
-from checks.explore.environment import MachineModel
+from checks.explore.environment import MachineModel, model_of
 from checks.explore.instance import Instance
 from checks.explore.properties import Properties, properties_of_rules
 from checks.export.trace.codec import Codec
 from checks.export.trace.records import Json
 from checks.harness.adapter import Adapter, Device
 from checks.harness.case import Case
-from checks.harness.choices import Choices
-from checks.harness.comparing import Look, Strictness
+from checks.harness.comparing import Look, Strictness, looks_at
+from checks.harness.decoding import PlainDecoder
 from checks.harness.difference import ExpectedViolation, KnownDifference
+from checks.harness.generating import Generator, generator_of
 from checks.harness.paging import PagedWatch
 from checks.harness.reference import Reference
 from checks.harness.system import ABILITIES_HERE, Hello, InProcess, Scheduler, System
+from checks.harness.unreported import Fields
 from checks.policies import policy_named
 from checks.policies.figures import StepFigures
+from checks.policies.labels import Labels
 from engine.core.clock import Work
+from reference.core.machine import Machine
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
-from spec.core.records import SomeContext, SomeState, SomeStep
-from spec.core.requests import Request
+from spec.core.records import PREFILL, SomeContext, SomeState, SomeStep, context_of, state_class
+from spec.core.requests import Request, refuse_too_long
 from spec.core.rule import Registry
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
@@ -34,6 +37,7 @@ StateT = TypeVar("StateT", bound=SomeState)
 StepT = TypeVar("StepT", bound=SomeStep)
 
 ENGINE, REFERENCE = "engine", "reference"
+_PLAIN_CONTEXT: Any = context_of  # where ContextT is no class of the policy's own
 
 
 def _unlimited(_config: object) -> None:
@@ -44,22 +48,24 @@ def _nothing_more(_given: Mapping[str, str]) -> Mapping[str, str]:
     return {}
 
 
-@frozen(kw_only=True)
-class Labels:
-    """What is counted of a policy's steps.
+def _work_of_tokens(_config: object, step: SomeStep) -> Work:
+    """Tokens of prompts in a prefill step, else a row for each request."""
+    if step.kind == PREFILL:
+        return Work(kind=step.kind, chunk_tokens=sum(step.scheduled.values()))
+    return Work(kind=step.kind, rows=len(step.scheduled))
 
-    `actions`: all kinds that there are. `add` counts a step, with how many requests ended before
-    their `max_tokens`. `phase`: where a request is in a state.
-    """
 
-    actions: tuple[str, ...]
-    add: Callable[[Counter[str], Any, int], None]
-    phase: Callable[[Any, str], str]
+def _one(_config: object) -> int:
+    return 1
 
 
 @frozen(kw_only=True)
 class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     """A scheduler with its rules, its machine and what its steps cost.
+
+    Configuration class, registry of rules, class of steps and machine are what a policy is. All
+    else follows from these where it is not given: no engine, no device, no known differences, and
+    cases, labels, records of drivers and comparisons as they are for any policy.
 
     Claims: `config`, `registry`, `step` (the class of a step); `context_of`: what rules look up;
     `refuse_unservable` raises WorkloadError for a request that no run could complete.
@@ -68,11 +74,12 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     variables by which the released plugin is configured, and the keys that they set. `implied`:
     settings that make those which are given, texts by key, a configuration that can be.
 
-    Systems: `reference` and `engine` make schedulers for a case, the latter on a simulated device;
-    None where there is no engine. `engine_under_test`: one whose device takes also steps that the
-    configuration may rightly lead to and the hardware would refuse; by default the engine.
-    `without_device`: the engine, its tokens as specified.
-    `tokens_at_once`: of a prompt in one step, if no other request is there.
+    Systems: `machine`: the reference for a configuration and requests; raises WorkloadError for
+    those that it refuses. `reference` and `engine` make schedulers for a case, the latter on a
+    simulated device; None where there is no engine. `engine_under_test`: one whose device takes
+    also steps that the configuration may rightly lead to and the hardware would refuse; by default
+    the engine. `without_device`: the engine, its tokens as specified. `tokens_at_once`: of a prompt
+    in one step, if no other request is there; by default the least.
 
     Explorer: `model` makes the state graph of an instance of `instances`, the default ones, or of
     one's own.
@@ -94,31 +101,60 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     config: type[ConfigT]
     registry: Registry[ConfigT, ContextT, StateT, StepT]
     step: type[StepT]
-    context_of: Callable[[ConfigT, Iterable[Request]], ContextT]
-    refuse_unservable: Callable[[Request, ConfigT], None]
-    codec: Codec[StateT, StepT]
+    machine: Callable[[ConfigT, Iterable[Request]], Machine[ContextT, StateT]]
+    context_of: Callable[[ConfigT, Iterable[Request]], ContextT] = _PLAIN_CONTEXT
+    refuse_unservable: Callable[[Request, ConfigT], None] = refuse_too_long
+    codec: Codec[StateT, StepT] = field()
     variables: Mapping[str, str] = field(factory=dict)
     implied: Callable[[Mapping[str, str]], Mapping[str, str]] = _nothing_more
-    reference: Callable[[Case], Reference]
+    reference: Callable[[Case], Reference] = field()
     engine: Callable[[Case], Scheduler[StepT]] | None = None
     engine_under_test: Callable[[Case], Scheduler[StepT]] | None = None
     without_device: Callable[[Case], Scheduler[StepT]] | None = None
-    tokens_at_once: Callable[[ConfigT], int]
-    model: Callable[[Instance[ConfigT]], MachineModel[ContextT, StateT]]
-    instances: tuple[Instance[ConfigT], ...]
-    generate: Callable[[Choices, Mapping[str, Any]], Case]
-    compared: Mapping[Strictness, Look]
-    labels: Labels
-    adapter: Adapter
+    tokens_at_once: Callable[[ConfigT], int] = _one
+    model: Callable[[Instance[ConfigT]], MachineModel[ContextT, StateT]] = field()
+    instances: tuple[Instance[ConfigT], ...] = ()
+    generate: Generator = field()
+    compared: Mapping[Strictness, Look] = field()
+    labels: Labels = field(factory=Labels)
+    adapter: Adapter = field()
     device: Callable[[ContextT], Device] | None = None
     expected_violations: tuple[ExpectedViolation, ...] = ()
     known_differences: tuple[KnownDifference, ...] = ()
-    work: Callable[[ConfigT, StepT], Work]
+    work: Callable[[ConfigT, StepT], Work] = _work_of_tokens
     judged_apart: tuple[str, ...] = ()
     watch: Callable[[ContextT], PagedWatch[StepT]] | None = None
     figures: StepFigures = field(factory=StepFigures)
     plot: Callable[[ConfigT, Mapping[str, Request], Iterable[StepT]], Iterator[Json]] | None = None
     volume_limit: Callable[[ConfigT], int | None] = _unlimited
+
+    @codec.default
+    def _plain_codec(self) -> Codec[StateT, StepT]:
+        return Codec(state=state_class(self.step), step=self.step)
+
+    @reference.default
+    def _plain_reference(self) -> Callable[[Case], Reference]:
+        return lambda case: Reference(self.machine(case.config, case.requests), case)
+
+    @model.default
+    def _plain_model(self) -> Callable[[Instance[ConfigT]], MachineModel[ContextT, StateT]]:
+        machine: Any = self.machine  # of whose steps the environment decides early ends alone
+        return lambda one: model_of(one, machine(one.config, one.requests))
+
+    @generate.default
+    def _plain_generate(self) -> Generator:
+        return generator_of(self.config)
+
+    @compared.default
+    def _plain_comparison(self) -> Mapping[Strictness, Look]:
+        return looks_at(self.step)
+
+    @adapter.default
+    def _plain_adapter(self) -> Adapter:
+        def decoder(ctx: ContextT) -> PlainDecoder:
+            return PlainDecoder(self.machine(ctx.config, ctx.requests.values()), self.codec)
+
+        return Adapter(fields=Fields(step=self.step), decoder=decoder)
 
     @property
     def name(self) -> str:

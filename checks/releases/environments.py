@@ -48,10 +48,10 @@ class Environment:
     def done(self) -> list[str]:
         """What was installed so far, by the names of the recipe."""
         try:
-            told = json.loads((self.directory / _NOTE).read_text(encoding="utf-8"))
+            note = json.loads((self.directory / _NOTE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return []
-        return list(told.get("done", ())) if isinstance(told, dict) else []
+        return list(note.get("done", ())) if isinstance(note, dict) else []
 
     @property
     def is_complete(self) -> bool:
@@ -80,10 +80,10 @@ def environment_of(recipe: Recipe, into: Path | None = None) -> Environment:
     return Environment(recipe, directory / f"{recipe.driver}-{recipe.version}")
 
 
-def install(environment: Environment, tell: Callable[[str], None]) -> None:
+def install(environment: Environment, report: Callable[[str], None]) -> None:
     """Make the environment; what an earlier call installed is not installed again.
 
-    `tell` is given a line for each part.
+    `report` is called with a line for each part.
 
     Raises:
         InstallationError: pip failed; with its last lines and the log's path.
@@ -102,15 +102,15 @@ def install(environment: Environment, tell: Callable[[str], None]) -> None:
         allowed = f"a directory that can be written to ({error.strerror})"
         raise DriverError("directory", str(directory), allowed) from None
     for number, part in enumerate(parts, start=1):
-        told = f"{number} of {len(parts)}: {part.what}"
+        line = f"{number} of {len(parts)}: {part.what}"
         if part.what in done:
-            tell(f"{told}, there already")
+            report(f"{line}, there already")
             continue
         began = monotonic()
         _pip(environment, part)
         done.append(part.what)
         environment.note(done)
-        tell(f"{told}, {monotonic() - began:.0f} s")
+        report(f"{line}, {monotonic() - began:.0f} s")
 
 
 def _shared(environment: Environment) -> Environment | None:
@@ -150,7 +150,7 @@ def command_of(driver: str) -> tuple[str, ...]:
     A file is run by itself if it is executable, else by this Python.
 
     Raises:
-        DriverError: nobody knows the driver, or its environment is not installed.
+        DriverError: there is no such driver, or its environment is not installed.
     """
     path = Path(driver)
     if path.is_file():

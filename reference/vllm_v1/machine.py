@@ -9,7 +9,7 @@ from reference.vllm_v1 import transitions
 from reference.vllm_v1.step import Environment, scheduler_step
 from spec.core.arithmetic import cdiv
 from spec.core.errors import WorkloadError
-from spec.core.requests import Request
+from spec.core.requests import Request, refuse_above, refuse_too_long
 from spec.vllm_v1.config import VllmV1Config, capped_tokens, largest_end
 from spec.vllm_v1.records import Context, Sequence, State, Step, context_of
 
@@ -85,18 +85,14 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
     Raises:
         WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget.
     """
+    refuse_too_long(request, config)
     total = request.prompt_len + request.max_tokens
-    if total > config.max_model_len:
-        allowed = f"at most max_model_len ({config.max_model_len})"
-        raise WorkloadError("prompt_len + max_tokens", total, allowed)
     longest = capped_tokens(total - 1, config.long_prefill_token_threshold)
     if not config.chunked_prefill and longest > config.token_budget:
         allowed = f"at most max_num_batched_tokens ({config.token_budget}) without chunked prefill"
         raise WorkloadError("prompt_len + max_tokens - 1", total - 1, allowed)
     blocks = int(cdiv(_largest_end(request, config), config.block_size))
-    if blocks > config.pool_blocks:
-        allowed = f"at most num_blocks ({config.pool_blocks})"
-        raise WorkloadError("blocks of prompt_len + max_tokens - 1", blocks, allowed)
+    refuse_above("blocks of prompt_len + max_tokens - 1", blocks, "num_blocks", config.pool_blocks)
 
 
 def _largest_end(request: Request, config: VllmV1Config) -> int:

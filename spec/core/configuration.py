@@ -23,7 +23,8 @@ def checked_keys(_class: type, keys: list["Attribute[Any]"]) -> list["Attribute[
 class PolicyConfig:
     """A configuration; lengths in tokens, times in units of the simulated clock.
 
-    A subclass gives every key its default, and `LEAST` says how small a number may be.
+    A subclass says which policy it is of, and gives what keys it has their defaults; `LEAST` says
+    how small a number may be.
 
     Raises:
         ConfigError: another policy's name, a value of the wrong type or below the least.
@@ -32,12 +33,12 @@ class PolicyConfig:
     LEAST: ClassVar[Mapping[str, int]] = {}
 
     policy: str
-    block_size: int
-    num_blocks: int | None
-    max_num_seqs: int
-    max_model_len: int
-    prefill_time: float
-    decode_time: float
+    block_size: int = 1
+    num_blocks: int | None = None
+    max_num_seqs: int = 1
+    max_model_len: int = 16
+    prefill_time: float = 8.0
+    decode_time: float = 1.0
 
     def __attrs_post_init__(self) -> None:
         name = self.name_of_policy()

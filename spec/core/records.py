@@ -5,10 +5,10 @@ Each policy has classes of its own in its `records`: its requests and states hav
 steps of every policy asks for no more than this.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
 from spec.core.blocks import BlockPool
 from spec.core.configuration import PolicyConfig
@@ -126,6 +126,17 @@ class Context(Generic[ConfigT]):
     config: ConfigT
     requests: Mapping[str, Request]
     keys: BlockKeys
+
+
+def state_class(step: type[StepRecord]) -> Any:
+    """The class of the states that steps of this class lie between."""
+    return fields(step).before.type
+
+
+def context_of(config: ConfigT, requests: Iterable[Request]) -> Context[ConfigT]:
+    """What rules may look up under this configuration."""
+    by_id = {request.id: request for request in requests}
+    return Context(config, by_id, BlockKeys(by_id, config.block_size))
 
 
 SomeStep: TypeAlias = StepRecord

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
+from spec.core.arithmetic import Number
+from spec.core.configuration import PolicyConfig
 from spec.core.errors import WorkloadError
 
 MOST_TOKEN_ID = 2**31 - 1  # of a prompt
@@ -187,6 +189,26 @@ class Request:
         self._sampled.append(token)
         value = cached_value(token, self.prompt_len + index)
         self._attended[0] = (self._attended[0] + value) & WORD
+
+
+def refuse_above(field: str, value: Number, key: str, most: int) -> None:
+    """Raise if what a request needs, named `field`, is more than what the key of that name allows.
+
+    Raises:
+        WorkloadError: it is.
+    """
+    if value > most:
+        raise WorkloadError(field, value, f"at most {key} ({most})")
+
+
+def refuse_too_long(request: Request, config: PolicyConfig) -> None:
+    """Raise if prompt and output of the request exceed the model length.
+
+    Raises:
+        WorkloadError: they do.
+    """
+    total = request.prompt_len + request.max_tokens
+    refuse_above("prompt_len + max_tokens", total, "max_model_len", config.max_model_len)
 
 
 class BlockKeys:

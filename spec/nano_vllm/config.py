@@ -12,8 +12,8 @@ from attrs import frozen
 
 from spec.core.blocks import block_count
 from spec.core.configuration import PolicyConfig, checked_keys
-from spec.core.errors import ConfigError, WorkloadError
-from spec.core.requests import Request
+from spec.core.errors import ConfigError
+from spec.core.requests import Request, refuse_above, refuse_too_long
 
 
 class TokenGate(StrEnum):
@@ -197,11 +197,6 @@ def refuse_unservable(request: Request, config: NanoVllmConfig) -> None:
     Raises:
         WorkloadError: it exceeds the model length or the whole pool.
     """
-    total = request.prompt_len + request.max_tokens
-    if total > config.max_model_len:
-        allowed = f"at most max_model_len ({config.max_model_len})"
-        raise WorkloadError("prompt_len + max_tokens", total, allowed)
-    blocks = block_count(total - 1, config.block_size)
-    if blocks > config.pool_blocks:
-        allowed = f"at most num_blocks ({config.pool_blocks})"
-        raise WorkloadError("blocks of prompt_len + max_tokens - 1", blocks, allowed)
+    refuse_too_long(request, config)
+    blocks = block_count(request.prompt_len + request.max_tokens - 1, config.block_size)
+    refuse_above("blocks of prompt_len + max_tokens - 1", blocks, "num_blocks", config.pool_blocks)

@@ -12,8 +12,8 @@ from attrs import frozen
 
 from spec.core.blocks import block_count
 from spec.core.configuration import PolicyConfig, checked_keys
-from spec.core.errors import ConfigError, WorkloadError
-from spec.core.requests import Request
+from spec.core.errors import ConfigError
+from spec.core.requests import Request, refuse_above, refuse_too_long
 from spec.spyre.variants import ADMISSIONS, Admission, AdmissionVariant, Queue
 
 
@@ -123,14 +123,9 @@ def refuse_unservable(request: Request, config: SpyreConfig) -> None:
     Raises:
         WorkloadError: it exceeds the model length, the volume limit or the whole pool.
     """
-    total = request.prompt_len + request.max_tokens
-    if total > config.max_model_len:
-        allowed = f"at most max_model_len ({config.max_model_len})"
-        raise WorkloadError("prompt_len + max_tokens", total, allowed)
-    if total - 1 > config.max_batch_tkv_limit:
-        allowed = f"at most max_batch_tkv_limit ({config.max_batch_tkv_limit})"
-        raise WorkloadError("prompt_len + max_tokens - 1 (its largest tkv)", total - 1, allowed)
+    refuse_too_long(request, config)
+    total, limit = request.prompt_len + request.max_tokens, config.max_batch_tkv_limit
+    tkv = "prompt_len + max_tokens - 1 (its largest tkv)"
+    refuse_above(tkv, total - 1, "max_batch_tkv_limit", limit)
     blocks = block_count(total, config.block_size)
-    if blocks > config.pool_blocks:
-        allowed = f"at most num_blocks ({config.pool_blocks})"
-        raise WorkloadError("blocks of prompt_len + max_tokens", blocks, allowed)
+    refuse_above("blocks of prompt_len + max_tokens", blocks, "num_blocks", config.pool_blocks)

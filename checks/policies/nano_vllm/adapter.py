@@ -9,7 +9,8 @@ from attrs import evolve
 from checks.harness.adapter import Adapter, without
 from checks.harness.decoding import StepDecoder
 from checks.harness.system import Json
-from checks.harness.unreported import Fields, sides
+from checks.harness.unreported import Fields
+from reference.nano_vllm.machine import NanoVllmMachine
 from spec.core.blocks import BlockPool
 from spec.core.records import DECODE, Event
 from spec.core.sharing import FrozenMap
@@ -24,8 +25,7 @@ class NanoVllmDecoder(StepDecoder[State]):
     """Makes steps of the records of one episode, in their order."""
 
     def __init__(self, ctx: Context) -> None:
-        size = ctx.config.pool_blocks
-        super().__init__(ctx, State(pool=BlockPool(size=size, free=tuple(range(size)))))
+        super().__init__(ctx, NanoVllmMachine(ctx).initial())
 
     def state(self, record: Json, **past: Any) -> State:
         """Queues, sequences and blocks as a record has them."""
@@ -135,12 +135,6 @@ FIELDS = Fields(
         "hit_blocks": ((Row, "hit_blocks"),),
     },
     step=Step,
-    state=State,
-    places={
-        Step: ("",),
-        State: ("before.", "after."),
-        Row: (*sides(("before", "after"), ("waiting", "running")), "batch."),
-    },
     visible=_VISIBLE,
     never=("refusal",),  # the states leave one order only
 )

@@ -1,16 +1,12 @@
 """nano-vLLM: the reference, which has no engine, next to the paged device."""
 
 from checks.harness.adapter import Device, PagedDevice
-from checks.harness.case import Case
-from checks.harness.comparing import Strictness, by_fields
-from checks.harness.reference import Reference
 from checks.policies.nano_vllm.adapter import ADAPTER, inferred_events
 from checks.policies.nano_vllm.codec import CODEC
 from checks.policies.nano_vllm.expected import EXPECTED_VIOLATIONS
 from checks.policies.nano_vllm.generator import generate
 from checks.policies.nano_vllm.instances import DEFAULT
 from checks.policies.nano_vllm.labels import LABELS
-from checks.policies.nano_vllm.model import nano_vllm_model
 from checks.policies.nano_vllm.paging import nano_vllm_watch
 from checks.policies.policy import Policy
 from engine.core.clock import Prefill, Work
@@ -20,19 +16,6 @@ from spec.nano_vllm.config import NanoVllmConfig, refuse_unservable
 from spec.nano_vllm.records import Context, State, Step, context_of
 from spec.nano_vllm.records import Sequence as Row
 from spec.nano_vllm.rules import NANO_VLLM as RULES
-
-_DECISIONS = ("kind", "scheduled", "outputs", "finished")
-_COMPARED = {
-    Strictness.DECISIONS: by_fields(*_DECISIONS),
-    Strictness.OBSERVABLE: by_fields(*_DECISIONS, "after"),
-    Strictness.EXACT: by_fields(
-        *("before", *_DECISIONS, "refusal", "ended", "aborted", "batch", "after", "events")
-    ),
-}
-
-
-def _reference(case: Case) -> Reference:
-    return Reference(NanoVllmMachine.of(case.config, case.requests), case)
 
 
 def _device(ctx: Context) -> Device:
@@ -57,15 +40,13 @@ POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     config=NanoVllmConfig,
     registry=RULES,
     step=Step,
+    machine=NanoVllmMachine.of,
     context_of=context_of,
     refuse_unservable=refuse_unservable,
     codec=CODEC,
-    reference=_reference,
     tokens_at_once=lambda config: config.max_model_len,
-    model=nano_vllm_model,
     instances=DEFAULT,
     generate=generate,
-    compared=_COMPARED,
     labels=LABELS,
     adapter=ADAPTER,
     device=_device,

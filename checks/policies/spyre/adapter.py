@@ -9,8 +9,8 @@ from checks.harness.adapter import Adapter, without
 from checks.harness.comparing import Difference, Strictness
 from checks.harness.decoding import StepDecoder
 from checks.harness.system import Action, Json
-from checks.harness.unreported import Fields, sides
-from spec.core.blocks import BlockPool
+from checks.harness.unreported import Fields
+from reference.spyre.machine import SpyreMachine
 from spec.core.records import DECODE, PREFILL, Event
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import volume
@@ -32,8 +32,7 @@ class SpyreDecoder(StepDecoder[State]):
     """Makes steps of the records of one episode, in their order."""
 
     def __init__(self, ctx: Context) -> None:
-        size = ctx.config.pool_blocks
-        super().__init__(ctx, State(pool=BlockPool(size=size, free=tuple(range(1, size + 1)))))
+        super().__init__(ctx, SpyreMachine(ctx).initial())
 
     def past_before(self, _action: Action) -> Json:
         """Kind and tkv of the step before."""
@@ -243,13 +242,6 @@ FIELDS = Fields(
         "waited_steps": ((Row, "waited_steps"),),
     },
     step=Step,
-    state=State,
-    places={
-        Step: ("",),
-        State: ("before.", "after."),
-        Chunk: ("chunk.",),
-        Row: (*sides(("before", "after"), _QUEUES), "batch."),
-    },
     visible=_VISIBLE,
 )
 

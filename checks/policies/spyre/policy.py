@@ -1,8 +1,6 @@
 """Spyre: the reference, and the engine on the simulated device."""
 
-from checks.harness.case import Case
 from checks.harness.comparing import Strictness, by_fields, in_lines
-from checks.harness.reference import Reference
 from checks.policies.policy import Policy
 from checks.policies.spyre.adapter import ADAPTER
 from checks.policies.spyre.codec import CODEC
@@ -20,7 +18,7 @@ from checks.policies.spyre.settings import VARIABLES, other_size
 from checks.policies.spyre.work import spyre_work
 from reference.spyre.machine import SpyreMachine
 from spec.spyre.config import SpyreConfig, refuse_unservable
-from spec.spyre.records import Context, Step, context_of
+from spec.spyre.records import Context, Step
 from spec.spyre.rules import SPYRE as RULES
 from spec.spyre.state import State
 
@@ -42,20 +40,15 @@ _COMPARED = {
 }
 
 
-def _reference(case: Case) -> Reference:
-    return Reference(SpyreMachine.of(case.config, case.requests), case)
-
-
 POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     config=SpyreConfig,
     registry=RULES,
     step=Step,
-    context_of=context_of,
+    machine=SpyreMachine.of,
     refuse_unservable=refuse_unservable,
     codec=CODEC,
     variables=VARIABLES,
     implied=other_size,
-    reference=_reference,
     engine=engine,
     engine_under_test=engine_under_test,
     without_device=without_device,

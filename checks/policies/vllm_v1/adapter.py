@@ -10,9 +10,9 @@ from checks.harness.adapter import Adapter, without
 from checks.harness.case import Case
 from checks.harness.decoding import StepDecoder
 from checks.harness.system import Action, Json
-from checks.harness.unreported import Fields, sides
+from checks.harness.unreported import Fields
 from checks.policies.vllm_v1.reference import externals
-from spec.core.blocks import BlockPool
+from reference.vllm_v1.machine import VllmV1Machine
 from spec.core.records import Event
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Load, State, Statistics, Step
@@ -26,8 +26,7 @@ class VllmV1Decoder(StepDecoder[State]):
     """Makes steps of the records of one episode, in their order."""
 
     def __init__(self, ctx: Context) -> None:
-        size = ctx.config.pool_blocks
-        super().__init__(ctx, State(pool=BlockPool(size=size, free=tuple(range(1, size + 1)))))
+        super().__init__(ctx, VllmV1Machine(ctx).initial())
         self._arrived: list[str] = []
 
     def past_before(self, action: Action) -> Json:
@@ -187,12 +186,6 @@ FIELDS = Fields(
         "statistics": ((Step, "statistics"),),
     },
     step=Step,
-    state=State,
-    places={
-        Step: ("",),
-        State: ("before.", "planned.", "after."),
-        Row: sides(("before", "planned", "after"), ("waiting", "skipped", "running")),
-    },
     visible=_VISIBLE,
 )
 

@@ -1,7 +1,5 @@
 """vLLM V1: the reference, which has no engine, next to the paged device."""
 
-from collections.abc import Iterable
-
 from checks.harness.adapter import Device, PagedDevice
 from checks.harness.comparing import Strictness, by_fields
 from checks.policies.policy import Policy
@@ -16,10 +14,9 @@ from checks.policies.vllm_v1.model import vllm_v1_model
 from checks.policies.vllm_v1.paging import vllm_v1_watch
 from checks.policies.vllm_v1.reference import VllmV1Reference
 from engine.core.clock import Prefill, Work
-from reference.vllm_v1.machine import refuse_unservable
-from spec.core.requests import BlockKeys, Request
+from reference.vllm_v1.machine import VllmV1Machine, refuse_unservable
 from spec.vllm_v1.config import VllmV1Config
-from spec.vllm_v1.records import Context, State, Step
+from spec.vllm_v1.records import Context, State, Step, context_of
 from spec.vllm_v1.records import Sequence as Row
 from spec.vllm_v1.rules import VLLM_V1 as RULES
 
@@ -34,12 +31,6 @@ _COMPARED = {
         *("ended", "aborted", "after", "statistics", "events"),
     ),
 }
-
-
-def context_of(config: VllmV1Config, requests: Iterable[Request]) -> Context:
-    """What rules look up; no request has external keys and values."""
-    by_id = {request.id: request for request in requests}
-    return Context(config, by_id, BlockKeys(by_id, config.block_size))
 
 
 def _tokens_at_once(config: VllmV1Config) -> int:
@@ -71,6 +62,7 @@ POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     config=VllmV1Config,
     registry=RULES,
     step=Step,
+    machine=VllmV1Machine.of,
     context_of=context_of,
     refuse_unservable=refuse_unservable,
     codec=CODEC,

@@ -14,9 +14,6 @@ from tests.checks.command import lockstep, settings
 SMALL = ["block_size=2", "max_model_len=8", "max_num_seqs=2", "num_blocks=4"]
 
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
-
-
 def report(*arguments: object) -> Any:
     return json.loads(lockstep("explore", *arguments, "--json", "-").out)
 

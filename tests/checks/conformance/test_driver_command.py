@@ -116,7 +116,7 @@ def test_an_older_release_shares_what_the_newest_has(tmp_path: Path) -> None:
     assert (environment.packages / "shared.pth").read_text() == f"{base.packages}\n"
 
 
-def test_a_release_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_release_is_refused() -> None:
     ran = lockstep("driver", "install", "sendnn", "--version", "1.0")
 
     assert ran.code == 2
@@ -178,5 +178,5 @@ def test_the_note_is_json(drivers: Path) -> None:
 
     environment.note(["torch"])
 
-    told = json.loads((drivers / "sendnn-2.6.3" / "installed.json").read_text(encoding="utf-8"))
-    assert told == {"release": "sendnn==2.6.3", "done": ["torch"]}
+    note = json.loads((drivers / "sendnn-2.6.3" / "installed.json").read_text(encoding="utf-8"))
+    assert note == {"release": "sendnn==2.6.3", "done": ["torch"]}

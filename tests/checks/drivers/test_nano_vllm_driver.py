@@ -82,7 +82,7 @@ def test_without_nano_vllm_the_driver_says_how_to_have_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "told"),
+    ("file", "old", "new", "says"),
     [
         ("engine/scheduler.py", "def postprocess", "def update", "Scheduler has no `postprocess`"),
         ("engine/scheduler.py", "self.waiting", "self.queue", "scheduler has no `waiting`"),
@@ -92,12 +92,12 @@ def test_without_nano_vllm_the_driver_says_how_to_have_it(tmp_path: Path) -> Non
     ],
 )
 def test_a_checkout_that_lacks_something_is_refused_by_name(
-    tmp_path: Path, file: str, old: str, new: str, told: str
+    tmp_path: Path, file: str, old: str, new: str, says: str
 ) -> None:
     checkout = without(tmp_path, file, old, new)
 
     done = driven(checkout, START, {"do": "play", "steps": [{"arrive": ["a"]}]})
 
-    assert told in done.stderr
+    assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode == 1

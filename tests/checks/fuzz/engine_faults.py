@@ -20,7 +20,6 @@ from engine.spyre.scheduler import admission, apply, decode, prefill
 from engine.spyre.scheduler.admission import LastChunk, Projection
 from engine.spyre.scheduler.requests import Batch, RequestState, WaitingQueue
 from engine.spyre.scheduler.state import SchedulerState
-from spec.spyre.variants import Condition
 
 Right = Callable[..., Any]
 
@@ -107,12 +106,10 @@ def projection_outlives_its_moment(_right: Right, *_given: Any) -> bool:
     return True
 
 
-@fault("admission", LastChunk, "_as_specified")
-def model_length_not_asked(
-    right: Right, chunk: LastChunk, condition: Condition, *given: Any
-) -> bool:
+@fault("admission", LastChunk, "_joining")
+def model_length_not_asked(right: Right, *given: Any) -> Any:
     """The text's maximum-length condition always holds."""
-    return condition.rule == "SPY-LEN-2" or bool(right(chunk, condition, *given))
+    return evolve(right(*given), max_model_len=2**31)
 
 
 @fault("admission", prefill, "_has_free_slot")

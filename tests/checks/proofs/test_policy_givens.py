@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
+from checks.evidence import EXPLORED, recorded
 from checks.explore import Always, explore
 from checks.policies.nano_vllm import instances as nano_vllm_instances
-from checks.policies.nano_vllm.model import nano_vllm_model
+from checks.policies.nano_vllm.policy import POLICY
 from checks.policies.vllm_v1 import instances as vllm_v1_instances
 from checks.policies.vllm_v1.model import vllm_v1_model
 from checks.proofs.registry import Numbers
@@ -16,7 +17,6 @@ from spec.vllm_v1.records import Context, Load
 from spec.vllm_v1.records import Sequence as V1Sequence
 from spec.vllm_v1.records import State as V1State
 from tests.checks.proofs.numbers import told
-from tests.checks.test_vllm_v1 import COUNTS
 
 V1 = {instance.name: instance for instance in vllm_v1_instances.DEFAULT}
 NANO = {instance.name: instance for instance in nano_vllm_instances.DEFAULT}
@@ -71,7 +71,7 @@ def test_whoever_is_present_in_vllm_v1_is_as_the_proofs_about_its_turn_say(name:
     model = vllm_v1_model(V1[name])
     result = explore(model, [Always("given", everybody_s_turn(model.ctx))])
     assert [one.found for one in result.violations] == []
-    assert result.states == COUNTS[name][0]
+    assert result.states == recorded(EXPLORED)[f"vllm-v1, {name}"]["states"]
 
 
 # --- nano-vLLM ------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def everybody_s_decode(ctx: NanoVllmContext) -> Callable[[State], str | None]:
 
 def found_in(name: str) -> list[str]:
     """What is not as given in an instance of nano-vLLM."""
-    model = nano_vllm_model(NANO[name])
+    model = POLICY.model(NANO[name])
     result = explore(model, [Always("given", everybody_s_decode(model.ctx))])
     return [one.found for one in result.violations]
 

@@ -17,9 +17,6 @@ from tests.checks.command import Ran, lockstep
 Line = dict[str, Any]
 
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
-
-
 def run(requests: list[Line], **settings: object) -> Ran:
     """`lockstep run` on these requests, the trace in `trace.jsonl`."""
     lines = "".join(f"{json.dumps(one)}\n" for one in requests)

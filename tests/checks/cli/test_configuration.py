@@ -20,7 +20,7 @@ from spec.spyre.variants import Admission
 from spec.vllm_v1.config import VllmV1Config
 from tests.checks.command import transcript
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 LIMIT = "VLLM_DT_MAX_BATCH_TKV_LIMIT"
 
 

@@ -16,14 +16,11 @@ from inline_snapshot import snapshot
 from checks.cli import main
 from tests.checks.command import Ran, lockstep, settings, transcript
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FIRST = ROOT / "examples" / "first.jsonl"
 FIRST_CONFIG = ROOT / "examples" / "first.toml"
 USUAL = "max_num_seqs=4"
 ALONE = '{"id": "0", "prompt_len": 60, "max_tokens": 10}\n'
-
-
-pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def workload(text: str, name: str = "w.jsonl") -> Path:

@@ -9,7 +9,7 @@ from checks.policies import POLICIES
 from spec.vllm_v1.records import Load, State, Step
 from spec.vllm_v1.rules import REGISTRY
 
-CHAPTER = Path(__file__).parents[2] / "spec/chapters/vllm_v1.md"
+CHAPTER = Path(__file__).parents[3] / "spec/chapters/vllm_v1.md"
 VLLM_V1 = POLICIES["vllm-v1"]
 RECORD = {name: kept for name, kept in recorded(EXPLORED).items() if name.startswith("vllm-v1, ")}
 

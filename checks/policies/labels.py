@@ -1,0 +1,63 @@
+"""What is counted of a policy's steps: how often each kind of action happened."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import fields, frozen
+
+STEPS = ("prefill step", "decode step", "idle step")
+
+
+def named_actions(
+    *transitions: str,
+    refusals: tuple[str, ...] = (),
+    phases: tuple[str, ...] = (),
+    others: tuple[str, ...] = (),
+) -> tuple[str, ...]:
+    """All kinds of action, in the order in which they are listed.
+
+    `refusals`: ids of rules that refuse something. `phases`: in which clients leave.
+    """
+    refused = (f"refused by {rule}" for rule in refusals)
+    aborts = (f"abort, {phase}" for phase in (*phases, "gone already"))
+    return *transitions, *refused, *aborts, "arrive", "early end", *others
+
+
+def queue_of(state: Any, request_id: str) -> str:
+    """The field of a state that holds the request."""
+    for key in fields(type(state)):
+        held = getattr(state, key.name)
+        queue = held if isinstance(held, tuple) else (held,)
+        if any(getattr(one, "id", None) == request_id for one in queue):
+            return str(key.name)
+    return "gone already"
+
+
+def _nothing(_step: object) -> Mapping[str, int]:
+    return {}
+
+
+@frozen(kw_only=True)
+class Labels:
+    """What is counted of a policy's steps.
+
+    `actions`: all kinds that there are, and no other is counted; by default whatever happens.
+    `further`: how often a step does what only this policy knows. `phase`: where a request is in a
+    state; by default the queue that holds it.
+    """
+
+    actions: tuple[str, ...] = ()
+    further: Callable[[Any], Mapping[str, int]] = _nothing
+    phase: Callable[[Any, str], str] = queue_of
+
+    def counted(self, step: Any, early: int) -> Counter[str]:
+        """What happened in a step; `early`: requests that ended before their `max_tokens`."""
+        counts = Counter(event.transition for event in step.events)
+        counts[f"{step.kind} step"] += 1
+        counts[f"refused by {step.refusal}"] += step.refusal is not None
+        counts["early end"] += early
+        counts["eviction"] += len(step.after.pool.keys) < len(step.before.pool.keys)
+        counts.update(self.further(step))
+        listed = self.actions or tuple(counts)
+        return +Counter({name: counts[name] for name in listed})
