@@ -18,7 +18,7 @@ from spec.core.rule import AnyRule
 
 if TYPE_CHECKING:
     from checks.explore.exploring import Exploration
-    from checks.proofs.prover import Proof
+    from checks.proofs.registry import Proof
 
 
 def record_of(explorations: Iterable["Exploration"]) -> dict[str, Any]:
@@ -72,8 +72,8 @@ class Verdict:
     """What the records say about one rule.
 
     `holds_in` and `refuted_in`: instances; `states`: explored states of those where it holds;
-    `witnessed`: edges on which its witness was seen, over all instances. `proven` and `disproven`:
-    obligations that serve it, each with what it was decided for.
+    `witnessed`: edges on which its witness was seen, over all instances. `proven`, `disproven` and
+    `stale`: obligations that serve it, each with what it was decided for.
     """
 
     rule: AnyRule
@@ -83,6 +83,7 @@ class Verdict:
     witnessed: int
     proven: Mapping[str, str]
     disproven: Mapping[str, str]
+    stale: Mapping[str, str]
 
     @property
     def explored(self) -> str:
@@ -104,8 +105,9 @@ class Verdict:
         ]
         proven = "; ".join(parts[:_SHOWN])
         more = f"; {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
-        refuted = [f"refuted by {one}, {bounds}" for one, bounds in self.disproven.items()]
-        return "; ".join([f"proven {proven}{more}", *refuted] if parts else refuted) or "-"
+        others = [f"refuted by {one}, {bounds}" for one, bounds in self.disproven.items()]
+        others += [f"stale: {one}, {bounds}" for one, bounds in self.stale.items()]
+        return "; ".join([f"proven {proven}{more}", *others] if parts else others) or "-"
 
 
 _SHOWN = 2  # bounds in a cell of a table; a rule that is shown alone has them all
@@ -145,6 +147,7 @@ def _verdict(rule: AnyRule, explored: dict[str, Any], proven: dict[str, Any]) ->
         witnessed=sum(one["witnesses"].get(rule.id, 0) for one in judged.values()),
         proven=_decided(serving, "proven"),
         disproven=_decided(serving, "refuted"),
+        stale=_decided(serving, "stale"),
     )
 
 

@@ -10,8 +10,8 @@ from rich.table import Table
 from checks.cli.common import console, json_option, out_option, progress_bar, write_json
 from checks.evidence import PROVEN, proofs_of, write_chapters, write_record
 from checks.proofs.chapters import write_proofs
-from checks.proofs.obligations import OBLIGATIONS, Verdict
-from checks.proofs.prover import Proof, prove_all
+from checks.proofs.obligations import OBLIGATIONS
+from checks.proofs.registry import Proof, Verdict
 from checks.proofs.scenario import write_scenario
 from spec.core.errors import InputError
 
@@ -43,9 +43,12 @@ def prove(
 
     OBLIGATION is an id or the beginning of several: PRV-PAD-1, PRV-ADM. Some claims of the texts
     are false and stated as they stand; a refutation prints its numbers, and a run that shows it is
-    written with the command that replays it. Exit code 0: all are proven; 1: one is refuted; 3: the
-    solver gave up on one, which is no answer.
+    written with the command that replays it. Evidence about what the code no longer does is stale.
+    Exit code 0: all are proven; 1: one is refuted; 3: one is stale, or the solver gave up on it,
+    which is no answer.
     """
+    from checks.proofs.prover import prove_all  # which loads the solver
+
     wanted = _selected(names, thorough)
     proofs = []
     with progress_bar("obligations", len(wanted)) as show:
@@ -56,6 +59,7 @@ def prove(
     screen.print(_table(proofs))
     for proof in proofs:
         _print_detail(screen, proof, out_path)
+    _print_stale(screen, proofs)
     screen.print(_total(proofs))
     write_json([proof.as_mapping() for proof in proofs], json_path)
     if record and len(proofs) == len(OBLIGATIONS):
@@ -92,12 +96,12 @@ def _table(proofs: Sequence[Proof]) -> Table:
     for column in ("seconds", "size"):
         table.add_column(column, justify="right")
     for proof in proofs:
-        told = OBLIGATIONS[proof.obligation]
-        surprise = "" if proof.is_as_expected else f", expected {told.expected}"
+        about = OBLIGATIONS[proof.obligation]
+        surprise = "" if proof.is_as_expected else f", expected {about.expected}"
         table.add_row(
-            told.id,
-            told.sentence,
-            told.bounds,
+            about.id,
+            about.sentence,
+            about.bounds,
             f"{proof.verdict}{surprise}",
             f"{proof.seconds:.2f}",
             f"{proof.size:,}",
@@ -116,14 +120,23 @@ def _print_detail(screen: Console, proof: Proof, out_path: Path) -> None:
         screen.print(f"{proof.obligation} is unknown: {proof.reason}")
 
 
+def _print_stale(screen: Console, proofs: Sequence[Proof]) -> None:
+    """Each reason once, with all obligations that it makes stale."""
+    for reason in dict.fromkeys(one.reason for one in proofs if one.verdict is Verdict.STALE):
+        ids = ", ".join(one.obligation for one in proofs if one.reason == reason)
+        screen.print(f"stale: {ids}: {reason}")
+
+
 def _total(proofs: Sequence[Proof]) -> str:
     counts = {verdict: sum(proof.verdict is verdict for proof in proofs) for verdict in Verdict}
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    return f"{len(proofs)} obligations: {told}"
+    if not counts[Verdict.STALE]:
+        del counts[Verdict.STALE]
+    by_verdict = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    return f"{len(proofs)} obligations: {by_verdict}"
 
 
 def _exit_code(proofs: Sequence[Proof]) -> int:
     verdicts = {proof.verdict for proof in proofs}
     if Verdict.REFUTED in verdicts:
         return 1
-    return 3 if Verdict.UNKNOWN in verdicts else 0
+    return 3 if verdicts & {Verdict.UNKNOWN, Verdict.STALE} else 0

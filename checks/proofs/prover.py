@@ -1,53 +1,20 @@
-"""Prove or refute obligations: each by the solver, side by side, with a time limit."""
+"""Prove or refute obligations: each by the solver, side by side, with a time limit.
 
-from collections.abc import Iterator, Sequence
+It is the one module, with `bit_vectors`, that loads the solver.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 import z3
-from attrs import frozen
+from attrs import evolve
 
 from checks.harness.cores import on_all_cores
-from checks.proofs.bits import as_bit_vectors
-from checks.proofs.obligations import OBLIGATIONS, Obligation, Verdict
-
-
-@frozen
-class Proof:
-    """What the solver said of an obligation.
-
-    `numbers`: of a refutation, a value for each variable that breaks the claim. `size`: distinct
-    terms that the solver was given. `reason`: why it gave up, if it did.
-    """
-
-    obligation: str
-    verdict: Verdict
-    seconds: float
-    size: int
-    numbers: dict[str, int]
-    reason: str = ""
-
-    @property
-    def is_as_expected(self) -> bool:
-        """True if the verdict is the one that a correct specification has."""
-        return self.verdict is OBLIGATIONS[self.obligation].expected
-
-    def as_mapping(self) -> dict[str, Any]:
-        """All of it, with the obligation's text, for a JSON report."""
-        told = OBLIGATIONS[self.obligation]
-        return {
-            "obligation": told.id,
-            "says": told.sentence,
-            "bounds": told.bounds,
-            "rules": list(told.rules),
-            "verdict": self.verdict.value,
-            "expected": told.expected.value,
-            "seconds": round(self.seconds, 3),
-            "size": self.size,
-            "numbers": self.numbers,
-            "reason": self.reason,
-        }
+from checks.proofs.bit_vectors import as_bit_vectors
+from checks.proofs.obligations import OBLIGATIONS
+from checks.proofs.registry import Obligation, Proof, Verdict
 
 
 def prove(obligation: Obligation, timeout_seconds: float | None = None, seed: int = 0) -> Proof:
@@ -160,11 +127,38 @@ def _size(assertions: Sequence[z3.ExprRef]) -> int:
 def prove_all(
     names: Sequence[str], timeout_seconds: float | None = None, seed: int = 0
 ) -> Iterator[Proof]:
-    """Proofs of these obligations, on all cores, in the order given."""
-    work = partial(_prove_named, timeout_seconds=timeout_seconds, seed=seed)
-    yield from on_all_cores(work, names)
+    """Proofs of these obligations, on all cores, in the order given.
+
+    What they rest on is checked once, while the solver works: where it has changed, evidence is
+    stale, whatever the solver says.
+    """
+    resting = {basis: name for name in names if (basis := OBLIGATIONS[name].basis) is not None}
+    work: list[Callable[[], Any]] = [partial(_stale_reason, name) for name in resting.values()]
+    work += [partial(_prove_named, name, timeout_seconds, seed) for name in names]
+    outcomes = on_all_cores(_called, work)
+    reasons = dict(zip(resting, outcomes, strict=False))  # the first outcomes, one per check
+    for name, proof in zip(names, outcomes, strict=True):
+        basis = OBLIGATIONS[name].basis
+        reason = None if basis is None else reasons[basis]
+        yield proof if reason is None else _as_stale(proof, reason)
+
+
+def _called(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+# Statements and bases do not travel between processes; names do.
 
 
 def _prove_named(name: str, timeout_seconds: float | None, seed: int) -> Proof:
-    """Statements do not travel between processes; names do."""
     return prove(OBLIGATIONS[name], timeout_seconds, seed)
+
+
+def _stale_reason(name: str) -> str | None:
+    basis = OBLIGATIONS[name].basis
+    return None if basis is None else basis()
+
+
+def _as_stale(proof: Proof, reason: str) -> Proof:
+    """The proof without its answer, which is about something else than the code."""
+    return evolve(proof, verdict=Verdict.STALE, numbers={}, reason=reason)

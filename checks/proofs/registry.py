@@ -1,13 +1,16 @@
 """The registry of obligations: what is claimed for all lengths, to be proven or refuted.
 
-An obligation is written with the functions that the reference runs, over numbers that somebody
-else chooses: the prover hands in solver variables, a test or a replay hands in integers.
+An obligation is written with the functions that the reference runs, over numbers that are chosen
+elsewhere: the prover hands in solver variables, a test or a replay hands in integers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
+from inspect import Parameter, getdoc, signature
+from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from spec.core.arithmetic import Number, Truth, every, negate
 from spec.core.configuration import PolicyConfig
@@ -16,19 +19,26 @@ from spec.core.requests import Request
 Numbers = Mapping[str, int]
 Scenario = Callable[[Numbers], tuple[PolicyConfig, list[Request]]]
 Integer = Callable[[str], Number]  # the integer of this name, a variable or a chosen number
+Basis = Callable[[], str | None]  # why evidence that rests on it is stale; None if it is not
 
 
 class Verdict(StrEnum):
-    """What came out for an obligation; unknown is never success."""
+    """What came out for an obligation; unknown and stale are never success."""
 
     PROVEN = "proven"
     REFUTED = "refuted"
     UNKNOWN = "unknown"
+    STALE = "stale"
+
+
+def _conjunction(claim: Truth | Iterable[Truth]) -> Truth:
+    """The claim itself, or that all of several hold."""
+    return every(claim) if isinstance(claim, Iterable) else claim
 
 
 @frozen
 class Statement:
-    """`claim` holds for all numbers for which everything `given` holds.
+    """`claim` holds for all numbers for which everything `given` holds; several are all claimed.
 
     `known` is what other obligations prove of the same numbers, each named beside it. It restricts
     nothing, it shortens the way: without it the claim is as true, and the solver would have to
@@ -38,8 +48,8 @@ class Statement:
     then decides about numbers of so many bits.
     """
 
-    given: Sequence[Truth]
-    claim: Truth
+    claim: Truth = field(converter=_conjunction)
+    given: Sequence[Truth] = ()
     known: Sequence[Truth] = ()
     tops: Mapping[str, int] = field(factory=dict)
 
@@ -55,7 +65,8 @@ class Obligation:
 
     `expected` is the verdict that a correct specification has: a false claim of a text is stated
     as it stands there, and expected to be refuted. `scenario` turns the numbers of a refutation
-    into a configuration and requests on which the rule is broken in a run.
+    into a configuration and requests on which the rule is broken in a run. `basis` says whether
+    the code still is what the claim speaks of; None if nothing but formulas is claimed about.
     """
 
     id: str
@@ -66,29 +77,118 @@ class Obligation:
     expected: Verdict = Verdict.PROVEN
     thorough: bool = False
     scenario: Scenario | None = field(default=None, repr=False)
+    basis: Basis | None = field(default=None, repr=False)
 
 
 OBLIGATIONS: dict[str, Obligation] = {}
 
+Written = Callable[..., Statement]  # a statement as it is written, a parameter for each number
+
 
 def obligation(
     id_: str,
-    sentence: str,
     *,
     bounds: str,
     rules: Sequence[str],
+    sentence: str | None = None,
+    given: Callable[..., Sequence[Truth]] | None = None,
     expected: Verdict = Verdict.PROVEN,
     thorough: bool = False,
     scenario: Scenario | None = None,
-) -> Callable[[Callable[[Integer], Statement]], Callable[[Integer], Statement]]:
-    """Register the decorated statement."""
+    basis: Basis | None = None,
+    **case: Any,
+) -> Callable[[Written], Written]:
+    """Register the decorated function of numbers as a statement; it is returned as it was.
 
-    def register(statement: Callable[[Integer], Statement]) -> Callable[[Integer], Statement]:
+    Unless a `sentence` is given, its docstring begins with it. Each of its parameters is the
+    integer of that name, but for `integer`, which is the choice of integers itself, and for those
+    of the `case`, which also fills the braces in the sentence. `given` is written alike: what is
+    given besides, before what the statement says itself.
+
+    Raises:
+        ValueError: another obligation has the id.
+    """
+
+    def register(written: Written) -> Written:
         if id_ in OBLIGATIONS:
             raise ValueError(f"two obligations are called {id_}")
         OBLIGATIONS[id_] = Obligation(
-            id_, sentence, bounds, tuple(rules), statement, expected, thorough, scenario
+            id=id_,
+            sentence=(sentence or _first_paragraph(written)).format(**case),
+            bounds=bounds,
+            rules=tuple(rules),
+            statement=partial(_stated, written, given, case),
+            expected=expected,
+            thorough=thorough,
+            scenario=scenario,
+            basis=basis,
         )
-        return statement
+        return written
 
     return register
+
+
+def _stated(
+    written: Written,
+    given: Callable[..., Sequence[Truth]] | None,
+    case: Mapping[str, Any],
+    integer: Integer,
+) -> Statement:
+    """The statement of these integers, with what is given besides."""
+    before = () if given is None else _applied(given, integer, case)
+    statement: Statement = _applied(written, integer, case)
+    return evolve(statement, given=[*before, *statement.given])
+
+
+def _applied(function: Callable[..., Any], integer: Integer, case: Mapping[str, Any]) -> Any:
+    """The function of the integers that its parameters name."""
+    chosen = {"integer": integer, **case}
+    return function(
+        **{
+            name: chosen[name] if name in chosen else integer(name)
+            for name, parameter in signature(function).parameters.items()
+            if name in chosen or parameter.default is Parameter.empty
+        }
+    )
+
+
+def _first_paragraph(function: Callable[..., Any]) -> str:
+    """The sentence with which the docstring begins, on one line."""
+    return " ".join((getdoc(function) or "").partition("\n\n")[0].split())
+
+
+@frozen
+class Proof:
+    """What the solver said of an obligation.
+
+    `numbers`: of a refutation, a value for each variable that breaks the claim. `size`: distinct
+    terms that the solver was given. `reason`: why it gave up, or why the answer is stale.
+    """
+
+    obligation: str
+    verdict: Verdict
+    seconds: float
+    size: int
+    numbers: dict[str, int]
+    reason: str = ""
+
+    @property
+    def is_as_expected(self) -> bool:
+        """True if the verdict is the one that a correct specification has."""
+        return self.verdict is OBLIGATIONS[self.obligation].expected
+
+    def as_mapping(self) -> dict[str, Any]:
+        """All of it, with the obligation's text, for a JSON report."""
+        about = OBLIGATIONS[self.obligation]
+        return {
+            "obligation": about.id,
+            "says": about.sentence,
+            "bounds": about.bounds,
+            "rules": list(about.rules),
+            "verdict": self.verdict.value,
+            "expected": about.expected.value,
+            "seconds": round(self.seconds, 3),
+            "size": self.size,
+            "numbers": self.numbers,
+            "reason": self.reason,
+        }

@@ -11,8 +11,7 @@ from checks.harness.case import Case
 from checks.harness.judging import Judge
 from checks.harness.serving import served
 from checks.policies import policy_of
-from checks.proofs.obligations import Obligation
-from checks.proofs.registry import Numbers
+from checks.proofs.registry import Numbers, Obligation
 from reference.core.guards import GuardError
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import Request

@@ -1,1 +1,3 @@
-"""Obligations about the sums and blocks of nano-vLLM."""
+"""What is proven about nano-vLLM."""
+
+MODULES = ("blocks", "admission")

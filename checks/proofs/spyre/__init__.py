@@ -1,1 +1,17 @@
-"""Obligations about Spyre: layout, volume, admission, blocks, and the numeric machine."""
+"""What is proven about Spyre."""
+
+MODULES = (
+    "reservation",
+    "inductive",
+    "bounded",
+    "decode_batch",
+    "documented",
+    "exact",
+    "model_length",
+    "monotonicity",
+    "padding",
+    "peak",
+    "block_pool",
+    "shipped",
+    "future_steps",
+)

@@ -1,50 +1,31 @@
 """Obligations about runs from the start: whatever three requests ask for, and whenever they come.
 
-Lengths, limits, slots, arrivals, early ends and aborts are chosen by whoever looks for a
-violation, so these look where no chosen instance does. The numbers that refute a claim are a
-workload.
+Lengths, limits, slots, arrivals, early ends and aborts are left to the solver, so these look where
+no chosen instance does. The numbers that refute a claim are a workload.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from checks.proofs.registry import (
-    Integer,
-    Numbers,
-    Statement,
-    Verdict,
-    obligation,
-)
-from checks.proofs.spyre.inductive import (
-    REQUESTS,
-    any_clients,
-    clients_are_servable,
-)
-from checks.proofs.spyre.machine import (
+from checks.proofs.registry import Integer, Numbers, Statement, Verdict
+from checks.proofs.spyre.agreement import of_machine
+from checks.proofs.spyre.inductive import REQUESTS, any_clients, clients_are_servable
+from checks.proofs.spyre.numeric_machine import (
     Client,
-    Machine,
-    Move,
-    Rule,
     Setting,
-    documented,
-    exact,
-    nobody_yet,
-    shipped,
+    StepResult,
+    at_the_start,
+    between,
+    rule_of,
+    step,
 )
-from checks.proofs.spyre.symbolic import MACHINE
-from spec.core.arithmetic import Truth, every
+from checks.proofs.unshared import unshared
+from spec.core.arithmetic import Truth
 from spec.core.blocks import block_count
-from spec.core.requests import Prompt, Request
+from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import ADMISSIONS, Admission
-
-_RULES: Mapping[Admission, Rule] = {
-    Admission.EXACT: exact,
-    Admission.DOCUMENTED: documented,
-    Admission.SHIPPED: shipped,
-}
 
 
 @frozen
@@ -115,131 +96,112 @@ class Run:
             limit=integer("limit"),
             max_num_seqs=integer("max_num_seqs"),
             max_model_len=integer("max_model_len"),
-            rule=_RULES[self.admission],
+            rule=rule_of(self.admission),
             judged_first=ADMISSIONS[self.admission].is_judged_first(interleave=self.interleave),
         )
 
+    def scenario(self, numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
+        """The run of the reference that the numbers of a refutation describe."""
+        clients = any_clients(numbers.__getitem__)
+        sizes = [(client.prompt_len, client.max_tokens) for client in clients]
+        requests = [
+            evolve(one, output_len=own.output_len, arrival=own.arrival, abort_at=own.abort_at)
+            for own, one in zip(clients, unshared(*sizes), strict=True)
+        ]
+        most = max(map(sum, sizes))
+        config = SpyreConfig(
+            block_size=self.block_size,
+            chunk_size=self.chunk_size,
+            interleave=self.interleave,
+            admission=self.admission,
+            max_batch_tkv_limit=numbers["limit"],
+            max_num_seqs=min(numbers["max_num_seqs"], REQUESTS),
+            max_model_len=numbers["max_model_len"],
+            num_blocks=REQUESTS * block_count(most, self.block_size),
+            prefix_caching=False,
+        )
+        return config, requests
 
-def moves_of(
-    steps: int, setting: Setting, clients: Sequence[Client], machine: Machine = MACHINE
-) -> Iterator[Move]:
+
+def steps_of(steps: int, setting: Setting, clients: Sequence[Client]) -> Iterator[StepResult]:
     """The first steps of the run."""
-    situation = nobody_yet(clients)
+    state = at_the_start(clients)
     for index in range(steps):
-        move = machine.step(setting, clients, machine.between(clients, situation, index))
-        situation = move.after
-        yield move
+        result = step(setting, clients, between(clients, state, index))
+        state = result.after
+        yield result
 
 
-def within_volume(setting: Setting, move: Move) -> Truth:
+def within_volume(setting: Setting, result: StepResult) -> Truth:
     """The step's volume is within the limit."""
-    return move.volume <= setting.limit
+    return result.volume <= setting.limit
 
 
-def within_length(setting: Setting, move: Move) -> Truth:
+def within_length(setting: Setting, result: StepResult) -> Truth:
     """The step's tkv is within the model length."""
-    return move.tkv <= setting.max_model_len
+    return result.tkv <= setting.max_model_len
 
 
 def every_step_of(
-    run: Run,
-    holds: Callable[[Setting, Move], Truth],
-    integer: Integer,
-    machine: Machine = MACHINE,
+    integer: Integer, run: Run, holds: Callable[[Setting, StepResult], Truth]
 ) -> Statement:
     """It holds of every step of every such run."""
     setting, clients = run.setting(integer), any_clients(integer)
     times = [moment >= 0 for one in clients for moment in (one.arrival, one.abort_at)]
     bounds = [integer(name) <= top for name, top in run.tops.items()]
-    moves = moves_of(run.steps, setting, clients, machine)
     return Statement(
+        [holds(setting, result) for result in steps_of(run.steps, setting, clients)],
         given=[*clients_are_servable(setting, clients), *times, *bounds],
-        claim=every(holds(setting, move) for move in moves),
         tops=run.tops,
     )
 
 
-# --- a refutation as a workload -----------------------------------------------------------------
-
-
-def scenario_of(run: Run, numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
-    """The run of the reference that the numbers describe."""
-    requests = [_request(index, numbers) for index in range(REQUESTS)]
-    most = max(one.prompt_len + one.max_tokens for one in requests)
-    config = SpyreConfig(
-        block_size=run.block_size,
-        chunk_size=run.chunk_size,
-        interleave=run.interleave,
-        admission=run.admission,
-        max_batch_tkv_limit=numbers["limit"],
-        max_num_seqs=min(numbers["max_num_seqs"], REQUESTS),
-        max_model_len=numbers["max_model_len"],
-        num_blocks=REQUESTS * block_count(most, run.block_size),
-        prefix_caching=False,
-    )
-    return config, requests
-
-
-def _request(index: int, numbers: Numbers) -> Request:
-    return Request(
-        id=str(index),
-        prompt=Prompt.of_stream(f"own:{index}", numbers[f"prompt_len_{index}"]),
-        max_tokens=numbers[f"max_tokens_{index}"],
-        output_len=numbers[f"output_len_{index}"],
-        arrival=numbers[f"arrival_{index}"],
-        abort_at=numbers[f"abort_at_{index}"],
-    )
-
-
 # --- obligations ---------------------------------------------------------------------------------
+
+_VOLUME = "No run exceeds the volume limit under"
 
 
 def _register(
     id_: str,
     sentence: str,
     run: Run,
-    holds: Callable[[Setting, Move], Truth],
     rules: Sequence[str],
+    holds: Callable[[Setting, StepResult], Truth] = within_volume,
     *,
     is_refuted: bool = False,
     thorough: bool = False,
 ) -> None:
-    obligation(
+    of_machine(
         id_,
-        sentence,
+        sentence=sentence,
         bounds=run.in_words,
         rules=rules,
         expected=Verdict.REFUTED if is_refuted else Verdict.PROVEN,
         thorough=thorough,
-        scenario=partial(scenario_of, run) if is_refuted else None,
-    )(partial(every_step_of, run, holds))
+        scenario=run.scenario if is_refuted else None,
+        run=run,
+        holds=holds,
+    )(every_step_of)
 
 
-_VOLUME = "No run exceeds the volume limit under"
 _register(
     "PRV-RUN-1A",
     f"{_VOLUME} `documented` in its first 3 steps.",
     Run(3, Admission.DOCUMENTED, within=None),
-    within_volume,
     ["SPY-VOL-1", "SPY-VOL-2"],
 )
 _register(
     "PRV-RUN-1B",
     f"{_VOLUME} `documented` in its first 4 steps.",
     Run(4, Admission.DOCUMENTED, within=ENOUGH_TO_FAIL),
-    within_volume,
     ["SPY-VOL-1"],
     is_refuted=True,
 )
-for _letter, _run in (
-    ("A", Run(8, Admission.EXACT)),
-    ("B", Run(12, Admission.EXACT)),
-):
+for _letter, _steps in (("A", 8), ("B", 12)):
     _register(
         f"PRV-RUN-2{_letter}",
         f"{_VOLUME} `exact` (head-on: no other obligation is built on).",
-        _run,
-        within_volume,
+        Run(_steps, Admission.EXACT),
         ["SPY-VOL-1", "SPY-VOL-4"],
         thorough=_letter == "B",
     )
@@ -247,14 +209,12 @@ _register(
     "PRV-RUN-3A",
     f"{_VOLUME} `shipped` with interleaving, even if nobody is ever paused.",
     Run(7, Admission.SHIPPED),
-    within_volume,
     ["SPY-VOL-1", "SPY-VOL-3", "SPY-PAU-6"],
 )
 _register(
     "PRV-RUN-3B",
     f"{_VOLUME} `shipped` without interleaving, if nobody is ever paused.",
     Run(4, Admission.SHIPPED, interleave=False, within=Bounds(4, 2, 16)),
-    within_volume,
     ["SPY-PAU-6"],
     is_refuted=True,
 )
@@ -262,7 +222,7 @@ _register(
     "PRV-RUN-4",
     "No run exceeds the model length under `exact`, whether or not it is whole blocks.",
     Run(4, Admission.EXACT, block_size=4, within=ENOUGH_TO_FAIL),
-    within_length,
     ["SPY-LEN-1"],
+    within_length,
     is_refuted=True,
 )

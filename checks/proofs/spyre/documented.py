@@ -6,9 +6,10 @@ newcomer is drawn along by up to a block, and nobody counted it. One decoding re
 candidate are enough; one request alone is within the limit in any case.
 """
 
-from checks.proofs.registry import Integer, Numbers, Statement, Verdict, obligation
+from checks.proofs.registry import Integer, Numbers, Statement, Verdict
 from checks.proofs.spyre.rows import positive
-from checks.proofs.spyre.worst_case import batch_of, lives_of, requests_of_a_pair, step_volume
+from checks.proofs.spyre.scope import obligation
+from checks.proofs.spyre.worst_case import batch_of, lives_of, scenario_of_a_pair, step_volume
 from spec.core.requests import Request
 from spec.spyre.admission import documented_volume_holds
 from spec.spyre.config import SpyreConfig
@@ -19,33 +20,33 @@ BLOCK = 2  # tokens; small enough to be followed by hand
 
 def _scenario(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
     """Request 0 has decoded once when request 1, behind it in the queue, completes its prefill."""
-    config = SpyreConfig(
+    return scenario_of_a_pair(
+        numbers,
         block_size=BLOCK,
-        chunk_size=BLOCK * 8,
         max_model_len=BLOCK * 64,
-        max_num_seqs=2,
         max_batch_tkv_limit=numbers["limit"],
         admission=Admission.DOCUMENTED,
-        prefix_caching=False,
     )
-    return config, requests_of_a_pair(numbers)
 
 
 @obligation(
     "PRV-VOL-1",
-    "The text's projection keeps the limit: whoever it admits next to one decoding request never "
-    "takes part in a step over it.",
     bounds=f"every length up to {BLOCK * 8} tokens; block {BLOCK}",
     rules=["SPY-VOL-1"],
     expected=Verdict.REFUTED,
     scenario=_scenario,
 )
 def documented_keeps_the_limit(integer: Integer) -> Statement:
-    """False as the text has it: the newcomer gets no slack for a block that the other crosses."""
+    """The text's projection keeps the limit: whoever it admits next to one decoding request never
+    takes part in a step over it.
+
+    False as the text has it: the newcomer gets no slack for a block that the other crosses.
+    """
     decoding, candidate, given = batch_of(integer, 2)
     limit, step = integer("limit"), integer("step")
     (first,) = decoding
     return Statement(
+        step_volume(lives_of(decoding, candidate), step, BLOCK) <= limit,
         given=[
             *positive(step, limit),
             *given,
@@ -57,5 +58,4 @@ def documented_keeps_the_limit(integer: Integer) -> Statement:
             limit <= BLOCK * 32,
             documented_volume_holds(decoding, candidate, limit, BLOCK),
         ],
-        claim=step_volume(lives_of(decoding, candidate), step, BLOCK) <= limit,
     )

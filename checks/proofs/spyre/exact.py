@@ -20,8 +20,9 @@ Head-on, for two to four requests, the same is put together by the solver from t
 from collections.abc import Sequence
 from functools import partial
 
-from checks.proofs.registry import Integer, Statement, obligation
+from checks.proofs.registry import Integer, Statement
 from checks.proofs.spyre.rows import REAL_BLOCK, last_full_step, later, positive
+from checks.proofs.spyre.scope import obligation
 from checks.proofs.spyre.worst_case import (
     Alive,
     Life,
@@ -39,58 +40,62 @@ from spec.core.arithmetic import Number, Truth, every, implies, negate, some
 from spec.spyre.admission import Member, exact_volume_holds, rows_until, worst_case_volumes
 from spec.spyre.padding import max_tkv, peak_tkv, volume
 
-_RULES = ["SPY-VOL-1", "SPY-VOL-4"]
+_of_the_volume = partial(obligation, rules=["SPY-VOL-1", "SPY-VOL-4"])
+_of_the_rule = partial(obligation, rules=["SPY-VOL-4"])
 
 # --- the argument for every batch size -----------------------------------------------------------
 
 
-@obligation(
-    "PRV-EXA-1",
-    "Whoever is alive in a step is alive at the first end from there on, and nobody else is.",
-    bounds="any member of a batch of any size",
-    rules=_RULES,
-)
-def who_is_alive_stays_until_the_first_end(integer: Integer) -> Statement:
-    """`first_end`: the least of the lives that last until the step; no life ends in between."""
-    step, first_end, lasts = integer("step"), integer("first_end"), integer("lasts")
+@_of_the_volume("PRV-EXA-1", bounds="any member of a batch of any size")
+def the_living_stay_until_the_first_end(
+    step: Number, first_end: Number, lasts: Number
+) -> Statement:
+    """Whoever is alive in a step is alive at the first end from there on, and nobody else is.
+
+    `first_end`: the least of the lives that last until the step; no life ends in between.
+    """
     ends_in_between = every([lasts >= step, lasts < first_end])
     return Statement(
-        given=[step <= first_end, negate(ends_in_between)],
-        claim=(lasts >= step) == (lasts >= first_end),
+        (lasts >= step) == (lasts >= first_end), given=[step <= first_end, negate(ends_in_between)]
     )
 
 
-@obligation(
+@_of_the_rule(
     "PRV-EXA-2",
-    "A row that stands in with the length of another row of the batch changes no peak.",
     bounds="every batch size (longest, furthest, a row that fills its block and the one stood in "
     "for represent it), every number of steps, every block size",
-    rules=["SPY-VOL-4"],
 )
-def stand_ins_change_no_peak(integer: Integer) -> Statement:
-    """A copy is no longer than the longest, and reaches what its original reaches."""
-    batch = [integer(name) for name in ("longest", "furthest", "filling", "original")]
-    steps, block_size = integer("steps"), integer("block_size")
+def stand_ins_change_no_peak(
+    longest: Number,
+    furthest: Number,
+    filling: Number,
+    original: Number,
+    steps: Number,
+    block_size: Number,
+) -> Statement:
+    """A row that stands in with the length of another row of the batch changes no peak.
+
+    A copy is no longer than the longest, and reaches what its original reaches.
+    """
+    batch = [longest, furthest, filling, original]
     peak = peak_tkv(batch, steps, block_size)
     return Statement(
+        peak_tkv([*batch, original], steps, block_size) == peak,
         given=positive(block_size, steps, *batch),
-        claim=peak_tkv([*batch, batch[-1]], steps, block_size) == peak,
     )
 
 
-@obligation(
-    "PRV-EXA-3",
-    "More rows at no smaller max-tkv are no smaller volume (last step of the argument).",
-    bounds="every batch size, every tkv",
-    rules=_RULES,
-)
-def more_rows_are_no_smaller_volume(integer: Integer) -> Statement:
-    """`rows` live until the end that the rule looks at, `more` are alive in the step."""
-    rows, more = integer("rows"), integer("more")
-    peak, tkv = integer("peak"), integer("tkv")
+@_of_the_volume("PRV-EXA-3", bounds="every batch size, every tkv")
+def more_rows_are_no_smaller_volume(
+    rows: Number, more: Number, peak: Number, tkv: Number
+) -> Statement:
+    """More rows at no smaller max-tkv are no smaller volume (last step of the argument).
+
+    `rows` live until the end that the rule looks at, `more` are alive in the step.
+    """
     return Statement(
+        volume(more, tkv) >= volume(rows, peak),
         given=[*positive(rows, peak), more >= rows, tkv >= peak],
-        claim=volume(more, tkv) >= volume(rows, peak),
     )
 
 
@@ -108,7 +113,9 @@ def _number_is_that_of_the_rows(
 
 
 def _number_of_an_end(integer: Integer, requests: int) -> Statement:
-    """At every end in the batch, whoever is alive until then."""
+    """Head-on for {requests} requests: the number that the rule compares with the limit is, at each
+    end, the rows that live until then times their peak.
+    """
     decoding, candidate, given = batch_of(integer, requests)
     lives, block_size = lives_of(decoding, candidate), integer("block_size")
     known, claims = [], []
@@ -119,7 +126,7 @@ def _number_of_an_end(integer: Integer, requests: int) -> Statement:
             known.append(implies(they_are, every([with_stand_ins == peak])))  # PRV-EXA-2
             number = _number_is_that_of_the_rows(decoding, candidate, alive, member, block_size)
             claims.append(implies(every([they_are, steps >= 1]), number))
-    return Statement(given=[*positive(block_size), *given], known=known, claim=every(claims))
+    return Statement(claims, given=[*positive(block_size), *given], known=known)
 
 
 def _is_no_higher(
@@ -132,33 +139,33 @@ def _is_no_higher(
 
 
 def _exact_is_sound(integer: Integer, requests: int) -> Statement:
-    """In any step, whoever is alive in it."""
+    """Head-on for {requests} requests: no step of the worst case exceeds the limit, once `exact`
+    has admitted the last of them.
+    """
     decoding, candidate, given = batch_of(integer, requests)
     lives = lives_of(decoding, candidate)
     limit, step, block_size = integer("limit"), integer("step"), integer("block_size")
-    known = [
-        implies(
-            every([are_alive(lives, alive, step), is_first_end(lives, alive, member)]),
-            every(
-                [
-                    _number_is_that_of_the_rows(
-                        decoding, candidate, alive, member, block_size
-                    ),  # 4
-                    _is_no_higher(lives, alive, member, step, block_size),  # PRV-PEAK-2
-                ]
-            ),
-        )
-        for alive in groups(requests)
-        for member in alive
-    ]
+
+    def facts(alive: Alive, member: int) -> Truth:
+        """PRV-EXA-4 and PRV-PEAK-2."""
+        number = _number_is_that_of_the_rows(decoding, candidate, alive, member, block_size)
+        return every([number, _is_no_higher(lives, alive, member, step, block_size)])
+
     return Statement(
+        step_volume(lives, step, block_size) <= limit,
         given=[
             *positive(block_size, step, limit),
             *given,
             exact_volume_holds(decoding, candidate, limit, block_size),
         ],
-        known=known,
-        claim=step_volume(lives, step, block_size) <= limit,
+        known=[
+            implies(
+                every([are_alive(lives, alive, step), is_first_end(lives, alive, member)]),
+                facts(alive, member),
+            )
+            for alive in groups(requests)
+            for member in alive
+        ],
     )
 
 
@@ -191,83 +198,65 @@ def _facts_of_a_peak(lives: Sequence[Life], alive: Alive, member: int, block_siz
 
 
 def _exact_is_tight(integer: Integer, requests: int) -> Statement:
-    """If it refuses, one of the steps in which a peak is attained exceeds the limit."""
+    """Head-on for {requests} requests: if `exact` refuses the last of them, some step of the worst
+    case exceeds the limit.
+
+    One of the steps in which a peak is attained.
+    """
     decoding, candidate, given = batch_of(integer, requests)
     lives = lives_of(decoding, candidate)
     limit, block_size = integer("limit"), REAL_BLOCK
-    known = [
-        implies(
-            every([alive_then, lives[member][1] >= 1]),
-            every(
-                [
-                    _number_is_that_of_the_rows(
-                        decoding, candidate, alive, member, block_size
-                    ),  # 4
-                    _facts_of_a_peak(lives, alive, member, block_size),
-                ]
-            ),
-        )
-        for member in range(requests)
-        for alive, alive_then in outlasting(lives, member)
-    ]
+
+    def facts(alive: Alive, member: int) -> Truth:
+        """PRV-EXA-4, and those of a peak."""
+        number = _number_is_that_of_the_rows(decoding, candidate, alive, member, block_size)
+        return every([number, _facts_of_a_peak(lives, alive, member, block_size)])
+
     exceeds = [
         every([step >= 1, step_volume(lives, step, block_size) > limit])
         for member in range(requests)
         for step in _steps_to_look_at(lives, member, block_size)
     ]
     return Statement(
+        some(exceeds),
         given=[
             limit >= 1,
             *given,
             negate(exact_volume_holds(decoding, candidate, limit, block_size)),
         ],
-        known=known,
-        claim=some(exceeds),
+        known=[
+            implies(every([alive_then, lives[member][1] >= 1]), facts(alive, member))
+            for member in range(requests)
+            for alive, alive_then in outlasting(lives, member)
+        ],
     )
 
 
 for _letter, _count in (("A", 2), ("B", 3), ("C", 4)):
-    _bounds = f"every batch of {_count} requests, every length and limit, every block size"
-    obligation(
-        f"PRV-EXA-4{_letter}",
-        f"Head-on for {_count} requests: the number that the rule compares with the limit is, at "
-        "each end, the rows that live until then times their peak.",
-        bounds=_bounds,
-        rules=["SPY-VOL-4"],
-    )(partial(_number_of_an_end, requests=_count))
-    obligation(
-        f"PRV-EXA-5{_letter}",
-        f"Head-on for {_count} requests: no step of the worst case exceeds the limit, once `exact` "
-        "has admitted the last of them.",
-        bounds=_bounds,
-        rules=_RULES,
-    )(partial(_exact_is_sound, requests=_count))
-    obligation(
-        f"PRV-EXA-6{_letter}",
-        f"Head-on for {_count} requests: if `exact` refuses the last of them, some step of the "
-        "worst case exceeds the limit.",
-        bounds=f"every batch of {_count} requests, every length and limit, block {REAL_BLOCK}",
-        rules=_RULES,
-    )(partial(_exact_is_tight, requests=_count))
+    _batches = f"every batch of {_count} requests, every length and limit"
+    _any_block, _real_block = f"{_batches}, every block size", f"{_batches}, block {REAL_BLOCK}"
+    _of_the_rule(f"PRV-EXA-4{_letter}", bounds=_any_block, requests=_count)(_number_of_an_end)
+    _of_the_volume(f"PRV-EXA-5{_letter}", bounds=_any_block, requests=_count)(_exact_is_sound)
+    _of_the_volume(f"PRV-EXA-6{_letter}", bounds=_real_block, requests=_count)(_exact_is_tight)
 
 
-@obligation(
+@_of_the_volume(
     "PRV-EXA-7",
-    "`exact` keeps the limit: whoever it admits next to one decoding request never takes part in a "
-    "step over it (from nothing: no other obligation is built on).",
     bounds=f"one decoding request and one candidate, every length and limit; block {REAL_BLOCK}",
-    rules=_RULES,
 )
 def exact_keeps_the_limit_of_a_pair(integer: Integer) -> Statement:
-    """In any step of the worst case, with both requests or with the one that lives longer."""
+    """`exact` keeps the limit: whoever it admits next to one decoding request never takes part in a
+    step over it (from nothing: no other obligation is built on).
+
+    In any step of the worst case, with both requests or with the one that lives longer.
+    """
     decoding, candidate, given = batch_of(integer, 2)
     limit, step = integer("limit"), integer("step")
-    volume_then = step_volume(lives_of(decoding, candidate), step, REAL_BLOCK)
     return Statement(
+        step_volume(lives_of(decoding, candidate), step, REAL_BLOCK) <= limit,
         given=[
             *positive(step, limit),
             *given,
             exact_volume_holds(decoding, candidate, limit, REAL_BLOCK),
         ],
-        claim=volume_then <= limit,
     )

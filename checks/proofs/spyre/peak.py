@@ -11,7 +11,7 @@ peak of two of its rows (PRV-PEAK-1E), and the peak of a batch is that of some r
 from collections.abc import Sequence
 from functools import partial
 
-from checks.proofs.registry import Integer, Statement, obligation
+from checks.proofs.registry import Integer, Statement
 from checks.proofs.spyre.rows import (
     block_size_for,
     block_sizes_for,
@@ -28,126 +28,126 @@ from checks.proofs.spyre.rows import (
     rows_of,
     without_one,
 )
+from checks.proofs.spyre.scope import obligation
 from spec.core.arithmetic import Number, Truth, every, implies, maximum, negate, some
 from spec.core.blocks import block_count
 from spec.spyre.padding import batch_width_blocks, max_tkv, peak_tkv
 
 
-def _row_until_the_last_step(integer: Integer) -> tuple[list[Number], list[Truth]]:
-    """A row, one of its steps, the number of steps and the block size; and what is given."""
-    row, step, steps = integer("row"), integer("step"), integer("steps")
-    block_size = integer("block_size")
-    return [row, step, steps, block_size], [*positive(block_size, row, step), step <= steps]
+def _until_the_last_step(
+    row: Number, step: Number, steps: Number, block_size: Number
+) -> list[Truth]:
+    return [*positive(block_size, row, step), step <= steps]
 
 
-@obligation(
-    "PRV-PEAK-1A",
-    "Until the last step a row fills a block, or it gets no new one.",
-    bounds="every row, every number of steps, every block size",
-    rules=["SPY-VOL-4"],
+_of_a_row = partial(
+    obligation, bounds="every row, every number of steps, every block size", rules=["SPY-VOL-4"]
 )
-def row_fills_a_block_or_stays_in_it(integer: Integer) -> Statement:
-    """A new block begins behind a full one."""
-    numbers, given = _row_until_the_last_step(integer)
-    return Statement(given=given, claim=fills_or_stays_in_its_block(*numbers))
+_of_any_batch = partial(obligation, rules=["SPY-VOL-4", "SPY-VOL-1"])
 
 
-@obligation(
-    "PRV-PEAK-1B",
-    "Until the last step a row fills a block, or it reaches no further into its block than in "
-    "the last step.",
-    bounds="every row, every number of steps, every block size",
-    rules=["SPY-VOL-4"],
-)
-def row_fills_a_block_or_only_rises(integer: Integer) -> Statement:
-    """An offset falls only behind a full block."""
-    numbers, given = _row_until_the_last_step(integer)
-    return Statement(
-        given=given,
-        known=[fills_or_stays_in_its_block(*numbers)],  # PRV-PEAK-1A
-        claim=fills_or_only_rises(*numbers),
-    )
+@_of_a_row("PRV-PEAK-1A", given=_until_the_last_step)
+def row_fills_a_block_or_stays_in_it(
+    row: Number, step: Number, steps: Number, block_size: Number
+) -> Statement:
+    """Until the last step a row fills a block, or it gets no new one.
+
+    A new block begins behind a full one.
+    """
+    return Statement(fills_or_stays_in_its_block(row, step, steps, block_size))
 
 
-@obligation(
-    "PRV-PEAK-1C",
-    "A batch whose longest row is no longer is as wide, or at least a block narrower.",
-    bounds="every batch size (the longest row decides), every block size",
-    rules=["SPY-VOL-4", "SPY-VOL-1"],
-)
-def shorter_batch_is_no_wider(integer: Integer) -> Statement:
-    """Such are the batch at an earlier step, and the batch without a row."""
-    longest, longer, block_size = integer("longest"), integer("longer"), integer("block_size")
-    return Statement(
-        given=[*positive(block_size, longest), longest <= longer],
-        claim=is_no_wider([longest], [longer], block_size),
-    )
+@_of_a_row("PRV-PEAK-1B", given=_until_the_last_step)
+def row_fills_a_block_or_only_rises(
+    row: Number, step: Number, steps: Number, block_size: Number
+) -> Statement:
+    """Until the last step a row fills a block, or it reaches no further into its block than in the
+    last step.
+
+    An offset falls only behind a full block.
+    """
+    numbers = row, step, steps, block_size
+    known = [fills_or_stays_in_its_block(*numbers)]  # PRV-PEAK-1A
+    return Statement(fills_or_only_rises(*numbers), known=known)
 
 
-@obligation(
-    "PRV-PEAK-1D",
-    "Max-tkv lies in the last block of the batch (the longest and the furthest row stand for it).",
-    bounds="every batch size, every block size",
-    rules=["SPY-VOL-4", "SPY-VOL-1"],
-)
-def max_tkv_is_within_the_width(integer: Integer) -> Statement:
-    """So a narrower batch has a smaller max-tkv."""
-    longest, furthest = integer("longest"), integer("furthest")
-    block_size = integer("block_size")
-    return Statement(
-        given=[*positive(block_size, furthest), longest >= furthest],
-        claim=max_tkv_lies_in_the_last_block([longest, furthest], block_size),
-    )
+@_of_any_batch("PRV-PEAK-1C", bounds="every batch size (the longest row decides), every block size")
+def shorter_batch_is_no_wider(longest: Number, longer: Number, block_size: Number) -> Statement:
+    """A batch whose longest row is no longer is as wide, or at least a block narrower.
+
+    Such are the batch at an earlier step, and the batch without a row.
+    """
+    given = [*positive(block_size, longest), longest <= longer]
+    return Statement(is_no_wider([longest], [longer], block_size), given)
+
+
+@_of_any_batch("PRV-PEAK-1D", bounds="every batch size, every block size")
+def max_tkv_is_within_the_width(longest: Number, furthest: Number, block_size: Number) -> Statement:
+    """Max-tkv lies in the last block of the batch (the longest and the furthest row stand for it).
+
+    So a narrower batch has a smaller max-tkv.
+    """
+    given = [*positive(block_size, furthest), longest >= furthest]
+    return Statement(max_tkv_lies_in_the_last_block([longest, furthest], block_size), given)
 
 
 def _no_step_exceeds_the_peak(
-    batch: Sequence[Number], step: Number, steps: Number, block_size: Number
+    batch: Sequence[Number], step: Number, steps: Number, block_size: Number, *given: Truth
 ) -> Statement:
     """What is known of the rows at a step, and that the step does not exceed the peak."""
     now, final = later(batch, step), later(batch, steps)
     return Statement(
-        given=[*positive(block_size, *batch, step), step <= steps],
+        max_tkv(now, block_size) <= peak_tkv(batch, steps, block_size),
+        given=[*positive(block_size, *batch, step), step <= steps, *given],
         known=[
             *(fills_or_only_rises(row, step, steps, block_size) for row in batch),  # 1B
             is_no_wider(now, final, block_size),  # 1C
             *(max_tkv_lies_in_the_last_block(one, block_size) for one in (now, final)),  # 1D
             longest_fits(now, block_size),
         ],
-        claim=max_tkv(now, block_size) <= peak_tkv(batch, steps, block_size),
     )
 
 
 @obligation(
     "PRV-PEAK-1E",
-    "No step of the longest row and another exceeds their peak (put together from 1B to 1D).",
     bounds="every pair of rows, every number of steps, every block size",
     rules=["SPY-VOL-4"],
 )
-def no_step_of_two_rows_exceeds_the_peak(integer: Integer) -> Statement:
-    """So no row of any batch does, next to the batch's longest."""
-    longest, row = integer("longest"), integer("row")
-    step, steps, block_size = integer("step"), integer("steps"), integer("block_size")
-    told = _no_step_exceeds_the_peak([longest, row], step, steps, block_size)
-    return Statement(given=[*told.given, longest >= row], known=told.known, claim=told.claim)
+def no_step_of_two_rows_exceeds_the_peak(
+    longest: Number, row: Number, step: Number, steps: Number, block_size: Number
+) -> Statement:
+    """No step of the longest row and another exceeds their peak (put together from 1B to 1D).
+
+    So no row of any batch does, next to the batch's longest.
+    """
+    return _no_step_exceeds_the_peak([longest, row], step, steps, block_size, longest >= row)
 
 
 @obligation(
     "PRV-PEAK-1F",
-    "With one more row the peak of a batch is what it was, or that row's with the longest if it "
-    "is higher (step of the induction over the rows).",
     bounds="every batch size, every number of steps, every block size",
     rules=["SPY-VOL-4"],
 )
-def peak_is_that_of_some_row_with_the_longest(integer: Integer) -> Statement:
-    """Three rows stand for the batch so far: longest, furthest, and one that fills its block."""
-    longest, newcomer = integer("longest"), integer("newcomer")
-    others = [integer("furthest"), integer("filling")]
-    steps, block_size = integer("steps"), integer("block_size")
+def peak_is_that_of_some_row_with_the_longest(
+    longest: Number,
+    newcomer: Number,
+    furthest: Number,
+    filling: Number,
+    steps: Number,
+    block_size: Number,
+) -> Statement:
+    """With one more row the peak of a batch is what it was, or that row's with the longest if it is
+    higher (step of the induction over the rows).
+
+    Three rows stand for the batch so far: longest, furthest, and one that fills its block.
+    """
+    others = [furthest, filling]
     batch, pair = [longest, *others], [longest, newcomer]
     everyone = [*batch, newcomer]
     joint, *apart = (max_tkv(later(one, steps), block_size) for one in (everyone, batch, pair))
     peak, *peaks = (peak_tkv(one, steps, block_size) for one in (everyone, batch, pair))
     return Statement(
+        peak == maximum(*peaks),
         given=[
             *positive(block_size, steps, newcomer, *others),
             *(longest >= row for row in (newcomer, *others)),
@@ -162,29 +162,24 @@ def peak_is_that_of_some_row_with_the_longest(integer: Integer) -> Statement:
             max_tkv_lies_in_the_last_block(later(batch, steps), block_size),  # 1D
             max_tkv_lies_in_the_last_block(later(pair, steps), block_size),
         ],
-        claim=peak == maximum(*peaks),
     )
 
 
-@obligation(
-    "PRV-PEAK-1G",
-    "The last step in which a row fills its block is one of the steps or none, the row is full in "
-    "it, and with more steps it is no earlier.",
-    bounds="every row, every number of steps, every block size",
-    rules=["SPY-VOL-4"],
-)
-def last_full_step_is_the_last(integer: Integer) -> Statement:
-    """The step at which the peak is attained if it is the full width."""
-    row, fewer, steps = integer("row"), integer("fewer_steps"), integer("steps")
-    block_size = integer("block_size")
+@_of_a_row("PRV-PEAK-1G")
+def last_full_step_is_the_last(
+    row: Number, fewer_steps: Number, steps: Number, block_size: Number
+) -> Statement:
+    """The last step in which a row fills its block is one of the steps or none, the row is full in
+    it, and with more steps it is no earlier.
+
+    It is the step at which the peak is attained if it is the full width.
+    """
     return Statement(
-        given=[*positive(block_size, row, fewer), fewer <= steps],
-        claim=every(
-            [
-                is_full_in_its_last_full_step(row, steps, block_size),
-                is_full_no_later(row, fewer, steps, block_size),
-            ]
-        ),
+        [
+            is_full_in_its_last_full_step(row, steps, block_size),
+            is_full_no_later(row, fewer_steps, steps, block_size),
+        ],
+        given=[*positive(block_size, row, fewer_steps), fewer_steps <= steps],
     )
 
 
@@ -192,18 +187,19 @@ def last_full_step_is_the_last(integer: Integer) -> Statement:
 
 
 def _peak_is_an_upper_bound(integer: Integer, rows: int) -> Statement:
+    """Head-on for {rows} rows: no step exceeds the peak."""
     batch, step, steps = rows_of(integer, rows), integer("step"), integer("steps")
     return _no_step_exceeds_the_peak(batch, step, steps, block_size_for(integer, rows))
 
 
 def _peak_is_attained(integer: Integer, rows: int) -> Statement:
+    """Head-on for {rows} rows: the peak is attained, in the last step or in the last one in which a
+    row fills its block.
+
+    There if the batch has its final width then, else in the last step.
+    """
     batch, steps = rows_of(integer, rows), integer("steps")
-    return _attained(batch, steps, block_size_for(integer, rows))
-
-
-def _attained(batch: Sequence[Number], steps: Number, block_size: Number) -> Statement:
-    """In a row's last full step if the batch has its final width then, else in the last step."""
-    final = later(batch, steps)
+    block_size, final = block_size_for(integer, rows), later(batch, steps)
     width, peak = batch_width_blocks(final, block_size), peak_tkv(batch, steps, block_size)
     known = [max_tkv_lies_in_the_last_block(final, block_size)]
     wide, claims = [], []
@@ -216,7 +212,7 @@ def _attained(batch: Sequence[Number], steps: Number, block_size: Number) -> Sta
         attained = every([step <= steps, max_tkv(now, block_size) == peak])
         claims.append(implies(wide[-1], attained))
     claims.append(implies(negate(some(wide)), max_tkv(final, block_size) == peak))
-    return Statement(given=positive(block_size, *batch, steps), known=known, claim=every(claims))
+    return Statement(claims, given=positive(block_size, *batch, steps), known=known)
 
 
 def _facts_of_an_earlier_step(
@@ -233,48 +229,34 @@ def _facts_of_an_earlier_step(
 
 
 def _peak_of_less_is_no_higher(integer: Integer, rows: int) -> Statement:
+    """Head-on for {rows} rows: with a row fewer or fewer steps the peak is no higher.
+
+    All rows for fewer steps; all but one, any of them, for fewer steps or as many.
+    """
     batch, fewer, steps = rows_of(integer, rows), integer("fewer_steps"), integer("steps")
-    return _no_higher(batch, fewer, steps, block_size_for(integer, rows))
-
-
-def _no_higher(
-    batch: Sequence[Number], fewer: Number, steps: Number, block_size: Number
-) -> Statement:
-    """All rows for fewer steps; all but one, any of them, for fewer steps or as many."""
-    final = later(batch, steps)
-    smaller = [list(batch), *(without_one(batch) if len(batch) > 1 else [])]
-    peaks = [peak_tkv(rows, fewer, block_size) for rows in smaller]
+    block_size, final = block_size_for(integer, rows), later(batch, steps)
+    smaller = [list(batch), *(without_one(batch) if rows > 1 else [])]
+    peaks = [peak_tkv(some_rows, fewer, block_size) for some_rows in smaller]
     known = [max_tkv_lies_in_the_last_block(final, block_size)]
     for row in batch:
         known.append(fills_or_only_rises(row, fewer, steps, block_size))
         known.append(is_full_no_later(row, fewer, steps, block_size))
-    known += [_facts_of_an_earlier_step(later(rows, fewer), final, block_size) for rows in smaller]
+    earlier = [later(some_rows, fewer) for some_rows in smaller]
+    known += [_facts_of_an_earlier_step(one, final, block_size) for one in earlier]
     peak = peak_tkv(batch, steps, block_size)
     return Statement(
+        [one <= peak for one in peaks],
         given=[*positive(block_size, *batch, fewer), fewer <= steps],
         known=known,
-        claim=every(one <= peak for one in peaks),
     )
 
 
 for _letter, _count in (("A", 1), ("B", 2), ("C", 3), ("D", 4)):
-    _bounds = f"every batch of {_count} rows, every number of steps, {block_sizes_for(_count)}"
-    obligation(
-        f"PRV-PEAK-2{_letter}",
-        f"Head-on for {_count} rows: no step exceeds the peak.",
-        bounds=_bounds,
-        rules=["SPY-VOL-4"],
-    )(partial(_peak_is_an_upper_bound, rows=_count))
-    obligation(
-        f"PRV-PEAK-3{_letter}",
-        f"Head-on for {_count} rows: the peak is attained, in the last step or in the last one in "
-        "which a row fills its block.",
-        bounds=_bounds,
-        rules=["SPY-VOL-4"],
-    )(partial(_peak_is_attained, rows=_count))
-    obligation(
-        f"PRV-PEAK-4{_letter}",
-        f"Head-on for {_count} rows: with a row fewer or fewer steps the peak is no higher.",
-        bounds=_bounds,
-        rules=["SPY-VOL-1", "SPY-VOL-4"],
-    )(partial(_peak_of_less_is_no_higher, rows=_count))
+    _of_rows = partial(
+        obligation,
+        bounds=f"every batch of {_count} rows, every number of steps, {block_sizes_for(_count)}",
+        rows=_count,
+    )
+    _of_rows(f"PRV-PEAK-2{_letter}", rules=["SPY-VOL-4"])(_peak_is_an_upper_bound)
+    _of_rows(f"PRV-PEAK-3{_letter}", rules=["SPY-VOL-4"])(_peak_is_attained)
+    _of_rows(f"PRV-PEAK-4{_letter}", rules=["SPY-VOL-1", "SPY-VOL-4"])(_peak_of_less_is_no_higher)

@@ -7,7 +7,7 @@ use the same function.
 from collections.abc import Sequence
 
 from checks.proofs.registry import Integer
-from checks.proofs.spyre.decode import fits_its_blocks
+from checks.proofs.spyre.decode_batch import fits_its_blocks
 from spec.core.arithmetic import Number, Truth, every, floor_div, implies, maximum, some
 from spec.core.blocks import block_count
 from spec.spyre.padding import batch_width_blocks, last_block_offset, max_tkv, reaches_block_end

@@ -17,8 +17,9 @@ about the batch, and the rule admits too much (PRV-SHP-5).
 from collections.abc import Sequence
 from functools import partial
 
-from checks.proofs.registry import Integer, Numbers, Statement, Verdict, obligation
+from checks.proofs.registry import Integer, Numbers, Statement, Verdict
 from checks.proofs.spyre.rows import REAL_BLOCK, later, positive
+from checks.proofs.spyre.scope import obligation
 from checks.proofs.spyre.worst_case import (
     Alive,
     are_alive,
@@ -26,16 +27,21 @@ from checks.proofs.spyre.worst_case import (
     groups,
     lengths_of,
     lives_of,
+    scenario_of,
     step_volume,
 )
 from spec.core.arithmetic import Number, Truth, every, implies
-from spec.core.requests import Prompt, Request
+from spec.core.requests import Request
 from spec.spyre.admission import Member, shipped_future_tkvs, shipped_volume_holds
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import max_tkv
 from spec.spyre.variants import Admission
 
-_RULES = ["SPY-VOL-1", "SPY-VOL-3"]
+_of_the_projection = partial(obligation, rules=["SPY-VOL-1", "SPY-VOL-3"])
+_ANY_BATCH = (
+    "every batch size (the longest row and the one that reaches furthest represent it), "
+    f"every length, block {REAL_BLOCK}"
+)
 
 # --- sound, with the tkv of the batch -------------------------------------------------------------
 
@@ -45,58 +51,49 @@ def _is_that_of_the_batch(last_tkv: Number, lengths: Sequence[Number], block_siz
     return every([last_tkv >= max_tkv(lengths, block_size)])
 
 
-@obligation(
-    "PRV-SHP-1",
-    "A decoding request is projected at least the max-tkv of every step that it takes part in.",
-    bounds="every batch size (the longest row and the one that reaches furthest represent it), "
-    f"every length, block {REAL_BLOCK}",
-    rules=_RULES,
-)
-def projection_covers_every_step_of_a_row(integer: Integer) -> Statement:
-    """`tokens`, `remaining`: of the row; the candidate is among the others or not."""
+@_of_the_projection("PRV-SHP-1", bounds=_ANY_BATCH)
+def projection_covers_every_step_of_a_row(
+    integer: Integer, longest: Number, furthest: Number, last_tkv: Number, step: Number
+) -> Statement:
+    """A decoding request is projected at least the max-tkv of every step that it takes part in.
+
+    `tokens`, `remaining`: of its row; the candidate is among the others or not.
+    """
     row = Member(integer("tokens"), integer("remaining"))
     candidate = Member(integer("prompt_len"), integer("max_tokens"))
-    longest, furthest = integer("longest"), integer("furthest")
-    last_tkv, step = integer("last_tkv"), integer("step")
-    given = positive(row.length, row.remaining, longest, furthest, step, candidate.length)
     projected, _ = shipped_future_tkvs([row], candidate, REAL_BLOCK, last_tkv)
     batch = [row.length, longest, furthest]
     return Statement(
+        [
+            max_tkv(later(batch, step), REAL_BLOCK) <= projected,
+            max_tkv(later([*batch, candidate.length], step), REAL_BLOCK) <= projected,
+        ],
         given=[
-            *given,
+            *positive(row.length, row.remaining, longest, furthest, step, candidate.length),
             step <= row.remaining,
             _is_that_of_the_batch(last_tkv, batch, REAL_BLOCK),
         ],
-        claim=every(
-            [
-                max_tkv(later(batch, step), REAL_BLOCK) <= projected,
-                max_tkv(later([*batch, candidate.length], step), REAL_BLOCK) <= projected,
-            ]
-        ),
     )
 
 
-@obligation(
-    "PRV-SHP-2",
-    "The candidate is projected at least the max-tkv of every step that it takes part in.",
-    bounds="every batch size (the longest row and the one that reaches furthest represent it), "
-    f"every length, block {REAL_BLOCK}",
-    rules=_RULES,
-)
-def projection_covers_every_step_of_the_candidate(integer: Integer) -> Statement:
-    """Its first token comes from its last chunk."""
+@_of_the_projection("PRV-SHP-2", bounds=_ANY_BATCH)
+def projection_covers_every_step_of_the_candidate(
+    integer: Integer, longest: Number, furthest: Number, last_tkv: Number, step: Number
+) -> Statement:
+    """The candidate is projected at least the max-tkv of every step that it takes part in.
+
+    Its first token comes from its last chunk.
+    """
     candidate = Member(integer("prompt_len"), integer("max_tokens"))
-    longest, furthest = integer("longest"), integer("furthest")
-    last_tkv, step = integer("last_tkv"), integer("step")
-    projected = shipped_future_tkvs([], candidate, REAL_BLOCK, last_tkv)[-1]
+    (projected,) = shipped_future_tkvs([], candidate, REAL_BLOCK, last_tkv)
     batch = [longest, furthest]
     return Statement(
+        [max_tkv(later([*batch, candidate.length], step), REAL_BLOCK) <= projected],
         given=[
             *positive(longest, furthest, step, candidate.length),
             step <= candidate.remaining - 1,
             _is_that_of_the_batch(last_tkv, batch, REAL_BLOCK),
         ],
-        claim=every([max_tkv(later([*batch, candidate.length], step), REAL_BLOCK) <= projected]),
     )
 
 
@@ -109,41 +106,41 @@ def _no_more_than_projected(
 
 
 def _shipped_is_sound(integer: Integer, requests: int) -> Statement:
-    """In any step in which the candidate takes part; alone it is served by itself."""
+    """Head-on for {requests} requests: with the tkv of the batch, `shipped` keeps the limit in
+    every step in which the one that it admits takes part.
+
+    Alone it is served by itself.
+    """
     decoding, candidate, given = batch_of(integer, requests)
     lives = lives_of(decoding, candidate)
     limit, step, last_tkv = integer("limit"), integer("step"), integer("last_tkv")
     futures = shipped_future_tkvs(decoding, candidate, REAL_BLOCK, last_tkv)
-    known = [
-        implies(
-            are_alive(lives, alive, step),
-            _no_more_than_projected(futures, lives, alive, step),  # PRV-SHP-1, 2
-        )
-        for alive in groups(requests)
-    ]
-    tokens = [member.length for member in decoding]
     return Statement(
+        step_volume(lives, step, REAL_BLOCK) <= limit,
         given=[
             *positive(step, limit),
             *given,
             step <= candidate.remaining - 1,
             candidate.length + candidate.remaining - 1 <= limit,
-            _is_that_of_the_batch(last_tkv, tokens, REAL_BLOCK),
+            _is_that_of_the_batch(last_tkv, [member.length for member in decoding], REAL_BLOCK),
             shipped_volume_holds(decoding, candidate, limit, REAL_BLOCK, last_tkv),
         ],
-        known=known,
-        claim=step_volume(lives, step, REAL_BLOCK) <= limit,
+        known=[
+            implies(
+                are_alive(lives, alive, step),
+                _no_more_than_projected(futures, lives, alive, step),  # PRV-SHP-1, 2
+            )
+            for alive in groups(requests)
+        ],
     )
 
 
 for _letter, _count in (("A", 2), ("B", 3), ("C", 4)):
-    obligation(
+    _of_the_projection(
         f"PRV-SHP-3{_letter}",
-        f"Head-on for {_count} requests: with the tkv of the batch, `shipped` keeps the limit in "
-        "every step in which the one that it admits takes part.",
         bounds=f"every batch of {_count} requests, every length and limit, block {REAL_BLOCK}",
-        rules=_RULES,
-    )(partial(_shipped_is_sound, requests=_count))
+        requests=_count,
+    )(_shipped_is_sound)
 
 
 # --- not sound, with the tkv of another request's prefill -----------------------------------------
@@ -154,55 +151,43 @@ _NAMES = ("first", "second", "third")
 
 def _stale_scenario(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
     """Three requests arrive together; without interleaving their prefills run back to back."""
-    config = SpyreConfig(
+    return scenario_of(
+        *((numbers[f"{name}_prompt"], numbers[f"{name}_max_tokens"]) for name in _NAMES),
         block_size=BLOCK,
-        chunk_size=BLOCK * 8,
         max_model_len=BLOCK * 32,
-        max_num_seqs=len(_NAMES),
         max_batch_tkv_limit=numbers["limit"],
         admission=Admission.SHIPPED,
         interleave=False,
-        prefix_caching=False,
     )
-    requests = [
-        Request(
-            id=str(index),
-            prompt=Prompt.of_stream(f"own:{index}", numbers[f"{name}_prompt"]),
-            max_tokens=numbers[f"{name}_max_tokens"],
-        )
-        for index, name in enumerate(_NAMES)
-    ]
-    return config, requests
 
 
 @obligation(
     "PRV-SHP-4",
-    "Without interleaving, too, `shipped` keeps the limit: prefills that run back to back leave it "
-    "the tkv of the last of them.",
     bounds=f"three requests, prompts up to {BLOCK * 8} tokens, block {BLOCK}",
     rules=["SPY-PAU-6"],
     expected=Verdict.REFUTED,
     scenario=_stale_scenario,
 )
 def shipped_keeps_the_limit_without_interleaving(integer: Integer) -> Statement:
-    """False: the tkv of a short prompt hides that the batch is wide."""
+    """Without interleaving, too, `shipped` keeps the limit: prefills that run back to back leave it
+    the tkv of the last of them.
+
+    False: the tkv of a short prompt hides that the batch is wide.
+    """
     prompts = [integer(f"{name}_prompt") for name in _NAMES]
     outputs = [integer(f"{name}_max_tokens") for name in _NAMES]
     limit, step = integer("limit"), integer("step")
-    # Each last chunk yields a token.
-    rows = [Member(prompt, most - 1) for prompt, most in zip(prompts, outputs, strict=True)]
-    *_, third = [Member(prompt, most) for prompt, most in zip(prompts, outputs, strict=True)]
-    second = Member(prompts[1], outputs[1])
-    lives = lives_of(rows[:2], third)
+    members = list(map(Member, prompts, outputs))
+    rows = [Member(one.length, one.remaining - 1) for one in members]  # each has yielded a token
     return Statement(
+        step_volume(lives_of(rows[:2], members[2]), step, BLOCK) <= limit,
         given=[
             *positive(*prompts, step),
             *(most >= 2 for most in outputs),
             *(prompt <= BLOCK * 8 for prompt in prompts),
-            *(prompt + most <= BLOCK * 32 for prompt, most in zip(prompts, outputs, strict=True)),
-            *(prompt + most - 1 <= limit for prompt, most in zip(prompts, outputs, strict=True)),
-            shipped_volume_holds(rows[:1], second, limit, BLOCK, prompts[0]),
-            shipped_volume_holds(rows[:2], third, limit, BLOCK, prompts[1]),
+            *(one.length + one.remaining <= BLOCK * 32 for one in members),
+            *(one.length + one.remaining - 1 <= limit for one in members),
+            shipped_volume_holds(rows[:1], members[1], limit, BLOCK, prompts[0]),
+            shipped_volume_holds(rows[:2], members[2], limit, BLOCK, prompts[1]),
         ],
-        claim=step_volume(lives, step, BLOCK) <= limit,
     )

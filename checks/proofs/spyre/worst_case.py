@@ -1,18 +1,21 @@
 """Words of the claims about admission: the worst case that follows, step by step.
 
-In the worst case nobody else joins and every request generates all that it may. A member's life is
-its tokens in the KV cache and the decode steps that it has to come; the candidate's first token
-comes from its last chunk, so it decodes one step less than it generates.
+In the worst case no other request joins and every request generates all that it may. A member's
+life is its tokens in the KV cache and the decode steps that it has to come; the candidate's first
+token comes from its last chunk, so it decodes one step less than it generates.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from typing import Any
 
 from checks.proofs.registry import Integer, Numbers
 from checks.proofs.spyre.rows import later, positive
+from checks.proofs.unshared import unshared
 from spec.core.arithmetic import Number, Truth, every, select
-from spec.core.requests import Prompt, Request
+from spec.core.requests import Request
 from spec.spyre.admission import Member
+from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import max_tkv, volume
 
 Life = tuple[Number, Number]
@@ -60,7 +63,7 @@ def batch_volume(lengths: Sequence[Number], step: Number, block_size: Number) ->
 
 
 def step_volume(lives: Sequence[Life], step: Number, block_size: Number) -> Number:
-    """Volume of the `step`-th decode step of the worst case; 0 once everybody has left."""
+    """Volume of the `step`-th decode step of the worst case; 0 once every request has left."""
     found: Number = 0
     for alive in groups(len(lives)):
         now = batch_volume(lengths_of(lives, alive), step, block_size)
@@ -69,30 +72,38 @@ def step_volume(lives: Sequence[Life], step: Number, block_size: Number) -> Numb
 
 
 def is_first_end(lives: Sequence[Life], alive: Alive, member: int) -> Truth:
-    """Of these members nobody ends before this one."""
+    """Of these members none ends before this one."""
     return every(lives[index][1] >= lives[member][1] for index in alive)
 
 
 def outlasting(lives: Sequence[Life], member: int) -> Iterator[tuple[Alive, Truth]]:
-    """Who may decode until this member's end, and the condition that exactly they do."""
+    """Members that may decode until this one's end, and the condition that exactly they do."""
     for alive in groups(len(lives)):
         if member in alive:
             yield alive, are_alive(lives, alive, lives[member][1])
 
 
-def requests_of_a_pair(numbers: Numbers) -> list[Request]:
+def scenario_of(
+    *sizes: tuple[int, int], block_size: int, **keys: Any
+) -> tuple[SpyreConfig, list[Request]]:
+    """Requests of these prompt and output lengths, which arrive together and share no token."""
+    config = SpyreConfig(
+        block_size=block_size,
+        chunk_size=block_size * 8,
+        max_num_seqs=len(sizes),
+        prefix_caching=False,
+        **keys,
+    )
+    return config, unshared(*sizes)
+
+
+def scenario_of_a_pair(
+    numbers: Numbers, block_size: int, **keys: Any
+) -> tuple[SpyreConfig, list[Request]]:
     """Two requests as `batch_of` names them, at the moment when the candidate ends its prefill.
 
     The first one has decoded once by then: a token came from its last chunk and one from the step.
     """
-    first = Request(
-        id="0",
-        prompt=Prompt.of_stream("own:0", numbers["tokens_0"] - 1),
-        max_tokens=numbers["remaining_0"] + 2,
-    )
-    second = Request(
-        id="1",
-        prompt=Prompt.of_stream("own:1", numbers["prompt_len"]),
-        max_tokens=numbers["max_tokens"],
-    )
-    return [first, second]
+    first = numbers["tokens_0"] - 1, numbers["remaining_0"] + 2
+    second = numbers["prompt_len"], numbers["max_tokens"]
+    return scenario_of(first, second, block_size=block_size, **keys)

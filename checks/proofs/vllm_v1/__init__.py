@@ -1,1 +1,3 @@
-"""Obligations about the budget, the blocks and the drafts of vLLM V1."""
+"""What is proven about vLLM V1."""
+
+MODULES = ("budget", "blocks", "drafts")

@@ -1,4 +1,4 @@
-"""Obligations about vLLM V1's token budget: who is given how many tokens.
+"""Obligations about vLLM V1's token budget: how many tokens each request is given.
 
 The argument, for any number of requests. Let `given` be the tokens that the step has handed out so
 far and `left` what it still may. They add up to the budget at the start, and every turn keeps it:
@@ -9,9 +9,12 @@ Source: vllm-v1, "Token Budget Management", "Chunked Prefill" and "What Counts T
 num_batched_tokens?".
 """
 
-from attrs import frozen
+from functools import partial
 
-from checks.proofs.registry import Integer, Statement, obligation
+from attrs import fields, frozen
+
+from checks.proofs.registry import Integer, Statement
+from checks.proofs.vllm_v1.scope import obligation
 from spec.core.arithmetic import Number, Truth, every, implies, maximum, minimum
 from spec.vllm_v1.config import (
     capped_tokens,
@@ -40,44 +43,45 @@ class Turn:
     @property
     def as_running(self) -> Number:
         """What it is given while it runs."""
-        return running_tokens(
-            self.tokens,
-            self.drafts,
-            self.computed,
-            self.threshold,
-            self.left,
-            self.max_model_len,
-        )
+        limits = self.threshold, self.left, self.max_model_len
+        return running_tokens(self.tokens, self.drafts, self.computed, *limits)
 
     @property
     def as_waiting(self) -> Number:
         """What it is given when it is admitted; `drafts` are padding then."""
         return waiting_tokens(self.tokens + self.drafts, self.computed, self.threshold, self.left)
 
-    @property
-    def is_unfinished(self) -> list[Truth]:
-        """What is true of whoever waits or runs: a token is to compute, and another to come.
-
-        Prompt and answer fit the model length together, and of the answer one token is missing.
-        """
-        return [
-            self.computed >= 0,
-            self.computed < self.tokens,
-            self.tokens < self.max_model_len,
-            self.drafts >= 0,
-            self.threshold >= 0,
-        ]
-
 
 def turn(integer: Integer) -> Turn:
     """Any request at its turn."""
-    names = ("tokens", "computed", "drafts", "threshold", "left", "max_model_len")
-    return Turn(*(integer(name) for name in names))
+    return Turn(*(integer(field.name) for field in fields(Turn)))
 
 
-_ANY = "every length, draft, threshold, budget and model length"
-_ALL = f"any number of requests; {_ANY}"
+def is_unfinished(integer: Integer) -> list[Truth]:
+    """What is true of a request that waits or runs: a token is to compute, and another to come.
 
+    Prompt and answer fit the model length together, and of the answer one token is missing.
+    """
+    one = turn(integer)
+    return [
+        one.computed >= 0,
+        one.computed < one.tokens,
+        one.tokens < one.max_model_len,
+        one.drafts >= 0,
+        one.threshold >= 0,
+    ]
+
+
+def may_be_given_a_token(integer: Integer) -> list[Truth]:
+    """It is unfinished, and budget is left."""
+    return [*is_unfinished(integer), integer("left") >= 1]
+
+
+ANY_TURN = "every length, draft, threshold, budget and model length"
+_of_a_turn = partial(obligation, bounds=ANY_TURN, given=may_be_given_a_token)
+_of_the_budget = partial(
+    obligation, bounds=f"any number of requests; {ANY_TURN}", rules=["V1-BUD-1", "V1-BUD-2"]
+)
 
 # --- the budget -----------------------------------------------------------------------------------
 
@@ -97,110 +101,89 @@ def taken_back(left: Number, tokens: Number) -> Number:
     return left + tokens
 
 
-@obligation(
-    "PRV-V1-BUD-1A",
-    "After a running request's turn, what is handed out and what is left are still the budget.",
-    bounds=_ALL,
-    rules=["V1-BUD-1", "V1-BUD-2"],
-)
-def running_keeps_the_budget(integer: Integer) -> Statement:
-    """Whatever the request is: behind, caught up, at the end of the model length."""
-    one, given, budget = turn(integer), integer("given"), integer("budget")
+@_of_the_budget("PRV-V1-BUD-1A")
+def running_keeps_the_budget(integer: Integer, given: Number, budget: Number) -> Statement:
+    """After a running request's turn, what is handed out and what is left are still the budget.
+
+    Whatever the request is: behind, caught up, at the end of the model length.
+    """
+    one = turn(integer)
     more = maximum(one.as_running, 0)
     return Statement(
+        adds_up(given + more, taken(one.left, one.as_running), budget),
         given=[adds_up(given, one.left, budget)],
-        claim=adds_up(given + more, taken(one.left, one.as_running), budget),
     )
 
 
-@obligation(
-    "PRV-V1-BUD-1B",
-    "After an admission, what is handed out and what is left are still the budget.",
-    bounds=_ALL,
-    rules=["V1-BUD-1", "V1-BUD-2"],
-)
-def admission_keeps_the_budget(integer: Integer) -> Statement:
-    """Cached tokens are computed ones and take nothing of it."""
-    one, given, budget = turn(integer), integer("given"), integer("budget")
+@_of_the_budget("PRV-V1-BUD-1B", given=is_unfinished)
+def admission_keeps_the_budget(integer: Integer, given: Number, budget: Number) -> Statement:
+    """After an admission, what is handed out and what is left are still the budget.
+
+    Cached tokens are computed ones and take nothing of it.
+    """
+    one = turn(integer)
     return Statement(
-        given=[*one.is_unfinished, adds_up(given, one.left, budget)],
-        claim=adds_up(given + one.as_waiting, taken(one.left, one.as_waiting), budget),
+        adds_up(given + one.as_waiting, taken(one.left, one.as_waiting), budget),
+        given=[adds_up(given, one.left, budget)],
     )
 
 
-@obligation(
-    "PRV-V1-BUD-1C",
-    "After a preemption, what is handed out and what is left are still the budget.",
-    bounds="any number of requests",
-    rules=["V1-BUD-1", "V1-BUD-2"],
-)
-def preemption_keeps_the_budget(integer: Integer) -> Statement:
-    """`victim`: what the victim was given in this step, nothing for most."""
-    given, left, budget = integer("given"), integer("left"), integer("budget")
-    victim = integer("victim")
+@_of_the_budget("PRV-V1-BUD-1C", bounds="any number of requests")
+def preemption_keeps_the_budget(
+    given: Number, left: Number, budget: Number, victim: Number
+) -> Statement:
+    """After a preemption, what is handed out and what is left are still the budget.
+
+    `victim`: what the victim was given in this step, nothing for most.
+    """
     return Statement(
+        adds_up(given - victim, taken_back(left, victim), budget),
         given=[adds_up(given, left, budget), victim >= 0, victim <= given],
-        claim=adds_up(given - victim, taken_back(left, victim), budget),
     )
 
 
 # --- shares ---------------------------------------------------------------------------------------
 
 
-@obligation(
-    "PRV-V1-BUD-2",
-    "While budget is left, a running request is given at least one token at its turn.",
-    bounds=_ANY,
-    rules=["V1-BUD-3"],
-)
+@_of_a_turn("PRV-V1-BUD-2", rules=["V1-BUD-3"])
 def running_gets_a_token(integer: Integer) -> Statement:
-    """The model length never stands in the way: the last position is the one never computed."""
-    one = turn(integer)
-    return Statement(given=[*one.is_unfinished, one.left >= 1], claim=one.as_running >= 1)
+    """While budget is left, a running request is given at least one token at its turn.
+
+    The model length never stands in the way: the last position is the one never computed.
+    """
+    return Statement(turn(integer).as_running >= 1)
 
 
-@obligation(
-    "PRV-V1-BUD-3",
-    "A running request is never given more than it is behind, drafts included, than the threshold, "
-    "or than the model length leaves before its last position.",
-    bounds=_ANY,
-    rules=["V1-BUD-3", "V1-CHK-1", "V1-SPC-1"],
-)
+@_of_a_turn("PRV-V1-BUD-3", rules=["V1-BUD-3", "V1-CHK-1", "V1-SPC-1"])
 def running_gets_no_more_than_it_may(integer: Integer) -> Statement:
-    """Each limit by itself."""
+    """A running request is never given more than it is behind, drafts included, than the threshold,
+    or than the model length leaves before its last position.
+    """
     one = turn(integer)
     end = one.computed + one.as_running
     return Statement(
-        given=[*one.is_unfinished, one.left >= 1],
-        claim=every(
-            [
-                end <= one.tokens + one.drafts,
-                end <= one.max_model_len - 1,
-                implies(one.threshold > 0, one.as_running <= one.threshold),
-            ]
-        ),
+        [
+            end <= one.tokens + one.drafts,
+            end <= one.max_model_len - 1,
+            implies(one.threshold > 0, one.as_running <= one.threshold),
+        ]
     )
 
 
-@obligation(
-    "PRV-V1-BUD-4",
-    "An admitted request is given at least one token, never more than its tokens less the cached "
-    "ones, and never more than the threshold.",
-    bounds=_ANY,
-    rules=["V1-BUD-5", "V1-CHK-1"],
-)
+@_of_a_turn("PRV-V1-BUD-4", rules=["V1-BUD-5", "V1-CHK-1"])
 def admitted_gets_its_share(integer: Integer) -> Statement:
-    """Padding, where it is fresh, counts like its own tokens."""
+    """An admitted request is given at least one token, never more than its tokens less the cached
+    ones, and never more than the threshold.
+
+    Padding, where it is fresh, counts like its own tokens.
+    """
     one = turn(integer)
     return Statement(
-        given=[*one.is_unfinished, one.left >= 1],
-        claim=every(
-            [
-                one.as_waiting >= 1,
-                one.computed + one.as_waiting <= one.tokens + one.drafts,
-                implies(one.threshold > 0, one.as_waiting <= one.threshold),
-            ]
-        ),
+        [
+            one.as_waiting >= 1,
+            one.computed + one.as_waiting <= one.tokens + one.drafts,
+            implies(one.threshold > 0, one.as_waiting <= one.threshold),
+        ]
     )
 
 
@@ -214,98 +197,76 @@ def lacking(tokens: Number, computed: Number) -> Number:
     return maximum(tokens - computed, 0)
 
 
-@obligation(
+@_of_a_turn(
     "PRV-V1-BUD-5",
-    "A request catches up in finitely many steps: one that lacks at most n paces has caught up "
-    "after n steps, where the pace is what each step leaves it, cut to the threshold.",
-    bounds=f"{_ANY}; any number of steps",
+    bounds=f"{ANY_TURN}; any number of steps",
+    given=is_unfinished,
     rules=["V1-BUD-3", "V1-BUD-5"],
 )
-def requests_catch_up(integer: Integer) -> Statement:
-    """One step of n: `rest` are the paces of the steps to come. Admitted in it or running."""
-    one, share, rest = turn(integer), integer("share"), integer("rest")
+def requests_catch_up(integer: Integer, share: Number, rest: Number) -> Statement:
+    """A request catches up in finitely many steps: one that lacks at most n paces has caught up
+    after n steps, where the pace is what each step leaves it, cut to the threshold.
+
+    One step of n: `rest` are the paces of the steps to come. Admitted in it or running.
+    """
+    one = turn(integer)
     step = pace(share, one.threshold)
     before = lacking(one.tokens, one.computed)
     return Statement(
-        given=[
-            *one.is_unfinished,
-            share >= 1,
-            one.left >= share,
-            rest >= 0,
-            before <= rest + step,
+        [
+            step >= 1,
+            lacking(one.tokens, one.computed + one.as_running) <= rest,
+            lacking(one.tokens, one.computed + one.as_waiting) <= rest,
         ],
-        claim=every(
-            [
-                step >= 1,
-                lacking(one.tokens, one.computed + one.as_running) <= rest,
-                lacking(one.tokens, one.computed + one.as_waiting) <= rest,
-            ]
-        ),
+        given=[share >= 1, one.left >= share, rest >= 0, before <= rest + step],
     )
 
 
-@obligation(
-    "PRV-V1-BUD-6",
-    "With the budget that the text takes where none is configured, any request that fits the model "
-    "length can be computed in one step.",
-    bounds="every length and model length",
-    rules=[],
-)
-def default_budget_holds_a_full_context(integer: Integer) -> Statement:
-    """And it is 2,048 tokens at least."""
-    tokens, computed = integer("tokens"), integer("computed")
-    max_model_len = integer("max_model_len")
+@obligation("PRV-V1-BUD-6", bounds="every length and model length", rules=[])
+def default_budget_holds_a_full_context(
+    tokens: Number, computed: Number, max_model_len: Number
+) -> Statement:
+    """With the budget that the text takes where none is configured, any request that fits the model
+    length can be computed in one step.
+
+    And it is 2,048 tokens at least.
+    """
     budget = default_batched_tokens(max_model_len)
     return Statement(
+        [waiting_tokens(tokens, computed, 0, budget) == tokens - computed, budget >= 2_048],
         given=[computed >= 0, computed < tokens, tokens <= max_model_len],
-        claim=every(
-            [waiting_tokens(tokens, computed, 0, budget) == tokens - computed, budget >= 2_048]
-        ),
     )
 
 
 # --- the threshold, and prompts that must not be cut ----------------------------------------------
 
 
-@obligation(
-    "PRV-V1-CHK-1",
-    "A threshold of 0 caps nothing, and any other caps at the threshold exactly.",
-    bounds="every length and threshold",
-    rules=["V1-CHK-1"],
-)
-def threshold_of_zero_is_off(integer: Integer) -> Statement:
-    """Below 0 is off too, as in the text's comparison; the configuration refuses it."""
-    behind, threshold = integer("behind"), integer("threshold")
+@obligation("PRV-V1-CHK-1", bounds="every length and threshold", rules=["V1-CHK-1"])
+def threshold_of_zero_is_off(behind: Number, threshold: Number) -> Statement:
+    """A threshold of 0 caps nothing, and any other caps at the threshold exactly.
+
+    Below 0 is off too, as in the text's comparison; the configuration refuses it.
+    """
+    capped = capped_tokens(behind, threshold)
     return Statement(
+        [
+            implies(threshold <= 0, capped == behind),
+            implies(threshold > 0, capped == minimum(behind, threshold)),
+        ],
         given=[behind >= 0],
-        claim=every(
-            [
-                implies(threshold <= 0, capped_tokens(behind, threshold) == behind),
-                implies(
-                    threshold > 0,
-                    capped_tokens(behind, threshold) == minimum(behind, threshold),
-                ),
-            ]
-        ),
     )
 
 
-@obligation(
-    "PRV-V1-CHK-2",
-    "Without chunked prefill, whoever is let in fits the budget of an empty step uncut, also when "
-    "it has been preempted and computes its answer again.",
-    bounds=_ANY,
-    rules=["V1-CHK-2"],
-)
-def whoever_is_let_in_can_be_admitted(integer: Integer) -> Statement:
-    """`total`: prompt and longest answer, whose last token is never computed."""
-    one, total, budget = turn(integer), integer("total"), integer("budget")
+@_of_a_turn("PRV-V1-CHK-2", given=is_unfinished, rules=["V1-CHK-2"])
+def what_is_let_in_can_be_admitted(integer: Integer, total: Number, budget: Number) -> Statement:
+    """Without chunked prefill, whoever is let in fits the budget of an empty step uncut, also when
+    it has been preempted and computes its answer again.
+
+    `total`: prompt and longest answer, whose last token is never computed.
+    """
+    one = turn(integer)
+    uncut = capped_tokens(one.tokens - one.computed, one.threshold)
     return Statement(
-        given=[
-            *one.is_unfinished,
-            one.tokens < total,
-            capped_tokens(total - 1, one.threshold) <= budget,
-        ],
-        claim=waiting_tokens(one.tokens, one.computed, one.threshold, budget)
-        == capped_tokens(one.tokens - one.computed, one.threshold),
+        waiting_tokens(one.tokens, one.computed, one.threshold, budget) == uncut,
+        given=[one.tokens < total, capped_tokens(total - 1, one.threshold) <= budget],
     )

@@ -2,15 +2,18 @@
 
 A step computes a request's own tokens and then its drafts; the rejected ones are taken off again.
 Source: vllm-v1, "Speculative Decoding - Rollback Logic". That a fresh request is filled up with
-drafts that nobody made, and that all of them are taken off, is vLLM 0.28.0's.
+drafts that no drafter made, and that all of them are taken off, is vLLM 0.28.0's.
 """
 
-from checks.proofs.registry import Integer, Statement, Verdict, obligation
-from checks.proofs.vllm_v1.budget import Turn, turn
+from functools import partial
+
+from checks.proofs.registry import Integer, Statement, Verdict
+from checks.proofs.vllm_v1.budget import ANY_TURN, Turn, may_be_given_a_token, turn
+from checks.proofs.vllm_v1.scope import obligation
 from spec.core.arithmetic import Number, Truth, every, maximum, some
 from spec.vllm_v1.config import rolled_back, waiting_tokens
 
-_ANY = "every length, draft, threshold, budget and model length"
+_of_a_turn = partial(obligation, bounds=ANY_TURN, given=may_be_given_a_token)
 
 
 def verified(one: Turn, new_tokens: Number) -> Number:
@@ -21,61 +24,48 @@ def verified(one: Turn, new_tokens: Number) -> Number:
 def after_a_step(one: Turn, new_tokens: Number, accepted: Number) -> tuple[Number, Number]:
     """Computed tokens and tokens, where the request has caught up and samples."""
     computed = one.computed + new_tokens
-    return (
-        rolled_back(computed, verified(one, new_tokens), accepted),
-        one.tokens + accepted + 1,
-    )
+    left = rolled_back(computed, verified(one, new_tokens), accepted)
+    return left, one.tokens + accepted + 1
 
 
-@obligation(
-    "PRV-V1-SPC-1",
-    "Whoever samples is one token behind after the step, whatever was accepted: what is computed "
-    "is never negative and never past the tokens.",
-    bounds=_ANY,
-    rules=["V1-SPC-3", "V1-SPC-2", "V1-PRG-1"],
-)
-def rollback_leaves_one_token(integer: Integer) -> Statement:
-    """With drafts and without."""
-    one, accepted = turn(integer), integer("accepted")
-    new_tokens = one.as_running
-    computed, tokens = after_a_step(one, new_tokens, accepted)
-    return Statement(
-        given=[
-            *one.is_unfinished,
-            one.left >= 1,
-            one.computed + new_tokens >= one.tokens,
-            accepted >= 0,
-            accepted <= verified(one, new_tokens),
-        ],
-        claim=every([computed >= 0, computed == tokens - 1]),
-    )
+@_of_a_turn("PRV-V1-SPC-1", rules=["V1-SPC-3", "V1-SPC-2", "V1-PRG-1"])
+def rollback_leaves_one_token(integer: Integer, accepted: Number) -> Statement:
+    """Whoever samples is one token behind after the step, whatever was accepted: what is computed
+    is never negative and never past the tokens.
 
-
-@obligation(
-    "PRV-V1-SPC-2",
-    "A chunk that is not the last verifies no draft and leaves its request behind.",
-    bounds=_ANY,
-    rules=["V1-SPC-1", "V1-SPC-3"],
-)
-def chunks_verify_nothing(integer: Integer) -> Statement:
-    """So nothing is rolled back there."""
+    With drafts and without.
+    """
     one = turn(integer)
-    new_tokens = one.as_running
-    end = one.computed + new_tokens
+    computed, tokens = after_a_step(one, one.as_running, accepted)
     return Statement(
-        given=[*one.is_unfinished, one.left >= 1, end < one.tokens],
-        claim=every([verified(one, new_tokens) == 0, end > one.computed]),
+        [computed >= 0, computed == tokens - 1],
+        given=[
+            one.computed + one.as_running >= one.tokens,
+            accepted >= 0,
+            accepted <= verified(one, one.as_running),
+        ],
     )
 
 
-@obligation(
-    "PRV-V1-SPC-3",
-    "No more drafts are verified than were proposed, and all of a request's own tokens come first.",
-    bounds=_ANY,
-    rules=["V1-SPC-1"],
-)
+@_of_a_turn("PRV-V1-SPC-2", rules=["V1-SPC-1", "V1-SPC-3"])
+def chunks_verify_nothing(integer: Integer) -> Statement:
+    """A chunk that is not the last verifies no draft and leaves its request behind.
+
+    So nothing is rolled back there.
+    """
+    one = turn(integer)
+    end = one.computed + one.as_running
+    return Statement(
+        [verified(one, one.as_running) == 0, end > one.computed], given=[end < one.tokens]
+    )
+
+
+@_of_a_turn("PRV-V1-SPC-3", rules=["V1-SPC-1"])
 def drafts_are_those_proposed(integer: Integer) -> Statement:
-    """Running, or fresh and filled up."""
+    """No more drafts are verified than were proposed, and all of a request's own tokens come first.
+
+    Running, or fresh and filled up.
+    """
     one = turn(integer)
 
     def fits(new_tokens: Number) -> Truth:
@@ -83,54 +73,54 @@ def drafts_are_those_proposed(integer: Integer) -> Statement:
         own = new_tokens - drafts
         return every([drafts <= one.drafts, own >= 1, one.computed + own <= one.tokens])
 
-    return Statement(
-        given=[*one.is_unfinished, one.left >= 1],
-        claim=every([fits(one.as_running), fits(one.as_waiting)]),
-    )
+    return Statement([fits(one.as_running), fits(one.as_waiting)])
 
 
 # --- a fresh request that is filled up ------------------------------------------------------------
 
 
-def padded_and_rolled_back(integer: Integer) -> Number:
+def padded_and_rolled_back(computed: Number, drafts: Number, threshold: Number) -> Number:
     """Computed tokens of a fresh request after its first step, all of its padding taken off.
 
     It has one token to compute and is filled up with `drafts`, for which there is budget; the
     threshold may cut them, the rollback of 0.28.0 does not ask whether it did.
     """
-    computed, drafts = integer("computed"), integer("drafts")
-    new_tokens = waiting_tokens(computed + 1 + drafts, computed, integer("threshold"), 1 + drafts)
+    new_tokens = waiting_tokens(computed + 1 + drafts, computed, threshold, 1 + drafts)
     return rolled_back(computed + new_tokens, drafts, 0)
 
 
-def _fresh(integer: Integer) -> list[Truth]:
-    return [integer("computed") >= 0, integer("drafts") >= 1, integer("threshold") >= 0]
+def _fresh(computed: Number, drafts: Number, threshold: Number) -> list[Truth]:
+    return [computed >= 0, drafts >= 1, threshold >= 0]
 
 
-@obligation(
-    "PRV-V1-SPC-4",
-    "As 0.28.0 fills a fresh request up and rolls the padding back, it is left with all of its "
-    "tokens computed, where the threshold is off or lets one token and all drafts through.",
+_of_fresh = partial(
+    obligation,
     bounds="every length, number of drafts and threshold",
+    given=_fresh,
     rules=["V1-SPC-3"],
 )
-def padding_is_rolled_back(integer: Integer) -> Statement:
-    """Its one token was computed; the one that it samples is to come."""
-    threshold, drafts = integer("threshold"), integer("drafts")
+
+
+@_of_fresh("PRV-V1-SPC-4")
+def padding_is_rolled_back(computed: Number, drafts: Number, threshold: Number) -> Statement:
+    """As 0.28.0 fills a fresh request up and rolls the padding back, it is left with all of its
+    tokens computed, where the threshold is off or lets one token and all drafts through.
+
+    Its one token was computed; the one that it samples is to come.
+    """
     return Statement(
-        given=[*_fresh(integer), some([threshold == 0, threshold >= 1 + drafts])],
-        claim=padded_and_rolled_back(integer) == integer("computed") + 1,
+        padded_and_rolled_back(computed, drafts, threshold) == computed + 1,
+        given=[some([threshold == 0, threshold >= 1 + drafts])],
     )
 
 
-@obligation(
-    "PRV-V1-SPC-5",
-    "As 0.28.0 fills a fresh request up and rolls the padding back, what is computed is never "
-    "negative, whatever the threshold.",
-    bounds="every length, number of drafts and threshold",
-    rules=["V1-SPC-3"],
-    expected=Verdict.REFUTED,
-)
-def padding_is_rolled_back_at_any_threshold(integer: Integer) -> Statement:
-    """False where the threshold cuts the padding: more is taken off than was computed."""
-    return Statement(given=_fresh(integer), claim=padded_and_rolled_back(integer) >= 0)
+@_of_fresh("PRV-V1-SPC-5", expected=Verdict.REFUTED)
+def padding_is_rolled_back_at_any_threshold(
+    computed: Number, drafts: Number, threshold: Number
+) -> Statement:
+    """As 0.28.0 fills a fresh request up and rolls the padding back, what is computed is never
+    negative, whatever the threshold.
+
+    False where the threshold cuts the padding: more is taken off than was computed.
+    """
+    return Statement(padded_and_rolled_back(computed, drafts, threshold) >= 0)

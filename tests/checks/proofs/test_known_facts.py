@@ -4,7 +4,8 @@ from itertools import islice
 
 import pytest
 
-from checks.proofs.obligations import OBLIGATIONS, Verdict
+from checks.proofs.obligations import OBLIGATIONS
+from checks.proofs.registry import Verdict
 from tests.checks.proofs.numbers import drawn
 
 TRIES = 60_000

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from checks.proofs.obligations import OBLIGATIONS, Verdict
+from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.prover import prove
-from checks.proofs.registry import Numbers
+from checks.proofs.registry import Numbers, Verdict
 from checks.proofs.scenario import write_scenario
 from checks.proofs.vllm_v1.drafts import padded_and_rolled_back
 from reference.core.guards import GuardError
@@ -102,7 +102,7 @@ def test_the_machine_takes_off_what_was_scheduled_and_the_release_more() -> None
     step = scene.step(state)
     assert step.scheduled == {"decoding": 1, "fresh": 1}
     assert step.after.running[-1].computed == 1
-    assert padded_and_rolled_back(lambda one: numbers[one]) == -1
+    assert padded_and_rolled_back(**numbers) == -1
 
 
 def test_with_the_release_s_rule_the_machine_stops(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from checks.evidence import PROVEN, recorded
-from checks.proofs.obligations import OBLIGATIONS, Obligation, Statement, Verdict
-from checks.proofs.registry import Integer, Numbers
+from checks.proofs.obligations import OBLIGATIONS
+from checks.proofs.registry import Integer, Numbers, Obligation, Statement, Verdict
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import Admission

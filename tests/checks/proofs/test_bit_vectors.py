@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import z3
 
-from checks.proofs.bits import as_bit_vectors
-from checks.proofs.obligations import Obligation, Statement, Verdict
+from checks.proofs.bit_vectors import as_bit_vectors
 from checks.proofs.prover import prove
-from checks.proofs.registry import Integer
+from checks.proofs.registry import Integer, Obligation, Statement, Verdict
 from spec.core.arithmetic import Number, Truth, floor_div, implies
 from spec.core.blocks import block_count
 from spec.spyre import padding

@@ -7,10 +7,11 @@ import pytest
 from attrs import evolve
 
 from checks.export.trace.reading import read_trace
-from checks.proofs.obligations import OBLIGATIONS, Verdict
+from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.prover import prove
+from checks.proofs.registry import Verdict
 from checks.proofs.scenario import write_scenario
-from checks.proofs.spyre import documented, length, shipped
+from checks.proofs.spyre import documented, model_length, shipped
 from spec.core.arithmetic import Number, Truth
 from spec.spyre import admission
 from spec.spyre.admission import Member
@@ -96,7 +97,7 @@ def test_with_blocks_of_two_tokens_no_length_is_exceeded(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every length is a multiple of the block, or one more."""
-    monkeypatch.setattr(length, "BLOCK", 2)
+    monkeypatch.setattr(model_length, "BLOCK", 2)
     assert prove(OBLIGATIONS[name]).verdict is Verdict.PROVEN
 
 
@@ -105,3 +106,21 @@ def test_a_scenario_that_breaks_nothing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the reference breaks no rule"):
         write_scenario(OBLIGATIONS["PRV-VOL-1"], {**harmless, "limit": 64}, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.thorough  # the fast tier runs `lockstep prove`, which replays every refutation too
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [("PRV-RUN-1B", "SPY-VOL-1"), ("PRV-RUN-3B", "SPY-PAU-6"), ("PRV-RUN-4", "SPY-LEN-1")],
+)
+def test_a_refuted_run_breaks_the_rule_on_the_reference(
+    name: str, rule: str, tmp_path: Path
+) -> None:
+    proof = prove(OBLIGATIONS[name])
+    assert proof.verdict is Verdict.REFUTED
+    path = write_scenario(OBLIGATIONS[name], proof.numbers, tmp_path)
+    assert path is not None
+    trace = read_trace(path)
+    assert trace.violation is not None
+    assert trace.violation.rule == rule
+    assert len(trace.steps) == 4

@@ -12,11 +12,12 @@ multiple are safe (PRV-LEN-1), and every other is exceeded by some batch of two 
 
 from functools import partial
 
-from checks.proofs.registry import Integer, Numbers, Statement, Verdict, obligation
-from checks.proofs.spyre.decode import fits_its_blocks
+from checks.proofs.registry import Integer, Numbers, Statement, Verdict
+from checks.proofs.spyre.decode_batch import fits_its_blocks
 from checks.proofs.spyre.rows import is_no_wider, later, positive
-from checks.proofs.spyre.worst_case import batch_of, requests_of_a_pair
-from spec.core.arithmetic import Number, Truth, every, negate, some
+from checks.proofs.spyre.scope import obligation
+from checks.proofs.spyre.worst_case import batch_of, scenario_of_a_pair
+from spec.core.arithmetic import Number, Truth, negate, some
 from spec.core.requests import Request
 from spec.spyre.admission import model_length_holds
 from spec.spyre.config import SpyreConfig
@@ -41,17 +42,20 @@ def is_safe_length(max_model_len: Number, block_size: Number) -> Truth:
 
 @obligation(
     "PRV-LEN-1",
-    "If the model length is a multiple of the block, or one more, no tkv exceeds it, once every "
-    "request's prompt and output fit.",
     bounds="every batch size (the longest row and the one that reaches furthest represent it), "
     "every block size",
     rules=["SPY-LEN-1"],
 )
-def safe_lengths_are_kept(integer: Integer) -> Statement:
-    """`longest` and `furthest`: rows in any step; their last token is never written."""
-    longest, furthest = integer("longest"), integer("furthest")
-    max_model_len, block_size = integer("max_model_len"), integer("block_size")
+def safe_lengths_are_kept(
+    longest: Number, furthest: Number, max_model_len: Number, block_size: Number
+) -> Statement:
+    """If the model length is a multiple of the block, or one more, no tkv exceeds it, once every
+    request's prompt and output fit.
+
+    `longest` and `furthest`: rows in any step; their last token is never written.
+    """
     return Statement(
+        max_tkv([longest, furthest], block_size) <= max_model_len,
         given=[
             *positive(block_size, longest, furthest),
             longest <= max_model_len - 1,
@@ -63,21 +67,23 @@ def safe_lengths_are_kept(integer: Integer) -> Statement:
             fits_its_blocks(max_model_len, block_size),
             is_no_wider([longest], [max_model_len], block_size),  # PRV-PEAK-1C
         ],
-        claim=max_tkv([longest, furthest], block_size) <= max_model_len,
     )
 
 
-@obligation(
-    "PRV-LEN-2",
-    "Every other model length is exceeded by a batch of two requests that fit it.",
-    bounds="every other model length, every block size",
-    rules=["SPY-LEN-1"],
-)
-def other_lengths_are_exceeded(integer: Integer) -> Statement:
-    """One row has begun the block in which the length ends, the other has filled its first."""
-    max_model_len, block_size = integer("max_model_len"), integer("block_size")
+@obligation("PRV-LEN-2", bounds="every other model length, every block size", rules=["SPY-LEN-1"])
+def other_lengths_are_exceeded(max_model_len: Number, block_size: Number) -> Statement:
+    """Every other model length is exceeded by a batch of two requests that fit it.
+
+    One row has begun the block in which the length ends, the other has filled its first.
+    """
     begun = max_model_len - last_block_offset(max_model_len, block_size) + 1
     return Statement(
+        [
+            begun >= 1,
+            begun <= max_model_len - 1,
+            block_size <= max_model_len - 1,
+            max_tkv([begun, block_size], block_size) > max_model_len,
+        ],
         given=[
             *positive(block_size, max_model_len),
             negate(is_safe_length(max_model_len, block_size)),
@@ -86,41 +92,29 @@ def other_lengths_are_exceeded(integer: Integer) -> Statement:
             *(fits_its_blocks(one, block_size) for one in (max_model_len, begun, block_size)),
             is_no_wider([begun], [max_model_len], block_size),  # PRV-DEC-5, PRV-PEAK-1C
         ],
-        claim=every(
-            [
-                begun >= 1,
-                begun <= max_model_len - 1,
-                block_size <= max_model_len - 1,
-                max_tkv([begun, block_size], block_size) > max_model_len,
-            ]
-        ),
     )
 
 
 # --- and therefore -------------------------------------------------------------------------------
 
 
-def _scenario(numbers: Numbers, admission: Admission) -> tuple[SpyreConfig, list[Request]]:
+def _scenario(admission: Admission, numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
     """Under a limit that never binds."""
-    config = SpyreConfig(
-        block_size=BLOCK,
-        chunk_size=BLOCK * 8,
-        max_model_len=numbers["max_model_len"],
-        max_num_seqs=2,
-        admission=admission,
-        prefix_caching=False,
-    )
-    return config, requests_of_a_pair(numbers)
+    length = numbers["max_model_len"]
+    return scenario_of_a_pair(numbers, block_size=BLOCK, max_model_len=length, admission=admission)
 
 
 def _some_length_is_kept(integer: Integer, admission: Admission) -> Statement:
-    """A pair under any model length up to eight blocks."""
+    """Under any model length no tkv exceeds it, {condition}.
+
+    A pair under any model length up to eight blocks.
+    """
     decoding, candidate, given = batch_of(integer, 2)
     max_model_len, step = integer("max_model_len"), integer("step")
-    first = decoding[0]
-    condition = model_length_holds(decoding, candidate, max_model_len, BLOCK)
-    rows = [first.length, candidate.length]
+    (first,) = decoding
+    holds = model_length_holds(decoding, candidate, max_model_len, BLOCK)
     return Statement(
+        max_tkv(later([first.length, candidate.length], step), BLOCK) <= max_model_len,
         given=[
             *given,
             max_model_len <= BLOCK * 8,
@@ -130,22 +124,22 @@ def _some_length_is_kept(integer: Integer, admission: Admission) -> Statement:
             step >= 1,
             step <= first.remaining,
             step <= candidate.remaining - 1,
-            *([condition] if admission is Admission.DOCUMENTED else []),
+            *([holds] if admission is Admission.DOCUMENTED else []),
         ],
-        claim=max_tkv(later(rows, step), BLOCK) <= max_model_len,
     )
 
 
-for _id, _admission, _whose in (
+for _id, _admission, _condition in (
     ("PRV-LEN-3", Admission.EXACT, "without a condition of its own, as in 2.6.3"),
     ("PRV-LEN-4", Admission.DOCUMENTED, "with the text's condition"),
 ):
     obligation(
         _id,
-        f"Under any model length no tkv exceeds it, {_whose}.",
         bounds=f"one decoding request and one candidate, model lengths up to {BLOCK * 8}, "
         f"block {BLOCK}",
         rules=["SPY-LEN-1"],
         expected=Verdict.REFUTED,
-        scenario=partial(_scenario, admission=_admission),
-    )(partial(_some_length_is_kept, admission=_admission))
+        scenario=partial(_scenario, _admission),
+        admission=_admission,
+        condition=_condition,
+    )(_some_length_is_kept)

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from checks.proofs.spyre import pool
-from checks.proofs.spyre.pool import Block
+from checks.proofs.spyre import block_pool as pool
+from checks.proofs.spyre.block_pool import Block
 from reference.core import block_pool
 from spec.core.blocks import BlockPool
 

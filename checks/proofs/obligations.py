@@ -1,0 +1,19 @@
+"""What is claimed for every length and batch: importing this fills the registry.
+
+The obligations about a policy are in the package of its name; its `MODULES` are in the order in
+which they are listed.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+
+from checks.policies import POLICIES
+from checks.proofs.registry import OBLIGATIONS
+
+__all__ = ["OBLIGATIONS"]
+
+for _policy in POLICIES:
+    _package = f"checks.proofs.{_policy.replace('-', '_')}"
+    if find_spec(_package) is not None:
+        for _module in import_module(_package).MODULES:
+            import_module(f"{_package}.{_module}")

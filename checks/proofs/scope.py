@@ -1,0 +1,24 @@
+"""What a policy's proofs are about: every key of its configuration is in them or left out."""
+
+from collections.abc import Mapping
+
+from attrs import fields, frozen
+
+from spec.core.configuration import PolicyConfig
+
+IN_SETTING = "in the setting"  # what is proven is proven for every value of the key
+
+
+@frozen
+class Scope:
+    """Each key of a configuration: `IN_SETTING`, or the reason why the proofs leave it out."""
+
+    config: type[PolicyConfig]
+    keys: Mapping[str, str]
+
+    def stale(self) -> str | None:
+        """A key that nobody thought of makes evidence stale: the reason, None if there is none."""
+        for key in fields(self.config):
+            if key.name not in self.keys:
+                return f"key {key.name} of the configuration is neither in the setting nor excluded"
+        return None

@@ -1,0 +1,133 @@
+"""Obligations about the block pool: each block is free or held, and freed by its last holder.
+
+Source: vllm-v1, "KV cache manager"; nano-vllm, "Block manager". The pool is looked at one block at
+a time, for the transitions treat blocks alike and each by itself. Of all requests one is looked at,
+the one that acts; the others enter through how many of them hold the block, so nothing depends on
+how many there are. If every block is free exactly when no request holds it, the free and the used
+blocks make up the pool: conservation is what PRV-POOL-1 to 3 keep.
+"""
+
+from functools import partial
+
+from attrs import evolve, frozen
+
+from checks.proofs.registry import Integer, Statement
+from checks.proofs.spyre.scope import obligation
+from spec.core.arithmetic import Number, Truth, every, negate, select, some
+
+
+@frozen
+class Block:
+    """A block of the pool: how many hold it, whether it is in the free list, whether cached.
+
+    `is_free` and `is_cached` are 0 or 1.
+    """
+
+    references: Number
+    is_free: Number
+    is_cached: Number
+
+
+# --- the transitions, of one block; a test holds them equal to those of the pool ------------------
+
+
+def touched(block: Block) -> Block:
+    """One more holder; if it was free it is so no longer. Only cached blocks are found."""
+    return evolve(block, references=block.references + 1, is_free=0)
+
+
+def allocated(_block: Block) -> Block:
+    """Handed out from the free list, without its old content."""
+    return Block(references=1, is_free=0, is_cached=0)
+
+
+def registered(block: Block) -> Block:
+    """Its content can be found from now on."""
+    return evolve(block, is_cached=1)
+
+
+def released(block: Block) -> Block:
+    """One holder less; free if that was the last. Its content can still be found."""
+    left = block.references - 1
+    return evolve(block, references=left, is_free=select(left == 0, 1, 0))
+
+
+# --- what is kept -------------------------------------------------------------------------------
+
+
+def is_accounted_for(block: Block, holders: Number) -> Truth:
+    """References count the holders, and the block is free exactly if there are none."""
+    return every(
+        [
+            block.references == holders,
+            (block.is_free == 1) == (holders == 0),
+            *(some([number == 0, number == 1]) for number in (block.is_free, block.is_cached)),
+        ]
+    )
+
+
+def _block(integer: Integer) -> Block:
+    return Block(*(integer(name) for name in ("references", "is_free", "is_cached")))
+
+
+# `others`: how many requests hold the block beside the one that acts.
+_of_a_block = partial(
+    obligation,
+    bounds="any pool, any number of requests and of holders",
+    given=lambda others: [others >= 0],
+)
+
+
+@_of_a_block("PRV-POOL-1", rules=["BLK-1", "BLK-2"])
+def touching_keeps_account(integer: Integer, others: Number) -> Statement:
+    """A block that a hit finds is held by one more request, and free for nobody.
+
+    Whether others hold it or it is revived from the free list.
+    """
+    block = _block(integer)
+    after = touched(block)
+    return Statement(
+        [is_accounted_for(after, others + 1), after.is_cached == 1],
+        given=[is_accounted_for(block, others), block.is_cached == 1],
+    )
+
+
+@_of_a_block("PRV-POOL-2", rules=["BLK-1", "BLK-2", "BLK-5"])
+def handing_out_keeps_account(integer: Integer, others: Number) -> Statement:
+    """A block that is handed out has one holder and nothing of its old content can be found.
+
+    It comes from the free list, so no request held it.
+    """
+    block = _block(integer)
+    after = allocated(block)
+    return Statement(
+        [others == 0, is_accounted_for(after, others + 1), after.is_cached == 0],
+        given=[is_accounted_for(block, others), block.is_free == 1],
+    )
+
+
+@_of_a_block("PRV-POOL-3", rules=["BLK-1", "BLK-2", "BLK-6"])
+def giving_back_keeps_account(integer: Integer, others: Number) -> Statement:
+    """A block that a request gives back is freed exactly by its last holder.
+
+    Whether the request has finished, is aborted or preempted.
+    """
+    block = _block(integer)
+    after = released(block)
+    return Statement(
+        [is_accounted_for(after, others), (after.is_free == 1) == (others == 0)],
+        given=[is_accounted_for(block, others + 1)],
+    )
+
+
+@_of_a_block("PRV-POOL-4", rules=["BLK-1"])
+def a_held_block_is_never_free(integer: Integer, others: Number) -> Statement:
+    """A block is never handed out while somebody holds it, and never freed twice.
+
+    Free and held exclude each other, before and after anything that happens to it.
+    """
+    block = _block(integer)
+    seen = (block, touched(block), registered(block))
+    return Statement(
+        [negate(one.is_free == 1) for one in seen], given=[is_accounted_for(block, others + 1)]
+    )

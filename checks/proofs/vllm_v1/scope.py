@@ -1,0 +1,35 @@
+"""What the proofs about vLLM V1 are about, key by key."""
+
+from functools import partial
+
+from checks.proofs import registry
+from checks.proofs.scope import IN_SETTING, Scope
+from spec.vllm_v1.config import VllmV1Config
+
+_ANY_HIT = "which tokens are found or loaded is not proven about: whatever is computed is given"
+
+SCOPE = Scope(
+    VllmV1Config,
+    {
+        "policy": "names the scheduler",
+        "block_size": IN_SETTING,
+        "num_blocks": IN_SETTING,
+        "max_num_seqs": "how many requests run enters no formula; exploring looks at it",
+        "max_num_batched_tokens": IN_SETTING,
+        "max_model_len": IN_SETTING,
+        "chunked_prefill": IN_SETTING,
+        "long_prefill_token_threshold": IN_SETTING,
+        "scheduling": "whose turn it is is not proven about: any request may be at its turn",
+        "prefix_caching": _ANY_HIT,
+        "num_speculative_tokens": IN_SETTING,
+        "num_lookahead_tokens": IN_SETTING,
+        "accepted_drafts": "any number of accepted drafts is given",
+        "connector": _ANY_HIT,
+        "reserve_full_prompt": "only refuses more; that no request waits for ever is explored",
+        "release": "the releases compute with the same formulas; what differs is explored",
+        "prefill_time": "the simulated clock decides nothing in a step",
+        "decode_time": "the simulated clock decides nothing in a step",
+    },
+)
+
+obligation = partial(registry.obligation, basis=SCOPE.stale)
