@@ -144,10 +144,23 @@ class Registry(Generic[ConfigT, ContextT, StateT, StepT]):
         *,
         witness: Witness[ContextT, StepT],
         applies: Applies[ConfigT] = _everywhere,
-        kind: Kind = Kind.STEP,
     ) -> Callable[[OfStep[ContextT, StepT]], OfStep[ContextT, StepT]]:
-        """A rule about every step (or a guard)."""
-        rule = id_, sentence, source, kind, witness, applies
+        """A rule about every step."""
+        rule = id_, sentence, source, Kind.STEP, witness, applies
+        return self._registering(lambda predicate: Rule(*rule, of_step=predicate))
+
+    def guard(
+        self,
+        id_: str,
+        sentence: str,
+        source: Source,
+        *,
+        witness: Witness[ContextT, StepT] | None = None,
+        applies: Applies[ConfigT] = _everywhere,
+    ) -> Callable[[OfStep[ContextT, StepT]], OfStep[ContextT, StepT]]:
+        """A rule about every step that takes or refuses what it guards; witness: it refused."""
+        seen = witness or (lambda _ctx, step: step.refusal == id_)
+        rule = id_, sentence, source, Kind.GUARD, seen, applies
         return self._registering(lambda predicate: Rule(*rule, of_step=predicate))
 
     def between(

@@ -12,10 +12,11 @@ from checks.harness.case import Case
 from checks.harness.serving import served
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
+from spec.core.rule import Kind
 from spec.core.sharing import BlockOrder, DerivedMap, FrozenMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
-from spec.spyre.rules import REGISTRY, Kind, Rule, applicable
+from spec.spyre.rules import REGISTRY, Rule, applicable
 from spec.spyre.rules.changes import Change, Order, changed, differing, without_middle
 from spec.spyre.state import Sequence, State
 

@@ -16,10 +16,10 @@ from checks.policies import POLICIES
 from checks.policies import RULES as EVERY
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Prompt, Request
-from spec.core.rule import AnyRule, Registry
+from spec.core.rule import AnyRule, Kind, Registry, Source, judge
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
-from spec.spyre.rules import REGISTRY, Kind, Source, applicable, judge
+from spec.spyre.rules import REGISTRY, applicable
 from spec.spyre.state import State
 
 ID = re.compile(r"([A-Z]+[0-9]?-)?[A-Z]{2,3}-[1-9][0-9]?")
@@ -201,7 +201,7 @@ def test_each_decorator_registers_its_kind_and_leaves_the_function_alone() -> No
 
     assert registry.always("A-1", "One.", HERE, witness=never)(holds) is holds
     assert registry.of_step("A-2", "Two.", HERE, witness=never)(acts) is acts
-    registry.of_step("A-3", "Three.", HERE, witness=never, kind=Kind.GUARD)(acts)
+    registry.guard("A-3", "Three.", HERE)(acts)
     assert registry.eventually("A-4", "Four.", HERE, witness=never)(reached) is reached
     assert registry.between("A-5", "Five.", HERE, witness=never)(moves) is moves
 

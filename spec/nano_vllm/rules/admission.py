@@ -6,10 +6,9 @@ Source: nano-vllm, chapter 6; the sequence limit is the release's.
 from collections.abc import Iterator
 
 from spec.core.records import DECODE, PREFILL
-from spec.core.rule import Kind
 from spec.nano_vllm.records import Context, Step
 from spec.nano_vllm.rules.gates import MEMORY, SEQUENCES, TOKENS, passes, refusing_gates
-from spec.nano_vllm.rules.registry import of_step, release, text
+from spec.nano_vllm.rules.registry import guard, of_step, release, text
 from spec.nano_vllm.rules.replay import candidates
 
 
@@ -20,12 +19,10 @@ def _judged(ctx: Context, step: Step, gate: str) -> Iterator[str]:
             yield f"request {one.sequence.id} was admitted"
 
 
-@of_step(
+@guard(
     TOKENS,
     "A sequence is admitted only if its tokens and those of the step fit max_num_batched_tokens.",
     text("Admission Checks: Two Gates, Both Must Pass"),
-    witness=lambda _ctx, step: step.refusal == TOKENS,
-    kind=Kind.GUARD,
 )
 def tokens_fit_the_budget(ctx: Context, step: Step) -> Iterator[str]:
     """By the reading of the configuration; what is computed keeps the budget in any case."""
@@ -35,24 +32,20 @@ def tokens_fit_the_budget(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{computed} tokens computed"
 
 
-@of_step(
+@guard(
     MEMORY,
     "A sequence is admitted only if there are enough free blocks for it.",
     text("Admission Checks: Two Gates, Both Must Pass"),
-    witness=lambda _ctx, step: step.refusal == MEMORY,
-    kind=Kind.GUARD,
 )
 def blocks_are_free(ctx: Context, step: Step) -> Iterator[str]:
     """By the reading of the configuration."""
     yield from _judged(ctx, step, MEMORY)
 
 
-@of_step(
+@guard(
     SEQUENCES,
     "A sequence is admitted only below the sequence limit.",
     release("max_num_seqs"),
-    witness=lambda _ctx, step: step.refusal == SEQUENCES,
-    kind=Kind.GUARD,
 )
 def sequences_keep_the_limit(ctx: Context, step: Step) -> Iterator[str]:
     """Of the step or of the running queue; no batch is larger in either case."""

@@ -1,5 +1,6 @@
-"""The registry of the nano-vLLM rules."""
+"""The registry of the nano-vLLM rules, and their sources."""
 
+from functools import partial
 from typing import TypeAlias
 
 from spec.core import rule
@@ -11,18 +12,8 @@ Rule: TypeAlias = rule.Rule[NanoVllmConfig, Context, State, Step]
 
 NANO_VLLM: Registry[NanoVllmConfig, Context, State, Step] = Registry()
 REGISTRY = NANO_VLLM.rules
-always = NANO_VLLM.always
-of_step = NANO_VLLM.of_step
-between = NANO_VLLM.between
-eventually = NANO_VLLM.eventually
-applicable = NANO_VLLM.applicable
+always, of_step, guard = NANO_VLLM.always, NANO_VLLM.of_step, NANO_VLLM.guard
+between, eventually, applicable = NANO_VLLM.between, NANO_VLLM.eventually, NANO_VLLM.applicable
 
-
-def text(section: str) -> Source:
-    """A slide of the text on nano-vLLM's scheduler."""
-    return Source("nano-vllm", section)
-
-
-def release(section: str) -> Source:
-    """Behaviour of the released commit that the text does not mention."""
-    return Source("nano-vllm 9e8507e", section)
+text = partial(Source, "nano-vllm")  # a slide of the text on nano-vLLM's scheduler
+release = partial(Source, "nano-vllm 9e8507e")  # what it does and the text does not mention

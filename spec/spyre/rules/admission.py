@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from spec.core.arithmetic import Truth
+from spec.core.rule import Source
 from spec.spyre.admission import (
     Member,
     documented_volume_holds,
@@ -16,15 +17,8 @@ from spec.spyre.admission import (
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.exact_volume import exact_volume_holds
-from spec.spyre.rules.observed import (
-    computed_when_admitted,
-    entering,
-    last_chunk,
-    refused,
-    release,
-    spyre,
-)
-from spec.spyre.rules.registry import Kind, Source, always, of_step
+from spec.spyre.rules.observed import computed_when_admitted, entering, last_chunk, refused
+from spec.spyre.rules.registry import always, guard, of_step, release, spyre
 from spec.spyre.state import Sequence, State
 from spec.spyre.variants import ADMISSIONS, Joining
 
@@ -63,12 +57,10 @@ def tkv_within_model_length(ctx: Context, step: Step) -> Iterator[str]:
         yield f"tkv {step.tkv}, max_model_len {ctx.config.max_model_len}"
 
 
-@of_step(
+@guard(
     "SPY-ADM-1",
     "A request is admitted only into a free slot of the running batch.",
     spyre("First-chunk constraints, Batch capacity"),
-    witness=lambda _ctx, step: step.refusal == "SPY-ADM-1",
-    kind=Kind.GUARD,
 )
 def free_slot_at_admission(ctx: Context, step: Step) -> Iterator[str]:
     """The slots are those of prefilling and decoding requests."""
@@ -76,12 +68,11 @@ def free_slot_at_admission(ctx: Context, step: Step) -> Iterator[str]:
         yield f"admitted into a batch of {len(step.before.running)}"
 
 
-@of_step(
+@guard(
     "SPY-ADM-2",
     "A request is admitted only if no prefill is in progress.",
     spyre("First-chunk constraints, Single prefill slot"),
     witness=lambda _ctx, step: bool(step.before.prefilling and step.before.waiting),
-    kind=Kind.GUARD,
 )
 def free_prefill_slot_at_admission(_ctx: Context, step: Step) -> Iterator[str]:
     """One admission a step, into an empty slot."""
@@ -147,18 +138,12 @@ def _decides(rule: str) -> Callable[[SpyreConfig], bool]:
     )
 
 
-def _refused_by(rule: str) -> Callable[[Context, Step], bool]:
-    return lambda _ctx, step: step.refusal == rule
-
-
-@of_step(
+@guard(
     "SPY-LEN-2",
     "A request joins only if what each decoding request and itself may still generate fits the "
     "model's context length.",
     spyre("Last-chunk constraints, Max-model-length constraint"),
-    witness=_refused_by("SPY-LEN-2"),
     applies=_decides("SPY-LEN-2"),
-    kind=Kind.GUARD,
 )
 def model_length_at_admission(ctx: Context, step: Step) -> Iterator[str]:
     """Removed in the shipped version: left padding is said to be taken back in time."""
@@ -169,14 +154,12 @@ def model_length_at_admission(ctx: Context, step: Step) -> Iterator[str]:
     yield from _judged(ctx, step, "SPY-LEN-2", condition)
 
 
-@of_step(
+@guard(
     "SPY-VOL-2",
     "A request joins only if the projection with one block of slack for each decoding request, "
     "and none for the new one, stays within the limit.",
     spyre("Volumetric Constraint - Additional Details"),
-    witness=_refused_by("SPY-VOL-2"),
     applies=_decides("SPY-VOL-2"),
-    kind=Kind.GUARD,
 )
 def documented_projection(ctx: Context, step: Step) -> Iterator[str]:
     """The text, literally; whether it keeps SPY-VOL-1 is for the checks to show."""
@@ -187,14 +170,12 @@ def documented_projection(ctx: Context, step: Step) -> Iterator[str]:
     yield from _judged(ctx, step, "SPY-VOL-2", condition)
 
 
-@of_step(
+@guard(
     "SPY-VOL-3",
     "A request joins only if the projection from the last step's tkv, rounded up and with a "
     "block of slack on both sides, stays within the limit.",
     release("last-chunk constraints with pausing off"),
-    witness=_refused_by("SPY-VOL-3"),
     applies=_decides("SPY-VOL-3"),
-    kind=Kind.GUARD,
 )
 def shipped_projection(ctx: Context, step: Step) -> Iterator[str]:
     """Without interleaving the release judges at the first chunk and not again."""
@@ -209,13 +190,11 @@ def shipped_projection(ctx: Context, step: Step) -> Iterator[str]:
     yield from _judged(ctx, step, "SPY-VOL-3", condition)
 
 
-@of_step(
+@guard(
     "SPY-VOL-4",
     "A request joins if and only if no step of the worst case exceeds the limit.",
     Source("lockstep", "admission = exact"),
-    witness=_refused_by("SPY-VOL-4"),
     applies=_decides("SPY-VOL-4"),
-    kind=Kind.GUARD,
 )
 def exact_projection(ctx: Context, step: Step) -> Iterator[str]:
     """Sound and tight: what it refuses would exceed the limit if all generated all they may."""
@@ -232,7 +211,7 @@ _LAST_CHUNK_RULES = {
 }
 
 
-@of_step(
+@guard(
     "SPY-ADM-4",
     "The last-chunk conditions are judged when what is left of the prompt, after the prefix hit, "
     "fits the next chunk.",
@@ -242,7 +221,6 @@ _LAST_CHUNK_RULES = {
         and chunk.chunks > 1
         and bool(step.happened("admit"))
     ),
-    kind=Kind.GUARD,
 )
 def last_chunk_after_the_hit(ctx: Context, step: Step) -> Iterator[str]:
     """A chunk is the last exactly if the tokens not reused and not computed fit in it.

@@ -11,18 +11,21 @@ from typing import Any
 from spec.core import judging
 from spec.core.blocks import BlockPool
 from spec.core.judging import FreeList
+from spec.core.rule import Source
 from spec.core.sharing import FrozenMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.changes import Change, change_between, changed, without_middle
-from spec.spyre.rules.observed import (
-    computed_when_admitted,
-    next_chunk_end,
-    prefix_hits,
-    refused,
+from spec.spyre.rules.observed import computed_when_admitted, next_chunk_end, prefix_hits, refused
+from spec.spyre.rules.registry import (
+    always,
+    between,
+    changed_pool,
+    each_request,
+    looking_at,
+    of_step,
     spyre,
 )
-from spec.spyre.rules.registry import Source, always, between, changed_pool, each_request, of_step
 from spec.spyre.state import PADDING_BLOCK, Sequence, State
 
 _POOL = Source("vllm-v1", "KV cache manager")
@@ -40,6 +43,7 @@ def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
     yield from judging.free_or_held(state.pool)
 
 
+@looking_at
 def _moved_blocks(_ctx: Context, change: Change) -> State | None:
     """Look at blocks whose count changed, or of which somebody's table has more or fewer.
 

@@ -10,8 +10,8 @@ from attrs import frozen
 from spec.core.judging import once
 from spec.core.records import PREFILL
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.observed import entering, is_decode, release, spyre
-from spec.spyre.rules.registry import of_step
+from spec.spyre.rules.observed import entering, is_decode
+from spec.spyre.rules.registry import of_step, release, spyre
 from spec.spyre.state import Sequence
 
 

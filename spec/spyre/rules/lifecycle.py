@@ -6,10 +6,18 @@ Source: spyre, "Overview" and "Priority rules"; the engine core's contract of vl
 from collections.abc import Iterator
 
 from spec.core import judging
+from spec.core.rule import Source
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.changes import change_between, ids
-from spec.spyre.rules.observed import spyre
-from spec.spyre.rules.registry import Source, always, between, each_request, eventually, of_step
+from spec.spyre.rules.registry import (
+    always,
+    between,
+    each_request,
+    eventually,
+    looking_at,
+    of_step,
+    spyre,
+)
 from spec.spyre.state import Sequence, State
 
 _CORE = Source("vllm-v1", "request lifecycle")
@@ -20,7 +28,7 @@ _CORE = Source("vllm-v1", "request lifecycle")
     "A request is in exactly one place: a queue, the prefill slot, the batch, paused, or gone.",
     _CORE,
     witness=lambda _ctx, step: len(step.after.present) > 1,
-    look=lambda _ctx, change: change.places,
+    look=looking_at(lambda _ctx, change: change.places),
 )
 def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     """Counted over all places."""

@@ -5,18 +5,7 @@ from itertools import takewhile
 from spec.core.records import DECODE
 from spec.spyre.padding import active_chunk, chunk_count, chunk_end, left_padding, reused_blocks
 from spec.spyre.records import Chunk, Context, Step
-from spec.spyre.rules.registry import Source
 from spec.spyre.state import Sequence, State
-
-
-def spyre(section: str) -> Source:
-    """A section of the text on scheduling and padding in sendnn-inference."""
-    return Source("spyre", section)
-
-
-def release(section: str) -> Source:
-    """Behaviour of the released plugin that its text does not mention."""
-    return Source("sendnn-inference 2.6.3", section)
 
 
 def entering(step: Step, request_id: str) -> Sequence:

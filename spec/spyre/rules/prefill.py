@@ -6,9 +6,9 @@ Source: spyre, sections "Key concepts", "Padding" and "Prefill padding".
 from collections.abc import Iterator
 
 from spec.core.records import PREFILL
-from spec.spyre.records import Context, Step
-from spec.spyre.rules.observed import computed_before, entering, last_chunk, spyre
-from spec.spyre.rules.registry import of_step
+from spec.spyre.records import Chunk, Context, Step
+from spec.spyre.rules.observed import computed_before, entering, last_chunk
+from spec.spyre.rules.registry import of_chunk, of_step, spyre
 from spec.spyre.state import PADDING_BLOCK
 
 
@@ -24,49 +24,43 @@ def chunk_is_whole_blocks(ctx: Context, _step: Step) -> Iterator[str]:
         yield f"chunk {ctx.config.chunk_size} is no multiple of block {ctx.config.block_size}"
 
 
-@of_step(
+@of_chunk(
     "SPY-PAD-1",
     "Left padding, prompt and right padding together are a whole number of chunks.",
     spyre("Right-alignment"),
-    witness=lambda _ctx, step: step.chunk is not None and step.chunk.chunks > 1,
+    witness=lambda _ctx, _step, chunk: chunk.chunks > 1,
 )
-def padded_prompt_is_whole_chunks(ctx: Context, step: Step) -> Iterator[str]:
+def padded_prompt_is_whole_chunks(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
     """The padded length is what the step's chunk says of its prompt."""
-    if step.chunk is None:
-        return
-    length = entering(step, step.chunk.id).prefill_len
-    padded = step.chunk.left_padding + length + step.chunk.right_padding
-    if padded != step.chunk.chunks * ctx.config.chunk_size:
-        yield f"padded length {padded}, {step.chunk.chunks} chunks of {ctx.config.chunk_size}"
+    length = entering(step, chunk.id).prefill_len
+    padded = chunk.left_padding + length + chunk.right_padding
+    if padded != chunk.chunks * ctx.config.chunk_size:
+        yield f"padded length {padded}, {chunk.chunks} chunks of {ctx.config.chunk_size}"
 
 
-@of_step(
+@of_chunk(
     "SPY-PAD-2",
     "A prompt is right-padded to the next block boundary and no further.",
     spyre("Right-alignment"),
-    witness=lambda _ctx, step: step.chunk is not None and step.chunk.right_padding > 0,
+    witness=lambda _ctx, _step, chunk: chunk.right_padding > 0,
 )
-def right_padding_fills_one_block(ctx: Context, step: Step) -> Iterator[str]:
+def right_padding_fills_one_block(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
     """Right padding is less than a block and ends on a block boundary."""
-    if step.chunk is None:
-        return
-    padding, size = step.chunk.right_padding, ctx.config.block_size
-    length = entering(step, step.chunk.id).prefill_len
+    padding, size = chunk.right_padding, ctx.config.block_size
+    length = entering(step, chunk.id).prefill_len
     if not 0 <= padding < size or (length + padding) % size:
         yield f"right padding {padding} after {length} tokens, block {size}"
 
 
-@of_step(
+@of_chunk(
     "SPY-PAD-3",
     "A prompt is left-padded by whole blocks, fewer than a chunk holds.",
     spyre("Right-alignment"),
-    witness=lambda _ctx, step: step.chunk is not None and step.chunk.left_padding > 0,
+    witness=lambda _ctx, _step, chunk: chunk.left_padding > 0,
 )
-def left_padding_is_whole_blocks(ctx: Context, step: Step) -> Iterator[str]:
+def left_padding_is_whole_blocks(ctx: Context, _step: Step, chunk: Chunk) -> Iterator[str]:
     """No token of a block is shifted by padding inside it."""
-    if step.chunk is None:
-        return
-    padding = step.chunk.left_padding
+    padding = chunk.left_padding
     if padding % ctx.config.block_size or not 0 <= padding < ctx.config.chunk_size:
         yield f"left padding {padding}, block {ctx.config.block_size}"
 
@@ -87,18 +81,16 @@ def no_empty_block_on_the_right(ctx: Context, step: Step) -> Iterator[str]:
         yield f"tokens end at {chunk.end}, the block table covers {covered}"
 
 
-@of_step(
+@of_chunk(
     "SPY-PAD-5",
     "Left padding is always block 0, and block 0 stands for nothing else in a prompt's table.",
     spyre("Padding, Rectangular Decode"),
-    witness=lambda _ctx, step: step.chunk is not None and PADDING_BLOCK in step.chunk.block_table,
+    witness=lambda _ctx, _step, chunk: PADDING_BLOCK in chunk.block_table,
 )
-def padding_is_block_zero(ctx: Context, step: Step) -> Iterator[str]:
+def padding_is_block_zero(ctx: Context, _step: Step, chunk: Chunk) -> Iterator[str]:
     """The table is the padding blocks followed by the request's own."""
-    if step.chunk is None:
-        return
-    padding = step.chunk.left_padding // ctx.config.block_size
-    table = step.chunk.block_table
+    padding = chunk.left_padding // ctx.config.block_size
+    table = chunk.block_table
     if any(table[:padding]) or not all(table[padding:]):
         yield f"block table {list(table)} with {padding} padding blocks"
 
@@ -136,52 +128,44 @@ def prefill_is_alone(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"scheduled {dict(step.scheduled)} in the prefill of {step.chunk.id}"
 
 
-@of_step(
+@of_chunk(
     "SPY-CHK-3",
     "The active chunk is given by the tokens already computed, offset by the left padding.",
     spyre("Chunked Prefill"),
-    witness=lambda _ctx, step: (
-        step.chunk is not None and step.chunk.chunk > 0 and step.chunk.left_padding > 0
-    ),
+    witness=lambda _ctx, _step, chunk: chunk.chunk > 0 and chunk.left_padding > 0,
 )
-def active_chunk_follows_computed(ctx: Context, step: Step) -> Iterator[str]:
+def active_chunk_follows_computed(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
     """Computed tokens plus padding fill exactly the chunks before the active one."""
-    if step.chunk is None:
-        return
-    done = computed_before(step, step.chunk)
-    before = step.chunk.chunk * ctx.config.chunk_size
-    filled = done + step.chunk.left_padding if done else 0
+    done = computed_before(step, chunk)
+    before = chunk.chunk * ctx.config.chunk_size
+    filled = done + chunk.left_padding if done else 0
     if filled != before:
-        yield f"chunk {step.chunk.chunk} after {done} computed tokens"
+        yield f"chunk {chunk.chunk} after {done} computed tokens"
 
 
-@of_step(
+@of_chunk(
     "SPY-CHK-4",
     "The last chunk of a prompt yields one token, no other chunk yields any.",
     spyre("Chunked Prefill"),
-    witness=lambda _ctx, step: last_chunk(step) is not None,
+    witness=lambda _ctx, step, chunk: last_chunk(step) is not None,
 )
-def last_chunk_alone_yields_a_token(_ctx: Context, step: Step) -> Iterator[str]:
+def last_chunk_alone_yields_a_token(_ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
     """The prompt must be complete, and only then."""
-    if step.chunk is None:
-        return
-    complete = step.chunk.end == entering(step, step.chunk.id).prefill_len
+    complete = chunk.end == entering(step, chunk.id).prefill_len
     counts = {one: len(tokens) for one, tokens in step.outputs.items()}
-    if complete != step.chunk.is_last or counts != ({step.chunk.id: 1} if complete else {}):
-        yield f"tokens {counts} from chunk {step.chunk.chunk + 1} of {step.chunk.chunks}"
+    if complete != chunk.is_last or counts != ({chunk.id: 1} if complete else {}):
+        yield f"tokens {counts} from chunk {chunk.chunk + 1} of {chunk.chunks}"
 
 
-@of_step(
+@of_chunk(
     "SPY-CHK-5",
     "The chunks of a prompt follow each other without gap or overlap.",
     spyre("Key concepts, Chunk size"),
-    witness=lambda _ctx, step: step.chunk is not None and step.chunk.chunk > 0,
+    witness=lambda _ctx, _step, chunk: chunk.chunk > 0,
 )
-def chunks_partition_the_prompt(ctx: Context, step: Step) -> Iterator[str]:
+def chunks_partition_the_prompt(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
     """Each starts where the one before ended and ends on a chunk boundary or with the prompt."""
-    if step.chunk is None:
-        return
-    chunk, length = step.chunk, entering(step, step.chunk.id).prefill_len
+    length = entering(step, chunk.id).prefill_len
     aligned = (chunk.left_padding + chunk.end) % ctx.config.chunk_size == 0
     if chunk.start != computed_before(step, chunk) or not (aligned or chunk.end == length):
         yield f"tokens {chunk.start} to {chunk.end} after {computed_before(step, chunk)}"

@@ -10,10 +10,10 @@ from attrs import evolve
 from spec.core.judging import once
 from spec.core.records import Event
 from spec.spyre.config import SpyreConfig
-from spec.spyre.records import Context, Step
+from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.rules.changes import Change, changed
-from spec.spyre.rules.observed import entering, spyre
-from spec.spyre.rules.registry import always, of_step
+from spec.spyre.rules.observed import entering
+from spec.spyre.rules.registry import always, looking_at, of_chunk, of_step, spyre
 from spec.spyre.state import PADDING_BLOCK, State
 
 
@@ -26,6 +26,7 @@ def _hit(step: Step) -> Event | None:
     return next(iter(step.happened("prefix_hit")), None)
 
 
+@looking_at
 @once
 def _filled(ctx: Context, change: Change) -> State | None:
     """Look at requests whose table or filling changed, and at those with a changed key in it."""
@@ -137,19 +138,17 @@ def last_chunk_is_always_computed(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{step.chunk.cached_tokens} tokens reused, the last chunk starts at {last}"
 
 
-@of_step(
+@of_chunk(
     "SPY-PFX-5",
     "Where a chunk is computed again, its writes to cached blocks go to the dummy block; "
     "all other blocks of the prompt are written.",
     spyre("Boundary chunk"),
-    witness=lambda _ctx, step: step.chunk is not None and step.chunk.inner_padding > 0,
+    witness=lambda _ctx, _step, chunk: chunk.inner_padding > 0,
     applies=_caching,
 )
-def cached_blocks_are_not_written(ctx: Context, step: Step) -> Iterator[str]:
+def cached_blocks_are_not_written(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
     """Compared position by position with the chunk's part of the block table."""
-    if step.chunk is None:
-        return
-    chunk, size = step.chunk, ctx.config.block_size
+    size = ctx.config.block_size
     hit = len(event.after) * size if (event := _hit(step)) else 0
     if step.happened("admit") and chunk.cached_tokens + chunk.inner_padding != hit:
         yield f"{chunk.cached_tokens} + {chunk.inner_padding} of {hit} cached tokens"

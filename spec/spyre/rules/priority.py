@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.observed import release, spyre
-from spec.spyre.rules.registry import always, each_request, of_step
+from spec.spyre.rules.registry import always, each_request, of_step, release, spyre
 from spec.spyre.state import State
 from spec.spyre.variants import Queue
 

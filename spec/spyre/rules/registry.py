@@ -1,66 +1,72 @@
-"""The registry of Spyre's rules, and what its state rules look at after a change."""
+"""The registry of Spyre's rules, their sources, and what its state rules look at after a change."""
 
 from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from typing import TypeAlias
 
 from spec.core import rule
-from spec.core.rule import Kind, Registry, Source
+from spec.core.rule import Registry, Source
 from spec.spyre.config import SpyreConfig
-from spec.spyre.records import Context, Step
+from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.rules.changes import Change, change_between
 from spec.spyre.state import State
 
-__all__ = [
-    "REGISTRY",
-    "SPYRE",
-    "Kind",
-    "Rule",
-    "Source",
-    "always",
-    "applicable",
-    "between",
-    "changed_pool",
-    "each_request",
-    "eventually",
-    "of_step",
-]
-
 Rule: TypeAlias = rule.Rule[SpyreConfig, Context, State, Step]
-Predicate = Callable[[Context, State], Iterator[str]]
-Look = Callable[[Context, Change], State | None]
+OfChunk: TypeAlias = Callable[[Context, Step, Chunk], Iterator[str]]
+Look: TypeAlias = Callable[[Context, State, State], State | None]
 
 SPYRE: Registry[SpyreConfig, Context, State, Step] = Registry()
 REGISTRY = SPYRE.rules
-of_step = SPYRE.of_step
-between = SPYRE.between
-eventually = SPYRE.eventually
-applicable = SPYRE.applicable
+always, of_step, guard = SPYRE.always, SPYRE.of_step, SPYRE.guard
+between, eventually, applicable = SPYRE.between, SPYRE.eventually, SPYRE.applicable
+
+spyre = partial(Source, "spyre")  # the text on scheduling and padding in sendnn-inference
+release = partial(Source, "sendnn-inference 2.6.3")  # what it does and its text does not mention
 
 
-def always(
+def of_chunk(
     id_: str,
     sentence: str,
     source: Source,
     *,
-    witness: Callable[[Context, Step], bool],
+    witness: Callable[[Context, Step, Chunk], bool],
     applies: Callable[[SpyreConfig], bool] = lambda _config: True,
-    look: Look = lambda _ctx, change: change.after,
-) -> Callable[[Predicate], Predicate]:
-    """A rule about every state, which looks at the change to it."""
+) -> Callable[[OfChunk], OfChunk]:
+    """Registers a rule about every step that computes a chunk of a prompt."""
 
-    def seen(ctx: Context, before: State, after: State) -> State | None:
+    def seen(ctx: Context, step: Step) -> bool:
+        return step.chunk is not None and witness(ctx, step, step.chunk)
+
+    def register(predicate: OfChunk) -> OfChunk:
+        @wraps(predicate)
+        def judged(ctx: Context, step: Step) -> Iterator[str]:
+            if step.chunk is not None:
+                yield from predicate(ctx, step, step.chunk)
+
+        of_step(id_, sentence, source, witness=seen, applies=applies)(judged)
+        return predicate
+
+    return register
+
+
+def looking_at(reduced: Callable[[Context, Change], State | None]) -> Look:
+    """A `look` of a state rule: what it must be shown of the change to a state."""
+
+    def look(ctx: Context, before: State, after: State) -> State | None:
         if not isinstance(after, State):  # a stand-in, which cannot be reduced
             return after
-        return look(ctx, change_between(before, after))
+        return reduced(ctx, change_between(before, after))
 
-    return SPYRE.always(id_, sentence, source, witness=witness, applies=applies, look=seen)
+    return look
 
 
+@looking_at
 def each_request(_ctx: Context, change: Change) -> State | None:
     """Look of rules that judge each request by itself, or count what only the admitted have."""
     return change.requests
 
 
+@looking_at
 def changed_pool(_ctx: Context, change: Change) -> State | None:
     """Look of rules about the blocks and contents of the pool, each by itself."""
     return None if change.before.pool is change.after.pool else change.pool

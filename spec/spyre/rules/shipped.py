@@ -5,12 +5,13 @@ Source: sendnn-inference 2.6.3, observed; preemption is vLLM V1's, where blocks 
 
 from collections.abc import Iterator
 
+from spec.core.rule import Source
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import max_tkv
 from spec.spyre.records import Context, Step
 from spec.spyre.reservation import may_reserve, worst_case_blocks
-from spec.spyre.rules.observed import prefix_hits, refused, release
-from spec.spyre.rules.registry import Kind, Source, always, each_request, eventually, of_step
+from spec.spyre.rules.observed import prefix_hits, refused
+from spec.spyre.rules.registry import always, each_request, eventually, guard, of_step, release
 from spec.spyre.state import Sequence, State
 
 _PREEMPTION = Source("vllm-v1", "Preemption")
@@ -60,14 +61,13 @@ def worst_case_is_set_aside(ctx: Context, state: State) -> Iterator[str]:
             yield f"request {one.id}: {len(one.blocks)} held, {one.reserved} promised of {needed}"
 
 
-@of_step(
+@guard(
     "SPY-RES-4",
     "A request is refused for lack of blocks only if its worst case, less the cached blocks that "
     "others hold, exceeds the free blocks that nobody is promised.",
     release("block reservation"),
     witness=lambda _ctx, step: step.refusal == "SPY-RES-1",
     applies=_reserving,
-    kind=Kind.GUARD,
 )
 def refused_only_for_lack_of_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """So that a request never waits for blocks that are there."""

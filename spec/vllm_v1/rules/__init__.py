@@ -1,6 +1,6 @@
 """Every rule of vLLM V1 once, by section of its text; importing this fills its registry."""
 
-from spec.vllm_v1.rules import (
+from spec.vllm_v1.rules import (  # noqa: F401
     blocks,
     budget,
     lifecycle,
@@ -13,18 +13,4 @@ from spec.vllm_v1.rules import (
 )
 from spec.vllm_v1.rules.registry import REGISTRY, VLLM_V1, Rule, applicable
 
-__all__ = [
-    "REGISTRY",
-    "VLLM_V1",
-    "Rule",
-    "applicable",
-    "blocks",
-    "budget",
-    "lifecycle",
-    "loading",
-    "order",
-    "preemption",
-    "prefix",
-    "progress",
-    "speculation",
-]
+__all__ = ["REGISTRY", "VLLM_V1", "Rule", "applicable"]

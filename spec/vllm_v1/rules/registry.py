@@ -1,5 +1,6 @@
-"""The registry of vLLM V1's rules: the same kinds of rule, judged on its own states and steps."""
+"""The registry of vLLM V1's rules, their sources, and what several of them look at."""
 
+from functools import partial
 from typing import TypeAlias
 
 from spec.core import rule
@@ -11,24 +12,11 @@ Rule: TypeAlias = rule.Rule[VllmV1Config, Context, State, Step]
 
 VLLM_V1: Registry[VllmV1Config, Context, State, Step] = Registry()
 REGISTRY = VLLM_V1.rules
-always = VLLM_V1.always
-of_step = VLLM_V1.of_step
-between = VLLM_V1.between
-eventually = VLLM_V1.eventually
-applicable = VLLM_V1.applicable
+always, of_step = VLLM_V1.always, VLLM_V1.of_step
+between, eventually, applicable = VLLM_V1.between, VLLM_V1.eventually, VLLM_V1.applicable
 
-
-def text(section: str) -> Source:
-    """A section of the text on vLLM V1's scheduler."""
-    return Source("vllm-v1", section)
-
-
-def code(section: str) -> Source:
-    """Behaviour of the release that its text does not mention."""
-    return Source("vLLM 0.28.0", section)
-
-
-# --- what several rules look at ---------------------------------------------------------------
+text = partial(Source, "vllm-v1")  # a section of the text on vLLM V1's scheduler
+code = partial(Source, "vLLM 0.28.0")  # what the release does and its text does not mention
 
 
 def by_id(rows: tuple[Sequence, ...]) -> dict[str, Sequence]:

@@ -7,9 +7,10 @@ from attrs import evolve
 from checks.harness.case import Case
 from checks.harness.judging import Broken, Judge
 from checks.harness.serving import served
+from spec.core.rule import Kind
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step, context_of
-from spec.spyre.rules import REGISTRY, Kind
+from spec.spyre.rules import REGISTRY
 from tests.requests import request
 
 CONFIG = SpyreConfig(
