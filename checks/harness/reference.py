@@ -1,33 +1,13 @@
 """The reference as a system: a machine with the state that it is in."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from attrs import define, evolve, field
 
 from checks.harness.case import Case
 from checks.harness.system import Action, Step
 from spec.core.records import IDLE
-
-
-class Machine(Protocol):
-    """What a reference machine does; all of it pure. Its states are its own business."""
-
-    @property
-    def ctx(self) -> Any:
-        """What rules may look up."""
-
-    def initial(self) -> Any:
-        """The state in which no request has arrived."""
-
-    def arrive(self, state: Any, request_id: str) -> Any:
-        """A request is handed in between two steps."""
-
-    def abort(self, state: Any, request_id: str) -> Any:
-        """A client goes away between two steps."""
-
-    def step(self, state: Any, environment: Any = None, index: int = 0, time: float = 0.0) -> Step:
-        """One scheduler step; by default requests end where they say that they do."""
 
 
 @define
