@@ -7,10 +7,8 @@ from attrs import frozen
 from reference.core.block_pool import new_pool
 from reference.vllm_v1 import transitions
 from reference.vllm_v1.step import Environment, scheduler_step
-from spec.core.arithmetic import cdiv
-from spec.core.errors import WorkloadError
-from spec.core.requests import Request, refuse_above, refuse_too_long
-from spec.vllm_v1.config import VllmV1Config, capped_tokens, largest_end
+from spec.core.requests import Request
+from spec.vllm_v1.config import VllmV1Config, refuse_unservable
 from spec.vllm_v1.records import Context, Sequence, State, Step, context_of
 
 
@@ -74,34 +72,3 @@ class VllmV1Machine:
         """How many of a request's drafts the configuration has accepted."""
         most = self.ctx.config.accepted_drafts
         return drafts if most is None else min(most, drafts)
-
-
-def refuse_unservable(request: Request, config: VllmV1Config) -> None:
-    """Raise if no step could ever complete the request under this configuration.
-
-    A request that is preempted computes its answer again like a prompt; where only the threshold
-    cuts, that must fit the budget too.
-
-    Raises:
-        WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget.
-    """
-    refuse_too_long(request, config)
-    total = request.prompt_len + request.max_tokens
-    longest = capped_tokens(total - 1, config.long_prefill_token_threshold)
-    if not config.chunked_prefill and longest > config.token_budget:
-        allowed = f"at most max_num_batched_tokens ({config.token_budget}) without chunked prefill"
-        raise WorkloadError("prompt_len + max_tokens - 1", total - 1, allowed)
-    blocks = int(cdiv(_largest_end(request, config), config.block_size))
-    refuse_above("blocks of prompt_len + max_tokens - 1", blocks, "num_blocks", config.pool_blocks)
-
-
-def _largest_end(request: Request, config: VllmV1Config) -> int:
-    return int(
-        largest_end(
-            request.prompt_len,
-            request.max_tokens,
-            config.num_speculative_tokens,
-            config.num_lookahead_tokens,
-            config.max_model_len,
-        )
-    )

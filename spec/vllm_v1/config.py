@@ -12,6 +12,8 @@ from attrs import frozen
 
 from spec.core.arithmetic import Number, cdiv, every, floor_div, maximum, minimum, select
 from spec.core.configuration import PolicyConfig, checked_keys
+from spec.core.errors import WorkloadError
+from spec.core.requests import Request, refuse_above, refuse_too_long
 
 
 class Scheduling(StrEnum):
@@ -212,3 +214,37 @@ def block_bytes(
 def profiled_blocks(free_bytes: Number, bytes_per_block: Number) -> Number:
     """Blocks that fit in nine tenths of the free memory (same section)."""
     return floor_div(free_bytes * 9, bytes_per_block * 10)
+
+
+# --- requests -------------------------------------------------------------------------------
+
+
+def blocks_alone(request: Request, config: VllmV1Config) -> int:
+    """Blocks of a request with all the tokens that it may have."""
+    end = largest_end(
+        request.prompt_len,
+        request.max_tokens,
+        config.num_speculative_tokens,
+        config.num_lookahead_tokens,
+        config.max_model_len,
+    )
+    return int(cdiv(end, config.block_size))
+
+
+def refuse_unservable(request: Request, config: VllmV1Config) -> None:
+    """Raise if no step could ever complete the request under this configuration.
+
+    A request that is preempted computes its answer again like a prompt; where only the threshold
+    cuts, that must fit the budget too.
+
+    Raises:
+        WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget.
+    """
+    refuse_too_long(request, config)
+    total = request.prompt_len + request.max_tokens
+    longest = capped_tokens(total - 1, config.long_prefill_token_threshold)
+    if not config.chunked_prefill and longest > config.token_budget:
+        allowed = f"at most max_num_batched_tokens ({config.token_budget}) without chunked prefill"
+        raise WorkloadError("prompt_len + max_tokens - 1", total - 1, allowed)
+    blocks = blocks_alone(request, config)
+    refuse_above("blocks of prompt_len + max_tokens - 1", blocks, "num_blocks", config.pool_blocks)

@@ -14,8 +14,8 @@ from checks.policies.vllm_v1.model import vllm_v1_model
 from checks.policies.vllm_v1.paging import vllm_v1_watch
 from checks.policies.vllm_v1.reference import VllmV1Reference
 from engine.core.clock import Prefill, Work
-from reference.vllm_v1.machine import VllmV1Machine, refuse_unservable
-from spec.vllm_v1.config import VllmV1Config
+from reference.vllm_v1.machine import VllmV1Machine
+from spec.vllm_v1.config import VllmV1Config, refuse_unservable
 from spec.vllm_v1.records import Context, State, Step, context_of
 from spec.vllm_v1.records import Sequence as Row
 from spec.vllm_v1.rules import VLLM_V1 as RULES

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 
 from spec.core import judging
-from spec.core.arithmetic import cdiv
-from spec.vllm_v1.config import Scheduling, largest_end
-from spec.vllm_v1.records import Context, State, Step
+from spec.vllm_v1.config import Scheduling, blocks_alone
+from spec.vllm_v1.records import Context, Sequence, State, Step
 from spec.vllm_v1.rules.order import rank
 from spec.vllm_v1.rules.registry import always, between, by_id, code, of_step, text
 
@@ -113,26 +112,18 @@ def aborts_are_kept(_ctx: Context, before: State, after: State) -> Iterator[str]
     "A request larger than the whole pool is refused: whoever is queued fits in alone.",
     code("engine core"),
     witness=lambda ctx, step: any(
-        _blocks_alone(ctx, one.id) == step.before.pool.size for one in step.before.present
+        _needed(ctx, one) == step.before.pool.size for one in step.before.present
     ),
 )
 def everybody_fits_alone(ctx: Context, state: State) -> Iterator[str]:
     """With all the tokens that it may have."""
     for one in state.present:
-        if _blocks_alone(ctx, one.id) > state.pool.size:
-            yield f"{one.id} needs {_blocks_alone(ctx, one.id)} of {state.pool.size} blocks"
+        if _needed(ctx, one) > state.pool.size:
+            yield f"{one.id} needs {_needed(ctx, one)} of {state.pool.size} blocks"
 
 
-def _blocks_alone(ctx: Context, request_id: str) -> int:
-    request, config = ctx.requests[request_id], ctx.config
-    end = largest_end(
-        request.prompt_len,
-        request.max_tokens,
-        config.num_speculative_tokens,
-        config.num_lookahead_tokens,
-        config.max_model_len,
-    )
-    return int(cdiv(end, config.block_size))
+def _needed(ctx: Context, one: Sequence) -> int:
+    return blocks_alone(ctx.requests[one.id], ctx.config)
 
 
 @of_step(

@@ -16,7 +16,8 @@ from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.transitions import Plan, admit
 from spec.vllm_v1.records import Context, Sequence, State
 from tests.checks.command import lockstep
-from tests.reference.vllm_v1.scenes import arrived, machine, request
+from tests.reference.scenes import arrived, request
+from tests.reference.vllm_v1.scenes import machine
 
 NUMBERS: dict[str, dict[str, int]] = {
     "PRV-NANO-DEC-2": {"block_size": 2, "computed": 2},
@@ -92,7 +93,7 @@ def scene_of_a_cut(numbers: Numbers) -> tuple[VllmV1Machine, State]:
         long_prefill_token_threshold=numbers["threshold"],
     )
     first = scene.step(arrived(scene, "decoding"))
-    return scene, arrived(scene, "fresh", state=first.after)
+    return scene, arrived(scene, "fresh", after=first.after)
 
 
 def test_the_machine_takes_off_what_was_scheduled_and_the_release_more() -> None:

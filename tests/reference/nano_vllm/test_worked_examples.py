@@ -10,16 +10,8 @@ from spec.core.records import Event
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.nano_vllm.formulas import block_bytes
 from spec.nano_vllm.records import Sequence, State
-from tests.reference.nano_vllm.scenes import (
-    arrived,
-    machine,
-    of_parts,
-    queues,
-    request,
-    steps_from,
-    steps_to_the_end,
-    told,
-)
+from tests.reference.nano_vllm.scenes import machine, queues, told
+from tests.reference.scenes import arrived, of_parts, request, steps_from, steps_to_the_end
 
 
 def test_sequence_of_five_tokens_from_arrival_to_its_end() -> None:

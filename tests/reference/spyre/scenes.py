@@ -11,10 +11,11 @@ from attrs import evolve
 from reference.core.block_pool import allocate
 from reference.spyre import transitions
 from reference.spyre.machine import SpyreMachine
-from spec.core.requests import Prompt, Request
+from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.state import Sequence, State
+from tests.reference.scenes import arrived, places
 
 SMALL: dict[str, Any] = {
     "block_size": 4,
@@ -26,42 +27,8 @@ SMALL: dict[str, Any] = {
 }
 
 
-def request(id_: str, prompt_len: int, max_tokens: int = 8, **more: Any) -> Request:
-    prompt = Prompt.of_stream(f"prompt {id_}", prompt_len)
-    return Request(id=id_, prompt=prompt, max_tokens=max_tokens, **more)
-
-
-def of_parts(id_: str, *parts: tuple[str, int], max_tokens: int = 8) -> Request:
-    return Request(id=id_, prompt=Prompt.of_parts(parts), max_tokens=max_tokens)
-
-
 def machine(*requests: Request, **config: Any) -> SpyreMachine:
     return SpyreMachine.of(SpyreConfig(**(SMALL | config)), requests)
-
-
-def arrived(machine: SpyreMachine, *ids: str) -> State:
-    """These have arrived in this order, or all if none is named."""
-    state = machine.initial()
-    for id_ in ids or machine.ctx.requests:
-        state = machine.arrive(state, id_)
-    return state
-
-
-def steps_from(machine: SpyreMachine, state: State, count: int) -> list[Step]:
-    steps: list[Step] = []
-    for index in range(count):
-        steps.append(machine.step(state, index=index))
-        state = steps[-1].after
-    return steps
-
-
-def steps_to_the_end(machine: SpyreMachine, state: State) -> list[Step]:
-    steps: list[Step] = []
-    while not state.is_idle:
-        steps.append(machine.step(state, index=len(steps)))
-        state = steps[-1].after
-        assert len(steps) < 1_000, "no end in sight"
-    return steps
 
 
 def batch(machine: SpyreMachine, **rows: tuple[int, int]) -> State:
@@ -84,15 +51,7 @@ def batch(machine: SpyreMachine, **rows: tuple[int, int]) -> State:
 
 def ids(state: State) -> dict[str, list[str]]:
     """Who is where, empty places left out."""
-    places = {
-        "waiting": [one.id for one in state.waiting],
-        "prefilling": [] if state.prefilling is None else [state.prefilling.id],
-        "decoding": [one.id for one in state.decoding],
-        "paused": [one.id for one in state.paused],
-        "finished": sorted(state.finished),
-        "aborted": sorted(state.aborted),
-    }
-    return {place: there for place, there in places.items() if there}
+    return places(state, "waiting prefilling decoding paused finished aborted")
 
 
 def admitted(scene: SpyreMachine, state: State | None = None) -> State:

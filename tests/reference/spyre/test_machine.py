@@ -20,7 +20,8 @@ from spec.spyre.records import Step
 from spec.spyre.rules import applicable
 from spec.spyre.state import State
 from spec.spyre.variants import Admission, Queue
-from tests.reference.spyre.scenes import arrived, batch, machine, request, steps_to_the_end
+from tests.reference.scenes import arrived, request, steps_to_the_end
+from tests.reference.spyre.scenes import batch, machine
 
 # --- by example -----------------------------------------------------------------------------------
 

@@ -11,17 +11,8 @@ from reference.spyre.machine import SpyreMachine
 from spec.core.records import Event
 from spec.core.sharing import FrozenMap
 from spec.spyre.state import State
-from tests.reference.spyre.scenes import (
-    admitted,
-    arrived,
-    batch,
-    ids,
-    machine,
-    of_parts,
-    request,
-    steps_from,
-    steps_to_the_end,
-)
+from tests.reference.scenes import arrived, of_parts, request, steps_from, steps_to_the_end
+from tests.reference.spyre.scenes import admitted, batch, ids, machine
 
 # --- arrive and abort -----------------------------------------------------------------------------
 

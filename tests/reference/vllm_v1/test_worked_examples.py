@@ -6,15 +6,8 @@ import pytest
 
 from spec.core.errors import WorkloadError
 from spec.vllm_v1.config import VllmV1Config, block_bytes, missing_blocks, profiled_blocks
-from tests.reference.vllm_v1.scenes import (
-    accepting,
-    arrived,
-    ids,
-    machine,
-    of_parts,
-    request,
-    steps_from,
-)
+from tests.reference.scenes import arrived, of_parts, request, steps_from
+from tests.reference.vllm_v1.scenes import accepting, ids, machine
 
 LARGE: dict[str, Any] = {
     "block_size": 16,
@@ -73,7 +66,7 @@ def test_only_new_tokens_count_so_nine_prompts_fit_instead_of_four() -> None:
         state = scene.step(state).after
     assert state.is_idle
 
-    step = scene.step(arrived(scene, *CACHED, state=state))
+    step = scene.step(arrived(scene, *CACHED, after=state))
 
     assert step.scheduled == {
         "A": 800,
@@ -123,7 +116,7 @@ def test_decoding_requests_count_one_token_each_and_41_prompts_join_them() -> No
         state = scene.step(state).after
     assert len(state.pool.references) == 4 * 132  # the text: 131 for 2,100 tokens, 2,096 slots
 
-    step = scene.step(arrived(scene, *(one.id for one in short), state=state))
+    step = scene.step(arrived(scene, *(one.id for one in short), after=state))
 
     assert [step.scheduled[one.id] for one in long] == [1, 1, 1, 1]
     assert [step.scheduled.get(one.id) for one in short] == [200] * 40 + [188] + [None] * 5

@@ -1,0 +1,72 @@
+"""What the small scenes of all machines share: requests, arrivals, steps that were taken."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from spec.core.records import Context, SomeState, StepRecord
+from spec.core.requests import Prompt, Request
+
+StateT = TypeVar("StateT", bound=SomeState)
+StepT = TypeVar("StepT", bound=StepRecord, covariant=True)
+
+
+class Machine(Protocol[StateT, StepT]):
+    """A reference machine, as far as the scenes look at it."""
+
+    @property
+    def ctx(self) -> Context[Any]: ...
+    def initial(self) -> StateT: ...
+    def arrive(self, state: StateT, request_id: str) -> StateT: ...
+    @property
+    def step(self) -> Callable[..., StepT]: ...
+
+
+def request(id_: str, prompt_len: int, max_tokens: int = 8, **more: Any) -> Request:
+    prompt = Prompt.of_stream(f"prompt {id_}", prompt_len)
+    return Request(id=id_, prompt=prompt, max_tokens=max_tokens, **more)
+
+
+def of_parts(id_: str, *parts: tuple[str, int], max_tokens: int = 8) -> Request:
+    return Request(id=id_, prompt=Prompt.of_parts(parts), max_tokens=max_tokens)
+
+
+def arrived(machine: Machine[StateT, Any], *ids: str, after: StateT | None = None) -> StateT:
+    """These have arrived in this order, or all if none is named."""
+    state = machine.initial() if after is None else after
+    for id_ in ids or machine.ctx.requests:
+        state = machine.arrive(state, id_)
+    return state
+
+
+def steps_from(machine: Machine[Any, StepT], state: Any, count: int, *given: Any) -> list[StepT]:
+    steps: list[StepT] = []
+    for index in range(count):
+        steps.append(machine.step(state, *given, index=index))
+        state = steps[-1].after
+    return steps
+
+
+def steps_to_the_end(machine: Machine[Any, StepT], state: Any) -> list[StepT]:
+    steps: list[StepT] = []
+    while not state.is_idle:
+        steps.append(machine.step(state, index=len(steps)))
+        state = steps[-1].after
+        assert len(steps) < 20_000, "no end in sight"
+    return steps
+
+
+def places(state: SomeState, names: str) -> dict[str, list[str]]:
+    """The requests in each of these places, empty places left out."""
+    found = {name: _ids(getattr(state, name)) for name in names.split()}
+    return {name: there for name, there in found.items() if there}
+
+
+def _ids(place: Any) -> list[str]:
+    match place:
+        case None:
+            return []
+        case tuple():
+            return [one.id for one in place]
+        case frozenset():
+            return sorted(place)
+    return [place.id]
