@@ -62,7 +62,7 @@ def replay(
         raise InputError("--target", target, f"{_OWN} for a trace; a driver, for what fuzz found")
     if target == ENGINE and policy.engine is None:
         raise InputError("--target", target, f"{REFERENCE} for {policy.name}, which has no engine")
-    result = replay_of(trace, target)
+    result = replay_of(trace, None if target == REFERENCE else policy.system(target))
     for step in result.steps if steps or states or trace.violation else ():
         _print_step(screen, policy, step, states)
     _print_end(screen, trace, result)

@@ -26,14 +26,12 @@ from checks.harness.shrinking import Shrunk, shrink
 from checks.harness.system import System
 from checks.policies import policy_named, policy_of
 from spec.core.errors import ConfigError, InputError, WorkloadError
-from spec.core.requests import Request
 from spec.core.rule import Kind as RuleKind
 
 KeyT = TypeVar("KeyT")
 
 MOST_FINDINGS = 5  # different ones, after which a campaign ends
 _TRIES = 200  # draws of a configuration until one can be done
-_SHORT = 20  # tokens of a short answer
 
 
 # --- what is run ----------------------------------------------------------------------------------
@@ -107,21 +105,16 @@ class Plan:
     def drawn(self, choices: Choices) -> Case:
         """The case that these choices make; without aborts if the system knows none.
 
-        In half of the cases answers are short, so that more of the steps are prefills.
-
         Raises:
             ConfigError: its configuration is not allowed, or the system cannot do it.
         """
         system = own_system(self.system)
         hello = system.hello
         pinned = {**hello.pinned, **self.pinned}
-        has_short_answers = choices.chance(0.5)
         case = policy_named(hello.policy).generate(choices, pinned)
         if not hello.can_do(case.config):
             raise _CannotDoError("--set", pinned, "keys with which the system can do something")
         requests = case.requests
-        if has_short_answers:
-            requests = tuple(map(_with_short_answer, requests))
         if not can(system, "abort"):
             requests = tuple(evolve(one, abort_at=None) for one in requests)
         return evolve(case, requests=requests, choices=choices.node)
@@ -134,13 +127,6 @@ class Plan:
 
 class _CannotDoError(ConfigError):
     """A configuration that is allowed and that the system does not implement."""
-
-
-def _with_short_answer(request: Request) -> Request:
-    tokens = min(request.max_tokens, _SHORT)
-    ends = None if request.output_len is None else min(request.output_len, tokens)
-    output = None if request.output is None else request.output[:tokens]
-    return evolve(request, max_tokens=tokens, output_len=ends, output=output)
 
 
 # --- which episodes -------------------------------------------------------------------------------

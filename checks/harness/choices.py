@@ -90,15 +90,17 @@ class Choices:
         return drawn
 
     def several(self, least: int, most: int) -> Iterator["Choices"]:
-        """From `least` to `most` times, each equally likely: draws for one repetition each."""
+        """From `least` to `most` times, each equally likely: draws for one repetition each.
+
+        Played again, as often as there are repetitions given, and once at least.
+        """
         children: list[Choices] = []
         if self._given is None:
             count = least + int(self._unit() * (most - least + 1))
-            nodes: list[Node | None] = [None] * count
+            nodes: Sequence[Node | None] = [None] * count
         else:
             entry = next(self._given, ())
-            given = entry if isinstance(entry, tuple) else ()
-            nodes = [*given[:most], *[()] * (least - len(given))]
+            nodes = (entry if isinstance(entry, tuple) else ()) or ((),)
         self._drawn.append(children)
         for node in nodes:
             child = Choices(self._unit, node)

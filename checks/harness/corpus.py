@@ -89,7 +89,7 @@ def recorded(trace: Trace) -> Recorded | None:
         return Recorded(
             case=case_of_trace(trace),
             using=str(found["target"]),
-            terms=Terms(Strictness(found["strictness"]), bool(found["judged"])),
+            terms=Terms(Strictness(found["strictness"]), judged=bool(found["judged"])),
             kind=Kind(found["kind"]),
             step=int(found["step"]),
             cause=str(found["cause"]),

@@ -14,6 +14,7 @@ from attrs import define, evolve, field, fields, frozen
 
 from checks.harness.case import Case
 from checks.harness.choices import Choices
+from engine.workloads.own import own_stream
 from spec.core.arithmetic import cdiv
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import Prompt, Request
@@ -25,6 +26,7 @@ _STREAMS = ("a", "b")  # few, so that prompts often begin alike
 OFF_BY_ONE = (0, 0, 1, -1)
 BLOCK_SIZES = (1, 2, 2, 3, 4, 4, 5, 8, 16)
 SLOTS = (1, 2, 2, 3, 3, 4, 4, 5, 6)
+_SHORT = 20  # tokens of a short answer
 
 
 @frozen
@@ -34,9 +36,11 @@ class Swarm:
     `boundaries`: lengths on a boundary, or one off. `shared`, `repeated`, `continued`: prompts that
     begin like another, are another, contain another's output. `prescribed`: outputs given token by
     token. `gap`: most steps between two arrivals. `crowd`: many requests and slots.
+    `short_answers`: more of the steps are prefills.
     """
 
     crowd: bool
+    short_answers: bool
     boundaries: float
     shared: float
     repeated: float
@@ -52,6 +56,7 @@ def swarm_of(choices: Choices) -> Swarm:
     """A swarm; the simplest does nothing special."""
     return Swarm(
         crowd=choices.chance(0.04),
+        short_answers=choices.chance(0.5),
         boundaries=choices.one_of((0.0, 0.5, 0.8, 1.0)),
         shared=share_of(choices, 0.8),
         repeated=share_of(choices, 0.5),
@@ -108,7 +113,7 @@ def requests_of(
             request = _aborted(drawn, limits, request, admitted)
         also(drawn, request)
         requests.append(request)
-    return tuple(requests)
+    return tuple(one if one.id in prompts.resembled else _private(one) for one in requests)
 
 
 def _request(
@@ -163,6 +168,7 @@ def _prompt_len(choices: Choices, swarm: Swarm, limits: Limits) -> int:
 def _output_len(choices: Choices, swarm: Swarm, limits: Limits, prompt_len: int) -> int:
     """A maximum output; with the prompt often on a block boundary or one off, or all there is."""
     most, block_size = limits.most - prompt_len, limits.units[0]
+    most = min(most, _SHORT) if swarm.short_answers else most
     if choices.chance(0.2):
         return most
     if choices.chance(swarm.boundaries):
@@ -223,27 +229,43 @@ def tight_pool(choices: Choices, blocks: Sequence[int], slots: int) -> int:
 
 @define
 class _Prompts:
-    """Draws prompts; `known` are the requests drawn so far, which new ones may resemble."""
+    """Draws prompts; `known` are the requests drawn so far, which new ones may resemble.
+
+    `resembled`: those, by id, that a later one does resemble.
+    """
 
     swarm: Swarm
     known: list[Request] = field(factory=list)
+    resembled: set[str] = field(factory=set)
 
     def draw(self, choices: Choices, request_id: str, length: int, most: int) -> Prompt:
         """A prompt of about `length` tokens, and of at most `most`."""
         known, swarm = self.known, self.swarm
         # The first request draws as many numbers as any: it can be left out, too.
         if choices.chance(swarm.repeated if known else 0):
-            return known[choices.earlier(len(known))].prompt
+            return self._resembled(choices).prompt
         if choices.chance(swarm.continued if known else 0):
-            return _continued(choices, known[choices.earlier(len(known))], length, most)
+            return _continued(choices, self._resembled(choices), length, most)
         if choices.chance(swarm.shared):
             return _nested(choices, request_id, length)
         return Prompt.of_stream(_own(request_id), length)
 
+    def _resembled(self, choices: Choices) -> Request:
+        other = self.known[choices.earlier(len(self.known))]
+        self.resembled.add(other.id)
+        return other
+
 
 def _own(request_id: str) -> str:
-    """A stream for one request and those that repeat its prompt; `prompt_len` has no repeats."""
+    """A stream for one request and those that resemble it."""
     return f"r{request_id}"
+
+
+def _private(request: Request) -> Request:
+    """The request, whose prompt no other has, with tokens that workloads write as `prompt_len`."""
+    own = Prompt.of_stream(_own(request.id), request.prompt_len)
+    private = Prompt.of_stream(own_stream(request.id), request.prompt_len)
+    return evolve(request, prompt=private) if request.prompt == own else request
 
 
 def _continued(choices: Choices, other: Request, length: int, most: int) -> Prompt:

@@ -59,17 +59,15 @@ class _RaisedError(Exception):
         self.guard = guard_of(failure)
 
 
-def replay_of(trace: Trace, using: str = REFERENCE) -> Replay:
+def replay_of(trace: Trace, system: System | None = None) -> Replay:
     """The trace run again, by its actions if an explorer wrote it, else by its workload.
 
-    `using`: the engine or the reference. Stops at the first step that differs from the file.
+    `system`: by default the reference. Stops at the first step that differs from the file.
 
     Raises:
         TraceError: the file does not name the requests, or an action that is not possible.
         WorkloadError: a request that could never be served.
-        ConfigError: the policy has no such system.
     """
-    system = policy_of(trace.config).system(using)
     ctx, changes = trace.context(), list[_Change]()
     model = _model(trace) if "actions" in trace.header else None
     judge, result = Judge(ctx if model is None else model.ctx), Replay()
@@ -78,13 +76,13 @@ def replay_of(trace: Trace, using: str = REFERENCE) -> Replay:
         for request in ctx.requests.values():
             policy_of(trace.config).refuse_unservable(request, trace.config)
     try:
-        steps = _served(trace, system) if model is None else _acted(trace, model, using, changes)
+        steps = _served(trace, system) if model is None else _acted(trace, model, system, changes)
         _compare(trace, steps, judge, result, broken)
     except GuardError as error:
         result.broken.append(_broken(len(result.steps), "machine-error", str(error)))
     except _RaisedError as error:
         result.broken.append(_raised(len(result.steps), error))
-    if using == REFERENCE:  # of another system, states between steps do not show
+    if system is None:  # of another system, states between steps do not show
         result.broken += _broken_between(changes, judge)
     if result.difference is None and len(result.steps) < len(trace.steps):
         missing = {"step": (trace.steps[len(result.steps)], None)}
@@ -131,8 +129,9 @@ class _Change:
     after: SomeState
 
 
-def _served(trace: Trace, system: System) -> Iterator[Step]:
+def _served(trace: Trace, system: System | None) -> Iterator[Step]:
     """The steps as the workload makes them happen."""
+    system = system or policy_of(trace.config).system(REFERENCE)
     requests = tuple(trace.requests.values())
     workload = Workload(requests, duration_of(trace.config, _cost_of(trace)))
     for taken in system.play(case_of_trace(trace), workload):
@@ -142,15 +141,16 @@ def _served(trace: Trace, system: System) -> Iterator[Step]:
         yield taken.step
 
 
-def _acted(trace: Trace, model: AnyModel, using: str, changes: list[_Change]) -> Iterator[Step]:
+def _acted(
+    trace: Trace, model: AnyModel, system: System | None, changes: list[_Change]
+) -> Iterator[Step]:
     """The steps as the actions of the header make them happen; what is between goes to `changes`.
 
     The reference finds the actions; another system is then made to do the same.
     """
-    if using == REFERENCE:
+    if system is None:
         yield from (step for step, _ in _reference_steps(trace, model, changes))
         return
-    system = policy_of(trace.config).system(using)
     actions = (action for _, action in _reference_steps(trace, model, changes))
     for taken in system.play(case_of_trace(trace), actions):
         if isinstance(taken, Failure):

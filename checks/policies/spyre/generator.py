@@ -41,7 +41,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     """
     swarm = SpyreSwarm(
         **asdict(swarm_of(choices)),
-        tight_limit=choices.chance(0.6),
+        tight_limit=choices.chance(0.75),
         odd_model_len=choices.chance(0.3),
     )
     config = SpyreConfig(**_keys(choices, swarm, pinned))
@@ -66,7 +66,7 @@ def _keys(choices: Choices, swarm: SpyreSwarm, pinned: Mapping[str, Any]) -> dic
         "interleave": not choices.chance(0.35),
         "prefix_caching": choices.chance(0.7),
         "admission": choices.one_of((Admission.EXACT, *Admission)),
-        "queue": choices.one_of((Queue.FCFS, Queue.FCFS, Queue.OVERTAKING)),
+        "queue": choices.one_of(tuple(Queue)),
         "reservation": not choices.chance(0.3),
         "pausing": choices.chance(0.3),
         "long_output_first": choices.chance(0.5),
@@ -122,14 +122,15 @@ def _tightened(
 
 
 def _limit(choices: Choices, config: SpyreConfig, requests: tuple[Request, ...]) -> int:
-    """Around the volume of some rows as long as one of the requests, and no request alone over.
+    """Around the volume of some of the requests together, and no request alone over.
 
     With pausing of few rows: the batch fills all slots, and many are paused.
     """
-    rows = config.max_num_seqs // 2 if config.pausing else config.max_num_seqs
+    rows = max(min(config.max_num_seqs, len(requests)) // (2 if config.pausing else 1), 1)
     totals = [one.prompt_len + one.max_tokens for one in requests]
-    tkv = choices.one_of(totals) - 1
+    together = choices.between(min(2, rows), rows)
+    tkv = max(choices.one_of(totals) for _ in range(together)) - 1
     if choices.chance(0.5):
         tkv = config.block_size * int(cdiv(tkv, config.block_size))
-    volume = tkv * choices.between(1, max(rows, 1)) + choices.one_of(OFF_BY_ONE)
+    volume = tkv * together + choices.one_of(OFF_BY_ONE)
     return max(volume, max(totals) - 1)

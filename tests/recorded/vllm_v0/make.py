@@ -1,6 +1,6 @@
 """Record what vLLM V0 does in a few episodes: `python -m tests.recorded.vllm_v0.make`.
 
-The files have the form that `checks/conformance/recording.py` describes, without an outcome: there
+The files have the form that `checks/harness/recording.py` describes, without an outcome: there
 is no machine of this policy yet, so nothing was compared.
 """
 

@@ -1,34 +1,38 @@
-"""Any trace can be run again by any target."""
+"""Any trace can be run again by any system."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import evolve
-from checks.fuzz.subjects import SUBJECTS
-from checks.harness.running import serve
 
 from checks.explore.exploring import explore_instance, write_counterexample
 from checks.export.trace.reading import Trace, read_trace
 from checks.export.trace.writing import TraceWriter
 from checks.harness.replaying import replay_of
+from checks.harness.serving import served
+from checks.harness.system import System
 from checks.policies.spyre.instances import DEFAULT
-from reference.spyre.machine import SpyreMachine
 from spec.core.errors import WorkloadError
 from spec.spyre.records import Step
-from tests.checks.fuzz.cases import case, changed, request
-from tests.checks.fuzz.faulty import faulty
+from tests.checks.harness.cases import ENGINE, REFERENCE, case, changed, faulty_spyre
+from tests.recorded.scenes import asks
 
-HERE = case(request("0", 2, 6), request("1", 8, 4, arrival=1), request("2", 3, 3, abort_at=9))
+HERE = case(asks("0", 2, 6), asks("1", 8, 4, arrival=1), asks("2", 3, 3, abort_at=9))
+
+SYSTEMS = [
+    pytest.param(None, id="reference, by default"),
+    pytest.param(REFERENCE, id="reference"),
+    pytest.param(ENGINE, id="engine"),
+]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Trace:
     """What the reference did with `HERE`."""
     path = tmp_path / "run.jsonl"
-    machine = SpyreMachine.of(HERE.config, HERE.requests)
     with TraceWriter(path, HERE.config, HERE.requests, full=True) as trace:
-        for step in serve(machine, HERE.requests):
+        for step in served(HERE):
             trace.write(step)
     return read_trace(path)
 
@@ -43,34 +47,34 @@ def counterexample(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return read_trace(path)
 
 
-@pytest.mark.parametrize("target", SUBJECTS)
-def test_a_run_is_the_same_with_every_target(run: Trace, target: str) -> None:
-    result = replay_of(run, SUBJECTS[target])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_run_is_the_same_with_every_system(run: Trace, system: System | None) -> None:
+    result = replay_of(run, system)
 
     assert (result.difference, result.broken) == (None, [])
     assert len(result.steps) == len(run.steps) == 10
 
 
-@pytest.mark.parametrize("target", SUBJECTS)
-def test_a_counterexample_is_confirmed_with_every_target(
-    counterexample: Trace, target: str
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_counterexample_is_confirmed_with_every_system(
+    counterexample: Trace, system: System | None
 ) -> None:
-    result = replay_of(counterexample, SUBJECTS[target])
+    result = replay_of(counterexample, system)
 
     assert result.difference is None
     assert result.confirms
     assert {one.rule for one in result.broken} == {"SPY-VOL-1"}
 
 
-def test_a_target_that_does_otherwise_differs_from_the_file(run: Trace) -> None:
-    result = replay_of(run, faulty("rows not padded"))
+def test_a_system_that_does_otherwise_differs_from_the_file(run: Trace) -> None:
+    result = replay_of(run, faulty_spyre("rows not padded"))
 
     assert result.difference is not None
     assert "decoding" in result.difference.fields
     assert "SPY-DEC-2" in {one.rule for one in result.broken}
 
 
-def test_a_target_that_raises_is_told(run: Trace) -> None:
+def test_a_system_that_raises_is_a_violation(run: Trace) -> None:
     def raises(step: Step) -> dict[str, Any]:
         return {} if step.index < 2 else {"kind": 1 // 0}
 
@@ -82,13 +86,13 @@ def test_a_target_that_raises_is_told(run: Trace) -> None:
     assert broken.found.startswith("changed raises ZeroDivisionError: ")
 
 
-def test_a_guard_of_the_reference_is_told_as_the_explorer_tells_it(run: Trace) -> None:
-    (broken, *_) = replay_of(run, faulty("a block missing")).broken
+def test_a_guard_of_the_reference_is_named_as_the_explorer_names_it(run: Trace) -> None:
+    (broken, *_) = replay_of(run, faulty_spyre("a block missing")).broken
 
     assert (broken.rule, broken.found) == ("machine-error", "decode is not allowed here: BLK-8")
 
 
-def test_a_request_that_no_target_could_serve_is_refused(run: Trace) -> None:
+def test_a_request_that_no_system_could_serve_is_refused(run: Trace) -> None:
     small = evolve(run, config=evolve(run.config, max_model_len=4))
     with pytest.raises(WorkloadError, match="prompt_len"):
         replay_of(small)

@@ -3,12 +3,16 @@
 from collections import Counter
 
 import pytest
-from checks.fuzz.planted import hunt
-from checks.fuzz.subjects import ENGINE
 
-from tests.checks.fuzz.engine_faults import ENGINE_FAULTS, EngineFault, hunt_engine_fault
+from tests.checks.harness.cases import ENGINE, hunt
+from tests.checks.policies.spyre.engine_faults import (
+    ENGINE_FAULTS,
+    EngineFault,
+    hunt_engine_fault,
+)
 
-EPISODES = 100  # within which every planted fault is found
+EPISODES = 100  # within which every planted fault is found, but for
+RARE = {"shapes refused too soon": 500}  # many that wait, one of which just reaches the limit
 
 FAST = {
     "volume never refuses",
@@ -35,7 +39,7 @@ FAST = {
     ],
 )
 def test_planted_fault_of_the_engine_is_found(fault: EngineFault) -> None:
-    found = hunt_engine_fault(fault, EPISODES)
+    found = hunt_engine_fault(fault, RARE.get(fault.name, EPISODES))
 
     assert found.finding is not None, fault.sentence
 

@@ -4,32 +4,37 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from checks.fuzz.compare import Difference, Strictness, differences
-from checks.harness.running import serve
 
-from reference.spyre.machine import SpyreMachine
+from checks.harness.comparing import Difference, Strictness, differences
+from checks.harness.serving import served
+from checks.policies import POLICIES
 from spec.core.records import Event
 from spec.core.sharing import FrozenMap
 from spec.spyre.records import Step
-from tests.checks.fuzz.cases import case, request
+from tests.checks.harness.cases import case
+from tests.recorded.scenes import asks
 
 EXACT, OBSERVABLE, DECISIONS = Strictness
 
 
 def a_decode_step() -> Step:
     """Two rows of one block each."""
-    here = case(request("0", 1, 4), request("1", 1, 4), interleave=False, prefix_caching=False)
-    machine = SpyreMachine.of(here.config, here.requests)
-    return next(step for step in serve(machine, here.requests) if step.kind == "decode")
+    here = case(asks("0", 1, 4), asks("1", 1, 4), interleave=False, prefix_caching=False)
+    return next(step for step in served(here) if step.kind == "decode")
 
 
 STEP = a_decode_step()
 ROW = STEP.after.decoding[0]
 
 
-def fields(found: Step, strictness: Strictness = EXACT, *leaves_out: str) -> list[str]:
-    seen = differences(STEP, found, strictness, leaves_out=leaves_out)
-    return [f"{one.field} {one.place}".strip() for one in seen]
+def seen(
+    found: Step, strictness: Strictness = EXACT, *unreported: str, expected: Step = STEP
+) -> tuple[Difference, ...]:
+    return differences(POLICIES["spyre"].compared[strictness], expected, found, unreported)
+
+
+def fields(found: Step, strictness: Strictness = EXACT, *unreported: str) -> list[str]:
+    return [f"{one.field} {one.place}".strip() for one in seen(found, strictness, *unreported)]
 
 
 def with_after(**changes: Any) -> Step:
@@ -42,22 +47,22 @@ def with_pool(**changes: Any) -> Step:
 
 def test_equal_steps_have_no_difference() -> None:
     for strictness in Strictness:
-        assert differences(STEP, evolve(STEP), strictness) == ()
+        assert seen(evolve(STEP), strictness) == ()
 
 
 def test_a_list_and_a_tuple_of_the_same_tokens_are_the_same() -> None:
-    told = {id_: tuple(tokens) for id_, tokens in STEP.outputs.items()}
-    assert differences(STEP, evolve(STEP, outputs=told)) == ()
+    outputs = {id_: tuple(tokens) for id_, tokens in STEP.outputs.items()}
+    assert seen(evolve(STEP, outputs=outputs)) == ()
 
 
 def test_a_difference_says_field_place_and_both_values() -> None:
     row = evolve(ROW, computed=9)
     found = with_after(decoding=(row, *STEP.after.decoding[1:]))
-    assert differences(STEP, found) == (Difference("after.decoding.computed", "1", 2, 9),)
+    assert seen(found) == (Difference("after.decoding.computed", "1", 2, 9),)
 
 
 @pytest.mark.parametrize(
-    ("found", "seen"),
+    ("found", "differs"),
     [
         pytest.param(evolve(STEP, tkv=9), ["tkv"], id="a number"),
         pytest.param(evolve(STEP, scheduled={"1": 1}), ["scheduled 0"], id="an entry"),
@@ -81,8 +86,8 @@ def test_a_difference_says_field_place_and_both_values() -> None:
         ),
     ],
 )
-def test_every_field_counts_where_exact(found: Step, seen: list[str]) -> None:
-    assert fields(found) == seen
+def test_every_field_counts_where_exact(found: Step, differs: list[str]) -> None:
+    assert fields(found) == differs
 
 
 def test_decisions_come_before_what_follows_from_them() -> None:
@@ -91,7 +96,7 @@ def test_decisions_come_before_what_follows_from_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "seen"),
+    ("found", "differs"),
     [
         pytest.param(evolve(STEP, refusal="BLK-9"), [], id="a refusal"),
         pytest.param(with_pool(free=STEP.after.pool.free[::-1]), [], id="the order of the free"),
@@ -103,17 +108,17 @@ def test_decisions_come_before_what_follows_from_them() -> None:
         ),
     ],
 )
-def test_what_a_trace_shows_counts_where_observable(found: Step, seen: list[str]) -> None:
-    assert fields(found, OBSERVABLE) == seen
+def test_what_a_trace_shows_counts_where_observable(found: Step, differs: list[str]) -> None:
+    assert fields(found, OBSERVABLE) == differs
 
 
-def test_the_running_queue_is_observable_where_somebody_is_prefilled() -> None:
+def test_the_running_queue_is_observable_where_a_request_is_prefilled() -> None:
     slot = evolve(STEP.after, prefilling=evolve(ROW, id="2"))
     ran_last = evolve(STEP, after=evolve(slot, last_kind="prefill"))
 
-    seen = differences(evolve(STEP, after=slot), ran_last, OBSERVABLE)
+    found = seen(ran_last, OBSERVABLE, expected=evolve(STEP, after=slot))
 
-    assert seen == (Difference("running", "", ["1", "0", "2"], ["2", "1", "0"]),)
+    assert found == (Difference("running", "", ["1", "0", "2"], ["2", "1", "0"]),)
 
 
 def test_only_what_was_scheduled_and_came_out_counts_for_decisions() -> None:
@@ -121,7 +126,7 @@ def test_only_what_was_scheduled_and_came_out_counts_for_decisions() -> None:
     assert fields(found, DECISIONS) == ["outputs 0", "outputs 1"]
 
 
-def test_what_a_target_leaves_out_does_not_count() -> None:
+def test_what_is_not_reported_does_not_count() -> None:
     found = evolve(with_pool(keys=FrozenMap({1: b"\1"}), free=()), events=())
     assert fields(found, EXACT, "events", "after.pool.keys") == ["after.pool.free"]
     assert fields(found, EXACT, "events", "after.pool") == []

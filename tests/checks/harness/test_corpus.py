@@ -4,61 +4,67 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks.fuzz.campaign import Plan
-from checks.fuzz.corpus import as_json, case_of_trace, file_name, recorded, write_finding
-from checks.fuzz.finding import Finding, Kind
-from checks.fuzz.lockstep import Terms, run_case
-from checks.fuzz.subjects import REFERENCE, SUBJECTS
-from checks.harness.running import serve
 
 from checks.export.trace.reading import read_trace
 from checks.export.trace.writing import TraceWriter
-from reference.spyre.machine import SpyreMachine
+from checks.harness.comparing import plain_json
+from checks.harness.comparison import Terms, compare
+from checks.harness.corpus import case_of_trace, recorded, write_finding
+from checks.harness.finding import Finding, Kind
+from checks.harness.recording import file_name
+from checks.harness.serving import served
+from checks.harness.system import System
 from spec.core.errors import TraceError
 from spec.core.records import Event
 from spec.spyre.records import Step
-from tests.checks.fuzz.cases import case, changed, request
-from tests.checks.fuzz.faulty import faulty
+from tests.checks.harness.cases import (
+    ENGINE,
+    REFERENCE,
+    UNJUDGED,
+    case,
+    changed,
+    faulty_spyre,
+    found_in,
+)
+from tests.recorded.scenes import asks
 
 CORPUS = sorted((Path(__file__).parents[2] / "corpus").glob("*.jsonl"))
 ANSWER = (1, 2, 0, 0, 1, 1)
-SMALL = case(request("0", 2, 6, output=ANSWER), request("1", 8, 4, arrival=1, abort_at=9))
+SMALL = case(asks("0", 2, 6, output=ANSWER), asks("1", 8, 4, arrival=1, abort_at=9))
 
 
-@pytest.mark.parametrize("target", SUBJECTS)
+@pytest.mark.parametrize("system", [ENGINE, REFERENCE], ids=lambda one: one.hello.name)
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in CORPUS])
-def test_what_was_found_once_is_found_no_more(path: Path, target: str) -> None:
+def test_what_was_found_once_is_found_no_more(path: Path, system: System) -> None:
     here = case_of_trace(read_trace(path))
 
-    episode = run_case(SUBJECTS[target], here, Terms(judged=True))
+    episode = compare(system, here, Terms())
 
     assert episode.finding is None
     assert episode.steps > 1
 
 
-def found_in(name: str) -> Finding:
-    finding = run_case(faulty(name), SMALL).finding
-    assert finding is not None
-    return finding
+@pytest.fixture(scope="module")
+def finding() -> Finding:
+    """What is found where rows are not padded."""
+    return found_in(faulty_spyre("rows not padded"), SMALL)
 
 
-def test_a_finding_comes_back_from_its_file(tmp_path: Path) -> None:
-    finding = found_in("rows not padded")
-    path = write_finding(tmp_path / "new", "engine", SMALL, finding, Terms(judged=True))
+def test_a_finding_comes_back_from_its_file(tmp_path: Path, finding: Finding) -> None:
+    path = write_finding(tmp_path / "new", "engine", SMALL, finding, Terms())
 
     trace = read_trace(path)
-    told = recorded(trace)
+    again = recorded(trace)
 
-    assert told is not None
-    assert told.case == SMALL
-    assert (told.target, told.terms) == ("engine", Terms(judged=True))
-    assert (told.kind, told.step, told.cause) == (finding.kind, finding.step, finding.cause)
-    assert told.is_confirmed_by(finding)
+    assert again is not None
+    assert again.case == SMALL
+    assert (again.using, again.terms) == ("engine", Terms())
+    assert (again.kind, again.step, again.cause) == (finding.kind, finding.step, finding.cause)
+    assert again.is_confirmed_by(finding)
     assert len(trace.steps) == finding.step + 1
 
 
-def test_the_file_says_the_rule_and_both_values(tmp_path: Path) -> None:
-    finding = found_in("rows not padded")
+def test_the_file_says_the_rule_and_both_values(tmp_path: Path, finding: Finding) -> None:
     trace = read_trace(write_finding(tmp_path, "engine", SMALL, finding, Terms()))
 
     assert trace.violation is not None
@@ -72,8 +78,7 @@ def test_the_file_says_the_rule_and_both_values(tmp_path: Path) -> None:
     }
 
 
-def test_the_same_finding_is_the_same_file(tmp_path: Path) -> None:
-    finding = found_in("rows not padded")
+def test_the_same_finding_is_the_same_file(tmp_path: Path, finding: Finding) -> None:
     first = write_finding(tmp_path / "a", "engine", SMALL, finding, Terms())
     second = write_finding(tmp_path / "b", "engine", SMALL, finding, Terms())
 
@@ -82,9 +87,8 @@ def test_the_same_finding_is_the_same_file(tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_other_cases_and_findings_have_other_names() -> None:
-    finding = found_in("rows not padded")
-    other = case(request("0", 3, 2))
+def test_other_cases_and_findings_have_other_names(finding: Finding) -> None:
+    other = case(asks("0", 3, 2))
     names = {
         file_name("engine", SMALL, finding),
         file_name("engine", other, finding),
@@ -98,39 +102,37 @@ def test_what_a_target_makes_up_can_be_written(tmp_path: Path) -> None:
     def odd(_step: Step) -> dict[str, Any]:
         return {"tkv": float("nan"), "outputs": {"0": {3, 1}}, "refusal": object}
 
-    finding = run_case(changed(odd), SMALL).finding
-    assert finding is not None
-    trace = read_trace(write_finding(tmp_path, "odd", SMALL, finding, Terms()))
+    odd_one = found_in(changed(odd), SMALL)
+    trace = read_trace(write_finding(tmp_path, "odd", SMALL, odd_one, UNJUDGED))
 
     assert trace.violation is not None
     found = {one["field"]: one["found"] for one in trace.violation.found["differences"]}
     assert found == {"tkv": "nan", "refusal": "<class 'object'>", "outputs": [1, 3]}
 
 
-def test_values_of_states_as_json() -> None:
+def test_values_of_states_plain_json() -> None:
     event = Event("allocate", "0", "SPY-CHK-1", (), (1, 2))
-    assert as_json({b"\xff": (event, frozenset({2, 1}))}) == {
+    assert plain_json({b"\xff": (event, frozenset({2, 1}))}) == {
         "ff": [
             {"transition": "allocate", "id": "0", "rule": "SPY-CHK-1"}
             | {"before": [], "after": [1, 2]},
             [1, 2],
         ]
     }
-    assert as_json(Kind.HELD) == "held"
+    assert plain_json(Kind.HELD) == "held"
 
 
-def test_a_trace_of_somebody_else_is_no_finding(tmp_path: Path) -> None:
+def test_a_trace_of_a_run_is_no_finding(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    machine = SpyreMachine.of(SMALL.config, SMALL.requests)
     with TraceWriter(path, SMALL.config, SMALL.requests) as trace:
-        for step in serve(machine, SMALL.requests):
+        for step in served(SMALL):
             trace.write(step)
 
     assert recorded(read_trace(path)) is None
 
 
-def test_a_finding_with_an_unknown_strictness_is_refused(tmp_path: Path) -> None:
-    path = write_finding(tmp_path, "engine", SMALL, found_in("rows not padded"), Terms())
+def test_a_finding_with_an_unknown_strictness_is_refused(tmp_path: Path, finding: Finding) -> None:
+    path = write_finding(tmp_path, "engine", SMALL, finding, Terms())
     path.write_text(path.read_text().replace('"exact","judged"', '"strict","judged"'))
 
     with pytest.raises(TraceError, match=r"violation\.found: found .*strict") as refused:
@@ -138,11 +140,7 @@ def test_a_finding_with_an_unknown_strictness_is_refused(tmp_path: Path) -> None
     assert str(path) in str(refused.value)
 
 
-def test_a_corpus_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_corpus_that_cannot_be_written_is_refused(tmp_path: Path, finding: Finding) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TraceError, match="--corpus"):
-        write_finding(tmp_path / "file", "engine", SMALL, found_in("rows not padded"), Terms())
-
-
-def test_nothing_is_found_between_the_reference_and_itself() -> None:
-    assert run_case(REFERENCE, Plan(REFERENCE).case(0)).finding is None
+        write_finding(tmp_path / "file", "engine", SMALL, finding, Terms())

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve, frozen
-from checks.fuzz.planted import Hunt, hunt, table_of
-from checks.fuzz.subjects import ENGINE
 
 from engine.spyre.blocks import BlockManager, FreeList
 from engine.spyre.scheduler import admission, apply, decode, prefill
 from engine.spyre.scheduler.admission import LastChunk, Projection
 from engine.spyre.scheduler.requests import Batch, RequestState, WaitingQueue
 from engine.spyre.scheduler.state import SchedulerState
+from spec.spyre.variants import Condition
+from tests.checks.harness.cases import ENGINE, Hunt, hunt, table_of
 
 Right = Callable[..., Any]
 
@@ -106,10 +106,12 @@ def projection_outlives_its_moment(_right: Right, *_given: Any) -> bool:
     return True
 
 
-@fault("admission", LastChunk, "_joining")
-def model_length_not_asked(right: Right, *given: Any) -> Any:
+@fault("admission", LastChunk, "_as_specified")
+def model_length_not_asked(
+    right: Right, chunk: LastChunk, condition: Condition, *given: Any
+) -> bool:
     """The text's maximum-length condition always holds."""
-    return evolve(right(*given), max_model_len=2**31)
+    return condition.rule == "SPY-LEN-2" or bool(right(chunk, condition, *given))
 
 
 @fault("admission", prefill, "_has_free_slot")
@@ -338,7 +340,7 @@ def hunt_engine_fault(fault: EngineFault, episodes: int) -> Hunt:
     """Look for the fault in so many episodes."""
     with pytest.MonkeyPatch.context() as patch:
         fault.plant(patch)
-        return hunt(evolve(ENGINE, name=f"{fault.area}: {fault.name}"), episodes)
+        return hunt(ENGINE, episodes, name=f"{fault.area}: {fault.name}")
 
 
 if __name__ == "__main__":

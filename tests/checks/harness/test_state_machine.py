@@ -4,7 +4,6 @@ import pytest
 from checks.fuzz.subjects import SUBJECTS
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-
 from tests.checks.fuzz.faulty import faulty
 from tests.checks.fuzz.machine import machine_of
 

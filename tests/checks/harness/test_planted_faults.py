@@ -1,12 +1,9 @@
 """The fuzzer finds every planted fault of the reference, and soon."""
 
 import pytest
-from checks.fuzz.finding import Finding, Kind
-from checks.fuzz.planted import Hunt, hunt, table_of
-from checks.fuzz.subjects import REFERENCE
 
-from tests.checks.faults.spyre import FAULTS
-from tests.checks.fuzz.faulty import faulty
+from checks.harness.finding import Finding, Kind
+from tests.checks.harness.cases import REFERENCE, SPYRE_FAULTS, Hunt, faulty_spyre, hunt, table_of
 
 EPISODES = 100  # within which every planted fault is found
 
@@ -56,29 +53,29 @@ def test_without_a_fault_nothing_is_found() -> None:
 
 @pytest.mark.parametrize("name", FAST)
 def test_planted_fault_is_found(name: str) -> None:
-    assert hunt(faulty(name), EPISODES).finding is not None
+    assert hunt(faulty_spyre(name), EPISODES).finding is not None
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", sorted({fault.name for fault in FAULTS} - NOT_IN_CASES))
+@pytest.mark.parametrize("name", sorted({*SPYRE_FAULTS} - NOT_IN_CASES))
 def test_every_planted_fault_is_found(name: str) -> None:
-    assert hunt(faulty(name), EPISODES).finding is not None
+    assert hunt(faulty_spyre(name), EPISODES).finding is not None
 
 
 def test_the_table_tells_what_found_a_fault_and_how_fast() -> None:
-    differs = Finding(Kind.DIVERGENCE, 3, "kind", "", followed=("SPY-VOL-4", "it refuses"))
+    differs = Finding(Kind.DIVERGENCE, 3, "kind", "", followed=(("SPY-VOL-4", "it refuses"),))
     raises = Finding(Kind.CRASH, 0, "KeyError", "")
     hunts = (
-        Hunt("limit ignored", 12, 1_234, differs),
-        Hunt("block lost", 0, 2, raises),
-        Hunt("no fault", 20, 5_678, None),
+        Hunt("limit ignored", 12, 1_234, None, differs),
+        Hunt("block lost", 0, 2, None, raises),
+        Hunt("no fault", 20, 5_678, None, None),
     )
 
-    assert table_of(hunts) == TABLE
-
-
-TABLE = """\
+    assert (
+        f"\n{table_of(hunts)}"
+        == """
 fault          found by          rule       episode    steps
 limit ignored  divergence: kind  SPY-VOL-4  12         1,234
 block lost     crash: KeyError   crash      0          2
 no fault       not found                    20 in all  5,678"""
+    )

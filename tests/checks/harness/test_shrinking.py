@@ -8,10 +8,10 @@ from checks.fuzz.finding import Kind
 from checks.fuzz.lockstep import Terms, run_case
 from checks.fuzz.paged_shrink import simpler_paged_cases
 from checks.fuzz.shrink import MOST_STEPS, Shrunk, shrink
-
-from spec.vllm_v1.config import Connector, VllmV1Config
 from tests.checks.fuzz.cases import case, request
 from tests.checks.fuzz.faulty import faulty
+
+from spec.vllm_v1.config import Connector, VllmV1Config
 
 
 def shrunk(name: str, most_steps: int = MOST_STEPS) -> Shrunk:

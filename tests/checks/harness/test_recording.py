@@ -18,6 +18,8 @@ from checks.releases.known import KNOWN
 
 from checks.harness.driver.protocol import Json
 from tests.checks.conformance.faithful import FaithfulLab
+
+from checks.harness.driver.protocol import Json
 from tests.recorded.scenes import FILE_NAMES, SCENES
 
 RECORDED = Path(__file__).parents[2] / "recorded"

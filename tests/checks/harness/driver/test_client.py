@@ -7,12 +7,15 @@ import pytest
 from checks.conformance.episode import Terms, run_episode
 from checks.fuzz.finding import Kind
 from checks.harness.driver.lab import DriverLab
+<<<<<<< HEAD:tests/checks/conformance/test_client.py
+=======
+from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
+>>>>>>> ce6f4e1 (Tests of the harness stand where the harness is; tight limits of the generators hold for the answers that are served):tests/checks/harness/driver/test_client.py
 
 from checks.harness.driver import client
 from checks.harness.driver.client import Driver, DriverGoneError
 from checks.harness.driver.protocol import Action, DriverError
 from checks.harness.driver.trial import trial_case
-from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
 from tests.recorded.scenes import asks
 
 

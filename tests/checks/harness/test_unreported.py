@@ -6,11 +6,11 @@ from checks.conformance.judging import Judge
 from checks.conformance.leftout import FIELDS, Guard
 from checks.conformance.script import script_of
 from checks.policies.spyre.driver.counterpart import SPYRE
+from tests.checks.conformance.faithful import STRANGER, FaithfulLab
+from tests.checks.conformance.test_episode import two_requests
 
 from spec.spyre.records import Step
 from spec.spyre.rules import REGISTRY
-from tests.checks.conformance.faithful import STRANGER, FaithfulLab
-from tests.checks.conformance.test_episode import two_requests
 
 FIELDS_OF_SPYRE = FIELDS["spyre"]
 EVENTS_OR_REFUSALS = {"SPY-ADM-4", "SPY-TKV-8", "SPY-RES-4", "SPY-PRI-6", "SPY-PRI-7", "BLK-4"}

@@ -7,10 +7,10 @@ import pytest
 from checks.conformance.alone import Cause, judge_alone
 from checks.fuzz.cases import Case, case_of
 from checks.fuzz.known import known_reason
+from tests.checks.conformance.faithful import STRANGER, FaithfulLab
 
 from checks.harness.driver.protocol import Action, DriverFailure, Hello, Json, Played
 from spec.spyre.config import released_2_6_3
-from tests.checks.conformance.faithful import STRANGER, FaithfulLab
 from tests.recorded.scenes import asks
 
 

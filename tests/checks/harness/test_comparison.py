@@ -1,0 +1,172 @@
+"""A system and the reference side by side: nothing is found in equals, all else has its name."""
+
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from checks.harness.campaign import Batch, Batches, Plan, campaign, run_batch
+from checks.harness.case import Case
+from checks.harness.comparing import Strictness
+from checks.harness.comparison import Terms, compare
+from checks.harness.finding import Kind
+from checks.harness.reference import Reference
+from checks.harness.serving import served
+from checks.policies import POLICIES
+from checks.policies.policy import Own
+from reference.spyre import step as step_module
+from spec.core.records import IDLE
+from spec.spyre.records import Step
+from tests.checks.harness.cases import (
+    REFERENCE,
+    SMALL,
+    UNJUDGED,
+    case,
+    changed,
+    faulty_spyre,
+    found_in,
+    system,
+)
+from tests.recorded.scenes import asks
+
+OWN_ENGINE = Own("spyre", "engine")
+
+
+@pytest.mark.parametrize(
+    ("policy", "steps", "never"),
+    [
+        ("spyre", 8_000, []),
+        ("nano-vllm", 6_000, []),
+        ("vllm-v1", 6_000, ["leave"]),  # no client goes away within a step
+    ],
+)
+def test_reference_and_reference_take_the_same_steps_and_meet_every_action(
+    policy: str, steps: int, never: list[str]
+) -> None:
+    seen = run_batch(Plan(Own(policy, "reference"), terms=UNJUDGED), Batch(0, 200))
+
+    assert seen.first_seen == {}
+    assert (seen.episodes, seen.never) == (200, never)
+    assert seen.steps > steps
+
+
+def test_the_engine_takes_the_steps_of_the_reference() -> None:
+    seen = run_batch(Plan(OWN_ENGINE, 2, UNJUDGED), Batch(0, 60))
+
+    assert seen.first_seen == {}
+    assert seen.steps > 2_000
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", [10, 11])
+def test_the_engine_takes_the_steps_of_the_reference_for_long(seed: int) -> None:
+    seen = campaign(Plan(OWN_ENGINE, seed), Batches(25, 800, 0), lambda _: None)
+
+    assert seen.first_seen == {}
+    assert (seen.episodes, seen.never) == (800, [])
+    assert seen.steps > 30_000
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_rule_is_broken_by_a_reference_but_those_that_are_known(policy: str) -> None:
+    seen = run_batch(Plan(Own(policy, "reference"), seed=1), Batch(0, 60))
+
+    assert seen.first_seen == {}
+    assert seen.judged == seen.steps > 1_000
+    assert set(seen.expected) <= {*POLICIES[policy].expected_reasons}
+
+
+def test_after_the_last_request_two_idle_steps_are_compared() -> None:
+    assert compare(REFERENCE, SMALL, UNJUDGED).steps == len(list(served(SMALL))) + 2
+
+
+def test_a_divergence_names_the_first_differing_field_and_both_sides_rules() -> None:
+    limit = case(asks("0", 1, 3), asks("1", 1, 2), max_batch_tkv_limit=3, block_size=1)
+
+    finding = found_in(faulty_spyre("exact forgets the candidate"), limit)
+
+    assert finding.signature == (Kind.DIVERGENCE, "kind")
+    assert finding.step == len(finding.steps) - 1 == 2
+    assert finding.followed[0] == ("SPY-VOL-4", "refuses an admission of the reference")
+    assert [rule for rule, _ in finding.broken] == ["SPY-VOL-4"]
+    assert finding.rule == "SPY-VOL-4"
+
+
+def test_a_system_that_raises_has_crashed() -> None:
+    def raises(_step: Step) -> dict[str, Any]:
+        raise ZeroDivisionError("by design")
+
+    finding = found_in(changed(raises))
+
+    assert finding.signature == (Kind.CRASH, "ZeroDivisionError")
+    assert finding.says == "ZeroDivisionError: by design"
+    assert (finding.step, finding.rule) == (0, "crash")
+
+
+def test_a_system_that_cannot_be_made_has_crashed() -> None:
+    def refuses(_case: Case) -> Reference:
+        raise NotImplementedError
+
+    finding = found_in(system("none", refuses))
+
+    assert finding.signature == (Kind.CRASH, "NotImplementedError")
+
+
+def test_a_system_that_goes_on_when_the_reference_is_idle_diverges_after_the_last_request() -> None:
+    def never_idle(step: Step) -> dict[str, Any]:
+        return {"kind": "decode"} if step.kind == IDLE else {}
+
+    finding = found_in(changed(never_idle), terms=Terms(Strictness.DECISIONS, judged=False))
+
+    assert finding.signature == (Kind.DIVERGENCE, "kind")
+    assert not finding.steps[-1].before.present
+
+
+def test_what_is_held_at_the_end_is_found_even_if_states_are_not_compared() -> None:
+    def holds(step: Step) -> dict[str, Any]:
+        pool = evolve(step.after.pool, references=step.after.pool.references.set({7: 1}))
+        return {"after": evolve(step.after, pool=pool)}
+
+    finding = found_in(changed(holds), terms=Terms(Strictness.DECISIONS, judged=False))
+
+    assert finding.signature == (Kind.HELD, "BLK-6")
+    assert finding.says == "all requests have left, still there: blocks [7]"
+
+
+def test_a_defect_of_both_is_found_by_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_module, "max_tkv", lambda tkvs, _size: max(tkvs) + 1)
+
+    assert compare(REFERENCE, SMALL, UNJUDGED).finding is None
+    finding = found_in(REFERENCE, terms=Terms())
+    assert finding.signature == (Kind.BROKEN_RULE, "SPY-TKV-2")
+
+
+def test_a_reference_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_module, "choose_prefill", lambda *_: (None, None))
+
+    finding = found_in(REFERENCE)
+
+    assert finding.signature == (Kind.ENDLESS, "steps")
+    assert finding.says == "no end after 35 steps, nor in the reference"
+
+
+def test_a_reference_that_stops_at_a_guard_is_an_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        step_module, "choose_prefill", lambda _ctx, state: (evolve(state.waiting[0], id="x"), None)
+    )
+
+    finding = found_in(REFERENCE)
+
+    assert finding.signature == (Kind.REFERENCE, "LIF-1")
+    assert finding.says == "the reference stops: admit is not allowed here: LIF-1"
+
+
+def test_fields_that_are_not_reported_are_not_compared() -> None:
+    def without_events(_step: Step) -> dict[str, Any]:
+        return {"events": ()}
+
+    assert found_in(changed(without_events)).cause == "events"
+    silent = changed(without_events, unreported=frozenset({"events"}))
+    assert compare(silent, SMALL, UNJUDGED).finding is None
