@@ -116,10 +116,13 @@ def test_a_planted_fault_breaks_the_same_rules_at_the_same_step(
 ) -> None:
     fault.plant(monkeypatch)
 
-    rules = {rule for breach in breaches(8) if breach is not None for rule in breach[1]}
+    rules = {rule for breach in breaches(12) if breach is not None for rule in breach[1]}
 
     assert rules >= NOTICED.get(fault.name, set())
 
 
 def test_without_a_fault_only_odd_model_lengths_break_a_rule() -> None:
-    assert [one[1] for one in breaches(8) if one is not None] == [{"SPY-LEN-1"}]
+    found = [one[1] for one in breaches(40) if one is not None]
+
+    assert found
+    assert all(rules == {"SPY-LEN-1"} for rules in found)
