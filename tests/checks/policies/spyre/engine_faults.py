@@ -18,7 +18,6 @@ from engine.spyre.scheduler import admission, apply, decode, prefill
 from engine.spyre.scheduler.admission import LastChunk, Projection
 from engine.spyre.scheduler.requests import Batch, RequestState, WaitingQueue
 from engine.spyre.scheduler.state import SchedulerState
-from spec.spyre.config import SpyreConfig
 from tests.checks.harness.cases import ENGINE, Hunt, hunt, table_of
 
 Right = Callable[..., Any]
@@ -106,11 +105,10 @@ def projection_outlives_its_moment(_right: Right, *_given: Any) -> bool:
     return True
 
 
-@fault("admission", LastChunk, "__init__")
-def model_length_not_asked(right: Right, chunk: LastChunk, config: SpyreConfig) -> None:
-    """The text's maximum-length condition is not among those that are judged."""
-    right(chunk, config)
-    chunk._conditions = tuple(one for one in chunk._conditions if one.rule != "SPY-LEN-2")
+@fault("admission", LastChunk, "_joining")
+def model_length_not_asked(right: Right, *given: Any) -> Any:
+    """The text's maximum-length condition always holds."""
+    return evolve(right(*given), max_model_len=2**31)
 
 
 @fault("admission", prefill, "_has_free_slot")
