@@ -20,7 +20,7 @@ from checks.harness.campaign import Campaign, Plan, shrunk
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
 from checks.harness.corpus import write_finding
-from checks.policies import DEFAULT, policy_names
+from checks.policies import DEFAULT, policy_named, policy_names
 from checks.policies.policy import ENGINE, REFERENCE, Own
 from spec.core.errors import InputError
 
@@ -38,7 +38,8 @@ _BATCH = 25  # episodes; about a second of work
 )
 @click.option(
     "--policy",
-    type=click.Choice(policy_names()),
+    metavar=f"[{'|'.join(policy_names())}]",
+    callback=lambda _context, _option, name: policy_named(name).name,
     default=DEFAULT,
     show_default=True,
     help="Whose engine and reference.",

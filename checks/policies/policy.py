@@ -23,7 +23,7 @@ from checks.harness.unreported import Fields
 from checks.policies import policy_named
 from checks.policies.figures import StepFigures
 from checks.policies.labels import Labels
-from engine.core.clock import Work
+from engine.core.clock import Prefill, Work
 from reference.core.machine import Machine
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
@@ -49,9 +49,10 @@ def _nothing_more(_given: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _work_of_tokens(_config: object, step: SomeStep) -> Work:
-    """Tokens of prompts in a prefill step, else a row for each request."""
+    """In a prefill step tokens of prompts, each part a prefill of its own; else rows."""
     if step.kind == PREFILL:
-        return Work(kind=step.kind, chunk_tokens=sum(step.scheduled.values()))
+        parts = tuple(Prefill(one, tokens) for one, tokens in step.scheduled.items())
+        return Work(kind=step.kind, chunk_tokens=sum(step.scheduled.values()), prefills=parts)
     return Work(kind=step.kind, rows=len(step.scheduled))
 
 

@@ -22,6 +22,8 @@ ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 class SomeSequence(Protocol):
     """A request inside a scheduler; lengths in tokens."""
 
+    __slots__ = ()
+
     @property
     def id(self) -> str:
         """Its name."""
@@ -37,10 +39,13 @@ class SomeSequence(Protocol):
     @property
     def blocks(self) -> tuple[int, ...]:
         """Its block table."""
+        return ()
 
 
 class SomeState(Protocol):
     """A scheduler at rest."""
+
+    __slots__ = ()
 
     @property
     def pool(self) -> BlockPool:
@@ -57,6 +62,7 @@ class SomeState(Protocol):
     @property
     def present(self) -> Sequence[SomeSequence]:
         """Every request that has arrived and has not left."""
+        return (*self.waiting, *self.running)
 
     @property
     def finished(self) -> frozenset[str]:
@@ -69,6 +75,7 @@ class SomeState(Protocol):
     @property
     def is_idle(self) -> bool:
         """True if no request is pending."""
+        return not self.present
 
 
 @frozen
@@ -95,7 +102,8 @@ class StepRecord:
     `outputs`: tokens sampled, by request. `finished`: the requests that left with all tokens, in
     the order of leaving. `aborted`: those whose client left since the step before. `refusal`: the
     rule that first kept a request from being scheduled. `events`: the transitions that made up the
-    step, in order.
+    step, in order. `ended`: the requests that sampled the end of sequence where the environment
+    decided so and not the request.
     """
 
     index: int
@@ -108,6 +116,7 @@ class StepRecord:
     aborted: tuple[str, ...] = ()
     refusal: str | None = None
     events: tuple[Event, ...] = ()
+    ended: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:

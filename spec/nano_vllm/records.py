@@ -11,7 +11,7 @@ from attrs import frozen
 
 from spec.core import records
 from spec.core.blocks import BlockPool
-from spec.core.records import StepRecord
+from spec.core.records import SomeState, StepRecord
 from spec.core.requests import Request
 from spec.nano_vllm.block_hashes import ContentKeys
 from spec.nano_vllm.config import NanoVllmConfig
@@ -44,7 +44,7 @@ class Sequence:
 
 
 @frozen(cache_hash=True)
-class State:
+class State(SomeState):
     """A scheduler at rest. A request is in exactly one of the places, from arrival on.
 
     `waiting` and `running`: the queues, front first. `finished` and `aborted` have left.
@@ -61,22 +61,15 @@ class State:
         """Every request that has arrived and has not left."""
         return (*self.waiting, *self.running)
 
-    @property
-    def is_idle(self) -> bool:
-        """True if no request is pending."""
-        return not self.waiting and not self.running
-
 
 @frozen(kw_only=True)
 class Step(StepRecord):
     """One scheduler step.
 
-    `batch`: its rows as computed, also those that then left. `ended`: the requests that sampled the
-    end of sequence where the environment decided so and not the request.
+    `batch`: its rows as computed, also those that then left.
     """
 
     kind: str
     before: State
     after: State
     batch: tuple[Sequence, ...] = ()
-    ended: tuple[str, ...] = ()

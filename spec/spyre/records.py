@@ -53,8 +53,7 @@ class Step(StepRecord):
     """One scheduler step.
 
     `tkv` and `volume`: of this step, in tokens. `chunk`: of a prefill step. `batch`: the rows of a
-    decode step as computed, also those that then left. `ended`: the requests that sampled the end
-    of sequence where the environment decided so and not the request.
+    decode step as computed, also those that then left.
     """
 
     kind: str
@@ -64,4 +63,3 @@ class Step(StepRecord):
     volume: int = 0
     chunk: Chunk | None = None
     batch: tuple[Sequence, ...] = ()
-    ended: tuple[str, ...] = ()

@@ -112,7 +112,6 @@ class Step(StepRecord):
     many of the scheduled tokens verify drafts, by request. `admitted`: the requests that came from
     the queues. `external`: tokens of the admitted that the connector brings. `budget_left`: tokens.
     `reported`: the requests that left since the step before. `accepted`: drafts, by request.
-    `ended`: the requests that sampled the end of sequence where the environment decided so.
     """
 
     before: State
@@ -127,7 +126,6 @@ class Step(StepRecord):
     statistics: Statistics
     accepted: Mapping[str, int] = field(factory=dict)
     failed_loads: tuple[str, ...] = ()
-    ended: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
