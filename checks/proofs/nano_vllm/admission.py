@@ -53,10 +53,8 @@ def _passes(
 def token_gate_keeps_the_budget(
     batched: Number, budget: Number, length: Number, cached: Number
 ) -> Statement:
-    """Whoever passes the token gate leaves the tokens that the step computes within the budget.
-
-    Only what is not cached is computed, whatever was held against the budget.
-    """
+    """Whoever passes the token gate leaves the tokens that the step computes within the budget."""
+    # Only what is not cached is computed, whatever was held against the budget.
     fits = batched + length - cached <= budget
     passed = [_passes(batched, budget, length, cached, gate) for gate in TokenGate]
     return Statement([implies(passes, fits) for passes in passed])
@@ -68,8 +66,6 @@ def new_tokens_alone_count(
 ) -> Statement:
     """Tokens that are found in the cache do not count against the budget, where the gate counts new
     tokens.
-
-    As the text has it.
     """
     passes = _passes(batched, budget, length, cached, TokenGate.NEW_TOKENS)
     return Statement(implies(batched + length - cached <= budget, passes))
@@ -100,10 +96,8 @@ def _behind_another(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
     scenario=_behind_another,
 )
 def all_tokens_count(batched: Number, budget: Number, length: Number, cached: Number) -> Statement:
-    """Tokens that are found in the cache do not count against the budget, as the release has it.
-
-    False: the gate adds the cached ones. Prompts fit the model length, and that the budget.
-    """
+    """Tokens that are found in the cache do not count against the budget, as the release has it."""
+    # False: the gate adds the cached ones. Prompts fit the model length, and that the budget.
     passes = _passes(batched, budget, length, cached, TokenGate.FULL_LENGTH)
     return Statement(
         implies(batched + length - cached <= budget, passes),
@@ -130,9 +124,8 @@ def memory_gate_is_enough(
 ) -> Statement:
     """Whoever passes the memory gate finds its blocks; where the gate leaves out those that others
     hold, whoever is refused would not.
-
-    Of its blocks `shared` are found and held by others, `revived` are found and free.
     """
+    # Of its blocks `shared` are found and held by others, `revived` are found and free.
     fresh = blocks - shared - revived
     enough = free - revived - fresh >= 0
 
@@ -158,11 +151,9 @@ def what_is_let_in_is_admitted_alone(
     num_blocks: Number,
     cached: Number,
 ) -> Statement:
-    """Whoever is let in passes both gates when nobody else is there, also after a preemption.
-
-    `length` of a prefill: prompt and what was generated, a token at least is missing. The budget is
-    at least the model length, as the configuration demands.
-    """
+    """Whoever is let in passes both gates when nobody else is there, also after a preemption."""
+    # `length` of a prefill: prompt and what was generated, a token at least is missing; the budget
+    # is at least the model length, as the configuration demands.
     blocks = block_count(length, block_size)
     return Statement(
         [
@@ -193,8 +184,6 @@ def _left_by_a_hit(length: Number, block_size: Number, reading: FullHit) -> Numb
 def last_block_is_computed(length: Number, block_size: Number) -> Statement:
     """Where the last block is not looked up, a full hit leaves at least one token to compute and at
     most a block of them.
-
-    As in the later commit.
     """
     left = _left_by_a_hit(length, block_size, FullHit.LAST_COMPUTED)
     return Statement([left >= 1, left <= block_size], given=[block_size >= 1, length >= 1])
@@ -217,10 +206,8 @@ def _twice_the_same(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
     scenario=_twice_the_same,
 )
 def a_full_hit_leaves_a_token(length: Number, block_size: Number) -> Statement:
-    """A full hit leaves at least one token to compute, as the release has it.
-
-    False: a prompt of whole blocks is found as a whole, and gets a token all the same.
-    """
+    """A full hit leaves at least one token to compute, as the release has it."""
+    # False: a prompt of whole blocks is found as a whole, and gets a token all the same.
     left = _left_by_a_hit(length, block_size, FullHit.ALL_CACHED)
     return Statement(left >= 1, given=[block_size >= LEAST_BLOCK, length >= 1])
 
@@ -256,8 +243,6 @@ def _some_size(
 def powers_of_two_hold_every_batch(batch: Number, max_num_seqs: Number) -> Statement:
     """With powers of two some captured size holds every decode batch, and pads it to less than
     twice its size.
-
-    The next larger power.
     """
     return _some_size(
         max_num_seqs,
@@ -271,8 +256,6 @@ def powers_of_two_hold_every_batch(batch: Number, max_num_seqs: Number) -> State
 def released_sizes_hold_some_batches(batch: Number, max_num_seqs: Number) -> Statement:
     """With the released sizes some captured size holds every decode batch, if max_num_seqs is at
     most 8 or a multiple of 16.
-
-    As with the released limit.
     """
     limits = [*range(1, 9), *range(16, LARGEST + 1, 16)]
     return _some_size(max_num_seqs, limits, GraphSizes.RELEASED, lambda size: size >= batch)
@@ -291,9 +274,7 @@ def _full_batch(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
 
 @_of_a_batch("PRV-NANO-GRA-3", expected=Verdict.REFUTED, scenario=_full_batch)
 def released_sizes_hold_every_batch(batch: Number, max_num_seqs: Number) -> Statement:
-    """With the released sizes some captured size holds every decode batch.
-
-    False above 8: nothing is captured beyond the last multiple of 16.
-    """
+    """With the released sizes some captured size holds every decode batch."""
+    # False above 8: nothing is captured beyond the last multiple of 16.
     limits = range(1, LARGEST + 1)
     return _some_size(max_num_seqs, limits, GraphSizes.RELEASED, lambda size: size >= batch)

@@ -37,9 +37,8 @@ _of_a_slot = partial(obligation, bounds=_ANY_SLOT, rules=["NANO-SLT-1"])
 
 @_of_a_slot("PRV-NANO-SLT-1")
 def slots_can_be_taken_apart(block: Number, position: Number, block_size: Number) -> Statement:
-    """A slot tells its block and the place in it: dividing by the block size takes it apart again.
-
-    The mapping's inverse.
+    """A slot tells its block and the place in it: dividing by the block size takes it apart
+    again.
     """
     where = slot(block, position, block_size)
     return Statement(
@@ -56,10 +55,8 @@ def slots_can_be_taken_apart(block: Number, position: Number, block_size: Number
 def tokens_of_a_sequence_have_slots_of_their_own(
     block: Number, other_block: Number, position: Number, other: Number, block_size: Number
 ) -> Statement:
-    """Two tokens of one sequence never share a slot.
-
-    `block` and `other_block` are what the table has at the two positions.
-    """
+    """Two tokens of one sequence never share a slot."""
+    # `block` and `other_block` are what the table has at the two positions.
     same_place = block_index(position, block_size) == block_index(other, block_size)
     return Statement(
         slot(block, position, block_size) != slot(other_block, other, block_size),
@@ -80,10 +77,8 @@ def tokens_of_a_sequence_have_slots_of_their_own(
 def blocks_have_slots_of_their_own(
     block: Number, other_block: Number, position: Number, other: Number, block_size: Number
 ) -> Statement:
-    """Tokens in different blocks never share a slot, whosever they are.
-
-    Two sequences write to different blocks: shared ones are full.
-    """
+    """Tokens in different blocks never share a slot, whosever they are."""
+    # Two sequences write to different blocks: shared ones are full.
     return Statement(
         slot(block, position, block_size) != slot(other_block, other, block_size),
         given=[block_size >= 1, block >= 0, other_block > block, position >= 0, other >= 0],
@@ -94,10 +89,7 @@ def blocks_have_slots_of_their_own(
 def slots_are_inside_the_pool(
     block: Number, position: Number, block_size: Number, num_blocks: Number
 ) -> Statement:
-    """Every slot of a block of the pool is one of the pool.
-
-    Blocks are numbered from 0.
-    """
+    """Every slot of a block of the pool is one of the pool."""
     where = slot(block, position, block_size)
     return Statement(
         [where >= 0, where < num_blocks * block_size],
@@ -106,15 +98,11 @@ def slots_are_inside_the_pool(
 
 
 @_of_a_slot(
-    "PRV-NANO-SLT-5",
-    bounds="every length, every block size",
-    rules=["NANO-SLT-1", "NANO-BLK-4"],
+    "PRV-NANO-SLT-5", bounds="every length, every block size", rules=["NANO-SLT-1", "NANO-BLK-4"]
 )
 def every_token_has_its_place(length: Number, position: Number, block_size: Number) -> Statement:
     """Each token of a sequence has its place in a table of the sequence's blocks, and the last
     block of the table holds one.
-
-    `position` of any token.
     """
     blocks = block_count(length, block_size)
     return Statement(
@@ -156,10 +144,7 @@ def _at_boundary(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
     """A prompt of so many tokens, then one decode step."""
     length = numbers["computed"] + 2
     config = config_for(
-        length,
-        block_size=numbers["block_size"],
-        num_blocks=length,
-        new_block=NewBlock.AT_BOUNDARY,
+        length, block_size=numbers["block_size"], num_blocks=length, new_block=NewBlock.AT_BOUNDARY
     )
     return config, unshared((numbers["computed"], 2))
 
@@ -172,9 +157,8 @@ _of_decoding = partial(obligation, bounds=_ANY_LENGTH, given=_decoding)
 def after_boundary_is_in_time(block_size: Number, computed: Number) -> Statement:
     """With a new block at the length after a boundary, a decode step's newest token has its place,
     and the table has exactly the blocks of the tokens.
-
-    As released: 257 tokens need a second block of 256.
     """
+    # As released: 257 tokens need a second block of 256.
     about = computed, block_size, NewBlock.AFTER_BOUNDARY
     return Statement([_has_a_place(*about), _matches_the_tokens(*about)])
 
@@ -183,10 +167,8 @@ def after_boundary_is_in_time(block_size: Number, computed: Number) -> Statement
     "PRV-NANO-DEC-2", rules=["NANO-SLT-1"], expected=Verdict.REFUTED, scenario=_at_boundary
 )
 def at_boundary_is_in_time(block_size: Number, computed: Number) -> Statement:
-    """With a new block at a boundary, a decode step's newest token has its place.
-
-    False: a prompt of whole blocks was never at the boundary in a decode step.
-    """
+    """With a new block at a boundary, a decode step's newest token has its place."""
+    # False: a prompt of whole blocks was never at the boundary in a decode step.
     return Statement(_has_a_place(computed, block_size, NewBlock.AT_BOUNDARY))
 
 
@@ -197,10 +179,8 @@ def at_boundary_is_in_time(block_size: Number, computed: Number) -> Statement:
     scenario=_at_boundary,
 )
 def at_boundary_matches_the_tokens(block_size: Number, computed: Number) -> Statement:
-    """With a new block at a boundary, the table has exactly the blocks of the tokens.
-
-    False: the token that fills a block is handed the next one, too.
-    """
+    """With a new block at a boundary, the table has exactly the blocks of the tokens."""
+    # False: the token that fills a block is handed the next one, too.
     return Statement(_matches_the_tokens(computed, block_size, NewBlock.AT_BOUNDARY))
 
 
@@ -212,9 +192,8 @@ def at_boundary_matches_the_tokens(block_size: Number, computed: Number) -> Stat
 def can_append_is_exact(free: Number, length: Number, block_size: Number) -> Statement:
     """`can_append` is enough and asks for no more: whoever passes finds its block, and whoever is
     refused needs one and none is free.
-
-    So a sequence is preempted only if no block is free.
     """
+    # So a sequence is preempted only if no block is free.
 
     def claim(reading: NewBlock) -> Truth:
         starts = starts_block(length, block_size, reading)
@@ -229,10 +208,8 @@ def can_append_is_exact(free: Number, length: Number, block_size: Number) -> Sta
 
 @_of_decoding("PRV-NANO-DEC-5", rules=["NANO-PFX-1"])
 def full_blocks_are_hashed(block_size: Number, computed: Number) -> Statement:
-    """A sequence has as many hashed blocks as full ones, after a decode step as before it.
-
-    The token that fills a block has it hashed.
-    """
+    """A sequence has as many hashed blocks as full ones, after a decode step as before it."""
+    # The token that fills a block has it hashed.
     full, full_then = (floor_div(length, block_size) for length in (computed, computed + 1))
     more = select(fills_block(computed + 1, block_size), 1, 0)
     return Statement(full + more == full_then)
@@ -278,9 +255,8 @@ def the_front_gets_a_token(
 ) -> Statement:
     """In a decode step at least the front of running gets a token, where requests that the pool can
     never hold are refused.
-
-    `total`: prompt and longest answer, whose last token is never written.
     """
+    # `total`: prompt and longest answer, whose last token is never written.
     fits = block_count(total - 1, block_size) <= num_blocks
     return Statement(_front_has_room(computed, block_size, num_blocks), given=[fits])
 
@@ -296,8 +272,6 @@ def the_front_gets_a_token(
 def the_front_gets_a_token_if_anybody_is_let_in(
     computed: Number, block_size: Number, num_blocks: Number
 ) -> Statement:
-    """In a decode step at least the front of running gets a token, whoever is let in.
-
-    False as released: a request that outgrows the pool preempts itself, and starts again.
-    """
+    """In a decode step at least the front of running gets a token, whoever is let in."""
+    # False as released: a request that outgrows the pool preempts itself, and starts again.
     return Statement(_front_has_room(computed, block_size, num_blocks))

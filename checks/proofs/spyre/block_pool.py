@@ -80,10 +80,8 @@ _of_a_block = partial(
 
 @_of_a_block("PRV-POOL-1", rules=["BLK-1", "BLK-2"])
 def touching_keeps_account(integer: Integer, others: Number) -> Statement:
-    """A block that a hit finds is held by one more request, and free for nobody.
-
-    Whether others hold it or it is revived from the free list.
-    """
+    """A block that a hit finds is held by one more request, and free for nobody."""
+    # Whether others hold it or it is revived from the free list.
     block = _block(integer)
     after = touched(block)
     return Statement(
@@ -94,10 +92,8 @@ def touching_keeps_account(integer: Integer, others: Number) -> Statement:
 
 @_of_a_block("PRV-POOL-2", rules=["BLK-1", "BLK-2", "BLK-5"])
 def handing_out_keeps_account(integer: Integer, others: Number) -> Statement:
-    """A block that is handed out has one holder and nothing of its old content can be found.
-
-    It comes from the free list, so no request held it.
-    """
+    """A block that is handed out has one holder and nothing of its old content can be found."""
+    # It comes from the free list, so no request held it.
     block = _block(integer)
     after = allocated(block)
     return Statement(
@@ -108,10 +104,8 @@ def handing_out_keeps_account(integer: Integer, others: Number) -> Statement:
 
 @_of_a_block("PRV-POOL-3", rules=["BLK-1", "BLK-2", "BLK-6"])
 def giving_back_keeps_account(integer: Integer, others: Number) -> Statement:
-    """A block that a request gives back is freed exactly by its last holder.
-
-    Whether the request has finished, is aborted or preempted.
-    """
+    """A block that a request gives back is freed exactly by its last holder."""
+    # Whether the request has finished, is aborted or preempted.
     block = _block(integer)
     after = released(block)
     return Statement(
@@ -122,10 +116,8 @@ def giving_back_keeps_account(integer: Integer, others: Number) -> Statement:
 
 @_of_a_block("PRV-POOL-4", rules=["BLK-1"])
 def a_held_block_is_never_free(integer: Integer, others: Number) -> Statement:
-    """A block is never handed out while somebody holds it, and never freed twice.
-
-    Free and held exclude each other, before and after anything that happens to it.
-    """
+    """A block is never handed out while somebody holds it, and never freed twice."""
+    # Free and held exclude each other, before and after anything that happens to it.
     block = _block(integer)
     seen = (block, touched(block), registered(block))
     return Statement(

@@ -93,9 +93,8 @@ def longest_row_decides_the_width(
 ) -> Statement:
     """The longest row alone decides the width: with one more row a batch is as wide as it was, or
     as that row if it is wider (step of the induction over the rows).
-
-    `longest` stands for the batch so far, `other` and `newcomer` for the rows that come.
     """
+    # `longest` stands for the batch so far, `other` and `newcomer` for the rows that come.
     alone = batch_width_blocks([longest], block_size)
     wider = maximum(alone, block_count(newcomer, block_size))
     return Statement(
@@ -127,9 +126,8 @@ def rows_have_equally_many_blocks(row: Number, longest: Number, block_size: Numb
 
 @_of_a_row("PRV-DEC-3", bounds=_ANY_SIZE, rules=["SPY-DEC-3"])
 def longest_row_has_no_padding(row: Number, longest: Number, block_size: Number) -> Statement:
-    """The longest row has no left padding: padding is the least that makes the table rectangular.
-
-    Nor has any row of as many blocks.
+    """The longest row has no left padding: padding is the least that makes the table
+    rectangular.
     """
     batch = [row, longest]
     as_wide = block_count(row, block_size) == block_count(longest, block_size)
@@ -148,10 +146,7 @@ def row_padding_is_whole_blocks(row: Number, longest: Number, block_size: Number
 
 @_of_a_row("PRV-DEC-5", given=None, rules=["SPY-DEC-5"])
 def newest_token_lies_in_the_last_block(row: Number, block_size: Number) -> Statement:
-    """A row's newest token lies in its last block, and less than a block of room is behind it.
-
-    Its offset into that block is 1 to the block size.
-    """
+    """A row's newest token lies in its last block, and less than a block of room is behind it."""
     offset = last_block_offset(row, block_size)
     claim = [fits_its_blocks(row, block_size), offset >= 1, offset <= block_size]
     return Statement(claim, given=[block_size >= 1, row >= 1])
@@ -167,10 +162,8 @@ def all_tkv_lie_in_the_last_block(row: Number, longest: Number, block_size: Numb
 
 @_of_a_row("PRV-DEC-7A", rules=["SPY-TKV-2"])
 def tkv_reaches_into_the_last_block(row: Number, longest: Number, block_size: Number) -> Statement:
-    """A row's tkv is the width less one block, plus how far the row reaches into its last block.
-
-    So the row that reaches furthest has the largest tkv.
-    """
+    """A row's tkv is the width less one block, plus how far the row reaches into its last block."""
+    # So the row that reaches furthest has the largest tkv.
     before_last = (batch_width_blocks([longest], block_size) - 1) * block_size
     tkv = tkv_in(row, [row, longest], block_size)
     return Statement(tkv == before_last + last_block_offset(row, block_size))
@@ -180,8 +173,6 @@ def tkv_reaches_into_the_last_block(row: Number, longest: Number, block_size: Nu
 def max_tkv_of_two_is_the_larger(row: Number, longest: Number, block_size: Number) -> Statement:
     """Max-tkv of the longest row and one more is the larger of their two tkv (first step of the
     induction over the rows, the longest first).
-
-    And max-tkv of the longest alone is its own.
     """
     batch = [longest, row]
     tkvs = [tkv_in(one, batch, block_size) for one in batch]
@@ -195,18 +186,13 @@ def one_more_row_adds_its_tkv(
 ) -> Statement:
     """With one more row max-tkv is what it was, or that row's tkv if it is larger (the induction's
     next steps; the longest row and the one that reaches furthest stand for the batch so far).
-
-    The newcomer is no longer than the longest, which came first.
     """
+    # The newcomer is no longer than the longest, which came first.
     batch = [longest, furthest]
     tkv = tkv_in(newcomer, [*batch, newcomer], block_size)
     return Statement(
         max_tkv([*batch, newcomer], block_size) == maximum(max_tkv(batch, block_size), tkv),
-        given=[
-            *_in_any_batch(furthest, longest, block_size),
-            newcomer >= 1,
-            newcomer <= longest,
-        ],
+        given=[*_in_any_batch(furthest, longest, block_size), newcomer >= 1, newcomer <= longest],
     )
 
 
@@ -274,10 +260,7 @@ def _is_calm(rows: Sequence[Number], block_size: Number) -> Truth:
 
 @_of_a_step("PRV-TKV-1A", given=None, rules=["SPY-TKV-3", "SPY-TKV-4"])
 def full_row_gets_a_block(row: Number, block_size: Number) -> Statement:
-    """A row gets a new block with its next token if and only if its last block is full.
-
-    One block, never more.
-    """
+    """A row gets a new block with its next token if and only if its last block is full."""
     given = [block_size >= 1, row >= 1]
     return Statement(grows_by_a_block_if_it_crosses(row, block_size), given)
 
@@ -288,9 +271,8 @@ def unpadded_row_crosses_with_the_longest(
 ) -> Statement:
     """An unpadded row crosses into a new block only if the longest does (so whether the batch grows
     can be told from the longest row).
-
-    The batch then gets one block wider, else it stays as wide.
     """
+    # The batch then gets one block wider, else it stays as wide.
     batch = [row, longest]
     unpadded = padding_in(row, batch, block_size) == 0
     width = batch_width_blocks(batch, block_size)
@@ -311,9 +293,8 @@ def tkv_changes_by_one_and_whole_blocks(
 ) -> Statement:
     """Whoever joins or leaves, a step moves a tkv by one, plus what the batch gets wider, less a
     block if the row crosses: one plus whole blocks.
-
-    `longest` is the longest row before the step, `next_longest` the one that decodes in it.
     """
+    # `longest` is the longest row before the step, `next_longest` the one that decodes in it.
     before, after = [row, longest], next_token([row, next_longest])
     wider = batch_width_blocks(after, block_size) - batch_width_blocks(before, block_size)
     blocks = wider - select(crosses(row, block_size), 1, 0)
@@ -327,9 +308,8 @@ def tkv_changes_by_one_and_whole_blocks(
 def padded_row_jumps_back(row: Number, longest: Number, block_size: Number) -> Statement:
     """A padded row that crosses gives up one padding block: its tkv jumps back, unless an unpadded
     row crosses too.
-
-    By one block, less the token that it computes.
     """
+    # By one block, less the token that it computes.
     change = _change_in_an_unchanged_batch(row, longest, block_size)
     alone = every([crosses(row, block_size), negate(crosses(longest, block_size))])
     padded = padding_in(row, [row, longest], block_size) > 0
@@ -341,9 +321,8 @@ def padded_row_jumps_back(row: Number, longest: Number, block_size: Number) -> S
 def others_jump_forward(row: Number, longest: Number, block_size: Number) -> Statement:
     """When an unpadded row crosses, all rows that do not cross get one more padding block: their
     tkv jump forward, the crossing ones move by one.
-
-    By one block and the token that they compute.
     """
+    # By one block and the token that they compute.
     change = _change_in_an_unchanged_batch(row, longest, block_size)
     expected = select(crosses(row, block_size), 1, 1 + block_size)
     claim = implies(crosses(longest, block_size), change == expected)
@@ -356,9 +335,8 @@ def rows_jump_back_when_the_longest_leaves(
 ) -> Statement:
     """When the longest request leaves, the others jump back by the padding that the longest of them
     had, if none of them crosses.
-
-    `next_longest` is the longest row that stays.
     """
+    # `next_longest` is the longest row that stays.
     before, stay = [row, next_longest, longest], [row, next_longest]
     removed = padding_in(next_longest, before, block_size)
     change = _change(row, before, next_token(stay), block_size)
@@ -375,8 +353,6 @@ def longest_that_stays_has_the_least_padding(
 ) -> Statement:
     """Of all rows that stay, the longest has the least padding (so what it had is what only the one
     that left had caused).
-
-    More tokens never mean more padding.
     """
     before = [row, next_longest, longest]
     least = padding_in(next_longest, before, block_size)
@@ -388,10 +364,8 @@ def longest_that_stays_has_the_least_padding(
 
 @_of_a_step("PRV-TKV-6", rules=["SPY-TKV-6"])
 def tkv_changes_by_one(row: Number, longest: Number, block_size: Number) -> Statement:
-    """As long as nobody crosses, joins or leaves, every tkv moves by exactly one.
-
-    Of the others only the longest matters: a padded row that crosses changes no other tkv.
-    """
+    """As long as nobody crosses, joins or leaves, every tkv moves by exactly one."""
+    # Of the others only the longest matters: a padded row that crosses changes no other tkv.
     change = _change_in_an_unchanged_batch(row, longest, block_size)
     claim = implies(_is_calm([row, longest], block_size), change == 1)
     return Statement(claim, known=_growth([row, longest], block_size))
@@ -403,9 +377,8 @@ def rows_jump_forward_when_a_wider_one_joins(
 ) -> Statement:
     """When a request joins, the others jump forward by the blocks that it is wider than the batch
     was, by none if it is not, as long as none of them crosses.
-
-    `newcomer`: tokens of the longest request that is new, its first decoded one included.
     """
+    # `newcomer`: tokens of the longest request that is new, its first decoded one included.
     before = [row, longest]
     change = _change(row, before, [*next_token(before), newcomer], block_size)
     wider = block_count(newcomer, block_size) - batch_width_blocks(before, block_size)
@@ -434,10 +407,10 @@ def _head_on(
 
 
 def _changes_of_an_unchanged_batch(integer: Integer, rows: int) -> Statement:
-    """Head-on for {rows} rows: while nobody joins or leaves every tkv moves as the jump rules say.
-
-    The batch grows if some unpadded row crosses.
+    """Head-on for {rows} rows: while nobody joins or leaves every tkv moves as the jump rules
+    say.
     """
+    # The batch grows if some unpadded row crosses.
     batch, block_size = _rows(integer, rows), integer("block_size")
     grows = some(
         every([crosses(row, block_size), padding_in(row, batch, block_size) == 0]) for row in batch
@@ -468,9 +441,8 @@ def _changes_when_a_row_leaves(integer: Integer, rows: int) -> Statement:
 def _changes_when_a_row_joins(integer: Integer, rows: int) -> Statement:
     """Head-on for {rows} rows: when one joins and nobody crosses, the others jump forward by the
     blocks that it is wider.
-
-    `newcomer`: tokens of the request that is new, its first decoded one included.
     """
+    # `newcomer`: tokens of the request that is new, its first decoded one included.
     batch, block_size, newcomer = _rows(integer, rows), integer("block_size"), integer("newcomer")
     wider = block_count(newcomer, block_size) - batch_width_blocks(batch, block_size)
     after = [*next_token(batch), newcomer]

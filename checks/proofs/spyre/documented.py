@@ -39,9 +39,8 @@ def _scenario(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
 def documented_keeps_the_limit(integer: Integer) -> Statement:
     """The text's projection keeps the limit: whoever it admits next to one decoding request never
     takes part in a step over it.
-
-    False as the text has it: the newcomer gets no slack for a block that the other crosses.
     """
+    # False as the text has it: the newcomer gets no slack for a block that the other crosses.
     decoding, candidate, given = batch_of(integer, 2)
     limit, step = integer("limit"), integer("step")
     (first,) = decoding

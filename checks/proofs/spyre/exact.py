@@ -50,10 +50,8 @@ _of_the_rule = partial(obligation, rules=["SPY-VOL-4"])
 def the_living_stay_until_the_first_end(
     step: Number, first_end: Number, lasts: Number
 ) -> Statement:
-    """Whoever is alive in a step is alive at the first end from there on, and nobody else is.
-
-    `first_end`: the least of the lives that last until the step; no life ends in between.
-    """
+    """Whoever is alive in a step is alive at the first end from there on, and nobody else is."""
+    # `first_end`: the least of the lives that last until the step; no life ends in between.
     ends_in_between = every([lasts >= step, lasts < first_end])
     return Statement(
         (lasts >= step) == (lasts >= first_end), given=[step <= first_end, negate(ends_in_between)]
@@ -73,10 +71,8 @@ def stand_ins_change_no_peak(
     steps: Number,
     block_size: Number,
 ) -> Statement:
-    """A row that stands in with the length of another row of the batch changes no peak.
-
-    A copy is no longer than the longest, and reaches what its original reaches.
-    """
+    """A row that stands in with the length of another row of the batch changes no peak."""
+    # A copy is no longer than the longest, and reaches what its original reaches.
     batch = [longest, furthest, filling, original]
     peak = peak_tkv(batch, steps, block_size)
     return Statement(
@@ -89,10 +85,8 @@ def stand_ins_change_no_peak(
 def more_rows_are_no_smaller_volume(
     rows: Number, more: Number, peak: Number, tkv: Number
 ) -> Statement:
-    """More rows at no smaller max-tkv are no smaller volume (last step of the argument).
-
-    `rows` live until the end that the rule looks at, `more` are alive in the step.
-    """
+    """More rows at no smaller max-tkv are no smaller volume (last step of the argument)."""
+    # `rows` live until the end that the rule looks at, `more` are alive in the step.
     return Statement(
         volume(more, tkv) >= volume(rows, peak),
         given=[*positive(rows, peak), more >= rows, tkv >= peak],
@@ -200,9 +194,8 @@ def _facts_of_a_peak(lives: Sequence[Life], alive: Alive, member: int, block_siz
 def _exact_is_tight(integer: Integer, requests: int) -> Statement:
     """Head-on for {requests} requests: if `exact` refuses the last of them, some step of the worst
     case exceeds the limit.
-
-    One of the steps in which a peak is attained.
     """
+    # One of the steps in which a peak is attained.
     decoding, candidate, given = batch_of(integer, requests)
     lives = lives_of(decoding, candidate)
     limit, block_size = integer("limit"), REAL_BLOCK
@@ -247,9 +240,8 @@ for _letter, _count in (("A", 2), ("B", 3), ("C", 4)):
 def exact_keeps_the_limit_of_a_pair(integer: Integer) -> Statement:
     """`exact` keeps the limit: whoever it admits next to one decoding request never takes part in a
     step over it (from nothing: no other obligation is built on).
-
-    In any step of the worst case, with both requests or with the one that lives longer.
     """
+    # In any step of the worst case, with both requests or with the one that lives longer.
     decoding, candidate, given = batch_of(integer, 2)
     limit, step = integer("limit"), integer("step")
     return Statement(

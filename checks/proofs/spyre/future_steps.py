@@ -24,14 +24,7 @@ from attrs import field, frozen
 
 from checks.proofs.registry import Integer, Statement
 from checks.proofs.spyre.agreement import of_machine
-from checks.proofs.spyre.inductive import (
-    ANY_STEP,
-    REQUESTS,
-    SIZES,
-    Scene,
-    any_scene,
-    consistent,
-)
+from checks.proofs.spyre.inductive import ANY_STEP, REQUESTS, SIZES, Scene, any_scene, consistent
 from checks.proofs.spyre.numeric_machine import DECODING, SchedulerState, Setting, count
 from checks.proofs.spyre.scope import obligation
 from spec.core.arithmetic import Number, Truth, every, implies, negate, select, some
@@ -124,10 +117,7 @@ class Recorder:
 
 
 def clients_leave_with_their_rows(integer: Integer, block_size: int, chunk_size: int) -> Statement:
-    """Clients that leave take their row along, no more.
-
-    Arrivals change no row.
-    """
+    """Clients that leave take their row along, no more."""
     scene = any_scene(integer, block_size, chunk_size)
     before, after = (rows_of(scene, one) for one in (scene.state, scene.between()))
     return Statement(stay_or_leave(before, after), consistent(scene, scene.state))
@@ -149,10 +139,8 @@ def a_row_joins(scene: Scene, after: SchedulerState) -> Truth:
 
 
 def rows_wait_for_a_chunk(integer: Integer, block_size: int, chunk_size: int) -> Statement:
-    """Where nobody joins, a chunk leaves all rows as they are.
-
-    As does an idle step, in which there are none.
-    """
+    """Where nobody joins, a chunk leaves all rows as they are."""
+    # As does an idle step, in which there are none.
     scene = any_scene(integer, block_size, chunk_size)
     result = scene.step()
     before, after = (rows_of(scene, one) for one in (scene.state, result.after))
@@ -232,10 +220,7 @@ def _facts_of_an_end(rows: Rows, last: Member, step: Number, block_size: Number)
     rules=["SPY-TKV-2"],
 )
 def one_token_adds_nothing(longest: Number, furthest: Number, block_size: Number) -> Statement:
-    """A row of one token adds nothing to a batch: no other max-tkv, whatever rows are there.
-
-    It is in the first block, at its first place.
-    """
+    """A row of one token adds nothing to a batch: no other max-tkv, whatever rows are there."""
     batch = [longest, furthest]
     return Statement(
         max_tkv([*batch, 1], block_size) == max_tkv(batch, block_size),
@@ -244,10 +229,8 @@ def one_token_adds_nothing(longest: Number, furthest: Number, block_size: Number
 
 
 def admission_keeps_the_limit(integer: Integer, block_size: int) -> Statement:
-    """If `exact` admits a candidate, no future step of the batch exceeds the limit.
-
-    The rows that are there at the first end from that step on, are there in the step.
-    """
+    """If `exact` admits a candidate, no future step of the batch exceeds the limit."""
+    # The rows that are there at the first end from that step on, are there in the step.
     *batch, candidate = _any_rows(integer, "row")
     step, limit = integer("step"), integer("limit")
     joined = with_joined(batch, candidate)
@@ -310,10 +293,7 @@ for _letter, (_block, _chunk) in SIZES.items():
     _of_a_step(f"PRV-TOC-1{_letter}4")(only_the_admitted_join)
     for _number, (_sentence, _becomes, _decodes) in enumerate(_BECOMES, start=1):
         _of_rows(
-            f"PRV-TOC-2{_letter}{_number}",
-            sentence=_sentence,
-            becomes=_becomes,
-            is_decode=_decodes,
+            f"PRV-TOC-2{_letter}{_number}", sentence=_sentence, becomes=_becomes, is_decode=_decodes
         )(limit_stays_kept)
     _of_rows(f"PRV-TOC-3{_letter}")(admission_keeps_the_limit)
     _of_a_step(f"PRV-TOC-4{_letter}")(the_next_step_keeps_the_limit)

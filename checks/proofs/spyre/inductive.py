@@ -231,10 +231,8 @@ def one_prefill_is_kept(integer: Integer, block_size: Number, chunk_size: Number
 
 @_of_any_sizes("PRV-MAC-2", rules=["SPY-PRI-3"])
 def prefills_are_interleaved(integer: Integer, block_size: Number, chunk_size: Number) -> Statement:
-    """With interleaving no two prefill steps follow each other while requests decode.
-
-    And what is remembered of the step before is whether it was a prefill, whatever arrives.
-    """
+    """With interleaving no two prefill steps follow each other while requests decode."""
+    # And what is remembered of the step before is whether it was a prefill, whatever arrives.
     scene = any_scene(integer, block_size, chunk_size)
     before = scene.between()
     result = step(scene.setting, scene.clients, before)
@@ -265,9 +263,8 @@ def tokens_keep_fitting(
 ) -> Statement:
     """The tokens of request {number} fit its phase: none before its admission, whole chunks in its
     prefill, all but the last sampled one in the batch.
-
-    Inductive with all the invariants before; one request at a time, that is less to solve.
     """
+    # Inductive with all the invariants before; one request at a time, that is less to solve.
     scene = any_scene(integer, block_size, chunk_size)
     client = scene.clients[index]
     following = [state.requests[index] for state in scene.following()]
@@ -278,19 +275,16 @@ def tokens_keep_fitting(
 def tkv_stays_bounded(integer: Integer, block_size: int, chunk_size: int) -> Statement:
     """No step's tkv exceeds the model length rounded up to a block, so none exceeds a model length
     that is whole blocks.
-
-    What the invariants before say of the tokens is enough.
     """
+    # What the invariants before say of the tokens is enough.
     scene = any_scene(integer, block_size, chunk_size)
     bounded = [last_tkv_is_bounded(scene.setting, state) for state in scene.following()]
     return Statement(bounded, consistent(scene, scene.state))
 
 
 def true_at_the_start(integer: Integer, block_size: int, chunk_size: int) -> Statement:
-    """All that every step keeps (PRV-MAC-1 to 6) is true when nobody has arrived.
-
-    So whatever a step and the clients keep is true for ever.
-    """
+    """All that every step keeps (PRV-MAC-1 to 6) is true when nobody has arrived."""
+    # So whatever a step and the clients keep is true for ever.
     scene = any_scene(integer, block_size, chunk_size)
     claim = consistent(scene, at_the_start(scene.clients))
     return Statement(claim, clients_are_servable(scene.setting, scene.clients))
@@ -332,9 +326,7 @@ for _letter, (_block, _chunk) in SIZES.items():
             number=_index + 1,
         )(tokens_keep_fitting)
     _of_sizes(
-        f"PRV-MAC-6{_letter}",
-        bounds=f"{_ANY_RULE}; {_words}",
-        rules=["SPY-LEN-1", "SPY-TKV-2"],
+        f"PRV-MAC-6{_letter}", bounds=f"{_ANY_RULE}; {_words}", rules=["SPY-LEN-1", "SPY-TKV-2"]
     )(tkv_stays_bounded)
     _of_sizes(
         f"PRV-MAC-7{_letter}",

@@ -51,9 +51,8 @@ def safe_lengths_are_kept(
 ) -> Statement:
     """If the model length is a multiple of the block, or one more, no tkv exceeds it, once every
     request's prompt and output fit.
-
-    `longest` and `furthest`: rows in any step; their last token is never written.
     """
+    # `longest` and `furthest`: rows in any step; their last token is never written.
     return Statement(
         max_tkv([longest, furthest], block_size) <= max_model_len,
         given=[
@@ -72,10 +71,8 @@ def safe_lengths_are_kept(
 
 @obligation("PRV-LEN-2", bounds="every other model length, every block size", rules=["SPY-LEN-1"])
 def other_lengths_are_exceeded(max_model_len: Number, block_size: Number) -> Statement:
-    """Every other model length is exceeded by a batch of two requests that fit it.
-
-    One row has begun the block in which the length ends, the other has filled its first.
-    """
+    """Every other model length is exceeded by a batch of two requests that fit it."""
+    # One row has begun the block in which the length ends, the other has filled its first.
     begun = max_model_len - last_block_offset(max_model_len, block_size) + 1
     return Statement(
         [
@@ -105,10 +102,8 @@ def _scenario(admission: Admission, numbers: Numbers) -> tuple[SpyreConfig, list
 
 
 def _some_length_is_kept(integer: Integer, admission: Admission) -> Statement:
-    """Under any model length no tkv exceeds it, {condition}.
-
-    A pair under any model length up to eight blocks.
-    """
+    """Under any model length no tkv exceeds it, {condition}."""
+    # A pair under any model length up to eight blocks.
     decoding, candidate, given = batch_of(integer, 2)
     max_model_len, step = integer("max_model_len"), integer("step")
     (first,) = decoding

@@ -55,9 +55,8 @@ def leaving_never_raises_max_tkv(
 ) -> Statement:
     """A batch without one of its rows has no larger max-tkv (the longest and the furthest row stand
     for those that stay).
-
-    The leaver may itself be the longest, or the one that reaches furthest.
     """
+    # The leaver may itself be the longest, or the one that reaches furthest.
     stay = [longest, furthest]
     return Statement(
         max_tkv(stay, block_size) <= max_tkv([*stay, leaver], block_size),
@@ -67,10 +66,8 @@ def leaving_never_raises_max_tkv(
 
 @obligation("PRV-MON-1C", bounds="every batch size, every tkv", rules=["SPY-VOL-1"])
 def fewer_rows_are_no_larger_volume(rows: Number, tkv: Number, tkv_without: Number) -> Statement:
-    """A row less at no larger max-tkv is no larger volume (last step of the argument).
-
-    `tkv_without`: max-tkv once the row has left.
-    """
+    """A row less at no larger max-tkv is no larger volume (last step of the argument)."""
+    # `tkv_without`: max-tkv once the row has left.
     return Statement(
         volume(rows - 1, tkv_without) <= volume(rows, tkv),
         given=[*positive(rows, tkv_without), tkv_without <= tkv],
@@ -78,10 +75,8 @@ def fewer_rows_are_no_larger_volume(rows: Number, tkv: Number, tkv_without: Numb
 
 
 def _leaving_is_harmless(integer: Integer, rows: int, steps: Number) -> Statement:
-    """Head-on for {rows} rows: whichever leaves early, no later step has a larger volume.
-
-    Any one of the rows has left, some steps or none before the one that is looked at.
-    """
+    """Head-on for {rows} rows: whichever leaves early, no later step has a larger volume."""
+    # Any one of the rows has left, some steps or none before the one that is looked at.
     batch, block_size = rows_of(integer, rows), block_size_for(integer, rows)
     everyone, rest = later(batch, steps), [later(stay, steps) for stay in without_one(batch)]
     limit = volume(rows, max_tkv(everyone, block_size))

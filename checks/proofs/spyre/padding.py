@@ -32,10 +32,7 @@ _of_chunks = partial(
 
 @_of_prompts("PRV-PAD-1", rules=["SPY-PAD-1"])
 def padded_length_is_whole_chunks(prompt_len: Number) -> Statement:
-    """The padded length is a multiple of the chunk.
-
-    Left padding, prompt and right padding add up to it.
-    """
+    """The padded length is a multiple of the chunk."""
 
     def claim(size: int) -> Truth:
         left, right = left_padding(prompt_len, BLOCK, size), right_padding(prompt_len, BLOCK)
@@ -98,10 +95,8 @@ def chunks_partition_the_prompt(chunk: Number, prompt_len: Number) -> Statement:
 
 @_of_prompts("PRV-CHK-2", rules=["SPY-CHK-1"])
 def first_chunk_computes_what_padding_leaves(prompt_len: Number) -> Statement:
-    """The first chunk computes chunk - left padding tokens, or all of a prompt that ends in it.
-
-    A prompt that ends in its first chunk is shorter by its right padding.
-    """
+    """The first chunk computes chunk - left padding tokens, or all of a prompt that ends in it."""
+    # A prompt that ends in its first chunk is shorter by its right padding.
 
     def claim(size: int) -> Truth:
         left = left_padding(prompt_len, BLOCK, size)
@@ -115,10 +110,8 @@ def first_chunk_computes_what_padding_leaves(prompt_len: Number) -> Statement:
 
 @_of_prompts("PRV-CHK-3", rules=["SPY-CHK-1"])
 def chunk_count_is_the_ceiling(prompt_len: Number) -> Statement:
-    """The number of chunks is the prompt length divided by the chunk size, rounded up.
-
-    Enough for the prompt, and with one fewer it would not fit.
-    """
+    """The number of chunks is the prompt length divided by the chunk size, rounded up."""
+    # Enough for the prompt, and with one fewer it would not fit.
 
     def claim(size: int) -> Truth:
         count = chunk_count(prompt_len, size)
@@ -129,10 +122,7 @@ def chunk_count_is_the_ceiling(prompt_len: Number) -> Statement:
 
 @_of_chunks("PRV-CHK-4", rules=["SPY-CHK-3"])
 def active_chunk_is_the_next(chunk: Number, prompt_len: Number) -> Statement:
-    """After a chunk the active chunk is the next one, and before the first it is the first.
-
-    Derived from computed tokens and left padding alone.
-    """
+    """After a chunk the active chunk is the next one, and before the first it is the first."""
 
     def claims() -> Iterator[Truth]:
         for size in CHUNKS:

@@ -50,10 +50,8 @@ _of_any_batch = partial(obligation, rules=["SPY-VOL-4", "SPY-VOL-1"])
 def row_fills_a_block_or_stays_in_it(
     row: Number, step: Number, steps: Number, block_size: Number
 ) -> Statement:
-    """Until the last step a row fills a block, or it gets no new one.
-
-    A new block begins behind a full one.
-    """
+    """Until the last step a row fills a block, or it gets no new one."""
+    # A new block begins behind a full one.
     return Statement(fills_or_stays_in_its_block(row, step, steps, block_size))
 
 
@@ -63,9 +61,8 @@ def row_fills_a_block_or_only_rises(
 ) -> Statement:
     """Until the last step a row fills a block, or it reaches no further into its block than in the
     last step.
-
-    An offset falls only behind a full block.
     """
+    # An offset falls only behind a full block.
     numbers = row, step, steps, block_size
     known = [fills_or_stays_in_its_block(*numbers)]  # PRV-PEAK-1A
     return Statement(fills_or_only_rises(*numbers), known=known)
@@ -73,19 +70,16 @@ def row_fills_a_block_or_only_rises(
 
 @_of_any_batch("PRV-PEAK-1C", bounds="every batch size (the longest row decides), every block size")
 def shorter_batch_is_no_wider(longest: Number, longer: Number, block_size: Number) -> Statement:
-    """A batch whose longest row is no longer is as wide, or at least a block narrower.
-
-    Such are the batch at an earlier step, and the batch without a row.
-    """
+    """A batch whose longest row is no longer is as wide, or at least a block narrower."""
+    # Such are the batch at an earlier step, and the batch without a row.
     given = [*positive(block_size, longest), longest <= longer]
     return Statement(is_no_wider([longest], [longer], block_size), given)
 
 
 @_of_any_batch("PRV-PEAK-1D", bounds="every batch size, every block size")
 def max_tkv_is_within_the_width(longest: Number, furthest: Number, block_size: Number) -> Statement:
-    """Max-tkv lies in the last block of the batch (the longest and the furthest row stand for it).
-
-    So a narrower batch has a smaller max-tkv.
+    """Max-tkv lies in the last block of the batch (the longest and the furthest row stand for
+    it).
     """
     given = [*positive(block_size, furthest), longest >= furthest]
     return Statement(max_tkv_lies_in_the_last_block([longest, furthest], block_size), given)
@@ -116,10 +110,8 @@ def _no_step_exceeds_the_peak(
 def no_step_of_two_rows_exceeds_the_peak(
     longest: Number, row: Number, step: Number, steps: Number, block_size: Number
 ) -> Statement:
-    """No step of the longest row and another exceeds their peak (put together from 1B to 1D).
-
-    So no row of any batch does, next to the batch's longest.
-    """
+    """No step of the longest row and another exceeds their peak (put together from 1B to 1D)."""
+    # So no row of any batch does, next to the batch's longest.
     return _no_step_exceeds_the_peak([longest, row], step, steps, block_size, longest >= row)
 
 
@@ -138,9 +130,8 @@ def peak_is_that_of_some_row_with_the_longest(
 ) -> Statement:
     """With one more row the peak of a batch is what it was, or that row's with the longest if it is
     higher (step of the induction over the rows).
-
-    Three rows stand for the batch so far: longest, furthest, and one that fills its block.
     """
+    # Three rows stand for the batch so far: longest, furthest, and one that fills its block.
     others = [furthest, filling]
     batch, pair = [longest, *others], [longest, newcomer]
     everyone = [*batch, newcomer]
@@ -171,9 +162,8 @@ def last_full_step_is_the_last(
 ) -> Statement:
     """The last step in which a row fills its block is one of the steps or none, the row is full in
     it, and with more steps it is no earlier.
-
-    It is the step at which the peak is attained if it is the full width.
     """
+    # It is the step at which the peak is attained if it is the full width.
     return Statement(
         [
             is_full_in_its_last_full_step(row, steps, block_size),
@@ -195,9 +185,8 @@ def _peak_is_an_upper_bound(integer: Integer, rows: int) -> Statement:
 def _peak_is_attained(integer: Integer, rows: int) -> Statement:
     """Head-on for {rows} rows: the peak is attained, in the last step or in the last one in which a
     row fills its block.
-
-    There if the batch has its final width then, else in the last step.
     """
+    # There if the batch has its final width then, else in the last step.
     batch, steps = rows_of(integer, rows), integer("steps")
     block_size, final = block_size_for(integer, rows), later(batch, steps)
     width, peak = batch_width_blocks(final, block_size), peak_tkv(batch, steps, block_size)
@@ -229,10 +218,8 @@ def _facts_of_an_earlier_step(
 
 
 def _peak_of_less_is_no_higher(integer: Integer, rows: int) -> Statement:
-    """Head-on for {rows} rows: with a row fewer or fewer steps the peak is no higher.
-
-    All rows for fewer steps; all but one, any of them, for fewer steps or as many.
-    """
+    """Head-on for {rows} rows: with a row fewer or fewer steps the peak is no higher."""
+    # All rows for fewer steps; all but one, any of them, for fewer steps or as many.
     batch, fewer, steps = rows_of(integer, rows), integer("fewer_steps"), integer("steps")
     block_size, final = block_size_for(integer, rows), later(batch, steps)
     smaller = [list(batch), *(without_one(batch) if rows > 1 else [])]

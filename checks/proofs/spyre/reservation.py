@@ -37,9 +37,8 @@ def admission_keeps_promises(
 ) -> Statement:
     """Admission keeps every promise: after the hit is taken and the newcomer's worst case promised,
     the free blocks still cover all promises.
-
-    Shared cached blocks are held by others; revived ones leave the free list.
     """
+    # Shared cached blocks are held by others; revived ones leave the free list.
     promised = promised_blocks(worst_case, shared + revived)
     return Statement(
         [
@@ -62,10 +61,8 @@ def admission_keeps_promises(
 def handing_out_keeps_promises(
     free: Number, own: Number, others: Number, held: Number, handed_out: Number
 ) -> Statement:
-    """A block handed out to a request that was promised it leaves all other promises kept.
-
-    `others` is what all other requests were promised.
-    """
+    """A block handed out to a request that was promised it leaves all other promises kept."""
+    # `others` is what all other requests were promised.
     left = still_promised(own, handed_out)
     return Statement(
         [
@@ -87,10 +84,8 @@ def handing_out_keeps_promises(
 
 @_of_promises("PRV-RES-3", rules=["SPY-RES-1", "LIF-5"])
 def leaving_keeps_promises(free: Number, own: Number, others: Number, sole: Number) -> Statement:
-    """A request that leaves, finished or aborted in any phase, leaves all other promises kept.
-
-    `sole` blocks were held by no other request and become free; shared ones stay held.
-    """
+    """A request that leaves, finished or aborted in any phase, leaves all other promises kept."""
+    # `sole` blocks were held by no other request and become free; shared ones stay held.
     return Statement(
         _promises_hold(free + sole, others),
         given=[own >= 0, others >= 0, sole >= 0, _promises_hold(free, own + others)],
@@ -101,9 +96,8 @@ def leaving_keeps_promises(free: Number, own: Number, others: Number, sole: Numb
 def no_request_lacks_a_block(prefill_len: Number, remaining: Number, length: Number) -> Statement:
     """A request never needs more blocks than it holds and was promised, at any length that it can
     reach.
-
-    It writes at most the keys and values of all its tokens but the last.
     """
+    # It writes at most the keys and values of all its tokens but the last.
     return Statement(
         [
             block_count(length, size) <= worst_case_blocks(prefill_len, remaining, size)
@@ -120,10 +114,8 @@ def no_request_lacks_a_block(prefill_len: Number, remaining: Number, length: Num
 
 @_of_lengths("PRV-RES-5", rules=["SPY-RES-2"])
 def reservation_wastes_little(prefill_len: Number, remaining: Number) -> Statement:
-    """Reservation sets aside at most one block more than the request can fill.
-
-    The block too many is there where prompt and output end exactly with one.
-    """
+    """Reservation sets aside at most one block more than the request can fill."""
+    # The block too many is there where prompt and output end exactly with one.
 
     def claim(size: int) -> Truth:
         written = block_count(prefill_len + remaining - 1, size)

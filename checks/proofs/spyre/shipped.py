@@ -55,10 +55,8 @@ def _is_that_of_the_batch(last_tkv: Number, lengths: Sequence[Number], block_siz
 def projection_covers_every_step_of_a_row(
     integer: Integer, longest: Number, furthest: Number, last_tkv: Number, step: Number
 ) -> Statement:
-    """A decoding request is projected at least the max-tkv of every step that it takes part in.
-
-    `tokens`, `remaining`: of its row; the candidate is among the others or not.
-    """
+    """A decoding request is projected at least the max-tkv of every step that it takes part in."""
+    # `tokens`, `remaining`: of its row; the candidate is among the others or not.
     row = Member(integer("tokens"), integer("remaining"))
     candidate = Member(integer("prompt_len"), integer("max_tokens"))
     projected, _ = shipped_future_tkvs([row], candidate, REAL_BLOCK, last_tkv)
@@ -80,10 +78,8 @@ def projection_covers_every_step_of_a_row(
 def projection_covers_every_step_of_the_candidate(
     integer: Integer, longest: Number, furthest: Number, last_tkv: Number, step: Number
 ) -> Statement:
-    """The candidate is projected at least the max-tkv of every step that it takes part in.
-
-    Its first token comes from its last chunk.
-    """
+    """The candidate is projected at least the max-tkv of every step that it takes part in."""
+    # Its first token comes from its last chunk.
     candidate = Member(integer("prompt_len"), integer("max_tokens"))
     (projected,) = shipped_future_tkvs([], candidate, REAL_BLOCK, last_tkv)
     batch = [longest, furthest]
@@ -108,8 +104,6 @@ def _no_more_than_projected(
 def _shipped_is_sound(integer: Integer, requests: int) -> Statement:
     """Head-on for {requests} requests: with the tkv of the batch, `shipped` keeps the limit in
     every step in which the one that it admits takes part.
-
-    Alone it is served by itself.
     """
     decoding, candidate, given = batch_of(integer, requests)
     lives = lives_of(decoding, candidate)
@@ -171,9 +165,8 @@ def _stale_scenario(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
 def shipped_keeps_the_limit_without_interleaving(integer: Integer) -> Statement:
     """Without interleaving, too, `shipped` keeps the limit: prefills that run back to back leave it
     the tkv of the last of them.
-
-    False: the tkv of a short prompt hides that the batch is wide.
     """
+    # False: the tkv of a short prompt hides that the batch is wide.
     prompts = [integer(f"{name}_prompt") for name in _NAMES]
     outputs = [integer(f"{name}_max_tokens") for name in _NAMES]
     limit, step = integer("limit"), integer("step")

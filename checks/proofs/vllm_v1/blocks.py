@@ -33,8 +33,6 @@ _of_slots = partial(
 def missing_blocks_are_exactly_enough(end: Number, held: Number, block_size: Number) -> Statement:
     """The blocks that a request lacks are never fewer than none; with them it has a slot for each
     position, and with one block fewer it would not.
-
-    Whatever it holds already.
     """
     missing = missing_blocks(end, held, block_size)
     return Statement(
@@ -57,10 +55,8 @@ def every_position_has_its_block(
     held: Number,
     block_size: Number,
 ) -> Statement:
-    """Each position that a step computes lies in a block of the request's table.
-
-    No position is beyond the model length, so the cut of the slots there cuts none off.
-    """
+    """Each position that a step computes lies in a block of the request's table."""
+    # No position is beyond the model length, so the cut of the slots there cuts none off.
     end = slots_end(computed, new, lookahead, max_model_len)
     return Statement(
         block_index(position, block_size) < held + missing_blocks(end, held, block_size),
@@ -86,16 +82,12 @@ def a_step_takes_few_blocks(
 ) -> Statement:
     """A step takes no more blocks for a request than hold its new tokens and lookahead, and for one
     that decodes without drafts at most one.
-
-    Its blocks hold what it has computed.
     """
+    # Its blocks hold what it has computed.
     end = slots_end(computed, new, lookahead, max_model_len)
     missing = missing_blocks(end, held, block_size)
     return Statement(
-        [
-            missing <= cdiv(new + lookahead, block_size),
-            implies(new + lookahead == 1, missing <= 1),
-        ],
+        [missing <= cdiv(new + lookahead, block_size), implies(new + lookahead == 1, missing <= 1)],
         given=[block_size >= 1, new >= 1, lookahead >= 0, computed <= held * block_size, held >= 0],
     )
 
@@ -107,8 +99,6 @@ def a_step_takes_few_blocks(
 def a_hit_leaves_something_to_compute(tokens: Number, block_size: Number) -> Statement:
     """However much is cached, a hit leaves at least one token to compute; a full hit leaves one
     block of them at most.
-
-    And never covers fewer than no blocks.
     """
     hit = hit_blocks_at_most(tokens, block_size)
     left = tokens - hit * block_size
@@ -119,10 +109,8 @@ def a_hit_leaves_something_to_compute(tokens: Number, block_size: Number) -> Sta
 
 @_of_lengths("PRV-V1-KV-5", rules=["V1-KV-9"])
 def hit_blocks_are_not_written(hit: Number, position: Number, block_size: Number) -> Statement:
-    """A block that was hit is never written by the request that hit it.
-
-    `hit` blocks at the front of its table; it computes from the first token behind them.
-    """
+    """A block that was hit is never written by the request that hit it."""
+    # `hit` blocks at the front of its table; it computes from the first token behind them.
     return Statement(
         block_index(position, block_size) >= hit,
         given=[block_size >= 1, hit >= 0, position >= hit * block_size],
@@ -150,10 +138,8 @@ def largest_end_bounds_every_step(
     max_model_len: Number,
     most_drafts: Number,
 ) -> Statement:
-    """No step needs slots beyond what was asked about when the request was let in.
-
-    Its last token is never computed; `drafts` of this step stand behind its tokens.
-    """
+    """No step needs slots beyond what was asked about when the request was let in."""
+    # Its last token is never computed; `drafts` of this step stand behind its tokens.
     end = slots_end(computed, new, lookahead, max_model_len)
     return Statement(
         end <= largest_end(prompt_len, max_tokens, most_drafts, lookahead, max_model_len),
@@ -190,9 +176,8 @@ def what_is_let_in_fits_in_alone(
 ) -> Statement:
     """Whoever is let in finds its blocks in every step when it is alone, and so never preempts
     itself then.
-
-    `end` of any step. What it does not hold is free then; what it hits counts as held.
     """
+    # `end` of any step. What it does not hold is free then; what it hits counts as held.
     return Statement(
         missing_blocks(end, held, block_size) <= pool - held,
         given=[block_size >= 1, held >= 0, held <= pool],
@@ -210,8 +195,6 @@ def largest_end_is_reached(
 ) -> Statement:
     """Nobody is asked for more than it may need: the step that computes its last token reaches what
     was asked about, but for drafts that model length, threshold or budget cut.
-
-    Exactly where there are no drafts.
     """
     end = slots_end(prompt_len + max_tokens - 2, 1 + drafts, lookahead, max_model_len)
     most = largest_end(prompt_len, max_tokens, most_drafts, lookahead, max_model_len)
@@ -226,10 +209,7 @@ def largest_end_is_reached(
 
 @obligation("PRV-V1-KV-9", bounds="every amount of memory, every size of a block", rules=[])
 def pool_fits_the_profile(free_bytes: Number, block_bytes: Number) -> Statement:
-    """The pool takes as many blocks as fit in nine tenths of the free memory, and not one more.
-
-    Rounded down to whole blocks.
-    """
+    """The pool takes as many blocks as fit in nine tenths of the free memory, and not one more."""
     blocks = profiled_blocks(free_bytes, block_bytes)
     return Statement(
         [

@@ -103,10 +103,8 @@ def taken_back(left: Number, tokens: Number) -> Number:
 
 @_of_the_budget("PRV-V1-BUD-1A")
 def running_keeps_the_budget(integer: Integer, given: Number, budget: Number) -> Statement:
-    """After a running request's turn, what is handed out and what is left are still the budget.
-
-    Whatever the request is: behind, caught up, at the end of the model length.
-    """
+    """After a running request's turn, what is handed out and what is left are still the budget."""
+    # Whatever the request is: behind, caught up, at the end of the model length.
     one = turn(integer)
     more = maximum(one.as_running, 0)
     return Statement(
@@ -117,10 +115,8 @@ def running_keeps_the_budget(integer: Integer, given: Number, budget: Number) ->
 
 @_of_the_budget("PRV-V1-BUD-1B", given=is_unfinished)
 def admission_keeps_the_budget(integer: Integer, given: Number, budget: Number) -> Statement:
-    """After an admission, what is handed out and what is left are still the budget.
-
-    Cached tokens are computed ones and take nothing of it.
-    """
+    """After an admission, what is handed out and what is left are still the budget."""
+    # Cached tokens are computed ones and take nothing of it.
     one = turn(integer)
     return Statement(
         adds_up(given + one.as_waiting, taken(one.left, one.as_waiting), budget),
@@ -132,10 +128,8 @@ def admission_keeps_the_budget(integer: Integer, given: Number, budget: Number) 
 def preemption_keeps_the_budget(
     given: Number, left: Number, budget: Number, victim: Number
 ) -> Statement:
-    """After a preemption, what is handed out and what is left are still the budget.
-
-    `victim`: what the victim was given in this step, nothing for most.
-    """
+    """After a preemption, what is handed out and what is left are still the budget."""
+    # `victim`: what the victim was given in this step, nothing for most.
     return Statement(
         adds_up(given - victim, taken_back(left, victim), budget),
         given=[adds_up(given, left, budget), victim >= 0, victim <= given],
@@ -147,10 +141,8 @@ def preemption_keeps_the_budget(
 
 @_of_a_turn("PRV-V1-BUD-2", rules=["V1-BUD-3"])
 def running_gets_a_token(integer: Integer) -> Statement:
-    """While budget is left, a running request is given at least one token at its turn.
-
-    The model length never stands in the way: the last position is the one never computed.
-    """
+    """While budget is left, a running request is given at least one token at its turn."""
+    # The model length never stands in the way: the last position is the one never computed.
     return Statement(turn(integer).as_running >= 1)
 
 
@@ -174,9 +166,8 @@ def running_gets_no_more_than_it_may(integer: Integer) -> Statement:
 def admitted_gets_its_share(integer: Integer) -> Statement:
     """An admitted request is given at least one token, never more than its tokens less the cached
     ones, and never more than the threshold.
-
-    Padding, where it is fresh, counts like its own tokens.
     """
+    # Padding, where it is fresh, counts like its own tokens.
     one = turn(integer)
     return Statement(
         [
@@ -206,9 +197,8 @@ def lacking(tokens: Number, computed: Number) -> Number:
 def requests_catch_up(integer: Integer, share: Number, rest: Number) -> Statement:
     """A request catches up in finitely many steps: one that lacks at most n paces has caught up
     after n steps, where the pace is what each step leaves it, cut to the threshold.
-
-    One step of n: `rest` are the paces of the steps to come. Admitted in it or running.
     """
+    # One step of n: `rest` are the paces of the steps to come. Admitted in it or running.
     one = turn(integer)
     step = pace(share, one.threshold)
     before = lacking(one.tokens, one.computed)
@@ -228,8 +218,6 @@ def default_budget_holds_a_full_context(
 ) -> Statement:
     """With the budget that the text takes where none is configured, any request that fits the model
     length can be computed in one step.
-
-    And it is 2,048 tokens at least.
     """
     budget = default_batched_tokens(max_model_len)
     return Statement(
@@ -243,10 +231,8 @@ def default_budget_holds_a_full_context(
 
 @obligation("PRV-V1-CHK-1", bounds="every length and threshold", rules=["V1-CHK-1"])
 def threshold_of_zero_is_off(behind: Number, threshold: Number) -> Statement:
-    """A threshold of 0 caps nothing, and any other caps at the threshold exactly.
-
-    Below 0 is off too, as in the text's comparison; the configuration refuses it.
-    """
+    """A threshold of 0 caps nothing, and any other caps at the threshold exactly."""
+    # Below 0 is off too, as in the text's comparison; the configuration refuses it.
     capped = capped_tokens(behind, threshold)
     return Statement(
         [
@@ -261,9 +247,8 @@ def threshold_of_zero_is_off(behind: Number, threshold: Number) -> Statement:
 def what_is_let_in_can_be_admitted(integer: Integer, total: Number, budget: Number) -> Statement:
     """Without chunked prefill, whoever is let in fits the budget of an empty step uncut, also when
     it has been preempted and computes its answer again.
-
-    `total`: prompt and longest answer, whose last token is never computed.
     """
+    # `total`: prompt and longest answer, whose last token is never computed.
     one = turn(integer)
     uncut = capped_tokens(one.tokens - one.computed, one.threshold)
     return Statement(

@@ -32,8 +32,6 @@ def after_a_step(one: Turn, new_tokens: Number, accepted: Number) -> tuple[Numbe
 def rollback_leaves_one_token(integer: Integer, accepted: Number) -> Statement:
     """Whoever samples is one token behind after the step, whatever was accepted: what is computed
     is never negative and never past the tokens.
-
-    With drafts and without.
     """
     one = turn(integer)
     computed, tokens = after_a_step(one, one.as_running, accepted)
@@ -49,10 +47,7 @@ def rollback_leaves_one_token(integer: Integer, accepted: Number) -> Statement:
 
 @_of_a_turn("PRV-V1-SPC-2", rules=["V1-SPC-1", "V1-SPC-3"])
 def chunks_verify_nothing(integer: Integer) -> Statement:
-    """A chunk that is not the last verifies no draft and leaves its request behind.
-
-    So nothing is rolled back there.
-    """
+    """A chunk that is not the last verifies no draft and leaves its request behind."""
     one = turn(integer)
     end = one.computed + one.as_running
     return Statement(
@@ -62,9 +57,8 @@ def chunks_verify_nothing(integer: Integer) -> Statement:
 
 @_of_a_turn("PRV-V1-SPC-3", rules=["V1-SPC-1"])
 def drafts_are_those_proposed(integer: Integer) -> Statement:
-    """No more drafts are verified than were proposed, and all of a request's own tokens come first.
-
-    Running, or fresh and filled up.
+    """No more drafts are verified than were proposed, and all of a request's own tokens come
+    first.
     """
     one = turn(integer)
 
@@ -105,9 +99,8 @@ _of_fresh = partial(
 def padding_is_rolled_back(computed: Number, drafts: Number, threshold: Number) -> Statement:
     """As 0.28.0 fills a fresh request up and rolls the padding back, it is left with all of its
     tokens computed, where the threshold is off or lets one token and all drafts through.
-
-    Its one token was computed; the one that it samples is to come.
     """
+    # Its one token was computed; the one that it samples is to come.
     return Statement(
         padded_and_rolled_back(computed, drafts, threshold) == computed + 1,
         given=[some([threshold == 0, threshold >= 1 + drafts])],
@@ -120,7 +113,6 @@ def padding_is_rolled_back_at_any_threshold(
 ) -> Statement:
     """As 0.28.0 fills a fresh request up and rolls the padding back, what is computed is never
     negative, whatever the threshold.
-
-    False where the threshold cuts the padding: more is taken off than was computed.
     """
+    # False where the threshold cuts the padding: more is taken off than was computed.
     return Statement(padded_and_rolled_back(computed, drafts, threshold) >= 0)

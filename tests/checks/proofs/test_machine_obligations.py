@@ -146,12 +146,7 @@ def one_too_generous(
             "max_tkv",
             lambda lengths, size: padding.max_tkv(lengths, size) + size,
         ),
-        (
-            "PRV-TOC-4B",
-            numeric_machine,
-            "volume",
-            lambda rows, tkv: padding.volume(rows + 1, tkv),
-        ),
+        ("PRV-TOC-4B", numeric_machine, "volume", lambda rows, tkv: padding.volume(rows + 1, tkv)),
         (
             "PRV-TOC-1B4",
             numeric_machine,
@@ -171,11 +166,7 @@ def one_too_generous(
     ],
 )
 def test_a_wrong_formula_is_refuted(
-    name: str,
-    module: ModuleType,
-    function: str,
-    wrong: Formula,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, module: ModuleType, function: str, wrong: Formula, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, function, wrong)
     assert_refuted(OBLIGATIONS[name])

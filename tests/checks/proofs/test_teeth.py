@@ -31,15 +31,7 @@ from spec.spyre import admission
 from spec.spyre import padding as formulas
 from spec.spyre.admission import Member
 from spec.vllm_v1 import config as v1
-from tests.checks.proofs.faults import (
-    Fault,
-    Formula,
-    always,
-    is_caught,
-    one_less,
-    one_more,
-    proven,
-)
+from tests.checks.proofs.faults import Fault, Formula, always, is_caught, one_less, one_more, proven
 
 
 def never(*_: Any) -> bool:
