@@ -69,11 +69,18 @@ def without_last_row(formula: Formula) -> Formula:
     return lambda lengths, *rest: formula(lengths[:-1], *rest)
 
 
+def with_argument(index: int, change: Formula, formula: Formula) -> Formula:
+    """The formula, given another value in one place."""
+
+    def wrong(*arguments: Any) -> Any:
+        before, value, after = arguments[:index], arguments[index], arguments[index + 1 :]
+        return formula(*before, change(value), *after)
+
+    return wrong
+
+
 def limit_off_by(tokens: int, rule: Formula) -> Formula:
-    """An admission rule that is told another limit."""
-    return lambda decoding, candidate, limit, *rest: rule(
-        decoding, candidate, limit + tokens, *rest
-    )
+    return with_argument(2, lambda limit: limit + tokens, rule)
 
 
 def rows_less_tkv(rows: Number, tkv: Number) -> Number:
@@ -86,35 +93,9 @@ def as_if_cached_blocks_were_free(worst: int, shared: int, free: int, reserved: 
 
 # --- nano-vLLM and vLLM V1 ----------------------------------------------------------------------
 
-UNLIMITED = 10**9  # tokens
 
-
-def running_without_budget(
-    tokens: Number,
-    drafts: Number,
-    computed: Number,
-    threshold: Number,
-    _budget: Number,
-    most: Number,
-) -> Number:
-    return v1.running_tokens(tokens, drafts, computed, threshold, UNLIMITED, most)
-
-
-def waiting_without_budget(
-    tokens: Number, computed: Number, threshold: Number, _budget: Number
-) -> Number:
-    return v1.waiting_tokens(tokens, computed, threshold, UNLIMITED)
-
-
-def with_two_positions_to_spare(
-    tokens: Number,
-    drafts: Number,
-    computed: Number,
-    threshold: Number,
-    budget: Number,
-    most: Number,
-) -> Number:
-    return v1.running_tokens(tokens, drafts, computed, threshold, budget, most - 1)
+def unlimited(_budget: Number) -> Number:
+    return 10**9
 
 
 def a_token_at_a_time(*_: Number) -> Number:
@@ -128,10 +109,6 @@ def without_offset(block: Number, _position: Number, block_size: Number) -> Numb
 def offset_alone(block: Number, position: Number, block_size: Number) -> Number:
     """As if blocks held one token."""
     return block + position % block_size
-
-
-def of_the_next_block(block: Number, position: Number, block_size: Number) -> Number:
-    return blocks.slot(block + 1, position, block_size)
 
 
 def at_boundary(length: Number, block_size: Number, *_: Any) -> Any:
@@ -154,6 +131,10 @@ def without_the_largest(sizes: Formula) -> Formula:
     return lambda *arguments: sizes(*arguments)[:-1]
 
 
+def of_each(names: str, fault: Fault) -> dict[str, Fault]:
+    return dict.fromkeys(names.split(), fault)
+
+
 FAULTS: Mapping[str, Fault] = {
     "PRV-PAD-1": Fault(padding, "left_padding", one_more(formulas.left_padding)),
     "PRV-PAD-2": Fault(padding, "right_padding", one_more(formulas.right_padding)),
@@ -165,73 +146,61 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-CHK-4": Fault(padding, "active_chunk", one_more(formulas.active_chunk)),
     "PRV-DEC-1A": Fault(decode_batch, "batch_width_blocks", one_more(formulas.batch_width_blocks)),
     "PRV-DEC-1B": Fault(decode_batch, "batch_width_blocks", one_less(formulas.batch_width_blocks)),
-    "PRV-DEC-2": Fault(decode_batch, "row_left_padding", one_more(formulas.row_left_padding)),
+    **of_each(
+        "PRV-DEC-2 PRV-DEC-4 PRV-DEC-6",
+        Fault(decode_batch, "row_left_padding", one_more(formulas.row_left_padding)),
+    ),
     "PRV-DEC-3": Fault(decode_batch, "row_left_padding", one_less(formulas.row_left_padding)),
-    "PRV-DEC-4": Fault(decode_batch, "row_left_padding", one_more(formulas.row_left_padding)),
     "PRV-DEC-5": Fault(decode_batch, "block_count", one_more(block_count)),
-    "PRV-DEC-6": Fault(decode_batch, "row_left_padding", one_more(formulas.row_left_padding)),
-    "PRV-DEC-7A": Fault(decode_batch, "last_block_offset", one_more(formulas.last_block_offset)),
-    "PRV-DEC-7B": Fault(decode_batch, "max_tkv", one_more(formulas.max_tkv)),
+    **of_each(
+        "PRV-DEC-7A PRV-TKV-1A",
+        Fault(decode_batch, "last_block_offset", one_more(formulas.last_block_offset)),
+    ),
+    **of_each("PRV-DEC-7B PRV-DEC-8A", Fault(decode_batch, "max_tkv", one_more(formulas.max_tkv))),
     "PRV-DEC-7C": Fault(decode_batch, "max_tkv", without_last_row(formulas.max_tkv)),
-    "PRV-DEC-8A": Fault(decode_batch, "max_tkv", one_more(formulas.max_tkv)),
-    "PRV-DEC-8B": Fault(decode_batch, "row_left_padding", by_tokens),
-    "PRV-DEC-8C": Fault(decode_batch, "row_left_padding", by_tokens),
-    "PRV-TKV-1A": Fault(decode_batch, "last_block_offset", one_more(formulas.last_block_offset)),
+    **of_each(
+        "PRV-DEC-8B PRV-DEC-8C PRV-TKV-2 PRV-TKV-3 PRV-TKV-4 PRV-TKV-5A "
+        "PRV-TKV-6 PRV-TKV-7 PRV-TKV-8A PRV-TKV-8B PRV-TKV-8C PRV-TKV-8D PRV-TKV-8E PRV-TKV-8F",
+        Fault(decode_batch, "row_left_padding", by_tokens),
+    ),
     "PRV-TKV-1B": Fault(
         decode_batch, "batch_width_blocks", without_last_row(formulas.batch_width_blocks)
     ),
-    "PRV-TKV-2": Fault(decode_batch, "row_left_padding", by_tokens),
-    "PRV-TKV-3": Fault(decode_batch, "row_left_padding", by_tokens),
-    "PRV-TKV-4": Fault(decode_batch, "row_left_padding", by_tokens),
-    "PRV-TKV-5A": Fault(decode_batch, "row_left_padding", by_tokens),
     "PRV-TKV-5B": Fault(decode_batch, "row_left_padding", lambda row, width, size: row),
-    "PRV-TKV-6": Fault(decode_batch, "row_left_padding", by_tokens),
-    "PRV-TKV-7": Fault(decode_batch, "row_left_padding", by_tokens),
-    "PRV-TKV-8A": Fault(decode_batch, "row_left_padding", by_tokens),
-    "PRV-TKV-8B": Fault(decode_batch, "row_left_padding", by_tokens),
-    "PRV-TKV-8C": Fault(decode_batch, "row_left_padding", by_tokens),
-    "PRV-TKV-8D": Fault(decode_batch, "row_left_padding", by_tokens),
-    "PRV-TKV-8E": Fault(decode_batch, "row_left_padding", by_tokens),
-    "PRV-TKV-8F": Fault(decode_batch, "row_left_padding", by_tokens),
     "PRV-MON-1A": Fault(monotonicity, "max_tkv", without_last_row(formulas.max_tkv)),
-    "PRV-MON-1B": Fault(monotonicity, "max_tkv", of_the_last_row),
+    **of_each(
+        "PRV-MON-1B PRV-MON-2A PRV-MON-2B PRV-MON-2C",
+        Fault(monotonicity, "max_tkv", of_the_last_row),
+    ),
     "PRV-MON-1C": Fault(monotonicity, "volume", rows_less_tkv),
-    "PRV-MON-2A": Fault(monotonicity, "max_tkv", of_the_last_row),
-    "PRV-MON-2B": Fault(monotonicity, "max_tkv", of_the_last_row),
-    "PRV-MON-2C": Fault(monotonicity, "max_tkv", of_the_last_row),
     "PRV-PEAK-1A": Fault(rows, "reaches_block_end", lambda *_: False),
     "PRV-PEAK-1B": Fault(rows, "last_block_offset", lambda row, size: -row),
     "PRV-PEAK-1C": Fault(rows, "batch_width_blocks", lambda lengths, size: -lengths[0]),
     "PRV-PEAK-1D": Fault(rows, "max_tkv", one_more(formulas.max_tkv)),
-    "PRV-PEAK-1E": Fault(peak, "peak_tkv", one_less(formulas.peak_tkv)),
+    **of_each("PRV-PEAK-1E PRV-PEAK-2A", Fault(peak, "peak_tkv", one_less(formulas.peak_tkv))),
     "PRV-PEAK-1F": Fault(peak, "peak_tkv", without_last_row(formulas.peak_tkv)),
     "PRV-PEAK-1G": Fault(rows, "floor_div", arithmetic.cdiv),
-    "PRV-PEAK-2A": Fault(peak, "peak_tkv", one_less(formulas.peak_tkv)),
-    "PRV-PEAK-2B": Fault(peak, "peak_tkv", of_the_last_step),
-    "PRV-PEAK-2C": Fault(peak, "peak_tkv", of_the_last_step),
-    "PRV-PEAK-2D": Fault(peak, "peak_tkv", of_the_last_step),
-    "PRV-PEAK-3A": Fault(peak, "last_full_step", one_more(rows.last_full_step)),
-    "PRV-PEAK-3B": Fault(peak, "peak_tkv", one_more(formulas.peak_tkv)),
-    "PRV-PEAK-3C": Fault(peak, "last_full_step", one_more(rows.last_full_step)),
-    "PRV-PEAK-3D": Fault(peak, "peak_tkv", one_more(formulas.peak_tkv)),
+    **of_each(
+        "PRV-PEAK-2B PRV-PEAK-2C PRV-PEAK-2D PRV-PEAK-4B PRV-PEAK-4C PRV-PEAK-4D",
+        Fault(peak, "peak_tkv", of_the_last_step),
+    ),
+    **of_each(
+        "PRV-PEAK-3A PRV-PEAK-3C", Fault(peak, "last_full_step", one_more(rows.last_full_step))
+    ),
+    **of_each("PRV-PEAK-3B PRV-PEAK-3D", Fault(peak, "peak_tkv", one_more(formulas.peak_tkv))),
     "PRV-PEAK-4A": Fault(peak, "peak_tkv", lambda lengths, steps, size: lengths[0] - steps),
-    "PRV-PEAK-4B": Fault(peak, "peak_tkv", of_the_last_step),
-    "PRV-PEAK-4C": Fault(peak, "peak_tkv", of_the_last_step),
-    "PRV-PEAK-4D": Fault(peak, "peak_tkv", of_the_last_step),
-    "PRV-EXA-1": Fault(exact, "negate", always),  # somebody may end in between
+    "PRV-EXA-1": Fault(exact, "negate", always),
     "PRV-EXA-2": Fault(exact, "peak_tkv", without_last_row(formulas.peak_tkv)),
     "PRV-EXA-3": Fault(exact, "volume", rows_less_tkv),
-    "PRV-EXA-4A": Fault(exact, "worst_case_volumes", doubled),
-    "PRV-EXA-4B": Fault(exact, "worst_case_volumes", doubled),
-    "PRV-EXA-4C": Fault(exact, "worst_case_volumes", doubled),
-    "PRV-EXA-5A": Fault(exact, "exact_volume_holds", without_the_candidates_end),
-    "PRV-EXA-5B": Fault(exact, "exact_volume_holds", without_the_candidates_end),
-    "PRV-EXA-5C": Fault(exact, "exact_volume_holds", without_the_candidates_end),
+    **of_each("PRV-EXA-4A PRV-EXA-4B PRV-EXA-4C", Fault(exact, "worst_case_volumes", doubled)),
+    **of_each(
+        "PRV-EXA-5A PRV-EXA-5B PRV-EXA-5C",
+        Fault(exact, "exact_volume_holds", without_the_candidates_end),
+    ),
     "PRV-EXA-6A": Fault(
         exact, "exact_volume_holds", limit_off_by(-1, admission.exact_volume_holds)
     ),
-    "PRV-EXA-6B": Fault(exact, "exact_volume_holds", never),
-    "PRV-EXA-6C": Fault(exact, "exact_volume_holds", never),
+    **of_each("PRV-EXA-6B PRV-EXA-6C", Fault(exact, "exact_volume_holds", never)),
     "PRV-EXA-7": Fault(exact, "exact_volume_holds", limit_off_by(1, admission.exact_volume_holds)),
     "PRV-LEN-1": Fault(model_length, "last_block_offset", one_less(formulas.last_block_offset)),
     "PRV-LEN-2": Fault(model_length, "max_tkv", without_last_row(formulas.max_tkv)),
@@ -258,42 +227,49 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-RES-5": Fault(
         reservation, "worst_case_blocks", lambda prompt, more, size: (prompt + more) / size + 2
     ),
-    "PRV-SHP-1": Fault(shipped, "_is_that_of_the_batch", always),  # some other step's tkv
-    "PRV-SHP-2": Fault(shipped, "_is_that_of_the_batch", always),
+    **of_each("PRV-SHP-1 PRV-SHP-2", Fault(shipped, "_is_that_of_the_batch", always)),
     "PRV-SHP-3A": Fault(
         shipped, "shipped_volume_holds", limit_off_by(128, admission.shipped_volume_holds)
     ),
-    "PRV-SHP-3B": Fault(shipped, "shipped_volume_holds", always),
-    "PRV-SHP-3C": Fault(shipped, "shipped_volume_holds", always),
-    "PRV-V1-BUD-1A": Fault(vllm_v1, "running_tokens", running_without_budget),
-    "PRV-V1-BUD-1B": Fault(vllm_v1, "waiting_tokens", waiting_without_budget),
+    **of_each("PRV-SHP-3B PRV-SHP-3C", Fault(shipped, "shipped_volume_holds", always)),
+    "PRV-V1-BUD-1A": Fault(
+        vllm_v1, "running_tokens", with_argument(4, unlimited, v1.running_tokens)
+    ),
+    "PRV-V1-BUD-1B": Fault(
+        vllm_v1, "waiting_tokens", with_argument(3, unlimited, v1.waiting_tokens)
+    ),
     "PRV-V1-BUD-1C": Fault(vllm_v1, "taken_back", lambda left, tokens: left),
-    "PRV-V1-BUD-2": Fault(vllm_v1, "running_tokens", with_two_positions_to_spare),
-    "PRV-V1-BUD-3": Fault(vllm_v1, "running_tokens", one_more(v1.running_tokens)),
+    "PRV-V1-BUD-2": Fault(
+        vllm_v1, "running_tokens", with_argument(5, lambda most: most - 1, v1.running_tokens)
+    ),
+    **of_each(
+        "PRV-V1-BUD-3 PRV-V1-SPC-3", Fault(vllm_v1, "running_tokens", one_more(v1.running_tokens))
+    ),
     "PRV-V1-BUD-4": Fault(vllm_v1, "waiting_tokens", one_more(v1.waiting_tokens)),
     "PRV-V1-BUD-5": Fault(vllm_v1, "running_tokens", a_token_at_a_time),
     "PRV-V1-BUD-6": Fault(vllm_v1, "default_batched_tokens", lambda max_model_len: 2_048),
-    "PRV-V1-CHK-1": Fault(vllm_v1, "capped_tokens", minimum),  # 0 would cap everything
+    "PRV-V1-CHK-1": Fault(vllm_v1, "capped_tokens", minimum),
     "PRV-V1-CHK-2": Fault(vllm_v1, "waiting_tokens", one_less(v1.waiting_tokens)),
-    "PRV-V1-KV-1": Fault(vllm_v1_blocks, "missing_blocks", one_more(v1.missing_blocks)),
+    **of_each(
+        "PRV-V1-KV-1 PRV-V1-KV-3 PRV-V1-KV-7",
+        Fault(vllm_v1_blocks, "missing_blocks", one_more(v1.missing_blocks)),
+    ),
     "PRV-V1-KV-2": Fault(vllm_v1_blocks, "slots_end", lambda computed, *_: computed),
-    "PRV-V1-KV-3": Fault(vllm_v1_blocks, "missing_blocks", one_more(v1.missing_blocks)),
     "PRV-V1-KV-4": Fault(vllm_v1_blocks, "hit_blocks_at_most", floor_div),
     "PRV-V1-KV-5": Fault(vllm_v1_blocks, "block_index", one_less(blocks.block_index)),
     "PRV-V1-KV-6": Fault(vllm_v1_blocks, "largest_end", one_less(v1.largest_end)),
-    "PRV-V1-KV-7": Fault(vllm_v1_blocks, "missing_blocks", one_more(v1.missing_blocks)),
     "PRV-V1-KV-8": Fault(vllm_v1_blocks, "largest_end", one_more(v1.largest_end)),
     "PRV-V1-KV-9": Fault(vllm_v1_blocks, "profiled_blocks", one_more(v1.profiled_blocks)),
     "PRV-V1-SPC-1": Fault(
         vllm_v1_drafts, "rolled_back", lambda computed, drafts, accepted: computed - drafts
     ),
     "PRV-V1-SPC-2": Fault(vllm_v1_drafts, "verified", lambda one, new_tokens: new_tokens),
-    "PRV-V1-SPC-3": Fault(vllm_v1, "running_tokens", one_more(v1.running_tokens)),
     "PRV-V1-SPC-4": Fault(vllm_v1_drafts, "rolled_back", one_less(v1.rolled_back)),
-    "PRV-NANO-SLT-1": Fault(nano_vllm, "slot", without_offset),
-    "PRV-NANO-SLT-2": Fault(nano_vllm, "slot", without_offset),
+    **of_each("PRV-NANO-SLT-1 PRV-NANO-SLT-2", Fault(nano_vllm, "slot", without_offset)),
     "PRV-NANO-SLT-3": Fault(nano_vllm, "slot", offset_alone),
-    "PRV-NANO-SLT-4": Fault(nano_vllm, "slot", of_the_next_block),
+    "PRV-NANO-SLT-4": Fault(
+        nano_vllm, "slot", with_argument(0, lambda block: block + 1, blocks.slot)
+    ),
     "PRV-NANO-SLT-5": Fault(nano_vllm, "block_count", floor_div),
     "PRV-NANO-DEC-1": Fault(nano_vllm, "starts_block", at_boundary),
     "PRV-NANO-DEC-4": Fault(nano_vllm, "can_append", always),
@@ -310,11 +286,9 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-NANO-PFX-3": Fault(
         nano_vllm_admission, "lookup_blocks", lambda length, size, reading: floor_div(length, size)
     ),
-    "PRV-NANO-GRA-1": Fault(
-        nano_vllm_admission, "captured_sizes", without_the_largest(nano.captured_sizes)
-    ),
-    "PRV-NANO-GRA-2": Fault(
-        nano_vllm_admission, "captured_sizes", without_the_largest(nano.captured_sizes)
+    **of_each(
+        "PRV-NANO-GRA-1 PRV-NANO-GRA-2",
+        Fault(nano_vllm_admission, "captured_sizes", without_the_largest(nano.captured_sizes)),
     ),
 }
 
