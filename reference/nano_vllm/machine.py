@@ -35,7 +35,7 @@ class NanoVllmMachine:
         return NanoVllmMachine(ctx)
 
     def initial(self) -> State:
-        """Nobody has arrived, all blocks are free."""
+        """No request has arrived, all blocks are free."""
         return State(pool=new_pool(self.ctx.config.pool_blocks))
 
     def arrive(self, state: State, request_id: str) -> State:

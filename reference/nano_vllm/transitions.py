@@ -1,7 +1,7 @@
 """What can happen to a sequence: one short pure function each, guard first, then effect.
 
 Every transition takes the context and a state and returns the next state with the events that
-tell what it did, each with the rule it stands for. Source: nano-vllm, the sections named at each
+say what it did, each with the rule it stands for. Source: nano-vllm, the sections named at each
 function; `abort` is the environment's, the text knows no client that goes away.
 """
 

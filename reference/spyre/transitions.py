@@ -1,7 +1,7 @@
 """What can happen to a request: one short pure function each, guard first, then effect.
 
 Every transition takes the context and a state and returns the next state with the events that
-tell what it did, each with the rule it stands for. Source: spyre, the sections named at each
+say what it did, each with the rule it stands for. Source: spyre, the sections named at each
 function; `reserve`, `pause` and `resume` are those of sendnn-inference 2.6.3; `preempt` is
 vLLM V1's recomputation, used where blocks are not reserved.
 """
@@ -208,9 +208,10 @@ def pad(ctx: Context, state: State) -> Moved:
 def _jump_rule(
     pairs: Seq[tuple[Sequence, Sequence]], row: Sequence, moved: Sequence, block_size: int
 ) -> str:
-    """The rule for which a row jumps: its own block, or who grew, left or joined.
+    """The rule for which a row jumps: its own block, or a row that grew, left or joined.
 
-    `pairs` are all rows before and after. Who grew was unpadded, is so still, and is no newcomer.
+    `pairs` are all rows before and after. A row that grew was unpadded, is so still, and is not
+    new.
     """
     if moved.left_padding < row.left_padding:
         return "SPY-TKV-3" if row.computed % block_size == 0 else "SPY-TKV-5"

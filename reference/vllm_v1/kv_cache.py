@@ -41,7 +41,7 @@ def computed_with(ctx: Context, sequence: Sequence, demand: Demand) -> int:
 
 
 def blocks_taken(ctx: Context, pool: BlockPool, sequence: Sequence, demand: Demand) -> int:
-    """Free blocks that the demand uses up: new ones, and hits that nobody holds."""
+    """Free blocks that the demand uses up: new ones, and hits that no request holds."""
     lookahead = 0 if demand.is_load else ctx.config.num_lookahead_tokens
     computed = computed_with(ctx, sequence, demand)
     end = slots_end(computed, demand.new, lookahead, ctx.config.max_model_len)

@@ -89,7 +89,7 @@ def statistics(state: State) -> Statistics:
 def schedule_running(ctx: Context, plan: Plan) -> Plan:
     """Each running request catches up, in queue order, as long as there is budget.
 
-    Where slots are lacking somebody is preempted; who has to preempt itself ends the loop.
+    Where slots are lacking a request is preempted; one that has to preempt itself ends the loop.
     """
     config, position = ctx.config, 0
     while position < len(plan.state.running) and plan.budget > 0:
@@ -148,7 +148,7 @@ def _waiting_unless_preempted(ctx: Context, plan: Plan) -> Plan:
 def schedule_waiting(ctx: Context, plan: Plan) -> Plan:
     """Requests are admitted from the heads of the queues until one is refused.
 
-    Who loads is passed over and stays in front of the queue.
+    A request that loads is passed over and stays in front of the queue.
     """
     while plan.refusal is None and (one := next_in_queue(ctx, plan.state)) is not None:
         if plan.budget == 0:
@@ -170,7 +170,7 @@ def schedule_waiting(ctx: Context, plan: Plan) -> Plan:
 
 
 def next_in_queue(ctx: Context, state: State) -> Sequence | None:
-    """Who is looked at next: first come, first served those passed over before go first."""
+    """The request that is looked at next: under fcfs those passed over before go first."""
     heads = [queue[0] for queue in (state.skipped, state.waiting) if queue]
     if ctx.config.scheduling is Scheduling.PRIORITY:
         heads.sort(key=lambda one: transitions.rank(ctx, one))
@@ -238,7 +238,7 @@ def _external(ctx: Context, state: State, one: Sequence) -> int:
 def _padding(ctx: Context, plan: Plan, behind: int) -> int:
     """Drafts that fill up a fresh request with one token to compute, as 0.28.0 does.
 
-    Only where all who were scheduled before it decode, so that all rows are of one length.
+    Only where all that were scheduled before it decode, so that all rows are of one length.
     """
     if ctx.config.release is not Release.V0_28_0 or behind != 1:
         return 0

@@ -254,7 +254,7 @@ def _taken(before: Sequence, after: Sequence, demand: Demand) -> tuple[Event, ..
 def admit(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand, padding: int = 0) -> Plan:
     """A waiting request runs, at the end of the running queue (vllm-v1, same section).
 
-    `padding` of its tokens stand for drafts that nobody made, to be rejected.
+    `padding` of its tokens stand for drafts that were never made, to be rejected.
     """
     # guard
     require(sequence in plan.state.queued, "admit", "V1-ORD-2")
@@ -280,7 +280,7 @@ def admit(ctx: Context, plan: Plan, sequence: Sequence, demand: Demand, padding:
 
 
 def compute(_ctx: Context, state: State, scheduled: dict[str, int]) -> State:
-    """Every scheduled token is computed; whoever has more to come is in its prefill."""
+    """Every scheduled token is computed; a request with more to come is in its prefill."""
     # guard
     running = {one.id for one in state.running}
     require(scheduled.keys() <= running, "compute", "V1-OUT-1")

@@ -22,7 +22,7 @@ class InputError(Exception):
     """An input that cannot be used; nothing was run.
 
     `field` is the key that is wrong, `found` its value, `allowed` what it may be; `place` is
-    added by whoever knows the file. Commands print the message and exit with code 2.
+    added where the file is known. Commands print the message and exit with code 2.
     """
 
     field: str

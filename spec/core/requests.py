@@ -1,7 +1,7 @@
 """Requests: what a client asks for, and the tokens it consists of.
 
 A prompt is a sequence of named token streams. Equal names give equal tokens, which is how
-shared prefixes are written down; a prompt that nobody shares is a stream of its own name.
+shared prefixes are written down; a prompt that is not shared is a stream of its own name.
 """
 
 from array import array
@@ -94,7 +94,7 @@ class Prompt:
     def begins_like(self, other: "Prompt", count: int) -> bool:
         """True if the same parts make up the first `count` tokens of both, so they are equal.
 
-        False tells nothing: different parts may hold the same tokens.
+        False says nothing: different parts may hold the same tokens.
         """
         same = takewhile(
             lambda pair: pair[0] == pair[1], zip(self.parts, other.parts, strict=False)

@@ -88,7 +88,7 @@ class DerivedMap(Mapping[Key, Value]):
         return made
 
     def _change(self, key: Key, value: Value | None) -> None:
-        """While nobody else has it."""
+        """Only while it is being made."""
         if value is not None:
             self._over[key] = value
             return

@@ -13,7 +13,7 @@ _CONTENT_BYTES = 8
 
 
 class ContentKeys(BlockKeys):
-    """Keys that tell a block's hash, which is chained, and its own tokens, which are not.
+    """Keys made of a block's hash, which is chained, and of its own tokens, which are not.
 
     The released block carries both: the lookup table maps the hash, the hit check compares the
     tokens. `content` is the part of a key that stands for the tokens.

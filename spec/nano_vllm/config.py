@@ -32,7 +32,7 @@ class MemoryGate(StrEnum):
     """How many free blocks an admission asks for.
 
     `all_blocks`: as many as the sequence has, found in the cache or not, as text and release say.
-    `new_blocks`: without those that somebody else holds already, as the later commit does.
+    `new_blocks`: without those that another sequence holds already, as the later commit does.
     """
 
     ALL_BLOCKS = "all_blocks"

@@ -41,7 +41,7 @@ def within_budget(batched: Number, counted: Number, budget: Number) -> Truth:
 def can_allocate(free: Number, blocks: Number, shared: Number, gate: MemoryGate) -> Truth:
     """Gate 2 ("Admission Checks"): there are enough free blocks.
 
-    `shared`: blocks that are found in the cache and held by somebody.
+    `shared`: blocks that are found in the cache and held by a sequence.
     """
     return free >= (blocks if gate is MemoryGate.ALL_BLOCKS else blocks - shared)
 

@@ -20,7 +20,7 @@ Context: TypeAlias = records.Context[NanoVllmConfig]
 
 
 def context_of(config: NanoVllmConfig, requests: Iterable[Request]) -> Context:
-    """What rules may look up, with the keys that tell a block's hash and its tokens."""
+    """What rules may look up, with keys made of a block's hash and its tokens."""
     by_id = {request.id: request for request in requests}
     return records.Context(config, by_id, ContentKeys(by_id, config.block_size))
 

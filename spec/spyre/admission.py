@@ -151,7 +151,7 @@ def exact_volume_holds(
 ) -> Truth:
     """Admit if and only if no step of the worst case exceeds the limit.
 
-    The worst case: nobody else joins and every request generates all it may.
+    The worst case: no other request joins and every request generates all it may.
     """
     return every(value <= limit for value in worst_case_volumes(decoding, candidate, block_size))
 

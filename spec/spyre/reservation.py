@@ -3,7 +3,7 @@
 Source: sendnn-inference 2.6.3; the text assumes that there are enough blocks. All numbers are
 blocks unless the name says otherwise; every formula takes integers or solver terms.
 
-Cached blocks that a new request finds are of two sorts: *shared* ones are held by somebody else
+Cached blocks that a new request finds are of two sorts: *shared* ones are held by another request
 already, *revived* ones are free and become held again.
 """
 
@@ -22,7 +22,7 @@ def worst_case_blocks(prefill_len: Number, remaining: Number, block_size: Number
 def may_reserve(worst_case: Number, shared: Number, free: Number, reserved: Number) -> Truth:
     """True if a request can be promised its worst case: shared blocks need no free one.
 
-    `free`: blocks that nobody holds, cached ones included; `reserved`: those already promised.
+    `free`: blocks that no request holds, cached ones included; `reserved`: those already promised.
     """
     return worst_case - shared <= free - reserved
 

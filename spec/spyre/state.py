@@ -1,6 +1,6 @@
 """What can be seen of a scheduler between two steps: requests in their phases, and the pool.
 
-Rules speak about these classes, whoever produced them: the reference, the engine, a trace read
+Rules speak about these classes, whatever produced them: the reference, the engine, a trace read
 from a file, a driver of a released scheduler. All are immutable, hashable and comparable.
 """
 

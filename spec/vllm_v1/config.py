@@ -17,7 +17,7 @@ from spec.core.requests import Request, refuse_above, refuse_too_long
 
 
 class Scheduling(StrEnum):
-    """Who is served first, and who is preempted.
+    """Which request is served first, and which is preempted.
 
     `fcfs`: in the order of arrival; the victim is the last of the running queue.
     `priority`: the lowest number, then the earliest arrival; the victim is the worst by both,
@@ -29,7 +29,7 @@ class Scheduling(StrEnum):
 
 
 class Release(StrEnum):
-    """Whose behaviour is followed where releases differ and the text is silent.
+    """Which release is followed where they differ and the text is silent.
 
     `0.28.0` puts freed blocks without content in front of the free list, stops at a prompt that
     must not be cut, and fills a fresh one-token request up with drafts. `0.11.2` puts all freed
@@ -65,16 +65,16 @@ class VllmV1Config(PolicyConfig):
     - `max_model_len`: longest prompt plus output.
     - `chunked_prefill`: a prompt may be cut to what is left of the budget.
     - `long_prefill_token_threshold`: most tokens of one request in one step; 0 switches it off.
-    - `scheduling`: who is served first, and who is preempted.
+    - `scheduling`: which request is served first, and which is preempted.
     - `prefix_caching`: full blocks of equal token prefixes are reused.
     - `num_speculative_tokens`: draft tokens proposed for a request that decodes; 0 switches
       speculation off.
     - `num_lookahead_tokens`: slots set aside for a drafter with a KV cache of its own.
-    - `accepted_drafts`: how many of a request's drafts are accepted each time, where nobody else
-      decides; None: all.
+    - `accepted_drafts`: how many of a request's drafts are accepted each time, where the
+      environment does not decide; None: all.
     - `connector`: how external keys and values are loaded.
     - `reserve_full_prompt`: admit only if all tokens that the request has fit in the free blocks.
-    - `release`: whose behaviour is followed where releases differ.
+    - `release`: which release is followed where they differ.
     - `prefill_time`, `decode_time`: how long a step takes on the simulated clock; one that
       computes any part of a prompt takes the former.
 

@@ -1,7 +1,7 @@
 """What can be seen of a vLLM V1 scheduler: between two steps, and of one step.
 
-The counterpart of `spec.spyre.state` and `spec.spyre.records`. There are no phases: a request has
-tokens, and some of them are computed. All classes are immutable, hashable and comparable.
+There are no phases: a request has tokens, and some of them are computed. All classes are immutable,
+hashable and comparable.
 """
 
 from collections.abc import Iterable, Mapping
@@ -94,7 +94,7 @@ class State:
 
 @frozen
 class Statistics:
-    """What the scheduler tells of itself after a step.
+    """What the scheduler reports of itself after a step.
 
     `usage`: the part of the pool's blocks that is held.
     """
@@ -137,7 +137,7 @@ class Step(StepRecord):
 
     @property
     def leavers(self) -> frozenset[str]:
-        """Whose clients left while the step ran: they got nothing of it."""
+        """Requests whose clients left while the step ran: they got nothing of it."""
         return self.after.aborted - self.before.aborted
 
 

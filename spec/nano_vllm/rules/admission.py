@@ -13,7 +13,7 @@ from spec.nano_vllm.rules.replay import candidates
 
 
 def _judged(ctx: Context, step: Step, gate: str) -> Iterator[str]:
-    """Whoever was admitted passed the gate."""
+    """What was admitted passed the gate."""
     for one in candidates(ctx, step):
         if one.is_admitted and not passes(ctx, gate, one):
             yield f"request {one.sequence.id} was admitted"
@@ -60,8 +60,8 @@ def sequences_keep_the_limit(ctx: Context, step: Step) -> Iterator[str]:
     text("The Prefill Path: Admitting Sequences"),
     witness=lambda _ctx, step: step.kind == PREFILL and bool(step.after.waiting),
 )
-def nobody_jumps_the_queue(_ctx: Context, step: Step) -> Iterator[str]:
-    """Also somebody preempted cannot be skipped by new arrivals."""
+def the_queue_is_not_jumped(_ctx: Context, step: Step) -> Iterator[str]:
+    """A preempted sequence cannot be skipped by new arrivals either."""
     admitted = [event.id for event in step.happened("admit")]
     first = [one.id for one in step.before.waiting[: len(admitted)]]
     if admitted != first:
@@ -88,7 +88,7 @@ def admitting_ends_at_a_gate(ctx: Context, step: Step) -> Iterator[str]:
     witness=lambda _ctx, step: step.kind == PREFILL and len(step.before.running) > 0,
 )
 def prefill_or_decode(_ctx: Context, step: Step) -> Iterator[str]:
-    """The phase flag tells which."""
+    """The kind of the step says which."""
     admitted = [event.id for event in step.happened("admit")]
     if (step.kind == PREFILL) != bool(admitted):
         yield f"a {step.kind} step admitted {admitted}"

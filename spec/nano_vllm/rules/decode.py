@@ -23,7 +23,7 @@ def _ids(rows: tuple[Sequence, ...]) -> list[str]:
     text("The Decode Path: Advancing All Running Sequences"),
     witness=lambda _ctx, step: step.kind == DECODE and len(step.batch) > 1,
 )
-def everybody_decodes(_ctx: Context, step: Step) -> Iterator[str]:
+def all_running_decode(_ctx: Context, step: Step) -> Iterator[str]:
     """A sequence limit on the step alone leaves some out."""
     preempted = {event.id for event in step.happened("preempt")}
     expected = [one.id for one in step.before.running if one.id not in preempted]
@@ -38,7 +38,7 @@ def everybody_decodes(_ctx: Context, step: Step) -> Iterator[str]:
     witness=lambda _ctx, step: step.kind == DECODE and len(step.after.running) > 1,
 )
 def running_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever was taken out for the batch is put back in its place."""
+    """What was taken out for the batch is put back in its place."""
     gone = {event.id for event in step.happened("preempt", "finish")}
     came = [event.id for event in step.happened("admit")]
     expected = [one for one in [*_ids(step.before.running), *came] if one not in gone]

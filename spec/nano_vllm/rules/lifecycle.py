@@ -1,4 +1,4 @@
-"""Rules of a sequence's life: three states, one token a step, everybody gets to the end.
+"""Rules of a sequence's life: three states, one token a step, all sequences get to the end.
 
 Source: nano-vllm, chapters 2 and 3, and what chapters 6 and 8 promise about waiting.
 """
@@ -28,8 +28,8 @@ def one_state_each(_ctx: Context, state: State) -> Iterator[str]:
     text("The Decode Path"),
     witness=lambda _ctx, step: bool(step.finished) and len(step.after.present) > 1,
 )
-def nobody_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
-    """And nobody comes out of nothing."""
+def no_sequence_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
+    """And none comes out of nothing."""
     before = {one.id for one in step.before.present}
     after = {one.id for one in step.after.present} | set(step.finished)
     if before != after:
@@ -43,7 +43,7 @@ def nobody_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
     witness=lambda _ctx, step: bool(step.finished) and bool(step.ended),
 )
 def finishes_at_once(ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever finished was in the batch; whoever stays has fewer than max_tokens."""
+    """What finished was in the batch; what stays has fewer than max_tokens."""
     if set(step.finished) != step.after.finished - step.before.finished:
         yield f"reported {list(step.finished)}"
     generated = {row.id: row.generated for row in step.batch}
@@ -79,7 +79,7 @@ def only_the_running_hold(_ctx: Context, state: State) -> Iterator[str]:
     witness=lambda _ctx, step: len(step.before.waiting) > 1,
 )
 def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterator[str]:
-    """Who goes away leaves the others in their places."""
+    """An abort leaves the others in their places."""
     gone = after.aborted - before.aborted
     stayed = tuple(one for one in before.waiting if one.id not in gone)
     new = after.waiting[len(stayed) :]
@@ -97,7 +97,7 @@ def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterat
     text("Why BREAK and not CONTINUE?"),
     witness=lambda _ctx, step: bool(step.finished),
 )
-def everybody_leaves(state: State) -> bool:
+def all_requests_leave(state: State) -> bool:
     """With finitely many requests: sooner or later both queues are empty."""
     return state.is_idle
 
@@ -142,7 +142,7 @@ def all_but_the_newest_is_computed(ctx: Context, state: State) -> Iterator[str]:
     witness=lambda _ctx, step: step.kind == PREFILL and len(step.batch) > 1,
 )
 def tokens_of_a_step(ctx: Context, step: Step) -> Iterator[str]:
-    """Nobody outside the batch computes or gains anything."""
+    """No sequence outside the batch computes or gains anything."""
     size, before = ctx.config.block_size, {one.id: one for one in step.before.present}
     for row in step.batch:
         due = row.prefill_len - row.hit_blocks * size if step.kind == PREFILL else 1

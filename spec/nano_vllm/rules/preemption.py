@@ -1,4 +1,4 @@
-"""Rules of preemption: why, who, and what becomes of the victim.
+"""Rules of preemption: its reason, the victim, and what becomes of it.
 
 Source: nano-vllm, chapter 8.
 """
@@ -21,7 +21,7 @@ def _victims(step: Step) -> list[str]:
     witness=lambda _ctx, step: bool(_victims(step)),
 )
 def only_when_nothing_is_free(ctx: Context, step: Step) -> Iterator[str]:
-    """Judged before each victim, so that nobody goes who need not."""
+    """Judged before each victim, so that none goes without need."""
     for event, books in replayed(ctx, step):
         if event.transition == "preempt" and books.free:
             yield f"request {event.id} was preempted, blocks {list(books.free)} were free"
@@ -34,7 +34,7 @@ def only_when_nothing_is_free(ctx: Context, step: Step) -> Iterator[str]:
     witness=lambda _ctx, step: len(_victims(step)) > 1,
 )
 def last_admitted_goes_first(_ctx: Context, step: Step) -> Iterator[str]:
-    """Who needs the block goes itself only if nobody is behind it."""
+    """The sequence that needs the block goes itself only if none is behind it."""
     victims = _victims(step)
     backwards = [one.id for one in reversed(step.before.running)][: len(victims)]
     if victims != backwards:

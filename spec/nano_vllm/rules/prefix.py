@@ -122,7 +122,7 @@ def hits_are_computed(ctx: Context, step: Step) -> Iterator[str]:
     witness=lambda _ctx, step: step.refusal == TOKENS and bool(step.happened("prefix_hit")),
 )
 def cached_tokens_are_free(ctx: Context, step: Step) -> Iterator[str]:
-    """Nobody is refused for tokens whose new ones fit."""
+    """No sequence is refused whose new tokens fit."""
     for one in candidates(ctx, step):
         new = one.sequence.prefill_len - len(one.hits) * ctx.config.block_size
         fits = one.batched + new <= ctx.config.max_num_batched_tokens

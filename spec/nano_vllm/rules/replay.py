@@ -112,7 +112,7 @@ class Candidate:
 
 @once
 def candidates(ctx: Context, step: Step) -> tuple[Candidate, ...]:
-    """Everybody whom the step looked at for admission: those admitted, and the first refused."""
+    """All that the step looked at for admission: those admitted, and the first refused."""
     return tuple(_candidates(ctx, step))
 
 

@@ -88,7 +88,7 @@ def free_prefill_slot_at_admission(_ctx: Context, step: Step) -> Iterator[str]:
     witness=lambda ctx, step: len(step.after.decoding) == ctx.config.max_num_seqs,
 )
 def decode_batch_has_room(ctx: Context, state: State) -> Iterator[str]:
-    """The batch with the paused requests, who will come back, never exceeds the slots."""
+    """The batch with the paused requests, which will come back, never exceeds the slots."""
     rows = len(state.decoding) + len(state.paused)
     if rows > ctx.config.max_num_seqs:
         yield f"{rows} decoding, {ctx.config.max_num_seqs} slots"
@@ -225,7 +225,7 @@ _LAST_CHUNK_RULES = {
 def last_chunk_after_the_hit(ctx: Context, step: Step) -> Iterator[str]:
     """A chunk is the last exactly if the tokens not reused and not computed fit in it.
 
-    Nobody is refused by a last-chunk condition before; without interleaving 2.6.3 does that.
+    No request is refused by a last-chunk condition before; without interleaving 2.6.3 does that.
     """
     held = refused(step)
     if held is not None and step.refusal in _LAST_CHUNK_RULES and not ctx.config.is_judged_first:

@@ -45,10 +45,10 @@ def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
 
 @looking_at
 def _moved_blocks(_ctx: Context, change: Change) -> State | None:
-    """Look at blocks whose count changed, or of which somebody's table has more or fewer.
+    """Look at blocks whose count changed, or of which a table has more or fewer.
 
-    Whoever else holds such a block did so before, when the count was right: what it counted beyond
-    the tables that changed is taken off.
+    Any other holder of such a block was one before, when the count was right: what it counted
+    beyond the tables that changed is taken off.
     """
     before, after = (state.pool.references for state in (change.before, change.after))
     left, entered = change.moved_tables
@@ -103,8 +103,8 @@ _MOVING_BLOCKS = ("prefix_hit", "allocate", "finish", "preempt")
 def free_order(_ctx: Context, step: Step) -> Iterator[str]:
     """The step's events, applied to the free list before it, give the free list after it.
 
-    Who is preempted goes before anything is handed out: its blocks' content is that before the
-    step. Who finishes goes last, with what the step computed.
+    A preempted request goes before anything is handed out: its blocks' content is that before the
+    step. A finished one goes last, with what the step computed.
     """
     before, after = step.before.pool.free, step.after.pool.free
     if before is after and not step.happened(*_MOVING_BLOCKS):
@@ -232,7 +232,7 @@ def _without_reservation(config: SpyreConfig) -> bool:
     applies=_without_reservation,
 )
 def chunk_finds_its_blocks(ctx: Context, step: Step) -> Iterator[str]:
-    """Nobody is preempted for a prefill, and nobody is refused one while the blocks are there."""
+    """None is preempted for a prefill, and none is refused one while the blocks are there."""
     one, size = refused(step), ctx.config.block_size
     if one is not None and step.refusal == "BLK-9":
         held = one.blocks or prefix_hits(ctx, step.before, one)

@@ -34,7 +34,7 @@ class Change:
 
     @cached_property
     def queue(self) -> tuple[Rows, Rows]:
-        """Who waited before and not after, and who waits after and did not before, as they were."""
+        """Requests that waited before and not after, and after and not before, as they were."""
         return differing(self.before.waiting, self.after.waiting)
 
     @cached_property
@@ -52,7 +52,7 @@ class Change:
         """Of the tables before and after, what is left when all that both have is taken away.
 
         A request's table is compared with its own: if it grew only the rest is left. Which request
-        has a table is not told.
+        has a table does not matter.
         """
         left, entered = (
             [(one.id, one.blocks) for one in rows] for rows in (self.left, self.entered)
@@ -69,12 +69,12 @@ class Change:
 
     @cached_property
     def finished(self) -> frozenset[str]:
-        """Who has finished."""
+        """Requests that have finished."""
         return _added(self.before.finished, self.after.finished)
 
     @cached_property
     def aborted(self) -> frozenset[str]:
-        """Who was aborted."""
+        """Requests that were aborted."""
         return _added(self.before.aborted, self.after.aborted)
 
     @cached_property
@@ -86,9 +86,9 @@ class Change:
 
     @cached_property
     def places(self) -> State:
-        """The state after, but of those who left only newcomers and who was present before.
+        """The state after, but of those that left only newcomers and those present before.
 
-        Whoever waits untouched is left out too, unless somebody new could have the same name.
+        Requests that wait untouched are left out too, unless a new one could have the same name.
         """
         known, now = ids(self.left), ids(self.entered)
         gone, away = self.finished | self.after.finished & now, self.aborted

@@ -22,7 +22,7 @@ from spec.spyre.state import Sequence
     witness=lambda _ctx, step: len(step.batch) > 1,
 )
 def one_token_per_request(_ctx: Context, step: Step) -> Iterator[str]:
-    """The batch is who was decoding, less who was paused or preempted, plus who was resumed."""
+    """The batch is what decoded, less the paused and preempted, plus the resumed."""
     if not is_decode(step):
         return
     left = {event.id for event in step.happened("pause", "preempt")}
@@ -184,7 +184,7 @@ def _moves(ctx: Context, step: Step) -> _Moves:
     ),
 )
 def padded_row_jumps_back(ctx: Context, step: Step) -> Iterator[str]:
-    """As long as nobody joined, nobody left and the batch did not grow."""
+    """As long as no request joined or left and the batch did not grow."""
     moves, size = _moves(ctx, step), ctx.config.block_size
     if moves.joined_width or moves.left_by or moves.grows(size):
         return
@@ -253,7 +253,7 @@ def nothing_else_moves_tkv(ctx: Context, step: Step) -> Iterator[str]:
     witness=lambda ctx, step: 0 < _moves(ctx, step).width < _moves(ctx, step).joined_width,
 )
 def longer_request_joins(ctx: Context, step: Step) -> Iterator[str]:
-    """A request that is no wider than the batch moves nobody."""
+    """A request that is no wider than the batch moves no other."""
     moves, size = _moves(ctx, step), ctx.config.block_size
     crossing = any(moves.crosses(row, size) for row, _ in moves.rows)
     if not moves.joined_width or moves.left_by or crossing:
@@ -270,7 +270,7 @@ def longer_request_joins(ctx: Context, step: Step) -> Iterator[str]:
     spyre("tkv jumping"),
     witness=lambda _ctx, step: bool(step.happened("jump_tkv")),
 )
-def jumps_are_told(_ctx: Context, step: Step) -> Iterator[str]:
+def jumps_are_reported(_ctx: Context, step: Step) -> Iterator[str]:
     """And nothing else is."""
     old = {row.id: row for row in step.before.admitted}
     jumped = {

@@ -17,9 +17,9 @@ def exact_volume_holds(
 ) -> bool:
     """True if and only if no step of the worst case exceeds the limit; lengths in tokens.
 
-    At its end the longest request has at least the tkv of its own tokens, and nobody's tkv ever
-    lies beyond its last block. Requests are taken by their ends, the last first, so that those who
-    live as long are the ones before; of equal ends the last has them all.
+    At its end the longest request has at least the tkv of its own tokens, and no tkv ever lies
+    beyond the last block of the longest. Requests are taken by their ends, the last first, so that
+    those that live as long are the ones before; of equal ends the last has them all.
     """
     lives = sorted(decode_lives(decoding, candidate), key=itemgetter(1), reverse=True)
     longest, undecided = 0, set()

@@ -41,8 +41,8 @@ def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     _CORE,
     witness=lambda _ctx, step: bool(step.finished) and bool(step.after.present),
 )
-def nobody_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever was there is there, or has finished."""
+def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
+    """A request that was there is there, or has finished."""
     change = change_between(step.before, step.after)
     if ids(change.left) == ids(change.entered) | set(step.finished):
         return  # and those that wait untouched are the same anyway
@@ -58,7 +58,7 @@ def nobody_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
     witness=lambda _ctx, step: len(step.finished) > 1,
 )
 def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever finished sampled in this step; whoever stayed has fewer than max_tokens."""
+    """What finished sampled in this step; what stayed has fewer than max_tokens."""
     change = change_between(step.before, step.after)
     if set(step.finished) != change.finished:
         yield f"reported {list(step.finished)}"
@@ -117,9 +117,9 @@ def only_the_admitted_hold(_ctx: Context, state: State) -> Iterator[str]:
     witness=lambda _ctx, step: len(step.before.waiting) > 1,
 )
 def queue_grows_at_its_end(ctx: Context, before: State, after: State) -> Iterator[str]:
-    """Nobody else is touched; a newcomer has computed nothing of its whole prompt.
+    """No other is touched; a newcomer has computed nothing of its whole prompt.
 
-    Who came and went away again was not there before, and is among the aborted all the same.
+    A request that came and went away again was not there before, and is aborted all the same.
     """
     change = change_between(before, after)
     known = ids(change.left)
@@ -163,6 +163,6 @@ def cache_holds_all_but_the_newest(ctx: Context, state: State) -> Iterator[str]:
     spyre("Priority rules, No idle steps"),
     witness=lambda _ctx, step: bool(step.finished),
 )
-def everybody_leaves(state: State) -> bool:
-    """With finitely many requests: sooner or later nobody waits, prefills, decodes or pauses."""
+def all_requests_leave(state: State) -> bool:
+    """With finitely many requests: sooner or later none waits, prefills, decodes or pauses."""
     return state.is_idle

@@ -27,7 +27,7 @@ def computed_before(step: Step, chunk: Chunk) -> int:
 
 
 def refused(step: Step) -> Sequence | None:
-    """Whom the step's refusal kept from a prefill: the ongoing one, or the head of the queue."""
+    """The request that the refusal kept from a prefill: the ongoing one, or the queue's head."""
     if step.refusal is None:
         return None
     return step.before.prefilling or next(iter(step.before.waiting), None)

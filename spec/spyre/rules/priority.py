@@ -1,4 +1,4 @@
-"""Rules of priority: who may have the next step.
+"""Rules of priority: which request may have the next step.
 
 Source: spyre, section "Priority rules"; the queue order is V1's, which the plugin inherits.
 """
@@ -36,7 +36,7 @@ def one_prefill_at_a_time(_ctx: Context, state: State) -> Iterator[str]:
     ),
 )
 def ongoing_prefill_first(_ctx: Context, step: Step) -> Iterator[str]:
-    """Nobody is admitted while a prefill is under way."""
+    """None is admitted while a prefill is under way."""
     ongoing = step.before.prefilling
     if ongoing is None or step.chunk is None:
         return
@@ -52,7 +52,7 @@ def ongoing_prefill_first(_ctx: Context, step: Step) -> Iterator[str]:
     applies=lambda config: config.interleave,
 )
 def prefills_are_interleaved(_ctx: Context, step: Step) -> Iterator[str]:
-    """Paused requests do not decode and so do not count; the next step is told what this was."""
+    """Paused requests do not decode and so do not count; the next step remembers what this was."""
     if step.after.last_kind != step.kind:
         yield f"{step.kind} step noted as {step.after.last_kind}"
     if step.kind == PREFILL == step.before.last_kind and step.before.decoding:
@@ -66,7 +66,7 @@ def prefills_are_interleaved(_ctx: Context, step: Step) -> Iterator[str]:
     witness=lambda _ctx, step: step.refusal is not None and step.kind == DECODE,
 )
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
-    """Something is computed whenever somebody waits, prefills, decodes or is paused."""
+    """Something is computed whenever a request waits, prefills, decodes or is paused."""
     if not step.before.is_idle and (step.kind == IDLE or not step.scheduled):
         yield f"{step.kind} step, {len(step.before.present)} requests pending"
 
@@ -79,7 +79,7 @@ def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
     applies=lambda config: config.queue is Queue.FCFS,
 )
 def first_come_first_served(_ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever is admitted was the head of the waiting queue."""
+    """What is admitted was the head of the waiting queue."""
     for event in step.happened("admit"):
         if event.id != step.before.waiting[0].id:
             yield f"{event.id} admitted before {step.before.waiting[0].id}"

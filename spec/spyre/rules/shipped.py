@@ -38,7 +38,7 @@ def _pausing(config: SpyreConfig) -> bool:
     look=each_request,
 )
 def promises_can_be_kept(_ctx: Context, state: State) -> Iterator[str]:
-    """Cached blocks that nobody holds count as free."""
+    """Cached blocks that no request holds count as free."""
     promised = sum(one.reserved for one in state.present)
     if promised > len(state.pool.free):
         yield f"{promised} blocks promised, {len(state.pool.free)} free"
@@ -94,7 +94,7 @@ def refused_only_for_lack_of_blocks(ctx: Context, step: Step) -> Iterator[str]:
     ),
     applies=_reserving,
 )
-def nobody_is_preempted(_ctx: Context, step: Step) -> Iterator[str]:
+def no_request_is_preempted(_ctx: Context, step: Step) -> Iterator[str]:
     """The pool may be empty, but never too small."""
     for event in step.happened("preempt"):
         yield f"request {event.id} was preempted"
@@ -168,7 +168,7 @@ def longest_paused_first(ctx: Context, step: Step) -> Iterator[str]:
     applies=_pausing,
 )
 def paused_before_prefills(_ctx: Context, step: Step) -> Iterator[str]:
-    """If nobody runs, the release prefers a new request to the paused ones."""
+    """If none runs, the release prefers a new request to the paused ones."""
     if step.chunk is not None and step.before.paused and step.before.running:
         yield f"chunk of {step.chunk.id} with {len(step.before.paused)} paused"
 
@@ -181,7 +181,7 @@ def paused_before_prefills(_ctx: Context, step: Step) -> Iterator[str]:
     applies=_pausing,
 )
 def paused_is_resumed(state: State) -> bool:
-    """With finitely many requests: sooner or later nobody is paused."""
+    """With finitely many requests: sooner or later none is paused."""
     return not state.paused
 
 

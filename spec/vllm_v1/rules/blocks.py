@@ -66,7 +66,7 @@ def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
     witness=lambda _ctx, step: bool(step.after.waiting),
 )
 def waiting_own_nothing(ctx: Context, state: State) -> Iterator[str]:
-    """Whoever has nothing computed has no block."""
+    """A request with nothing computed has no block."""
     loads = ctx.config.connector is Connector.ASYNC
     for one in state.queued:
         may_own = loads and (one.computed > 0 or one.load is not Load.NONE)
@@ -97,7 +97,7 @@ def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
     code("block pool"),
     witness=lambda _ctx, step: any(count > 1 for count in step.planned.pool.references.values()),
 )
-def nobody_writes_the_same_block(ctx: Context, step: Step) -> Iterator[str]:
+def no_block_is_written_twice(ctx: Context, step: Step) -> Iterator[str]:
     """Requests of one step share what one of them writes: hashes are kept when it is planned."""
     size, rows = ctx.config.block_size, by_id(step.planned.running)
     writers: Counter[int] = Counter()
@@ -192,7 +192,7 @@ def free_order(ctx: Context, step: Step) -> Iterator[str]:
     witness=lambda _ctx, step: bool(step.preempted) and bool(step.scheduled),
 )
 def preempted_no_longer_than_needed(ctx: Context, step: Step) -> Iterator[str]:
-    """Who is given blocks after a preemption needs more than were free before it."""
+    """A request that is given blocks after a preemption needs more than were free before it."""
     replay = _Replay.of_step(ctx, step)
     for event, following in zip(step.events, [*step.events, None][1:], strict=False):
         free = len(replay.free)

@@ -21,7 +21,7 @@ _COUNTS = text("What Counts Toward num_batched_tokens?")
     witness=lambda _ctx, step: step.budget_left == 0,
 )
 def within_budget(ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever is scheduled has at least one token."""
+    """A scheduled request has at least one token."""
     total = sum(step.scheduled.values())
     if total > ctx.config.token_budget or min(step.scheduled.values(), default=1) < 1:
         yield f"{dict(step.scheduled)} tokens, budget {ctx.config.token_budget}"
@@ -70,8 +70,8 @@ def _of_running(ctx: Context, one: Sequence, budget: int) -> int:
     code("ends of the running loop"),
     witness=lambda _ctx, step: step.budget_left > 0 and len(step.planned.running) > 1,
 )
-def nobody_is_left_out(_ctx: Context, step: Step) -> Iterator[str]:
-    """A request that preempts itself ends the loop: whoever stands behind it gets nothing."""
+def no_running_request_is_left_out(_ctx: Context, step: Step) -> Iterator[str]:
+    """A request that preempts itself ends the loop: those behind it get nothing."""
     left_out = [one.id for one in step.planned.running if one.id not in step.scheduled]
     if step.budget_left > 0 and left_out:
         yield f"{left_out} were given nothing, {step.budget_left} tokens left"

@@ -1,4 +1,4 @@
-"""Rules of a request's life: one place, one end, told once; and what the scheduler tells."""
+"""Rules of a request's life: one place, one end, reported once; and the scheduler's statistics."""
 
 from collections.abc import Iterator
 
@@ -28,8 +28,8 @@ def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     _CORE,
     witness=lambda _ctx, step: bool(step.finished) and bool(step.after.present),
 )
-def nobody_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever was there is there, has finished, or its client left meanwhile."""
+def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
+    """A request that was there is there, has finished, or its client left meanwhile."""
     before = {one.id for one in step.before.present}
     after = {one.id for one in step.after.present} | {*step.finished} | step.leavers
     if before != after:
@@ -102,7 +102,7 @@ def reported_once(_ctx: Context, step: Step) -> Iterator[str]:
     witness=lambda _ctx, step: any(one in step.before.aborted for one in step.reported),
 )
 def aborts_are_kept(_ctx: Context, before: State, after: State) -> Iterator[str]:
-    """Nobody else comes or goes there."""
+    """No other request comes or goes there."""
     if after.unreported != before.unreported | (after.aborted - before.aborted):
         yield f"to report {sorted(after.unreported)}"
 
@@ -115,7 +115,7 @@ def aborts_are_kept(_ctx: Context, before: State, after: State) -> Iterator[str]
         _needed(ctx, one) == step.before.pool.size for one in step.before.present
     ),
 )
-def everybody_fits_alone(ctx: Context, state: State) -> Iterator[str]:
+def each_request_fits_alone(ctx: Context, state: State) -> Iterator[str]:
     """With all the tokens that it may have."""
     for one in state.present:
         if _needed(ctx, one) > state.pool.size:

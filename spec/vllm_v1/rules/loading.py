@@ -1,4 +1,4 @@
-"""Rules of external keys and values: who loads is not schedulable, failures are made good.
+"""Rules of external keys and values: what loads is not schedulable, failures are made good.
 
 Source: vllm-v1, "Prefix Caching" ("Remote cache too"); the rest is vLLM 0.28.0's.
 """
@@ -78,7 +78,7 @@ def loaded_requests_go_on(ctx: Context, step: Step) -> Iterator[str]:
     applies=lambda config: config.connector is Connector.SYNC,
 )
 def lost_loads_are_computed(_ctx: Context, step: Step) -> Iterator[str]:
-    """Who shares the blocks that were not filled gets none either, and keeps what came for it."""
+    """A sharer of the blocks that were not filled gets none either, and keeps what came for it."""
     planned, after = by_id(step.planned.running), by_id(step.after.running)
     for one_id in step.failed_loads:
         is_its_own = one_id in step.after.lost - step.before.lost

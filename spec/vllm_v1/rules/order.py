@@ -43,8 +43,8 @@ def _no_stepping_over(config: VllmV1Config) -> bool:
     witness=lambda _ctx, step: len(step.before.queued) > 1 and bool(step.admitted),
     applies=_no_stepping_over,
 )
-def nobody_overtakes(ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever stood before the last that was admitted is admitted too, or loads."""
+def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
+    """All that stood before the last that was admitted are admitted too, or load."""
     queue = list(step.before.queued)
     if ctx.config.scheduling is Scheduling.PRIORITY:
         queue.sort(key=lambda one: rank(ctx, one))
@@ -61,7 +61,7 @@ def nobody_overtakes(ctx: Context, step: Step) -> Iterator[str]:
     witness=lambda _ctx, step: bool(step.planned.waiting) and bool(step.admitted),
 )
 def queue_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
-    """Victims aside, the queues lose some and gain nobody but who begins to load."""
+    """Victims aside, the queues lose some and gain none but those that begin to load."""
     gone = {*step.admitted, *(event.id for event in step.happened("load"))}
     kept = [one.id for one in step.before.waiting if one.id not in gone]
     now = [one.id for one in step.planned.waiting if one.id not in step.preempted]

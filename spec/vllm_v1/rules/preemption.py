@@ -1,4 +1,4 @@
-"""Rules of preemption: when, who, what it loses, where it waits.
+"""Rules of preemption: its reason, the victim, what it loses, where it waits.
 
 Source: vllm-v1, "Memory Management & Preemption"; what the text leaves open is vLLM 0.28.0's.
 """

@@ -134,7 +134,7 @@ def _filled(ctx: Context, one: Sequence, computed: int) -> Contents:
     applies=_caching,
 )
 def what_is_found_anew_is_computed(ctx: Context, step: Step) -> Iterator[str]:
-    """By somebody who held the block before the step or after it, or left in it."""
+    """By a request that held the block before the step or after it, or left in it."""
     fresh = {*step.after.pool.keys.items()} - {*step.before.pool.keys.items()}
     if not fresh:
         return

@@ -1,4 +1,4 @@
-"""Rules of getting on: tokens catch up, capacity is used, everybody leaves.
+"""Rules of getting on: tokens catch up, capacity is used, all requests leave.
 
 Source: vllm-v1, "The Fundamental Insight" and "How They Work Together".
 """
@@ -24,7 +24,7 @@ from spec.vllm_v1.rules.registry import always, by_id, code, eventually, of_step
     text("The Fundamental Insight"),
     witness=lambda _ctx, step: bool(step.outputs) and bool(step.after.running),
 )
-def everybody_is_behind(_ctx: Context, state: State) -> Iterator[str]:
+def unfinished_are_behind(_ctx: Context, state: State) -> Iterator[str]:
     """While it loads, all of its tokens may be on their way."""
     for one in state.present:
         if one.computed >= one.tokens and one.load not in (Load.LOADING, Load.LOADED):
@@ -38,7 +38,7 @@ def everybody_is_behind(_ctx: Context, state: State) -> Iterator[str]:
     witness=lambda _ctx, step: any(one not in step.outputs for one in step.scheduled),
 )
 def caught_up_requests_sample(_ctx: Context, step: Step) -> Iterator[str]:
-    """Where a load was lost nothing is sampled, nor for whom the client has left meanwhile."""
+    """Nothing is sampled where a load was lost, nor where the client has left meanwhile."""
     rows = by_id(step.planned.running)
     expected = {
         one
@@ -125,7 +125,7 @@ def _lacking(ctx: Context, step: Step, one: Sequence) -> int:
     witness=lambda _ctx, step: bool(step.scheduled),
 )
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
-    """A step that only preempts is not idle; what comes of it V1-PRG-5 tells."""
+    """A step that only preempts is not idle; what comes of it is V1-PRG-5's."""
     before = (*step.before.present, *step.before.draining)
     loads = any(one.load is Load.LOADING for one in before) or step.happened("load")
     if step.before.present and not (step.scheduled or step.preempted or loads):
@@ -139,6 +139,6 @@ def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
     code("engine core"),
     witness=lambda _ctx, step: bool(step.finished),
 )
-def everybody_leaves(state: State) -> bool:
-    """With finitely many requests: sooner or later nobody waits or runs."""
+def all_requests_leave(state: State) -> bool:
+    """With finitely many requests: sooner or later none waits or runs."""
     return state.is_idle

@@ -45,7 +45,7 @@ def drafts_come_last(ctx: Context, step: Step) -> Iterator[str]:
     witness=_rejects,
 )
 def rejected_are_rolled_back(_ctx: Context, step: Step) -> Iterator[str]:
-    """Where a load was lost V1-EXT-4 tells."""
+    """Where a load was lost V1-EXT-4 applies."""
     after = by_id(step.after.running)
     for row in step.planned.running:
         if row.id not in after or row.id in step.failed_loads:
