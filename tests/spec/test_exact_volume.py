@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from spec.spyre import admission
 from spec.spyre.admission import Member, worst_case_volumes
+from spec.spyre.padding import max_tkv
 from spec.spyre.rules import exact_volume
 
 members = st.builds(Member, st.integers(1, 40), st.integers(1, 30))
@@ -43,12 +44,11 @@ def test_of_a_large_batch_few_ends_are_looked_at_in_detail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     draw, looked_at = Random(0), Counter[int]()
+    walked_volume = exact_volume.walked_volume
     monkeypatch.setattr(
         exact_volume,
-        "peak_volume_until",
-        lambda lives, steps, size: (
-            looked_at.update([steps]) or admission.peak_volume_until(lives, steps, size)
-        ),
+        "walked_volume",
+        lambda lives, steps, size: looked_at.update([steps]) or walked_volume(lives, steps, size),
     )
     for _ in range(20):
         decoding = [Member(draw.randint(1, 2_000), draw.randint(1, 500)) for _ in range(32)]
@@ -59,3 +59,16 @@ def test_of_a_large_batch_few_ends_are_looked_at_in_detail(
         assert not exact_volume.exact_volume_holds(decoding, candidate, tightest - 1, 64)
 
     assert 20 <= looked_at.total() < 20 * 2 * 33 / 4
+
+
+def test_a_wrong_closed_form_is_noticed_by_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peak that looks at the last step alone."""
+
+    def of_the_last_step(rows: list[int], steps: int, block_size: int) -> int:
+        return int(max_tkv([row + steps for row in rows], block_size))
+
+    one, other = Member(1, 4), Member(2, 5)
+    assert not admission.exact_volume_holds([one], other, 12, 4)
+    monkeypatch.setattr(admission, "peak_tkv", of_the_last_step)
+    assert admission.exact_volume_holds([one], other, 12, 4)
+    assert not exact_volume.exact_volume_holds([one], other, 12, 4)

@@ -1,15 +1,15 @@
 """The exact volume rule for integers, which is asked in most steps of a full server.
 
-`spec.spyre.admission.exact_volume_holds` says what it is and compares every pair of requests. Here
-an end is looked at in that way only where two bounds leave it open.
+The machine decides by the closed form `spec.spyre.admission.exact_volume_holds`. Here the worst
+case is walked step by step, as the rule's sentence says it, where two bounds leave it open.
 """
 
 from collections.abc import Sequence
 from operator import itemgetter
 
 from spec.core.arithmetic import round_up
-from spec.spyre.admission import Member, decode_lives, peak_volume_until
-from spec.spyre.padding import volume
+from spec.spyre.admission import Member, decode_lives
+from spec.spyre.padding import max_tkv, volume
 
 
 def exact_volume_holds(
@@ -29,4 +29,16 @@ def exact_volume_holds(
             return False
         if steps > 0 and volume(rows, round_up(longest + steps, block_size)) > limit:
             undecided.add(steps)
-    return all(peak_volume_until(lives, steps, block_size) <= limit for steps in undecided)
+    return all(walked_volume(lives, end, block_size) <= limit for end in undecided)
+
+
+def walked_volume(lives: Sequence[tuple[int, int]], end: int, block_size: int) -> int:
+    """Largest volume, until this end, of the members that decode for at least that long.
+
+    Of all steps the last block's are walked: a step and the one a block of steps later have the
+    same rows at the same places in their blocks, the later one in one block more.
+    """
+    rows = [length for length, steps in lives if steps >= end]
+    walked = range(max(1, end - block_size + 1), end + 1)
+    tkvs = (max_tkv([row + step for row in rows], block_size) for step in walked)
+    return int(volume(len(rows), max(tkvs)))

@@ -213,7 +213,7 @@ def exact_forgets_the_candidate(
     return right(decoding, evolve(candidate, remaining=1), limit, block_size)
 
 
-@fault(formulas, "peak_tkv", of="admit", on="peak before the end", caught_by="SPY-VOL-1")
+@fault(formulas, "peak_tkv", of="admit", on="peak before the end", caught_by="SPY-VOL-4")
 def exact_looks_at_the_end(
     _right: Right, lengths: Sequence[int], steps: int, block_size: int
 ) -> Any:
