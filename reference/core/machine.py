@@ -1,10 +1,13 @@
 """What a reference machine is to the searches, campaigns and servers that run it."""
 
-from typing import Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from spec.core.records import SomeContext
+from attrs import frozen
+
+from spec.core.records import SomeContext, SomeSequence
 
 ContextT = TypeVar("ContextT", bound=SomeContext, covariant=True)
+OwnContextT = TypeVar("OwnContextT", bound=SomeContext)
 StateT = TypeVar("StateT")
 
 
@@ -27,3 +30,37 @@ class Machine(Protocol[ContextT, StateT]):
 
     def abort(self, state: StateT, request_id: str) -> StateT:
         """A client goes away between two steps."""
+
+
+@frozen
+class ReferenceMachine(Generic[OwnContextT, StateT]):
+    """What the reference machines of all policies have in common; see `Machine`.
+
+    `transitions`: the module of what can happen to a request of the policy.
+    """
+
+    transitions: ClassVar[Any]
+
+    ctx: OwnContextT
+
+    def arrive(self, state: StateT, request_id: str) -> StateT:
+        """A request is handed in between two steps.
+
+        Raises:
+            GuardError: it has arrived before.
+        """
+        after: StateT = self.transitions.arrive(self.ctx, state, request_id)
+        return after
+
+    def abort(self, state: StateT, request_id: str) -> StateT:
+        """A client goes away between two steps.
+
+        Raises:
+            GuardError: its request is not present.
+        """
+        after: StateT = self.transitions.abort(self.ctx, state, request_id)
+        return after
+
+    def ends_as_said(self, row: SomeSequence) -> bool:
+        """True if the request's own output is complete."""
+        return row.generated >= self.ctx.requests[row.id].end

@@ -1,26 +1,25 @@
 """The Spyre machine from its first state on: what the environment does, what the scheduler does."""
 
 from collections.abc import Iterable
+from typing import Any, ClassVar
 
 from attrs import frozen
 
 from reference.core.block_pool import new_pool
+from reference.core.machine import ReferenceMachine
 from reference.spyre import transitions
 from reference.spyre.step import scheduler_step
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig, refuse_unservable
 from spec.spyre.records import Context, Step, context_of
-from spec.spyre.state import Sequence, State
+from spec.spyre.state import State
 
 
 @frozen
-class SpyreMachine:
-    """A scheduler for one configuration and a set of requests that may arrive.
+class SpyreMachine(ReferenceMachine[Context, State]):
+    """A scheduler for one configuration and a set of requests that may arrive."""
 
-    All methods are pure: they take a state and return what follows from it.
-    """
-
-    ctx: Context
+    transitions: ClassVar[Any] = transitions
 
     @staticmethod
     def of(config: SpyreConfig, requests: Iterable[Request]) -> "SpyreMachine":
@@ -38,14 +37,6 @@ class SpyreMachine:
         """No request has arrived, all blocks are free."""
         return State(pool=new_pool(self.ctx.config.pool_blocks))
 
-    def arrive(self, state: State, request_id: str) -> State:
-        """A request is handed in between two steps."""
-        return transitions.arrive(self.ctx, state, request_id)
-
-    def abort(self, state: State, request_id: str) -> State:
-        """A client goes away between two steps."""
-        return transitions.abort(self.ctx, state, request_id)
-
     def step(
         self,
         state: State,
@@ -55,7 +46,3 @@ class SpyreMachine:
     ) -> Step:
         """One scheduler step; by default requests end where they say that they do."""
         return scheduler_step(self.ctx, state, ends or self.ends_as_said, index, time)
-
-    def ends_as_said(self, row: Sequence) -> bool:
-        """True if the request's own output is complete."""
-        return row.generated >= self.ctx.requests[row.id].end

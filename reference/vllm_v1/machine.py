@@ -1,10 +1,12 @@
 """The vLLM V1 machine from its first state on, with its environment and its steps."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 from attrs import frozen
 
 from reference.core.block_pool import new_pool
+from reference.core.machine import ReferenceMachine
 from reference.vllm_v1 import transitions
 from reference.vllm_v1.step import Environment, scheduler_step
 from spec.core.requests import Request
@@ -13,13 +15,10 @@ from spec.vllm_v1.records import Context, Sequence, State, Step, context_of
 
 
 @frozen
-class VllmV1Machine:
-    """A scheduler for one configuration and a set of requests that may arrive.
+class VllmV1Machine(ReferenceMachine[Context, State]):
+    """A scheduler for one configuration and a set of requests that may arrive."""
 
-    All methods are pure: they take a state and return what follows from it.
-    """
-
-    ctx: Context
+    transitions: ClassVar[Any] = transitions
 
     @staticmethod
     def of(
@@ -41,14 +40,6 @@ class VllmV1Machine:
         """No request has arrived, all blocks are free."""
         return State(pool=new_pool(self.ctx.config.pool_blocks))
 
-    def arrive(self, state: State, request_id: str) -> State:
-        """A request is handed in between two steps."""
-        return transitions.arrive(self.ctx, state, request_id)
-
-    def abort(self, state: State, request_id: str) -> State:
-        """A client goes away between two steps."""
-        return transitions.abort(self.ctx, state, request_id)
-
     def end_load(self, state: State, request_id: str, failed: bool = False) -> State:
         """An asynchronous load ends between two steps."""
         return transitions.end_load(self.ctx, state, request_id, failed)
@@ -63,10 +54,6 @@ class VllmV1Machine:
         """One scheduler step; by default requests end, and drafts are accepted, as it is said."""
         chosen = environment or Environment(self.ends_as_said, self.accepts_as_configured)
         return scheduler_step(self.ctx, state, chosen, index, time)
-
-    def ends_as_said(self, row: Sequence) -> bool:
-        """True if the request's own output is complete."""
-        return row.generated >= self.ctx.requests[row.id].end
 
     def accepts_as_configured(self, _row: Sequence, drafts: int) -> int:
         """How many of a request's drafts the configuration has accepted."""
