@@ -15,8 +15,7 @@ from checks.evidence import EXPLORED, recorded
 from checks.explore import MACHINE_ERROR, Bounds, Model, Property, Violation, explore
 from checks.explore.instance import Instance
 from checks.policies import AnyPolicy, title_of
-
-Right = Callable[..., Any]
+from tests.checks.faults.patches import Wrong
 
 
 @frozen
@@ -29,11 +28,10 @@ class Fault:
     """
 
     name: str
-    sentence: str
+    wrong: Wrong
     transition: str
     place: ModuleType
     attribute: str
-    wrong: Right
     instance: str
     rules: tuple[str, ...]
 
@@ -57,27 +55,20 @@ class FaultTable(list[Fault]):
 
     def fault(
         self, place: ModuleType, attribute: str, *, on: str, caught_by: str, of: str | None = None
-    ) -> Callable[[Right], Right]:
-        """Enter the decorated function as a fault of a transition, to look for `on` an instance.
+    ) -> Callable[..., Wrong]:
+        """Decorator for a wrong function; or to be called with one and a sentence on it.
 
-        It replaces the function `attribute` of `place`, which is or decides the transition `of`.
-        `caught_by` lists the rules, separated by commas. The function is given the right one
-        first, then the arguments; its name, and its docstring if it has one, say what is wrong.
+        It replaces the function `attribute` of `place`, which is or decides the transition `of`,
+        to look for `on` an instance. `caught_by` lists the rules, separated by commas. The wrong
+        function is given the right one first, then the arguments. The sentence, by default its
+        docstring or its name, says what is wrong.
         """
 
-        def register(wrong: Right) -> Right:
-            self.append(
-                Fault(
-                    name=wrong.__name__.replace("_", " "),
-                    sentence=wrong.__doc__ or "",
-                    transition=of or attribute,
-                    place=place,
-                    attribute=attribute,
-                    wrong=wrong,
-                    instance=on,
-                    rules=tuple(caught_by.split(", ")),
-                )
-            )
+        def register(wrong: Wrong, sentence: str = "") -> Wrong:
+            name = sentence or wrong.__doc__ or wrong.__name__.replace("_", " ")
+            rules = tuple(caught_by.split(", "))
+            transition = of or attribute
+            self.append(Fault(name.rstrip("."), wrong, transition, place, attribute, on, rules))
             return wrong
 
         return register

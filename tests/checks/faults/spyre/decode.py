@@ -1,7 +1,6 @@
 """Faults of the decode step: padding and tkv jumps, new blocks, tokens."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from attrs import evolve
 
@@ -10,54 +9,45 @@ from reference.spyre.transitions import Moved
 from spec.spyre.records import Context
 from spec.spyre.state import Sequence as Row
 from spec.spyre.state import State
-from tests.checks.faults.planting import Right
-from tests.checks.faults.spyre.table import fault, with_config
+from tests.checks.faults.patches import (
+    Wrong,
+    always,
+    configured,
+    each,
+    first,
+    plus,
+    result,
+)
+from tests.checks.faults.spyre.table import fault
 
 # --- pad -----------------------------------------------------------------------------------------
 
-
-@fault(transitions, "batch_width_blocks", of="pad", on="layout", caught_by="SPY-DEC-3, SPY-TKV-2")
-def a_column_too_many(right: Right, lengths: Sequence[int], block_size: int) -> Any:
-    """Every row is padded by a block more than it needs."""
-    return right(lengths, block_size) + 1
-
-
-@fault(transitions, "row_left_padding", of="pad", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6")
-def rows_not_padded(_right: Right, *_arguments: int) -> int:
-    """No row is padded."""
-    return 0
-
-
-@fault(transitions, "pad", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6, SPY-TKV-8")
-def newest_row_not_padded(right: Right, ctx: Context, state: State) -> Moved:
-    """The row that joined last is left without padding."""
-    moved, events = right(ctx, state)
-    newest, *others = moved.decoding
-    return evolve(moved, decoding=(evolve(newest, left_padding=0), *others)), events
-
-
-@fault(
+fault(transitions, "batch_width_blocks", of="pad", on="layout", caught_by="SPY-DEC-3, SPY-TKV-2")(
+    lambda right, *given: right(*given) + 1, "Every row is padded by a block more than it needs"
+)
+fault(transitions, "row_left_padding", of="pad", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6")(
+    always(0), "No row is padded"
+)
+fault(transitions, "pad", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6, SPY-TKV-8")(
+    result(decoding=first(left_padding=0)), "The row that joined last is left without padding"
+)
+fault(
     transitions,
     "row_left_padding",
     of="pad",
     on="layout",
     caught_by="SPY-DEC-4, SPY-DEC-3, SPY-TKV-2",
+)(
+    lambda _right, length, width, size: width * size - length,
+    "Rows are padded by tokens until they end together",
 )
-def rows_padded_by_tokens(_right: Right, length: int, width_blocks: int, block_size: int) -> int:
-    """Rows are padded by tokens until they end together."""
-    return width_blocks * block_size - length
-
-
-@fault(step, "max_tkv", of="pad", on="layout", caught_by="SPY-TKV-2")
-def tkv_of_the_longest(_right: Right, lengths: Sequence[int], _block_size: int) -> int:
-    """The tkv of a decode step is taken to be that of its longest row."""
-    return max(lengths)
-
-
-@fault(step, "volume", of="pad", on="layout", caught_by="SPY-VOL-1")
-def volume_of_one_row(_right: Right, _batch_size: int, tkv: int) -> int:
-    """The volume of a decode step counts one row."""
-    return tkv
+fault(step, "max_tkv", of="pad", on="layout", caught_by="SPY-TKV-2")(
+    lambda _right, lengths, _block_size: max(lengths),
+    "The tkv of a decode step is taken to be that of its longest row",
+)
+fault(step, "volume", of="pad", on="layout", caught_by="SPY-VOL-1")(
+    lambda _right, _batch_size, tkv: tkv, "The volume of a decode step counts one row"
+)
 
 
 # --- jump_tkv ------------------------------------------------------------------------------------
@@ -94,7 +84,7 @@ def _unless(state: State, moved: Moved, stays: Callable[[Row, Row], bool]) -> Mo
     on="short and long",
     caught_by="SPY-TKV-3, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8",
 )
-def no_jump_when_crossing(right: Right, ctx: Context, state: State) -> Moved:
+def no_jump_when_crossing(right: Wrong, ctx: Context, state: State) -> Moved:
     """A padded row that crosses into a new block keeps its padding."""
     return _unless(
         state,
@@ -110,7 +100,7 @@ def no_jump_when_crossing(right: Right, ctx: Context, state: State) -> Moved:
     on="short and long",
     caught_by="SPY-TKV-4, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8",
 )
-def no_jump_when_the_batch_grows(right: Right, ctx: Context, state: State) -> Moved:
+def no_jump_when_the_batch_grows(right: Wrong, ctx: Context, state: State) -> Moved:
     """When an unpadded row crosses into a new block, the others are not padded further."""
     return _unless(
         state,
@@ -126,7 +116,7 @@ def no_jump_when_the_batch_grows(right: Right, ctx: Context, state: State) -> Mo
     on="short and long",
     caught_by="SPY-TKV-7, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8",
 )
-def no_jump_when_a_longer_joins(right: Right, ctx: Context, state: State) -> Moved:
+def no_jump_when_a_longer_joins(right: Wrong, ctx: Context, state: State) -> Moved:
     """When a longer request joins, the others are not padded to its width."""
     return _unless(
         state,
@@ -144,7 +134,7 @@ def no_jump_when_a_longer_joins(right: Right, ctx: Context, state: State) -> Mov
     on="layout",
     caught_by="SPY-TKV-5, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8",
 )
-def no_jump_when_the_longest_leaves(right: Right, ctx: Context, state: State) -> Moved:
+def no_jump_when_the_longest_leaves(right: Wrong, ctx: Context, state: State) -> Moved:
     """When the longest request leaves, the others keep the padding that it caused."""
     return _unless(
         state,
@@ -160,7 +150,7 @@ def no_jump_when_the_longest_leaves(right: Right, ctx: Context, state: State) ->
     on="layout",
     caught_by="SPY-TKV-6, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8",
 )
-def jumps_without_cause(right: Right, ctx: Context, state: State) -> Moved:
+def jumps_without_cause(right: Wrong, ctx: Context, state: State) -> Moved:
     """A row that stays within its block is padded by a block more than the step before."""
     moved, events = right(ctx, state)
     size = ctx.config.block_size
@@ -175,23 +165,18 @@ def jumps_without_cause(right: Right, ctx: Context, state: State) -> Moved:
 
 # --- extend, decode ------------------------------------------------------------------------------
 
-
-@fault(transitions, "block_count", of="extend", on="layout", caught_by="SPY-DEC-5, BLK-8")
-def a_block_too_many(right: Right, length: int, block_size: int) -> Any:
-    """A row is given a block more than its next token needs."""
-    return right(length, block_size) + 1
-
-
-@fault(transitions, "extend", on="layout", caught_by="guard BLK-8")
-def a_block_missing(_right: Right, _ctx: Context, state: State) -> Moved:
-    """A row whose next token starts a block is given none."""
-    return state, ()
+fault(transitions, "block_count", of="extend", on="layout", caught_by="SPY-DEC-5, BLK-8")(
+    lambda right, *given: right(*given) + 1, "A row is given a block more than its next token needs"
+)
+fault(transitions, "extend", on="layout", caught_by="guard BLK-8")(
+    lambda _right, _ctx, state: (state, ()), "A row whose next token starts a block is given none"
+)
 
 
 @fault(
     transitions, "decode", on="layout", caught_by="SPY-DEC-1, SPY-DEC-5, SPY-TKV-1, LIF-4, BLK-8"
 )
-def a_row_is_skipped(right: Right, ctx: Context, state: State) -> Moved:
+def a_row_is_skipped(right: Wrong, ctx: Context, state: State) -> Moved:
     """The last row of the batch computes nothing."""
     moved, events = right(ctx, state)
     return evolve(moved, decoding=(*moved.decoding[:-1], state.decoding[-1])), events
@@ -200,7 +185,7 @@ def a_row_is_skipped(right: Right, ctx: Context, state: State) -> Moved:
 @fault(
     transitions, "decode", on="layout", caught_by="SPY-DEC-1, SPY-DEC-5, SPY-TKV-1, BLK-8, LIF-8"
 )
-def computed_not_advanced(right: Right, ctx: Context, state: State) -> Moved:
+def computed_not_advanced(right: Wrong, ctx: Context, state: State) -> Moved:
     """A row samples a token, and the tokens in its cache are not counted up."""
     moved, events = right(ctx, state)
     rows = zip(state.decoding, moved.decoding, strict=True)
@@ -208,21 +193,13 @@ def computed_not_advanced(right: Right, ctx: Context, state: State) -> Moved:
     return evolve(moved, decoding=stuck), events
 
 
-@fault(transitions, "decode", on="layout", caught_by="LIF-4, LIF-8")
-def two_tokens_at_once(right: Right, ctx: Context, state: State) -> Moved:
-    """A row is a token further than it sampled."""
-    moved, events = right(ctx, state)
-    rows = tuple(evolve(row, generated=row.generated + 1) for row in moved.decoding)
-    return evolve(moved, decoding=rows), events
-
-
-@fault(transitions, "decode", on="dialogue", caught_by="SPY-PFX-8")
-def answers_not_cached(right: Right, ctx: Context, state: State) -> Any:
-    """Blocks that fill up with generated tokens are not cached."""
-    return right(with_config(ctx, prefix_caching=False), state)
-
-
-@fault(transitions, "Event", of="jump_tkv", on="layout", caught_by="SPY-TKV-8")
-def jumps_not_told(right: Right, transition: str, *values: Any) -> Any:
-    """A jump is told as something else."""
-    return right(transition.replace("jump_tkv", "pad"), *values)
+fault(transitions, "decode", on="layout", caught_by="LIF-4, LIF-8")(
+    result(decoding=each(generated=plus(1))), "A row is a token further than it sampled"
+)
+fault(transitions, "decode", on="dialogue", caught_by="SPY-PFX-8")(
+    configured(prefix_caching=False), "Blocks that fill up with generated tokens are not cached"
+)
+fault(transitions, "Event", of="jump_tkv", on="layout", caught_by="SPY-TKV-8")(
+    lambda right, name, *values: right(name.replace("jump_tkv", "pad"), *values),
+    "A jump is reported as something else",
+)

@@ -1,129 +1,97 @@
 """Faults of the prefill: the prefix hit, the chunk, its blocks, the first token."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from attrs import evolve
 
 from reference.spyre import chunks, step, transitions
-from reference.spyre.transitions import Moved
-from spec.core.blocks import BlockPool
-from spec.core.requests import BlockKey
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import PADDING_BLOCK, State
 from spec.spyre.state import Sequence as Row
-from tests.checks.faults.planting import Right
+from tests.checks.faults.patches import (
+    Wrong,
+    always,
+    changed,
+    first,
+    kept,
+    plus,
+    result,
+)
 from tests.checks.faults.spyre.table import fault
 
 # --- prefix hit ----------------------------------------------------------------------------------
 
-
-@fault(
+fault(
     chunks,
     "reused_blocks",
     of="prefix_hit",
     on="shared prefix",
     caught_by="SPY-PFX-3, SPY-PFX-4, SPY-PFX-5, SPY-CHK-3, SPY-CHK-5",
+)(
+    lambda _right, hit_blocks, *_layout: hit_blocks,
+    "Every cached block counts as computed, also in a chunk that is cached in part",
 )
-def parts_of_chunks_skipped(_right: Right, hit_blocks: int, *_layout: int) -> int:
-    """Every cached block counts as computed, also in a chunk that is cached in part."""
-    return hit_blocks
-
-
-@fault(
+fault(
     chunks,
     "reused_blocks",
     of="prefix_hit",
     on="shared prefix",
     caught_by="SPY-PFX-3, SPY-PFX-5, SPY-RES-1, SPY-RES-2, BLK-8",
+)(always(0), "No chunk is skipped, however much is cached")
+
+fault(transitions, "cached_blocks", of="prefix_hit", on="same prompt", caught_by="SPY-PFX-7")(
+    lambda right, ctx, state, row: right(ctx, state, changed(prefill_len=plus(1))(row)),
+    "The block of a prompt's last token is taken from the cache too",
 )
-def cached_chunks_computed(_right: Right, _hit_blocks: int, *_layout: int) -> int:
-    """No chunk is skipped, however much is cached."""
-    return 0
-
-
-@fault(transitions, "cached_blocks", of="prefix_hit", on="same prompt", caught_by="SPY-PFX-7")
-def last_block_shared(right: Right, ctx: Context, state: State, sequence: Row) -> Any:
-    """The block of a prompt's last token is taken from the cache too."""
-    return right(ctx, state, evolve(sequence, prefill_len=sequence.prefill_len + 1))
-
-
-@fault(transitions, "prefix_hit", on="same prompt", caught_by="BLK-2, SPY-PFX-6, SPY-PFX-5")
-def hit_is_computed_anew(right: Right, ctx: Context, state: State) -> Moved:
-    """A prefix hit is noted, and its blocks are not taken."""
-    moved, events = right(ctx, state)
-    return evolve(moved, prefilling=state.prefilling), events
-
-
-@fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-7")
-def one_cached_block_missed(right: Right, pool: BlockPool, keys: Sequence[BlockKey]) -> Any:
-    """The last of the cached blocks is not found."""
-    return right(pool, keys)[:-1]
-
-
-@fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-6, SPY-PFX-2")
-def cached_blocks_in_reverse(right: Right, pool: BlockPool, keys: Sequence[BlockKey]) -> Any:
-    """The cached blocks are found in the wrong order."""
-    return right(pool, keys)[::-1]
+fault(transitions, "prefix_hit", on="same prompt", caught_by="BLK-2, SPY-PFX-6, SPY-PFX-5")(
+    kept("prefilling"), "A prefix hit is noted, and its blocks are not taken"
+)
+fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-7")(
+    lambda right, pool, keys: right(pool, keys)[:-1], "The last of the cached blocks is not found"
+)
+fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-6, SPY-PFX-2")(
+    lambda right, pool, keys: right(pool, keys)[::-1],
+    "The cached blocks are found in the wrong order",
+)
 
 
 # --- layout of the padded prompt -----------------------------------------------------------------
 
-
-@fault(chunks, "right_padding", of="chunk", on="layout", caught_by="SPY-PAD-2, SPY-PAD-1")
-def right_padding_of_a_block(right: Right, prompt_len: int, block_size: int) -> Any:
-    """A prompt that ends with its block is right-padded by a further one."""
-    return right(prompt_len, block_size) or block_size
-
-
-@fault(chunks, "left_padding", of="chunk", on="layout", caught_by="SPY-PAD-3, SPY-PAD-1")
-def left_padding_by_tokens(right: Right, prompt_len: int, block_size: int, chunk_size: int) -> Any:
-    """A prompt is left-padded by tokens, up to the end of its chunk, and not by whole blocks."""
-    return -prompt_len % chunk_size
-
-
-@fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-5")
-def padding_behind_the_blocks(right: Right, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
-    """The block table has its padding behind the request's blocks."""
-    planned: Chunk = right(ctx, chunk, sequence)
-    table = sorted(planned.block_table, key=lambda block: block == PADDING_BLOCK)
-    return evolve(planned, block_table=tuple(table))
-
-
-@fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-4, SPY-CHK-1")
-def empty_block_on_the_right(right: Right, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
-    """The block table ends in a block without a token."""
-    planned: Chunk = right(ctx, chunk, sequence)
-    return evolve(planned, block_table=(*planned.block_table, planned.block_table[-1]))
+fault(chunks, "right_padding", of="chunk", on="layout", caught_by="SPY-PAD-2, SPY-PAD-1")(
+    lambda right, length, block_size: right(length, block_size) or block_size,
+    "A prompt that ends with its block is right-padded by a further one",
+)
+fault(chunks, "left_padding", of="chunk", on="layout", caught_by="SPY-PAD-3, SPY-PAD-1")(
+    lambda _right, length, _block_size, chunk_size: -length % chunk_size,
+    "A prompt is left-padded by tokens, up to its chunk's end, and not by whole blocks",
+)
+fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-5")(
+    result(block_table=lambda table: tuple(sorted(table, key=PADDING_BLOCK.__eq__))),
+    "The block table has its padding behind the request's blocks",
+)
+fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-4, SPY-CHK-1")(
+    result(block_table=lambda table: (*table, table[-1])),
+    "The block table ends in a block without a token",
+)
 
 
 # --- which tokens a chunk computes ---------------------------------------------------------------
 
-
-@fault(chunks, "chunk_start", of="chunk", on="layout", caught_by="SPY-CHK-5, SPY-PFX-9")
-def chunk_starts_late(right: Right, *arguments: int) -> Any:
-    """A chunk leaves out its first token."""
-    return right(*arguments) + 1
-
-
-@fault(chunks, "chunk_end", of="chunk", on="layout", caught_by="SPY-CHK-5")
-def chunk_ends_late(
-    right: Right, chunk: int, _left_padding: int, chunk_size: int, prompt_len: int
-) -> Any:
-    """A chunk's end forgets the left padding."""
-    return right(chunk, 0, chunk_size, prompt_len)
-
-
-@fault(chunks, "active_chunk", of="chunk", on="layout", caught_by="SPY-CHK-3, SPY-CHK-5, SPY-ADM-4")
-def active_chunk_without_padding(
-    right: Right, computed: int, _left_padding: int, chunk_size: int
-) -> Any:
-    """The active chunk is found from the computed tokens alone."""
-    return right(computed, 0, chunk_size)
+fault(chunks, "chunk_start", of="chunk", on="layout", caught_by="SPY-CHK-5, SPY-PFX-9")(
+    lambda right, *given: right(*given) + 1, "A chunk leaves out its first token"
+)
+fault(chunks, "chunk_end", of="chunk", on="layout", caught_by="SPY-CHK-5")(
+    lambda right, chunk, _padding, *lengths: right(chunk, 0, *lengths),
+    "A chunk's end forgets the left padding",
+)
+fault(chunks, "active_chunk", of="chunk", on="layout", caught_by="SPY-CHK-3, SPY-CHK-5, SPY-ADM-4")(
+    lambda right, computed, _padding, size: right(computed, 0, size),
+    "The active chunk is found from the computed tokens alone",
+)
 
 
 @fault(transitions, "chunk", on="exact", caught_by="SPY-CHK-1, SPY-CHK-3, SPY-ADM-4")
-def two_chunks_at_once(right: Right, ctx: Context, state: State) -> Any:
+def two_chunks_at_once(right: Wrong, ctx: Context, state: State) -> Any:
     """A prefill step computes two chunks."""
     state, first, events = right(ctx, state)
     if first.is_last:
@@ -133,7 +101,7 @@ def two_chunks_at_once(right: Right, ctx: Context, state: State) -> Any:
 
 
 @fault(transitions, "chunk", on="exact", caught_by="BLK-8")
-def progress_not_noted(right: Right, ctx: Context, state: State) -> Any:
+def progress_not_noted(right: Wrong, ctx: Context, state: State) -> Any:
     """A chunk that is not the last leaves the request where it was."""
     moved, planned, events = right(ctx, state)
     if planned.is_last or state.prefilling is None:
@@ -143,14 +111,14 @@ def progress_not_noted(right: Right, ctx: Context, state: State) -> Any:
 
 
 @fault(step, "_prefill_step", of="chunk", on="layout", caught_by="SPY-CHK-2")
-def batch_runs_along(right: Right, ctx: Context, step: Step, *rest: Any) -> Step:
+def batch_runs_along(right: Wrong, ctx: Context, step: Step, *rest: Any) -> Step:
     """A prefill step schedules a token of every decoding request as well."""
     done: Step = right(ctx, step, *rest)
     return evolve(done, scheduled={**done.scheduled, **{row.id: 1 for row in step.before.decoding}})
 
 
 @fault(step, "_prefill_step", of="chunk", on="layout", caught_by="SPY-TKV-2")
-def prefill_tkv_with_padding(right: Right, ctx: Context, step: Step, *rest: Any) -> Step:
+def prefill_tkv_with_padding(right: Wrong, ctx: Context, step: Step, *rest: Any) -> Step:
     """The tkv of a prefill step counts the left padding."""
     done: Step = right(ctx, step, *rest)
     assert done.chunk is not None
@@ -162,14 +130,14 @@ def prefill_tkv_with_padding(right: Right, ctx: Context, step: Step, *rest: Any)
 
 
 @fault(transitions, "with_block_table", of="chunk", on="same prompt", caught_by="SPY-PFX-5, BLK-7")
-def writes_not_redirected(right: Right, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
+def writes_not_redirected(right: Wrong, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
     """A chunk that is computed again writes its cached blocks again."""
     planned: Chunk = right(ctx, chunk, sequence)
     return evolve(planned, writes=planned.block_table[-ctx.config.blocks_per_chunk :])
 
 
 @fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-5")
-def new_blocks_not_read(right: Right, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
+def new_blocks_not_read(right: Wrong, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
     """The blocks that a chunk writes are missing from the table that it reads."""
     planned: Chunk = right(ctx, chunk, sequence)
     table = planned.block_table
@@ -177,7 +145,7 @@ def new_blocks_not_read(right: Right, ctx: Context, chunk: Chunk, sequence: Row)
 
 
 @fault(transitions, "with_block_table", of="chunk", on="same prompt", caught_by="SPY-PFX-6")
-def cached_blocks_not_read(right: Right, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
+def cached_blocks_not_read(right: Wrong, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
     """A chunk that is computed again reads a block of its own where one is cached."""
     planned: Chunk = right(ctx, chunk, sequence)
     cached, own = sequence.blocks[: sequence.hit_blocks], planned.block_table[-1]
@@ -187,15 +155,13 @@ def cached_blocks_not_read(right: Right, ctx: Context, chunk: Chunk, sequence: R
 
 # --- join ----------------------------------------------------------------------------------------
 
-
-@fault(step, "_outputs", of="join", on="layout", caught_by="SPY-CHK-4, LIF-4")
-def no_first_token(_right: Right, _ctx: Context, _rows: tuple[Row, ...]) -> dict[str, list[int]]:
-    """A last chunk yields no token."""
-    return {}
+fault(step, "_outputs", of="join", on="layout", caught_by="SPY-CHK-4, LIF-4")(
+    always({}), "A last chunk yields no token"
+)
 
 
 @fault(step, "_prefill_step", of="join", on="exact", caught_by="SPY-CHK-4, LIF-8")
-def first_token_too_early(right: Right, ctx: Context, step: Step, *rest: Any) -> Step:
+def first_token_too_early(right: Wrong, ctx: Context, step: Step, *rest: Any) -> Step:
     """A chunk that is not the last yields a token too."""
     done: Step = right(ctx, step, *rest)
     slot = done.after.prefilling
@@ -205,24 +171,16 @@ def first_token_too_early(right: Right, ctx: Context, step: Step, *rest: Any) ->
     return evolve(done, after=evolve(done.after, prefilling=row), outputs={row.id: [0]})
 
 
-@fault(transitions, "join", on="layout", caught_by="LIF-4, LIF-8")
-def joins_with_two_tokens(right: Right, ctx: Context, state: State) -> Moved:
-    """A request joins the batch with two tokens."""
-    moved, events = right(ctx, state)
-    first, *others = moved.decoding
-    grown = evolve(first, generated=first.generated + 1)
-    return evolve(moved, decoding=(grown, *others)), events
-
-
-@fault(transitions, "join", on="layout", caught_by="LIF-1, LIF-4, BLK-2")
-def joins_and_stays(right: Right, ctx: Context, state: State) -> Moved:
-    """A request that joins the batch keeps the prefill slot."""
-    moved, events = right(ctx, state)
-    return evolve(moved, prefilling=state.prefilling), events
+fault(transitions, "join", on="layout", caught_by="LIF-4, LIF-8")(
+    result(decoding=first(generated=plus(1))), "A request joins the batch with two tokens"
+)
+fault(transitions, "join", on="layout", caught_by="LIF-1, LIF-4, BLK-2")(
+    kept("prefilling"), "A request that joins the batch keeps the prefill slot"
+)
 
 
 @fault(step, "_prefill_step", of="join", on="layout", caught_by="SPY-DEC-7")
-def joins_at_the_back(right: Right, ctx: Context, step: Step, *rest: Any) -> Step:
+def joins_at_the_back(right: Wrong, ctx: Context, step: Step, *rest: Any) -> Step:
     """A request joins the batch behind all others."""
     done: Step = right(ctx, step, *rest)
     rows = sorted(done.after.decoding, key=lambda row: row.id in done.scheduled)
@@ -230,6 +188,6 @@ def joins_at_the_back(right: Right, ctx: Context, step: Step, *rest: Any) -> Ste
 
 
 @fault(chunks, "evolve", of="prefix_hit", on="same prompt", caught_by="SPY-PFX-5, BLK-7")
-def hit_not_noted(right: Right, one: Any, **changes: Any) -> Any:
+def hit_not_noted(right: Wrong, one: Any, **changes: Any) -> Any:
     """A request takes cached blocks and treats them like its own."""
     return right(one, **(changes | ({"hit_blocks": 0} if "hit_blocks" in changes else {})))

@@ -4,21 +4,12 @@ Of the rules that catch a fault the first names it.
 """
 
 from pathlib import Path
-from typing import Any
-
-from attrs import evolve
 
 from checks.explore.instance_file import read_instances
 from checks.policies import POLICIES
 from spec.spyre.config import SpyreConfig
-from spec.spyre.records import Context
 from tests.checks.faults.planting import FaultTable
 
 MORE = read_instances(Path(__file__).with_name("instances.toml"), plain=SpyreConfig)
 FAULTS = FaultTable(POLICIES["spyre"], MORE)
 fault = FAULTS.fault
-
-
-def with_config(ctx: Context, **changes: Any) -> Context:
-    """The context with other values in its configuration."""
-    return evolve(ctx, config=evolve(ctx.config, **changes))
