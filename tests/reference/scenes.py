@@ -21,11 +21,6 @@ class Machine(Protocol[StateT, StepT]):
     def step(self) -> Callable[..., StepT]: ...
 
 
-def request(id_: str, prompt_len: int, max_tokens: int = 8, **more: Any) -> Request:
-    prompt = Prompt.of_stream(f"prompt {id_}", prompt_len)
-    return Request(id=id_, prompt=prompt, max_tokens=max_tokens, **more)
-
-
 def of_parts(id_: str, *parts: tuple[str, int], max_tokens: int = 8) -> Request:
     return Request(id=id_, prompt=Prompt.of_parts(parts), max_tokens=max_tokens)
 

@@ -8,7 +8,8 @@ from spec.core.errors import WorkloadError
 from spec.core.records import Event
 from spec.nano_vllm.config import FullHit, MemoryGate, Oversized, SequenceLimit, TokenGate
 from tests.reference.nano_vllm.scenes import machine, queues, told
-from tests.reference.scenes import arrived, of_parts, request, steps_from, steps_to_the_end
+from tests.reference.scenes import arrived, of_parts, steps_from, steps_to_the_end
+from tests.requests import request
 
 
 def test_refused_front_keeps_smaller_ones_behind_it_waiting() -> None:

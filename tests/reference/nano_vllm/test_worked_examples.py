@@ -11,7 +11,8 @@ from spec.nano_vllm.config import NanoVllmConfig
 from spec.nano_vllm.formulas import block_bytes
 from spec.nano_vllm.records import Sequence, State
 from tests.reference.nano_vllm.scenes import machine, queues, told
-from tests.reference.scenes import arrived, of_parts, request, steps_from, steps_to_the_end
+from tests.reference.scenes import arrived, of_parts, steps_from, steps_to_the_end
+from tests.requests import request
 
 
 def test_sequence_of_five_tokens_from_arrival_to_its_end() -> None:

@@ -15,8 +15,9 @@ from reference.spyre.admission import (
 from reference.spyre.machine import SpyreMachine
 from spec.spyre.state import Sequence, State
 from spec.spyre.variants import Admission
-from tests.reference.scenes import arrived, of_parts, request, steps_to_the_end
+from tests.reference.scenes import arrived, of_parts, steps_to_the_end
 from tests.reference.spyre.scenes import batch, machine
+from tests.requests import request
 
 
 def refusal(scene: SpyreMachine, state: State, id_: str | None = None) -> str | None:

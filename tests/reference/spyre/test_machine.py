@@ -20,8 +20,9 @@ from spec.spyre.records import Step
 from spec.spyre.rules import applicable
 from spec.spyre.state import State
 from spec.spyre.variants import Admission, Queue
-from tests.reference.scenes import arrived, request, steps_to_the_end
+from tests.reference.scenes import arrived, steps_to_the_end
 from tests.reference.spyre.scenes import batch, machine
+from tests.requests import request
 
 # --- by example -----------------------------------------------------------------------------------
 

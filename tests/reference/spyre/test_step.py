@@ -9,8 +9,9 @@ from spec.core.requests import Prompt
 from spec.spyre.records import Step
 from spec.spyre.state import State
 from spec.spyre.variants import Admission, Queue
-from tests.reference.scenes import arrived, of_parts, request, steps_from, steps_to_the_end
+from tests.reference.scenes import arrived, of_parts, steps_from, steps_to_the_end
 from tests.reference.spyre.scenes import batch, machine, tkvs, told
+from tests.requests import request
 
 # --- prefill padding ------------------------------------------------------------------------------
 

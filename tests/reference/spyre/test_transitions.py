@@ -1,6 +1,7 @@
 """Each transition by example: what it does where its guard holds, and that it refuses elsewhere."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -11,8 +12,14 @@ from reference.spyre.machine import SpyreMachine
 from spec.core.records import Event
 from spec.core.sharing import FrozenMap
 from spec.spyre.state import State
-from tests.reference.scenes import arrived, of_parts, request, steps_from, steps_to_the_end
+from tests.reference.scenes import arrived, of_parts, steps_from, steps_to_the_end
 from tests.reference.spyre.scenes import admitted, batch, ids, machine
+from tests.requests import request
+
+AB = machine(request("a", 1, 20), request("b", 1, 20))
+ABC = machine(*(request(id_, 1, 30) for id_ in "abc"))
+PAUSING = machine(request("a", 1, 20), request("b", 1, 20), pausing=True)
+UNRESERVED = machine(request("a", 1, 20), reservation=False)
 
 # --- arrive and abort -----------------------------------------------------------------------------
 
@@ -25,7 +32,7 @@ def test_arrivals_queue_up_in_their_order() -> None:
     assert [(one.id, one.prefill_len) for one in state.waiting] == [("b", 9), ("a", 3)]
 
 
-def test_nobody_arrives_twice_not_even_after_leaving() -> None:
+def test_request_arrives_once_and_not_again_after_leaving() -> None:
     scene = machine(request("a", 3, 1))
     waiting = arrived(scene)
     finished = scene.step(waiting).after
@@ -39,9 +46,7 @@ def test_nobody_arrives_twice_not_even_after_leaving() -> None:
 def test_request_that_is_aborted_while_waiting_leaves_the_queue() -> None:
     scene = machine(request("a", 3), request("b", 3))
 
-    state = scene.abort(arrived(scene), "a")
-
-    assert ids(state) == {"waiting": ["b"], "aborted": ["a"]}
+    assert ids(scene.abort(arrived(scene), "a")) == {"waiting": ["b"], "aborted": ["a"]}
 
 
 def test_request_that_is_aborted_in_its_prefill_gives_its_blocks_and_its_promise_back() -> None:
@@ -58,10 +63,9 @@ def test_request_that_is_aborted_in_its_prefill_gives_its_blocks_and_its_promise
 
 
 def test_request_that_is_aborted_while_decoding_leaves_the_others_alone() -> None:
-    scene = machine(request("a", 1, 20), request("b", 1, 20))
-    decoding = batch(scene, a=(9, 0), b=(2, 8))
+    decoding = batch(AB, a=(9, 0), b=(2, 8))
 
-    state = scene.abort(decoding, "a")
+    state = AB.abort(decoding, "a")
 
     assert ids(state) == {"decoding": ["b"], "aborted": ["a"]}
     assert state.decoding == decoding.decoding[1:]
@@ -70,31 +74,21 @@ def test_request_that_is_aborted_while_decoding_leaves_the_others_alone() -> Non
 
 
 def test_request_that_is_aborted_while_it_is_paused_gives_its_blocks_back() -> None:
-    scene = machine(request("a", 1, 20), request("b", 1, 20), pausing=True)
-    decoding = batch(scene, a=(9, 0), b=(2, 8))
-    paused, _ = transitions.pause(scene.ctx, decoding, decoding.decoding[0])
+    decoding = batch(PAUSING, a=(9, 0), b=(2, 8))
+    paused, _ = transitions.pause(PAUSING.ctx, decoding, decoding.decoding[0])
 
-    state = scene.abort(paused, "a")
+    state = PAUSING.abort(paused, "a")
 
     assert ids(state) == {"decoding": ["b"], "aborted": ["a"]}
     assert state.pool.references == {4: 1}
 
 
-def test_blocks_that_somebody_else_holds_survive_an_abort() -> None:
+def test_blocks_that_another_request_holds_survive_an_abort() -> None:
     scene = machine(of_parts("a", ("s", 8)), of_parts("b", ("s", 8), ("b", 1)), prefix_caching=True)
     state = steps_from(scene, arrived(scene), 3)[-1].after
     assert [one.blocks for one in state.decoding] == [(1, 2, 4), (1, 2, 3)]
 
-    state = scene.abort(state, "a")
-
-    assert state.pool.references == {1: 1, 2: 1, 4: 1}
-
-
-def test_nobody_is_aborted_who_is_not_there() -> None:
-    scene = machine(request("a", 3))
-
-    with pytest.raises(GuardError, match="abort is not allowed here"):
-        scene.abort(scene.initial(), "a")
+    assert scene.abort(state, "a").pool.references == {1: 1, 2: 1, 4: 1}
 
 
 # --- prefill --------------------------------------------------------------------------------------
@@ -206,15 +200,11 @@ def test_request_joins_in_front_of_the_batch_with_its_first_token() -> None:
 # --- decode ---------------------------------------------------------------------------------------
 
 
-def three_of_them() -> SpyreMachine:
-    return machine(*(request(id_, 1, 30) for id_ in "abc"))
-
-
-def decoded(scene: SpyreMachine, state: State) -> tuple[State, list[tuple[str, int, int]]]:
+def decoded(state: State) -> tuple[State, list[tuple[str, int, int]]]:
     """The batch after one token each, and every jump of a tkv as (id, from, to)."""
-    state, jumps = transitions.pad(scene.ctx, state)
-    state, _ = transitions.extend(scene.ctx, state)
-    state, _ = transitions.decode(scene.ctx, state)
+    state, jumps = transitions.pad(ABC.ctx, state)
+    state, _ = transitions.extend(ABC.ctx, state)
+    state, _ = transitions.decode(ABC.ctx, state)
     return state, [(jump.id, jump.before, jump.after) for jump in jumps]
 
 
@@ -222,76 +212,59 @@ def tkvs(state: State) -> dict[str, int]:
     return {row.id: row.tkv for row in state.decoding}
 
 
-def test_tkv_of_every_row_moves_by_one_while_nobody_crosses_a_block() -> None:
-    scene = three_of_them()
-    state = batch(scene, a=(9, 0), b=(2, 8))
-
-    after, jumps = decoded(scene, state)
-
-    assert (tkvs(state), tkvs(after)) == ({"a": 9, "b": 10}, {"a": 10, "b": 11})
-    assert jumps == []
+Row = tuple[int, int]
 
 
-def test_padded_row_that_crosses_a_block_gives_up_a_padding_block_and_jumps_back() -> None:
-    scene = three_of_them()
+TKVS: dict[str, tuple[dict[str, Row], dict[str, int], list[tuple[str, int, int]]]] = {
+    "by one where no row crosses a block": ({"a": (9, 0), "b": (2, 8)}, {"a": 10, "b": 11}, []),
+    "back for a padded row that crosses a block and gives up a padding block": (
+        {"a": (9, 0), "b": (4, 8)},
+        {"a": 10, "b": 9},
+        [("b", 12, 9)],
+    ),
+    "forward for all others where an unpadded row crosses a block": (
+        {"a": (8, 0), "b": (2, 4), "c": (5, 0)},
+        {"a": 9, "b": 11, "c": 10},
+        [("b", 6, 11), ("c", 5, 10)],
+    ),
+    "by one for a row that crosses with the longest and takes the new column": (
+        {"a": (8, 0), "b": (4, 4)},
+        {"a": 9, "b": 9},
+        [],
+    ),
+    "forward where a longer request has joined": (
+        {"a": (9, 0), "b": (2, 0)},
+        {"a": 10, "b": 11},
+        [("b", 2, 11)],
+    ),
+}
 
-    after, jumps = decoded(scene, batch(scene, a=(9, 0), b=(4, 8)))
 
-    assert tkvs(after) == {"a": 10, "b": 9}
-    assert jumps == [("b", 12, 9)]
+@pytest.mark.parametrize(("rows", "after", "jumps"), TKVS.values(), ids=TKVS)
+def test_tkv_of_a_row_grows(
+    rows: dict[str, Row], after: dict[str, int], jumps: list[tuple[str, int, int]]
+) -> None:
+    state, jumped = decoded(batch(ABC, **rows))
 
-
-def test_unpadded_row_that_crosses_a_block_makes_all_others_jump_forward() -> None:
-    scene = three_of_them()
-
-    after, jumps = decoded(scene, batch(scene, a=(8, 0), b=(2, 4), c=(5, 0)))
-
-    assert tkvs(after) == {"a": 9, "b": 11, "c": 10}
-    assert jumps == [("b", 6, 11), ("c", 5, 10)]
-
-
-def test_row_that_crosses_with_the_longest_takes_the_new_column_for_itself() -> None:
-    scene = three_of_them()
-
-    after, jumps = decoded(scene, batch(scene, a=(8, 0), b=(4, 4)))
-
-    assert tkvs(after) == {"a": 9, "b": 9}
-    assert jumps == []
+    assert (tkvs(state), jumped) == (after, jumps)
 
 
 def test_rows_jump_back_when_the_longest_has_left() -> None:
-    scene = three_of_them()
-    state = scene.abort(batch(scene, a=(9, 0), b=(2, 8), c=(5, 4)), "a")
-
-    after, jumps = decoded(scene, state)
+    after, jumps = decoded(ABC.abort(batch(ABC, a=(9, 0), b=(2, 8), c=(5, 4)), "a"))
 
     assert tkvs(after) == {"b": 7, "c": 6}
     assert jumps == [("b", 10, 7), ("c", 9, 6)]
 
 
-def test_rows_jump_forward_when_a_longer_request_has_joined() -> None:
-    scene = three_of_them()
-
-    after, jumps = decoded(scene, batch(scene, a=(9, 0), b=(2, 0)))
-
-    assert tkvs(after) == {"a": 10, "b": 11}
-    assert jumps == [("b", 2, 11)]
-
-
 def test_rows_are_padded_to_equally_many_blocks_and_the_longest_not_at_all() -> None:
-    scene = three_of_them()
-
-    after, _ = decoded(scene, batch(scene, a=(9, 0), b=(2, 8), c=(5, 4)))
+    after, _ = decoded(batch(ABC, a=(9, 0), b=(2, 8), c=(5, 4)))
 
     assert [row.left_padding for row in after.decoding] == [0, 8, 4]
     assert {row.left_padding // 4 + len(row.blocks) for row in after.decoding} == {3}
 
 
 def test_row_gets_a_block_only_for_the_token_that_starts_one() -> None:
-    scene = three_of_them()
-    state = batch(scene, a=(8, 0), b=(7, 0), c=(4, 4))
-
-    extended, events = transitions.extend(scene.ctx, state)
+    extended, events = transitions.extend(ABC.ctx, batch(ABC, a=(8, 0), b=(7, 0), c=(4, 4)))
 
     assert [row.blocks for row in extended.decoding] == [(1, 2, 6), (3, 4), (5, 7)]
     assert events == (
@@ -311,7 +284,7 @@ def test_block_that_a_row_fills_can_be_found_from_then_on() -> None:
     assert dict(fourth.pool.keys) == {1: scene.ctx.keys.of("a", 1)[0]}
 
 
-def test_rows_with_all_their_tokens_leave_and_so_does_who_samples_the_end() -> None:
+def test_rows_with_all_their_tokens_leave_and_so_do_those_that_sample_the_end() -> None:
     scene = machine(request("a", 1, 9), request("b", 1, 9), request("c", 1, 9))
     state = batch(scene, a=(9, 0), b=(2, 8), c=(5, 4))
 
@@ -322,11 +295,10 @@ def test_rows_with_all_their_tokens_leave_and_so_does_who_samples_the_end() -> N
     assert set(moved.pool.references) == {5, 6}
 
 
-def test_nobody_finishes_before_the_end() -> None:
-    scene = three_of_them()
-    state = batch(scene, a=(9, 0))
+def test_row_does_not_finish_before_the_end() -> None:
+    state = batch(ABC, a=(9, 0))
 
-    assert transitions.finish(scene.ctx, state, lambda _row: False) == (state, ())
+    assert transitions.finish(ABC.ctx, state, lambda _row: False) == (state, ())
 
 
 # --- preempt, pause, resume -----------------------------------------------------------------------
@@ -347,10 +319,9 @@ def test_preempted_request_waits_in_front_without_blocks_and_keeps_its_tokens() 
 
 
 def test_paused_row_keeps_its_tokens_and_blocks() -> None:
-    scene = machine(request("a", 1, 20), request("b", 1, 20), pausing=True)
-    state = batch(scene, a=(9, 0), b=(2, 8))
+    state = batch(PAUSING, a=(9, 0), b=(2, 8))
 
-    moved, events = transitions.pause(scene.ctx, state, state.decoding[0])
+    moved, events = transitions.pause(PAUSING.ctx, state, state.decoding[0])
 
     assert ids(moved) == {"decoding": ["b"], "paused": ["a"]}
     assert moved.paused == state.decoding[:1]
@@ -359,13 +330,12 @@ def test_paused_row_keeps_its_tokens_and_blocks() -> None:
 
 
 def test_resumed_row_decodes_at_the_end_of_the_batch_and_has_waited_no_more() -> None:
-    scene = machine(request("a", 1, 20), request("b", 1, 20), pausing=True)
-    state = batch(scene, a=(9, 0), b=(2, 8))
-    state, _ = transitions.pause(scene.ctx, state, state.decoding[0])
-    state = transitions.sit_out(scene.ctx, state, ["a"])
+    state = batch(PAUSING, a=(9, 0), b=(2, 8))
+    state, _ = transitions.pause(PAUSING.ctx, state, state.decoding[0])
+    state = transitions.sit_out(PAUSING.ctx, state, ["a"])
     assert state.paused[0].waited_steps == 1
 
-    moved, events = transitions.resume(scene.ctx, state, state.paused[0])
+    moved, events = transitions.resume(PAUSING.ctx, state, state.paused[0])
 
     assert ids(moved) == {"decoding": ["b", "a"]}
     assert moved.decoding[1].waited_steps == 0
@@ -373,11 +343,10 @@ def test_resumed_row_decodes_at_the_end_of_the_batch_and_has_waited_no_more() ->
 
 
 def test_rows_that_sit_out_wait_one_step_longer_in_the_order_of_their_judgement() -> None:
-    scene = three_of_them()
-    state = batch(scene, a=(2, 0), b=(2, 0))
+    state = batch(ABC, a=(2, 0), b=(2, 0))
     state = evolve(state, decoding=(), paused=state.decoding)
 
-    moved = transitions.sit_out(scene.ctx, state, ["b", "a"])
+    moved = transitions.sit_out(ABC.ctx, state, ["b", "a"])
 
     assert [(row.id, row.waited_steps) for row in moved.paused] == [("b", 1), ("a", 1)]
 
@@ -385,105 +354,54 @@ def test_rows_that_sit_out_wait_one_step_longer_in_the_order_of_their_judgement(
 # --- guards ---------------------------------------------------------------------------------------
 
 WAITING = machine(request("a", 3), request("b", 3))
-BATCH = machine(request("a", 1, 20), request("b", 1, 20))
-ROW = batch(BATCH, a=(4, 0)).decoding[0]
-
-
-def slot_taken() -> State:
-    state = arrived(WAITING)
-    return transitions.admit(WAITING.ctx, state, state.waiting[0])[0]
+ROW = batch(AB, a=(4, 0)).decoding[0]
+ROW_WITHOUT_BLOCKS = evolve(AB.initial(), decoding=(evolve(ROW, blocks=()),))
+SLOT_TAKEN, _ = transitions.admit(WAITING.ctx, arrived(WAITING), arrived(WAITING).waiting[0])
 
 
 @pytest.mark.parametrize(
-    ("take", "refusal"),
+    ("transition", "rule", "scene", "state", "arguments"),
     [
-        (
-            lambda: transitions.admit(WAITING.ctx, slot_taken(), slot_taken().waiting[0]),
-            "admit is not allowed here: SPY-PRI-1",
-        ),
-        (
-            lambda: transitions.admit(WAITING.ctx, arrived(WAITING), ROW),
-            "admit is not allowed here: LIF-1",
-        ),
-        (
-            lambda: transitions.prefix_hit(WAITING.ctx, arrived(WAITING)),
-            "prefix_hit is not allowed here: SPY-PFX-3",
-        ),
-        (
-            lambda: transitions.reserve(WAITING.ctx, arrived(WAITING)),
-            "reserve is not allowed here: SPY-RES-2",
-        ),
-        (
-            lambda: transitions.reserve(WAITING.ctx, admitted(WAITING)),
-            "reserve is not allowed here: SPY-RES-2",
-        ),
-        (
-            lambda: transitions.chunk(WAITING.ctx, arrived(WAITING)),
-            "chunk is not allowed here: SPY-PRI-1",
-        ),
-        (
-            lambda: transitions.join(WAITING.ctx, slot_taken()),
-            "join is not allowed here: SPY-CHK-4",
-        ),
-        (
-            lambda: transitions.pad(WAITING.ctx, arrived(WAITING)),
-            "pad is not allowed here: SPY-DEC-2",
-        ),
-        (
-            lambda: transitions.extend(
-                BATCH.ctx, evolve(BATCH.initial(), decoding=(evolve(ROW, blocks=()),))
-            ),
-            "extend is not allowed here: BLK-8",
-        ),
-        (
-            lambda: transitions.decode(BATCH.ctx, batch(BATCH, a=(4, 0))),
-            "decode is not allowed here: BLK-8",
-        ),
-        (
-            lambda: transitions.finish(WAITING.ctx, arrived(WAITING), lambda _row: True),
-            "finish is not allowed here: LIF-3",
-        ),
-        (
-            lambda: transitions.preempt(BATCH.ctx, batch(BATCH, a=(4, 0)), ROW),
-            "preempt is not allowed here: SPY-PRE-1",  # blocks are reserved
-        ),
-        (
-            lambda: transitions.pause(BATCH.ctx, arrived(BATCH), ROW),
-            "pause is not allowed here: SPY-PAU-1",
-        ),
-        (
-            lambda: transitions.resume(BATCH.ctx, batch(BATCH, a=(4, 0)), ROW),
-            "resume is not allowed here: SPY-PAU-3",
-        ),
-        (
-            lambda: transitions.sit_out(BATCH.ctx, batch(BATCH, a=(4, 0)), ["a"]),
-            "sit_out is not allowed here: SPY-PAU-1",
-        ),
+        ("admit", "SPY-PRI-1", WAITING, SLOT_TAKEN, SLOT_TAKEN.waiting[:1]),
+        ("admit", "LIF-1", WAITING, arrived(WAITING), [ROW]),
+        ("prefix_hit", "SPY-PFX-3", WAITING, arrived(WAITING), []),
+        ("reserve", "SPY-RES-2", WAITING, arrived(WAITING), []),
+        ("reserve", "SPY-RES-2", WAITING, admitted(WAITING), []),
+        ("chunk", "SPY-PRI-1", WAITING, arrived(WAITING), []),
+        ("join", "SPY-CHK-4", WAITING, SLOT_TAKEN, []),
+        ("pad", "SPY-DEC-2", WAITING, arrived(WAITING), []),
+        ("extend", "BLK-8", AB, ROW_WITHOUT_BLOCKS, []),
+        ("decode", "BLK-8", AB, batch(AB, a=(4, 0)), []),
+        ("finish", "LIF-3", WAITING, arrived(WAITING), [lambda _row: True]),
+        ("preempt", "SPY-PRE-1", AB, batch(AB, a=(4, 0)), [ROW]),  # blocks are reserved
+        ("preempt", "SPY-PRE-1", UNRESERVED, arrived(UNRESERVED), [ROW]),  # it is not there
+        ("pause", "SPY-PAU-1", AB, arrived(AB), [ROW]),
+        ("resume", "SPY-PAU-3", AB, batch(AB, a=(4, 0)), [ROW]),
+        ("sit_out", "SPY-PAU-1", AB, batch(AB, a=(4, 0)), [["a"]]),
     ],
 )
-def test_guard_refuses_by_name(take: Callable[[], object], refusal: str) -> None:
+def test_guard_refuses_by_name(
+    transition: str, rule: str, scene: SpyreMachine, state: State, arguments: Sequence[Any]
+) -> None:
     with pytest.raises(GuardError) as refused:
-        take()
+        getattr(transitions, transition)(scene.ctx, state, *arguments)
 
-    assert str(refused.value) == refusal
-    assert refusal == f"{refused.value.transition} is not allowed here: {refused.value.rule}"
+    assert (refused.value.transition, refused.value.rule) == (transition, rule)
+    assert str(refused.value) == f"{transition} is not allowed here: {rule}"
 
 
-def test_nobody_is_preempted_who_is_not_there() -> None:
-    scene = machine(request("a", 1, 20), reservation=False)
-
-    with pytest.raises(GuardError, match="preempt is not allowed here: SPY-PRE-1"):
-        transitions.preempt(scene.ctx, arrived(scene), ROW)
+def test_request_that_is_not_there_is_not_aborted() -> None:
+    with pytest.raises(GuardError, match="abort is not allowed here"):
+        AB.abort(AB.initial(), "a")
 
 
 def test_transitions_leave_the_state_that_they_were_given_alone() -> None:
-    scene = three_of_them()
-    state = batch(scene, a=(8, 0), b=(4, 4))
+    state = batch(ABC, a=(8, 0), b=(4, 4))
     before = repr(state)
 
-    decoded(scene, state)
-    transitions.pause(scene.ctx, state, state.decoding[0])
-    scene.abort(state, "b")
+    decoded(state)
+    transitions.pause(ABC.ctx, state, state.decoding[0])
+    ABC.abort(state, "b")
 
     assert repr(state) == before
     assert type(state.pool.references) is FrozenMap

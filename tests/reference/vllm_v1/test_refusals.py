@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from spec.core.errors import WorkloadError
-from tests.reference.scenes import arrived, request, steps_to_the_end
+from tests.reference.scenes import arrived, steps_to_the_end
 from tests.reference.vllm_v1.scenes import machine
+from tests.requests import request
 
 UNCUT: dict[str, Any] = {"chunked_prefill": False, "max_num_batched_tokens": 8}  # tokens
 

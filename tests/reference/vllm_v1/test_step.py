@@ -11,8 +11,9 @@ from reference.vllm_v1.transitions import Plan
 from spec.core.errors import ConfigError, WorkloadError
 from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Load, Statistics, Step
-from tests.reference.scenes import arrived, of_parts, request, steps_from, steps_to_the_end
+from tests.reference.scenes import arrived, of_parts, steps_from, steps_to_the_end
 from tests.reference.vllm_v1.scenes import accepting, ids, machine
+from tests.requests import request
 
 
 def test_fully_cached_prompt_of_12_tokens_computes_its_last_block_of_4_again() -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from spec.core.errors import WorkloadError
 from spec.vllm_v1.config import VllmV1Config, block_bytes, missing_blocks, profiled_blocks
-from tests.reference.scenes import arrived, of_parts, request, steps_from
+from tests.reference.scenes import arrived, of_parts, steps_from
 from tests.reference.vllm_v1.scenes import accepting, ids, machine
+from tests.requests import request
 
 LARGE: dict[str, Any] = {
     "block_size": 16,
