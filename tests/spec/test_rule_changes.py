@@ -132,13 +132,13 @@ def _one_with(state: State, place: str, n: int, **parts: Any) -> State:
     """One request in this place is otherwise in these parts."""
     there = getattr(state, place)
     wrong = _nth(there, n)
-    return evolve(
-        state, **{place: tuple(evolve(one, **parts) if one is wrong else one for one in there)}
-    )
+    changes: Any = {place: tuple(evolve(one, **parts) if one is wrong else one for one in there)}
+    return evolve(state, **changes)
 
 
 def _one_more(state: State, place: str, one: Sequence) -> State:
-    return evolve(state, **{place: (*getattr(state, place), one)})
+    changes: Any = {place: (*getattr(state, place), one)}
+    return evolve(state, **changes)
 
 
 def _fresh(row: Sequence) -> Sequence:

@@ -25,8 +25,9 @@ from spec.spyre.padding import max_tkv
 from spec.vllm_v1.records import Context, State
 from spec.vllm_v1.records import Sequence as V1Sequence
 from tests.checks.command import lockstep
-from tests.reference.scenes import arrived, request
+from tests.reference.scenes import arrived
 from tests.reference.vllm_v1.scenes import machine
+from tests.requests import request
 
 PAIR = {"tokens_0": 2, "remaining_0": 1, "max_tokens": 2, "step": 1}
 NUMBERS: dict[str, dict[str, int]] = {
