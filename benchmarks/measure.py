@@ -18,7 +18,7 @@ from checks.explore.exploring import Exploration, explore_instance
 from checks.harness.case import Case
 from checks.harness.judging import Judge
 from checks.harness.serving import served
-from checks.policies.spyre.instances import DEFAULT
+from checks.policies.spyre.policy import POLICY
 from engine.workloads import fit_for, read_workload
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig, refuse_unservable
@@ -58,7 +58,7 @@ def main() -> None:
     options = parser.parse_args()
     print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores\n")
     print("| what | amount | seconds | rate |\n| --- | --- | --- | --- |")
-    _explored([explore_instance(instance) for instance in DEFAULT])
+    _explored([explore_instance(instance) for instance in POLICY.instances])
     requests = generated(options.requests)
     if options.trace is not None:
         read = read_workload(options.trace, limit=options.requests)

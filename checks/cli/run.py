@@ -24,7 +24,7 @@ from checks.cli.variants import Variant, variants
 from checks.explore.exploring import sentence
 from checks.export.files import write_lines
 from checks.export.timeline import new_timeline
-from checks.export.trace.violation import Violation
+from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
 from checks.harness.serving import ENGINE, REFERENCE, Refused, Run, run_workload, scheduler_of
 from checks.policies import POLICIES, policy_of

@@ -10,17 +10,18 @@ from checks.explore.examine import DEADLOCK, MACHINE_ERROR
 from checks.explore.graph import MachineError, state_graph
 from checks.explore.model import (
     Always,
+    Counterexample,
     Eventually,
     Model,
     OnStep,
     Property,
     Transition,
+    Violation,
     Witness,
 )
 from checks.explore.replay import UnrepeatableError
 from checks.explore.result import Outcome, Progress, Result, Sightings
 from checks.explore.search import Order, explore
-from checks.explore.violation import Counterexample, Violation
 
 __all__ = [
     "DEADLOCK",

@@ -8,16 +8,17 @@ from attrs import define, field
 from checks.explore.liveness import GOAL, TRIGGER, packed
 from checks.explore.model import (
     Always,
+    Counterexample,
     Eventually,
     Model,
     OnStep,
     Property,
     StateT,
     Transition,
+    Violation,
     Witness,
 )
 from checks.explore.store import Store
-from checks.explore.violation import Counterexample, Violation
 
 DEADLOCK, MACHINE_ERROR = "deadlock", "machine-error"
 

@@ -19,7 +19,7 @@ from checks.explore import (
     save,
 )
 from checks.explore.instance import Instance
-from checks.export.trace.violation import Violation
+from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
 from checks.harness.clients import step_time
 from checks.harness.cores import on_all_cores

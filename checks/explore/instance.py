@@ -1,12 +1,23 @@
-"""What is explored: a few requests under a configuration, and what may happen to them."""
+"""What is explored: a few requests under a configuration, and what may happen to them.
 
-from collections.abc import Hashable, Mapping
-from typing import Generic, TypeVar
+Files have instances in TOML: a table for each, by name, behind what all have in common.
+The table `common` has the keys of every configuration, `config` those that an instance changes;
+`variant` names a set of choices under which they are meant. `requests` are 0, 1, …, each a prompt
+and its maximum output, or a table with these and `output` or `priority`. A prompt is a number of
+tokens that no other request shares, a text with a token for each letter, a list of token ids, or a
+list of named streams, each with a number of tokens. All other keys are those of `Instance`; where
+they name requests, ids separated by spaces.
+"""
+
+import tomllib
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from attrs import field, frozen
 
 from spec.core.configuration import PolicyConfig
-from spec.core.requests import Request
+from spec.core.requests import Prompt, Request
 
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
@@ -37,3 +48,55 @@ class Instance(Generic[ConfigT]):
         """Equal for two requests to which the environment may do the same."""
         allowed = (self.aborts, self.early_ends, self.failing, self.leavers)
         return self.external.get(request_id), *(request_id in one for one in allowed)
+
+
+def read_instances(path: Path, **variants: Callable[..., ConfigT]) -> tuple[Instance[ConfigT], ...]:
+    """The instances of a file, in its order.
+
+    `variants` make configurations from keys; `plain` is the one that is used if none is named.
+
+    Raises:
+        InputError: a configuration or request that cannot be.
+    """
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    common = tables.pop("common")
+    return tuple(_instance(name, variants, common, **table) for name, table in tables.items())
+
+
+def _instance(
+    name: str,
+    variants: Mapping[str, Callable[..., ConfigT]],
+    common: Mapping[str, Any],
+    *,
+    about: str,
+    requests: list[Any],
+    config: Mapping[str, Any] | None = None,
+    variant: str = "plain",
+    external: Mapping[str, int] | None = None,
+    **may_happen_to: str,
+) -> Instance[ConfigT]:
+    return Instance(
+        name=name,
+        about=about,
+        config=variants[variant](**{**common, **(config or {})}),
+        requests=tuple(_request(str(index), row) for index, row in enumerate(requests)),
+        external=external or {},
+        **{key: frozenset(ids.split()) for key, ids in may_happen_to.items()},
+    )
+
+
+def _request(id_: str, row: Any) -> Request:
+    keys = dict(zip(("prompt", "max_tokens"), row, strict=True)) if isinstance(row, list) else row
+    output = tuple(keys["output"]) if "output" in keys else None
+    return Request(**{**keys, "id": id_, "prompt": _prompt(id_, keys["prompt"]), "output": output})
+
+
+def _prompt(id_: str, tokens: Any) -> Prompt:
+    match tokens:
+        case int():
+            return Prompt.of_stream(f"own {id_}", tokens)
+        case str():
+            return Prompt.of_tokens([ord(letter) for letter in tokens])
+        case [[str(), int()], *_]:
+            return Prompt.of_parts([(name, count) for name, count in tokens])
+    return Prompt.of_tokens(tokens)

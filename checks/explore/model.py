@@ -1,4 +1,4 @@
-"""What a machine gives the explorer, and what can be asked of it."""
+"""What a machine gives the explorer, what can be asked of it, and the run that refutes it."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeAlias, TypeVar
@@ -86,3 +86,34 @@ class Witness(Generic[StateT]):
 
 
 Property: TypeAlias = Always[StateT] | OnStep[StateT] | Eventually[StateT]
+
+
+@frozen
+class Counterexample(Generic[StateT]):
+    """A run of the machine: the initial state and then every transition with the state it leads to.
+
+    `loop_from` is given for runs that never end: after that many steps the run repeats what
+    follows for ever (up to symmetry), or stays where it is if nothing follows.
+    """
+
+    initial: StateT
+    steps: tuple[Transition[StateT], ...] = ()
+    loop_from: int | None = None
+
+    @property
+    def last(self) -> StateT:
+        """The state that the run ends in."""
+        return self.steps[-1].state if self.steps else self.initial
+
+    def then(self, *steps: Transition[StateT]) -> "Counterexample[StateT]":
+        """This finite run, continued."""
+        return Counterexample(self.initial, self.steps + steps)
+
+
+@frozen
+class Violation(Generic[StateT]):
+    """A rule that does not hold, what was found instead, and how to get there."""
+
+    rule: str
+    found: str
+    counterexample: Counterexample[StateT]

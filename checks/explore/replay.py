@@ -5,9 +5,8 @@ from itertools import islice
 from typing import TypeVar
 
 from checks.explore.liveness import Lasso
-from checks.explore.model import Model, StateT, Transition
+from checks.explore.model import Counterexample, Model, StateT, Transition
 from checks.explore.store import Store
-from checks.explore.violation import Counterexample
 
 T = TypeVar("T")
 

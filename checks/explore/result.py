@@ -6,8 +6,7 @@ from typing import Generic
 from attrs import frozen
 
 from checks.explore.checkpoint import Checkpoint
-from checks.explore.model import StateT
-from checks.explore.violation import Violation
+from checks.explore.model import StateT, Violation
 
 
 class Outcome(Enum):

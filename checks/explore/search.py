@@ -12,11 +12,19 @@ from checks.explore.checkpoint import Checkpoint, Setup
 from checks.explore.examine import Examiner, HaltError
 from checks.explore.liveness import Edges, refutation
 from checks.explore.memory import bytes_per_state
-from checks.explore.model import Eventually, Model, Property, StateT, Transition, Witness
+from checks.explore.model import (
+    Counterexample,
+    Eventually,
+    Model,
+    Property,
+    StateT,
+    Transition,
+    Violation,
+    Witness,
+)
 from checks.explore.replay import run_along, run_to
 from checks.explore.result import Outcome, Progress, Result, Sightings
 from checks.explore.store import Store
-from checks.explore.violation import Counterexample, Violation
 
 Order: TypeAlias = Literal["bfs", "dfs", "random"]
 

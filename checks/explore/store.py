@@ -8,8 +8,7 @@ from typing import Generic
 from attrs import Factory, define
 
 from checks.explore.liveness import Edges
-from checks.explore.model import StateT
-from checks.explore.violation import Violation
+from checks.explore.model import StateT, Violation
 
 
 def _unsigned() -> "array[int]":

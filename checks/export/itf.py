@@ -21,7 +21,7 @@ from attrs import fields, has
 
 from checks.export.files import new_file
 from checks.export.trace.codec import Codec
-from checks.export.trace.violation import Violation
+from checks.export.trace.line import Violation
 from spec.core.records import SomeState, SomeStep
 
 Json = dict[str, Any]

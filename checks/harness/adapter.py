@@ -1,6 +1,6 @@
 """What the harness must know of a policy to hold driver processes against its reference."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from attrs import evolve, frozen
@@ -116,8 +116,3 @@ class PagedDevice:
         wrong = [one for one in self._watch.wrong if one.by == "device" or one.id not in gone]
         self._watch.wrong.clear()
         return ("device: token", str(wrong[0])) if wrong else None
-
-
-def without(leavers: Collection[str], queue: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The rows of a queue but for those of these requests."""
-    return tuple(row for row in queue if row.id not in leavers)

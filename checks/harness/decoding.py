@@ -7,7 +7,7 @@ say what the step started from.
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from attrs import evolve, fields
 
@@ -69,11 +69,14 @@ class Pools:
 class StepDecoder(Generic[StateT]):
     """Makes steps of the records of one episode, in their order; a policy's decoder extends it."""
 
-    def __init__(self, ctx: Any, initial: StateT) -> None:
-        """`initial`: the state in which no request has arrived."""
-        self.ctx = ctx
-        self.pools = Pools(ctx.keys)
-        self.last = initial  # the state that the step before left
+    queues: ClassVar[tuple[str, ...]] = ("waiting", "running")  # which a client may leave
+
+    def __init__(self, machine: Machine[Any, StateT]) -> None:
+        """`machine`: the reference's, for the requests of the episode."""
+        self.machine = machine
+        self.ctx = machine.ctx
+        self.pools = Pools(machine.ctx.keys)
+        self.last = machine.initial()  # the state that the step before left
 
     def step(self, record: Json, action: Action, index: int) -> Step:
         """The step of a record; `action` is what was done around it."""
@@ -121,7 +124,28 @@ class StepDecoder(Generic[StateT]):
 
     def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], past: Json) -> StateT:
         """The last state with the arrivals and without the leavers."""
+        last: Any = self.last
+        queues = {name: getattr(last, name) for name in self.queues}
+        queues["waiting"] += tuple(self.row({"id": one}, ()) for one in arrived)
+        stay = {
+            name: tuple(row for row in queue if row.id not in gone)
+            for name, queue in queues.items()
+        }
+        scripted: StateT = evolve(last, **stay, **past)
+        return scripted
+
+    def row(self, row: Json, blocks: Iterable[int]) -> Any:
+        """A request with its block table, as a record has it."""
         raise NotImplementedError
+
+    def queue(self, ids: Iterable[str], rows: Mapping[str, Json], record: Json) -> tuple[Any, ...]:
+        """The requests of a queue, with the block tables that the record has."""
+        tables = record.get("block_tables", {})
+        return tuple(self.row(rows[one], tables.get(one, ())) for one in ids)
+
+    def batch(self, record: Json) -> tuple[Any, ...]:
+        """The rows that a step computed."""
+        return tuple(self.row(row, row.get("blocks", ())) for row in record.get("batch", ()))
 
     def whole_step(self, record: Json, common: Json) -> Step:
         """The step, of which `common` are the fields that every policy's steps have."""
@@ -137,8 +161,7 @@ class PlainDecoder(StepDecoder[Any]):
 
     def __init__(self, machine: Machine[Any, Any], codec: Codec[Any, Any]) -> None:
         """`machine`: the reference's, for the requests of the episode."""
-        super().__init__(machine.ctx, machine.initial())
-        self._machine = machine
+        super().__init__(machine)
         self._codec = codec
 
     def state(self, record: Json, **past: Any) -> Any:
@@ -149,8 +172,8 @@ class PlainDecoder(StepDecoder[Any]):
 
     def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], _past: Json) -> Any:
         """The last state after arrivals and aborts."""
-        state = reduce(self._machine.arrive, arrived, self.last)
-        return reduce(self._machine.abort, sorted(gone), state)
+        state = reduce(self.machine.arrive, arrived, self.last)
+        return reduce(self.machine.abort, sorted(gone), state)
 
     def whole_step(self, record: Json, common: Json) -> Step:
         """The step with the fields that only its policy has."""

@@ -10,7 +10,7 @@ from checks.explore.instance import Instance
 from checks.explore.properties import Properties, properties_of_rules
 from checks.export.trace.codec import Codec
 from checks.export.trace.records import Json
-from checks.harness.adapter import Adapter, Device
+from checks.harness.adapter import Adapter, Device, PagedDevice
 from checks.harness.case import Case
 from checks.harness.comparing import Look, Strictness, looks_at
 from checks.harness.decoding import PlainDecoder
@@ -88,8 +88,8 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     Harness: `generate` draws a case, with keys that are pinned; it raises ConfigError where that
     does not succeed. `compared`: as strictly as asked for, where two steps differ. `labels`: what
     is counted. `adapter`: how driver processes are understood; `device`: one of ours for the steps
-    of a driver. `expected_violations` and `known_differences`: where rules need not hold, and what
-    releases do otherwise.
+    of a driver, by default the `watch`. `expected_violations` and `known_differences`: where rules
+    need not hold, and what releases do otherwise.
 
     Runs: `work`: what a step computed. `judged_apart`: beginnings of the ids of rules that a second
     process judges in a long run, so that both have about as much to do. `watch`: a paged device
@@ -119,12 +119,12 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     compared: Mapping[Strictness, Look] = field()
     labels: Labels = field(factory=Labels)
     adapter: Adapter = field()
-    device: Callable[[ContextT], Device] | None = None
+    watch: Callable[[ContextT], PagedWatch[StepT]] | None = None
+    device: Callable[[ContextT], Device] | None = field()
     expected_violations: tuple[ExpectedViolation, ...] = ()
     known_differences: tuple[KnownDifference, ...] = ()
     work: Callable[[ConfigT, StepT], Work] = _work_of_tokens
     judged_apart: tuple[str, ...] = ()
-    watch: Callable[[ContextT], PagedWatch[StepT]] | None = None
     figures: StepFigures = field(factory=StepFigures)
     plot: Callable[[ConfigT, Mapping[str, Request], Iterable[StepT]], Iterator[Json]] | None = None
     volume_limit: Callable[[ConfigT], int | None] = _unlimited
@@ -156,6 +156,11 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
             return PlainDecoder(self.machine(ctx.config, ctx.requests.values()), self.codec)
 
         return Adapter(fields=Fields(step=self.step), decoder=decoder)
+
+    @device.default
+    def _paged_device(self) -> Callable[[ContextT], Device] | None:
+        watch, inferred = self.watch, self.adapter.inferred_events
+        return watch and (lambda ctx: PagedDevice(watch(ctx), ctx.config, inferred))
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from checks.explore import MACHINE_ERROR
 from checks.explore.exploring import sentence
-from checks.export.trace.violation import Violation
+from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
 from checks.harness.case import Case
 from checks.harness.judging import Judge

@@ -7,7 +7,9 @@ from typing import Any, Generic, TypeVar
 
 from attrs import frozen
 
-from checks.harness.paging import PagedWatch, nano_vllm_watch, vllm_v1_watch
+from checks.harness.paging import PagedWatch
+from checks.policies.nano_vllm.paging import nano_vllm_watch
+from checks.policies.vllm_v1.paging import vllm_v1_watch
 from reference.nano_vllm.machine import NanoVllmMachine
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from checks.harness.paging import nano_vllm_watch
+from checks.policies.nano_vllm.paging import nano_vllm_watch
 from engine.core.faults import Constraint, ConstraintError
 from reference.nano_vllm.machine import NanoVllmMachine
 from tests.checks.faults.nano_vllm import FALSE_PREFIX

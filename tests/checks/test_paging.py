@@ -11,16 +11,9 @@ import pytest
 from attrs import evolve
 
 import spec
-from checks.harness.paging import (
-    Row,
-    WrongToken,
-    nano_vllm_shape,
-    nano_vllm_watch,
-    nano_vllm_work,
-    paged_input,
-    vllm_v1_watch,
-    vllm_v1_work,
-)
+from checks.harness.paging import Row, WrongToken, paged_input
+from checks.policies.nano_vllm.paging import nano_vllm_shape, nano_vllm_watch, nano_vllm_work
+from checks.policies.vllm_v1.paging import vllm_v1_watch, vllm_v1_work
 from engine.core.faults import Constraint, ConstraintError
 from engine.paged.device import PagedDevice
 from reference.nano_vllm.handoff import handoff

@@ -14,6 +14,7 @@ from cattrs import Converter, override
 from checks.export.trace.line import (
     Line,
     Past,
+    Violation,
     aborted_since,
     arrived_since,
     blocks_as_json,
@@ -21,7 +22,6 @@ from checks.export.trace.line import (
     row_as_json,
 )
 from checks.export.trace.records import Json, converter, missing, record, structured
-from checks.export.trace.violation import Violation
 from engine.workloads.checked import NOTHING
 from spec.core.errors import TraceError
 from spec.core.records import PREFILL, Event, SomeSequence, SomeState, SomeStep

@@ -1,4 +1,4 @@
-"""What a line of a trace shows of a step, whatever the policy."""
+"""What a line of a trace shows of a step, or of a broken rule, whatever the policy."""
 
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
@@ -58,6 +58,24 @@ class Line:
     arrived: list[str] = []  # noqa: RUF008
     refusal: str | None = None
     state: Mapping[str, Any] = {}
+
+
+@frozen
+class Violation:
+    """The rule that a trace breaks, as its last line says it.
+
+    `rule`: its id; `says`: its sentence; `found`: what was there instead, any JSON value.
+
+    `loop`: of a violation that is a cycle, the step with which the repeating part begins; the
+    number of steps, if the last state lasts for ever.
+    `state`: where it was found, if requests came or clients left after the last step.
+    """
+
+    rule: str
+    says: str
+    found: Any
+    loop: int | None = None
+    state: SomeState | None = None
 
 
 @frozen

@@ -8,10 +8,9 @@ from typing import Any, NoReturn
 
 from attrs import field, frozen
 
-from checks.export.trace.line import Past
+from checks.export.trace.line import Past, Violation
 from checks.export.trace.records import Json, converter, joined, structured
 from checks.export.trace.requests import requests_from_json
-from checks.export.trace.violation import Violation
 from checks.export.trace.writing import FORMAT, VERSION
 from checks.policies import POLICIES, AnyPolicy, policy_of
 from engine.workloads.checked import NOTHING, brief

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, Self, TextIO
 
 from checks.export.files import as_line, new_file
-from checks.export.trace.line import Past
+from checks.export.trace.line import Past, Violation
 from checks.export.trace.requests import request_as_json
-from checks.export.trace.violation import Violation
 from checks.policies import policy_of
 from spec.core.configuration import PolicyConfig
 from spec.core.records import SomeStep

@@ -7,8 +7,6 @@ against the request served alone.
 
 from checks.harness.paging.rows import Load, PagedWork, Row, paged_input
 from checks.harness.paging.watch import PagedWatch, WrongToken
-from checks.policies.nano_vllm.paging import nano_vllm_shape, nano_vllm_watch, nano_vllm_work
-from checks.policies.vllm_v1.paging import vllm_v1_shape, vllm_v1_watch, vllm_v1_work
 
 __all__ = [
     "Load",
@@ -16,11 +14,5 @@ __all__ = [
     "PagedWork",
     "Row",
     "WrongToken",
-    "nano_vllm_shape",
-    "nano_vllm_watch",
-    "nano_vllm_work",
     "paged_input",
-    "vllm_v1_shape",
-    "vllm_v1_watch",
-    "vllm_v1_work",
 ]

@@ -1,12 +1,12 @@
 """How drivers of nano-vLLM are understood: their records as steps, and the events that show."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from attrs import evolve
 
-from checks.harness.adapter import Adapter, without
+from checks.harness.adapter import Adapter
 from checks.harness.decoding import StepDecoder
 from checks.harness.system import Json
 from checks.harness.unreported import Fields
@@ -15,8 +15,8 @@ from spec.core.blocks import BlockPool
 from spec.core.records import DECODE, Event
 from spec.core.sharing import FrozenMap
 from spec.nano_vllm.config import NanoVllmConfig
-from spec.nano_vllm.records import Context, State, Step
 from spec.nano_vllm.records import Sequence as Row
+from spec.nano_vllm.records import State, Step
 
 _NUMBERS = ("prefill_len", "computed", "generated", "hit_blocks")
 
@@ -24,40 +24,19 @@ _NUMBERS = ("prefill_len", "computed", "generated", "hit_blocks")
 class NanoVllmDecoder(StepDecoder[State]):
     """Makes steps of the records of one episode, in their order."""
 
-    def __init__(self, ctx: Context) -> None:
-        super().__init__(ctx, NanoVllmMachine(ctx).initial())
-
     def state(self, record: Json, **past: Any) -> State:
         """Queues, sequences and blocks as a record has them."""
-        rows = {row["id"]: row for row in (*record["decoding"], *record.get("others", ()))}
-        tables = record.get("block_tables", {})
-
-        def queue(name: str) -> tuple[Row, ...]:
-            return tuple(
-                self._row(rows.get(one, {"id": one}), tables.get(one, ())) for one in record[name]
-            )
-
-        return State(
-            pool=self._pool(record), waiting=queue("waiting"), running=queue("running"), **past
-        )
-
-    def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], past: Json) -> State:
-        """The last state with the arrivals and without the leavers."""
-        newcomers = tuple(self._row({"id": one}, ()) for one in arrived)
-        last = self.last
-        return evolve(
-            last,
-            waiting=without(gone, (*self.last.waiting, *newcomers)),
-            running=without(gone, self.last.running),
-            **past,
-        )
+        rows = {one: {"id": one} for one in (*record["waiting"], *record["running"])}
+        rows |= {row["id"]: row for row in (*record["decoding"], *record.get("others", ()))}
+        queues: Json = {name: self.queue(record[name], rows, record) for name in self.queues}
+        return State(pool=self._pool(record), **queues, **past)
 
     def whole_step(self, record: Json, common: Json) -> Step:
         """The step with its kind and its batch."""
-        batch = tuple(self._row(row, row.get("blocks", ())) for row in record.get("batch", ()))
-        return Step(kind=record["kind"], batch=batch, **common)
+        return Step(kind=record["kind"], batch=self.batch(record), **common)
 
-    def _row(self, row: Json, blocks: Sequence[int]) -> Row:
+    def row(self, row: Json, blocks: Iterable[int]) -> Row:
+        """A sequence with its block table, as a record has it."""
         known = {"prefill_len": self.ctx.requests[row["id"]].prompt_len}
         known |= {name: row[name] for name in _NUMBERS if name in row}
         return Row(row["id"], blocks=tuple(blocks), **known)
@@ -139,4 +118,8 @@ FIELDS = Fields(
     never=("refusal",),  # the states leave one order only
 )
 
-ADAPTER = Adapter(decoder=NanoVllmDecoder, inferred_events=inferred_events, fields=FIELDS)
+ADAPTER = Adapter(
+    decoder=lambda ctx: NanoVllmDecoder(NanoVllmMachine(ctx)),
+    inferred_events=inferred_events,
+    fields=FIELDS,
+)

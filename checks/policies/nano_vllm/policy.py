@@ -1,25 +1,22 @@
 """nano-vLLM: the reference, which has no engine, next to the paged device."""
 
-from checks.harness.adapter import Device, PagedDevice
-from checks.policies.nano_vllm.adapter import ADAPTER, inferred_events
+from pathlib import Path
+
+from checks.explore.instance import read_instances
+from checks.policies.labels import STEPS, Labels, named_actions
+from checks.policies.nano_vllm.adapter import ADAPTER
 from checks.policies.nano_vllm.codec import CODEC
 from checks.policies.nano_vllm.expected import EXPECTED_VIOLATIONS
 from checks.policies.nano_vllm.generator import generate
-from checks.policies.nano_vllm.instances import DEFAULT
-from checks.policies.nano_vllm.labels import LABELS
 from checks.policies.nano_vllm.paging import nano_vllm_watch
 from checks.policies.policy import Policy
 from engine.core.clock import Prefill, Work
 from reference.nano_vllm.machine import NanoVllmMachine
 from spec.core.records import PREFILL
-from spec.nano_vllm.config import NanoVllmConfig, refuse_unservable
+from spec.nano_vllm.config import NanoVllmConfig, documented, refuse_unservable, repaired
 from spec.nano_vllm.records import Context, State, Step, context_of
 from spec.nano_vllm.records import Sequence as Row
 from spec.nano_vllm.rules import NANO_VLLM as RULES
-
-
-def _device(ctx: Context) -> Device:
-    return PagedDevice(nano_vllm_watch(ctx), ctx.config, inferred_events)
 
 
 def work(_config: NanoVllmConfig, step: Step) -> Work:
@@ -36,6 +33,15 @@ def _prefill(row: Row, computed: int) -> Prefill:
     return Prefill(row.id, row.prefill_len, reused=row.prefill_len - computed)
 
 
+_LABELS = Labels(
+    actions=named_actions(
+        *STEPS,
+        *("admit", "prefix_hit", "allocate", "prefill", "decode", "preempt", "finish"),
+        refusals=("NANO-ADM-1", "NANO-ADM-2", "NANO-ADM-3"),
+        phases=("waiting", "running"),
+    )
+)
+
 POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     config=NanoVllmConfig,
     registry=RULES,
@@ -45,11 +51,15 @@ POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     refuse_unservable=refuse_unservable,
     codec=CODEC,
     tokens_at_once=lambda config: config.max_model_len,
-    instances=DEFAULT,
+    instances=read_instances(
+        Path(__file__).with_name("instances.toml"),
+        plain=NanoVllmConfig,
+        documented=documented,
+        repaired=repaired,
+    ),
     generate=generate,
-    labels=LABELS,
+    labels=_LABELS,
     adapter=ADAPTER,
-    device=_device,
     expected_violations=EXPECTED_VIOLATIONS,
     work=work,
     judged_apart=("NANO-BLK-", "NANO-PFX-"),

@@ -1,11 +1,11 @@
 """How drivers of Spyre schedulers are understood: records as steps, and the events that show."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from attrs import asdict, evolve, fields
+from attrs import asdict, fields
 
-from checks.harness.adapter import Adapter, without
+from checks.harness.adapter import Adapter
 from checks.harness.comparing import Difference, Strictness
 from checks.harness.decoding import StepDecoder
 from checks.harness.system import Action, Json
@@ -31,8 +31,7 @@ _ROW_NUMBERS = (
 class SpyreDecoder(StepDecoder[State]):
     """Makes steps of the records of one episode, in their order."""
 
-    def __init__(self, ctx: Context) -> None:
-        super().__init__(ctx, SpyreMachine(ctx).initial())
+    queues = ("waiting", "decoding", "paused")
 
     def past_before(self, _action: Action) -> Json:
         """Kind and tkv of the step before."""
@@ -45,44 +44,29 @@ class SpyreDecoder(StepDecoder[State]):
 
     def state(self, record: Json, **past: Any) -> State:
         """Queues, requests and blocks as a record has them."""
-        tables = record.get("block_tables", {})
-        others = {
-            row["id"]: self._row(row, tables.get(row["id"], ())) for row in record.get("others", ())
-        }
-        paused = tuple(others.pop(one) for one in record["paused"] if one in others)
-        waiting = tuple(
-            others.pop(one) if one in others else self._row({"id": one}, ())
-            for one in record["waiting"]
-        )
-        decoding = tuple(self._row(row, tables.get(row["id"], ())) for row in record["decoding"])
+        others = {row["id"]: row for row in record.get("others", ())}
+        rows = {one: {"id": one} for one in record["waiting"]} | others
+        rows |= {row["id"]: row for row in record["decoding"]}
+        queued = {*record["waiting"], *record["paused"]}
+        slot = [one for one in others if one not in queued]
         return State(
             pool=self.pools.decoded(record, self.last.pool),
-            waiting=waiting,
-            prefilling=next(iter(others.values()), None),
-            decoding=decoding,
-            paused=paused,
+            waiting=self.queue(record["waiting"], rows, record),
+            prefilling=next(iter(self.queue(slot, rows, record)), None),
+            decoding=self.queue((row["id"] for row in record["decoding"]), rows, record),
+            paused=self.queue((one for one in record["paused"] if one in others), rows, record),
             **past,
         )
 
     def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], past: Json) -> State:
         """The last state with the arrivals and without the leavers."""
-        last = self.last
-        newcomers = tuple(self._row({"id": one}, ()) for one in arrived)
-        if not newcomers and not gone:
-            return last
-        slot = without(gone, () if last.prefilling is None else (last.prefilling,))
-        return evolve(
-            last,
-            waiting=without(gone, (*last.waiting, *newcomers)),
-            prefilling=next(iter(slot), None),
-            decoding=without(gone, last.decoding),
-            paused=without(gone, last.paused),
-            **past,
-        )
+        slot = self.last.prefilling
+        kept = None if slot is None or slot.id in gone else slot
+        return super().as_scripted(arrived, gone, past | {"prefilling": kept})
 
     def whole_step(self, record: Json, common: Json) -> Step:
         """The step with its tkv, its chunk or its batch."""
-        rows = tuple(self._row(row, row.get("blocks", ())) for row in record.get("batch", ()))
+        rows = self.batch(record)
         tkv, kind = record.get("tkv", 0), record["kind"]
         return Step(
             kind=kind,
@@ -93,7 +77,8 @@ class SpyreDecoder(StepDecoder[State]):
             **common,
         )
 
-    def _row(self, row: Json, blocks: Sequence[int]) -> Row:
+    def row(self, row: Json, blocks: Iterable[int]) -> Row:
+        """A request with its block table, as a record has it."""
         known = {name: row[name] for name in _ROW_NUMBERS if name in row}
         length = row.get("prefill_len") or self.ctx.requests[row["id"]].prompt_len
         return Row(row["id"], prefill_len=length, blocks=tuple(blocks), **known)
@@ -246,7 +231,7 @@ FIELDS = Fields(
 )
 
 ADAPTER = Adapter(
-    decoder=SpyreDecoder,
+    decoder=lambda ctx: SpyreDecoder(SpyreMachine(ctx)),
     inferred_events=inferred_events,
     fields=FIELDS,
     reported_twice=reported_twice,

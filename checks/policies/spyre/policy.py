@@ -1,5 +1,8 @@
 """Spyre: the reference, and the engine on the simulated device."""
 
+from pathlib import Path
+
+from checks.explore.instance import read_instances
 from checks.harness.comparing import Strictness, by_fields, in_lines
 from checks.policies.policy import Policy
 from checks.policies.spyre.adapter import ADAPTER
@@ -10,7 +13,6 @@ from checks.policies.spyre.engine import engine, engine_under_test, without_devi
 from checks.policies.spyre.expected import EXPECTED_VIOLATIONS
 from checks.policies.spyre.figures import VolumeFigures
 from checks.policies.spyre.generator import generate
-from checks.policies.spyre.instances import DEFAULT
 from checks.policies.spyre.labels import LABELS
 from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.plot import plot_lines
@@ -54,7 +56,7 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     without_device=without_device,
     tokens_at_once=lambda config: config.chunk_size,
     model=spyre_model,
-    instances=DEFAULT,
+    instances=read_instances(Path(__file__).with_name("instances.toml"), plain=SpyreConfig),
     generate=generate,
     compared=_COMPARED,
     labels=LABELS,

@@ -1,12 +1,10 @@
 """How drivers of vLLM V1 are understood: their records as steps, and the events that show."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
 from typing import Any
 
-from attrs import evolve
-
-from checks.harness.adapter import Adapter, without
+from checks.harness.adapter import Adapter
 from checks.harness.case import Case
 from checks.harness.decoding import StepDecoder
 from checks.harness.system import Action, Json
@@ -15,18 +13,20 @@ from checks.policies.vllm_v1.reference import externals
 from reference.vllm_v1.machine import VllmV1Machine
 from spec.core.records import Event
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
-from spec.vllm_v1.records import Context, Load, State, Statistics, Step
+from spec.vllm_v1.records import Load, State, Statistics, Step
 from spec.vllm_v1.records import Sequence as Row
 
 _NO_STATISTICS = {"waiting": 0, "running": 0, "usage": 0.0}
+_QUEUES = ("waiting", "skipped", "running", "draining")
 _NUMBERS = ("computed", "generated", "drafts", "prefilling")
 
 
 class VllmV1Decoder(StepDecoder[State]):
     """Makes steps of the records of one episode, in their order."""
 
-    def __init__(self, ctx: Context) -> None:
-        super().__init__(ctx, VllmV1Machine(ctx).initial())
+    def __init__(self, machine: VllmV1Machine) -> None:
+        """`machine`: the reference's, for the requests of the episode."""
+        super().__init__(machine)
         self._arrived: list[str] = []
 
     def past_before(self, action: Action) -> Json:
@@ -46,32 +46,18 @@ class VllmV1Decoder(StepDecoder[State]):
     def state(self, record: Json, **past: Any) -> State:
         """Queues, requests and blocks as a record has them."""
         rows = {row["id"]: row for row in record["rows"]}
-        tables = record.get("block_tables", {})
-
-        def queue(name: str) -> tuple[Row, ...]:
-            return tuple(self._row(rows[one], tables.get(one, ())) for one in record.get(name, ()))
-
+        queues: Json = {name: self.queue(record.get(name, ()), rows, record) for name in _QUEUES}
         return State(
             pool=self.pools.decoded(record, self.last.pool),
-            waiting=queue("waiting"),
-            skipped=queue("skipped"),
-            running=queue("running"),
-            draining=queue("draining"),
+            **queues,
             unreported=frozenset(record.get("unreported", ())),
             **past,
         )
 
     def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], past: Json) -> State:
         """The last state with the arrivals and without the leavers."""
-        last = self.last
-        newcomers = tuple(self._row({"id": one}, ()) for one in arrived)
-        return evolve(
-            last,
-            waiting=without(gone, (*last.waiting, *newcomers)),
-            running=without(gone, last.running),
-            unreported=last.unreported | gone,
-            **past,
-        )
+        past = past | {"unreported": self.last.unreported | gone}
+        return super().as_scripted(arrived, gone, past)
 
     def whole_step(self, record: Json, common: Json) -> Step:
         """The step with what was planned, drafted, loaded and reported in it."""
@@ -98,7 +84,8 @@ class VllmV1Decoder(StepDecoder[State]):
             failed_loads=tuple(record.get("failed_loads", ())),
         )
 
-    def _row(self, row: Json, blocks: Sequence[int]) -> Row:
+    def row(self, row: Json, blocks: Iterable[int]) -> Row:
+        """A request with its block table, as a record has it."""
         by_priority = self.ctx.config.scheduling is Scheduling.PRIORITY
         return Row(
             row["id"],
@@ -190,7 +177,7 @@ FIELDS = Fields(
 )
 
 ADAPTER = Adapter(
-    decoder=VllmV1Decoder,
+    decoder=lambda ctx: VllmV1Decoder(VllmV1Machine(ctx)),
     inferred_events=inferred_events,
     fields=FIELDS,
     request_extras=request_extras,

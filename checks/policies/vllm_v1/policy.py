@@ -1,14 +1,15 @@
 """vLLM V1: the reference, which has no engine, next to the paged device."""
 
-from checks.harness.adapter import Device, PagedDevice
+from pathlib import Path
+
+from checks.explore.instance import read_instances
 from checks.harness.comparing import Strictness, by_fields
 from checks.policies.policy import Policy
-from checks.policies.vllm_v1.adapter import ADAPTER, inferred_events
+from checks.policies.vllm_v1.adapter import ADAPTER
 from checks.policies.vllm_v1.codec import CODEC
 from checks.policies.vllm_v1.differences import KNOWN_DIFFERENCES
 from checks.policies.vllm_v1.expected import EXPECTED_VIOLATIONS
 from checks.policies.vllm_v1.generator import generate
-from checks.policies.vllm_v1.instances import DEFAULT
 from checks.policies.vllm_v1.labels import LABELS
 from checks.policies.vllm_v1.model import vllm_v1_model
 from checks.policies.vllm_v1.paging import vllm_v1_watch
@@ -35,10 +36,6 @@ _COMPARED = {
 
 def _tokens_at_once(config: VllmV1Config) -> int:
     return min(config.token_budget, config.long_prefill_token_threshold or config.token_budget)
-
-
-def _device(ctx: Context) -> Device:
-    return PagedDevice(vllm_v1_watch(ctx), ctx.config, inferred_events)
 
 
 def work(_config: VllmV1Config, step: Step) -> Work:
@@ -69,12 +66,11 @@ POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     reference=VllmV1Reference.of,
     tokens_at_once=_tokens_at_once,
     model=vllm_v1_model,
-    instances=DEFAULT,
+    instances=read_instances(Path(__file__).with_name("instances.toml"), plain=VllmV1Config),
     generate=generate,
     compared=_COMPARED,
     labels=LABELS,
     adapter=ADAPTER,
-    device=_device,
     expected_violations=EXPECTED_VIOLATIONS,
     known_differences=KNOWN_DIFFERENCES,
     work=work,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from checks.export.trace.line import Violation
 from checks.export.trace.reading import read_trace, steps_of
-from checks.export.trace.violation import Violation
 from checks.export.trace.writing import TraceWriter
 from checks.harness.case import Case
 from checks.harness.serving import served

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import frozen
 
-from checks.export.trace.violation import Violation
+from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
 from checks.harness.case import Case
 from checks.harness.serving import served

@@ -9,7 +9,7 @@ import pytest
 from attrs import fields_dict
 
 from checks.export.itf import itf_trace, itf_value, write_itf
-from checks.export.trace.violation import Violation
+from checks.export.trace.line import Violation
 from checks.policies.spyre.codec import CODEC
 from reference.spyre.machine import SpyreMachine
 from spec.core.blocks import BlockPool

@@ -5,7 +5,7 @@ Of the rules that catch a fault the first names it.
 
 from pathlib import Path
 
-from checks.explore.instance_file import read_instances
+from checks.explore.instance import read_instances
 from checks.policies import POLICIES
 from spec.spyre.config import SpyreConfig
 from tests.checks.faults.planting import FaultTable

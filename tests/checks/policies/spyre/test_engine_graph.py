@@ -8,8 +8,8 @@ import pytest
 
 from checks.explore import state_graph
 from checks.explore.instance import Instance
-from checks.policies.spyre.instances import DEFAULT
 from checks.policies.spyre.model import spyre_model
+from checks.policies.spyre.policy import POLICY
 from engine.spyre.blocks import BlockManager
 from spec.spyre.config import SpyreConfig
 from tests.checks.policies.spyre.engine_model import engine_model
@@ -17,7 +17,7 @@ from tests.checks.policies.spyre.engine_model import engine_model
 if TYPE_CHECKING:
     Graph = nx.DiGraph[Hashable]
 
-BY_NAME = {instance.name: instance for instance in DEFAULT}
+BY_NAME = {instance.name: instance for instance in POLICY.instances}
 
 # Small enough for every run, and together: caching and eviction, preemption, pausing, aborts, early
 # ends, both queues, all three admission rules, interleaving off.

@@ -1,8 +1,0 @@
-"""The instances that are explored by default: small in numbers, rich in behaviour."""
-
-from pathlib import Path
-
-from checks.explore.instance_file import read_instances
-from spec.spyre.config import SpyreConfig
-
-DEFAULT = read_instances(Path(__file__).with_suffix(".toml"), plain=SpyreConfig)
