@@ -102,7 +102,7 @@ fault(transitions, "block_keys", on=PREFIX, caught_by="NANO-PFX-2")(
 )
 fault(requests, "blake2b", of="block_keys", on=PREFIX, caught_by="NANO-PFX-4, NANO-PFX-6")(
     own_tokens_only,
-    "A block's hash covers its own tokens only, and the rules work hashes out in the same way",
+    "Hashes cover their own tokens only, for the rules too",
 )
 fault(block_manager, "is_hit", on=ELSEWHERE, caught_by="NANO-PFX-3, NANO-PFX-5")(
     lambda right, pool, key, _check: right(pool, key, HitCheck.NOTHING),
