@@ -7,7 +7,7 @@ elsewhere: the prover hands in solver variables, a test or a replay hands in int
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from inspect import Parameter, getdoc, signature
+from inspect import Parameter, signature
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -15,6 +15,7 @@ from attrs import evolve, field, frozen
 from spec.core.arithmetic import Number, Truth, every, negate
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import Request
+from spec.core.rule import sentence_of
 
 Numbers = Mapping[str, int]
 Scenario = Callable[[Numbers], tuple[PolicyConfig, list[Request]]]
@@ -114,7 +115,7 @@ def obligation(
             raise ValueError(f"two obligations are called {id_}")
         OBLIGATIONS[id_] = Obligation(
             id=id_,
-            sentence=(sentence or _first_paragraph(written)).format(**case),
+            sentence=(sentence or sentence_of(written)).format(**case),
             bounds=bounds,
             rules=tuple(rules),
             statement=partial(_stated, written, given, case),
@@ -150,11 +151,6 @@ def _applied(function: Callable[..., Any], integer: Integer, case: Mapping[str, 
             if name in chosen or parameter.default is Parameter.empty
         }
     )
-
-
-def _first_paragraph(function: Callable[..., Any]) -> str:
-    """The sentence with which the docstring begins, on one line."""
-    return " ".join((getdoc(function) or "").partition("\n\n")[0].split())
 
 
 @frozen

@@ -8,6 +8,7 @@ somewhere, so that no rule holds only because it never applies.
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
+from inspect import getdoc
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from attrs import define, field, frozen
@@ -116,8 +117,9 @@ def _everywhere(_config: object) -> bool:
 class Registry(Generic[ConfigT, ContextT, StateT, StepT]):
     """The rules of one policy by id, in the order in which they are registered.
 
-    Each method but the last makes a decorator that registers the function and returns it as it is.
-    Registering raises ValueError if the id is taken.
+    Each method but the last makes a decorator that registers the function and returns it as it is:
+    the function's docstring begins with the rule's sentence. Registering raises ValueError if the
+    id is taken or the sentence missing.
     """
 
     rules: dict[str, Rule[ConfigT, ContextT, StateT, StepT]] = field(factory=dict)
@@ -125,7 +127,6 @@ class Registry(Generic[ConfigT, ContextT, StateT, StepT]):
     def always(
         self,
         id_: str,
-        sentence: str,
         source: Source,
         *,
         witness: Witness[ContextT, StepT],
@@ -133,26 +134,28 @@ class Registry(Generic[ConfigT, ContextT, StateT, StepT]):
         look: Look[ContextT, StateT] = _whole,
     ) -> Callable[[InState[ContextT, StateT]], InState[ContextT, StateT]]:
         """A rule about every state."""
-        rule = id_, sentence, source, Kind.ALWAYS, witness, applies, look
-        return self._registering(lambda predicate: Rule(*rule, in_state=predicate))
+        rule = source, Kind.ALWAYS, witness, applies, look
+        return self._registering(
+            lambda predicate: Rule(id_, sentence_of(predicate), *rule, in_state=predicate)
+        )
 
     def of_step(
         self,
         id_: str,
-        sentence: str,
         source: Source,
         *,
         witness: Witness[ContextT, StepT],
         applies: Applies[ConfigT] = _everywhere,
     ) -> Callable[[OfStep[ContextT, StepT]], OfStep[ContextT, StepT]]:
         """A rule about every step."""
-        rule = id_, sentence, source, Kind.STEP, witness, applies
-        return self._registering(lambda predicate: Rule(*rule, of_step=predicate))
+        rule = source, Kind.STEP, witness, applies
+        return self._registering(
+            lambda predicate: Rule(id_, sentence_of(predicate), *rule, of_step=predicate)
+        )
 
     def guard(
         self,
         id_: str,
-        sentence: str,
         source: Source,
         *,
         witness: Witness[ContextT, StepT] | None = None,
@@ -160,34 +163,36 @@ class Registry(Generic[ConfigT, ContextT, StateT, StepT]):
     ) -> Callable[[OfStep[ContextT, StepT]], OfStep[ContextT, StepT]]:
         """A rule about every step that takes or refuses what it guards; witness: it refused."""
         seen = witness or (lambda _ctx, step: step.refusal == id_)
-        rule = id_, sentence, source, Kind.GUARD, seen, applies
-        return self._registering(lambda predicate: Rule(*rule, of_step=predicate))
+        rule = source, Kind.GUARD, seen, applies
+        return self._registering(
+            lambda predicate: Rule(id_, sentence_of(predicate), *rule, of_step=predicate)
+        )
 
     def between(
         self,
         id_: str,
-        sentence: str,
         source: Source,
         *,
         witness: Witness[ContextT, StepT],
         applies: Applies[ConfigT] = _everywhere,
     ) -> Callable[[OfChange[ContextT, StateT]], OfChange[ContextT, StateT]]:
         """A rule about what happens between two steps."""
-        rule = id_, sentence, source, Kind.BETWEEN, witness, applies
-        return self._registering(lambda predicate: Rule(*rule, of_change=predicate))
+        rule = source, Kind.BETWEEN, witness, applies
+        return self._registering(
+            lambda predicate: Rule(id_, sentence_of(predicate), *rule, of_change=predicate)
+        )
 
     def eventually(
         self,
         id_: str,
-        sentence: str,
         source: Source,
         *,
         witness: Witness[ContextT, StepT],
         applies: Applies[ConfigT] = _everywhere,
     ) -> Callable[[Goal[StateT]], Goal[StateT]]:
         """A rule about every fair path; the function is true of the states that are the goal."""
-        rule = id_, sentence, source, Kind.EVENTUALLY, witness, applies
-        return self._registering(lambda goal: Rule(*rule, goal=goal))
+        rule = source, Kind.EVENTUALLY, witness, applies
+        return self._registering(lambda goal: Rule(id_, sentence_of(goal), *rule, goal=goal))
 
     def applicable(self, config: ConfigT) -> list[Rule[ConfigT, ContextT, StateT, StepT]]:
         """The rules that are meant under this configuration, in the order of the registry."""
@@ -200,10 +205,17 @@ class Registry(Generic[ConfigT, ContextT, StateT, StepT]):
             rule = rule_with(predicate)
             if rule.id in self.rules:
                 raise ValueError(f"two rules are called {rule.id}")
+            if not rule.sentence:
+                raise ValueError(f"{rule.id} says nothing: its docstring is empty")
             self.rules[rule.id] = rule
             return predicate
 
         return register
+
+
+def sentence_of(function: Callable[..., Any]) -> str:
+    """The sentence with which a docstring begins, up to the first blank line, on one line."""
+    return " ".join((getdoc(function) or "").partition("\n\n")[0].split())
 
 
 def judge(

@@ -19,36 +19,29 @@ def _judged(ctx: Context, step: Step, gate: str) -> Iterator[str]:
             yield f"request {one.sequence.id} was admitted"
 
 
-@guard(
-    TOKENS,
-    "A sequence is admitted only if its tokens and those of the step fit max_num_batched_tokens.",
-    text("Admission Checks: Two Gates, Both Must Pass"),
-)
+@guard(TOKENS, text("Admission Checks: Two Gates, Both Must Pass"))
 def tokens_fit_the_budget(ctx: Context, step: Step) -> Iterator[str]:
-    """By the reading of the configuration; what is computed keeps the budget in any case."""
+    """A sequence is admitted only if its tokens and those of the step fit
+    max_num_batched_tokens.
+    """
+    # By the reading of the configuration; what is computed keeps the budget in any case.
     yield from _judged(ctx, step, TOKENS)
     computed = sum(step.scheduled.values())
     if step.kind == PREFILL and computed > ctx.config.max_num_batched_tokens:
         yield f"{computed} tokens computed"
 
 
-@guard(
-    MEMORY,
-    "A sequence is admitted only if there are enough free blocks for it.",
-    text("Admission Checks: Two Gates, Both Must Pass"),
-)
+@guard(MEMORY, text("Admission Checks: Two Gates, Both Must Pass"))
 def blocks_are_free(ctx: Context, step: Step) -> Iterator[str]:
-    """By the reading of the configuration."""
+    """A sequence is admitted only if there are enough free blocks for it."""
+    # By the reading of the configuration.
     yield from _judged(ctx, step, MEMORY)
 
 
-@guard(
-    SEQUENCES,
-    "A sequence is admitted only below the sequence limit.",
-    release("max_num_seqs"),
-)
+@guard(SEQUENCES, release("max_num_seqs"))
 def sequences_keep_the_limit(ctx: Context, step: Step) -> Iterator[str]:
-    """Of the step or of the running queue; no batch is larger in either case."""
+    """A sequence is admitted only below the sequence limit."""
+    # Of the step or of the running queue; no batch is larger in either case.
     yield from _judged(ctx, step, SEQUENCES)
     if len(step.batch) > ctx.config.max_num_seqs:
         yield f"{len(step.batch)} sequences in the batch"
@@ -56,12 +49,12 @@ def sequences_keep_the_limit(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "NANO-ADM-4",
-    "Nobody jumps the queue: the admitted are the first of waiting, in its order.",
     text("The Prefill Path: Admitting Sequences"),
     witness=lambda _ctx, step: step.kind == PREFILL and bool(step.after.waiting),
 )
 def the_queue_is_not_jumped(_ctx: Context, step: Step) -> Iterator[str]:
-    """A preempted sequence cannot be skipped by new arrivals either."""
+    """Nobody jumps the queue: the admitted are the first of waiting, in its order."""
+    # A preempted sequence cannot be skipped by new arrivals either.
     admitted = [event.id for event in step.happened("admit")]
     first = [one.id for one in step.before.waiting[: len(admitted)]]
     if admitted != first:
@@ -70,12 +63,12 @@ def the_queue_is_not_jumped(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "NANO-ADM-5",
-    "Admitting goes on until a gate refuses the front of waiting or nobody waits.",
     text("schedule() — The Entire Logic"),
     witness=lambda _ctx, step: step.kind == DECODE and bool(step.before.waiting),
 )
 def admitting_ends_at_a_gate(ctx: Context, step: Step) -> Iterator[str]:
-    """So a decode step beside a waiting sequence needs a gate that refuses it."""
+    """Admitting goes on until a gate refuses the front of waiting or nobody waits."""
+    # So a decode step beside a waiting sequence needs a gate that refuses it.
     for one in candidates(ctx, step):
         if not one.is_admitted and not refusing_gates(ctx, one):
             yield f"request {one.sequence.id} waits, no gate refused it"
@@ -83,12 +76,12 @@ def admitting_ends_at_a_gate(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "NANO-ADM-6",
-    "A step is a prefill of exactly those it admitted, or a decode; never both.",
     text("What Does schedule() Actually Do?"),
     witness=lambda _ctx, step: step.kind == PREFILL and len(step.before.running) > 0,
 )
 def prefill_or_decode(_ctx: Context, step: Step) -> Iterator[str]:
-    """The kind of the step says which."""
+    """A step is a prefill of exactly those it admitted, or a decode; never both."""
+    # The kind of the step says which.
     admitted = [event.id for event in step.happened("admit")]
     if (step.kind == PREFILL) != bool(admitted):
         yield f"a {step.kind} step admitted {admitted}"
@@ -98,12 +91,12 @@ def prefill_or_decode(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "NANO-ADM-7",
-    "Running and then waiting, all sequences stand in the order of their arrival.",
     text("Why BREAK and not CONTINUE?"),
     witness=lambda _ctx, step: bool(step.happened("preempt")) and len(step.after.present) > 2,
 )
 def both_queues_keep_the_order_of_arrival(_ctx: Context, step: Step) -> Iterator[str]:
-    """What a step moves over the border between the queues keeps its place."""
+    """Running and then waiting, all sequences stand in the order of their arrival."""
+    # What a step moves over the border between the queues keeps its place.
     before, after = (
         [one.id for one in (*state.running, *state.waiting)] for state in (step.before, step.after)
     )

@@ -14,12 +14,12 @@ from spec.nano_vllm.rules.replay import Books, replayed
 
 @always(
     "NANO-BLK-1",
-    "Every block is either in the free list, once, or used.",
     text("BlockManager Architecture"),
     witness=lambda _ctx, step: bool(step.after.pool.references),
 )
 def free_or_used(_ctx: Context, state: State) -> Iterator[str]:
-    """Free and used blocks together are those of the pool, numbered from 0."""
+    """Every block is either in the free list, once, or used."""
+    # Free and used blocks together are those of the pool, numbered from 0.
     pool = state.pool
     listed = sorted([*pool.free, *pool.references])
     if listed != list(range(pool.size)):
@@ -28,7 +28,6 @@ def free_or_used(_ctx: Context, state: State) -> Iterator[str]:
 
 @always(
     "NANO-BLK-2",
-    "A block's count is the number of sequences that hold it: the last one frees it.",
     text("Reference Counting: Safe Shared Ownership"),
     witness=lambda _ctx, step: any(
         count == 1 and step.before.pool.references.get(block) == 2
@@ -36,30 +35,31 @@ def free_or_used(_ctx: Context, state: State) -> Iterator[str]:
     ),
 )
 def counts_are_holders(_ctx: Context, state: State) -> Iterator[str]:
-    """With NANO-BLK-1: a block that no sequence holds is free."""
+    """A block's count is the number of sequences that hold it: the last one frees it."""
+    # With NANO-BLK-1: a block that no sequence holds is free.
     yield from judging.references_are_holders(state.pool, state.present)
 
 
 @always(
     "NANO-BLK-3",
-    "When nobody is left, every block is free.",
     text("Request journey, FINISHED"),
     witness=lambda _ctx, step: step.after.is_idle and bool(step.finished),
 )
 def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
-    """Finished sequences give everything back at once."""
+    """When nobody is left, every block is free."""
+    # Finished sequences give everything back at once.
     if state.is_idle and len(state.pool.free) != state.pool.size:
         yield f"{len(state.pool.free)} of {state.pool.size} blocks are free"
 
 
 @always(
     "NANO-BLK-4",
-    "A running sequence holds exactly the blocks of its computed tokens, each once.",
     text("What Blocks Look Like in GPU Memory"),
     witness=lambda _ctx, step: any(len(one.blocks) > 1 for one in step.after.running),
 )
 def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
-    """Nothing is handed out before it is needed."""
+    """A running sequence holds exactly the blocks of its computed tokens, each once."""
+    # Nothing is handed out before it is needed.
     for one in state.running:
         expected = int(block_count(one.computed, ctx.config.block_size))
         if not len(one.blocks) == len(set(one.blocks)) == expected:
@@ -68,7 +68,6 @@ def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
 
 @of_step(
     "NANO-BLK-5",
-    "Blocks are handed out first in, first out; a table is given back with its last block first.",
     release("free_block_ids"),
     witness=lambda _ctx, step: (
         bool(step.happened("allocate"))
@@ -76,7 +75,10 @@ def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
     ),
 )
 def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
-    """The step's events, applied to the free list before it, give the free list after it."""
+    """Blocks are handed out first in, first out; a table is given back with its last block
+    first.
+    """
+    # The step's events, applied to the free list before it, give the free list after it.
     books = Books.at(ctx, step.before)
     for event, books in replayed(ctx, step):
         if event.transition == "allocate":
@@ -89,12 +91,12 @@ def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
 
 @between(
     "NANO-BLK-6",
-    "Who goes away gives blocks back in the same order as who finishes.",
     release("deallocate"),
     witness=lambda _ctx, step: bool(step.before.aborted and step.before.pool.references),
 )
 def given_back_after_abort(ctx: Context, before: State, after: State) -> Iterator[str]:
-    """Where several go at once their order is not known, so that only one is judged."""
+    """Who goes away gives blocks back in the same order as who finishes."""
+    # Where several go at once their order is not known, so that only one is judged.
     gone = after.aborted - before.aborted
     if len(gone) != 1 or not any(one.id in gone for one in before.present):
         return

@@ -19,12 +19,12 @@ def _ids(rows: tuple[Sequence, ...]) -> list[str]:
 
 @of_step(
     "NANO-DEC-1",
-    "In a decode step every running sequence that is not preempted gets a token.",
     text("The Decode Path: Advancing All Running Sequences"),
     witness=lambda _ctx, step: step.kind == DECODE and len(step.batch) > 1,
 )
 def all_running_decode(_ctx: Context, step: Step) -> Iterator[str]:
-    """A sequence limit on the step alone leaves some out."""
+    """In a decode step every running sequence that is not preempted gets a token."""
+    # A sequence limit on the step alone leaves some out.
     preempted = {event.id for event in step.happened("preempt")}
     expected = [one.id for one in step.before.running if one.id not in preempted]
     if step.kind == DECODE and _ids(step.batch) != expected:
@@ -33,12 +33,12 @@ def all_running_decode(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "NANO-DEC-2",
-    "The running queue keeps its order: who is admitted goes to the back, the others stay.",
     text("The Decode Path: Advancing All Running Sequences"),
     witness=lambda _ctx, step: step.kind == DECODE and len(step.after.running) > 1,
 )
 def running_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
-    """What was taken out for the batch is put back in its place."""
+    """The running queue keeps its order: who is admitted goes to the back, the others stay."""
+    # What was taken out for the batch is put back in its place.
     gone = {event.id for event in step.happened("preempt", "finish")}
     came = [event.id for event in step.happened("admit")]
     expected = [one for one in [*_ids(step.before.running), *came] if one not in gone]
@@ -48,12 +48,12 @@ def running_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "NANO-DEC-3",
-    "A decode step hands a sequence one new block if its newest token starts one, else none.",
     text("BlockManager: Three Core Operations"),
     witness=lambda _ctx, step: step.kind == DECODE and bool(step.happened("allocate")),
 )
 def one_block_at_a_boundary(ctx: Context, step: Step) -> Iterator[str]:
-    """The newest token stands at the position of the tokens computed before the step."""
+    """A decode step hands a sequence one new block if its newest token starts one, else none."""
+    # The newest token stands at the position of the tokens computed before the step.
     if step.kind != DECODE:
         return
     tables = {one.id: one.blocks for one in step.before.running}
@@ -66,12 +66,12 @@ def one_block_at_a_boundary(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "NANO-DEC-4",
-    "A decode batch is padded to a captured size that holds it.",
     text("CUDA Graphs: Why Decode Gets Special Treatment"),
     witness=lambda _ctx, step: step.kind == DECODE and len(step.batch) == 3,
 )
 def some_graph_holds_the_batch(ctx: Context, step: Step) -> Iterator[str]:
-    """The next larger one; a power of two is less than twice the batch."""
+    """A decode batch is padded to a captured size that holds it."""
+    # The next larger one; a power of two is less than twice the batch.
     sizes, largest = ctx.config.graph_sizes, ctx.config.max_num_seqs
     if step.kind != DECODE or not step.batch:
         return
@@ -82,14 +82,14 @@ def some_graph_holds_the_batch(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "NANO-SLT-1",
-    "Each token that a step computes has a slot of its own, in a block of its sequence's table.",
     text("Block Tables: Logical Memory Map"),
     witness=lambda ctx, step: any(
         count > ctx.config.block_size for count in step.scheduled.values()
     ),
 )
 def every_token_has_its_slot(ctx: Context, step: Step) -> Iterator[str]:
-    """Position p lies in block table[p // block_size], at p % block_size."""
+    """Each token that a step computes has a slot of its own, in a block of its sequence's table."""
+    # Position p lies in block table[p // block_size], at p % block_size.
     size = ctx.config.block_size
     owners: dict[int, str] = {}
     for row in step.batch:

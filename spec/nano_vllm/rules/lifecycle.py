@@ -13,23 +13,23 @@ from spec.nano_vllm.rules.registry import always, between, eventually, of_step, 
 
 @always(
     "NANO-LIF-1",
-    "A sequence is always in exactly one state: waiting, running, or gone.",
     text("Sequence Status: Three States"),
     witness=lambda _ctx, step: bool(step.after.waiting and step.after.running),
 )
 def one_state_each(_ctx: Context, state: State) -> Iterator[str]:
-    """No sequence is in both queues."""
+    """A sequence is always in exactly one state: waiting, running, or gone."""
+    # No sequence is in both queues.
     yield from judging.one_place_each(state)
 
 
 @of_step(
     "NANO-LIF-2",
-    "No sequence is forgotten: whoever was in a queue is in one, or has finished.",
     text("The Decode Path"),
     witness=lambda _ctx, step: bool(step.finished) and len(step.after.present) > 1,
 )
 def no_sequence_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
-    """And none comes out of nothing."""
+    """No sequence is forgotten: whoever was in a queue is in one, or has finished."""
+    # And none comes out of nothing.
     before = {one.id for one in step.before.present}
     after = {one.id for one in step.after.present} | set(step.finished)
     if before != after:
@@ -38,12 +38,12 @@ def no_sequence_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "NANO-LIF-3",
-    "A sequence finishes with max_tokens tokens or with the end of sequence, in that step.",
     text("One Decode Step: What Happens"),
     witness=lambda _ctx, step: bool(step.finished) and bool(step.ended),
 )
 def finishes_at_once(ctx: Context, step: Step) -> Iterator[str]:
-    """What finished was in the batch; what stays has fewer than max_tokens."""
+    """A sequence finishes with max_tokens tokens or with the end of sequence, in that step."""
+    # What finished was in the batch; what stays has fewer than max_tokens.
     if set(step.finished) != step.after.finished - step.before.finished:
         yield f"reported {list(step.finished)}"
     generated = {row.id: row.generated for row in step.batch}
@@ -58,12 +58,12 @@ def finishes_at_once(ctx: Context, step: Step) -> Iterator[str]:
 
 @always(
     "NANO-LIF-4",
-    "Whoever waits holds no block; whoever runs holds one at least.",
     text("The Waiting Queue"),
     witness=lambda _ctx, step: bool(step.happened("preempt")),
 )
 def only_the_running_hold(_ctx: Context, state: State) -> Iterator[str]:
-    """On arrival as after a preemption."""
+    """Whoever waits holds no block; whoever runs holds one at least."""
+    # On arrival as after a preemption.
     for one in state.waiting:
         if one.blocks:
             yield f"request {one.id} waits with blocks {list(one.blocks)}"
@@ -73,13 +73,11 @@ def only_the_running_hold(_ctx: Context, state: State) -> Iterator[str]:
 
 
 @between(
-    "NANO-LIF-5",
-    "A request that arrives goes to the back of the waiting queue; nobody else moves.",
-    text("The Waiting Queue"),
-    witness=lambda _ctx, step: len(step.before.waiting) > 1,
+    "NANO-LIF-5", text("The Waiting Queue"), witness=lambda _ctx, step: len(step.before.waiting) > 1
 )
 def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterator[str]:
-    """An abort leaves the others in their places."""
+    """A request that arrives goes to the back of the waiting queue; nobody else moves."""
+    # An abort leaves the others in their places.
     gone = after.aborted - before.aborted
     stayed = tuple(one for one in before.waiting if one.id not in gone)
     new = after.waiting[len(stayed) :]
@@ -93,23 +91,21 @@ def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterat
 
 @eventually(
     "NANO-LIF-6",
-    "Nobody starves: every request that arrives finishes or goes away.",
     text("Why BREAK and not CONTINUE?"),
     witness=lambda _ctx, step: bool(step.finished),
 )
 def all_requests_leave(state: State) -> bool:
-    """With finitely many requests: sooner or later both queues are empty."""
+    """Nobody starves: every request that arrives finishes or goes away."""
+    # With finitely many requests: sooner or later both queues are empty.
     return state.is_idle
 
 
 @of_step(
-    "NANO-LIF-7",
-    "While somebody waits or runs, every step has a batch.",
-    release("schedule() asserts it"),
-    witness=lambda _ctx, step: len(step.batch) > 1,
+    "NANO-LIF-7", release("schedule() asserts it"), witness=lambda _ctx, step: len(step.batch) > 1
 )
 def no_empty_batch(_ctx: Context, step: Step) -> Iterator[str]:
-    """The release stops where this fails."""
+    """While somebody waits or runs, every step has a batch."""
+    # The release stops where this fails.
     if step.kind == IDLE and step.before.present:
         waiting, running = ([one.id for one in queue] for queue in _queues(step.before))
         yield f"nobody scheduled, waiting {waiting}, running {running}"
@@ -121,12 +117,14 @@ def _queues(state: State) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
 
 @always(
     "NANO-LIF-8",
-    "Whoever waits will compute prompt and answer; whoever runs has computed all but the newest.",
     text("The Cost of Preemption"),
     witness=lambda _ctx, step: any(one.generated for one in step.after.waiting),
 )
 def all_but_the_newest_is_computed(ctx: Context, state: State) -> Iterator[str]:
-    """Blocks that were hit count as computed."""
+    """Whoever waits will compute prompt and answer; whoever runs has computed all but the
+    newest.
+    """
+    # Blocks that were hit count as computed.
     for one in state.present:
         length = ctx.requests[one.id].prompt_len + one.generated
         expected = length if one in state.waiting else length - 1
@@ -137,12 +135,12 @@ def all_but_the_newest_is_computed(ctx: Context, state: State) -> Iterator[str]:
 
 @of_step(
     "NANO-LIF-9",
-    "A prefill computes all tokens that are not cached, a decode one; either yields one token.",
     text("Why the Scheduler Separates Prefill and Decode"),
     witness=lambda _ctx, step: step.kind == PREFILL and len(step.batch) > 1,
 )
 def tokens_of_a_step(ctx: Context, step: Step) -> Iterator[str]:
-    """No sequence outside the batch computes or gains anything."""
+    """A prefill computes all tokens that are not cached, a decode one; either yields one token."""
+    # No sequence outside the batch computes or gains anything.
     size, before = ctx.config.block_size, {one.id: one for one in step.before.present}
     for row in step.batch:
         due = row.prefill_len - row.hit_blocks * size if step.kind == PREFILL else 1

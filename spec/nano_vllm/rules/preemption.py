@@ -15,51 +15,39 @@ def _victims(step: Step) -> list[str]:
 
 
 @of_step(
-    "NANO-PRE-1",
-    "A sequence is preempted only if no block is free.",
-    text("Memory Full: The Crisis"),
-    witness=lambda _ctx, step: bool(_victims(step)),
+    "NANO-PRE-1", text("Memory Full: The Crisis"), witness=lambda _ctx, step: bool(_victims(step))
 )
 def only_when_nothing_is_free(ctx: Context, step: Step) -> Iterator[str]:
-    """Judged before each victim, so that none goes without need."""
+    """A sequence is preempted only if no block is free."""
+    # Judged before each victim, so that none goes without need.
     for event, books in replayed(ctx, step):
         if event.transition == "preempt" and books.free:
             yield f"request {event.id} was preempted, blocks {list(books.free)} were free"
 
 
 @of_step(
-    "NANO-PRE-2",
-    "The victim is the sequence that was admitted most recently: the back of running.",
-    text("Who Gets Preempted?"),
-    witness=lambda _ctx, step: len(_victims(step)) > 1,
+    "NANO-PRE-2", text("Who Gets Preempted?"), witness=lambda _ctx, step: len(_victims(step)) > 1
 )
 def last_admitted_goes_first(_ctx: Context, step: Step) -> Iterator[str]:
-    """The sequence that needs the block goes itself only if none is behind it."""
+    """The victim is the sequence that was admitted most recently: the back of running."""
+    # The sequence that needs the block goes itself only if none is behind it.
     victims = _victims(step)
     backwards = [one.id for one in reversed(step.before.running)][: len(victims)]
     if victims != backwards:
         yield f"preempted {victims}, back of running {backwards}"
 
 
-@of_step(
-    "NANO-PRE-3",
-    "The victim has generated the fewest tokens.",
-    text("Who Gets Preempted?"),
-    witness=lambda _ctx, step: bool(_victims(step)),
-)
+@of_step("NANO-PRE-3", text("Who Gets Preempted?"), witness=lambda _ctx, step: bool(_victims(step)))
 def victim_has_generated_least(_ctx: Context, step: Step) -> Iterator[str]:
-    """The text's first reason for its choice; a re-admitted sequence keeps its tokens."""
+    """The victim has generated the fewest tokens."""
+    # The text's first reason for its choice; a re-admitted sequence keeps its tokens.
     yield from _smaller_than_victims(step, {one.id: one.generated for one in step.before.running})
 
 
-@of_step(
-    "NANO-PRE-4",
-    "Computing the victim again costs the least.",
-    text("Who Gets Preempted?"),
-    witness=lambda _ctx, step: bool(_victims(step)),
-)
+@of_step("NANO-PRE-4", text("Who Gets Preempted?"), witness=lambda _ctx, step: bool(_victims(step)))
 def victim_is_the_cheapest(_ctx: Context, step: Step) -> Iterator[str]:
-    """The text's second reason: the tokens of its next prefill, hits aside."""
+    """Computing the victim again costs the least."""
+    # The text's second reason: the tokens of its next prefill, hits aside.
     yield from _smaller_than_victims(
         step, {one.id: one.computed + 1 for one in step.before.running}
     )
@@ -75,12 +63,12 @@ def _smaller_than_victims(step: Step, amount: dict[str, int]) -> Iterator[str]:
 
 @of_step(
     "NANO-PRE-5",
-    "A victim waits in front of all others, keeps its tokens and has nothing computed.",
     text("Three Lines That Do Everything"),
     witness=lambda _ctx, step: bool(_victims(step)) and bool(step.before.waiting),
 )
 def victims_wait_in_front(ctx: Context, step: Step) -> Iterator[str]:
-    """Of several, the first admitted is in front: the order of admission is restored."""
+    """A victim waits in front of all others, keeps its tokens and has nothing computed."""
+    # Of several, the first admitted is in front: the order of admission is restored.
     if step.kind == "prefill":
         return
     generated = {one.id: one.generated for one in step.before.running}

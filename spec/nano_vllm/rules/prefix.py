@@ -21,7 +21,6 @@ def _has_hit(_ctx: Context, step: Step) -> bool:
 
 @always(
     "NANO-PFX-1",
-    "Exactly the full blocks of a running sequence are hashed.",
     text("With Prefix Cache: Reuse the Work"),
     witness=lambda ctx, step: any(
         one.computed > ctx.config.block_size and one.computed % ctx.config.block_size
@@ -29,7 +28,8 @@ def _has_hit(_ctx: Context, step: Step) -> bool:
     ),
 )
 def full_blocks_are_hashed(ctx: Context, state: State) -> Iterator[str]:
-    """A block that is not full yet carries no hash."""
+    """Exactly the full blocks of a running sequence are hashed."""
+    # A block that is not full yet carries no hash.
     for one in state.running:
         full = one.computed // ctx.config.block_size
         hashed = [block in state.pool.keys for block in one.blocks]
@@ -39,14 +39,14 @@ def full_blocks_are_hashed(ctx: Context, state: State) -> Iterator[str]:
 
 @always(
     "NANO-PFX-2",
-    "A block's hash stands for its tokens and all tokens before it.",
     text("Hash Chaining: Position-Sensitive Fingerprinting"),
     witness=lambda ctx, step: any(
         one.computed >= 2 * ctx.config.block_size for one in step.after.running
     ),
 )
 def hashes_are_chained(ctx: Context, state: State) -> Iterator[str]:
-    """Each hashed block in a table has the hash of that sequence at that place."""
+    """A block's hash stands for its tokens and all tokens before it."""
+    # Each hashed block in a table has the hash of that sequence at that place.
     for one in state.running:
         keys = ctx.keys.of(one.id, one.computed // ctx.config.block_size)
         for block, key in zip(one.blocks, keys, strict=False):
@@ -54,14 +54,10 @@ def hashes_are_chained(ctx: Context, state: State) -> Iterator[str]:
                 yield f"request {one.id}: block {block} has the hash of other tokens"
 
 
-@of_step(
-    "NANO-PFX-3",
-    "What a hit finds was written for the same tokens and the same tokens before them.",
-    text("Hash Chaining: Position-Sensitive Fingerprinting"),
-    witness=_has_hit,
-)
+@of_step("NANO-PFX-3", text("Hash Chaining: Position-Sensitive Fingerprinting"), witness=_has_hit)
 def no_false_hit(ctx: Context, step: Step) -> Iterator[str]:
-    """Compared with what the block was last hashed for, not with what it is hashed for now."""
+    """What a hit finds was written for the same tokens and the same tokens before them."""
+    # Compared with what the block was last hashed for, not with what it is hashed for now.
     for one in candidates(ctx, step):
         keys = ctx.keys.of(one.sequence.id, len(one.taken))
         for block, held, key in zip(one.taken, one.held, keys, strict=True):
@@ -71,12 +67,12 @@ def no_false_hit(ctx: Context, step: Step) -> Iterator[str]:
 
 @always(
     "NANO-PFX-4",
-    "Sequences that share a block have the same tokens up to its end.",
     text("Shared Prefix Blocks: Visual"),
     witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
 )
 def shared_blocks_hold_equal_tokens(ctx: Context, state: State) -> Iterator[str]:
-    """The tokens themselves are compared, not their hashes."""
+    """Sequences that share a block have the same tokens up to its end."""
+    # The tokens themselves are compared, not their hashes.
     size = ctx.config.block_size
     first: dict[int, tuple[str, list[int]]] = {}
     for one in state.running:
@@ -91,25 +87,21 @@ def shared_blocks_hold_equal_tokens(ctx: Context, state: State) -> Iterator[str]
 
 @of_step(
     "NANO-PFX-5",
-    "A new sequence takes the longest leading run of blocks that are found, and no other.",
     text("With Prefix Cache: Reuse the Work"),
     witness=lambda _ctx, step: any(len(event.after) > 1 for event in step.happened("prefix_hit")),
 )
 def longest_run_is_taken(ctx: Context, step: Step) -> Iterator[str]:
-    """The first miss ends the run."""
+    """A new sequence takes the longest leading run of blocks that are found, and no other."""
+    # The first miss ends the run.
     for one in candidates(ctx, step):
         if one.is_admitted and one.taken != one.hits:
             yield f"request {one.sequence.id} took {list(one.taken)}, found {list(one.hits)}"
 
 
-@of_step(
-    "NANO-PFX-6",
-    "What a hit finds has been computed in an earlier step.",
-    text("With Prefix Cache: Reuse the Work"),
-    witness=_has_hit,
-)
+@of_step("NANO-PFX-6", text("With Prefix Cache: Reuse the Work"), witness=_has_hit)
 def hits_are_computed(ctx: Context, step: Step) -> Iterator[str]:
-    """Blocks are hashed when they are handed out, so that one batch may share them at once."""
+    """What a hit finds has been computed in an earlier step."""
+    # Blocks are hashed when they are handed out, so that one batch may share them at once.
     for one in candidates(ctx, step):
         if one.uncomputed:
             yield f"request {one.sequence.id} found {sorted(one.uncomputed)}, not computed yet"
@@ -117,12 +109,12 @@ def hits_are_computed(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "NANO-PFX-7",
-    "Tokens that are found in the cache do not count against max_num_batched_tokens.",
     text("Why Prefix Caching Matters in Practice"),
     witness=lambda _ctx, step: step.refusal == TOKENS and bool(step.happened("prefix_hit")),
 )
 def cached_tokens_are_free(ctx: Context, step: Step) -> Iterator[str]:
-    """No sequence is refused whose new tokens fit."""
+    """Tokens that are found in the cache do not count against max_num_batched_tokens."""
+    # No sequence is refused whose new tokens fit.
     for one in candidates(ctx, step):
         new = one.sequence.prefill_len - len(one.hits) * ctx.config.block_size
         fits = one.batched + new <= ctx.config.max_num_batched_tokens
@@ -130,14 +122,10 @@ def cached_tokens_are_free(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {one.sequence.id} was refused, {one.batched} and {new} new tokens"
 
 
-@of_step(
-    "NANO-PFX-8",
-    "Whoever gets a token has computed one: the last token of a sequence is never skipped.",
-    text("Prefill: Building the KV Cache"),
-    witness=_has_hit,
-)
+@of_step("NANO-PFX-8", text("Prefill: Building the KV Cache"), witness=_has_hit)
 def something_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
-    """A next token follows from the computation of the last one."""
+    """Whoever gets a token has computed one: the last token of a sequence is never skipped."""
+    # A next token follows from the computation of the last one.
     for one, count in step.scheduled.items():
         if count < 1:
             yield f"request {one} computed {count} tokens in a {step.kind} step"
@@ -145,12 +133,12 @@ def something_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "NANO-PFX-9",
-    "A prefix that a running sequence holds, computed and full, is reused.",
     text("With Prefix Cache: Reuse the Work"),
     witness=lambda _ctx, step: step.kind == PREFILL and _has_hit(_ctx, step),
 )
 def held_prefixes_are_reused(ctx: Context, step: Step) -> Iterator[str]:
-    """Only the last block that was hashed for some tokens is found, and not after it is gone."""
+    """A prefix that a running sequence holds, computed and full, is reused."""
+    # Only the last block that was hashed for some tokens is found, and not after it is gone.
     size = ctx.config.block_size
     held = {key for one in step.before.running for key in ctx.keys.of(one.id, one.computed // size)}
     for one in candidates(ctx, step):

@@ -25,12 +25,12 @@ from spec.spyre.variants import ADMISSIONS, Joining
 
 @of_step(
     "SPY-VOL-1",
-    "Batch size times max-tkv never exceeds the limit, in any step.",
     spyre("Key concepts, Max batch-tkv limit"),
     witness=lambda ctx, step: len(step.batch) > 1 and step.volume > 0.9 * _limit(ctx),
 )
 def volume_within_limit(ctx: Context, step: Step) -> Iterator[str]:
-    """Judged by the rows themselves; a prefill is one row of its prompt length."""
+    """Batch size times max-tkv never exceeds the limit, in any step."""
+    # Judged by the rows themselves; a prefill is one row of its prompt length.
     rows = len(step.batch) or (1 if step.chunk is not None else 0)
     if step.volume != rows * step.tkv:
         yield f"volume {step.volume} of {rows} rows with tkv {step.tkv}"
@@ -44,7 +44,6 @@ def _limit(ctx: Context) -> int:
 
 @of_step(
     "SPY-LEN-1",
-    "No tkv exceeds the model's context length.",
     spyre("Last-chunk constraints, Max-model-length constraint"),
     witness=lambda ctx, step: (
         any(row.left_padding for row in step.batch)
@@ -52,30 +51,28 @@ def _limit(ctx: Context) -> int:
     ),
 )
 def tkv_within_model_length(ctx: Context, step: Step) -> Iterator[str]:
-    """Padding counts: positions are padded positions."""
+    """No tkv exceeds the model's context length."""
+    # Padding counts: positions are padded positions.
     if step.tkv > ctx.config.max_model_len:
         yield f"tkv {step.tkv}, max_model_len {ctx.config.max_model_len}"
 
 
-@guard(
-    "SPY-ADM-1",
-    "A request is admitted only into a free slot of the running batch.",
-    spyre("First-chunk constraints, Batch capacity"),
-)
+@guard("SPY-ADM-1", spyre("First-chunk constraints, Batch capacity"))
 def free_slot_at_admission(ctx: Context, step: Step) -> Iterator[str]:
-    """The slots are those of prefilling and decoding requests."""
+    """A request is admitted only into a free slot of the running batch."""
+    # The slots are those of prefilling and decoding requests.
     if step.happened("admit") and len(step.before.running) >= ctx.config.max_num_seqs:
         yield f"admitted into a batch of {len(step.before.running)}"
 
 
 @guard(
     "SPY-ADM-2",
-    "A request is admitted only if no prefill is in progress.",
     spyre("First-chunk constraints, Single prefill slot"),
     witness=lambda _ctx, step: bool(step.before.prefilling and step.before.waiting),
 )
 def free_prefill_slot_at_admission(_ctx: Context, step: Step) -> Iterator[str]:
-    """One admission a step, into an empty slot."""
+    """A request is admitted only if no prefill is in progress."""
+    # One admission a step, into an empty slot.
     admitted = [event.id for event in step.happened("admit")]
     if len(admitted) > 1 or (admitted and step.before.prefilling is not None):
         yield f"admitted {admitted}, prefilling {step.before.prefilling}"
@@ -83,12 +80,12 @@ def free_prefill_slot_at_admission(_ctx: Context, step: Step) -> Iterator[str]:
 
 @always(
     "SPY-ADM-3",
-    "A request completes its prefill only if the decode batch has room for it.",
     spyre("Last-chunk constraints, Decode batch capacity"),
     witness=lambda ctx, step: len(step.after.decoding) == ctx.config.max_num_seqs,
 )
 def decode_batch_has_room(ctx: Context, state: State) -> Iterator[str]:
-    """The batch with the paused requests, which will come back, never exceeds the slots."""
+    """A request completes its prefill only if the decode batch has room for it."""
+    # The batch with the paused requests, which will come back, never exceeds the slots.
     rows = len(state.decoding) + len(state.paused)
     if rows > ctx.config.max_num_seqs:
         yield f"{rows} decoding, {ctx.config.max_num_seqs} slots"
@@ -140,13 +137,14 @@ def _decides(rule: str) -> Callable[[SpyreConfig], bool]:
 
 @guard(
     "SPY-LEN-2",
-    "A request joins only if what each decoding request and itself may still generate fits the "
-    "model's context length.",
     spyre("Last-chunk constraints, Max-model-length constraint"),
     applies=_decides("SPY-LEN-2"),
 )
 def model_length_at_admission(ctx: Context, step: Step) -> Iterator[str]:
-    """Removed in the shipped version: left padding is said to be taken back in time."""
+    """A request joins only if what each decoding request and itself may still generate fits the
+    model's context length.
+    """
+    # Removed in the shipped version: left padding is said to be taken back in time.
 
     def condition(one: Joining) -> Truth:
         return model_length_holds(one.decoding, one.candidate, one.max_model_len, one.block_size)
@@ -155,14 +153,13 @@ def model_length_at_admission(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @guard(
-    "SPY-VOL-2",
-    "A request joins only if the projection with one block of slack for each decoding request, "
-    "and none for the new one, stays within the limit.",
-    spyre("Volumetric Constraint - Additional Details"),
-    applies=_decides("SPY-VOL-2"),
+    "SPY-VOL-2", spyre("Volumetric Constraint - Additional Details"), applies=_decides("SPY-VOL-2")
 )
 def documented_projection(ctx: Context, step: Step) -> Iterator[str]:
-    """The text, literally; whether it keeps SPY-VOL-1 is for the checks to show."""
+    """A request joins only if the projection with one block of slack for each decoding request, and
+    none for the new one, stays within the limit.
+    """
+    # The text, literally; whether it keeps SPY-VOL-1 is for the checks to show.
 
     def condition(one: Joining) -> Truth:
         return documented_volume_holds(one.decoding, one.candidate, one.limit, one.block_size)
@@ -171,14 +168,13 @@ def documented_projection(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @guard(
-    "SPY-VOL-3",
-    "A request joins only if the projection from the last step's tkv, rounded up and with a "
-    "block of slack on both sides, stays within the limit.",
-    release("last-chunk constraints with pausing off"),
-    applies=_decides("SPY-VOL-3"),
+    "SPY-VOL-3", release("last-chunk constraints with pausing off"), applies=_decides("SPY-VOL-3")
 )
 def shipped_projection(ctx: Context, step: Step) -> Iterator[str]:
-    """Without interleaving the release judges at the first chunk and not again."""
+    """A request joins only if the projection from the last step's tkv, rounded up and with a block
+    of slack on both sides, stays within the limit.
+    """
+    # Without interleaving the release judges at the first chunk and not again.
 
     def condition(one: Joining) -> Truth:
         return shipped_volume_holds(
@@ -190,14 +186,10 @@ def shipped_projection(ctx: Context, step: Step) -> Iterator[str]:
     yield from _judged(ctx, step, "SPY-VOL-3", condition)
 
 
-@guard(
-    "SPY-VOL-4",
-    "A request joins if and only if no step of the worst case exceeds the limit.",
-    Source("lockstep", "admission = exact"),
-    applies=_decides("SPY-VOL-4"),
-)
+@guard("SPY-VOL-4", Source("lockstep", "admission = exact"), applies=_decides("SPY-VOL-4"))
 def exact_projection(ctx: Context, step: Step) -> Iterator[str]:
-    """Sound and tight: what it refuses would exceed the limit if all generated all they may."""
+    """A request joins if and only if no step of the worst case exceeds the limit."""
+    # Sound and tight: what it refuses would exceed the limit if all generated all they may.
 
     def condition(one: Joining) -> Truth:
         return exact_volume_holds(one.decoding, one.candidate, one.limit, one.block_size)
@@ -213,8 +205,6 @@ _LAST_CHUNK_RULES = {
 
 @guard(
     "SPY-ADM-4",
-    "The last-chunk conditions are judged when what is left of the prompt, after the prefix hit, "
-    "fits the next chunk.",
     spyre("Scheduling with prefix caching"),
     witness=lambda _ctx, step: (
         (chunk := last_chunk(step)) is not None
@@ -223,10 +213,11 @@ _LAST_CHUNK_RULES = {
     ),
 )
 def last_chunk_after_the_hit(ctx: Context, step: Step) -> Iterator[str]:
-    """A chunk is the last exactly if the tokens not reused and not computed fit in it.
-
-    No request is refused by a last-chunk condition before; without interleaving 2.6.3 does that.
+    """The last-chunk conditions are judged when what is left of the prompt, after the prefix hit,
+    fits the next chunk.
     """
+    # A chunk is the last exactly if the tokens not reused and not computed fit in it. No request is
+    # refused by a last-chunk condition before; without interleaving 2.6.3 does that.
     held = refused(step)
     if held is not None and step.refusal in _LAST_CHUNK_RULES and not ctx.config.is_judged_first:
         left = held.prefill_len - computed_when_admitted(ctx, step.before, held)

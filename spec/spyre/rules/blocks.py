@@ -32,14 +32,11 @@ _POOL = Source("vllm-v1", "KV cache manager")
 
 
 @always(
-    "BLK-1",
-    "Every block is either free, once, or held.",
-    _POOL,
-    witness=lambda _ctx, step: bool(step.after.pool.references),
-    look=changed_pool,
+    "BLK-1", _POOL, witness=lambda _ctx, step: bool(step.after.pool.references), look=changed_pool
 )
 def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
-    """Free and held blocks together are the pool."""
+    """Every block is either free, once, or held."""
+    # Free and held blocks together are the pool.
     yield from judging.free_or_held(state.pool)
 
 
@@ -67,25 +64,25 @@ def _moved_blocks(_ctx: Context, change: Change) -> State | None:
 
 @always(
     "BLK-2",
-    "A block's reference count is the number of requests that hold it.",
     _POOL,
     witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
     look=_moved_blocks,
 )
 def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
-    """Also: no block twice in one table, and requests that wait or have left hold none."""
+    """A block's reference count is the number of requests that hold it."""
+    # Also: no block twice in one table, and requests that wait or have left hold none.
     yield from judging.references_are_holders(state.pool, state.present)
 
 
 @always(
     "BLK-3",
-    "Block 0 is never handed out.",
     spyre("Padding, Rectangular Decode"),
     witness=lambda _ctx, step: any(row.left_padding for row in step.batch),
     look=changed_pool,
 )
 def block_zero_is_padding(_ctx: Context, state: State) -> Iterator[str]:
-    """It is neither free nor in anybody's table."""
+    """Block 0 is never handed out."""
+    # It is neither free nor in anybody's table.
     if PADDING_BLOCK in state.pool.free or PADDING_BLOCK in state.pool.references:
         yield "block 0 is in the pool"
 
@@ -94,18 +91,15 @@ _MOVING_BLOCKS = ("prefix_hit", "allocate", "finish", "preempt")
 
 
 @of_step(
-    "BLK-4",
-    "Blocks are handed out from the head of the free list; of the blocks given back, those "
-    "without cached content come next, those with it last, a table's tail first.",
-    _POOL,
-    witness=lambda _ctx, step: bool(step.finished) and bool(step.before.pool.free),
+    "BLK-4", _POOL, witness=lambda _ctx, step: bool(step.finished) and bool(step.before.pool.free)
 )
 def free_order(_ctx: Context, step: Step) -> Iterator[str]:
-    """The step's events, applied to the free list before it, give the free list after it.
-
-    A preempted request goes before anything is handed out: its blocks' content is that before the
-    step. A finished one goes last, with what the step computed.
+    """Blocks are handed out from the head of the free list; of the blocks given back, those without
+    cached content come next, those with it last, a table's tail first.
     """
+    # The step's events, applied to the free list before it, give the free list after it. A
+    # preempted request goes before anything is handed out: its blocks' content is that before the
+    # step. A finished one goes last, with what the step computed.
     before, after = step.before.pool.free, step.after.pool.free
     if before is after and not step.happened(*_MOVING_BLOCKS):
         return
@@ -142,12 +136,12 @@ def _by_content(freed: list[int], state: State) -> tuple[list[int], list[int]]:
 
 @between(
     "BLK-10",
-    "An abort gives blocks back in the same order as an end.",
     _POOL,
     witness=lambda _ctx, step: bool(step.before.aborted) and bool(step.before.pool.references),
 )
 def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterator[str]:
-    """Where several go at once their order is not known, so that only one is judged."""
+    """An abort gives blocks back in the same order as an end."""
+    # Where several go at once their order is not known, so that only one is judged.
     left = change_between(before, after).left
     gone = [one for one in left if one.id in after.aborted]
     if len(gone) != 1:
@@ -160,7 +154,6 @@ def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterat
 
 @always(
     "BLK-5",
-    "Keys and cached blocks name each other; a block handed out anew has lost its old content.",
     _POOL,
     witness=lambda _ctx, step: any(
         block in step.before.pool.keys
@@ -171,31 +164,28 @@ def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterat
     look=changed_pool,
 )
 def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
-    """Both maps describe the same set of pairs."""
+    """Keys and cached blocks name each other; a block handed out anew has lost its old content."""
+    # Both maps describe the same set of pairs.
     yield from judging.cache_maps_agree(state.pool)
 
 
-@always(
-    "BLK-6",
-    "When nobody is left, every block has been given back.",
-    _POOL,
-    witness=lambda _ctx, step: step.after.is_idle and bool(step.finished),
-)
+@always("BLK-6", _POOL, witness=lambda _ctx, step: step.after.is_idle and bool(step.finished))
 def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
-    """Cached content may stay, holders may not."""
+    """When nobody is left, every block has been given back."""
+    # Cached content may stay, holders may not.
     if state.is_idle and state.pool.references:
         yield f"held by nobody: {sorted(state.pool.references)}"
 
 
 @of_step(
     "BLK-7",
-    "A block that several requests hold is never written.",
     spyre("Boundary chunk"),
     witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
     applies=lambda config: config.prefix_caching,
 )
 def shared_blocks_are_not_written(_ctx: Context, step: Step) -> Iterator[str]:
-    """Written are a chunk's blocks and the last block of each decode row."""
+    """A block that several requests hold is never written."""
+    # Written are a chunk's blocks and the last block of each decode row.
     written = {block for block in step.chunk.writes if block} if step.chunk else set()
     written |= {row.blocks[-1] for row in step.batch}
     for block in written:
@@ -206,13 +196,13 @@ def shared_blocks_are_not_written(_ctx: Context, step: Step) -> Iterator[str]:
 
 @always(
     "BLK-8",
-    "A request holds exactly the blocks of its computed tokens, or its cached blocks if more.",
     _POOL,
     witness=lambda _ctx, step: any(len(one.blocks) > 1 for one in step.after.admitted),
     look=each_request,
 )
 def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
-    """Nothing is handed out before it is needed; the waiting hold nothing."""
+    """A request holds exactly the blocks of its computed tokens, or its cached blocks if more."""
+    # Nothing is handed out before it is needed; the waiting hold nothing.
     size = ctx.config.block_size
     for one in state.present:
         expected = max(-(-one.computed // size), one.hit_blocks)
@@ -225,14 +215,11 @@ def _without_reservation(config: SpyreConfig) -> bool:
 
 
 @of_step(
-    "BLK-9",
-    "Without reservation, a chunk is computed only if the free blocks suffice for it.",
-    _POOL,
-    witness=lambda _ctx, step: step.refusal == "BLK-9",
-    applies=_without_reservation,
+    "BLK-9", _POOL, witness=lambda _ctx, step: step.refusal == "BLK-9", applies=_without_reservation
 )
 def chunk_finds_its_blocks(ctx: Context, step: Step) -> Iterator[str]:
-    """None is preempted for a prefill, and none is refused one while the blocks are there."""
+    """Without reservation, a chunk is computed only if the free blocks suffice for it."""
+    # None is preempted for a prefill, and none is refused one while the blocks are there.
     one, size = refused(step), ctx.config.block_size
     if one is not None and step.refusal == "BLK-9":
         held = one.blocks or prefix_hits(ctx, step.before, one)

@@ -15,14 +15,10 @@ from spec.spyre.rules.registry import of_step, release, spyre
 from spec.spyre.state import Sequence
 
 
-@of_step(
-    "SPY-DEC-1",
-    "In a decode step every decoding request computes one token and samples one.",
-    spyre("Decode padding"),
-    witness=lambda _ctx, step: len(step.batch) > 1,
-)
+@of_step("SPY-DEC-1", spyre("Decode padding"), witness=lambda _ctx, step: len(step.batch) > 1)
 def one_token_per_request(_ctx: Context, step: Step) -> Iterator[str]:
-    """The batch is what decoded, less the paused and preempted, plus the resumed."""
+    """In a decode step every decoding request computes one token and samples one."""
+    # The batch is what decoded, less the paused and preempted, plus the resumed.
     if not is_decode(step):
         return
     left = {event.id for event in step.happened("pause", "preempt")}
@@ -39,12 +35,12 @@ def one_token_per_request(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-DEC-2",
-    "All rows of a decode batch occupy equally many KV blocks.",
     spyre("Padding, Rectangular Decode"),
     witness=lambda _ctx, step: len({len(row.blocks) for row in step.batch}) > 1,
 )
 def table_is_rectangular(ctx: Context, step: Step) -> Iterator[str]:
-    """Padding blocks and own blocks add up to the same width."""
+    """All rows of a decode batch occupy equally many KV blocks."""
+    # Padding blocks and own blocks add up to the same width.
     size = ctx.config.block_size
     widths = {row.id: row.left_padding // size + len(row.blocks) for row in step.batch}
     if len(set(widths.values())) > 1:
@@ -53,12 +49,12 @@ def table_is_rectangular(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-DEC-3",
-    "Left padding is minimal: the row with the most blocks has none.",
     spyre("Left-padding with full blocks"),
     witness=lambda _ctx, step: any(row.left_padding for row in step.batch),
 )
 def some_row_has_no_left_padding(_ctx: Context, step: Step) -> Iterator[str]:
-    """If every row were padded, a column of padding could go."""
+    """Left padding is minimal: the row with the most blocks has none."""
+    # If every row were padded, a column of padding could go.
     paddings = {row.id: row.left_padding for row in step.batch}
     if paddings and min(paddings.values()) != 0:
         yield f"left padding {paddings}"
@@ -66,12 +62,12 @@ def some_row_has_no_left_padding(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-DEC-4",
-    "Rows are left-padded by whole blocks.",
     spyre("Left-padding with full blocks"),
     witness=lambda ctx, step: any(row.left_padding > ctx.config.block_size for row in step.batch),
 )
 def row_padding_is_whole_blocks(ctx: Context, step: Step) -> Iterator[str]:
-    """No negative padding, none inside a block."""
+    """Rows are left-padded by whole blocks."""
+    # No negative padding, none inside a block.
     for row in step.batch:
         if row.left_padding < 0 or row.left_padding % ctx.config.block_size:
             yield f"request {row.id}: left padding {row.left_padding}"
@@ -79,12 +75,12 @@ def row_padding_is_whole_blocks(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-DEC-5",
-    "A row's last block holds its newest token and is padded to the block's right boundary.",
     spyre("Right-padding until next block boundary"),
     witness=lambda ctx, step: any(row.computed % ctx.config.block_size for row in step.batch),
 )
 def last_block_holds_the_newest_token(ctx: Context, step: Step) -> Iterator[str]:
-    """The room behind the newest token is less than a block."""
+    """A row's last block holds its newest token and is padded to the block's right boundary."""
+    # The room behind the newest token is less than a block.
     for row in step.batch:
         room = len(row.blocks) * ctx.config.block_size - row.computed
         if not 0 <= room < ctx.config.block_size:
@@ -93,12 +89,12 @@ def last_block_holds_the_newest_token(ctx: Context, step: Step) -> Iterator[str]
 
 @of_step(
     "SPY-DEC-6",
-    "The tkv of all rows lie in the same block.",
     spyre("Padding, Rectangular Decode"),
     witness=lambda _ctx, step: len({row.tkv for row in step.batch}) > 1,
 )
 def all_tkv_in_one_block(ctx: Context, step: Step) -> Iterator[str]:
-    """A tkv of exactly n blocks lies in the n-th."""
+    """The tkv of all rows lie in the same block."""
+    # A tkv of exactly n blocks lies in the n-th.
     tkvs = {row.id: row.tkv for row in step.batch}
     if len({(tkv - 1) // ctx.config.block_size for tkv in tkvs.values()}) > 1:
         yield f"tkv {tkvs}"
@@ -106,12 +102,14 @@ def all_tkv_in_one_block(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-TKV-1",
-    "A row's tkv is its left padding, plus the tokens computed so far, plus one for this step's.",
     spyre("Per-request tkv"),
     witness=lambda _ctx, step: any(row.left_padding for row in step.batch),
 )
 def tkv_of_a_row(_ctx: Context, step: Step) -> Iterator[str]:
-    """Computed so far is what the step found."""
+    """A row's tkv is its left padding, plus the tokens computed so far, plus one for this
+    step's.
+    """
+    # Computed so far is what the step found.
     computed = {row.id: row.computed for row in step.before.admitted}
     for row in step.batch:
         if row.tkv != row.left_padding + computed[row.id] + 1:
@@ -120,13 +118,14 @@ def tkv_of_a_row(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-TKV-2",
-    "The tkv of a decode step is that of the row that reaches furthest into the last block; "
-    "of a prefill step it is the prompt length.",
     spyre("Per-request tkv"),
     witness=lambda ctx, step: any(row.tkv == step.tkv and row.left_padding for row in step.batch),
 )
 def tkv_of_the_step(_ctx: Context, step: Step) -> Iterator[str]:
-    """The published trace format fixes the convention for prefill steps."""
+    """The tkv of a decode step is that of the row that reaches furthest into the last block; of a
+    prefill step it is the prompt length.
+    """
+    # The published trace format fixes the convention for prefill steps.
     expected = max((row.tkv for row in step.batch), default=0)
     if step.kind == PREFILL and step.chunk is not None:
         expected = entering(step, step.chunk.id).prefill_len
@@ -177,14 +176,14 @@ def _moves(ctx: Context, step: Step) -> _Moves:
 
 @of_step(
     "SPY-TKV-3",
-    "A padded row that crosses into a new block gives up one padding block: its tkv jumps back.",
     spyre("tkv jumping"),
     witness=lambda ctx, step: any(
         moved == 1 - ctx.config.block_size for _, moved in _moves(ctx, step).rows
     ),
 )
 def padded_row_jumps_back(ctx: Context, step: Step) -> Iterator[str]:
-    """As long as no request joined or left and the batch did not grow."""
+    """A padded row that crosses into a new block gives up one padding block: its tkv jumps back."""
+    # As long as no request joined or left and the batch did not grow.
     moves, size = _moves(ctx, step), ctx.config.block_size
     if moves.joined_width or moves.left_by or moves.grows(size):
         return
@@ -195,8 +194,6 @@ def padded_row_jumps_back(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-TKV-4",
-    "When an unpadded row crosses into a new block, all others get one more padding block: "
-    "their tkv jump forward.",
     spyre("tkv jumping"),
     witness=lambda ctx, step: (
         _moves(ctx, step).grows(ctx.config.block_size)
@@ -204,7 +201,10 @@ def padded_row_jumps_back(ctx: Context, step: Step) -> Iterator[str]:
     ),
 )
 def others_jump_forward(ctx: Context, step: Step) -> Iterator[str]:
-    """A row that crosses in the same step uses the new column itself and moves by one."""
+    """When an unpadded row crosses into a new block, all others get one more padding block: their
+    tkv jump forward.
+    """
+    # A row that crosses in the same step uses the new column itself and moves by one.
     moves, size = _moves(ctx, step), ctx.config.block_size
     if moves.joined_width or moves.left_by or not moves.grows(size):
         return
@@ -215,12 +215,14 @@ def others_jump_forward(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-TKV-5",
-    "When the longest request leaves, the padding that only it caused is removed: tkv jump back.",
     spyre("Left-padding with full blocks"),
     witness=lambda ctx, step: _moves(ctx, step).left_by > 0,
 )
 def longest_leaves(ctx: Context, step: Step) -> Iterator[str]:
-    """All others move back by the same number of blocks, unless they cross a block as well."""
+    """When the longest request leaves, the padding that only it caused is removed: tkv jump
+    back.
+    """
+    # All others move back by the same number of blocks, unless they cross a block as well.
     moves, size = _moves(ctx, step), ctx.config.block_size
     crossing = any(moves.crosses(row, size) for row, _ in moves.rows)
     if moves.joined_width or not moves.left_by or crossing:
@@ -232,12 +234,12 @@ def longest_leaves(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-TKV-6",
-    "Without a block crossed, a request gone or a request new, every tkv moves by exactly one.",
     spyre("Visualization - Decode Padding"),
     witness=lambda ctx, step: any(moved == 1 for _, moved in _moves(ctx, step).rows),
 )
 def nothing_else_moves_tkv(ctx: Context, step: Step) -> Iterator[str]:
-    """Whatever the cause, a move is one plus whole blocks."""
+    """Without a block crossed, a request gone or a request new, every tkv moves by exactly one."""
+    # Whatever the cause, a move is one plus whole blocks.
     moves, size = _moves(ctx, step), ctx.config.block_size
     quiet = not moves.joined_width and not moves.left_by
     calm = quiet and not any(moves.crosses(row, size) for row, _ in moves.rows)
@@ -248,12 +250,14 @@ def nothing_else_moves_tkv(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-TKV-7",
-    "When a request with more blocks joins, the others are padded to its width: tkv jump forward.",
     spyre("Left-padding with full blocks"),
     witness=lambda ctx, step: 0 < _moves(ctx, step).width < _moves(ctx, step).joined_width,
 )
 def longer_request_joins(ctx: Context, step: Step) -> Iterator[str]:
-    """A request that is no wider than the batch moves no other."""
+    """When a request with more blocks joins, the others are padded to its width: tkv jump
+    forward.
+    """
+    # A request that is no wider than the batch moves no other.
     moves, size = _moves(ctx, step), ctx.config.block_size
     crossing = any(moves.crosses(row, size) for row, _ in moves.rows)
     if not moves.joined_width or moves.left_by or crossing:
@@ -265,13 +269,11 @@ def longer_request_joins(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step(
-    "SPY-TKV-8",
-    "Every change of a row's left padding is told as a jump, with the tkv before and after.",
-    spyre("tkv jumping"),
-    witness=lambda _ctx, step: bool(step.happened("jump_tkv")),
+    "SPY-TKV-8", spyre("tkv jumping"), witness=lambda _ctx, step: bool(step.happened("jump_tkv"))
 )
 def jumps_are_reported(_ctx: Context, step: Step) -> Iterator[str]:
-    """And nothing else is."""
+    """Every change of a row's left padding is told as a jump, with the tkv before and after."""
+    # And nothing else is.
     old = {row.id: row for row in step.before.admitted}
     jumped = {
         (row.id, old[row.id].tkv, row.tkv)
@@ -285,12 +287,12 @@ def jumps_are_reported(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-DEC-7",
-    "Who joins the batch is put in front, who is resumed behind; the others keep their places.",
     release("order of the batch"),
     witness=lambda _ctx, step: bool(step.happened("join")) and len(step.after.decoding) > 1,
 )
 def batch_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
-    """So that the front of the batch was admitted last, which is what preemption looks at."""
+    """Who joins the batch is put in front, who is resumed behind; the others keep their places."""
+    # So that the front of the batch was admitted last, which is what preemption looks at.
     gone = {event.id for event in step.happened("pause", "preempt", "finish")}
     order = [
         *(event.id for event in step.happened("join")),

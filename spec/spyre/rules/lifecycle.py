@@ -25,24 +25,22 @@ _CORE = Source("vllm-v1", "request lifecycle")
 
 @always(
     "LIF-1",
-    "A request is in exactly one place: a queue, the prefill slot, the batch, paused, or gone.",
     _CORE,
     witness=lambda _ctx, step: len(step.after.present) > 1,
     look=looking_at(lambda _ctx, change: change.places),
 )
 def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
-    """Counted over all places."""
+    """A request is in exactly one place: a queue, the prefill slot, the batch, paused, or gone."""
+    # Counted over all places.
     yield from judging.one_place_each(state)
 
 
 @of_step(
-    "LIF-2",
-    "No step loses or invents a request.",
-    _CORE,
-    witness=lambda _ctx, step: bool(step.finished) and bool(step.after.present),
+    "LIF-2", _CORE, witness=lambda _ctx, step: bool(step.finished) and bool(step.after.present)
 )
 def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
-    """A request that was there is there, or has finished."""
+    """No step loses or invents a request."""
+    # A request that was there is there, or has finished.
     change = change_between(step.before, step.after)
     if ids(change.left) == ids(change.entered) | set(step.finished):
         return  # and those that wait untouched are the same anyway
@@ -51,14 +49,10 @@ def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"before {sorted(before)}, after {sorted(after)}"
 
 
-@of_step(
-    "LIF-3",
-    "A request finishes once: with max_tokens tokens, or when it samples the end of sequence.",
-    spyre("Overview"),
-    witness=lambda _ctx, step: len(step.finished) > 1,
-)
+@of_step("LIF-3", spyre("Overview"), witness=lambda _ctx, step: len(step.finished) > 1)
 def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
-    """What finished sampled in this step; what stayed has fewer than max_tokens."""
+    """A request finishes once: with max_tokens tokens, or when it samples the end of sequence."""
+    # What finished sampled in this step; what stayed has fewer than max_tokens.
     change = change_between(step.before, step.after)
     if set(step.finished) != change.finished:
         yield f"reported {list(step.finished)}"
@@ -76,14 +70,10 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {one.id} stays with {one.generated} tokens"
 
 
-@of_step(
-    "LIF-4",
-    "A request never has more than max_tokens tokens, and gains one only when it is scheduled.",
-    spyre("Decode padding"),
-    witness=lambda _ctx, step: bool(step.outputs),
-)
+@of_step("LIF-4", spyre("Decode padding"), witness=lambda _ctx, step: bool(step.outputs))
 def tokens_are_counted(ctx: Context, step: Step) -> Iterator[str]:
-    """Compared with what the step says it sampled."""
+    """A request never has more than max_tokens tokens, and gains one only when it is scheduled."""
+    # Compared with what the step says it sampled.
     change = change_between(step.before, step.after)
     generated = {one.id: one.generated for one in change.left}
     for one in change.entered:
@@ -96,31 +86,20 @@ def tokens_are_counted(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {one_id} sampled beyond its {had} tokens"
 
 
-@always(
-    "LIF-5",
-    "Whoever waits or has gone away holds no block and no promise of one.",
-    _CORE,
-    witness=lambda _ctx, step: bool(step.before.aborted),
-    look=each_request,
-)
+@always("LIF-5", _CORE, witness=lambda _ctx, step: bool(step.before.aborted), look=each_request)
 def only_the_admitted_hold(_ctx: Context, state: State) -> Iterator[str]:
-    """Together with BLK-2: an abort in any phase gives everything back."""
+    """Whoever waits or has gone away holds no block and no promise of one."""
+    # Together with BLK-2: an abort in any phase gives everything back.
     for one in state.waiting:
         if one.blocks or one.reserved:
             yield f"request {one.id} waits with {len(one.blocks)} blocks"
 
 
-@between(
-    "LIF-7",
-    "Between two steps requests only arrive, at the end of the queue, or go away.",
-    _CORE,
-    witness=lambda _ctx, step: len(step.before.waiting) > 1,
-)
+@between("LIF-7", _CORE, witness=lambda _ctx, step: len(step.before.waiting) > 1)
 def queue_grows_at_its_end(ctx: Context, before: State, after: State) -> Iterator[str]:
-    """No other is touched; a newcomer has computed nothing of its whole prompt.
-
-    A request that came and went away again was not there before, and is aborted all the same.
-    """
+    """Between two steps requests only arrive, at the end of the queue, or go away."""
+    # No other is touched; a newcomer has computed nothing of its whole prompt. A request that came
+    # and went away again was not there before, and is aborted all the same.
     change = change_between(before, after)
     known = ids(change.left)
     gone = known - ids(change.entered)
@@ -139,16 +118,12 @@ def queue_grows_at_its_end(ctx: Context, before: State, after: State) -> Iterato
         yield "an admitted request changed"
 
 
-@always(
-    "LIF-8",
-    "What is cached of a decoding request is its prompt and its answer but for the newest token; "
-    "whoever waits or prefills will compute all that it has.",
-    _CORE,
-    witness=lambda _ctx, step: bool(step.batch),
-    look=each_request,
-)
+@always("LIF-8", _CORE, witness=lambda _ctx, step: bool(step.batch), look=each_request)
 def cache_holds_all_but_the_newest(ctx: Context, state: State) -> Iterator[str]:
-    """A preempted request computes its answer so far again, like a prompt."""
+    """What is cached of a decoding request is its prompt and its answer but for the newest token;
+    whoever waits or prefills will compute all that it has.
+    """
+    # A preempted request computes its answer so far again, like a prompt.
     slot = () if state.prefilling is None else (state.prefilling,)
     covered = [(one, one.prefill_len) for one in (*state.waiting, *slot)]
     covered += [(one, one.computed + 1) for one in (*state.decoding, *state.paused)]
@@ -158,11 +133,9 @@ def cache_holds_all_but_the_newest(ctx: Context, state: State) -> Iterator[str]:
 
 
 @eventually(
-    "LIF-6",
-    "Every request that arrives finishes or is aborted.",
-    spyre("Priority rules, No idle steps"),
-    witness=lambda _ctx, step: bool(step.finished),
+    "LIF-6", spyre("Priority rules, No idle steps"), witness=lambda _ctx, step: bool(step.finished)
 )
 def all_requests_leave(state: State) -> bool:
-    """With finitely many requests: sooner or later none waits, prefills, decodes or pauses."""
+    """Every request that arrives finishes or is aborted."""
+    # With finitely many requests: sooner or later none waits, prefills, decodes or pauses.
     return state.is_idle

@@ -13,25 +13,21 @@ from spec.spyre.state import PADDING_BLOCK
 
 
 @of_step(
-    "SPY-KEY-1",
-    "The chunk size is a multiple of the block size.",
-    spyre("Key concepts"),
-    witness=lambda ctx, _step: ctx.config.blocks_per_chunk > 1,
+    "SPY-KEY-1", spyre("Key concepts"), witness=lambda ctx, _step: ctx.config.blocks_per_chunk > 1
 )
 def chunk_is_whole_blocks(ctx: Context, _step: Step) -> Iterator[str]:
-    """The configuration never changes, so every step shows the same."""
+    """The chunk size is a multiple of the block size."""
+    # The configuration never changes, so every step shows the same.
     if ctx.config.chunk_size % ctx.config.block_size:
         yield f"chunk {ctx.config.chunk_size} is no multiple of block {ctx.config.block_size}"
 
 
 @of_chunk(
-    "SPY-PAD-1",
-    "Left padding, prompt and right padding together are a whole number of chunks.",
-    spyre("Right-alignment"),
-    witness=lambda _ctx, _step, chunk: chunk.chunks > 1,
+    "SPY-PAD-1", spyre("Right-alignment"), witness=lambda _ctx, _step, chunk: chunk.chunks > 1
 )
 def padded_prompt_is_whole_chunks(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
-    """The padded length is what the step's chunk says of its prompt."""
+    """Left padding, prompt and right padding together are a whole number of chunks."""
+    # The padded length is what the step's chunk says of its prompt.
     length = entering(step, chunk.id).prefill_len
     padded = chunk.left_padding + length + chunk.right_padding
     if padded != chunk.chunks * ctx.config.chunk_size:
@@ -40,12 +36,12 @@ def padded_prompt_is_whole_chunks(ctx: Context, step: Step, chunk: Chunk) -> Ite
 
 @of_chunk(
     "SPY-PAD-2",
-    "A prompt is right-padded to the next block boundary and no further.",
     spyre("Right-alignment"),
     witness=lambda _ctx, _step, chunk: chunk.right_padding > 0,
 )
 def right_padding_fills_one_block(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
-    """Right padding is less than a block and ends on a block boundary."""
+    """A prompt is right-padded to the next block boundary and no further."""
+    # Right padding is less than a block and ends on a block boundary.
     padding, size = chunk.right_padding, ctx.config.block_size
     length = entering(step, chunk.id).prefill_len
     if not 0 <= padding < size or (length + padding) % size:
@@ -53,13 +49,11 @@ def right_padding_fills_one_block(ctx: Context, step: Step, chunk: Chunk) -> Ite
 
 
 @of_chunk(
-    "SPY-PAD-3",
-    "A prompt is left-padded by whole blocks, fewer than a chunk holds.",
-    spyre("Right-alignment"),
-    witness=lambda _ctx, _step, chunk: chunk.left_padding > 0,
+    "SPY-PAD-3", spyre("Right-alignment"), witness=lambda _ctx, _step, chunk: chunk.left_padding > 0
 )
 def left_padding_is_whole_blocks(ctx: Context, _step: Step, chunk: Chunk) -> Iterator[str]:
-    """No token of a block is shifted by padding inside it."""
+    """A prompt is left-padded by whole blocks, fewer than a chunk holds."""
+    # No token of a block is shifted by padding inside it.
     padding = chunk.left_padding
     if padding % ctx.config.block_size or not 0 <= padding < ctx.config.chunk_size:
         yield f"left padding {padding}, block {ctx.config.block_size}"
@@ -67,12 +61,12 @@ def left_padding_is_whole_blocks(ctx: Context, _step: Step, chunk: Chunk) -> Ite
 
 @of_step(
     "SPY-PAD-4",
-    "The last block of a prompt's final chunk holds at least one of its tokens.",
     spyre("Padding, Prefill Alignment"),
     witness=lambda ctx, step: last_chunk(step) is not None and ctx.config.blocks_per_chunk > 1,
 )
 def no_empty_block_on_the_right(ctx: Context, step: Step) -> Iterator[str]:
-    """Judged by the block table: what its last block covers must reach into the prompt."""
+    """The last block of a prompt's final chunk holds at least one of its tokens."""
+    # Judged by the block table: what its last block covers must reach into the prompt.
     chunk = last_chunk(step)
     if chunk is None:
         return
@@ -83,12 +77,12 @@ def no_empty_block_on_the_right(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_chunk(
     "SPY-PAD-5",
-    "Left padding is always block 0, and block 0 stands for nothing else in a prompt's table.",
     spyre("Padding, Rectangular Decode"),
     witness=lambda _ctx, _step, chunk: PADDING_BLOCK in chunk.block_table,
 )
 def padding_is_block_zero(ctx: Context, _step: Step, chunk: Chunk) -> Iterator[str]:
-    """The table is the padding blocks followed by the request's own."""
+    """Left padding is always block 0, and block 0 stands for nothing else in a prompt's table."""
+    # The table is the padding blocks followed by the request's own.
     padding = chunk.left_padding // ctx.config.block_size
     table = chunk.block_table
     if any(table[:padding]) or not all(table[padding:]):
@@ -97,12 +91,12 @@ def padding_is_block_zero(ctx: Context, _step: Step, chunk: Chunk) -> Iterator[s
 
 @of_step(
     "SPY-CHK-1",
-    "A prefill step computes one chunk and no more.",
     spyre("Chunked Prefill"),
     witness=lambda _ctx, step: step.chunk is not None and not step.chunk.is_last,
 )
 def one_chunk_a_step(ctx: Context, step: Step) -> Iterator[str]:
-    """The step's table ends with its chunk, its tokens fit in one chunk."""
+    """A prefill step computes one chunk and no more."""
+    # The step's table ends with its chunk, its tokens fit in one chunk.
     if step.kind != PREFILL:
         return
     if step.chunk is None:
@@ -116,12 +110,12 @@ def one_chunk_a_step(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-CHK-2",
-    "A prefill has batch size one and shares its step with no decode.",
     spyre("Padding, Prefill Alignment"),
     witness=lambda _ctx, step: step.kind == PREFILL and bool(step.before.decoding),
 )
 def prefill_is_alone(_ctx: Context, step: Step) -> Iterator[str]:
-    """Only the chunk's request is scheduled."""
+    """A prefill has batch size one and shares its step with no decode."""
+    # Only the chunk's request is scheduled.
     if step.chunk is not None:
         own = {step.chunk.id: step.chunk.end - step.chunk.start}
         if dict(step.scheduled) != own or step.batch:
@@ -130,12 +124,12 @@ def prefill_is_alone(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_chunk(
     "SPY-CHK-3",
-    "The active chunk is given by the tokens already computed, offset by the left padding.",
     spyre("Chunked Prefill"),
     witness=lambda _ctx, _step, chunk: chunk.chunk > 0 and chunk.left_padding > 0,
 )
 def active_chunk_follows_computed(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
-    """Computed tokens plus padding fill exactly the chunks before the active one."""
+    """The active chunk is given by the tokens already computed, offset by the left padding."""
+    # Computed tokens plus padding fill exactly the chunks before the active one.
     done = computed_before(step, chunk)
     before = chunk.chunk * ctx.config.chunk_size
     filled = done + chunk.left_padding if done else 0
@@ -145,12 +139,12 @@ def active_chunk_follows_computed(ctx: Context, step: Step, chunk: Chunk) -> Ite
 
 @of_chunk(
     "SPY-CHK-4",
-    "The last chunk of a prompt yields one token, no other chunk yields any.",
     spyre("Chunked Prefill"),
     witness=lambda _ctx, step, chunk: last_chunk(step) is not None,
 )
 def last_chunk_alone_yields_a_token(_ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
-    """The prompt must be complete, and only then."""
+    """The last chunk of a prompt yields one token, no other chunk yields any."""
+    # The prompt must be complete, and only then.
     complete = chunk.end == entering(step, chunk.id).prefill_len
     counts = {one: len(tokens) for one, tokens in step.outputs.items()}
     if complete != chunk.is_last or counts != ({chunk.id: 1} if complete else {}):
@@ -159,12 +153,12 @@ def last_chunk_alone_yields_a_token(_ctx: Context, step: Step, chunk: Chunk) -> 
 
 @of_chunk(
     "SPY-CHK-5",
-    "The chunks of a prompt follow each other without gap or overlap.",
     spyre("Key concepts, Chunk size"),
     witness=lambda _ctx, _step, chunk: chunk.chunk > 0,
 )
 def chunks_partition_the_prompt(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
-    """Each starts where the one before ended and ends on a chunk boundary or with the prompt."""
+    """The chunks of a prompt follow each other without gap or overlap."""
+    # Each starts where the one before ended and ends on a chunk boundary or with the prompt.
     length = entering(step, chunk.id).prefill_len
     aligned = (chunk.left_padding + chunk.end) % ctx.config.chunk_size == 0
     if chunk.start != computed_before(step, chunk) or not (aligned or chunk.end == length):

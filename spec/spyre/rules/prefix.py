@@ -53,7 +53,6 @@ def _has_hit(_ctx: Context, step: Step) -> bool:
 
 @always(
     "SPY-PFX-1",
-    "Only blocks that are full of computed tokens can be found in the cache.",
     spyre("Padding, Prefix caching"),
     witness=lambda ctx, step: any(
         one.computed % ctx.config.block_size and one.blocks[0] in step.after.pool.keys
@@ -63,7 +62,8 @@ def _has_hit(_ctx: Context, step: Step) -> bool:
     look=_filled,
 )
 def only_full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
-    """A request's blocks that it has not filled yet have no key, unless they are hits."""
+    """Only blocks that are full of computed tokens can be found in the cache."""
+    # A request's blocks that it has not filled yet have no key, unless they are hits.
     for one in state.admitted:
         full = max(one.computed // ctx.config.block_size, one.hit_blocks)
         early = [block for block in one.blocks[full:] if block in state.pool.keys]
@@ -72,15 +72,11 @@ def only_full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
 
 
 @always(
-    "SPY-PFX-2",
-    "A block is known by its tokens and all tokens before it: equal keys mean equal prefixes.",
-    spyre("Padding, Prefix caching"),
-    witness=_has_hit,
-    applies=_caching,
-    look=_filled,
+    "SPY-PFX-2", spyre("Padding, Prefix caching"), witness=_has_hit, applies=_caching, look=_filled
 )
 def keys_are_chained(ctx: Context, state: State) -> Iterator[str]:
-    """Each cached block in a request's table has the key of that request at that place."""
+    """A block is known by its tokens and all tokens before it: equal keys mean equal prefixes."""
+    # Each cached block in a request's table has the key of that request at that place.
     for one in state.admitted:
         keys = ctx.keys.of(one.id, one.computed // ctx.config.block_size)
         if [*map(state.pool.keys.get, one.blocks[: len(keys)])] == keys:
@@ -92,13 +88,13 @@ def keys_are_chained(ctx: Context, state: State) -> Iterator[str]:
 
 @of_step(
     "SPY-PFX-3",
-    "Whole chunks whose blocks are all cached are skipped, and no part of a chunk is.",
     spyre("Skipping full chunks"),
     witness=lambda _ctx, step: step.chunk is not None and step.chunk.cached_tokens > 0,
     applies=_caching,
 )
 def whole_cached_chunks_are_skipped(ctx: Context, step: Step) -> Iterator[str]:
-    """What is skipped ends on a chunk boundary; the next chunk is not fully cached or is last."""
+    """Whole chunks whose blocks are all cached are skipped, and no part of a chunk is."""
+    # What is skipped ends on a chunk boundary; the next chunk is not fully cached or is last.
     chunk = step.chunk
     if chunk is None or not step.happened("admit"):
         return
@@ -112,7 +108,6 @@ def whole_cached_chunks_are_skipped(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-PFX-4",
-    "The last chunk of a prompt is computed even if all its blocks are cached.",
     spyre("Skipping full chunks"),
     witness=lambda ctx, step: (
         step.chunk is not None
@@ -124,7 +119,8 @@ def whole_cached_chunks_are_skipped(ctx: Context, step: Step) -> Iterator[str]:
     applies=_caching,
 )
 def last_chunk_is_always_computed(ctx: Context, step: Step) -> Iterator[str]:
-    """A prompt's first token never comes without its last chunk in the same step."""
+    """The last chunk of a prompt is computed even if all its blocks are cached."""
+    # A prompt's first token never comes without its last chunk in the same step.
     rows = {row.id: row for row in step.before.admitted}
     for request_id in step.outputs:
         row = rows.get(request_id) or entering(step, request_id)
@@ -140,14 +136,15 @@ def last_chunk_is_always_computed(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_chunk(
     "SPY-PFX-5",
-    "Where a chunk is computed again, its writes to cached blocks go to the dummy block; "
-    "all other blocks of the prompt are written.",
     spyre("Boundary chunk"),
     witness=lambda _ctx, _step, chunk: chunk.inner_padding > 0,
     applies=_caching,
 )
 def cached_blocks_are_not_written(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
-    """Compared position by position with the chunk's part of the block table."""
+    """Where a chunk is computed again, its writes to cached blocks go to the dummy block; all other
+    blocks of the prompt are written.
+    """
+    # Compared position by position with the chunk's part of the block table.
     size = ctx.config.block_size
     hit = len(event.after) * size if (event := _hit(step)) else 0
     if step.happened("admit") and chunk.cached_tokens + chunk.inner_padding != hit:
@@ -164,13 +161,13 @@ def cached_blocks_are_not_written(ctx: Context, step: Step, chunk: Chunk) -> Ite
 
 @of_step(
     "SPY-PFX-6",
-    "Attention reads the cached blocks themselves, also in a chunk that is computed again.",
     spyre("Boundary chunk"),
     witness=lambda _ctx, step: step.chunk is not None and step.chunk.inner_padding > 0,
     applies=_caching,
 )
 def cached_blocks_are_read(ctx: Context, step: Step) -> Iterator[str]:
-    """The table names, at each cached position, a block that was cached under its key."""
+    """Attention reads the cached blocks themselves, also in a chunk that is computed again."""
+    # The table names, at each cached position, a block that was cached under its key.
     hit = _hit(step)
     if hit is None or step.chunk is None:
         return
@@ -184,7 +181,6 @@ def cached_blocks_are_read(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-PFX-7",
-    "Every cached block of a prompt is shared, only the block of its last token is duplicated.",
     spyre("Boundary chunk"),
     witness=lambda ctx, step: (
         (hit := _hit(step)) is not None
@@ -194,7 +190,8 @@ def cached_blocks_are_read(ctx: Context, step: Step) -> Iterator[str]:
     applies=_caching,
 )
 def only_the_last_block_is_duplicated(ctx: Context, step: Step) -> Iterator[str]:
-    """The first block that was not taken from the cache is not in it, or is the last one."""
+    """Every cached block of a prompt is shared, only the block of its last token is duplicated."""
+    # The first block that was not taken from the cache is not in it, or is the last one.
     for event in step.happened("admit"):
         length = entering(step, event.id).prefill_len
         full = (length - 1) // ctx.config.block_size
@@ -206,14 +203,14 @@ def only_the_last_block_is_duplicated(ctx: Context, step: Step) -> Iterator[str]
 
 @always(
     "SPY-PFX-8",
-    "Blocks of generated tokens can be reused by a later prompt.",
     spyre("Visualization - Prefix Caching"),
     witness=lambda ctx, step: (hit := _hit(step)) is not None and _hits_output(ctx, step, hit),
     applies=_caching,
     look=_filled,
 )
 def full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
-    """Every full block of an admitted request, of prompt or output, has its key in the pool."""
+    """Blocks of generated tokens can be reused by a later prompt."""
+    # Every full block of an admitted request, of prompt or output, has its key in the pool.
     for one in state.admitted:
         full = one.blocks[: one.computed // ctx.config.block_size]
         if not all(map(state.pool.keys.__contains__, full)):
@@ -236,7 +233,6 @@ def _hits_output(ctx: Context, step: Step, hit: Event) -> bool:
 
 @of_step(
     "SPY-PFX-10",
-    "Requests that share a block have the same tokens up to its end.",
     spyre("Padding, Prefix caching"),
     witness=lambda _ctx, step: (
         (hit := _hit(step)) is not None
@@ -245,7 +241,8 @@ def _hits_output(ctx: Context, step: Step, hit: Event) -> bool:
     applies=_caching,
 )
 def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
-    """Judged by the tokens themselves, not by the keys, whenever a block gets another holder."""
+    """Requests that share a block have the same tokens up to its end."""
+    # Judged by the tokens themselves, not by the keys, whenever a block gets another holder.
     hit = _hit(step)
     if hit is None:
         return
@@ -271,11 +268,11 @@ def _first_tokens(ctx: Context, request_id: str, count: int) -> list[int]:
 
 @of_step(
     "SPY-PFX-9",
-    "Prompts are aligned to block boundaries: every chunk starts at a block of the prompt.",
     spyre("Padding, Prefix caching"),
     witness=lambda _ctx, step: step.chunk is not None and step.chunk.start > 0,
 )
 def chunks_start_at_blocks(ctx: Context, step: Step) -> Iterator[str]:
-    """So that equal tokens always fill equal blocks, whatever the padding before them."""
+    """Prompts are aligned to block boundaries: every chunk starts at a block of the prompt."""
+    # So that equal tokens always fill equal blocks, whatever the padding before them.
     if step.chunk is not None and step.chunk.start % ctx.config.block_size:
         yield f"chunk starts at token {step.chunk.start}, block {ctx.config.block_size}"

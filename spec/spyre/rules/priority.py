@@ -14,13 +14,13 @@ from spec.spyre.variants import Queue
 
 @always(
     "SPY-PRI-1",
-    "At most one request is in its prefill phase.",
     spyre("Priority rules, One prefill at a time"),
     witness=lambda _ctx, step: bool(step.before.prefilling and step.before.waiting),
     look=each_request,
 )
 def one_prefill_at_a_time(_ctx: Context, state: State) -> Iterator[str]:
-    """Partly prefilled requests are found by their tokens, wherever they are queued."""
+    """At most one request is in its prefill phase."""
+    # Partly prefilled requests are found by their tokens, wherever they are queued.
     partial = [one.id for one in state.present if 0 < one.computed < one.prefill_len]
     slot = [] if state.prefilling is None else [state.prefilling.id]
     if len({*partial, *slot}) > 1:
@@ -29,14 +29,14 @@ def one_prefill_at_a_time(_ctx: Context, state: State) -> Iterator[str]:
 
 @of_step(
     "SPY-PRI-2",
-    "A request whose prefill has begun goes before any new request.",
     spyre("Priority rules, Ongoing prefill has priority"),
     witness=lambda _ctx, step: bool(
         step.kind == PREFILL and step.before.prefilling and step.before.waiting
     ),
 )
 def ongoing_prefill_first(_ctx: Context, step: Step) -> Iterator[str]:
-    """None is admitted while a prefill is under way."""
+    """A request whose prefill has begun goes before any new request."""
+    # None is admitted while a prefill is under way.
     ongoing = step.before.prefilling
     if ongoing is None or step.chunk is None:
         return
@@ -46,13 +46,13 @@ def ongoing_prefill_first(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-PRI-3",
-    "With interleaving, two prefill steps do not follow each other while requests decode.",
     spyre("Priority rules, Prefill-decode interleaving"),
     witness=lambda _ctx, step: step.refusal == "SPY-PRI-3" and step.kind == DECODE,
     applies=lambda config: config.interleave,
 )
 def prefills_are_interleaved(_ctx: Context, step: Step) -> Iterator[str]:
-    """Paused requests do not decode and so do not count; the next step remembers what this was."""
+    """With interleaving, two prefill steps do not follow each other while requests decode."""
+    # Paused requests do not decode and so do not count; the next step remembers what this was.
     if step.after.last_kind != step.kind:
         yield f"{step.kind} step noted as {step.after.last_kind}"
     if step.kind == PREFILL == step.before.last_kind and step.before.decoding:
@@ -61,25 +61,25 @@ def prefills_are_interleaved(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-PRI-4",
-    "No step is idle while a request is pending.",
     spyre("Priority rules, No idle steps"),
     witness=lambda _ctx, step: step.refusal is not None and step.kind == DECODE,
 )
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
-    """Something is computed whenever a request waits, prefills, decodes or is paused."""
+    """No step is idle while a request is pending."""
+    # Something is computed whenever a request waits, prefills, decodes or is paused.
     if not step.before.is_idle and (step.kind == IDLE or not step.scheduled):
         yield f"{step.kind} step, {len(step.before.present)} requests pending"
 
 
 @of_step(
     "SPY-PRI-5",
-    "Requests are admitted in the order of their arrival.",
     spyre("Priority rules"),
     witness=lambda _ctx, step: bool(step.happened("admit")) and len(step.before.waiting) > 1,
     applies=lambda config: config.queue is Queue.FCFS,
 )
 def first_come_first_served(_ctx: Context, step: Step) -> Iterator[str]:
-    """What is admitted was the head of the waiting queue."""
+    """Requests are admitted in the order of their arrival."""
+    # What is admitted was the head of the waiting queue.
     for event in step.happened("admit"):
         if event.id != step.before.waiting[0].id:
             yield f"{event.id} admitted before {step.before.waiting[0].id}"
@@ -87,12 +87,12 @@ def first_come_first_served(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-PRI-6",
-    "A prefill goes before a decode: a decode step needs a rule that refuses the prefill.",
     spyre("Priority rules, No idle steps"),
     witness=lambda _ctx, step: bool(step.kind == PREFILL and step.before.decoding),
 )
 def prefill_goes_first(ctx: Context, step: Step) -> Iterator[str]:
-    """Where the refusal can be seen in the state, it is checked that it is true."""
+    """A prefill goes before a decode: a decode step needs a rule that refuses the prefill."""
+    # Where the refusal can be seen in the state, it is checked that it is true.
     wanted = step.before.prefilling is not None or bool(step.before.waiting)
     if step.kind == PREFILL or not wanted:
         return
@@ -110,7 +110,6 @@ def prefill_goes_first(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-PRI-7",
-    "With overtaking, only requests that a rule refuses are stepped over.",
     release("prefill candidates"),
     witness=lambda _ctx, step: any(
         event.id != step.before.waiting[0].id for event in step.happened("admit")
@@ -118,7 +117,8 @@ def prefill_goes_first(ctx: Context, step: Step) -> Iterator[str]:
     applies=lambda config: config.queue is Queue.OVERTAKING,
 )
 def only_the_refused_are_overtaken(_ctx: Context, step: Step) -> Iterator[str]:
-    """A lack of blocks stops the search instead."""
+    """With overtaking, only requests that a rule refuses are stepped over."""
+    # A lack of blocks stops the search instead.
     for event in step.happened("admit"):
         overtaken = event.id != step.before.waiting[0].id
         if overtaken and step.refusal in (None, "SPY-RES-1"):

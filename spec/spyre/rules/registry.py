@@ -26,7 +26,6 @@ release = partial(Source, "sendnn-inference 2.6.3")  # what it does and its text
 
 def of_chunk(
     id_: str,
-    sentence: str,
     source: Source,
     *,
     witness: Callable[[Context, Step, Chunk], bool],
@@ -43,7 +42,7 @@ def of_chunk(
             if step.chunk is not None:
                 yield from predicate(ctx, step, step.chunk)
 
-        of_step(id_, sentence, source, witness=seen, applies=applies)(judged)
+        of_step(id_, source, witness=seen, applies=applies)(judged)
         return predicate
 
     return register

@@ -31,14 +31,14 @@ def _pausing(config: SpyreConfig) -> bool:
 
 @always(
     "SPY-RES-1",
-    "Blocks promised to admitted requests are never more than the free ones.",
     release("block reservation"),
     witness=lambda _ctx, step: step.refusal == "SPY-RES-1",
     applies=_reserving,
     look=each_request,
 )
 def promises_can_be_kept(_ctx: Context, state: State) -> Iterator[str]:
-    """Cached blocks that no request holds count as free."""
+    """Blocks promised to admitted requests are never more than the free ones."""
+    # Cached blocks that no request holds count as free.
     promised = sum(one.reserved for one in state.present)
     if promised > len(state.pool.free):
         yield f"{promised} blocks promised, {len(state.pool.free)} free"
@@ -46,13 +46,13 @@ def promises_can_be_kept(_ctx: Context, state: State) -> Iterator[str]:
 
 @always(
     "SPY-RES-2",
-    "An admitted request holds, or is promised, all blocks that it may ever need.",
     release("block reservation"),
     witness=lambda _ctx, step: any(one.reserved for one in step.after.admitted),
     applies=_reserving,
 )
 def worst_case_is_set_aside(ctx: Context, state: State) -> Iterator[str]:
-    """Counted for prompt and maximum output; the last token's key and value need no slot."""
+    """An admitted request holds, or is promised, all blocks that it may ever need."""
+    # Counted for prompt and maximum output; the last token's key and value need no slot.
     for one in state.admitted:
         request = ctx.requests[one.id]
         total = request.prompt_len + request.max_tokens
@@ -63,14 +63,15 @@ def worst_case_is_set_aside(ctx: Context, state: State) -> Iterator[str]:
 
 @guard(
     "SPY-RES-4",
-    "A request is refused for lack of blocks only if its worst case, less the cached blocks that "
-    "others hold, exceeds the free blocks that nobody is promised.",
     release("block reservation"),
     witness=lambda _ctx, step: step.refusal == "SPY-RES-1",
     applies=_reserving,
 )
 def refused_only_for_lack_of_blocks(ctx: Context, step: Step) -> Iterator[str]:
-    """So that a request never waits for blocks that are there."""
+    """A request is refused for lack of blocks only if its worst case, less the cached blocks that
+    others hold, exceeds the free blocks that nobody is promised.
+    """
+    # So that a request never waits for blocks that are there.
     one = refused(step)
     if one is None or step.refusal != "SPY-RES-1":
         return
@@ -87,7 +88,6 @@ def refused_only_for_lack_of_blocks(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-RES-3",
-    "With reservation no request ever loses its blocks before it leaves.",
     release("block reservation"),
     witness=lambda _ctx, step: (
         len({block for row in step.batch for block in row.blocks}) == step.before.pool.size
@@ -95,7 +95,8 @@ def refused_only_for_lack_of_blocks(ctx: Context, step: Step) -> Iterator[str]:
     applies=_reserving,
 )
 def no_request_is_preempted(_ctx: Context, step: Step) -> Iterator[str]:
-    """The pool may be empty, but never too small."""
+    """With reservation no request ever loses its blocks before it leaves."""
+    # The pool may be empty, but never too small.
     for event in step.happened("preempt"):
         yield f"request {event.id} was preempted"
 
@@ -105,13 +106,13 @@ def no_request_is_preempted(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-PAU-1",
-    "A paused request keeps its tokens and its blocks.",
     release("decode pausing"),
     witness=lambda _ctx, step: bool(step.happened("pause")),
     applies=_pausing,
 )
 def paused_keep_everything(_ctx: Context, step: Step) -> Iterator[str]:
-    """Compared before and after the step in which it sits out."""
+    """A paused request keeps its tokens and its blocks."""
+    # Compared before and after the step in which it sits out.
     before = {one.id: one for one in step.before.admitted}
     for row in step.after.paused:
         old = before[row.id]
@@ -121,13 +122,13 @@ def paused_keep_everything(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-PAU-2",
-    "A request is paused only if the batch with it would exceed the limit in the next step.",
     release("decode pausing"),
     witness=lambda _ctx, step: bool(step.happened("pause")),
     applies=_pausing,
 )
 def pausing_needs_a_reason(ctx: Context, step: Step) -> Iterator[str]:
-    """The batch that decoded and one of the paused, together, are over the limit."""
+    """A request is paused only if the batch with it would exceed the limit in the next step."""
+    # The batch that decoded and one of the paused, together, are over the limit.
     for row in step.after.paused if step.batch else ():
         lengths = [*(one.computed for one in step.batch), row.computed + 1]
         volume = len(lengths) * max_tkv(lengths, ctx.config.block_size)
@@ -137,13 +138,13 @@ def pausing_needs_a_reason(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-PAU-3",
-    "Who was paused longest decodes first; then who generated least, or most if so configured.",
     release("decode pausing"),
     witness=lambda _ctx, step: bool(step.happened("resume")),
     applies=_pausing,
 )
 def longest_paused_first(ctx: Context, step: Step) -> Iterator[str]:
-    """A row that sits out is not before the first of the batch in that order."""
+    """Who was paused longest decodes first; then who generated least, or most if so configured."""
+    # A row that sits out is not before the first of the batch in that order.
     sign = -1 if ctx.config.long_output_first else 1
 
     def rank(row: Sequence) -> tuple[int, int]:
@@ -162,38 +163,38 @@ def longest_paused_first(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-PAU-4",
-    "While somebody is paused and somebody runs, nobody's prefill is scheduled.",
     release("decode pausing"),
     witness=lambda _ctx, step: step.refusal == "SPY-PAU-4",
     applies=_pausing,
 )
 def paused_before_prefills(_ctx: Context, step: Step) -> Iterator[str]:
-    """If none runs, the release prefers a new request to the paused ones."""
+    """While somebody is paused and somebody runs, nobody's prefill is scheduled."""
+    # If none runs, the release prefers a new request to the paused ones.
     if step.chunk is not None and step.before.paused and step.before.running:
         yield f"chunk of {step.chunk.id} with {len(step.before.paused)} paused"
 
 
 @eventually(
     "SPY-PAU-5",
-    "A paused request decodes again or leaves.",
     release("decode pausing"),
     witness=lambda _ctx, step: bool(step.happened("resume")),
     applies=_pausing,
 )
 def paused_is_resumed(state: State) -> bool:
-    """With finitely many requests: sooner or later none is paused."""
+    """A paused request decodes again or leaves."""
+    # With finitely many requests: sooner or later none is paused.
     return not state.paused
 
 
 @of_step(
     "SPY-PAU-6",
-    "With pausing switched off nobody is ever paused: the admission rule alone keeps the limit.",
     release("last-chunk constraints with pausing off"),
     witness=lambda ctx, step: len(step.batch) > 1 and step.refusal == "SPY-VOL-3",
     applies=lambda config: config.may_pause and not config.pausing,
 )
 def admission_alone_keeps_the_limit(_ctx: Context, step: Step) -> Iterator[str]:
-    """The release pauses even then, which hides an admission that was too generous."""
+    """With pausing switched off nobody is ever paused: the admission rule alone keeps the limit."""
+    # The release pauses even then, which hides an admission that was too generous.
     for event in step.happened("pause"):
         yield f"request {event.id} was paused, batch of {len(step.before.decoding)}"
 
@@ -203,13 +204,13 @@ def admission_alone_keeps_the_limit(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-PRE-1",
-    "Requests are preempted only if blocks are lacking, the last admitted first.",
     _PREEMPTION,
     witness=lambda _ctx, step: bool(step.happened("preempt")),
     applies=_preempting,
 )
 def last_admitted_is_preempted(ctx: Context, step: Step) -> Iterator[str]:
-    """The prefilling request was admitted last; then the front of the batch."""
+    """Requests are preempted only if blocks are lacking, the last admitted first."""
+    # The prefilling request was admitted last; then the front of the batch.
     victims = [event.id for event in step.happened("preempt")]
     if not victims:
         return
@@ -222,13 +223,13 @@ def last_admitted_is_preempted(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-PRE-2",
-    "A preempted request waits first in the queue, keeps its tokens and computes all again.",
     _PREEMPTION,
     witness=lambda _ctx, step: any(one.generated for one in step.after.waiting),
     applies=_preempting,
 )
 def preempted_starts_again(_ctx: Context, step: Step) -> Iterator[str]:
-    """Its next prefill covers the prompt and what it had generated."""
+    """A preempted request waits first in the queue, keeps its tokens and computes all again."""
+    # Its next prefill covers the prompt and what it had generated.
     victims = [event.id for event in step.happened("preempt")]
     front = [one.id for one in step.after.waiting[: len(victims)]]
     if sorted(front) != sorted(victims):

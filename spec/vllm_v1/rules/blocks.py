@@ -20,32 +20,28 @@ from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text
 _MEMORY = text("Memory Management & Preemption")
 
 
-@always(
-    "V1-KV-1",
-    "Every block is either free, once, or held.",
-    _MEMORY,
-    witness=lambda _ctx, step: bool(step.after.pool.references),
-)
+@always("V1-KV-1", _MEMORY, witness=lambda _ctx, step: bool(step.after.pool.references))
 def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
-    """Free and held blocks together are the pool."""
+    """Every block is either free, once, or held."""
+    # Free and held blocks together are the pool.
     yield from judging.free_or_held(state.pool)
 
 
 @always(
     "V1-KV-2",
-    "A block's reference count is the number of requests that hold it: shared blocks are not "
-    "freed before all of them are gone.",
     text("Prefix Caching - Shared KV Blocks"),
     witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
 )
 def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
-    """A request that was aborted while it loads holds its blocks until the load ends."""
+    """A block's reference count is the number of requests that hold it: shared blocks are not freed
+    before all of them are gone.
+    """
+    # A request that was aborted while it loads holds its blocks until the load ends.
     yield from judging.references_are_holders(state.pool, (*state.present, *state.draining))
 
 
 @always(
     "V1-KV-3",
-    "Every cached block's hash maps to it and back.",
     code("block pool"),
     witness=lambda _ctx, step: any(
         block in step.before.pool.keys
@@ -55,18 +51,15 @@ def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     applies=lambda config: config.prefix_caching,
 )
 def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
-    """A block that is handed out anew has lost its content."""
+    """Every cached block's hash maps to it and back."""
+    # A block that is handed out anew has lost its content.
     yield from judging.cache_maps_agree(state.pool)
 
 
-@always(
-    "V1-KV-6",
-    "A waiting request owns no block, unless its external keys and values come or have come.",
-    _MEMORY,
-    witness=lambda _ctx, step: bool(step.after.waiting),
-)
+@always("V1-KV-6", _MEMORY, witness=lambda _ctx, step: bool(step.after.waiting))
 def waiting_own_nothing(ctx: Context, state: State) -> Iterator[str]:
-    """A request with nothing computed has no block."""
+    """A waiting request owns no block, unless its external keys and values come or have come."""
+    # A request with nothing computed has no block.
     loads = ctx.config.connector is Connector.ASYNC
     for one in state.queued:
         may_own = loads and (one.computed > 0 or one.load is not Load.NONE)
@@ -76,13 +69,14 @@ def waiting_own_nothing(ctx: Context, state: State) -> Iterator[str]:
 
 @always(
     "V1-KV-7",
-    "A request's blocks have a slot for each computed token, and none beyond its tokens, drafts "
-    "and lookahead.",
     _MEMORY,
     witness=lambda _ctx, step: any(len(one.blocks) > 1 for one in step.after.running),
 )
 def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
-    """Drafts of the last step may have been rejected: their slots stay."""
+    """A request's blocks have a slot for each computed token, and none beyond its tokens, drafts
+    and lookahead.
+    """
+    # Drafts of the last step may have been rejected: their slots stay.
     config = ctx.config
     ahead = config.num_speculative_tokens + config.num_lookahead_tokens
     for one in (*state.present, *state.draining):
@@ -93,12 +87,12 @@ def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
 
 @of_step(
     "V1-KV-9",
-    "No two requests write the same block in a step.",
     code("block pool"),
     witness=lambda _ctx, step: any(count > 1 for count in step.planned.pool.references.values()),
 )
 def no_block_is_written_twice(ctx: Context, step: Step) -> Iterator[str]:
-    """Requests of one step share what one of them writes: hashes are kept when it is planned."""
+    """No two requests write the same block in a step."""
+    # Requests of one step share what one of them writes: hashes are kept when it is planned.
     size, rows = ctx.config.block_size, by_id(step.planned.running)
     writers: Counter[int] = Counter()
     for one_id, count in step.scheduled.items():
@@ -169,13 +163,14 @@ class _Replay(FreeList):
 
 @of_step(
     "V1-KV-8",
-    "Blocks are handed out from the head of the free list, the least recently used first; of those "
-    "given back, a table's tail goes first, and in 0.28.0 those without content go to the front.",
     code("free block queue"),
     witness=lambda _ctx, step: bool(step.finished) and bool(step.before.pool.free),
 )
 def free_order(ctx: Context, step: Step) -> Iterator[str]:
-    """The step's events, applied to the free list before it, give the free list after it."""
+    """Blocks are handed out from the head of the free list, the least recently used first; of those
+    given back, a table's tail goes first, and in 0.28.0 those without content go to the front.
+    """
+    # The step's events, applied to the free list before it, give the free list after it.
     replay = _Replay.of_step(ctx, step)
     for event in step.events:
         if event.transition == "allocate" and replay.free[: len(event.after)] != event.after:
@@ -186,13 +181,11 @@ def free_order(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step(
-    "V1-PRE-5",
-    "Requests are preempted until the blocks suffice, and no longer.",
-    _MEMORY,
-    witness=lambda _ctx, step: bool(step.preempted) and bool(step.scheduled),
+    "V1-PRE-5", _MEMORY, witness=lambda _ctx, step: bool(step.preempted) and bool(step.scheduled)
 )
 def preempted_no_longer_than_needed(ctx: Context, step: Step) -> Iterator[str]:
-    """A request that is given blocks after a preemption needs more than were free before it."""
+    """Requests are preempted until the blocks suffice, and no longer."""
+    # A request that is given blocks after a preemption needs more than were free before it.
     replay = _Replay.of_step(ctx, step)
     for event, following in zip(step.events, [*step.events, None][1:], strict=False):
         free = len(replay.free)

@@ -14,27 +14,21 @@ _BUDGET = text("Token Budget Management")
 _COUNTS = text("What Counts Toward num_batched_tokens?")
 
 
-@of_step(
-    "V1-BUD-1",
-    "The tokens of a step are never more than the budget.",
-    _BUDGET,
-    witness=lambda _ctx, step: step.budget_left == 0,
-)
+@of_step("V1-BUD-1", _BUDGET, witness=lambda _ctx, step: step.budget_left == 0)
 def within_budget(ctx: Context, step: Step) -> Iterator[str]:
-    """A scheduled request has at least one token."""
+    """The tokens of a step are never more than the budget."""
+    # A scheduled request has at least one token.
     total = sum(step.scheduled.values())
     if total > ctx.config.token_budget or min(step.scheduled.values(), default=1) < 1:
         yield f"{dict(step.scheduled)} tokens, budget {ctx.config.token_budget}"
 
 
 @of_step(
-    "V1-BUD-2",
-    "Only tokens that are computed count: cached ones do not, and a victim's are given back.",
-    _COUNTS,
-    witness=lambda _ctx, step: any(one in hits(step) for one in step.admitted),
+    "V1-BUD-2", _COUNTS, witness=lambda _ctx, step: any(one in hits(step) for one in step.admitted)
 )
 def only_new_tokens_count(ctx: Context, step: Step) -> Iterator[str]:
-    """What is left of the budget and what is scheduled add up to the budget."""
+    """Only tokens that are computed count: cached ones do not, and a victim's are given back."""
+    # What is left of the budget and what is scheduled add up to the budget.
     total = sum(step.scheduled.values()) + step.budget_left
     if total != ctx.config.token_budget:
         yield f"{dict(step.scheduled)} tokens and {step.budget_left} left"
@@ -42,15 +36,16 @@ def only_new_tokens_count(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "V1-BUD-3",
-    "A running request is given what it is behind, drafts included, as far as threshold, budget "
-    "and model length allow.",
     text("The Fundamental Insight"),
     witness=lambda _ctx, step: any(
         step.scheduled.get(one.id, 0) > 1 for one in step.before.running
     ),
 )
 def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
-    """Less only where the budget was used up at its turn, which a later refund may hide."""
+    """A running request is given what it is behind, drafts included, as far as threshold, budget
+    and model length allow.
+    """
+    # Less only where the budget was used up at its turn, which a later refund may hide.
     for one in step.before.running:
         given = step.scheduled.get(one.id, 0)
         most = _of_running(ctx, one, ctx.config.token_budget)
@@ -66,26 +61,23 @@ def _of_running(ctx: Context, one: Sequence, budget: int) -> int:
 
 @of_step(
     "V1-BUD-4",
-    "Budget left over means that every request still running was given a token.",
     code("ends of the running loop"),
     witness=lambda _ctx, step: step.budget_left > 0 and len(step.planned.running) > 1,
 )
 def no_running_request_is_left_out(_ctx: Context, step: Step) -> Iterator[str]:
-    """A request that preempts itself ends the loop: those behind it get nothing."""
+    """Budget left over means that every request still running was given a token."""
+    # A request that preempts itself ends the loop: those behind it get nothing.
     left_out = [one.id for one in step.planned.running if one.id not in step.scheduled]
     if step.budget_left > 0 and left_out:
         yield f"{left_out} were given nothing, {step.budget_left} tokens left"
 
 
-@of_step(
-    "V1-BUD-5",
-    "A request that is admitted is given its tokens less the cached ones, as far as threshold and "
-    "budget allow.",
-    _COUNTS,
-    witness=lambda _ctx, step: bool(step.admitted),
-)
+@of_step("V1-BUD-5", _COUNTS, witness=lambda _ctx, step: bool(step.admitted))
 def admitted_requests_get_their_share(ctx: Context, step: Step) -> Iterator[str]:
-    """In the order of admission, from what the running requests left."""
+    """A request that is admitted is given its tokens less the cached ones, as far as threshold and
+    budget allow.
+    """
+    # In the order of admission, from what the running requests left.
     running = {one.id for one in step.before.running}
     budget = ctx.config.token_budget - sum(
         count for one, count in step.scheduled.items() if one in running
@@ -103,13 +95,13 @@ def admitted_requests_get_their_share(ctx: Context, step: Step) -> Iterator[str]
 
 @of_step(
     "V1-CHK-1",
-    "No request is given more tokens in a step than the threshold.",
     text("Chunked Prefill - Balancing Prefill vs Decode"),
     witness=lambda ctx, step: ctx.config.long_prefill_token_threshold in step.scheduled.values(),
     applies=lambda config: config.long_prefill_token_threshold > 0,
 )
 def threshold_caps(ctx: Context, step: Step) -> Iterator[str]:
-    """Drafts count too."""
+    """No request is given more tokens in a step than the threshold."""
+    # Drafts count too.
     most = ctx.config.long_prefill_token_threshold
     beyond = {one: count for one, count in step.scheduled.items() if count > most}
     if beyond:
@@ -122,13 +114,13 @@ def _uncut(config: VllmV1Config) -> bool:
 
 @of_step(
     "V1-CHK-2",
-    "Without chunked prefill a prompt is never cut to what is left of the budget.",
     text("Chunked Prefill Example"),
     witness=lambda _ctx, step: step.refusal == "V1-CHK-2",
     applies=_uncut,
 )
 def prompts_are_not_cut(ctx: Context, step: Step) -> Iterator[str]:
-    """The threshold still cuts."""
+    """Without chunked prefill a prompt is never cut to what is left of the budget."""
+    # The threshold still cuts.
     rows = by_id(step.planned.running)
     for one_id in step.admitted:
         behind = rows[one_id].tokens + step.drafts.get(one_id, 0) - rows[one_id].computed
@@ -139,11 +131,11 @@ def prompts_are_not_cut(ctx: Context, step: Step) -> Iterator[str]:
 
 @always(
     "V1-SEQ-1",
-    "At most max_num_seqs requests run.",
     text("Example: Character.AI Workload"),
     witness=lambda _ctx, step: step.refusal == "V1-SEQ-1",
 )
 def within_sequence_limit(ctx: Context, state: State) -> Iterator[str]:
-    """Between two steps."""
+    """At most max_num_seqs requests run."""
+    # Between two steps.
     if len(state.running) > ctx.config.max_num_seqs:
         yield f"{len(state.running)} run, limit {ctx.config.max_num_seqs}"

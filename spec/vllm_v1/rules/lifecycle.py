@@ -11,40 +11,31 @@ from spec.vllm_v1.rules.registry import always, between, by_id, code, of_step, t
 _CORE = code("request lifecycle")
 
 
-@always(
-    "V1-LIF-1",
-    "A request is in exactly one place: waiting, skipped, running, or gone.",
-    _CORE,
-    witness=lambda _ctx, step: len(step.after.present) > 1,
-)
+@always("V1-LIF-1", _CORE, witness=lambda _ctx, step: len(step.after.present) > 1)
 def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
-    """Counted over all places."""
+    """A request is in exactly one place: waiting, skipped, running, or gone."""
+    # Counted over all places.
     yield from judging.one_place_each(state)
 
 
 @of_step(
-    "V1-LIF-2",
-    "No step loses or invents a request.",
-    _CORE,
-    witness=lambda _ctx, step: bool(step.finished) and bool(step.after.present),
+    "V1-LIF-2", _CORE, witness=lambda _ctx, step: bool(step.finished) and bool(step.after.present)
 )
 def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
-    """A request that was there is there, has finished, or its client left meanwhile."""
+    """No step loses or invents a request."""
+    # A request that was there is there, has finished, or its client left meanwhile.
     before = {one.id for one in step.before.present}
     after = {one.id for one in step.after.present} | {*step.finished} | step.leavers
     if before != after:
         yield f"before {sorted(before)}, after {sorted(after)}"
 
 
-@between(
-    "V1-LIF-3",
-    "Between two steps requests only arrive, at their place in the queue, go away in any phase, or "
-    "end their load.",
-    _CORE,
-    witness=lambda _ctx, step: bool(step.before.aborted),
-)
+@between("V1-LIF-3", _CORE, witness=lambda _ctx, step: bool(step.before.aborted))
 def others_are_untouched(ctx: Context, before: State, after: State) -> Iterator[str]:
-    """The running and waiting that stay are as they were; those gone are among the aborted."""
+    """Between two steps requests only arrive, at their place in the queue, go away in any phase, or
+    end their load.
+    """
+    # The running and waiting that stay are as they were; those gone are among the aborted.
     known, aborted = by_id(before.present).keys(), after.aborted - before.aborted
     gone = known - by_id(after.present).keys()
     if gone != aborted & known or after.finished != before.finished:  # others came and went
@@ -59,14 +50,10 @@ def others_are_untouched(ctx: Context, before: State, after: State) -> Iterator[
         yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
 
 
-@of_step(
-    "V1-LIF-4",
-    "A request finishes once, with max_tokens tokens or when it samples the end of sequence.",
-    text("The Core Problem"),
-    witness=lambda _ctx, step: len(step.finished) > 1,
-)
+@of_step("V1-LIF-4", text("The Core Problem"), witness=lambda _ctx, step: len(step.finished) > 1)
 def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
-    """Its tokens are those that the step says it sampled."""
+    """A request finishes once, with max_tokens tokens or when it samples the end of sequence."""
+    # Its tokens are those that the step says it sampled.
     if {*step.finished} != step.after.finished - step.before.finished:
         yield f"reported {list(step.finished)}"
     rows, after = by_id(step.before.present), by_id(step.after.present)
@@ -82,14 +69,10 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one.id} stays with {one.generated} tokens"
 
 
-@of_step(
-    "V1-LIF-5",
-    "Whoever has left is reported exactly once, by the next step.",
-    _CORE,
-    witness=lambda _ctx, step: len(step.reported) > 1,
-)
+@of_step("V1-LIF-5", _CORE, witness=lambda _ctx, step: len(step.reported) > 1)
 def reported_once(_ctx: Context, step: Step) -> Iterator[str]:
-    """An abort between the steps counts for the next one too, and one while the step runs."""
+    """Whoever has left is reported exactly once, by the next step."""
+    # An abort between the steps counts for the next one too, and one while the step runs.
     left = {*step.finished} | step.leavers
     if {*step.reported} != step.before.unreported or step.after.unreported != left:
         yield f"reported {list(step.reported)}, left {sorted(step.before.unreported)}"
@@ -97,26 +80,26 @@ def reported_once(_ctx: Context, step: Step) -> Iterator[str]:
 
 @between(
     "V1-LIF-6",
-    "Whoever is aborted between two steps is kept for the next report.",
     _CORE,
     witness=lambda _ctx, step: any(one in step.before.aborted for one in step.reported),
 )
 def aborts_are_kept(_ctx: Context, before: State, after: State) -> Iterator[str]:
-    """No other request comes or goes there."""
+    """Whoever is aborted between two steps is kept for the next report."""
+    # No other request comes or goes there.
     if after.unreported != before.unreported | (after.aborted - before.aborted):
         yield f"to report {sorted(after.unreported)}"
 
 
 @always(
     "V1-LIF-7",
-    "A request larger than the whole pool is refused: whoever is queued fits in alone.",
     code("engine core"),
     witness=lambda ctx, step: any(
         _needed(ctx, one) == step.before.pool.size for one in step.before.present
     ),
 )
 def each_request_fits_alone(ctx: Context, state: State) -> Iterator[str]:
-    """With all the tokens that it may have."""
+    """A request larger than the whole pool is refused: whoever is queued fits in alone."""
+    # With all the tokens that it may have.
     for one in state.present:
         if _needed(ctx, one) > state.pool.size:
             yield f"{one.id} needs {_needed(ctx, one)} of {state.pool.size} blocks"
@@ -128,12 +111,12 @@ def _needed(ctx: Context, one: Sequence) -> int:
 
 @of_step(
     "V1-STA-1",
-    "The statistics count who waits and who runs, and the part of the blocks that is held.",
     text("Real-World Tuning"),
     witness=lambda _ctx, step: step.statistics.usage > 0 and step.statistics.waiting > 0,
 )
 def statistics_are_right(_ctx: Context, step: Step) -> Iterator[str]:
-    """Compared with the state after the step."""
+    """The statistics count who waits and who runs, and the part of the blocks that is held."""
+    # Compared with the state after the step.
     told, after = step.statistics, step.after
     usage = len(after.pool.references) / after.pool.size
     counted = (len(after.waiting) + len(after.skipped), len(after.running))

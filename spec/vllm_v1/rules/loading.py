@@ -18,29 +18,25 @@ def _async(config: VllmV1Config) -> bool:
 
 @of_step(
     "V1-EXT-1",
-    "Whoever loads is not scheduled, preempted or finished.",
     _LOAD,
     witness=lambda _ctx, step: any(one.load is Load.LOADING for one in step.before.skipped),
     applies=_async,
 )
 def loading_is_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
-    """It stays as it is; its blocks are kept if its client leaves meanwhile."""
+    """Whoever loads is not scheduled, preempted or finished."""
+    # It stays as it is; its blocks are kept if its client leaves meanwhile.
     for one in step.before.skipped:
         after = step.after.draining if one.id in step.leavers else step.after.skipped
         if one.load is Load.LOADING and one not in after:
             yield f"{one.id} loads and is touched"
 
 
-@always(
-    "V1-EXT-2",
-    "Whoever loads has a block for every token on its way, and nobody can find them before they "
-    "have come.",
-    _LOAD,
-    witness=lambda _ctx, step: bool(step.happened("load")),
-    applies=_async,
-)
+@always("V1-EXT-2", _LOAD, witness=lambda _ctx, step: bool(step.happened("load")), applies=_async)
 def loading_has_its_blocks(ctx: Context, state: State) -> Iterator[str]:
-    """The last of its blocks is one that is being written."""
+    """Whoever loads has a block for every token on its way, and nobody can find them before they
+    have come.
+    """
+    # The last of its blocks is one that is being written.
     for one in (*state.skipped, *state.draining):
         if one.load is not Load.LOADING:
             continue
@@ -50,15 +46,13 @@ def loading_has_its_blocks(ctx: Context, state: State) -> Iterator[str]:
 
 
 @of_step(
-    "V1-EXT-3",
-    "A request whose load has ended is schedulable with what was loaded, less one token if it is "
-    "all; where nothing came it owns nothing, and asks again.",
-    _LOAD,
-    witness=lambda _ctx, step: bool(step.happened("promote")),
-    applies=_async,
+    "V1-EXT-3", _LOAD, witness=lambda _ctx, step: bool(step.happened("promote")), applies=_async
 )
 def loaded_requests_go_on(ctx: Context, step: Step) -> Iterator[str]:
-    """Its full blocks can be found from now on."""
+    """A request whose load has ended is schedulable with what was loaded, less one token if it is
+    all; where nothing came it owns nothing, and asks again.
+    """
+    # Its full blocks can be found from now on.
     before, planned = by_id(step.before.skipped), by_id(step.planned.present)
     for event in step.happened("promote"):
         row, loaded = planned[event.id], before[event.id].computed
@@ -72,13 +66,13 @@ def loaded_requests_go_on(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "V1-EXT-4",
-    "What a connector failed to bring within a step is computed again: no output in this step.",
     _LOAD,
     witness=lambda _ctx, step: bool(step.failed_loads),
     applies=lambda config: config.connector is Connector.SYNC,
 )
 def lost_loads_are_computed(_ctx: Context, step: Step) -> Iterator[str]:
-    """A sharer of the blocks that were not filled gets none either, and keeps what came for it."""
+    """What a connector failed to bring within a step is computed again: no output in this step."""
+    # A sharer of the blocks that were not filled gets none either, and keeps what came for it.
     planned, after = by_id(step.planned.running), by_id(step.after.running)
     for one_id in step.failed_loads:
         is_its_own = one_id in step.after.lost - step.before.lost
@@ -89,13 +83,13 @@ def lost_loads_are_computed(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "V1-EXT-5",
-    "A load begins only if it leaves the blocks that prompts in progress still need.",
     code("reserved blocks"),
     witness=lambda _ctx, step: bool(step.happened("load")) and bool(step.planned.running),
     applies=_async,
 )
 def loads_leave_room(ctx: Context, step: Step) -> Iterator[str]:
-    """Judged where the load is the last thing decided."""
+    """A load begins only if it leaves the blocks that prompts in progress still need."""
+    # Judged where the load is the last thing decided.
     decided = [event for event in step.events if event.transition in ("admit", "load")]
     if not decided or decided[-1].transition != "load":
         return
@@ -112,16 +106,12 @@ def loads_leave_room(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{decided[-1].id} loads, {needed} blocks needed, {len(state.pool.free)} free"
 
 
-@between(
-    "V1-EXT-6",
-    "Whoever is aborted while it loads keeps its blocks until the load ends: they are being "
-    "written to.",
-    _LOAD,
-    witness=lambda _ctx, step: bool(step.before.draining),
-    applies=_async,
-)
+@between("V1-EXT-6", _LOAD, witness=lambda _ctx, step: bool(step.before.draining), applies=_async)
 def aborted_loads_drain(_ctx: Context, before: State, after: State) -> Iterator[str]:
-    """A block that is given away would be overwritten by the load."""
+    """Whoever is aborted while it loads keeps its blocks until the load ends: they are being
+    written to.
+    """
+    # A block that is given away would be overwritten by the load.
     draining = {one.id for one in after.draining}
     for one in before.skipped:
         if one.load is Load.LOADING and one.id in after.aborted - draining:
@@ -130,13 +120,13 @@ def aborted_loads_drain(_ctx: Context, before: State, after: State) -> Iterator[
 
 @between(
     "V1-EXT-7",
-    "After a failed load only what was cached before it counts as computed.",
     _LOAD,
     witness=lambda _ctx, step: any(one.load is Load.FAILED for one in step.before.skipped),
     applies=_async,
 )
 def failed_loads_count_nothing(ctx: Context, before: State, after: State) -> Iterator[str]:
-    """The blocks that should have been filled are not cached yet."""
+    """After a failed load only what was cached before it counts as computed."""
+    # The blocks that should have been filled are not cached yet.
     for one in after.skipped:
         if one.id not in after.lost - before.lost:
             continue

@@ -17,12 +17,12 @@ def rank(ctx: Context, one: Sequence) -> tuple[int, int]:
 
 @of_step(
     "V1-ORD-1",
-    "Running requests go first and keep their order; whoever is admitted stands behind them.",
     text("Token Budget Management"),
     witness=lambda _ctx, step: bool(step.before.running) and bool(step.admitted),
 )
 def running_go_first(_ctx: Context, step: Step) -> Iterator[str]:
-    """The tokens are handed out in the order of the running queue."""
+    """Running requests go first and keep their order; whoever is admitted stands behind them."""
+    # The tokens are handed out in the order of the running queue.
     kept = [one.id for one in step.before.running if one.id not in step.preempted]
     queue = [one.id for one in step.planned.running]
     if queue != [*kept, *step.admitted]:
@@ -38,13 +38,13 @@ def _no_stepping_over(config: VllmV1Config) -> bool:
 
 @of_step(
     "V1-ORD-2",
-    "Requests are admitted in the order of the queue; only who loads is passed over.",
     code("waiting loop"),
     witness=lambda _ctx, step: len(step.before.queued) > 1 and bool(step.admitted),
     applies=_no_stepping_over,
 )
 def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
-    """All that stood before the last that was admitted are admitted too, or load."""
+    """Requests are admitted in the order of the queue; only who loads is passed over."""
+    # All that stood before the last that was admitted are admitted too, or load.
     queue = list(step.before.queued)
     if ctx.config.scheduling is Scheduling.PRIORITY:
         queue.sort(key=lambda one: rank(ctx, one))
@@ -56,12 +56,12 @@ def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "V1-ORD-3",
-    "Whoever is not admitted keeps its place in the queue.",
     code("waiting loop"),
     witness=lambda _ctx, step: bool(step.planned.waiting) and bool(step.admitted),
 )
 def queue_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
-    """Victims aside, the queues lose some and gain none but those that begin to load."""
+    """Whoever is not admitted keeps its place in the queue."""
+    # Victims aside, the queues lose some and gain none but those that begin to load.
     gone = {*step.admitted, *(event.id for event in step.happened("load"))}
     kept = [one.id for one in step.before.waiting if one.id not in gone]
     now = [one.id for one in step.planned.waiting if one.id not in step.preempted]
@@ -69,14 +69,10 @@ def queue_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"waiting {now}, expected {kept}"
 
 
-@of_step(
-    "V1-OUT-1",
-    "What is scheduled is running at the end of the decisions.",
-    text("Code Evidence"),
-    witness=lambda _ctx, step: len(step.scheduled) > 1,
-)
+@of_step("V1-OUT-1", text("Code Evidence"), witness=lambda _ctx, step: len(step.scheduled) > 1)
 def scheduled_are_running(_ctx: Context, step: Step) -> Iterator[str]:
-    """Drafts and external tokens belong to scheduled requests only."""
+    """What is scheduled is running at the end of the decisions."""
+    # Drafts and external tokens belong to scheduled requests only.
     running = by_id(step.planned.running).keys()
     named = {*step.scheduled, *step.admitted}
     if not named <= running or not {*step.drafts, *step.external} <= step.scheduled.keys():
@@ -85,14 +81,14 @@ def scheduled_are_running(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "V1-OUT-2",
-    "A victim appears in no part of what the step hands out.",
     code("refund of a priority victim"),
     witness=lambda _ctx, step: any(
         event.id in step.preempted for event in step.happened("catch_up")
     ),
 )
 def victims_are_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
-    """Neither tokens nor drafts nor an output, and it is not among the admitted."""
+    """A victim appears in no part of what the step hands out."""
+    # Neither tokens nor drafts nor an output, and it is not among the admitted.
     parts = (step.scheduled, step.drafts, step.external, step.admitted, step.outputs)
     found = {one for part in parts for one in part if one in step.preempted}
     if found:

@@ -17,14 +17,10 @@ def _preempts(_ctx: Context, step: Step) -> bool:
     return bool(step.preempted)
 
 
-@of_step(
-    "V1-PRE-1",
-    "Requests are preempted only if the running requests' new tokens lack blocks.",
-    _PREEMPTION,
-    witness=_preempts,
-)
+@of_step("V1-PRE-1", _PREEMPTION, witness=_preempts)
 def preempted_for_blocks_only(ctx: Context, step: Step) -> Iterator[str]:
-    """Compared with the free blocks that the step found."""
+    """Requests are preempted only if the running requests' new tokens lack blocks."""
+    # Compared with the free blocks that the step found.
     needed = sum(_new_blocks(ctx, one) for one in step.before.running)
     if step.preempted and needed <= len(step.before.pool.free):
         yield f"preempted {list(step.preempted)}, {needed} blocks needed"
@@ -45,13 +41,13 @@ def _new_blocks(ctx: Context, one: Sequence) -> int:
 
 
 @of_step(
-    "V1-PRE-2",
-    "The victim is the last of the running queue; by priority, the worst by priority and arrival.",
-    code("choice of the victim"),
-    witness=lambda _ctx, step: len(step.preempted) > 1,
+    "V1-PRE-2", code("choice of the victim"), witness=lambda _ctx, step: len(step.preempted) > 1
 )
 def victims_by_policy(ctx: Context, step: Step) -> Iterator[str]:
-    """One after the other, out of those that still run."""
+    """The victim is the last of the running queue; by priority, the worst by priority and
+    arrival.
+    """
+    # One after the other, out of those that still run.
     running = list(step.before.running)
     if ctx.config.scheduling is Scheduling.PRIORITY:
         running.sort(key=lambda one: rank(ctx, one))
@@ -60,15 +56,12 @@ def victims_by_policy(ctx: Context, step: Step) -> Iterator[str]:
         yield f"preempted {list(step.preempted)}, expected {list(expected)}"
 
 
-@of_step(
-    "V1-PRE-3",
-    "A victim loses all progress but its tokens, and waits in front: the last victim first, by "
-    "priority where there is one.",
-    _PREEMPTION,
-    witness=_preempts,
-)
+@of_step("V1-PRE-3", _PREEMPTION, witness=_preempts)
 def victims_start_over(ctx: Context, step: Step) -> Iterator[str]:
-    """Nothing computed, no block, no draft."""
+    """A victim loses all progress but its tokens, and waits in front: the last victim first, by
+    priority where there is one.
+    """
+    # Nothing computed, no block, no draft.
     before = {one.id: one.generated for one in step.before.running}
     waiting = step.planned.waiting
     first = [one.id for one in waiting[: len(step.preempted)]]
@@ -86,12 +79,12 @@ def victims_start_over(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "V1-PRE-4",
-    "After a preemption no waiting request is looked at in that step; none ever causes one.",
     code("waiting loop"),
     witness=lambda _ctx, step: bool(step.preempted) and bool(step.before.queued),
 )
 def no_admission_after_preemption(_ctx: Context, step: Step) -> Iterator[str]:
-    """Neither admitted nor loaded nor promoted."""
+    """After a preemption no waiting request is looked at in that step; none ever causes one."""
+    # Neither admitted nor loaded nor promoted.
     looked_at = step.happened("admit", "load", "promote")
     if step.preempted and looked_at:
         yield f"preempted {list(step.preempted)}, then {looked_at[0].transition}"

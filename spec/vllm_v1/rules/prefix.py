@@ -17,15 +17,10 @@ def _caching(config: VllmV1Config) -> bool:
     return config.prefix_caching
 
 
-@of_step(
-    "V1-KV-4",
-    "A request takes the cached blocks of its longest prefix, whole blocks only.",
-    _PREFIX,
-    witness=lambda _ctx, step: bool(hits(step)),
-    applies=_caching,
-)
+@of_step("V1-KV-4", _PREFIX, witness=lambda _ctx, step: bool(hits(step)), applies=_caching)
 def longest_prefix_is_hit(ctx: Context, step: Step) -> Iterator[str]:
-    """The next block was not in the cache all the time."""
+    """A request takes the cached blocks of its longest prefix, whole blocks only."""
+    # The next block was not in the cache all the time.
     before, planned = step.before.pool, step.planned.pool
     rows, found = by_id(step.before.queued), hits(step)
     started = [event.id for event in step.happened("admit", "load")]
@@ -48,7 +43,6 @@ def longest_prefix_is_hit(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "V1-KV-5",
-    "However much of a request is cached, one token at least is computed, and its whole block.",
     code("limit of a hit"),
     witness=lambda ctx, step: any(
         (len(found) + 1) * ctx.config.block_size == by_id(step.before.present)[one_id].tokens
@@ -57,7 +51,8 @@ def longest_prefix_is_hit(ctx: Context, step: Step) -> Iterator[str]:
     applies=_caching,
 )
 def last_token_is_computed(ctx: Context, step: Step) -> Iterator[str]:
-    """A fully cached prompt computes its last block again."""
+    """However much of a request is cached, one token at least is computed, and its whole block."""
+    # A fully cached prompt computes its last block again.
     rows = by_id(step.before.present)
     for one_id, found in hits(step).items():
         if len(found) * ctx.config.block_size >= rows[one_id].tokens:
@@ -68,15 +63,10 @@ def last_token_is_computed(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one_id} has nothing left to compute"
 
 
-@always(
-    "V1-KV-10",
-    "A block that can be found and is held is full of computed tokens.",
-    _PREFIX,
-    witness=lambda _ctx, step: bool(hits(step)),
-    applies=_caching,
-)
+@always("V1-KV-10", _PREFIX, witness=lambda _ctx, step: bool(hits(step)), applies=_caching)
 def found_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
-    """One of its holders at least has computed it to its end."""
+    """A block that can be found and is held is full of computed tokens."""
+    # One of its holders at least has computed it to its end.
     size = ctx.config.block_size
     rows = (*state.present, *state.draining)
     computed = {block for one in rows for block in one.blocks[: one.computed // size]}
@@ -94,8 +84,6 @@ def found_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
 
 @always(
     "V1-KV-11",
-    "Only blocks full of a request's own final tokens are cached, drafts never; equal hashes mean "
-    "equal prefixes.",
     code("allocate_slots"),
     witness=lambda _ctx, step: any(
         count > step.accepted.get(one, 0) for one, count in step.drafts.items()
@@ -103,7 +91,10 @@ def found_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
     applies=_caching,
 )
 def drafts_are_not_cached(ctx: Context, state: State) -> Iterator[str]:
-    """Each cached block in a table has the key of that request at that place."""
+    """Only blocks full of a request's own final tokens are cached, drafts never; equal hashes mean
+    equal prefixes.
+    """
+    # Each cached block in a table has the key of that request at that place.
     for one in state.present:
         full = one.tokens // ctx.config.block_size
         keys = ctx.keys.of(one.id, full)
@@ -128,13 +119,13 @@ def _filled(ctx: Context, one: Sequence, computed: int) -> Contents:
 
 @of_step(
     "V1-KV-12",
-    "A step lets only those contents be found that somebody has computed, or that were brought.",
     _PREFIX,
     witness=lambda _ctx, step: bool(step.after.pool.keys.keys() - step.before.pool.keys.keys()),
     applies=_caching,
 )
 def what_is_found_anew_is_computed(ctx: Context, step: Step) -> Iterator[str]:
-    """By a request that held the block before the step or after it, or left in it."""
+    """A step lets only those contents be found that somebody has computed, or that were brought."""
+    # By a request that held the block before the step or after it, or left in it.
     fresh = {*step.after.pool.keys.items()} - {*step.before.pool.keys.items()}
     if not fresh:
         return

@@ -20,12 +20,12 @@ from spec.vllm_v1.rules.registry import always, by_id, code, eventually, of_step
 
 @always(
     "V1-PRG-1",
-    "An unfinished request is behind: it has a token that is not computed.",
     text("The Fundamental Insight"),
     witness=lambda _ctx, step: bool(step.outputs) and bool(step.after.running),
 )
 def unfinished_are_behind(_ctx: Context, state: State) -> Iterator[str]:
-    """While it loads, all of its tokens may be on their way."""
+    """An unfinished request is behind: it has a token that is not computed."""
+    # While it loads, all of its tokens may be on their way.
     for one in state.present:
         if one.computed >= one.tokens and one.load not in (Load.LOADING, Load.LOADED):
             yield f"{one.id} has computed {one.computed} of {one.tokens} tokens"
@@ -33,12 +33,12 @@ def unfinished_are_behind(_ctx: Context, state: State) -> Iterator[str]:
 
 @of_step(
     "V1-PRG-2",
-    "A request samples in exactly the steps that compute the last of its tokens.",
     text("The Fundamental Insight"),
     witness=lambda _ctx, step: any(one not in step.outputs for one in step.scheduled),
 )
 def caught_up_requests_sample(_ctx: Context, step: Step) -> Iterator[str]:
-    """Nothing is sampled where a load was lost, nor where the client has left meanwhile."""
+    """A request samples in exactly the steps that compute the last of its tokens."""
+    # Nothing is sampled where a load was lost, nor where the client has left meanwhile.
     rows = by_id(step.planned.running)
     expected = {
         one
@@ -57,14 +57,15 @@ def _judgeable(config: VllmV1Config) -> bool:
 
 @of_step(
     "V1-PRG-3",
-    "Free capacity and a waiting request lead to admission: somebody waits only for budget, a "
-    "slot or blocks.",
     text("How They Work Together"),
     witness=lambda _ctx, step: step.refusal == "V1-KV-1",
     applies=_judgeable,
 )
 def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
-    """Judged for the first of the queue when the decisions were made."""
+    """Free capacity and a waiting request lead to admission: somebody waits only for budget, a slot
+    or blocks.
+    """
+    # Judged for the first of the queue when the decisions were made.
     if step.preempted or not step.planned.queued:
         return
     one = step.planned.queued[0]
@@ -119,26 +120,21 @@ def _lacking(ctx: Context, step: Step, one: Sequence) -> int:
 
 
 @of_step(
-    "V1-PRG-4",
-    "No step is idle while a request is pending, unless somebody loads.",
-    text("How They Work Together"),
-    witness=lambda _ctx, step: bool(step.scheduled),
+    "V1-PRG-4", text("How They Work Together"), witness=lambda _ctx, step: bool(step.scheduled)
 )
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
-    """A step that only preempts is not idle; what comes of it is V1-PRG-5's."""
+    """No step is idle while a request is pending, unless somebody loads."""
+    # A step that only preempts is not idle; what comes of it is V1-PRG-5's.
     before = (*step.before.present, *step.before.draining)
     loads = any(one.load is Load.LOADING for one in before) or step.happened("load")
     if step.before.present and not (step.scheduled or step.preempted or loads):
         yield f"nobody runs of {[one.id for one in step.before.present]}"
 
 
-@eventually(
-    "V1-PRG-5",
-    "Every request that arrives finishes or is aborted: nobody is preempted and readmitted for "
-    "ever.",
-    code("engine core"),
-    witness=lambda _ctx, step: bool(step.finished),
-)
+@eventually("V1-PRG-5", code("engine core"), witness=lambda _ctx, step: bool(step.finished))
 def all_requests_leave(state: State) -> bool:
-    """With finitely many requests: sooner or later none waits or runs."""
+    """Every request that arrives finishes or is aborted: nobody is preempted and readmitted for
+    ever.
+    """
+    # With finitely many requests: sooner or later none waits or runs.
     return state.is_idle

@@ -20,15 +20,10 @@ def _rejects(_ctx: Context, step: Step) -> bool:
     return any(count > step.accepted.get(one, 0) for one, count in step.drafts.items())
 
 
-@of_step(
-    "V1-SPC-1",
-    "Drafts are verified behind all of a request's own tokens, never more than were proposed.",
-    _ROLLBACK,
-    witness=lambda _ctx, step: bool(step.drafts),
-    applies=_speculates,
-)
+@of_step("V1-SPC-1", _ROLLBACK, witness=lambda _ctx, step: bool(step.drafts), applies=_speculates)
 def drafts_come_last(ctx: Context, step: Step) -> Iterator[str]:
-    """What is scheduled beyond its tokens is its drafts."""
+    """Drafts are verified behind all of a request's own tokens, never more than were proposed."""
+    # What is scheduled beyond its tokens is its drafts.
     before = by_id(step.before.running)
     for row in step.planned.running:
         end = row.computed + step.scheduled.get(row.id, 0)
@@ -38,14 +33,10 @@ def drafts_come_last(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{row.id} verifies {drafts} drafts of {most}, computes to {end} of {row.tokens}"
 
 
-@of_step(
-    "V1-SPC-2",
-    "After a step a request has computed what was scheduled less the rejected drafts.",
-    _ROLLBACK,
-    witness=_rejects,
-)
+@of_step("V1-SPC-2", _ROLLBACK, witness=_rejects)
 def rejected_are_rolled_back(_ctx: Context, step: Step) -> Iterator[str]:
-    """Where a load was lost V1-EXT-4 applies."""
+    """After a step a request has computed what was scheduled less the rejected drafts."""
+    # Where a load was lost V1-EXT-4 applies.
     after = by_id(step.after.running)
     for row in step.planned.running:
         if row.id not in after or row.id in step.failed_loads:
@@ -57,27 +48,19 @@ def rejected_are_rolled_back(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"{row.id} has computed {after[row.id].computed}, expected {expected}"
 
 
-@always(
-    "V1-SPC-3",
-    "What is computed is never negative and never beyond the tokens.",
-    _ROLLBACK,
-    witness=_rejects,
-)
+@always("V1-SPC-3", _ROLLBACK, witness=_rejects)
 def computed_is_in_range(_ctx: Context, state: State) -> Iterator[str]:
-    """Between two steps; within one, drafts are beyond until they are verified."""
+    """What is computed is never negative and never beyond the tokens."""
+    # Between two steps; within one, drafts are beyond until they are verified.
     for one in state.present:
         if not 0 <= one.computed <= one.tokens:
             yield f"{one.id} has computed {one.computed} of {one.tokens} tokens"
 
 
-@of_step(
-    "V1-SPC-4",
-    "A request samples one token more than its drafts that were accepted, unless it ends.",
-    _ROLLBACK,
-    witness=lambda _ctx, step: any(step.accepted.values()),
-)
+@of_step("V1-SPC-4", _ROLLBACK, witness=lambda _ctx, step: any(step.accepted.values()))
 def accepted_and_one_more(_ctx: Context, step: Step) -> Iterator[str]:
-    """The end of sequence, or max_tokens, may come among the accepted ones."""
+    """A request samples one token more than its drafts that were accepted, unless it ends."""
+    # The end of sequence, or max_tokens, may come among the accepted ones.
     for one_id, tokens in step.outputs.items():
         most = step.accepted.get(one_id, 0) + 1
         if not 1 <= len(tokens) <= most or (len(tokens) < most and one_id not in step.finished):
@@ -86,13 +69,13 @@ def accepted_and_one_more(_ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "V1-SPC-5",
-    "Drafts of a request that is only just admitted are padding: as many as any, none accepted.",
     code("uniform decode"),
     witness=lambda _ctx, step: any(one in step.drafts for one in step.admitted),
     applies=lambda config: _speculates(config) and config.release is Release.V0_28_0,
 )
 def padding_is_rejected(ctx: Context, step: Step) -> Iterator[str]:
-    """A threshold may cut the padding."""
+    """Drafts of a request that is only just admitted are padding: as many as any, none accepted."""
+    # A threshold may cut the padding.
     most = ctx.config.num_speculative_tokens
     for one_id in step.admitted:
         drafts = step.drafts.get(one_id, 0)

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.checks.conformance.driver_files import faulty_driver
 
 from tests.checks.command import lockstep
-from tests.checks.conformance.driver_files import faulty_driver
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 

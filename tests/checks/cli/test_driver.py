@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
 
 from checks.releases.environments import environment_of, place
 from checks.releases.recipes import RECIPES, Recipe
 from tests.checks.command import lockstep
-from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
 
 PIP = """#!/bin/sh
 echo "$VLLM_TARGET_DEVICE $@" >> "{log}"

@@ -7,11 +7,11 @@ from checks.conformance.episode import Terms, run_episode
 from checks.fuzz.lockstep import run_case
 from checks.harness.driver.lab import DriverLab
 from checks.harness.driver.target import subject_of
+from tests.checks.conformance.driver_files import TEMPLATE
 
 from checks.harness.driver.client import Driver
 from checks.harness.driver.trial import trial_case
 from tests.checks.command import lockstep
-from tests.checks.conformance.driver_files import TEMPLATE
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 COMMAND = [sys.executable, str(TEMPLATE)]

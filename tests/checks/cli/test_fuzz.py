@@ -12,14 +12,14 @@ from attrs import evolve
 from checks.fuzz import campaign
 from checks.fuzz.campaign import Batch, Campaign
 from checks.fuzz.subjects import SUBJECTS
+from tests.checks.fuzz.cases import case, request
+from tests.checks.fuzz.faulty import faulty
 
 from checks.cli.common import pinned_keys
 from checks.cli.fuzz import fuzz
 from checks.cli.replay import replay
 from spec.core.errors import ConfigError
 from tests.checks.command import Ran, lockstep
-from tests.checks.fuzz.cases import case, request
-from tests.checks.fuzz.faulty import faulty
 
 
 @pytest.fixture(autouse=True)

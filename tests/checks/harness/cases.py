@@ -15,8 +15,8 @@ from checks.harness.system import ABILITIES_HERE, Action, Hello, InProcess, Sche
 from checks.policies import DEFAULT, policy_named, policy_of
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
-from tests.checks.faults.spyre import FAULTS
 from tests.checks.faults.planting import Fault
+from tests.checks.faults.spyre import FAULTS
 from tests.recorded.scenes import asks
 
 SPYRE_FAULTS = {fault.name: fault for fault in FAULTS}

@@ -9,7 +9,6 @@ from itertools import islice
 
 import pytest
 from attrs import evolve
-from tests.checks.policies.spyre.engine_faults import ENGINE_FAULTS, EngineFault
 
 from checks.harness.campaign import Plan
 from checks.harness.case import Case
@@ -21,6 +20,7 @@ from spec.core.sharing import FrozenMap
 from spec.spyre.records import Context, Step, context_of
 from spec.spyre.rules import Rule
 from spec.spyre.state import State
+from tests.checks.policies.spyre.engine_faults import ENGINE_FAULTS, EngineFault
 
 PLAN = Plan(Own("spyre", "engine"))
 Breach = tuple[int, set[str]]  # the first step that broke a rule, and all the rules that it broke

@@ -15,8 +15,6 @@ from checks.conformance.recording import (
 )
 from checks.fuzz.finding import Kind
 from checks.releases.known import KNOWN
-
-from checks.harness.driver.protocol import Json
 from tests.checks.conformance.faithful import FaithfulLab
 
 from checks.harness.driver.protocol import Json

@@ -12,15 +12,15 @@ from checks.conformance.episode import Terms, run_episode
 from checks.conformance.finding import Finding
 from checks.fuzz.cases import Case
 from checks.fuzz.finding import Kind
+from tests.checks.conformance.driver_files import faulty_driver
+from tests.checks.conformance.faithful import SENDNN, FaithfulLab
+from tests.checks.conformance.faithful_v1 import RELEASED, FaithfulV1Lab
 
 from checks.harness.driver.protocol import Json
 from checks.releases.filing import filed_known, filed_rules
 from checks.releases.report_page import page_lines
 from spec.spyre.config import released_2_6_3
 from tests.checks.command import lockstep
-from tests.checks.conformance.driver_files import faulty_driver
-from tests.checks.conformance.faithful import SENDNN, FaithfulLab
-from tests.checks.conformance.faithful_v1 import RELEASED, FaithfulV1Lab
 from tests.recorded.scenes import SCENES, asks
 
 

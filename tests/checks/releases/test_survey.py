@@ -11,13 +11,13 @@ from checks.conformance.episode import Terms
 from checks.conformance.finding import Finding
 from checks.fuzz.cases import Case
 from checks.fuzz.finding import Kind
+from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
 
 from checks.releases import bisecting, environments, recipes
 from checks.releases.recipes import Recipe
 from checks.releases.survey import Small, chosen
 from spec.spyre.config import SpyreConfig
 from tests.checks.command import lockstep
-from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
 from tests.recorded.scenes import asks
 
 RELEASES = (

@@ -7,11 +7,11 @@ from checks.conformance.episode import Outcome, Terms, run_episode
 from checks.fuzz.cases import Case, case_of
 from checks.fuzz.compare import Strictness
 from checks.fuzz.finding import Kind
+from tests.checks.conformance.faithful import SENDNN, STRANGER, FaithfulLab, Fault
 
 from checks.harness.driver.protocol import Json
 from spec.core.requests import Prompt
 from spec.spyre.config import released_2_6_3
-from tests.checks.conformance.faithful import SENDNN, STRANGER, FaithfulLab, Fault
 from tests.recorded.scenes import asks
 
 

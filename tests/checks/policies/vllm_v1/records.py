@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from attrs import asdict, define
 from checks.conformance.script import script_of
 from checks.fuzz.cases import Case
+from tests.checks.conformance.faithful import Fault, names_of_blocks
 
 from checks.harness.driver.protocol import Action, Hello, Json, Played
 from spec.core.requests import BlockKey
 from spec.vllm_v1.records import Context, State, Step
 from spec.vllm_v1.records import Sequence as Row
-from tests.checks.conformance.faithful import Fault, names_of_blocks
 
 RELEASED = Hello(
     name="vllm-v1",

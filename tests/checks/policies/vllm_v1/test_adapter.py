@@ -8,10 +8,10 @@ from checks.conformance.campaign import Plan
 from checks.conformance.episode import Outcome, Terms, run_episode
 from checks.fuzz.compare import Strictness
 from checks.fuzz.finding import Kind
-
-from checks.harness.driver.protocol import Json
 from tests.checks.conformance.faithful import Fault
 from tests.checks.conformance.faithful_v1 import RELEASED, STRANGER, FaithfulV1Lab
+
+from checks.harness.driver.protocol import Json
 from tests.recorded.scenes import SCENES
 
 EVENTS_OR_REFUSALS = {"V1-KV-8", "V1-PRE-5", "V1-PRG-3", "V1-EXT-5"}
