@@ -23,26 +23,26 @@ DEVICE, SCHEDULER = "wrong token by the device", "wrong token by the scheduler"
 
 # Name of the fault, number of the run, what is noticed first.
 NANO_VLLM = (
-    ("Blocks that are handed out stay in the free list", 0, Constraint.READ_UNWRITTEN),
-    ("A sequence gets the same block for all its places", 0, Constraint.WRITE_HELD),
-    ("A block that is handed out anew keeps its old hash", 0, Constraint.READ_UNWRITTEN),
-    ("A further holder of a block is not counted", 3, Constraint.READ_UNWRITTEN),
-    ("A cached block that is taken again stays in the free list", 0, Constraint.READ_UNWRITTEN),
-    ("Blocks are freed although another sequence holds them", 0, Constraint.READ_POSITION),
-    ("A block is taken because the lookup table names it", 0, Constraint.READ_UNWRITTEN),
-    ("A prefill leaves the last token of each sequence out", 0, DEVICE),
-    ("A sequence gets two tokens for one computation", 0, SCHEDULER),
+    ("handed out and free", 0, Constraint.READ_UNWRITTEN),
+    ("one block for all", 0, Constraint.WRITE_HELD),
+    ("old hash stays", 0, Constraint.READ_UNWRITTEN),
+    ("second holder not counted", 3, Constraint.READ_UNWRITTEN),
+    ("revived and free", 0, Constraint.READ_UNWRITTEN),
+    ("freed by the first holder", 0, Constraint.READ_POSITION),
+    ("hit not checked", 0, Constraint.READ_UNWRITTEN),
+    ("last token not computed", 0, DEVICE),
+    ("two tokens at once", 0, SCHEDULER),
 )
 VLLM_V1 = (
-    ("Tokens of running requests take nothing from the budget", 0, Constraint.BATCH_LIMIT),
+    ("running tokens are free", 0, Constraint.BATCH_LIMIT),
     ("victim keeps its blocks", 0, Constraint.WRITE_HELD),
     ("failed load counts", 1, Constraint.WRITE_GAP),
     ("loading blocks are cached", 1, Constraint.READ_UNWRITTEN),
     ("half computed blocks are cached", 44, Constraint.READ_UNWRITTEN),
-    ("Tokens of a lost load stay computed", 30, DEVICE),
-    ("Rejected drafts stay computed", 0, DEVICE),
-    ("A draft is not reported", 0, SCHEDULER),
-    ("accepted drafts are not told", 0, SCHEDULER),
+    ("lost tokens stay computed", 30, DEVICE),
+    ("rejected drafts stay", 0, DEVICE),
+    ("a draft is not reported", 0, SCHEDULER),
+    ("accepted drafts are not reported", 0, SCHEDULER),
 )
 
 
@@ -98,7 +98,7 @@ def served_in_turn(instance: Any) -> None:
 def test_hash_that_is_not_chained_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second block of a prompt has the tokens of another prompt's first."""
     served_in_turn(FALSE_PREFIX)
-    BY_NAME["nano-vllm: Hashes cover their own tokens only, for the rules too"].plant(monkeypatch)
+    BY_NAME["nano-vllm: hashes not chained for the rules too"].plant(monkeypatch)
 
     with pytest.raises(ConstraintError) as refused:
         served_in_turn(FALSE_PREFIX)

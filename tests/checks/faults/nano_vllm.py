@@ -50,7 +50,7 @@ fault = FAULTS.fault
 
 fault(machine, "new_pool", on=BUDGET, caught_by="NANO-BLK-1, NANO-BLK-3")(
     lambda right, size: evolve(right(size), free=tuple(range(size - 1))),
-    "The pool starts without its last block",
+    "a block is missing: the pool starts without its last block",
 )
 
 
@@ -62,7 +62,7 @@ def handed_out_from_the_tail(right: Wrong, pool: Any, count: int) -> Any:
 
 
 fault(transitions, "take", on=BUDGET, caught_by="NANO-BLK-1, NANO-BLK-3, NANO-BLK-5")(
-    kept("free"), "Blocks that are handed out stay in the free list"
+    kept("free"), "handed out and free: blocks that are handed out stay in the free list"
 )
 fault(
     transitions,
@@ -72,47 +72,49 @@ fault(
     "NANO-PFX-1, NANO-PFX-2, NANO-SLT-1",
 )(
     lambda right, pool, count: (right(pool, count)[0], right(pool, count)[1][:1] * count),
-    "A sequence gets the same block for all its places",
+    "one block for all: a sequence gets the same block for all its places",
 )
 fault(transitions, "take", on=DRY, caught_by="NANO-PFX-1")(
-    kept("keys"), "A block that is handed out anew keeps its old hash"
+    kept("keys"), "old hash stays: a block that is handed out anew keeps its old hash"
 )
 fault(transitions, "register", on=BUDGET, caught_by="NANO-PFX-1")(
-    kept("keys"), "The lookup table names a block that does not carry the hash"
+    kept("keys"),
+    "named and not hashed: the lookup table names a block that does not carry the hash",
 )
 fault(transitions, "share", on=SHARED, caught_by="NANO-BLK-2, guard NANO-BLK-2, NANO-BLK-5")(
-    once_held, "A further holder of a block is not counted"
+    once_held, "second holder not counted: a further holder of a block is not counted"
 )
 fault(transitions, "share", on=SHARED, caught_by="NANO-BLK-1, NANO-BLK-3, NANO-BLK-5")(
-    kept("free"), "A cached block that is taken again stays in the free list"
+    kept("free"), "revived and free: a cached block that is taken again stays in the free list"
 )
 fault(transitions, "deallocate", on=BUDGET, caught_by="NANO-BLK-5")(
     lambda right, pool, blocks: right(pool, blocks[::-1]),
-    "A table is given back with its first block first",
+    "given back head first: a table is given back with its first block first",
 )
 fault(
     transitions, "deallocate", on=SHARED, caught_by="NANO-BLK-2, NANO-BLK-1, NANO-BLK-3, NANO-BLK-5"
 )(
     lambda right, pool, blocks: right(held_once(pool, blocks), blocks),
-    "Blocks are freed although another sequence holds them",
+    "freed by the first holder: blocks are freed although another sequence holds them",
 )
 fault(transitions, "block_keys", on=PREFIX, caught_by="NANO-PFX-2")(
     lambda right, *given: [block_hashes.content(key) for key in right(*given)],
-    "A block's hash covers its own tokens only",
+    "hashes not chained: a block's hash covers its own tokens only",
 )
 fault(requests, "blake2b", of="block_keys", on=PREFIX, caught_by="NANO-PFX-4, NANO-PFX-6")(
     own_tokens_only,
-    "Hashes cover their own tokens only, for the rules too",
+    "hashes not chained for the rules too: the rules hash in the same way",
 )
 fault(block_manager, "is_hit", on=ELSEWHERE, caught_by="NANO-PFX-3, NANO-PFX-5")(
     lambda right, pool, key, _check: right(pool, key, HitCheck.NOTHING),
-    "A block is taken because the lookup table names it",
+    "hit not checked: a block is taken because the lookup table names it",
 )
 fault(transitions, "cached_blocks", on=SHARED, caught_by="NANO-PFX-5")(
-    lambda right, *given: right(*given)[:1], "Only the first block of the run is taken"
+    lambda right, *given: right(*given)[:1],
+    "first hit only: only the first block of the run is taken",
 )
 fault(step, "can_allocate", on=DRY, caught_by="guard NANO-ADM-2")(
-    always(True), "The scheduler does not ask for free blocks"
+    always(True), "memory gate open: the scheduler does not ask for free blocks"
 )
 fault(
     block_manager,
@@ -122,15 +124,15 @@ fault(
     caught_by="NANO-ADM-2",
 )(
     lambda right, *given: right(*given[:-1], MemoryGate.NEW_BLOCKS),
-    "What others hold already is left out, though the gate is to count all blocks",
+    "held hits need no block: held hits are left out, though the gate counts all blocks",
 )
 fault(step, "can_allocate", on=DRY, caught_by="NANO-ADM-5")(
     lambda right, ctx, pool, row: right(ctx, one_block_less(pool), row),
-    "A block is always kept free",
+    "memory gate too narrow: a block is always kept free",
 )
 fault(step, "can_append", on=DRY, caught_by="NANO-PRE-1")(
     lambda right, ctx, pool, row: right(ctx, one_block_less(pool), row),
-    "The last free block is not seen",
+    "preempted with a block free: the last free block is not seen",
 )
 
 
@@ -143,27 +145,29 @@ def given_back_in_front(before: Any, after: Any) -> Any:
 # --- transitions ----------------------------------------------------------------------------------
 
 fault(transitions, "arrive", on=BUDGET, caught_by="NANO-LIF-5")(
-    result(waiting=last_to_front), "A newcomer goes to the front of the queue"
+    result(waiting=last_to_front), "arrives in front: a newcomer goes to the front of the queue"
 )
 fault(transitions, "abort", on=BUDGET, caught_by="NANO-BLK-1, NANO-BLK-3, NANO-BLK-6")(
     lambda right, ctx, state, one: changed(pool=changed(free=state.pool.free))(
         right(ctx, state, one)
     ),
-    "Blocks of a request whose client goes away are never free again",
+    "abort loses blocks: blocks of a request whose client goes away are never free again",
 )
 fault(transitions, "abort", on=BUDGET, caught_by="NANO-BLK-6")(
     lambda right, ctx, state, one: given_back_in_front(state, right(ctx, state, one)),
-    "Blocks of a request whose client goes away are handed out next",
+    "abort gives back to the front: blocks of a request whose client goes away are handed out next",
 )
 fault(transitions, "abort", on=BUDGET, caught_by="NANO-LIF-1")(
-    kept("waiting"), "A request whose client goes away while it waits still waits"
+    kept("waiting"),
+    "aborted and waiting: a request whose client goes away while it waits still waits",
 )
 fault(transitions, "admit", on=BUDGET, caught_by="NANO-ADM-4, NANO-ADM-7")(
     lambda right, ctx, state: right(ctx, changed(waiting=last_to_front)(state)),
-    "The back of waiting is admitted",
+    "last in first out: the back of waiting is admitted",
 )
 fault(transitions, "admit", on=BUDGET, caught_by="NANO-ADM-6, NANO-ADM-7, NANO-DEC-2")(
-    result(running=last_to_front), "An admitted sequence goes to the front of running"
+    result(running=last_to_front),
+    "admitted to the front: an admitted sequence goes to the front of running",
 )
 
 
@@ -179,7 +183,8 @@ def last_token_not_computed(right: Wrong, ctx: Any, state: Any, count: int) -> A
 
 
 fault(transitions, "append", on=BUDGET, caught_by="guard NANO-SLT-1")(
-    lambda _right, _ctx, state, _row: (state, ()), "No sequence gets a block while decoding"
+    lambda _right, _ctx, state, _row: (state, ()),
+    "no new block: no sequence gets a block while decoding",
 )
 
 
@@ -212,7 +217,7 @@ def filled_block_not_hashed(right: Wrong, ctx: Any, state: Any, row: Any) -> Any
 
 
 fault(transitions, "preempt", on=DRY, caught_by="NANO-ADM-7, NANO-PRE-5")(
-    result(waiting=first_to_back), "A victim goes to the back of waiting"
+    result(waiting=first_to_back), "victim waits behind: a victim goes to the back of waiting"
 )
 
 
@@ -227,13 +232,14 @@ def victim_loses_its_answer(right: Wrong, ctx: Any, state: Any, victim: Any) -> 
 
 fault(transitions, "preempt", on=DRY, caught_by="NANO-LIF-4, NANO-BLK-2, NANO-PRE-5")(
     lambda right, ctx, state, row: result(waiting=first(blocks=row.blocks))(right, ctx, state, row),
-    "A victim's block table is not cleared",
+    "victim keeps its table: a victim's block table is not cleared",
 )
 fault(transitions, "decode", on=BUDGET, caught_by="NANO-LIF-9, NANO-LIF-3")(
-    result(running=first(generated=plus(1))), "A sequence gets two tokens for one computation"
+    result(running=first(generated=plus(1))),
+    "two tokens at once: a sequence gets two tokens for one computation",
 )
 fault(transitions, "finish", on=BUDGET, caught_by="NANO-ADM-7, NANO-DEC-2")(
-    result(running=backwards), "The running queue is put back in reverse"
+    result(running=backwards), "put back in reverse: the running queue is put back in reverse"
 )
 
 
@@ -260,23 +266,23 @@ def neighbour_forgotten(right: Wrong, ctx: Any, state: Any, batch: Any, ends: An
 # --- schedule() -----------------------------------------------------------------------------------
 
 fault(step, "within_budget", of="schedule", on=BUDGET, caught_by="NANO-ADM-1")(
-    always(True), "The budget is not looked at"
+    always(True), "token gate open: the budget is not looked at"
 )
 fault(step, "admission_refusal", of="schedule", on=BUDGET, caught_by="NANO-ADM-3")(
-    configured(max_num_seqs=9), "The sequence limit is not looked at"
+    configured(max_num_seqs=9), "sequence gate open: the sequence limit is not looked at"
 )
 fault(step, "admission_refusal", of="schedule", on=BUDGET, caught_by="NANO-ADM-5")(
     lambda right, ctx, state, count, used: "enough" if count else right(ctx, state, count, used),
-    "A prefill step admits one sequence only",
+    "one admission a step: a prefill step admits one sequence only",
 )
 fault(step, "_admissions", of="schedule", on=BUDGET, caught_by="NANO-ADM-5")(
     lambda right, ctx, state: step.Schedule(state, True, 0) if state.running else right(ctx, state),
-    "No sequence is admitted while one runs",
+    "decode first: no sequence is admitted while one runs",
 )
 
 
 @fault(step, "schedule", on=BUDGET, caught_by="NANO-LIF-7, NANO-ADM-5")
-def idle_though_somebody_waits(right: Wrong, ctx: Any, state: Any) -> Any:
+def idle_though_one_waits(right: Wrong, ctx: Any, state: Any) -> Any:
     """A lone sequence that waits is not looked at."""
     alone = len(state.waiting) == 1 and not state.running
     return step.Schedule(state, True, 0, refusal="NANO-ADM-1") if alone else right(ctx, state)
@@ -300,7 +306,7 @@ fault(
     step, "_decode_batch", of="schedule", on=BUDGET, caught_by="NANO-DEC-1, NANO-BLK-4, NANO-PFX-1"
 )(
     result(count=lambda count: max(count - 1, 1)),
-    "A decode step takes one sequence less than there are",
+    "one row left out: a decode step takes one sequence less than there are",
 )
 
 
@@ -317,5 +323,6 @@ def last_but_one_goes(right: Wrong, ctx: Any, state: Any, victim: Any) -> Any:
 
 
 fault(formulas, "captured_sizes", of="graph", on=SHARED, caught_by="NANO-DEC-4")(
-    lambda right, *given: right(*given)[:-1], "The largest batch is not captured"
+    lambda right, *given: right(*given)[:-1],
+    "no graph for three: the largest batch is not captured",
 )

@@ -28,10 +28,11 @@ class Fault:
     """
 
     name: str
-    wrong: Wrong
+    sentence: str
     transition: str
     place: ModuleType
     attribute: str
+    wrong: Wrong
     instance: str
     rules: tuple[str, ...]
 
@@ -56,19 +57,28 @@ class FaultTable(list[Fault]):
     def fault(
         self, place: ModuleType, attribute: str, *, on: str, caught_by: str, of: str | None = None
     ) -> Callable[..., Wrong]:
-        """Decorator for a wrong function; or to be called with one and a sentence on it.
+        """Decorator for a wrong function; or to be called with one and a text on it.
 
         It replaces the function `attribute` of `place`, which is or decides the transition `of`,
         to look for `on` an instance. `caught_by` lists the rules, separated by commas. The wrong
-        function is given the right one first, then the arguments. The sentence, by default its
-        docstring or its name, says what is wrong.
+        function is given the right one first, then the arguments. The text is a name and,
+        behind a colon, a sentence; a decorated function has its own name and docstring.
         """
 
-        def register(wrong: Wrong, sentence: str = "") -> Wrong:
-            name = sentence or wrong.__doc__ or wrong.__name__.replace("_", " ")
-            rules = tuple(caught_by.split(", "))
-            transition = of or attribute
-            self.append(Fault(name.rstrip("."), wrong, transition, place, attribute, on, rules))
+        def register(wrong: Wrong, text: str = "") -> Wrong:
+            name, _, sentence = text.partition(": ")
+            self.append(
+                Fault(
+                    name=name or wrong.__name__.replace("_", " "),
+                    sentence=sentence or wrong.__doc__ or "",
+                    transition=of or attribute,
+                    place=place,
+                    attribute=attribute,
+                    wrong=wrong,
+                    instance=on,
+                    rules=tuple(caught_by.split(", ")),
+                )
+            )
             return wrong
 
         return register

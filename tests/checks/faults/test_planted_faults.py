@@ -35,7 +35,7 @@ def test_planted_fault_breaks_the_rule_that_names_it_and_no_unrelated_one(
 ) -> None:
     fault.plant(monkeypatch)
 
-    assert table.broken_first(table.instances[fault.instance]) == set(fault.rules)
+    assert table.broken_first(table.instances[fault.instance]) == set(fault.rules), fault.sentence
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_without_a_fault_none_of_these_rules_is_broken(table: FaultTable, name: 
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        ("While no request decodes none is admitted, allegedly for lack of blocks", "LIF-6"),
+        ("idle although pending", "LIF-6"),
         (
-            "When only paused requests are left, none is resumed and nothing is computed",
+            "idle with the paused",
             "SPY-PAU-5",
         ),
     ],

@@ -30,13 +30,13 @@ fault = FAULTS.fault
 # --- between two steps ----------------------------------------------------------------------
 
 fault(transitions, "arrive", on="fcfs", caught_by="V1-LIF-3")(
-    result(waiting=last_to_front), "A newcomer goes to the front of the queue"
+    result(waiting=last_to_front), "newcomer in front"
 )
 fault(transitions, "abort", on="fcfs", caught_by="V1-LIF-6, V1-LIF-5")(
-    kept("unreported"), "An abort is not reported"
+    kept("unreported"), "abort not reported"
 )
 fault(transitions, "abort", on="fcfs", caught_by="V1-KV-2, V1-KV-8")(
-    kept("pool"), "An aborted request keeps its blocks"
+    kept("pool"), "aborted keeps its blocks"
 )
 
 
@@ -59,18 +59,18 @@ def failed_load_counts(
 # --- running --------------------------------------------------------------------------------
 
 fault(transitions, "catch_up", on="fcfs", caught_by="V1-BUD-2")(
-    kept("budget"), "Tokens of running requests take nothing from the budget"
+    kept("budget"), "running tokens are free"
 )
 fault(transitions, "catch_up", on="speculation", caught_by="V1-BUD-3")(
     lambda right, ctx, plan, row, new: right(ctx, plan, row, max(new - 1, 1)),
-    "A running request gets a draft too few",
+    "a draft too few",
 )
 fault(step, "running_tokens", of="catch_up", on="threshold", caught_by="V1-BUD-3, V1-CHK-1")(
     lambda right, *given: right(*given[:3], 0, *given[4:]),
-    "The threshold of long prefills is ignored",
+    "threshold ignored",
 )
 fault(transitions, "preempt", on="fcfs", caught_by="V1-PRE-3")(
-    result(state=changed(waiting=first_to_back)), "A victim goes to the end of the queue"
+    result(state=changed(waiting=first_to_back)), "victim at the end of the queue"
 )
 
 
@@ -83,20 +83,18 @@ def victim_keeps_its_blocks(right: Wrong, ctx: Context, plan: Plan, one: Sequenc
     return evolve(done, state=evolve(done.state, waiting=rows))
 
 
-fault(transitions, "preempt", on="priority", caught_by="V1-BUD-2")(
-    kept("budget"), "A victim's tokens are not given back to the budget"
-)
+fault(transitions, "preempt", on="priority", caught_by="V1-BUD-2")(kept("budget"), "no refund")
 fault(transitions, "preempt", on="priority", caught_by="guard V1-OUT-1")(
-    kept("scheduled", "budget"), "A victim stays scheduled"
+    kept("scheduled", "budget"), "victim stays scheduled"
 )
 fault(transitions, "preempt", on="priority", caught_by="V1-OUT-1, V1-OUT-2")(
     lambda right, ctx, plan, row: result(external=lambda old: {**old, row.id: 1})(
         right, ctx, plan, row
     ),
-    "A victim is reported as admitted",
+    "victim reported as admitted",
 )
 fault(step, "choose_victim", of="preempt", on="fcfs, two victims", caught_by="V1-PRE-2")(
-    lambda _right, _ctx, state: state.running[0], "The first of the queue is the victim"
+    lambda _right, _ctx, state: state.running[0], "first of the queue gives way"
 )
 
 
@@ -120,17 +118,17 @@ def preempts_without_need(right: Wrong, ctx: Context, plan: Plan, one: Sequence,
 
 fault(step, "_waiting_unless_preempted", of="admit", on="speculation", caught_by="guard V1-PRE-4")(
     lambda _right, ctx, plan: step.schedule_waiting(ctx, plan),
-    "Requests are admitted after a preemption",
+    "admits after preemption",
 )
 fault(step, "schedule_waiting", of="admit", on="uncut", caught_by="V1-PRG-3, V1-PRG-4")(
-    lambda _right, _ctx, plan: plan, "No request is admitted"
+    lambda _right, _ctx, plan: plan, "none is admitted"
 )
 fault(step, "next_in_queue", of="admit", on="uncut", caught_by="V1-ORD-2")(
     lambda _right, _ctx, state: state.waiting[-1] if state.waiting else None,
-    "The last of the queue is admitted first",
+    "last of the queue goes first",
 )
 fault(transitions, "admit", on="uncut", caught_by="V1-ORD-1")(
-    result(state=changed(running=last_to_front)), "An admitted request goes to the front of running"
+    result(state=changed(running=last_to_front)), "admitted in front"
 )
 
 
@@ -142,16 +140,16 @@ def cached_tokens_count(right: Wrong, ctx: Context, plan: Plan, *given: Any) -> 
 
 
 fault(step, "waiting_tokens", of="admit", on="uncut", caught_by="V1-CHK-2, V1-BUD-5")(
-    lambda right, *given: max(right(*given) - 1, 1), "A waiting request gets a token less"
+    lambda right, *given: max(right(*given) - 1, 1), "a token less"
 )
 fault(step, "_fits", of="admit", on="fcfs", caught_by="guard V1-KV-1")(
-    always(True), "Requests are admitted without blocks for them"
+    always(True), "admits without blocks"
 )
 fault(step, "_padding", of="admit", on="speculation, padding", caught_by="V1-SPC-5")(
-    lambda right, *given: min(right(*given), 1), "Half of the padding is missing"
+    lambda right, *given: min(right(*given), 1), "half the padding"
 )
 fault(transitions, "pass_over", on="uncut, 0.11.2", caught_by="V1-LIF-2, V1-ORD-3")(
-    kept("looked_at"), "A request that is passed over is lost"
+    kept("looked_at"), "passed over is lost"
 )
 
 
@@ -174,14 +172,14 @@ def loading_blocks_are_cached(
 
 
 fault(kv_cache, "blocks_spoken_for", of="load", on="async load", caught_by="V1-EXT-5")(
-    always(0), "Loads take blocks that prompts need"
+    always(0), "loads take what prompts need"
 )
 
 
 # --- what comes of it -----------------------------------------------------------------------
 
 fault(transitions, "compute", on="uncut", caught_by="V1-PRG-2, V1-SPC-2")(
-    lambda _right, _ctx, state, _scheduled: state, "Nothing is computed"
+    lambda _right, _ctx, state, _scheduled: state, "nothing is computed"
 )
 
 
@@ -196,15 +194,15 @@ def blocks_of_a_lost_load_are_given_back(
 
 fault(transitions, "undo", on="sync load, lost", caught_by="V1-EXT-4, V1-PRG-1")(
     lambda right, ctx, state, *given: (state, right(ctx, state, *given)[1]),
-    "Tokens of a lost load stay computed",
+    "lost tokens stay computed",
 )
 fault(transitions, "rollback", on="speculation", caught_by="V1-SPC-2, V1-SPC-3, V1-PRG-1")(
     lambda right, ctx, state, *given: (state, right(ctx, state, *given)[1]),
-    "Rejected drafts stay computed",
+    "rejected drafts stay",
 )
 fault(transitions, "rollback", on="speculation", caught_by="guard V1-PRG-2")(
     lambda right, *given: (right(*given[:-1], 0)[0], right(*given)[1]),
-    "All drafts are rolled back, accepted ones too",
+    "all drafts are rolled back",
 )
 
 
@@ -219,26 +217,26 @@ def two_tokens_at_once(right: Wrong, ctx: Context, state: State, one: str) -> St
 
 
 fault(transitions, "finish", on="uncut", caught_by="V1-LIF-5")(
-    kept("unreported"), "The end of a request is not reported"
+    kept("unreported"), "end not reported"
 )
 fault(transitions, "finish", on="uncut", caught_by="V1-KV-2, V1-KV-8")(
-    kept("pool"), "A finished request keeps its blocks"
+    kept("pool"), "finished keeps its blocks"
 )
 fault(transitions, "finish", on="uncut", caught_by="V1-KV-8, V1-LIF-1")(
-    kept("running", "pool"), "A finished request still runs"
+    kept("running", "pool"), "finished and still running"
 )
 fault(step, "statistics", on="uncut", caught_by="V1-STA-1")(
-    result(usage=lambda usage: 1 - usage), "The usage counts free blocks"
+    result(usage=lambda usage: 1 - usage), "usage counts free blocks"
 )
 
 
 # --- the KV cache ---------------------------------------------------------------------------
 
 fault(kv_cache, "blocks_taken", of="allocate_slots", on="uncut", caught_by="V1-KV-7")(
-    lambda right, *given: right(*given) + 1, "A block too many is taken"
+    lambda right, *given: right(*given) + 1, "a block too many"
 )
 fault(kv_cache, "fits", on="fcfs", caught_by="guard BLK-1")(
-    always(True), "Blocks are never lacking"
+    always(True), "blocks are never lacking"
 )
 
 
@@ -267,14 +265,14 @@ def half_computed_blocks_are_cached(
 
 
 fault(step, "schedule_waiting", of="admit", on="threshold", caught_by="V1-SEQ-1")(
-    configured(max_num_seqs=3), "The limit of running requests is ignored"
+    configured(max_num_seqs=3), "slots ignored"
 )
 fault(kv_cache, "free", on="uncut", caught_by="V1-KV-8")(
     lambda right, ctx, pool, row: right(ctx, pool, changed(blocks=backwards)(row)),
-    "A table is freed from its head",
+    "table freed from its head",
 )
 fault(step, "prefix_hits", on="shared prefix", caught_by="V1-KV-4")(
-    lambda right, *given: right(*given)[:-1], "One hit less is found"
+    lambda right, *given: right(*given)[:-1], "one hit less"
 )
 
 
@@ -290,24 +288,24 @@ def last_token_of_a_cached_prompt_only(
 
 
 fault(kv_cache, "free", on="uncut", caught_by="V1-KV-1, V1-KV-8, V1-STA-1")(
-    result(free=lambda free: free[:-1]), "A block is lost"
+    result(free=lambda free: free[:-1]), "a block is lost"
 )
 fault(kv_cache, "cache_blocks", on="shared prefix", caught_by="V1-KV-3")(
-    kept("cached"), "A hash is not mapped back to its block"
+    kept("cached"), "hash is not mapped back"
 )
 fault(step, "waiting_tokens", of="admit", on="fcfs", caught_by="guard V1-BUD-1")(
-    lambda right, *given: right(*given[:-1], given[-1] + 6), "The budget is ignored"
+    lambda right, *given: right(*given[:-1], given[-1] + 6), "budget ignored"
 )
 fault(step, "running_tokens", of="catch_up", on="uncut", caught_by="V1-BUD-4, V1-PRG-4")(
-    always(0), "Running requests are left out"
+    always(0), "running requests are left out"
 )
 fault(transitions, "_scheduled", of="catch_up", on="speculation", caught_by="V1-PRG-1, V1-SPC-1")(
-    lambda right, *given: right(*given[:-1], max(given[-1] - 1, 0)), "A draft is not reported"
+    lambda right, *given: right(*given[:-1], max(given[-1] - 1, 0)), "a draft is not reported"
 )
 
 
 @fault(step, "_sample", of="sample", on="speculation", caught_by="V1-LIF-4, V1-SPC-4")
-def accepted_drafts_are_not_told(
+def accepted_drafts_are_not_reported(
     right: Wrong, results: Any, plan: Plan, row: Sequence, *given: Any
 ) -> None:
     right(results, plan, row, *given)

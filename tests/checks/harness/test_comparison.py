@@ -83,10 +83,7 @@ def test_after_the_last_request_two_idle_steps_are_compared() -> None:
 def test_a_divergence_names_the_first_differing_field_and_both_sides_rules() -> None:
     limit = case(asks("0", 1, 3), asks("1", 1, 2), max_batch_tkv_limit=3, block_size=1)
 
-    finding = found_in(
-        faulty_spyre("Exact admission projects as if the new request left with its first token"),
-        limit,
-    )
+    finding = found_in(faulty_spyre("exact forgets the candidate"), limit)
 
     assert finding.signature == (Kind.DIVERGENCE, "kind")
     assert finding.step == len(finding.steps) - 1 == 2

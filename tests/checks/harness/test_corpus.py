@@ -47,7 +47,7 @@ def test_what_was_found_once_is_found_no_more(path: Path, system: System) -> Non
 @pytest.fixture(scope="module")
 def finding() -> Finding:
     """What is found where rows are not padded."""
-    return found_in(faulty_spyre("No row is padded"), SMALL)
+    return found_in(faulty_spyre("rows not padded"), SMALL)
 
 
 def test_a_finding_comes_back_from_its_file(tmp_path: Path, finding: Finding) -> None:

@@ -67,7 +67,7 @@ def test_a_counterexample_is_confirmed_with_every_system(
 
 
 def test_a_system_that_does_otherwise_differs_from_the_file(run: Trace) -> None:
-    result = replay_of(run, faulty_spyre("No row is padded"))
+    result = replay_of(run, faulty_spyre("rows not padded"))
 
     assert result.difference is not None
     assert "decoding" in result.difference.fields
@@ -87,9 +87,7 @@ def test_a_system_that_raises_is_a_violation(run: Trace) -> None:
 
 
 def test_a_guard_of_the_reference_is_named_as_the_explorer_names_it(run: Trace) -> None:
-    (broken, *_) = replay_of(
-        run, faulty_spyre("A row whose next token starts a block is given none")
-    ).broken
+    (broken, *_) = replay_of(run, faulty_spyre("a block missing")).broken
 
     assert (broken.rule, broken.found) == ("machine-error", "decode is not allowed here: BLK-8")
 

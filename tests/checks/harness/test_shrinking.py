@@ -34,7 +34,7 @@ def shrunk(name: str, most_steps: int = MOST_STEPS) -> Shrunk:
         ("exact forgets the candidate", 2, 8),
         ("second holder not counted", 2, 10),
         ("preempted goes to the back", 3, 16),
-        ("nobody paused", 2, 7),
+        ("none paused", 2, 7),
     ],
 )
 def test_a_shrunk_case_is_small_and_shows_the_same(name: str, requests: int, tokens: int) -> None:

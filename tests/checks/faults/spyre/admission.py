@@ -37,44 +37,49 @@ ONE_BLOCK_LESS = changed(pool=one_block_less)
 
 fault(transitions, "arrive", on="layout", caught_by="LIF-1")(
     result(waiting=lambda queue: (*queue, queue[-1])),
-    "A request that arrives is put into the queue twice",
+    "arrives twice: a request that arrives is put into the queue twice",
 )
 fault(transitions, "arrive", on="layout", caught_by="BLK-8, LIF-7")(
-    result(waiting=last(computed=1)), "A request arrives with its first token computed"
+    result(waiting=last(computed=1)),
+    "arrives computed: a request arrives with its first token computed",
 )
 fault(transitions, "admit", on="layout", caught_by="LIF-1, LIF-4")(
-    kept("waiting"), "An admitted request stays in the waiting queue as well"
+    kept("waiting"), "admitted and waits: an admitted request stays in the waiting queue as well"
 )
 fault(transitions, "admit", on="layout", caught_by="LIF-2")(
-    result(waiting=()), "What waits behind an admitted request is forgotten"
+    result(waiting=()), "queue is cleared: what waits behind an admitted request is forgotten"
 )
 fault(transitions, "arrive", on="layout", caught_by="LIF-7")(
-    result(waiting=last_to_front), "A request that arrives is put before all that wait"
+    result(waiting=last_to_front),
+    "arrives in front: a request that arrives is put before all that wait",
 )
 fault(transitions, "arrive", on="layout", caught_by="LIF-7")(
-    result(waiting=lambda queue: queue[-1:]), "What waits when a request arrives is forgotten"
+    result(waiting=lambda queue: queue[-1:]),
+    "arrives alone: what waits when a request arrives is forgotten",
 )
 fault(transitions, "arrive", on="layout", caught_by="LIF-7, LIF-8")(
     result(waiting=last(prefill_len=plus(-1))),
-    "The last token of a prompt is dropped when its request arrives",
+    "arrives shortened: the last token of a prompt is dropped when its request arrives",
 )
 
 
 # --- priority rules ------------------------------------------------------------------------------
 
 fault(step, "choose_prefill", of="admit", on="exact", caught_by="SPY-PRI-5")(
-    lambda right, ctx, state: right(ctx, REVERSED(state)), "The queue is served from its end"
+    lambda right, ctx, state: right(ctx, REVERSED(state)),
+    "last come first served: the queue is served from its end",
 )
 fault(step, "choose_prefill", of="admit", on="shipped", caught_by="SPY-PRI-7")(
     lambda right, ctx, state: right(ctx, REVERSED(state)),
-    "With overtaking, requests are stepped over although nothing refuses them",
+    "overtakes the willing: requests are stepped over that nothing refuses",
 )
 fault(admission, "_priority_refusal", of="admit", on="exact", caught_by="SPY-PRI-3")(
-    configured(interleave=False), "Prefill steps follow each other although interleaving is on"
+    configured(interleave=False),
+    "prefills not interleaved: prefill steps follow each other although interleaving is on",
 )
 fault(admission, "_priority_refusal", of="admit", on="pausing", caught_by="SPY-PAU-4")(
     lambda right, ctx, state, row: right(ctx, evolve(state, paused=()), row),
-    "Prefills are scheduled although a request is paused",
+    "paused not looked at: prefills are scheduled although a request is paused",
 )
 
 
@@ -102,27 +107,27 @@ def newcomer_before_the_prefill(right: Wrong, ctx: Context, state: State) -> Any
 
 fault(step, "choose_prefill", of="admit", on="layout", caught_by="SPY-PRI-4, SPY-RES-4")(
     lambda right, ctx, state: right(ctx, state) if state.decoding else (None, "SPY-RES-1"),
-    "While no request decodes none is admitted, allegedly for lack of blocks",
+    "idle although pending: without a decoding row none is admitted, as if for lack of blocks",
 )
 fault(step, "choose_prefill", of="admit", on="layout", caught_by="SPY-PRI-6")(
     lambda right, ctx, state: (None, None) if state.decoding else right(ctx, state),
-    "While a request decodes, no prefill is looked for",
+    "decodes first: while a request decodes, no prefill is looked for",
 )
 fault(admission, "_priority_refusal", of="admit", on="layout", caught_by="SPY-PRI-6")(
     lambda right, ctx, state, row: "SPY-PRI-3" if state.decoding else right(ctx, state, row),
-    "Interleaving is given as the reason after a decode step too",
+    "interleaved with none: interleaving is given as the reason after a decode step too",
 )
 fault(step, "_at_rest", of="admit", on="exact", caught_by="SPY-PRI-3")(
     lambda right, ctx, state, _kind, tkv: right(ctx, state, DECODE, tkv),
-    "Every step is noted as a decode step, so that prefills seem never to follow each other",
+    "prefills not noted: every step is noted as a decode step: no prefill seems to follow one",
 )
 fault(step, "_at_rest", of="admit", on="shipped", caught_by="SPY-VOL-3")(
     lambda right, ctx, state, kind, _tkv: right(ctx, state, kind, 0),
-    "The shipped rule gets no tkv of the step before",
+    "tkv not noted: the shipped rule gets no tkv of the step before",
 )
 fault(admission, "_priority_refusal", of="admit", on="pausing", caught_by="SPY-PRI-6")(
     lambda right, ctx, state, row: "SPY-PAU-4" if state.paused else right(ctx, state, row),
-    "A paused request keeps others from their prefill even if none runs",
+    "paused before all: a paused request keeps others from their prefill even if none runs",
 )
 
 
@@ -130,17 +135,17 @@ fault(admission, "_priority_refusal", of="admit", on="pausing", caught_by="SPY-P
 
 fault(admission, "_chunk_refusal", of="admit", on="exact", caught_by="SPY-ADM-1")(
     configured(max_num_seqs=plus(1)),
-    "The check for a free slot compares with `>` where `>=` is meant",
+    "one slot too many: the check for a free slot compares with `>` where `>=` is meant",
 )
 fault(
     admission, "last_chunk_refusal", of="admit", on="exact, not interleaved", caught_by="SPY-VOL-4"
 )(
     lambda right, ctx, state, row: right(ctx, state, row) if row is state.prefilling else None,
-    "The last-chunk conditions are not judged if the first chunk is the last",
+    "judged a chunk too late: a first chunk that is the last is not judged as the last",
 )
 fault(admission, "_as_admitted", of="admit", on="hit up to the last chunk", caught_by="SPY-VOL-4")(
     lambda _right, _ctx, _state, row: row,
-    "Whether the next chunk is the last is judged as if nothing were cached",
+    "judged without the hit: what the last chunk is ignores what is cached",
 )
 
 
@@ -154,17 +159,17 @@ def judged_a_chunk_too_early(right: Wrong, ctx: Context, state: State, sequence:
 
 
 fault(variants, "exact_volume_holds", of="admit", on="exact, longer blocks", caught_by="SPY-VOL-4")(
-    always(True), "Exact admission lets every request join"
+    always(True), "exact limit ignored: exact admission lets every request join"
 )
 fault(variants, "exact_volume_holds", of="admit", on="exact", caught_by="SPY-VOL-4")(
     lambda right, decoding, row, limit, size: right(decoding, row, limit - 1, size),
-    "Exact admission compares with `<` where `<=` is meant",
+    "exact limit below: exact admission compares with `<` where `<=` is meant",
 )
 fault(
     variants, "exact_volume_holds", of="admit", on="exact, not interleaved", caught_by="SPY-VOL-4"
 )(
     lambda right, decoding, row, *limits: right(decoding, evolve(row, remaining=1), *limits),
-    "Exact admission projects as if the new request left with its first token",
+    "exact forgets the candidate: the projection lets the new request leave with its first token",
 )
 
 
@@ -178,11 +183,11 @@ def exact_looks_at_the_end(
 
 fault(variants, "shipped_volume_holds", of="admit", on="shipped", caught_by="SPY-VOL-3")(
     lambda right, *given: right(*given[:-1], 0),
-    "The shipped rule projects from the new request's length, not from the last tkv",
+    "shipped without last tkv: it projects from the new request's length, not from the last tkv",
 )
 fault(formulas, "round_up", of="admit", on="a block of slack", caught_by="SPY-PAU-6")(
     lambda right, value, multiple: right(value, multiple) - multiple,
-    "The formula of the shipped rule lacks its block of slack on both sides",
+    "shipped without slack: the formula of the shipped rule lacks its block of slack on both sides",
 )
 
 
@@ -196,34 +201,36 @@ def documented_with_slack_for_all(
 
 
 fault(variants, "model_length_holds", of="admit", on="documented, length", caught_by="SPY-LEN-2")(
-    always(True), "The documented rule does not look at the model length"
+    always(True), "model length ignored: the documented rule does not look at the model length"
 )
 fault(formulas, "joined_tkvs", of="admit", on="half a block of length", caught_by="SPY-LEN-1")(
     lambda _right, decoding, row, _size: [one.length for one in (*decoding, row)],
-    "The model-length formula forgets the padding that joining brings",
+    "model length without padding: the formula forgets the padding that joining brings",
 )
 
 
 # --- reserve -------------------------------------------------------------------------------------
 
 fault(transitions, "reserve", on="dry pool", caught_by="SPY-RES-2")(
-    lambda _right, _ctx, state: (state, ()), "An admitted request is promised nothing"
+    lambda _right, _ctx, state: (state, ()),
+    "nothing reserved: an admitted request is promised nothing",
 )
 fault(transitions, "worst_case_blocks", of="reserve", on="dry pool", caught_by="SPY-RES-2")(
     lambda _right, ctx, row: block_count(row.prefill_len, ctx.config.block_size),
-    "Blocks are set aside for the prompt, not for what will be generated",
+    "output not reserved: blocks are set aside for the prompt, not for what will be generated",
 )
 fault(transitions, "still_promised", of="reserve", on="dry pool", caught_by="SPY-RES-2")(
-    lambda _right, promised, _handed_out: promised, "Blocks that were handed out stay promised"
+    lambda _right, promised, _handed_out: promised,
+    "promised for ever: blocks that were handed out stay promised",
 )
 fault(admission, "reserved_blocks", of="reserve", on="dry pool", caught_by="guard SPY-RES-1")(
-    always(0), "Blocks that are promised already are promised again"
+    always(0), "promised to two: blocks that are promised already are promised again"
 )
 
 
 fault(admission, "_block_refusal", of="reserve", on="dry pool", caught_by="SPY-RES-4")(
     lambda right, ctx, state, row: right(ctx, ONE_BLOCK_LESS(state), row),
-    "A request waits for a block more than it needs",
+    "last block not promised: a request waits for a block more than it needs",
 )
 
 

@@ -24,11 +24,12 @@ from tests.checks.faults.spyre.table import fault
 # --- new_pool, allocate --------------------------------------------------------------------------
 
 fault(machine, "new_pool", on="layout", caught_by="BLK-3")(
-    lambda right, size: evolve(right(size), free=tuple(range(size))), "The pool starts with block 0"
+    lambda right, size: evolve(right(size), free=tuple(range(size))),
+    "block zero in the pool: the pool starts with block 0",
 )
 fault(transitions, "allocate", on="layout", caught_by="BLK-3, BLK-1, BLK-4, SPY-PAD-5")(
     lambda right, pool, count: right(evolve(pool, free=(0, *pool.free)), count),
-    "Block 0 is handed out before all others",
+    "block zero handed out: block 0 is handed out before all others",
 )
 
 
@@ -40,7 +41,7 @@ def handed_out_from_the_tail(right: Wrong, pool: BlockPool, count: int) -> Any:
 
 
 fault(transitions, "allocate", on="layout", caught_by="BLK-1, BLK-4")(
-    kept("free"), "Blocks that are handed out stay in the free list"
+    kept("free"), "handed out and free: blocks that are handed out stay in the free list"
 )
 
 
@@ -48,30 +49,33 @@ fault(transitions, "allocate", on="layout", caught_by="BLK-1, BLK-4")(
 
 fault(block_pool, "evict", on="eviction", caught_by="SPY-PFX-1")(
     lambda _right, pool, _blocks: pool,
-    "A block that is handed out anew can still be found by its old content",
+    "old content stays: a block that is handed out anew can still be found by its old content",
 )
 fault(block_pool, "evict", on="eviction", caught_by="BLK-5")(
-    kept("cached"), "Evicting forgets the block's key and not the key's block"
+    kept("cached"),
+    "content forgotten block found: evicting forgets the block's key and not the key's block",
 )
 fault(block_pool, "evict", on="eviction", caught_by="BLK-5, SPY-PFX-1")(
-    kept("keys"), "Evicting forgets the key's block and not the block's key"
+    kept("keys"),
+    "content kept block forgotten: evicting forgets the key's block and not the block's key",
 )
 
 
 # --- touch ---------------------------------------------------------------------------------------
 
 fault(transitions, "touch", on="same prompt", caught_by="BLK-2")(
-    once_held, "A further holder of a block is not counted"
+    once_held, "second holder not counted: a further holder of a block is not counted"
 )
 fault(transitions, "touch", on="shared prefix", caught_by="BLK-1, BLK-4")(
-    kept("free"), "A cached block that is taken again stays in the free list"
+    kept("free"), "revived and free: a cached block that is taken again stays in the free list"
 )
 
 
 # --- release -------------------------------------------------------------------------------------
 
 fault(transitions, "release", on="layout", caught_by="BLK-4")(
-    lambda right, pool, blocks: right(pool, blocks[::-1]), "A table is given back head first"
+    lambda right, pool, blocks: right(pool, blocks[::-1]),
+    "released head first: a table is given back head first",
 )
 
 
@@ -85,7 +89,7 @@ def cached_blocks_next(right: Wrong, pool: BlockPool, blocks: Sequence[int]) -> 
 
 fault(transitions, "release", on="same prompt", caught_by="BLK-2, BLK-4")(
     lambda right, pool, blocks: right(held_once(pool, blocks), blocks),
-    "Blocks are freed although another request holds them",
+    "shared blocks freed: blocks are freed although another request holds them",
 )
 
 
@@ -109,7 +113,7 @@ def partial_block_cached(right: Wrong, ctx: Context, pool: BlockPool, sequence: 
 
 fault(transitions, "register", on="same prompt", caught_by="SPY-PFX-2")(
     lambda right, pool, blocks, keys: right(pool, blocks, [keys[0]] * len(keys)),
-    "All blocks of a prompt are cached under the key of the first",
+    "keys not chained: all blocks of a prompt are cached under the key of the first",
 )
 
 
@@ -122,8 +126,8 @@ def earlier_block_forgotten(
 
 
 fault(transitions, "_cache_full_blocks", of="register", on="same prompt", caught_by="SPY-PFX-8")(
-    lambda _right, _ctx, pool, _row: pool, "Full blocks are not cached"
+    lambda _right, _ctx, pool, _row: pool, "nothing cached: full blocks are not cached"
 )
 fault(requests, "blake2b", of="register", on="a false prefix", caught_by="SPY-PFX-10")(
-    own_tokens_only, "A block's key covers its own tokens only"
+    own_tokens_only, "keys without the prefix: a block's key covers its own tokens only"
 )

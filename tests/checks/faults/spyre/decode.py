@@ -23,13 +23,15 @@ from tests.checks.faults.spyre.table import fault
 # --- pad -----------------------------------------------------------------------------------------
 
 fault(transitions, "batch_width_blocks", of="pad", on="layout", caught_by="SPY-DEC-3, SPY-TKV-2")(
-    lambda right, *given: right(*given) + 1, "Every row is padded by a block more than it needs"
+    lambda right, *given: right(*given) + 1,
+    "a column too many: every row is padded by a block more than it needs",
 )
 fault(transitions, "row_left_padding", of="pad", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6")(
-    always(0), "No row is padded"
+    always(0), "rows not padded: no row is padded"
 )
 fault(transitions, "pad", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6, SPY-TKV-8")(
-    result(decoding=first(left_padding=0)), "The row that joined last is left without padding"
+    result(decoding=first(left_padding=0)),
+    "newest row not padded: the row that joined last is left without padding",
 )
 fault(
     transitions,
@@ -39,14 +41,15 @@ fault(
     caught_by="SPY-DEC-4, SPY-DEC-3, SPY-TKV-2",
 )(
     lambda _right, length, width, size: width * size - length,
-    "Rows are padded by tokens until they end together",
+    "rows padded by tokens: rows are padded by tokens until they end together",
 )
 fault(step, "max_tkv", of="pad", on="layout", caught_by="SPY-TKV-2")(
     lambda _right, lengths, _block_size: max(lengths),
-    "The tkv of a decode step is taken to be that of its longest row",
+    "tkv of the longest: the tkv of a decode step is taken to be that of its longest row",
 )
 fault(step, "volume", of="pad", on="layout", caught_by="SPY-VOL-1")(
-    lambda _right, _batch_size, tkv: tkv, "The volume of a decode step counts one row"
+    lambda _right, _batch_size, tkv: tkv,
+    "volume of one row: the volume of a decode step counts one row",
 )
 
 
@@ -166,10 +169,12 @@ def jumps_without_cause(right: Wrong, ctx: Context, state: State) -> Moved:
 # --- extend, decode ------------------------------------------------------------------------------
 
 fault(transitions, "block_count", of="extend", on="layout", caught_by="SPY-DEC-5, BLK-8")(
-    lambda right, *given: right(*given) + 1, "A row is given a block more than its next token needs"
+    lambda right, *given: right(*given) + 1,
+    "a block too many: a row is given a block more than its next token needs",
 )
 fault(transitions, "extend", on="layout", caught_by="guard BLK-8")(
-    lambda _right, _ctx, state: (state, ()), "A row whose next token starts a block is given none"
+    lambda _right, _ctx, state: (state, ()),
+    "a block missing: a row whose next token starts a block is given none",
 )
 
 
@@ -194,12 +199,14 @@ def computed_not_advanced(right: Wrong, ctx: Context, state: State) -> Moved:
 
 
 fault(transitions, "decode", on="layout", caught_by="LIF-4, LIF-8")(
-    result(decoding=each(generated=plus(1))), "A row is a token further than it sampled"
+    result(decoding=each(generated=plus(1))),
+    "two tokens at once: a row is a token further than it sampled",
 )
 fault(transitions, "decode", on="dialogue", caught_by="SPY-PFX-8")(
-    configured(prefix_caching=False), "Blocks that fill up with generated tokens are not cached"
+    configured(prefix_caching=False),
+    "answers not cached: blocks that fill up with generated tokens are not cached",
 )
 fault(transitions, "Event", of="jump_tkv", on="layout", caught_by="SPY-TKV-8")(
     lambda right, name, *values: right(name.replace("jump_tkv", "pad"), *values),
-    "A jump is reported as something else",
+    "jumps not reported: a jump is reported as something else",
 )

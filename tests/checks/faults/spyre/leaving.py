@@ -45,10 +45,10 @@ def ending_at(max_tokens: Any) -> Wrong:
 
 fault(transitions, "finish", on="layout", caught_by="LIF-3")(
     ending_at(lambda _max_tokens: 99),
-    "Only the end of sequence ends a request, max_tokens does not",
+    "never at max tokens: only the end of sequence ends a request, max_tokens does not",
 )
 fault(transitions, "finish", on="layout", caught_by="BLK-2, BLK-4, BLK-6")(
-    kept("pool"), "A finished request gives no block back"
+    kept("pool"), "finished keeps blocks: a finished request gives no block back"
 )
 
 
@@ -67,29 +67,32 @@ def finishes_silently(right: Wrong, ctx: Context, state: State, ends: Ends) -> M
 
 
 fault(transitions, "finish", on="layout", caught_by="LIF-1, BLK-2, SPY-DEC-7")(
-    kept("decoding"), "A finished request stays in the batch"
+    kept("decoding"), "finishes and stays: a finished request stays in the batch"
 )
 fault(transitions, "finish", on="layout", caught_by="LIF-3")(
-    ending_at(plus(-1)), "A request ends a token before max_tokens"
+    ending_at(plus(-1)), "finishes a token early: a request ends a token before max_tokens"
 )
 
 
 # --- abort ---------------------------------------------------------------------------------------
 
 fault(transitions, "abort", on="layout", caught_by="BLK-2, BLK-6, BLK-10")(
-    kept("pool"), "A request whose client goes away gives no block back"
+    kept("pool"), "aborted keeps blocks: a request whose client goes away gives no block back"
 )
 fault(transitions, "abort", on="layout", caught_by="LIF-1, BLK-2, LIF-7")(
-    kept("prefilling"), "A request whose client goes away during its prefill keeps the slot"
+    kept("prefilling"),
+    "aborted keeps the slot: a request whose client goes away during its prefill keeps the slot",
 )
 fault(transitions, "abort", on="pausing", caught_by="LIF-1, BLK-2, LIF-7")(
-    kept("paused"), "A request whose client goes away while it is paused stays among the paused"
+    kept("paused"),
+    "aborted stays paused: a request whose client goes away stays among the paused",
 )
 fault(transitions, "abort", on="layout", caught_by="LIF-7")(
-    kept("aborted"), "A request whose client goes away leaves without a trace"
+    kept("aborted"), "abort not noted: a request whose client goes away leaves without a trace"
 )
 fault(transitions, "abort", on="layout", caught_by="LIF-7")(
-    result(waiting=()), "When a client goes away all that wait are forgotten"
+    result(waiting=()),
+    "abort clears the queue: when a client goes away all that wait are forgotten",
 )
 
 
@@ -105,7 +108,7 @@ def aborted_head_first(right: Wrong, ctx: Context, state: State, request_id: str
 
 fault(transitions, "preempt", on="preemption", caught_by="SPY-PRE-1")(
     lambda right, ctx, state, _victim: right(ctx, state, state.decoding[-1]),
-    "The request that was admitted first is preempted",
+    "first admitted preempted: the request that was admitted first is preempted",
 )
 
 
@@ -125,10 +128,12 @@ def preempted_keeps_blocks(right: Wrong, ctx: Context, state: State, victim: Row
 
 
 fault(transitions, "preempt", on="preemption", caught_by="SPY-PRE-2, LIF-4, LIF-8")(
-    result(waiting=first(generated=0)), "A preempted request forgets what it had generated"
+    result(waiting=first(generated=0)),
+    "preempted loses its answer: a preempted request forgets what it had generated",
 )
 fault(transitions, "preempt", on="preemption", caught_by="SPY-PRE-2")(
-    result(waiting=first_to_back), "A preempted request waits behind all others"
+    result(waiting=first_to_back),
+    "preempted goes to the back: a preempted request waits behind all others",
 )
 
 
@@ -180,10 +185,10 @@ def paused_loses_blocks(right: Wrong, ctx: Context, state: State, row: Row) -> M
 
 fault(step, "fits_limit", of="pause", on="pausing", caught_by="SPY-PAU-2")(
     configured(max_batch_tkv_limit=plus(-1)),
-    "The volume limit is compared with `<` where `<=` is meant",
+    "paused without reason: the volume limit is compared with `<` where `<=` is meant",
 )
 fault(step, "fits_limit", of="pause", on="pausing", caught_by="SPY-VOL-1")(
-    always(True), "Decode steps do not look at the volume limit"
+    always(True), "none paused: decode steps do not look at the volume limit"
 )
 
 
@@ -227,19 +232,20 @@ def waiting_counts_for_nothing(right: Wrong, run: Paused) -> None:
 
 
 fault(transitions, "resume", on="pausing", caught_by="SPY-DEC-1, SPY-TKV-1, LIF-8")(
-    result(decoding=last(computed=plus(-1))), "A resumed request computes its last token again"
+    result(decoding=last(computed=plus(-1))),
+    "resumed a token back: a resumed request computes its last token again",
 )
 fault(transitions, "sit_out", on="pausing", caught_by="SPY-PAU-1, LIF-4, LIF-8")(
     result(paused=each(generated=plus(-1))),
-    "A paused request loses a token in every step that it sits out",
+    "sitting out costs a token: a paused request loses a token in every step that it sits out",
 )
 fault(transitions, "sit_out", on="pausing", caught_by="LIF-2, BLK-2, BLK-6")(
-    result(paused=()), "A request that sits out is forgotten"
+    result(paused=()), "sitting out forgets: a request that sits out is forgotten"
 )
 fault(transitions, "sit_out", on="pausing", caught_by="SPY-PAU-3")(
     lambda _right, _ctx, state, _order: state,
-    "The steps that a paused request sits out are not counted",
+    "waiting not counted: the steps that a paused request sits out are not counted",
 )
 fault(transitions, "resume", on="pausing", caught_by="SPY-DEC-7")(
-    result(decoding=last_to_front), "A resumed request goes before the batch"
+    result(decoding=last_to_front), "resumed in front: a resumed request goes before the batch"
 )

@@ -29,7 +29,7 @@ fault(
     caught_by="SPY-PFX-3, SPY-PFX-4, SPY-PFX-5, SPY-CHK-3, SPY-CHK-5",
 )(
     lambda _right, hit_blocks, *_layout: hit_blocks,
-    "Every cached block counts as computed, also in a chunk that is cached in part",
+    "parts of chunks skipped: cached blocks count as computed in a half-cached chunk too",
 )
 fault(
     chunks,
@@ -37,21 +37,22 @@ fault(
     of="prefix_hit",
     on="shared prefix",
     caught_by="SPY-PFX-3, SPY-PFX-5, SPY-RES-1, SPY-RES-2, BLK-8",
-)(always(0), "No chunk is skipped, however much is cached")
+)(always(0), "cached chunks computed: no chunk is skipped, however much is cached")
 
 fault(transitions, "cached_blocks", of="prefix_hit", on="same prompt", caught_by="SPY-PFX-7")(
     lambda right, ctx, state, row: right(ctx, state, changed(prefill_len=plus(1))(row)),
-    "The block of a prompt's last token is taken from the cache too",
+    "last block shared: the block of a prompt's last token is taken from the cache too",
 )
 fault(transitions, "prefix_hit", on="same prompt", caught_by="BLK-2, SPY-PFX-6, SPY-PFX-5")(
-    kept("prefilling"), "A prefix hit is noted, and its blocks are not taken"
+    kept("prefilling"), "hit is computed anew: a prefix hit is noted, and its blocks are not taken"
 )
 fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-7")(
-    lambda right, pool, keys: right(pool, keys)[:-1], "The last of the cached blocks is not found"
+    lambda right, pool, keys: right(pool, keys)[:-1],
+    "one cached block missed: the last of the cached blocks is not found",
 )
 fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-6, SPY-PFX-2")(
     lambda right, pool, keys: right(pool, keys)[::-1],
-    "The cached blocks are found in the wrong order",
+    "cached blocks in reverse: the cached blocks are found in the wrong order",
 )
 
 
@@ -59,34 +60,34 @@ fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-6, SPY-PFX-2")(
 
 fault(chunks, "right_padding", of="chunk", on="layout", caught_by="SPY-PAD-2, SPY-PAD-1")(
     lambda right, length, block_size: right(length, block_size) or block_size,
-    "A prompt that ends with its block is right-padded by a further one",
+    "right padding of a block: a prompt that ends with its block is right-padded by a further one",
 )
 fault(chunks, "left_padding", of="chunk", on="layout", caught_by="SPY-PAD-3, SPY-PAD-1")(
     lambda _right, length, _block_size, chunk_size: -length % chunk_size,
-    "A prompt is left-padded by tokens, up to its chunk's end, and not by whole blocks",
+    "left padding by tokens: a prompt is left-padded up to its chunk's end, not by whole blocks",
 )
 fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-5")(
     result(block_table=lambda table: tuple(sorted(table, key=PADDING_BLOCK.__eq__))),
-    "The block table has its padding behind the request's blocks",
+    "padding behind the blocks: the block table has its padding behind the request's blocks",
 )
 fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-4, SPY-CHK-1")(
     result(block_table=lambda table: (*table, table[-1])),
-    "The block table ends in a block without a token",
+    "empty block on the right: the block table ends in a block without a token",
 )
 
 
 # --- which tokens a chunk computes ---------------------------------------------------------------
 
 fault(chunks, "chunk_start", of="chunk", on="layout", caught_by="SPY-CHK-5, SPY-PFX-9")(
-    lambda right, *given: right(*given) + 1, "A chunk leaves out its first token"
+    lambda right, *given: right(*given) + 1, "chunk starts late: a chunk leaves out its first token"
 )
 fault(chunks, "chunk_end", of="chunk", on="layout", caught_by="SPY-CHK-5")(
     lambda right, chunk, _padding, *lengths: right(chunk, 0, *lengths),
-    "A chunk's end forgets the left padding",
+    "chunk ends late: a chunk's end forgets the left padding",
 )
 fault(chunks, "active_chunk", of="chunk", on="layout", caught_by="SPY-CHK-3, SPY-CHK-5, SPY-ADM-4")(
     lambda right, computed, _padding, size: right(computed, 0, size),
-    "The active chunk is found from the computed tokens alone",
+    "active chunk without padding: the active chunk is found from the computed tokens alone",
 )
 
 
@@ -156,7 +157,7 @@ def cached_blocks_not_read(right: Wrong, ctx: Context, chunk: Chunk, sequence: R
 # --- join ----------------------------------------------------------------------------------------
 
 fault(step, "_outputs", of="join", on="layout", caught_by="SPY-CHK-4, LIF-4")(
-    always({}), "A last chunk yields no token"
+    always({}), "no first token: a last chunk yields no token"
 )
 
 
@@ -172,10 +173,11 @@ def first_token_too_early(right: Wrong, ctx: Context, step: Step, *rest: Any) ->
 
 
 fault(transitions, "join", on="layout", caught_by="LIF-4, LIF-8")(
-    result(decoding=first(generated=plus(1))), "A request joins the batch with two tokens"
+    result(decoding=first(generated=plus(1))),
+    "joins with two tokens: a request joins the batch with two tokens",
 )
 fault(transitions, "join", on="layout", caught_by="LIF-1, LIF-4, BLK-2")(
-    kept("prefilling"), "A request that joins the batch keeps the prefill slot"
+    kept("prefilling"), "joins and stays: a request that joins the batch keeps the prefill slot"
 )
 
 
