@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-import spec
-from checks.policies import POLICIES, AnyPolicy, title_of
+from checks.policies import title_of
 from spec.core.rule import AnyRule
 
 if TYPE_CHECKING:
@@ -159,34 +158,3 @@ def _decided(serving: dict[str, Any], verdict: str) -> dict[str, str]:
 def unwitnessed(rules: Sequence[AnyRule], explored: dict[str, Any]) -> list[str]:
     """Ids of rules that no instance judges, or whose witness was seen in none: vacuous so far."""
     return [one.rule.id for one in verdicts(rules, explored, {}) if not one.witnessed]
-
-
-_BEGIN, _END = "<!-- rules -->\n", "<!-- end of rules -->\n"
-
-
-def chapter_path(policy: AnyPolicy) -> Path:
-    """The chapter that shows the verdicts on the rules of a policy."""
-    name = policy.name.replace("-", "_")
-    return Path(spec.__file__).parent / "chapters" / f"{name}.md"
-
-
-def with_table(chapter: str, listed: Sequence[Verdict]) -> str:
-    """The chapter with its table of rules made anew."""
-    before, _, rest = chapter.partition(_BEGIN)
-    after = rest.partition(_END)[2]
-    rows = [
-        f"| {one.rule.id} | {one.rule.sentence} | {one.rule.source} | {one.explored} "
-        f"| {one.witnessed:,} | {one.proofs} |"
-        for one in listed
-    ]
-    columns = ("rule", "says", "source", "explored", "witnessed", "proofs")
-    head = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
-    return before + _BEGIN + "\n".join([*head, *rows]) + "\n" + _END + after
-
-
-def write_chapters() -> None:
-    """Bring the tables of all chapters up to date with the records."""
-    for policy in POLICIES.values():
-        path = chapter_path(policy)
-        listed = recorded_verdicts(policy.registry.rules.values())
-        path.write_text(with_table(path.read_text(encoding="utf-8"), listed), encoding="utf-8")

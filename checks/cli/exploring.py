@@ -9,9 +9,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from checks.chapters import write_chapters
 from checks.cli.common import console, err, progress_bar, write_json
 from checks.cli.tables import plain_table
-from checks.evidence import EXPLORED, record_of, write_chapters, write_record
+from checks.evidence import EXPLORED, record_of, write_record
 from checks.explore import Bounds, Order, Progress, state_graph
 from checks.explore.exploring import (
     AnyInstance,

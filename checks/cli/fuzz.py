@@ -20,8 +20,8 @@ from checks.harness.campaign import Campaign, Plan, shrunk
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
 from checks.harness.corpus import write_finding
+from checks.harness.system import ENGINE, REFERENCE, Own
 from checks.policies import DEFAULT, policy_named, policy_names
-from checks.policies.policy import ENGINE, REFERENCE, Own
 from spec.core.errors import InputError
 
 _BATCH = 25  # episodes; about a second of work

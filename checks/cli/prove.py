@@ -7,9 +7,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from checks.chapters import write_chapters
 from checks.cli.common import console, json_option, out_option, progress_bar, write_json
-from checks.evidence import PROVEN, proofs_of, write_chapters, write_record
-from checks.proofs.chapters import write_proofs
+from checks.evidence import PROVEN, proofs_of, write_record
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Proof, Verdict
 from checks.proofs.scenario import write_scenario
@@ -63,10 +63,8 @@ def prove(
     screen.print(_total(proofs))
     write_json([proof.as_mapping() for proof in proofs], json_path)
     if record and len(proofs) == len(OBLIGATIONS):
-        proven = proofs_of(proofs)
-        write_record(proven, PROVEN)
+        write_record(proofs_of(proofs), PROVEN)
         write_chapters()
-        write_proofs(proven)
         screen.print(f"recorded: {PROVEN.name}")
     return _exit_code(proofs)
 

@@ -16,8 +16,8 @@ from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Episode
 from checks.harness.replaying import Difference, Replay, replay_of
 from checks.harness.report import print_finding
+from checks.harness.system import ENGINE, REFERENCE, Own
 from checks.policies import AnyPolicy, policy_of
-from checks.policies.policy import ENGINE, REFERENCE, Own
 from checks.releases.environments import command_of
 from spec.core.errors import InputError, TraceError
 from spec.core.records import SomeStep

@@ -26,7 +26,8 @@ from checks.export.files import write_lines
 from checks.export.timeline import new_timeline
 from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
-from checks.harness.serving import ENGINE, REFERENCE, Refused, Run, run_workload, scheduler_of
+from checks.harness.serving import Refused, Run, run_workload, scheduler_of
+from checks.harness.system import ENGINE, REFERENCE
 from checks.policies import POLICIES, policy_of
 from engine.core.metrics import Objective
 from engine.workloads import Format, Workload, fit_for, read_workload
@@ -35,7 +36,6 @@ from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, InputError
 from spec.core.records import SomeStep
 from spec.core.requests import Request
-from spec.spyre.records import Step
 
 _BAR_EVERY = 64  # steps
 
@@ -184,7 +184,7 @@ def _run(
 ) -> Run:
     """One run, with its files and its progress bar."""
     config, by_id = variant.settings.config, {one.id: one for one in requests}
-    kept: list[Step] = []
+    kept: list[SomeStep] = []
     with ExitStack() as stack:
         observers: list[Callable[[Any], None]] = []
         if files.trace is not None:

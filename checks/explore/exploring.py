@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from attrs import evolve, frozen
 
+from checks.cores import on_all_cores
 from checks.explore import (
     DEADLOCK,
     MACHINE_ERROR,
@@ -21,9 +22,8 @@ from checks.explore import (
 from checks.explore.instance import Instance
 from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
-from checks.harness.clients import step_time
-from checks.harness.cores import on_all_cores
 from checks.policies import RULES, policy_of, title_of
+from engine.core.clock import step_time
 from spec.core.configuration import PolicyConfig
 from spec.core.records import SomeState, SomeStep
 

@@ -10,7 +10,7 @@ that memory does not grow with the run; viewers sort them themselves. Opens in P
 chrome://tracing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,7 +19,6 @@ from attrs import define, field
 
 from checks.export.files import as_line, new_file
 from checks.export.trace.codec import Codec
-from checks.harness.clients import Duration, duration_of
 from checks.policies import policy_of
 from engine.core.clock import CostModel
 from spec.core.configuration import PolicyConfig
@@ -50,7 +49,8 @@ def new_timeline(
     """
     with new_file(path) as file:
         file.write('{"displayTimeUnit":"ms","traceEvents":[')
-        yield Timeline(file, requests, policy_of(config).codec, duration_of(config, cost))
+        policy = policy_of(config)
+        yield Timeline(file, requests, policy.codec, policy.duration_of(config, cost))
         file.write("\n]}\n")
 
 
@@ -70,7 +70,7 @@ class Timeline:
     _file: TextIO
     _requests: Mapping[str, Request]
     _codec: Codec[Any, Any]
-    _duration: Duration
+    _duration: Callable[[SomeStep], float]
     _spans: dict[str, _Span] = field(factory=dict)
     _tracks: int = 0
     _left: SomeState | None = None

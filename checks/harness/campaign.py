@@ -17,10 +17,10 @@ from typing import Any, Protocol, TypeVar
 
 from attrs import define, evolve, field, frozen
 
+from checks.cores import on_all_cores
 from checks.harness.case import Case
 from checks.harness.choices import Choices, Node
 from checks.harness.comparison import Terms, can, compare
-from checks.harness.cores import on_all_cores
 from checks.harness.finding import FOR_EVER, Episode, Finding, Kind, Signature
 from checks.harness.shrinking import Shrunk, shrink
 from checks.harness.system import System

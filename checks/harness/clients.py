@@ -3,25 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from checks.harness.system import Action, Step
-from checks.policies import policy_of
-from engine.core.clock import CostModel
-from spec.core.configuration import PolicyConfig
-from spec.core.records import PREFILL
 from spec.core.requests import Request
-
-Duration = Callable[[Step], float]
-
-
-def step_time(config: PolicyConfig, kind: str) -> float:
-    """Simulated time units of a step that costs nothing beyond its kind."""
-    return config.prefill_time if kind == PREFILL else config.decode_time
-
-
-def duration_of(config: PolicyConfig, cost: CostModel | None = None) -> Duration:
-    """What steps under a configuration take; `cost`: by default, of steps alone."""
-    charged = cost or CostModel.from_mapping({}, config)
-    work = policy_of(config).work
-    return lambda step: work(config, step).duration(charged)
 
 
 def _by_time_of(
@@ -97,7 +79,7 @@ class Workload:
     next arrival. So the system's steps must be shown, by `after`, before the next action is taken.
     """
 
-    def __init__(self, requests: Sequence[Request], duration: Duration) -> None:
+    def __init__(self, requests: Sequence[Request], duration: Callable[[Step], float]) -> None:
         """`duration`: of a step on the simulated clock."""
         self._clients = Clients(requests)
         self._duration = duration

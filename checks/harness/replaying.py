@@ -11,13 +11,12 @@ from checks.explore.instance import Instance
 from checks.explore.model import Transition
 from checks.export.trace.line import Past
 from checks.export.trace.reading import Trace
-from checks.harness.clients import Workload, duration_of, step_time
+from checks.harness.clients import Workload
 from checks.harness.corpus import case_of_trace
 from checks.harness.judging import Broken, Judge
-from checks.harness.system import Action, Failure, Step, System, guard_of
+from checks.harness.system import REFERENCE, Action, Failure, Step, System, guard_of
 from checks.policies import RULES, AnyModel, policy_of
-from checks.policies.policy import REFERENCE
-from engine.core.clock import CostModel
+from engine.core.clock import CostModel, step_time
 from reference.core.guards import GuardError
 from spec.core.errors import ConfigError, TraceError
 from spec.core.records import SomeState, SomeStep
@@ -133,7 +132,9 @@ def _served(trace: Trace, system: System | None) -> Iterator[Step]:
     """The steps as the workload makes them happen."""
     system = system or policy_of(trace.config).system(REFERENCE)
     requests = tuple(trace.requests.values())
-    workload = Workload(requests, duration_of(trace.config, _cost_of(trace)))
+    workload = Workload(
+        requests, policy_of(trace.config).duration_of(trace.config, _cost_of(trace))
+    )
     for taken in system.play(case_of_trace(trace), workload):
         if isinstance(taken, Failure):
             raise _RaisedError(system, taken)

@@ -6,10 +6,11 @@ from typing import Any
 from attrs import define, field
 
 from checks.harness.case import Case
-from checks.harness.clients import Clients, step_time
+from checks.harness.clients import Clients
 from checks.harness.reference import Reference
 from checks.harness.system import Action, Step
 from checks.policies import policy_of
+from engine.core.clock import step_time
 from reference.core.guards import GuardError
 
 _REST = 2  # idle steps at the end, in which nothing may happen

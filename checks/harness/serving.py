@@ -13,10 +13,10 @@ from zlib import crc32
 from attrs import define, evolve, frozen
 
 from checks.harness.case import Case
-from checks.harness.clients import Workload, duration_of
+from checks.harness.clients import Workload
 from checks.harness.judging import Broken, Judge, judgeable
 from checks.harness.paging import PagedWatch
-from checks.harness.system import Scheduler, Step, taken_by
+from checks.harness.system import ENGINE, REFERENCE, Scheduler, Step, taken_by
 from checks.policies import RULES, policy_of
 from engine.core.clock import CostModel
 from engine.core.faults import ConstraintError
@@ -28,7 +28,6 @@ from spec.core.records import SomeContext, SomeStep
 from spec.core.requests import Request
 from spec.core.rule import AnyRule
 
-ENGINE, REFERENCE = "engine", "reference"
 _MOST_BREACHES = 10  # of each rule that are kept, the first ones
 
 
@@ -120,7 +119,7 @@ def served_by(
     scheduler: Scheduler[Any], case: Case, cost: CostModel | None = None
 ) -> Iterator[Step]:
     """Every step of a scheduler that serves the case, see `served`."""
-    workload = Workload(case.requests, duration_of(case.config, cost))
+    workload = Workload(case.requests, policy_of(case.config).duration_of(case.config, cost))
     for index, action in enumerate(workload):
         step = taken_by(scheduler, index, action)
         workload.after(step)

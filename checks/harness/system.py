@@ -160,6 +160,7 @@ class Scheduler(Protocol[StepT]):
         ...
 
 
+ENGINE, REFERENCE = "engine", "reference"
 ABILITIES_HERE = frozenset({"abort", "abort_gone", "ends", "events"})
 
 
@@ -222,3 +223,16 @@ def guard_of(failure: Failure) -> GuardError | None:
     """The guard of the reference at which a system of this process stopped, if it did."""
     error = failure.error if isinstance(failure, Raised) else None
     return error if isinstance(error, GuardError) else None
+
+
+@frozen
+class Own:
+    """From where a process has the reference or the engine of a policy: a campaign's source."""
+
+    policy: str
+    using: str
+
+    def open(self) -> System:
+        """The system, see `Policy.system`."""
+        system: System = policy_named(self.policy).system(self.using)
+        return system

@@ -18,12 +18,19 @@ from checks.harness.difference import ExpectedViolation, KnownDifference
 from checks.harness.generating import Generator, generator_of
 from checks.harness.paging import PagedWatch
 from checks.harness.reference import Reference
-from checks.harness.system import ABILITIES_HERE, Hello, InProcess, Scheduler, System
+from checks.harness.system import (
+    ABILITIES_HERE,
+    ENGINE,
+    REFERENCE,
+    Hello,
+    InProcess,
+    Scheduler,
+    System,
+)
 from checks.harness.unreported import Fields
-from checks.policies import policy_named
 from checks.policies.figures import StepFigures
 from checks.policies.labels import Labels
-from engine.core.clock import Prefill, Work
+from engine.core.clock import CostModel, Prefill, Work
 from reference.core.machine import Machine
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
@@ -36,7 +43,6 @@ ContextT = TypeVar("ContextT", bound=SomeContext)
 StateT = TypeVar("StateT", bound=SomeState)
 StepT = TypeVar("StepT", bound=SomeStep)
 
-ENGINE, REFERENCE = "engine", "reference"
 _PLAIN_CONTEXT: Any = context_of  # where ContextT is no class of the policy's own
 
 
@@ -185,6 +191,13 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
             reasons.setdefault(one.rule, []).append(one.reason)
         return {rule: "; or ".join(why) for rule, why in reasons.items()}
 
+    def duration_of(
+        self, config: ConfigT, cost: CostModel | None = None
+    ) -> Callable[[StepT], float]:
+        """What steps take on the simulated clock; `cost`: by default, of steps alone."""
+        charged = cost or CostModel.from_mapping({}, config)
+        return lambda step: self.work(config, step).duration(charged)
+
     def system(self, using: str) -> System:
         """The reference or the engine, as a system under test.
 
@@ -197,15 +210,3 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
             allowed = REFERENCE if self.engine is None else f"{ENGINE}, {REFERENCE}"
             raise ConfigError("system", using, f"{allowed} of {self.name}")
         return InProcess(Hello(using, using, self.name, abilities=ABILITIES_HERE), start)
-
-
-@frozen
-class Own:
-    """From where a process has the reference or the engine of a policy: a campaign's source."""
-
-    policy: str
-    using: str
-
-    def open(self) -> System:
-        """The system, see `Policy.system`."""
-        return policy_named(self.policy).system(self.using)

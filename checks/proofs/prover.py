@@ -11,7 +11,7 @@ from typing import Any
 import z3
 from attrs import evolve
 
-from checks.harness.cores import on_all_cores
+from checks.cores import on_all_cores
 from checks.proofs.bit_vectors import as_bit_vectors
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Obligation, Proof, Verdict

@@ -7,6 +7,7 @@ from attrs import field, frozen
 
 from checks.harness.driver.client import DRIVER_FILES
 
+IN_ENGINE_CORE = ("sendnn", "vllm-v1")  # drivers that step as `EngineCore.step` does
 TORCH_VARIABLE = "LOCKSTEP_TORCH"  # another requirement for torch, as a machine may need
 _TORCH = "torch==2.13.0"  # a build without CUDA is enough; pip's own configuration finds it
 

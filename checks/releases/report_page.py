@@ -17,6 +17,7 @@ from checks.harness.report import (
 from checks.harness.system import Hello, Json
 from checks.policies import RULES, policy_named
 from checks.releases.filing import Filed
+from checks.releases.recipes import IN_ENGINE_CORE
 
 _MOST_ACTIONS = 12
 
@@ -25,7 +26,6 @@ _ENGINE_CORE = (
     " that came meanwhile, `update_from_output`. Arrivals, and aborts that came while nothing ran,"
     " are taken from the input queue between two steps."
 )
-_ORDERS = {"sendnn": _ENGINE_CORE, "vllm-v1": _ENGINE_CORE}
 _OTHER_ORDER = "Arrivals and aborts come between two steps, in this order."
 
 
@@ -81,7 +81,7 @@ def _section(driver: str, hello: Hello, seed: int, title: str, one: Filed) -> It
     yield ""
     yield from _actions(one.recording.actions[: finding.step + 1])
     yield ""
-    yield _ORDERS.get(hello.name, _OTHER_ORDER)
+    yield _ENGINE_CORE if hello.name in IN_ENGINE_CORE else _OTHER_ORDER
     yield ""
     yield f"Again: `lockstep conform {driver} --case {one.path}`, without the release with"
     yield "`--recorded`."

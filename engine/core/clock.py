@@ -71,6 +71,11 @@ class CostModel:
         return {name: cost for name, cost in costs if name.startswith("per_") and cost}
 
 
+def step_time(config: PolicyConfig, kind: str) -> float:
+    """Simulated time units of a step that costs nothing beyond its kind."""
+    return config.prefill_time if kind == PREFILL else config.decode_time
+
+
 @frozen
 class Prefill:
     """A prefill that begins in a step.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.harness.cores import on_all_cores
+from checks.cores import on_all_cores
 
 MANY = 12  # items, more than are begun ahead
 PATIENCE_S = 60.0  # for what is sure to come, unless the first item holds up the others

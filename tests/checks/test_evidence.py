@@ -9,11 +9,8 @@ import pytest
 
 from checks.evidence import (
     EXPLORED,
-    chapter_path,
     recorded,
-    recorded_verdicts,
     unwitnessed,
-    with_table,
 )
 from checks.policies import POLICIES, AnyPolicy, title_of
 from checks.policies import RULES as EVERY
@@ -134,19 +131,3 @@ def test_a_rule_whose_witness_is_never_seen_would_be_found() -> None:
         applies=lambda _config: True,
     )
     assert unwitnessed([*RULES, vacuous], recorded(EXPLORED)) == ["SPY-NEVER-1"]
-
-
-@each_policy
-def test_the_chapter_shows_every_rule_with_the_recorded_verdict(policy: AnyPolicy) -> None:
-    chapter = chapter_path(policy).read_text(encoding="utf-8")
-    rules = [*policy.registry.rules.values()]
-
-    assert chapter == with_table(chapter, recorded_verdicts(rules))
-    assert all(f"| {rule.id} | {rule.sentence} |" in chapter for rule in rules)
-
-
-@each_policy
-def test_the_chapter_speaks_of_every_rule_before_the_table_lists_them(policy: AnyPolicy) -> None:
-    prose = chapter_path(policy).read_text(encoding="utf-8").partition("<!-- rules -->")[0]
-
-    assert [rule for rule in policy.registry.rules if rule not in prose] == []

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.harness.case import Case
-from checks.harness.clients import step_time
 from checks.harness.serving import served
+from engine.core.clock import step_time
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig

@@ -12,8 +12,8 @@ from checks.harness.comparison import Terms, compare
 from checks.harness.finding import Kind
 from checks.harness.reference import Reference
 from checks.harness.serving import served
+from checks.harness.system import Own
 from checks.policies import POLICIES
-from checks.policies.policy import Own
 from reference.spyre import step as step_module
 from spec.core.records import IDLE
 from spec.spyre.records import Step

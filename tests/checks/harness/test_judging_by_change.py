@@ -14,7 +14,7 @@ from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.judging import Judge, judgeable
 from checks.harness.serving import served_by
-from checks.policies.policy import Own
+from checks.harness.system import Own
 from checks.policies.spyre.engine import without_device
 from spec.core.sharing import FrozenMap
 from spec.spyre.records import Context, Step, context_of

@@ -11,7 +11,8 @@ from checks.cli.configuration import read_settings
 from checks.export.trace.reading import read_trace, steps_of
 from checks.export.trace.writing import TraceWriter
 from checks.harness.replaying import replay_of
-from checks.harness.serving import REFERENCE, Settings, run_workload
+from checks.harness.serving import Settings, run_workload
+from checks.harness.system import REFERENCE
 from spec.core.requests import Prompt, Request
 
 SIZES = ["block_size=4", "max_model_len=64"]

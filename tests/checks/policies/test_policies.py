@@ -6,7 +6,8 @@ import pytest
 
 from checks.harness.case import Case
 from checks.harness.judging import judgeable
-from checks.harness.serving import REFERENCE, Run, Settings, run_workload, served
+from checks.harness.serving import Run, Settings, run_workload, served
+from checks.harness.system import REFERENCE
 from checks.policies import POLICIES, RULES, AnyPolicy, policy_of
 from engine.core.clock import CostModel, Prefill, Work
 from spec.core.errors import ConfigError, WorkloadError

@@ -14,9 +14,8 @@ from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparison import compare
 from checks.harness.finding import Episode, Finding, Kind
-from checks.harness.serving import ENGINE, served, served_by
-from checks.harness.system import Action
-from checks.policies.policy import Own
+from checks.harness.serving import served, served_by
+from checks.harness.system import ENGINE, Action, Own
 from checks.policies.spyre.engine import (
     EngineScheduler,
     engine,

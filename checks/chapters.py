@@ -1,0 +1,73 @@
+"""The chapters' tables of rules and of proofs, made from the verdicts on record."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import spec
+from checks.evidence import PROVEN, Verdict, recorded, recorded_verdicts
+from checks.policies import POLICIES, AnyPolicy
+
+_RULES = ("rule", "says", "source", "explored", "witnessed", "proofs")
+_PROOFS = ("obligation", "says", "for", "rules", "verdict")
+
+
+def chapter_path(policy: AnyPolicy) -> Path:
+    """The chapter that shows the verdicts on the rules of a policy."""
+    name = policy.name.replace("-", "_")
+    return Path(spec.__file__).parent / "chapters" / f"{name}.md"
+
+
+def with_rules(chapter: str, listed: Iterable[Verdict]) -> str:
+    """The chapter with its table of rules made anew."""
+    rows = (
+        (one.rule.id, one.rule.sentence, one.rule.source, one.explored)
+        + (f"{one.witnessed:,}", one.proofs)
+        for one in listed
+    )
+    return _with_table(chapter, "rules", _RULES, rows)
+
+
+def obligation_ids(policy: AnyPolicy) -> tuple[str, ...]:
+    """What the ids of obligations that serve the policy's rules begin with."""
+    return tuple({f"PRV-{rule.partition('-')[0]}-": None for rule in policy.registry.rules})
+
+
+def with_proofs(policy: AnyPolicy, chapter: str, proven: Mapping[str, Any]) -> str:
+    """The policy's chapter with its table of proofs, if it has one, made anew from the record."""
+    rows = (
+        (one, it["says"], it["bounds"], ", ".join(it["rules"]) or "-", it["verdict"])
+        for one, it in proven.items()
+        if one.startswith(obligation_ids(policy))
+    )
+    return _with_table(chapter, "proofs", _PROOFS, rows)
+
+
+def _with_table(
+    chapter: str, what: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
+) -> str:
+    """The chapter with other rows between the two comments that name the table."""
+    before, begin, rest = chapter.partition(f"<!-- {what} -->\n")
+    _, end, after = rest.partition(f"<!-- end of {what} -->\n")
+    table = [_line(columns), "| --- " * len(columns) + "|", *map(_line, rows)]
+    return before + begin + "\n".join(table) + "\n" + end + after if begin else chapter
+
+
+def _line(cells: Iterable[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def as_recorded() -> Iterator[tuple[Path, str]]:
+    """Each chapter, and what it says once its tables are made from the records."""
+    proven = recorded(PROVEN)
+    for policy in POLICIES.values():
+        path = chapter_path(policy)
+        verdicts = recorded_verdicts(policy.registry.rules.values())
+        chapter = with_rules(path.read_text(encoding="utf-8"), verdicts)
+        yield path, with_proofs(policy, chapter, proven)
+
+
+def write_chapters() -> None:
+    """Bring the tables of all chapters up to date with the records."""
+    for path, chapter in as_recorded():
+        path.write_text(chapter, encoding="utf-8")

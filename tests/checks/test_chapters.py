@@ -1,0 +1,120 @@
+"""The chapters show every rule and proof on record, and explain what is refuted."""
+
+import re
+from typing import Any
+
+import pytest
+
+from checks.chapters import (
+    as_recorded,
+    chapter_path,
+    obligation_ids,
+    with_proofs,
+    with_rules,
+)
+from checks.evidence import PROVEN, recorded, recorded_verdicts
+from checks.policies import POLICIES, AnyPolicy
+
+PREFIXES = {"nano-vllm": "NANO", "vllm-v1": "V1"}
+each_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+both = pytest.mark.parametrize("policy", [POLICIES[name] for name in PREFIXES], ids=[*PREFIXES])
+
+
+def chapter_of(policy: AnyPolicy) -> str:
+    return chapter_path(policy).read_text(encoding="utf-8")
+
+
+def test_the_tables_of_every_chapter_are_as_recorded() -> None:
+    chapters = dict(as_recorded())
+
+    assert {path: path.read_text(encoding="utf-8") for path in chapters} == chapters
+    assert len(chapters) == len(POLICIES)
+
+
+@each_policy
+def test_the_chapter_shows_every_rule_and_speaks_of_it_before(policy: AnyPolicy) -> None:
+    prose, _, table = chapter_of(policy).partition("<!-- rules -->")
+
+    for rule in policy.registry.rules.values():
+        assert f"| {rule.id} | {rule.sentence} |" in table
+        assert rule.id in prose
+
+
+def test_a_changed_verdict_changes_the_table() -> None:
+    chapter, (rule, *_) = chapter_of(POLICIES["spyre"]), POLICIES["spyre"].registry.rules.values()
+
+    changed = with_rules(chapter, recorded_verdicts([rule]))
+
+    assert changed.count("| SPY-") < chapter.count("| SPY-")
+
+
+# --- proofs ---------------------------------------------------------------------------------------
+
+
+def proven_for(policy: AnyPolicy) -> dict[str, Any]:
+    proven = recorded(PROVEN)
+    return {one: it for one, it in proven.items() if one.startswith(obligation_ids(policy))}
+
+
+@both
+def test_the_chapter_lists_every_obligation_and_explains_every_refutation_before(
+    policy: AnyPolicy,
+) -> None:
+    prose, _, table = chapter_of(policy).partition("<!-- proofs -->")
+    proven = proven_for(policy)
+
+    assert table.count("\n| PRV-") == len(proven) > 20
+    refuted = [one for one, it in proven.items() if it["verdict"] == "refuted"]
+    assert [one for one in refuted if one not in prose] == []
+    assert refuted
+
+
+def test_a_line_of_the_table_has_the_claim_its_bounds_its_rules_and_its_verdict() -> None:
+    it = {"says": "Says.", "bounds": "every length", "rules": [], "verdict": "proven"}
+    proven = {"PRV-V1-X-1": it, "PRV-NANO-X-1": {**it, "rules": ["A-1", "B-2"]}}
+    chapter = "before\n<!-- proofs -->\nold\n<!-- end of proofs -->\nafter\n"
+    assert with_proofs(POLICIES["vllm-v1"], chapter, proven).splitlines() == [
+        "before",
+        "<!-- proofs -->",
+        "| obligation | says | for | rules | verdict |",
+        "| --- | --- | --- | --- | --- |",
+        "| PRV-V1-X-1 | Says. | every length | - | proven |",
+        "<!-- end of proofs -->",
+        "after",
+    ]
+    assert "| PRV-NANO-X-1 | Says. | every length | A-1, B-2 | proven |\n" in with_proofs(
+        POLICIES["nano-vllm"], chapter, proven
+    )
+
+
+# --- from text to rule ----------------------------------------------------------------------------
+
+
+def rows(policy: AnyPolicy) -> list[tuple[list[str], str]]:
+    """Rules and verdict of each row."""
+    table = chapter_of(policy).partition("## From text to rule to check")[2].partition("\n## ")[0]
+    cells = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
+    rule = re.compile(rf"(?<!PRV-){PREFIXES[policy.name]}-[A-Z]+-\d+")
+    return [(rule.findall(one[1]), one[2].rstrip(" |")) for one in cells]
+
+
+def refuted(policy: AnyPolicy) -> set[str]:
+    """The rules that some default instance refutes."""
+    verdicts = recorded_verdicts(policy.registry.rules.values())
+    return {one.rule.id for one in verdicts if one.refuted_in}
+
+
+@both
+def test_a_row_says_refuted_exactly_if_one_of_its_rules_is(policy: AnyPolicy) -> None:
+    wrong = refuted(policy)
+    said = [(rules, "refuted" in verdict) for rules, verdict in rows(policy) if rules]
+
+    assert said == [(rules, not wrong.isdisjoint(rules)) for rules, _ in said]
+
+
+@both
+def test_every_rule_that_the_text_gives_is_in_a_row(policy: AnyPolicy) -> None:
+    named = {rule for rules, _ in rows(policy) for rule in rules}
+    ours = {rule.id for rule in policy.registry.rules.values() if rule.source.text == policy.name}
+
+    assert ours - named == set()
