@@ -21,9 +21,9 @@ def chapter_path(policy: AnyPolicy) -> Path:
 def with_rules(chapter: str, listed: Iterable[Verdict]) -> str:
     """The chapter with its table of rules made anew."""
     rows = (
-        (one.rule.id, one.rule.sentence, one.rule.source, one.explored)
-        + (f"{one.witnessed:,}", one.proofs)
+        (rule.id, rule.sentence, rule.source, one.explored, f"{one.witnessed:,}", one.proofs)
         for one in listed
+        for rule in [one.rule]
     )
     return _with_table(chapter, "rules", _RULES, rows)
 

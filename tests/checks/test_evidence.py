@@ -7,11 +7,7 @@ from typing import Any
 
 import pytest
 
-from checks.evidence import (
-    EXPLORED,
-    recorded,
-    unwitnessed,
-)
+from checks.evidence import EXPLORED, recorded, recorded_verdicts, unwitnessed
 from checks.policies import POLICIES, AnyPolicy, title_of
 from checks.policies import RULES as EVERY
 from spec.core.rule import AnyRule, Rule
