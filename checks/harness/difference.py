@@ -1,11 +1,14 @@
 """What is known of a difference between a release and the reference."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from attrs import frozen
 
 from checks.harness.system import Action, Failure, Json
+
+Due: TypeAlias = Callable[[Any, tuple[Action, ...], tuple[Any, ...]], int | None]
+"""Of a configuration, actions and the reference's steps, the index of a step."""
 
 
 @frozen
@@ -25,6 +28,27 @@ class Evidence:
     failure: Failure | None
 
 
+def in_step(shows: Callable[[Evidence, Any, Any], bool]) -> Callable[[Evidence], bool]:
+    """Whether a difference is this one, by the step as the reference and as the driver took it."""
+
+    def occurs(evidence: Evidence) -> bool:
+        index = evidence.index
+        is_taken = index < len(evidence.found)
+        return is_taken and shows(evidence, evidence.expected[index], evidence.found[index])
+
+    return occurs
+
+
+def first_step(shows: Callable[[Any, Action, Any], bool]) -> Due:
+    """The first step that shows it, by the configuration, what was done around the step, and it."""
+
+    def due(config: Any, actions: tuple[Action, ...], steps: tuple[Any, ...]) -> int | None:
+        pairs = zip(actions, steps, strict=False)
+        return next((step.index for action, step in pairs if shows(config, action, step)), None)
+
+    return due
+
+
 @frozen
 class KnownDifference:
     """What a release does otherwise.
@@ -40,7 +64,7 @@ class KnownDifference:
     says: str
     reason: str
     occurs: Callable[[Evidence], bool]
-    due: Callable[[Any, tuple[Action, ...], tuple[Any, ...]], int | None]
+    due: Due
 
     @property
     def versions(self) -> str:
@@ -54,16 +78,12 @@ class KnownDifference:
 
 @frozen
 class ExpectedViolation:
-    """A rule that need not hold under some configurations of its policy.
+    """Rules that need not hold under some configurations of their policy.
 
-    `rule`: or what the simulated device refuses, as "device: empty query", or "endless".
+    `rules`: or what the simulated device refuses, as "device: empty query", or "endless". `where`:
+    by default under every configuration.
     """
 
-    rule: str
+    rules: tuple[str, ...]
     reason: str
-    where: Callable[[Any], bool]
-
-
-def everywhere(_config: object) -> bool:
-    """Under every configuration."""
-    return True
+    where: Callable[[Any], bool] = lambda _config: True

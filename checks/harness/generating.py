@@ -5,10 +5,10 @@ or less frequent. Lengths lie on the boundaries of blocks and chunks or one off.
 nothing but aborts in a tight pool, others only nested prefixes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from attrs import define, evolve, field, fields, frozen
 
@@ -21,6 +21,8 @@ from spec.core.requests import Prompt, Request
 
 Generator: TypeAlias = Callable[[Choices, Mapping[str, Any]], Case]
 """Draws a case; the keys of the mapping are pinned."""
+
+ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 
 _STREAMS = ("a", "b")  # few, so that prompts often begin alike
 OFF_BY_ONE = (0, 0, 1, -1)
@@ -197,8 +199,8 @@ def generator_of(config: type[PolicyConfig]) -> Generator:
             if values:
                 keys[key.name] = choices.one_of(values)
         made = config(**(keys | dict(pinned)))
-        most = min(made.max_model_len, made.pool_blocks * made.block_size)
-        requests = requests_of(choices, swarm, Limits((made.block_size,), most, made.max_num_seqs))
+        limits = Limits((made.block_size,), most_tokens(made), made.max_num_seqs)
+        requests = requests_of(choices, swarm, limits)
         return Case(made, requests, swarm=swarm)
 
     return generate
@@ -216,6 +218,28 @@ def model_len(choices: Choices, block: int) -> int:
     is_odd = choices.chance(0.3)
     odd = choices.between(0, block - 1) if is_odd else 0
     return max(block * choices.between(2, 9) + odd, 2)
+
+
+def most_tokens(config: PolicyConfig) -> int:
+    """Most tokens, prompt and output, of a request that the model and the pool have room for."""
+    return min(config.max_model_len, config.pool_blocks * config.block_size)
+
+
+def with_tight_pool(
+    choices: Choices,
+    swarm: Swarm,
+    config: ConfigT,
+    blocks: Iterable[int],
+    pinned: Mapping[str, Any],
+) -> ConfigT:
+    """The configuration with a tight pool, if the swarm has one and none is pinned.
+
+    `blocks`: of each request.
+    """
+    if not swarm.tight_pool or "num_blocks" in pinned:
+        return config
+    size = tight_pool(choices, tuple(blocks), config.max_num_seqs)
+    return evolve(config, num_blocks=size)
 
 
 def tight_pool(choices: Choices, blocks: Sequence[int], slots: int) -> int:

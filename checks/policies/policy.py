@@ -181,14 +181,15 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     def expected_reason(self, rule: str, config: ConfigT) -> str | None:
         """Why the rule need not hold under this configuration, or None if it must."""
         rows = self.expected_violations
-        return next((one.reason for one in rows if one.rule == rule and one.where(config)), None)
+        return next((one.reason for one in rows if rule in one.rules and one.where(config)), None)
 
     @property
     def expected_reasons(self) -> dict[str, str]:
         """Why rules need not hold under some of the configurations, by rule."""
         reasons: dict[str, list[str]] = {}
         for one in self.expected_violations:
-            reasons.setdefault(one.rule, []).append(one.reason)
+            for rule in one.rules:
+                reasons.setdefault(rule, []).append(one.reason)
         return {rule: "; or ".join(why) for rule, why in reasons.items()}
 
     def duration_of(

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import evolve
-
 from checks.harness.case import Case
 from checks.harness.choices import Choices
 from checks.harness.generating import (
@@ -12,10 +10,11 @@ from checks.harness.generating import (
     SLOTS,
     Limits,
     model_len,
+    most_tokens,
     near,
     requests_of,
     swarm_of,
-    tight_pool,
+    with_tight_pool,
 )
 from spec.core.arithmetic import cdiv
 from spec.nano_vllm.config import (
@@ -53,9 +52,8 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         "full_hit": choices.one_of(tuple(FullHit)),
     }
     config = NanoVllmConfig(**(keys | dict(pinned)))
-    most = min(config.max_model_len, config.pool_blocks * block)
-    requests = requests_of(choices, swarm, Limits((block,), most, config.max_num_seqs))
-    if swarm.tight_pool and "num_blocks" not in pinned:
-        blocks = [int(cdiv(one.prompt_len + one.max_tokens - 1, block)) for one in requests]
-        config = evolve(config, num_blocks=tight_pool(choices, blocks, config.max_num_seqs))
+    limits = Limits((block,), most_tokens(config), config.max_num_seqs)
+    requests = requests_of(choices, swarm, limits)
+    blocks = (int(cdiv(one.prompt_len + one.max_tokens - 1, block)) for one in requests)
+    config = with_tight_pool(choices, swarm, config, blocks, pinned)
     return Case(config, requests, swarm=swarm)

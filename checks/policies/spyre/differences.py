@@ -1,4 +1,4 @@
-"""Known differences between releases of sendnn-inference and the reference, in one table.
+"""What releases of sendnn-inference do otherwise, and rules that do not hold everywhere.
 
 A difference is recognised by what happens in the step, never by the text of a report. `due` tells
 where it must show, so that one that no longer occurs is noticed. An episode ends where a known
@@ -7,7 +7,13 @@ difference shows: what the release does after it follows from it and is not comp
 
 from collections.abc import Mapping, Sequence
 
-from checks.harness.difference import Evidence, KnownDifference
+from checks.harness.difference import (
+    Evidence,
+    ExpectedViolation,
+    KnownDifference,
+    first_step,
+    in_step,
+)
 from checks.harness.system import Action
 from spec.core.arithmetic import cdiv
 from spec.core.records import DECODE
@@ -36,29 +42,21 @@ def _reservation_stays(evidence: Evidence) -> bool:
 
 
 def _reservation_due(
-    _config: SpyreConfig, actions: tuple[Action, ...], steps: tuple[Step, ...]
+    _config: object, actions: Sequence[Action], steps: Sequence[Step]
 ) -> int | None:
-    pairs = zip(actions[1:], steps, strict=False)
-    leaks = (
-        index
-        for index, (action, last) in enumerate(pairs, start=1)
-        if _promised_to_leavers(action, last)
-    )
-    return next(leaks, None)
+    leaks = map(_promised_to_leavers, actions[1:], steps)
+    return next((index for index, leaked in enumerate(leaks, start=1) if leaked), None)
 
 
 # --- more counted as computed than was ---------------------------------------------------------
 
 
-def _counts_ahead(evidence: Evidence) -> bool:
+@in_step
+def _counts_ahead(evidence: Evidence, due: Step, step: Step) -> bool:
     """The scheduler counts tokens as computed that lie behind the end of the runner's chunk.
 
     Where the client leaves in this very step, the blocks of these tokens show it.
     """
-    index = evidence.index
-    if index >= len(evidence.found):
-        return False
-    due, step = evidence.expected[index], evidence.found[index]
     slot, chunk = step.after.prefilling, step.chunk
     if chunk is None or chunk.inner_padding == 0:
         return False
@@ -66,25 +64,13 @@ def _counts_ahead(evidence: Evidence) -> bool:
         return bool(slot.computed > chunk.end)
     contents = due.after.pool.keys.items() ^ step.after.pool.keys.items()
     ahead = _blocks_ahead(evidence.config, due)
-    is_gone = chunk.id in evidence.actions[index].abort_running
+    is_gone = chunk.id in evidence.actions[evidence.index].abort_running
     return is_gone and bool(contents) and {block for block, _ in contents} <= {*ahead}
 
 
-def _ahead_due(
-    config: SpyreConfig, actions: tuple[Action, ...], steps: tuple[Step, ...]
-) -> int | None:
-    return next(
-        (
-            step.index
-            for action, step in zip(actions, steps, strict=False)
-            if _shows_ahead(config, action, step)
-        ),
-        None,
-    )
-
-
-def _shows_ahead(config: SpyreConfig, action: Action, step: Step) -> bool:
-    """Who leaves in the step leaves a full block, which is hashed, or one that had a content."""
+@first_step
+def _ahead_due(config: SpyreConfig, action: Action, step: Step) -> bool:
+    """A request that leaves in the step leaves a full block, hashed, or one that had a content."""
     if step.chunk is None or step.chunk.id not in action.abort_running:
         return _tokens_ahead(config, step) > 0
     had_contents = any(block in step.before.pool.keys for block in _blocks_ahead(config, step))
@@ -125,22 +111,20 @@ def _length_asserted(evidence: Evidence) -> bool:
     )
 
 
-def _length_due(
-    config: SpyreConfig, _actions: tuple[Action, ...], steps: tuple[Step, ...]
-) -> int | None:
-    beyond = (one.index for one in steps if one.kind == DECODE and one.tkv > config.max_model_len)
-    return next(beyond, None)
+@first_step
+def _length_due(config: SpyreConfig, _action: object, step: Step) -> bool:
+    return step.kind == DECODE and step.tkv > config.max_model_len
 
 
 # --- freed blocks at the end of the free list where nothing is cached ---------------------------
 
 
-def _frees_at_the_end(evidence: Evidence) -> bool:
+@in_step
+def _frees_at_the_end(evidence: Evidence, due: Step, step: Step) -> bool:
     """Without caching, what was given back follows all other blocks instead of leading them."""
-    index, found = evidence.index, evidence.found
-    if index >= len(found) or evidence.config.prefix_caching:
+    if evidence.config.prefix_caching:
         return False
-    due, step = evidence.expected[index], found[index]
+    index = evidence.index
     if due.before.pool.free != step.before.pool.free:  # an abort before the step
         left = evidence.expected[index - 1].after if index else due.before
         tables = {row.id: row.blocks for row in left.admitted}
@@ -170,9 +154,7 @@ def _moved_behind(expected: State, found: State, given_back: list[int]) -> bool:
     return bool(given_back) and list(found.pool.free) == [*others, *given_back]
 
 
-def _end_due(
-    config: SpyreConfig, _actions: tuple[Action, ...], steps: tuple[Step, ...]
-) -> int | None:
+def _end_due(config: SpyreConfig, _actions: Sequence[Action], steps: Sequence[Step]) -> int | None:
     """The first time that blocks are freed while others are free."""
     if config.prefix_caching:
         return None
@@ -231,5 +213,25 @@ KNOWN_DIFFERENCES = (
         " 0.25.1 and 0.28.0 put them in front in any case",
         _frees_at_the_end,
         _end_due,
+    ),
+)
+
+# --- rules that need not hold everywhere --------------------------------------------------------
+
+EXPECTED_VIOLATIONS = (
+    ExpectedViolation(
+        ("SPY-VOL-1",),
+        "the text's volume rule admits batches that later exceed the limit",
+        lambda config: not config.variant.keeps_limit and not config.may_pause,
+    ),
+    ExpectedViolation(
+        ("SPY-LEN-1",),
+        "left padding is taken back at block boundaries, the last lies beyond the model length",
+        lambda config: config.max_model_len % config.block_size > 0,
+    ),
+    ExpectedViolation(
+        ("SPY-PAU-6",),
+        "without interleaving, 2.6.3 takes the tkv of a prefill step for that of the batch",
+        lambda config: config.variant.pauses and config.is_judged_first,
     ),
 )

@@ -13,6 +13,7 @@ from checks.harness.generating import (
     SLOTS,
     Limits,
     Swarm,
+    most_tokens,
     requests_of,
     swarm_of,
     tight_pool,
@@ -82,11 +83,7 @@ def _model_len(choices: Choices, swarm: SpyreSwarm, block: int, chunk: int) -> i
 
 def _most_tokens(config: SpyreConfig) -> int:
     """Most tokens, prompt and output, of a request that can be served."""
-    return min(
-        config.max_model_len,
-        config.max_batch_tkv_limit + 1,
-        config.pool_blocks * config.block_size,
-    )
+    return min(most_tokens(config), config.max_batch_tkv_limit + 1)
 
 
 def _limits(config: SpyreConfig) -> Limits:

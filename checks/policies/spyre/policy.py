@@ -1,5 +1,6 @@
 """Spyre: the reference, and the engine on the simulated device."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from checks.explore.instance import read_instances
@@ -8,16 +9,13 @@ from checks.policies.policy import Policy
 from checks.policies.spyre.adapter import ADAPTER
 from checks.policies.spyre.codec import CODEC
 from checks.policies.spyre.device import TensorDevice
-from checks.policies.spyre.differences import KNOWN_DIFFERENCES
+from checks.policies.spyre.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
 from checks.policies.spyre.engine import engine, engine_under_test, without_device
-from checks.policies.spyre.expected import EXPECTED_VIOLATIONS
-from checks.policies.spyre.figures import VolumeFigures
 from checks.policies.spyre.generator import generate
 from checks.policies.spyre.labels import LABELS
 from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.plot import plot_lines
-from checks.policies.spyre.settings import VARIABLES, other_size
-from checks.policies.spyre.work import spyre_work
+from checks.policies.spyre.work import VolumeFigures, spyre_work
 from reference.spyre.machine import SpyreMachine
 from spec.spyre.config import SpyreConfig, refuse_unservable
 from spec.spyre.records import Context, Step
@@ -41,6 +39,24 @@ _COMPARED = {
     ),
 }
 
+# Environment variables of the production plugin, sendnn-inference, and the keys that they set; a
+# switch is 0 or not 0.
+_VARIABLES = {
+    "SENDNN_INFERENCE_CP_INTERLEAVE_STEPS": "interleave",
+    "SENDNN_INFERENCE_PAUSING_ENABLED": "pausing",
+    "SENDNN_INFERENCE_LONG_OUT_PRIO": "long_output_first",
+    "VLLM_DT_MAX_BATCH_TKV_LIMIT": "max_batch_tkv_limit",
+}
+
+
+def _other_size(given: Mapping[str, str]) -> dict[str, str]:
+    """A value for the one of block and chunk size that is not given, so that they go together."""
+    if "block_size" in given and "chunk_size" not in given:
+        return {"chunk_size": given["block_size"]}
+    if "chunk_size" in given and "block_size" not in given:
+        return {"block_size": "1"}
+    return {}
+
 
 POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     config=SpyreConfig,
@@ -49,8 +65,8 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     machine=SpyreMachine.of,
     refuse_unservable=refuse_unservable,
     codec=CODEC,
-    variables=VARIABLES,
-    implied=other_size,
+    variables=_VARIABLES,
+    implied=_other_size,
     engine=engine,
     engine_under_test=engine_under_test,
     without_device=without_device,

@@ -1,6 +1,8 @@
-"""What a Spyre step has computed and read; lengths in tokens."""
+"""What a Spyre step computed and read, in tokens, and how a run shows its steps' sizes."""
 
+from checks.policies.figures import StepFigures, percent
 from engine.core.clock import Prefill, Work
+from engine.core.metrics import Summary
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Step
 
@@ -33,3 +35,31 @@ def _of_chunk(config: SpyreConfig, step: Step, chunk: Chunk) -> Work:
         volume=step.volume,
         padding=config.chunk_size - (chunk.end - chunk.start),
     )
+
+
+class VolumeFigures(StepFigures):
+    """Rows of a run's tables, where batches are padded to a rectangle of limited volume."""
+
+    def size(self, summary: Summary) -> dict[str, str]:
+        """The largest volume."""
+        return {"largest volume": f"{summary.peak_volume:,} of {summary.volume_limit:,}"}
+
+    def padding(self, summary: Summary) -> dict[str, str]:
+        """The padding of decode steps and of prefills."""
+        share, tokens = percent(summary.decode_padding_share), summary.prefill_padding_tokens
+        return {"padding waste": f"{share} of the decode volume, {tokens:,} tokens of prefill"}
+
+    def setbacks(self, summary: Summary) -> dict[str, str]:
+        """How often requests lost their place or were paused, and how often tkv jumped."""
+        return {
+            "preemptions, pauses": f"{summary.preemptions:,}, {summary.pauses:,}",
+            "tkv jumps": f"{summary.tkv_jumps:,}",
+        }
+
+    def compared(self, summary: Summary) -> dict[str, str]:
+        """The same, in short."""
+        return {
+            "largest volume": f"{summary.peak_volume:,}",
+            "padding waste, decode": percent(summary.decode_padding_share),
+            "pauses": f"{summary.pauses:,}",
+        }

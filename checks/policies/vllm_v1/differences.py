@@ -1,14 +1,16 @@
-"""Known differences of vLLM V1, rows of the table in `checks.releases.known`."""
+"""What releases of vLLM V1 do otherwise, and rules that are known not to hold everywhere."""
 
 from collections.abc import Iterator
 
-from checks.harness.difference import Evidence, KnownDifference
-from checks.harness.system import Action
-from spec.vllm_v1.config import Scheduling, VllmV1Config
+from checks.harness.difference import (
+    Evidence,
+    ExpectedViolation,
+    KnownDifference,
+    first_step,
+    in_step,
+)
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Step
-
-Actions = tuple[Action, ...]
-Steps = tuple[Step, ...]
 
 # --- padding that a threshold cuts, rolled back as if it had not --------------------------------
 
@@ -27,49 +29,43 @@ def _cut_padding(config: VllmV1Config, step: Step) -> Iterator[str]:
             yield row.id
 
 
-def _rolls_back_too_much(evidence: Evidence) -> bool:
+@in_step
+def _rolls_back_too_much(evidence: Evidence, expected: Step, found: Step) -> bool:
     """It takes all of the padding for verified and rejected, though only a part was scheduled."""
-    if evidence.index >= len(evidence.found):
-        return False
-    expected, found = evidence.expected[evidence.index], evidence.found[evidence.index]
     cut = list(_cut_padding(evidence.config, expected))
     drafts = evidence.config.num_speculative_tokens
     return bool(cut) and all(found.drafts.get(one) == drafts for one in cut)
 
 
-def _cut_due(config: VllmV1Config, _actions: Actions, steps: Steps) -> int | None:
-    return next((step.index for step in steps if any(_cut_padding(config, step))), None)
+# --- requests that are stepped over come back the other way round -------------------------------
 
 
-# --- who is stepped over comes back the other way round -----------------------------------------
-
-
-def _returns_reversed(evidence: Evidence) -> bool:
-    if evidence.index >= len(evidence.found) or not _steps_over(evidence.config):
-        return False
-    queues = (evidence.expected[evidence.index], evidence.found[evidence.index])
-    due, found = ([one.id for one in step.planned.waiting] for step in queues)
+@in_step
+def _returns_reversed(evidence: Evidence, *steps: Step) -> bool:
+    due, found = ([one.id for one in step.planned.waiting] for step in steps)
     count = found.index(due[0]) + 1 if due and due[0] in found else 0
-    return count > 1 and found == [*reversed(due[:count]), *due[count:]]
+    return (
+        _steps_over(evidence.config)
+        and count > 1
+        and found == [*reversed(due[:count]), *due[count:]]
+    )
 
 
 def _steps_over(config: VllmV1Config) -> bool:
     return not config.chunked_prefill and config.scheduling is Scheduling.FCFS
 
 
-def _reversed_due(config: VllmV1Config, _actions: Actions, steps: Steps) -> int | None:
-    """Where nothing ended the walk over the queue, all who still wait were stepped over."""
-    if not _steps_over(config):
-        return None
-    walked = (step for step in steps if step.refusal is None and len(step.planned.waiting) > 1)
-    return next((step.index for step in walked), None)
+@first_step
+def _reversed_due(config: VllmV1Config, _action: object, step: Step) -> bool:
+    """Where nothing ended the walk over the queue, all that still wait were stepped over."""
+    return _steps_over(config) and step.refusal is None and len(step.planned.waiting) > 1
 
 
-# --- who has lost a load is taken for decoding ---------------------------------------------------
+# --- a request that has lost a load is taken for decoding ----------------------------------------
 
 
 def _behind_by_loss(step: Step) -> Iterator[str]:
-    """Who was scheduled to its end in the step, and then set back for what did not come."""
+    """Requests scheduled to their ends in the step, and then set back for what did not come."""
     rows = {row.id: row for row in step.planned.running}
     for one in step.after.running:
         row = rows[one.id]
@@ -77,20 +73,15 @@ def _behind_by_loss(step: Step) -> Iterator[str]:
             yield one.id
 
 
-def _decodes_in_spite(evidence: Evidence) -> bool:
+@in_step
+def _decodes_in_spite(evidence: Evidence, expected: Step, found: Step) -> bool:
     """It is marked as if its prompt were computed, and so is given drafts to verify."""
-    if evidence.index >= len(evidence.found):
-        return False
-    behind = list(_behind_by_loss(evidence.expected[evidence.index]))
-    found = {row.id: row for row in evidence.found[evidence.index].after.running}
+    behind = list(_behind_by_loss(expected))
+    rows = {row.id: row for row in found.after.running}
     drafts = evidence.config.num_speculative_tokens
     return bool(behind) and all(
-        one in found and not found[one].prefilling and found[one].drafts == drafts for one in behind
+        one in rows and not rows[one].prefilling and rows[one].drafts == drafts for one in behind
     )
-
-
-def _loss_due(_config: VllmV1Config, _actions: Actions, steps: Steps) -> int | None:
-    return next((step.index for step in steps if any(_behind_by_loss(step))), None)
 
 
 KNOWN_DIFFERENCES = (
@@ -102,7 +93,7 @@ KNOWN_DIFFERENCES = (
         " than none may count as computed",
         "the drafts that it was padded with are all rejected, also those that were not scheduled",
         _rolls_back_too_much,
-        _cut_due,
+        first_step(lambda config, _action, step: any(_cut_padding(config, step))),
     ),
     KnownDifference(
         "VLM-2",
@@ -120,6 +111,37 @@ KNOWN_DIFFERENCES = (
         "who loses external keys and values within a step is given drafts like one that decodes",
         "that its prompt is computed is noted before the connector tells what is missing",
         _decodes_in_spite,
-        _loss_due,
+        first_step(lambda _config, _action, step: any(_behind_by_loss(step))),
+    ),
+)
+
+# --- rules that need not hold everywhere --------------------------------------------------------
+
+# A block that was not written for its reader is empty, or has what was there before.
+_READS_OF_ANOTHER = ("device: read unwritten", "device: read content", "device: read position")
+EXPECTED_VIOLATIONS = (
+    ExpectedViolation(
+        ("V1-BUD-4",),
+        "by priority, a request that preempts itself ends the step for those behind it",
+        lambda config: config.scheduling is Scheduling.PRIORITY,
+    ),
+    ExpectedViolation(
+        ("V1-KV-10", "V1-KV-12", *_READS_OF_ANOTHER),
+        "blocks whose load is lost within the step have been hashed when it was planned",
+        lambda config: config.connector is Connector.SYNC and config.prefix_caching,
+    ),
+    ExpectedViolation(
+        ("V1-KV-12", *_READS_OF_ANOTHER),
+        "by priority, a victim's chunk of this very step has been hashed when it was planned",
+        lambda config: config.scheduling is Scheduling.PRIORITY and config.prefix_caching,
+    ),
+    ExpectedViolation(
+        ("V1-PRG-4", "endless"),
+        "a request that waits in front, by priority or for lookahead, wants the blocks of one that"
+        " has loaded and waits, too",
+        lambda config: (
+            config.connector is Connector.ASYNC
+            and (config.scheduling is Scheduling.PRIORITY or config.num_lookahead_tokens > 0)
+        ),
     ),
 )

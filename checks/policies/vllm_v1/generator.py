@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import asdict, evolve, frozen
+from attrs import asdict, frozen
 
 from checks.harness.case import Case
 from checks.harness.choices import Choices
@@ -13,10 +13,11 @@ from checks.harness.generating import (
     Limits,
     Swarm,
     model_len,
+    most_tokens,
     near,
     requests_of,
     swarm_of,
-    tight_pool,
+    with_tight_pool,
 )
 from checks.policies.vllm_v1.reference import External
 from spec.core.arithmetic import cdiv
@@ -51,12 +52,10 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         if has_connector and request.prompt_len > 1 and drawn.chance(0.6):
             external[request.id] = asdict(_external(drawn, config.block_size, request))
 
-    most = min(config.max_model_len, config.pool_blocks * config.block_size)
-    limits = Limits((config.block_size,), most, config.max_num_seqs, priorities=True)
+    limits = Limits((config.block_size,), most_tokens(config), config.max_num_seqs, priorities=True)
     requests = requests_of(choices, swarm, limits, surround)
-    if swarm.tight_pool and "num_blocks" not in pinned:
-        blocks = [_blocks(config, one) for one in requests]
-        config = evolve(config, num_blocks=tight_pool(choices, blocks, config.max_num_seqs))
+    blocks = (_blocks(config, one) for one in requests)
+    config = with_tight_pool(choices, swarm, config, blocks, pinned)
     surroundings = {"right_drafts": right_drafts, "external": external}
     drawn = {name: what for name, what in surroundings.items() if what}
     return Case(config, requests, surroundings=drawn, swarm=swarm)

@@ -7,8 +7,7 @@ from checks.harness.comparing import Strictness, by_fields
 from checks.policies.policy import Policy
 from checks.policies.vllm_v1.adapter import ADAPTER
 from checks.policies.vllm_v1.codec import CODEC
-from checks.policies.vllm_v1.differences import KNOWN_DIFFERENCES
-from checks.policies.vllm_v1.expected import EXPECTED_VIOLATIONS
+from checks.policies.vllm_v1.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
 from checks.policies.vllm_v1.generator import generate
 from checks.policies.vllm_v1.labels import LABELS
 from checks.policies.vllm_v1.model import vllm_v1_model

@@ -12,7 +12,7 @@ from inline_snapshot import snapshot
 
 from checks.cli.configuration import read_settings
 from checks.policies import POLICIES
-from checks.policies.spyre.settings import VARIABLES
+from checks.policies.spyre.policy import POLICY
 from spec.core.errors import ConfigError
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.spyre.config import SpyreConfig
@@ -106,15 +106,15 @@ def test_a_setting_has_a_value_as_in_toml_or_a_bare_word(
     assert getattr(read_config(None, [setting]), key) == value
 
 
-@pytest.mark.parametrize("variable", [name for name in VARIABLES if name != LIMIT])
+@pytest.mark.parametrize("variable", [name for name in POLICY.variables if name != LIMIT])
 def test_a_switch_of_the_plugin_is_zero_or_not(variable: str) -> None:
     def switched(text: str) -> object:
-        return getattr(read_config(None, (), {variable: text}), VARIABLES[variable])
+        return getattr(read_config(None, (), {variable: text}), POLICY.variables[variable])
 
     assert switched("0") is False
     assert switched("1") is True
     assert switched("2") is True
-    assert switched("") == getattr(SpyreConfig(), VARIABLES[variable])
+    assert switched("") == getattr(SpyreConfig(), POLICY.variables[variable])
 
 
 def test_other_variables_mean_nothing() -> None:
@@ -342,7 +342,7 @@ def outcome(path: Path, settings: list[str], env: dict[str, str]) -> Any:
 @given(
     raw=TOML_TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binary(),
     settings=st.lists(TOML_TEXTS, max_size=2),
-    env=st.dictionaries(st.sampled_from(list(VARIABLES)), st.text(max_size=4)),
+    env=st.dictionaries(st.sampled_from(list(POLICY.variables)), st.text(max_size=4)),
 )
 def test_whatever_is_given_it_is_a_configuration_or_refused(
     tmp_path_factory: pytest.TempPathFactory,
