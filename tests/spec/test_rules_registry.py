@@ -188,22 +188,30 @@ def test_each_decorator_registers_its_kind_and_leaves_the_function_alone() -> No
     registry: Registry[SpyreConfig, Context, State, Step] = Registry()
 
     def holds(_ctx: Context, _state: State) -> Iterator[str]:
+        """One that is
+        long.
+
+        And a remark.
+        """
         yield from ()
 
     def acts(_ctx: Context, _step: Step) -> Iterator[str]:
+        """Two."""
         yield from ()
 
     def moves(_ctx: Context, _before: State, _after: State) -> Iterator[str]:
+        """Five."""
         yield from ()
 
     def reached(_state: State) -> bool:
+        """Four."""
         return True
 
-    assert registry.always("A-1", "One.", HERE, witness=never)(holds) is holds
-    assert registry.of_step("A-2", "Two.", HERE, witness=never)(acts) is acts
-    registry.guard("A-3", "Three.", HERE)(acts)
-    assert registry.eventually("A-4", "Four.", HERE, witness=never)(reached) is reached
-    assert registry.between("A-5", "Five.", HERE, witness=never)(moves) is moves
+    assert registry.always("A-1", HERE, witness=never)(holds) is holds
+    assert registry.of_step("A-2", HERE, witness=never)(acts) is acts
+    registry.guard("A-3", HERE)(acts)
+    assert registry.eventually("A-4", HERE, witness=never)(reached) is reached
+    assert registry.between("A-5", HERE, witness=never)(moves) is moves
 
     assert [(rule.id, rule.kind) for rule in registry.rules.values()] == [
         ("A-1", Kind.ALWAYS),
@@ -213,14 +221,27 @@ def test_each_decorator_registers_its_kind_and_leaves_the_function_alone() -> No
         ("A-5", Kind.BETWEEN),
     ]
     assert registry.rules["A-4"].goal is reached
+    assert registry.rules["A-1"].sentence == "One that is long."
 
 
 def test_second_rule_of_the_same_id_is_refused() -> None:
     registry: Registry[SpyreConfig, Context, State, Step] = Registry()
-    registry.eventually("A-1", "One.", HERE, witness=never)(lambda _state: True)
+
+    def reached(_state: State) -> bool:
+        """One."""
+        return True
+
+    registry.eventually("A-1", HERE, witness=never)(reached)
 
     with pytest.raises(ValueError, match="two rules are called A-1"):
-        registry.eventually("A-1", "Other.", HERE, witness=never)(lambda _state: True)
+        registry.eventually("A-1", HERE, witness=never)(reached)
+
+
+def test_a_rule_without_a_sentence_is_refused() -> None:
+    registry: Registry[SpyreConfig, Context, State, Step] = Registry()
+
+    with pytest.raises(ValueError, match="A-1 says nothing"):
+        registry.eventually("A-1", HERE, witness=never)(lambda _state: True)
 
 
 def test_rules_apply_where_they_are_meant() -> None:

@@ -57,11 +57,11 @@ RULES: Registry[ToyConfig, Context, State, Step] = Registry()
 
 @RULES.of_step(
     "TOY-1",
-    "A step computes at most `limit` tokens, all of the first in the queue.",
     Source("toy", "The queue"),
     witness=lambda ctx, step: ctx.config.limit in step.scheduled.values(),
 )
 def _limited(ctx: Context, step: Step) -> Iterator[str]:
+    """A step computes at most `limit` tokens, all of the first in the queue."""
     for one, tokens in step.scheduled.items():
         if tokens > ctx.config.limit or one != step.before.waiting[0].id:
             yield f"{tokens} tokens of {one}"
