@@ -1,6 +1,6 @@
 """A toy: one queue, of which the first request is computed in a step, at most `limit` tokens."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from attrs import evolve, field, frozen
@@ -9,11 +9,11 @@ from checks.explore.instance import Instance
 from checks.harness.case import Case
 from checks.harness.system import Action
 from checks.policies.policy import Policy
+from reference.core.machine import ReferenceMachine
 from spec.core import records
 from spec.core.blocks import BlockPool
 from spec.core.configuration import PolicyConfig, checked_keys
 from spec.core.records import DECODE, IDLE, PREFILL, SomeSequence, SomeState, StepRecord, context_of
-from spec.core.requests import Request
 from spec.core.rule import Registry, Source
 from tests.requests import request
 from tests.toy.scheduler import Queue
@@ -68,13 +68,7 @@ def _limited(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @frozen
-class Machine:
-    ctx: Context
-
-    @staticmethod
-    def of(config: ToyConfig, requests: Iterable[Request]) -> "Machine":
-        return Machine(context_of(config, requests))
-
+class Machine(ReferenceMachine[Context, State]):
     def initial(self) -> State:
         return State()
 
@@ -84,18 +78,13 @@ class Machine:
     def abort(self, state: State, request_id: str) -> State:
         return evolve(state.without(request_id), aborted=state.aborted | {request_id})
 
-    def step(
-        self,
-        state: State,
-        ends: Callable[[Row], bool] | None = None,
-        index: int = 0,
-        time: float = 0.0,
-    ) -> Step:
+    def step(self, state: State, ends: Any = None, index: int = 0, time: float = 0.0) -> Step:
         step = Step(kind=IDLE, index=index, time=time, before=state, after=state)
-        return self._computed(step, state.waiting[0], ends) if state.waiting else step
+        return self._computed(step, ends or self.ends_as_said) if state.waiting else step
 
-    def _computed(self, step: Step, row: Row, ends: Callable[[Row], bool] | None) -> Step:
-        one, (_, *others) = self.ctx.requests[row.id], step.before.waiting
+    def _computed(self, step: Step, ends: Callable[[Row], bool]) -> Step:
+        row, *others = step.before.waiting
+        one = self.ctx.requests[row.id]
         kind = PREFILL if row.computed < one.prompt_len else DECODE
         left = one.prompt_len + row.generated - row.computed
         tokens = min(self.ctx.config.limit, left)
@@ -106,7 +95,7 @@ class Machine:
         if tokens < left:
             return step
         step = evolve(step, outputs={row.id: [one.output_token(row.generated)]})
-        if not (ends(after) if ends else sampled == one.end) and sampled < one.max_tokens:
+        if sampled < one.max_tokens and not ends(after):
             return step
         state = evolve(state.without(row.id), finished=state.finished | {row.id})
         return evolve(step, after=state, finished=(row.id,))
@@ -147,7 +136,7 @@ POLICY: Policy[ToyConfig, Context, State, Step] = Policy(
     config=ToyConfig,
     registry=RULES,
     step=Step,
-    machine=Machine.of,
+    machine=lambda config, requests: Machine(context_of(config, requests)),
     engine=Engine,
     instances=(TWO,),
 )
