@@ -1,7 +1,7 @@
 """Random workloads of nano-vLLM and vLLM V1, step by step, for the paged device to do as well."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Any, Generic, TypeVar
 
@@ -102,6 +102,19 @@ def _nano_vllm_steps(machine: NanoVllmMachine, dice: Random) -> Iterator[Step]:
         step = machine.step(state)
         yield step
         state = step.after
+
+
+def serve_in_turn(config: NanoVllmConfig, requests: Iterable[Request]) -> None:
+    """One request after the other on machine and device, each until it has left."""
+    machine = NanoVllmMachine.of(config, requests)
+    watch, state = nano_vllm_watch(machine.ctx), machine.initial()
+    for name in machine.ctx.requests:
+        state = machine.arrive(state, name)
+        while not state.is_idle:
+            step = machine.step(state)
+            watch.observe(step)
+            state = step.after
+    assert not watch.wrong
 
 
 # --- vLLM V1 --------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from engine.core.faults import ConstraintError
 from engine.core.tensors import Tensor
 from engine.paged.device import PagedDevice
 from engine.paged.inputs import PagedInput, PagedShape
-from tests.checks.paged_episodes import Episode, nano_vllm_episode, vllm_v1_episode
-from tests.checks.paged_errors import NOTHING, ROW_ERRORS, TENSOR_ERRORS, Planted
+from tests.checks.harness.paging.episodes import Episode, nano_vllm_episode, vllm_v1_episode
+from tests.checks.harness.paging.errors import NOTHING, ROW_ERRORS, TENSOR_ERRORS, Planted
 from tests.engine.device.errors import TOKENS, Sign
 from tests.engine.device.paged_slots import PagedSlotBySlotDevice
 

@@ -1,7 +1,8 @@
 """The paged device agrees with nano-vLLM and vLLM V1, and shows where their rules do not hold."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,11 +27,12 @@ from spec.core.requests import Prompt, Request
 from spec.nano_vllm.config import HitCheck, NanoVllmConfig, NewBlock, repaired
 from spec.nano_vllm.records import Step
 from spec.vllm_v1.config import Connector, VllmV1Config
-from tests.checks.paged_episodes import (
+from tests.checks.harness.paging.episodes import (
     Episode,
     nano_vllm_episode,
     random_nano_vllm_config,
     random_requests,
+    serve_in_turn,
     vllm_v1_episode,
 )
 
@@ -125,23 +127,13 @@ def tensors(machine: NanoVllmMachine, step: Step) -> Any:
 # --- what does not hold shows on the device -------------------------------------------------------
 
 
-def serve_in_turn(config: NanoVllmConfig, requests: list[Request]) -> None:
-    """One request after the other, each until it has left."""
-    machine = NanoVllmMachine.of(config, requests)
-    watch, state = nano_vllm_watch(machine.ctx), machine.initial()
-    for request in requests:
-        state = machine.arrive(state, request.id)
-        while not state.is_idle:
-            step = machine.step(state)
-            watch.observe(step)
-            state = step.after
-    assert not watch.wrong
-
-
-def refused_in_turn(config: NanoVllmConfig, requests: list[Request]) -> ConstraintError:
-    with pytest.raises(ConstraintError) as refused:
-        serve_in_turn(config, requests)
-    return refused.value
+@contextmanager
+def refused(constraint: Constraint, **numbers: int) -> Iterator[None]:
+    """The device refuses what is done here."""
+    with pytest.raises(ConstraintError) as refusal:
+        yield
+    assert refusal.value.constraint == constraint
+    assert refusal.value.numbers == numbers
 
 
 @pytest.mark.parametrize("check", [HitCheck.TOKENS, HitCheck.NOTHING])
@@ -149,10 +141,8 @@ def test_false_hit_is_refused(check: HitCheck) -> None:
     """NANO-PFX-3: the second block of `ppaax` is found, and was computed behind `qq`."""
     config = NanoVllmConfig(**SMALL, num_blocks=3, hit_check=check)
 
-    refusal = refused_in_turn(config, asking("ppaa", "qqaa", "ppaax"))
-
-    assert refusal.constraint == Constraint.READ_CONTENT
-    assert refusal.numbers == {"row": 0, "column": 1, "block": 1, "position": 2}
+    with refused(Constraint.READ_CONTENT, row=0, column=1, block=1, position=2):
+        serve_in_turn(config, asking("ppaa", "qqaa", "ppaax"))
 
 
 def test_hit_that_carries_its_hash_is_served() -> None:
@@ -161,10 +151,8 @@ def test_hit_that_carries_its_hash_is_served() -> None:
 
 def test_token_from_nothing_is_refused() -> None:
     """NANO-PFX-8: all of the second prompt is cached, and it should get a token all the same."""
-    refusal = refused_in_turn(NanoVllmConfig(**SMALL, num_blocks=4), asking("ssss", "ssss"))
-
-    assert refusal.constraint == Constraint.EMPTY_QUERY
-    assert refusal.numbers == {"row": 0, "computed": 0, "cached": 4}
+    with refused(Constraint.EMPTY_QUERY, row=0, computed=0, cached=4):
+        serve_in_turn(NanoVllmConfig(**SMALL, num_blocks=4), asking("ssss", "ssss"))
 
 
 def test_decode_batch_above_the_captured_sizes_is_refused() -> None:
@@ -178,11 +166,8 @@ def test_decode_batch_above_the_captured_sizes_is_refused() -> None:
     prefill = machine.step(state)
     watch.observe(prefill)
 
-    with pytest.raises(ConstraintError) as refused:
+    with refused(Constraint.CAPTURED_SIZE, rows=17, tokens=17, largest=16):
         watch.observe(machine.step(prefill.after))
-
-    assert refused.value.constraint == Constraint.CAPTURED_SIZE
-    assert refused.value.numbers == {"rows": 17, "tokens": 17, "largest": 16}
 
 
 def test_block_that_is_handed_out_at_the_boundary_comes_too_late() -> None:
@@ -195,15 +180,12 @@ def test_block_that_is_handed_out_at_the_boundary_comes_too_late() -> None:
     (row,) = schedule(machine.ctx, prefill.after).batch
     decode = paged_input([Row(np.array([1]), row.computed, row.blocks, samples=1, due=1)], 2)
 
-    with pytest.raises(ConstraintError) as refused:
+    with refused(Constraint.TABLE_LENGTH, row=0, blocks=1, context=3):
         device.compute(decode)
-
-    assert refused.value.constraint == Constraint.TABLE_LENGTH
-    assert refused.value.numbers == {"row": 0, "blocks": 1, "context": 3}
 
 
 def test_blocks_of_a_lost_load_are_found_and_hold_nothing() -> None:
-    """V1-KV-10: what the first request was to be brought is hashed, and nobody brought it."""
+    """V1-KV-10: what the first request was to be brought is hashed, and it was never brought."""
     config = VllmV1Config(block_size=2, num_blocks=8, max_model_len=8, connector=Connector.SYNC)
     machine = VllmV1Machine.of(config, asking("ssssa", "ssssb"), {"0": 4})
     watch = vllm_v1_watch(machine.ctx)
@@ -214,11 +196,8 @@ def test_blocks_of_a_lost_load_are_found_and_hold_nothing() -> None:
     watch.observe(lost)
     found = machine.step(machine.arrive(machine.abort(lost.after, "0"), "1"))
 
-    with pytest.raises(ConstraintError) as refused:
+    with refused(Constraint.READ_UNWRITTEN, row=0, column=0, block=1, read=2, written=0):
         watch.observe(found)
-
-    assert refused.value.constraint == Constraint.READ_UNWRITTEN
-    assert refused.value.numbers == {"row": 0, "column": 0, "block": 1, "read": 2, "written": 0}
 
 
 # --- what the watch itself would notice -----------------------------------------------------------
@@ -242,43 +221,46 @@ def test_watch_counts_what_it_did() -> None:
     assert (watch.steps, watch.computed, watch.sampled, watch.wrong) == (1, 5, 2, [])
 
 
-def test_token_that_the_scheduler_has_wrong_is_named() -> None:
-    machine, step = first_step("abc", "de")
-    alone = machine.ctx.requests["1"].output_token(0)
+ALONE = [first_step("abc", "de")[0].ctx.requests[one].output_token(0) for one in "01"]
+SECOND = first_step("abc")[0].ctx.requests["0"].output_token(1)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "outputs", "wrong", "text"),
+    [
+        pytest.param(
+            ("abc", "de"),
+            {"0": (ALONE[0],), "1": (ALONE[1] + 1,)},
+            WrongToken(0, "1", 0, "scheduler", ALONE[1] + 1, ALONE[1]),
+            f"request 1, output 0: token {ALONE[1] + 1} by the scheduler, {ALONE[1]} served alone",
+            id="another token by the scheduler",
+        ),
+        pytest.param(
+            ("abc",),
+            {"0": (ALONE[0], SECOND)},
+            WrongToken(0, "0", 1, "device", None, SECOND),
+            f"request 0, output 1: no token by the device, {SECOND} served alone",
+            id="two tokens by the scheduler where one was computed",
+        ),
+        pytest.param(
+            ("abc", "de"),
+            {"0": (ALONE[0],)},
+            WrongToken(0, "1", 0, "scheduler", None, ALONE[1]),
+            f"request 1, output 0: no token by the scheduler, {ALONE[1]} served alone",
+            id="no token by the scheduler",
+        ),
+    ],
+)
+def test_wrong_token_is_named(
+    prompts: tuple[str, ...], outputs: dict[str, Any], wrong: WrongToken, text: str
+) -> None:
+    machine, step = first_step(*prompts)
     watch = vllm_v1_watch(machine.ctx)
 
-    watch.observe(evolve(step, outputs={**step.outputs, "1": (alone + 1,)}))
+    watch.observe(evolve(step, outputs=outputs))
 
-    assert watch.wrong == [WrongToken(0, "1", 0, "scheduler", alone + 1, alone)]
-    assert str(watch.wrong[0]) == (
-        f"step 0: request 1, output 0: token {alone + 1} by the scheduler, {alone} served alone"
-    )
-
-
-def test_token_that_the_device_does_not_sample_is_named() -> None:
-    """The scheduler gives two tokens where one was computed."""
-    machine, step = first_step("abc")
-    request = machine.ctx.requests["0"]
-    both = (request.output_token(0), request.output_token(1))
-    watch = vllm_v1_watch(machine.ctx)
-
-    watch.observe(evolve(step, outputs={"0": both}))
-
-    assert [str(one) for one in watch.wrong] == [
-        f"step 0: request 0, output 1: no token by the device, {both[1]} served alone"
-    ]
-
-
-def test_token_that_the_scheduler_forgets_is_named() -> None:
-    machine, step = first_step("abc", "de")
-    alone = machine.ctx.requests["1"].output_token(0)
-    watch = vllm_v1_watch(machine.ctx)
-
-    watch.observe(evolve(step, outputs={"0": step.outputs["0"]}))
-
-    assert [str(one) for one in watch.wrong] == [
-        f"step 0: request 1, output 0: no token by the scheduler, {alone} served alone"
-    ]
+    assert watch.wrong == [wrong]
+    assert str(wrong) == f"step 0: {text}"
 
 
 def test_rejected_drafts_are_other_tokens_than_the_request_has() -> None:
