@@ -16,14 +16,30 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+REMOVING = "bootstrap: removing the outdated or unfinished .venv\n"
+WAITING = "bootstrap: waiting for another bootstrap of this checkout\n"
 MADE_WITH_UV = """\
 bootstrap: making .venv with uv
 bootstrap: installing the packages of requirements.lock
 bootstrap: installing this checkout
+"""
+
+HELP = """\
+Usage: ./bootstrap COMMAND [ARGUMENT ...]
+
+Runs COMMAND from the .venv of this checkout. Where .venv is missing, unfinished or out of date,
+it is made first from requirements.lock: with uv if that is on the PATH, else with venv and pip.
+
+  ./bootstrap lockstep run examples/first.jsonl
+  ./bootstrap pytest
+
+Needs Python 3.11 or newer. Progress goes to standard error. The exit code is that of COMMAND,
+or 2 if COMMAND could not be started.
 """
 
 STAND_IN_FOR_UV = f"""\
@@ -40,6 +56,14 @@ elif [ -e broken ]; then
   exit 1
 fi
 """
+
+
+class Done(NamedTuple):
+    """How a call ended."""
+
+    code: int
+    stdout: str
+    stderr: str
 
 
 class Checkout:
@@ -64,10 +88,10 @@ class Checkout:
             text=True,
         )
 
-    def run(self, *arguments: str) -> SimpleNamespace:
+    def run(self, *arguments: str) -> Done:
         process = self.start(*arguments)
         stdout, stderr = process.communicate(timeout=60)
-        return SimpleNamespace(code=process.returncode, stdout=stdout, stderr=stderr)
+        return Done(process.returncode, stdout, stderr)
 
     def start_installing(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a call and return once its installer runs, which goes on when it is let go."""
@@ -117,11 +141,8 @@ def bootstrap() -> ModuleType:
 
 
 def test_first_call_makes_the_environment_and_the_second_only_uses_it(checkout: Checkout) -> None:
-    first = checkout.run("python", "-c", "print('hello')")
-    second = checkout.run("python", "-c", "print('hello')")
-
-    assert (first.code, first.stdout, first.stderr) == (0, "hello\n", MADE_WITH_UV)
-    assert (second.code, second.stdout, second.stderr) == (0, "hello\n", "")
+    assert checkout.run("python", "-c", "print('hello')") == (0, "hello\n", MADE_WITH_UV)
+    assert checkout.run("python", "-c", "print('hello')") == (0, "hello\n", "")
     assert checkout.uv_calls == ["venv", "pip sync", "pip install"]
 
 
@@ -131,10 +152,7 @@ def test_environment_is_remade_when_its_inputs_change(checkout: Checkout, change
     (checkout.root / ".venv" / "old").touch()
     (checkout.root / changed).write_text("[changed]\n")
 
-    again = checkout.run("python", "-c", "")
-
-    removing = "bootstrap: removing the outdated or unfinished .venv\n"
-    assert (again.code, again.stderr) == (0, removing + MADE_WITH_UV)
+    assert checkout.run("python", "-c", "") == (0, "", REMOVING + MADE_WITH_UV)
     assert not (checkout.root / ".venv" / "old").exists()
 
 
@@ -175,8 +193,7 @@ def test_failed_installation_shows_why_and_the_next_call_starts_over(checkout: C
         "bootstrap: installing the packages of requirements.lock: failed with exit code 1,"
         " see above.\n"
     )
-    assert healed.code == 0
-    assert healed.stderr.startswith("bootstrap: removing the outdated or unfinished .venv\n")
+    assert healed == (0, "", REMOVING + MADE_WITH_UV)
 
 
 def test_two_calls_at_once_make_the_environment_once(checkout: Checkout) -> None:
@@ -185,7 +202,7 @@ def test_two_calls_at_once_make_the_environment_once(checkout: Checkout) -> None
     waited = read_line(waiting)
     checkout.let_installers_go()
 
-    assert waited == "bootstrap: waiting for another bootstrap of this checkout\n"
+    assert waited == WAITING
     assert waiting.communicate(timeout=60) == ("waited\n", "")
     assert making.communicate(timeout=60) == ("made\n", MADE_WITH_UV)
     assert checkout.uv_calls == ["venv", "pip sync", "pip install"]
@@ -201,8 +218,8 @@ def test_call_after_a_killed_one_waits_for_its_orphaned_installer(checkout: Chec
     killed.communicate()
 
     assert again.returncode == 0
-    assert waited == "bootstrap: waiting for another bootstrap of this checkout\n"
-    assert said == "bootstrap: removing the outdated or unfinished .venv\n" + MADE_WITH_UV
+    assert waited == WAITING
+    assert said == REMOVING + MADE_WITH_UV
 
 
 # The command
@@ -211,7 +228,7 @@ def test_call_after_a_killed_one_waits_for_its_orphaned_installer(checkout: Chec
 def test_command_gets_its_arguments_untouched_and_gives_the_exit_code(checkout: Checkout) -> None:
     done = checkout.run("say", "--help", "two words", "", "*")
 
-    assert (done.code, done.stdout) == (7, "--help|two words||*|")
+    assert done == (7, "--help|two words||*|", MADE_WITH_UV)
 
 
 def test_command_runs_in_an_activated_environment(checkout: Checkout) -> None:
@@ -227,47 +244,23 @@ def test_command_runs_in_an_activated_environment(checkout: Checkout) -> None:
 def test_unknown_command_is_refused(checkout: Checkout, command: str) -> None:
     checkout.run("python", "-c", "")
 
-    done = checkout.run(command)
-
-    assert (done.code, done.stdout) == (2, "")
-    assert done.stderr == (
-        f"bootstrap: {command!r} is no command of {checkout.root}/.venv;"
-        " try lockstep, pytest or python.\n"
-    )
+    venv = checkout.root / ".venv"
+    refusal = f"bootstrap: {command!r} is no command of {venv}; try lockstep, pytest or python.\n"
+    assert checkout.run(command) == (2, "", refusal)
 
 
 def test_help_is_printed_without_making_anything(checkout: Checkout) -> None:
-    asked, nothing_given = checkout.run("--help"), checkout.run()
-
-    assert (asked.code, asked.stderr) == (0, "")
-    assert (nothing_given.code, nothing_given.stdout) == (2, "")
-    assert asked.stdout == nothing_given.stderr
-    assert (
-        asked.stdout
-        == """\
-Usage: ./bootstrap COMMAND [ARGUMENT ...]
-
-Runs COMMAND from the .venv of this checkout. Where .venv is missing, unfinished or out of date,
-it is made first from requirements.lock: with uv if that is on the PATH, else with venv and pip.
-
-  ./bootstrap lockstep run examples/first.jsonl
-  ./bootstrap pytest
-
-Needs Python 3.11 or newer. Progress goes to standard error. The exit code is that of COMMAND,
-or 2 if COMMAND could not be started.
-"""
-    )
+    assert checkout.run("--help") == (0, HELP, "")
+    assert checkout.run() == (2, "", HELP)
     assert checkout.uv_calls == []
 
 
 def test_missing_lock_file_is_said_without_a_traceback(checkout: Checkout) -> None:
-    (checkout.root / "requirements.lock").unlink()
-
-    done = checkout.run("python")
-
     path = checkout.root / "requirements.lock"
-    assert (done.code, done.stdout) == (2, "")
-    assert done.stderr == f"bootstrap: [Errno 2] No such file or directory: '{path}'\n"
+    path.unlink()
+
+    refusal = f"bootstrap: [Errno 2] No such file or directory: '{path}'\n"
+    assert checkout.run("python") == (2, "", refusal)
 
 
 # Which tools do the work
@@ -332,15 +325,15 @@ def test_root_on_debian_gets_the_missing_part_of_venv(
     ]
 
 
-def test_others_on_debian_are_told_the_command(
+def test_refusal_on_debian_names_the_command_where_not_root(
     bootstrap: ModuleType, on_debian: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
-    with pytest.raises(bootstrap.CannotStartError) as told:
+    with pytest.raises(bootstrap.CannotStartError) as refused:
         bootstrap.ensure_ensurepip()
 
-    assert str(told.value) == (
+    assert str(refused.value) == (
         "/usr/bin/python3 lacks the part that makes environments. Run\n"
         "  sudo apt-get update && sudo apt-get install -y python3.13-venv\n"
         "or install uv, and try again."
@@ -353,10 +346,10 @@ def test_python_without_ensurepip_elsewhere_is_refused(
 ) -> None:
     monkeypatch.setattr(bootstrap.shutil, "which", lambda name: None)
 
-    with pytest.raises(bootstrap.CannotStartError) as told:
+    with pytest.raises(bootstrap.CannotStartError) as refused:
         bootstrap.ensure_ensurepip()
 
-    assert str(told.value) == (
+    assert str(refused.value) == (
         "/usr/bin/python3 has no ensurepip. Install it, or uv, and try again."
     )
 

@@ -15,13 +15,6 @@ def config(**overrides: Any) -> SpyreConfig:
     return SpyreConfig(**(small | {"max_batch_tkv_limit": 256, "num_blocks": 40} | overrides))
 
 
-def request(name: str, prompt_len: int, max_tokens: int, **more: Any) -> Request:
-    """A request with a prompt of its own."""
-    return Request(
-        id=name, prompt=Prompt.of_stream(name, prompt_len), max_tokens=max_tokens, **more
-    )
-
-
 def sharing(name: str, shared: int, own: int, max_tokens: int) -> Request:
     """A request whose prompt begins with tokens that others have, too."""
     parts = [part for part in (("shared", shared), (name, own)) if part[1]]
@@ -35,7 +28,7 @@ def step(scheduler: Scheduler) -> tuple[Plan, Outcome]:
 
 
 def steps(scheduler: Scheduler) -> Iterator[tuple[Plan, Outcome]]:
-    """Steps until everybody has left."""
+    """Steps until all requests have left."""
     while scheduler.has_requests:
         yield step(scheduler)
 

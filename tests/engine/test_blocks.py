@@ -1,4 +1,4 @@
-"""The block manager: in which order blocks are handed out, who holds them, what is found."""
+"""The block manager: in which order blocks are handed out, how they are held, what is found."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -162,7 +162,7 @@ def watched_pool() -> tuple[BlockManager, PrefixHit]:
     return blocks, blocks.watch((1, 2))
 
 
-def test_hit_counts_who_is_held() -> None:
+def test_hit_counts_the_held_blocks() -> None:
     _, hit = watched_pool()
 
     assert (hit.blocks, hit.held, hit.is_stale) == ((1, 2), 1, False)

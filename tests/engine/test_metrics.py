@@ -24,13 +24,9 @@ from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.state import Sequence, State
+from tests.requests import request
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def request(name: str, prompt_len: int, max_tokens: int, **more: object) -> Request:
-    prompt = Prompt.of_stream(name, prompt_len)
-    return Request(id=name, prompt=prompt, max_tokens=max_tokens, **more)  # type: ignore[arg-type]
 
 
 def config(**more: object) -> SpyreConfig:
@@ -135,7 +131,7 @@ def test_a_request_arrives_at_its_own_moment_in_the_middle_of_a_step() -> None:
     assert summary.ttft_steps == Spread(2, 1.5, 1, 2, 2, 2)
 
 
-def test_time_before_the_first_request_and_after_the_last_token_is_told_apart() -> None:
+def test_time_before_the_first_request_and_after_the_last_token_is_kept_apart() -> None:
     # Idle until 5, then a prefill until 13.
     summary = measured(config(), request("a", 6, 1, arrival_time=4.5))
 

@@ -111,7 +111,7 @@ def test_equal_mooncake_ids_are_equal_blocks_of_any_size(
     assert shared_blocks(file, first, second, block_size) == blocks
 
 
-def test_a_last_mooncake_block_that_is_not_full_is_shared_with_nobody(file: Path) -> None:
+def test_a_last_mooncake_block_that_is_not_full_is_not_shared(file: Path) -> None:
     assert shared_blocks(file, mooncake(1_023, 7, 8), mooncake(1_023, 7, 8), 64) == 8
     assert shared_blocks(file, mooncake(1_024, 7, 8), mooncake(1_024, 7, 8), 64) == 16
     assert shared_blocks(file, mooncake(1_024, 7, 8), mooncake(1_023, 7, 8), 64) == 8

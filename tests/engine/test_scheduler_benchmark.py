@@ -37,7 +37,7 @@ def test_batch_that_has_left_meanwhile_is_not_measured() -> None:
         main(["--rows", "1", "--waiting", "0", "--steps", "3100"])
 
 
-def test_memory_is_told_for_growing_queues(capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_is_shown_for_growing_queues(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--memory", "--requests", "8"])
 
     lines = capsys.readouterr().out.splitlines()[2:]

@@ -19,14 +19,15 @@ from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.state import State
 from tests.engine.device.failing import FailingDevice
-from tests.engine.scenes import config, request, sharing
+from tests.engine.scenes import config, sharing
+from tests.requests import request
 
 Plan = Mapping[int, Failure]
 
 
 @define
 class Run:
-    """An engine that serves until nobody is left, and what came of it."""
+    """An engine that serves until no request is left, and what came of it."""
 
     config: SpyreConfig
     fails: Plan = field(factory=dict)
@@ -55,10 +56,10 @@ class Run:
             assert after == before
         if result.failure is Failure.STOPPED:
             engine.replace_device(SpyreDevice(self.config))
-            self._everybody_waits(before, snapshot(engine.scheduler))
+            self._assert_all_wait(before, snapshot(engine.scheduler))
 
-    def _everybody_waits(self, before: State, after: State) -> None:
-        """Whoever was admitted stands in front, nothing is held, nothing found in the cache."""
+    def _assert_all_wait(self, before: State, after: State) -> None:
+        """Those that were admitted stand in front, nothing is held, nothing found in the cache."""
         ongoing = () if before.prefilling is None else (before.prefilling,)
         admitted = [row.id for row in (*before.paused, *reversed(before.decoding), *ongoing)]
         waiting = [row.id for row in before.waiting]
@@ -87,7 +88,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_everybody_gets_the_tokens_of_being_served_alone(setting: str) -> None:
+def test_every_request_gets_the_tokens_of_being_served_alone(setting: str) -> None:
     run = Run(config(**SETTINGS[setting])).serve(REQUESTS)
 
     assert run.tokens == {one.id: alone(one) for one in REQUESTS}

@@ -13,13 +13,14 @@ from engine.spyre.scheduler import DecodePlan, PrefillPlan, Scheduler
 from engine.spyre.scheduler.requests import RequestState
 from tests.engine import scenes
 from tests.engine.device import batches
-from tests.engine.scenes import config, request, scheduler_with, sharing
+from tests.engine.scenes import config, scheduler_with, sharing
+from tests.requests import request
 
 
 def row_of(
     one: RequestState, generated: int, blocks: tuple[int, ...], cached: int = 0
 ) -> batches.Row:
-    """A request as who lays out tensors by hand knows it: all its tokens, and its blocks."""
+    """A request as tensors are laid out by hand: all its tokens, and its blocks."""
     tokens = [*one.request.prompt.tokens(), *map(one.request.output_token, range(generated))]
     return batches.Row.of(tokens, blocks, cached)
 

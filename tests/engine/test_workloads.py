@@ -64,7 +64,7 @@ def test_equal_names_are_equal_tokens(file: Path) -> None:
     assert first.prompt.tokens()[40:] != second.prompt.tokens()[40:]
 
 
-def test_prompt_len_is_shared_with_nobody(file: Path) -> None:
+def test_prompt_of_prompt_len_is_not_shared(file: Path) -> None:
     first, second = read_lines(file, entry(id="a"), entry(id="b")).requests
 
     assert first.prompt.tokens() != second.prompt.tokens()

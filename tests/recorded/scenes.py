@@ -52,11 +52,17 @@ def asks(id_: str, prompt: int | Prompt, max_tokens: int, arrival: int = 0, **mo
     return Request(id=id_, prompt=own, max_tokens=max_tokens, arrival=arrival, **more)
 
 
-def scene(about: str, *requests: Request, known: str | None = None, **config: Any) -> Scene:
+def scene(
+    about: str,
+    *requests: Request,
+    known: str | None = None,
+    aborts_while_running: bool = False,
+    driver: str = "sendnn",
+    **config: Any,
+) -> Scene:
     """The requests under the sizes above, but for what `config` says otherwise."""
-    running = config.pop("aborts_while_running", False)
-    driver = config.pop("driver", "sendnn")
-    return Scene(about, Case(released_2_6_3(**SIZES | config), requests), known, running, driver)
+    case = Case(released_2_6_3(**SIZES | config), requests)
+    return Scene(about, case, known, aborts_while_running, driver)
 
 
 def vllm_v1_scene(about: str, *requests: Request, known: str | None = None, **config: Any) -> Scene:
@@ -76,27 +82,25 @@ def nano_vllm_scene(about: str, *requests: Request, **config: Any) -> Scene:
     return Scene(about, Case(NanoVllmConfig(**NANO_SIZES | config), requests), driver="nano-vllm")
 
 
-NANO_SIZES: dict[str, Any] = {
+SMALL: dict[str, Any] = {
     "block_size": 4,
     "max_model_len": 32,
     "max_num_seqs": 3,
-    "max_num_batched_tokens": 32,
     "num_blocks": 16,
 }
-V1_SIZES: dict[str, Any] = {
-    "block_size": 4,
-    "max_model_len": 32,
-    "max_num_seqs": 3,
-    "max_num_batched_tokens": 12,
-    "num_blocks": 16,
-}
+NANO_SIZES = SMALL | {"max_num_batched_tokens": 32}
+V1_SIZES = SMALL | {"max_num_batched_tokens": 12}
 OLD: dict[str, Any] = {"release": Release.V0_11_2, "reserve_full_prompt": False}
 
 SHARED = Prompt.of_parts([("system", 64), ("tail", 1)])
 LONGER = Prompt.of_parts([("system", 64), ("rest", 192)])
 WHOLE_CHUNK = Prompt.of_parts([("system", 128), ("rest", 72)])
+TWO_BLOCKS = Prompt.of_parts([("system", 8)])
 
 NO_PAUSING: dict[str, Any] = {"chunk_size": 512, "max_num_seqs": 3, "pausing": False}
+AHEAD = (asks("a", SHARED, 1), asks("b", LONGER, 2, 2))
+AHEAD_AND_GONE = (asks("a", SHARED, 1), asks("b", LONGER, 2, 2, abort_at=3))
+CROWD = (asks("a", 7, 9), asks("b", 7, 9))
 THREE = (asks("a", 257, 30), asks("b", 10, 20, 1), asks("c", 10, 20, 1))
 STREAM = (
     asks("s0", 60, 6),
@@ -152,15 +156,13 @@ SCENES = {
     ),
     "counted_ahead": scene(
         "after a prefix hit inside a chunk more counts as computed than was",
-        asks("a", SHARED, 1),
-        asks("b", LONGER, 2, 2),
+        *AHEAD,
         known="SND-2",
         prefix_caching=True,
     ),
     "counted_ahead_and_gone": scene(
         "the same, and the client leaves in that step: a block that nobody wrote can be found",
-        asks("a", SHARED, 1),
-        asks("b", LONGER, 2, 2, abort_at=3),
+        *AHEAD_AND_GONE,
         known="SND-2",
         prefix_caching=True,
         aborts_while_running=True,
@@ -174,8 +176,7 @@ SCENES = {
     ),
     "unwritten_block": scene(
         "counted ahead, then aborted: the next prompt is given a block that nobody wrote",
-        asks("a", SHARED, 1),
-        asks("b", LONGER, 2, 2, abort_at=3),
+        *AHEAD_AND_GONE,
         asks("c", LONGER, 2, 4),
         known="SND-2",
         prefix_caching=True,
@@ -222,14 +223,13 @@ SCENES = {
     ),
     "prefix_hit": vllm_v1_scene(
         "whole blocks of an equal prefix are taken, and one token at least is computed",
-        asks("a", Prompt.of_parts([("system", 8)]), 2),
-        asks("b", Prompt.of_parts([("system", 8)]), 2, 1),
+        asks("a", TWO_BLOCKS, 2),
+        asks("b", TWO_BLOCKS, 2, 1),
         asks("c", Prompt.of_parts([("system", 8), ("own", 3)]), 2, 3),
     ),
     "preempted_last": vllm_v1_scene(
         "the last of the running queue gives its blocks back and computes all again",
-        asks("a", 7, 9),
-        asks("b", 7, 9),
+        *CROWD,
         num_blocks=5,
     ),
     "left_without_a_token": vllm_v1_scene(
@@ -361,8 +361,7 @@ SCENES = {
     ),
     "freed_behind": vllm_v1_scene(
         "0.11.2 puts all freed blocks behind the free ones",
-        asks("a", 7, 9),
-        asks("b", 7, 9),
+        *CROWD,
         num_blocks=5,
         **OLD,
     ),
@@ -390,8 +389,8 @@ SCENES = {
     ),
     "nothing_to_compute": nano_vllm_scene(
         "a prompt of whole cached blocks is let in and computes nothing (NANO-PFX-8)",
-        asks("a", Prompt.of_parts([("system", 8)]), 3),
-        asks("b", Prompt.of_parts([("system", 8)]), 2, 1),
+        asks("a", TWO_BLOCKS, 3),
+        asks("b", TWO_BLOCKS, 2, 1),
     ),
     "same_tokens_twice": nano_vllm_scene(
         "a victim's last block becomes another's; both entries of the lookup table name it, and the"
@@ -404,8 +403,7 @@ SCENES = {
     ),
     "last_gives_way": nano_vllm_scene(
         "the back of the running queue is preempted, waits in front, and computes all again",
-        asks("a", 7, 9),
-        asks("b", 7, 9),
+        *CROWD,
         num_blocks=5,
     ),
     "beyond_the_batch": nano_vllm_scene(

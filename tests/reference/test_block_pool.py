@@ -201,7 +201,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.naive.free)
     @rule(data=st.data())
-    def gives_back_what_nobody_holds(self, data: st.DataObject) -> None:
+    def gives_back_what_is_not_held(self, data: st.DataObject) -> None:
         with pytest.raises(GuardError, match="BLK-2"):
             release(self.pool, [data.draw(st.sampled_from(self.naive.free))])
 

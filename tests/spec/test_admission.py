@@ -21,19 +21,9 @@ from spec.spyre.admission import (
     worst_case_volumes,
 )
 from spec.spyre.padding import max_tkv
+from tests.spec.drawn import drawn_tkvs
 
 # --- the oracle: it knows nothing of the formulas -------------------------------------------------
-
-
-def drawn_tkvs(lengths: Sequence[int], block_size: int) -> list[int]:
-    """Where each row's last token stands when all rows are padded to equally many blocks."""
-    rows = [["token"] * length for length in lengths]
-    for row in rows:
-        while len(row) % block_size:
-            row.append("right padding")
-    width = max(map(len, rows))
-    padded = [["left padding"] * (width - len(row)) + row for row in rows]
-    return [max(i for i, cell in enumerate(row) if cell == "token") + 1 for row in padded]
 
 
 @frozen
@@ -46,7 +36,7 @@ class Case:
 
 
 def worst_case(case: Case) -> Iterator[tuple[int, list[int]]]:
-    """Each step's volume and tkvs if the candidate joins, nobody else does, and all go on."""
+    """Each step's volume and tkvs if the candidate joins, no other does, and all go on."""
     rows = [(member.length, member.remaining) for member in case.decoding]
     # The last chunk of the candidate already gave it one of its tokens.
     rows.append((case.candidate.length, case.candidate.remaining - 1))
@@ -170,7 +160,7 @@ def test_projection_without_sorting_is_that_with_sorting(future: list[int], own:
 
 
 def volume_of_the_documentation(case: Case) -> int:
-    """One block of slack for whoever decodes, none for the new request."""
+    """One block of slack for each row, none for the new request."""
     lengths = [member.length for member in (*case.decoding, case.candidate)]
     *tkvs, own = drawn_tkvs(lengths, case.block_size)
     future = [
@@ -215,7 +205,7 @@ def rounded_up(value: int, block_size: int) -> int:
 
 
 def volume_of_the_release(case: Case, last_tkv: int) -> int:
-    """2.6.3: everybody's end rounded up to a block, one block more for everybody, then sorted."""
+    """2.6.3: every end rounded up to a block, one block more for each, then sorted."""
     size, prompt_len = case.block_size, case.candidate.length
     batch_tkv = max(last_tkv, prompt_len)
     own = batch_tkv // size * size + prompt_len % size

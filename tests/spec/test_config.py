@@ -1,4 +1,4 @@
-"""The configuration: defaults, what a file may say, and every refusal in its words."""
+"""The configuration of Spyre: defaults, what a file may say, and errors with their place."""
 
 from typing import Any
 
@@ -7,13 +7,6 @@ import pytest
 from spec.core.errors import ConfigError, InputError, WorkloadError
 from spec.spyre.config import SpyreConfig, released_2_6_3
 from spec.spyre.variants import ADMISSIONS, Admission, Queue
-
-
-def refusal(values: dict[str, Any]) -> str:
-    with pytest.raises(ConfigError) as refused:
-        SpyreConfig.from_mapping(values)
-    return str(refused.value)
-
 
 # --- defaults and variants ------------------------------------------------------------------------
 
@@ -79,72 +72,6 @@ def test_released_version_pauses_overtakes_reserves_and_admits_as_shipped() -> N
     assert (config.admission, config.queue) == (Admission.SHIPPED, Queue.OVERTAKING)
     assert (config.reservation, config.pausing, config.max_num_seqs) == (True, True, 4)
     assert not released_2_6_3(pausing=False).pausing
-
-
-# --- refusals -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"policy": "vllm-v0"}, "policy: found 'vllm-v0'; allowed: spyre"),
-        ({"block_size": 0}, "block_size: found 0; allowed: 1 or more"),
-        ({"chunk_size": 0}, "chunk_size: found 0; allowed: 1 or more"),
-        ({"max_model_len": -1}, "max_model_len: found -1; allowed: 1 or more"),
-        ({"max_num_seqs": 0}, "max_num_seqs: found 0; allowed: 1 or more"),
-        ({"max_batch_tkv_limit": 0}, "max_batch_tkv_limit: found 0; allowed: 1 or more"),
-        ({"num_blocks": 0}, "num_blocks: found 0; allowed: 1 or more"),
-        ({"prefill_time": -0.5}, "prefill_time: found -0.5; allowed: 0 or more"),
-        ({"decode_time": -1}, "decode_time: found -1; allowed: 0 or more"),
-        ({"decode_time": float("nan")}, "decode_time: found nan; allowed: 0 or more"),
-        (
-            {"chunk_size": 100},
-            "chunk_size: found 100; allowed: a multiple of block_size (64)",
-        ),
-        (
-            {"reservation": False, "pausing": True},
-            "reservation: found False; allowed: true, where requests may be paused "
-            "(pausing, or admission = shipped)",
-        ),
-        (
-            {"reservation": False, "admission": "shipped"},
-            "reservation: found False; allowed: true, where requests may be paused "
-            "(pausing, or admission = shipped)",
-        ),
-    ],
-)
-def test_value_outside_its_range_is_refused(values: dict[str, Any], message: str) -> None:
-    assert refusal(values) == message
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"policy": 1}, "policy: found 1; allowed: a text"),
-        ({"block_size": 64.0}, "block_size: found 64.0; allowed: a whole number"),
-        ({"block_size": True}, "block_size: found True; allowed: a whole number"),
-        ({"num_blocks": "9"}, "num_blocks: found '9'; allowed: a whole number"),
-        ({"interleave": 1}, "interleave: found 1; allowed: true or false"),
-        ({"decode_time": "1"}, "decode_time: found '1'; allowed: a number"),
-        ({"decode_time": True}, "decode_time: found True; allowed: a number"),
-        (
-            {"admission": "safe"},
-            "admission: found 'safe'; allowed: exact, documented, shipped",
-        ),
-        ({"queue": 3}, "queue: found 3; allowed: fcfs, overtaking"),
-    ],
-)
-def test_value_of_the_wrong_type_is_refused(values: dict[str, Any], message: str) -> None:
-    assert refusal(values) == message
-
-
-def test_unknown_key_is_refused_with_all_that_there_are() -> None:
-    assert refusal({"blocksize": 64}) == (
-        "blocksize: found 64; allowed: a key out of policy, block_size, chunk_size, "
-        "max_model_len, max_num_seqs, max_batch_tkv_limit, num_blocks, interleave, "
-        "prefix_caching, admission, queue, reservation, pausing, long_output_first, "
-        "prefill_time, decode_time"
-    )
 
 
 def test_range_holds_however_the_configuration_is_made() -> None:

@@ -1,4 +1,4 @@
-"""Errors of an input: whoever raises them, the command tells them."""
+"""Errors of an input: wherever they are raised, they reach the command whole."""
 
 import pickle
 

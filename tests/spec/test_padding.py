@@ -28,6 +28,7 @@ from spec.spyre.padding import (
     skipped_chunks,
     volume,
 )
+from tests.spec.drawn import drawn_batch, drawn_tkvs, last_token
 
 # --- the numbers of the text ----------------------------------------------------------------------
 
@@ -189,21 +190,6 @@ def test_skipped_are_the_leading_chunks_without_a_block_to_compute_but_never_the
 # --- the decode batch, drawn cell by cell ---------------------------------------------------------
 
 
-def drawn_batch(lengths: Sequence[int], block_size: int) -> list[list[str]]:
-    """Rows of equally many blocks: `.` left padding, `t` a token, `_` right padding."""
-    rows = [["t"] * length for length in lengths]
-    for row in rows:
-        while len(row) % block_size:
-            row.append("_")
-    width = max(map(len, rows))
-    return [["."] * (width - len(row)) + row for row in rows]
-
-
-def last_token(row: list[str]) -> int:
-    """Padded position after the last token."""
-    return max(index for index, cell in enumerate(row) if cell == "t") + 1
-
-
 batches = st.lists(st.integers(1, 30), min_size=1, max_size=6)
 
 
@@ -222,13 +208,13 @@ def test_rows_are_those_of_the_drawn_batch(lengths: list[int], size: int) -> Non
 
 @given(batches, st.integers(1, 6))
 def test_max_tkv_is_that_of_the_row_that_reaches_furthest(lengths: list[int], size: int) -> None:
-    assert max_tkv(lengths, size) == max(map(last_token, drawn_batch(lengths, size)))
+    assert max_tkv(lengths, size) == max(drawn_tkvs(lengths, size))
 
 
 def largest_tkv(lengths: Sequence[int], steps: int, size: int) -> int:
     """The largest tkv of the drawn batches of all steps."""
     batches = [[length + step for length in lengths] for step in range(1, steps + 1)]
-    return max(last_token(row) for rows in batches for row in drawn_batch(rows, size))
+    return max(tkv for batch in batches for tkv in drawn_tkvs(batch, size))
 
 
 @given(batches, st.integers(1, 12), st.integers(1, 6))

@@ -1,5 +1,6 @@
 """What the configurations of all schedulers have in common."""
 
+import re
 from typing import Any
 
 import pytest
@@ -17,30 +18,96 @@ ALL: tuple[type[PolicyConfig], ...] = (SpyreConfig, NanoVllmConfig, VllmV1Config
 each_policy = pytest.mark.parametrize("config", ALL, ids=lambda config: config.__name__)
 
 
-def refusal(config: type[PolicyConfig], values: dict[str, Any]) -> str:
-    with pytest.raises(ConfigError) as refused:
-        config(**values)
-    return str(refused.value)
-
-
-def test_policies_are_told_apart_by_their_names() -> None:
+def test_each_policy_has_its_own_name() -> None:
     assert [config.name_of_policy() for config in ALL] == ["spyre", "nano-vllm", "vllm-v1"]
 
 
 @each_policy
-def test_name_of_another_policy_is_refused(config: type[PolicyConfig]) -> None:
-    own = config.name_of_policy()
+@pytest.mark.parametrize(
+    ("values", "allowed"),
+    [
+        ({"policy": "fifo"}, "its own name"),
+        ({"block_size": 64.0}, "a whole number"),
+        ({"decode_time": "1"}, "a number"),
+        ({"prefill_time": -1}, "0 or more"),
+    ],
+)
+def test_wrong_value_is_refused_by_the_class_itself(
+    config: type[PolicyConfig], values: dict[str, Any], allowed: str
+) -> None:
+    allowed = config.name_of_policy() if allowed == "its own name" else allowed
 
-    assert refusal(config, {"policy": "fifo"}) == f"policy: found 'fifo'; allowed: {own}"
+    with pytest.raises(ConfigError, match=refusal(values, allowed)):
+        config(**values)
 
 
-@each_policy
-def test_value_of_a_wrong_type_is_refused_by_the_class_itself(config: type[PolicyConfig]) -> None:
-    assert refusal(config, {"block_size": 64.0}) == (
-        "block_size: found 64.0; allowed: a whole number"
-    )
-    assert refusal(config, {"decode_time": "1"}) == "decode_time: found '1'; allowed: a number"
-    assert refusal(config, {"prefill_time": -1}) == "prefill_time: found -1; allowed: 0 or more"
+KEYS_OF_SPYRE = (
+    "policy, block_size, chunk_size, max_model_len, max_num_seqs, max_batch_tkv_limit, num_blocks, "
+    "interleave, prefix_caching, admission, queue, reservation, pausing, long_output_first, "
+    "prefill_time, decode_time"
+)
+NO_PAUSING = "true, where requests may be paused (pausing, or admission = shipped)"
+WRONG: dict[type[PolicyConfig], dict[str, list[dict[str, Any]]]] = {  # by what is allowed
+    SpyreConfig: {
+        "spyre": [{"policy": "vllm-v0"}],
+        "1 or more": [
+            {"block_size": 0},
+            {"chunk_size": 0},
+            {"max_model_len": -1},
+            {"max_num_seqs": 0},
+            {"max_batch_tkv_limit": 0},
+            {"num_blocks": 0},
+        ],
+        "0 or more": [{"prefill_time": -0.5}, {"decode_time": -1}, {"decode_time": float("nan")}],
+        "a multiple of block_size (64)": [{"chunk_size": 100}],
+        NO_PAUSING: [
+            {"reservation": False, "pausing": True},
+            {"reservation": False, "admission": "shipped"},
+        ],
+        "a text": [{"policy": 1}],
+        "a whole number": [{"block_size": 64.0}, {"block_size": True}, {"num_blocks": "9"}],
+        "true or false": [{"interleave": 1}],
+        "a number": [{"decode_time": "1"}, {"decode_time": True}],
+        "exact, documented, shipped": [{"admission": "safe"}],
+        "fcfs, overtaking": [{"queue": 3}],
+        f"a key out of {KEYS_OF_SPYRE}": [{"blocksize": 64}],
+    },
+    NanoVllmConfig: {
+        "nano-vllm": [{"policy": "spyre"}],
+        "2 or more": [{"block_size": 1}],
+        "1 or more": [{"num_blocks": 0}],
+        "nothing, tokens, hash": [{"hit_check": "name"}],
+        "a whole number": [{"max_num_seqs": "4"}],
+        "at least max_model_len (4096)": [{"max_num_batched_tokens": 100}],
+    },
+    VllmV1Config: {
+        "0 or more": [{"long_prefill_token_threshold": -1}, {"accepted_drafts": -1}],
+        "fcfs, priority": [{"scheduling": "sjf"}],
+        "vllm-v1": [{"policy": "spyre"}],
+    },
+}
+
+
+def refusal(values: dict[str, Any], allowed: str) -> str:
+    """A pattern of the whole message, which names the first of the values."""
+    key, found = next(iter(values.items()))
+    return f"^{re.escape(f'{key}: found {found!r}; allowed: {allowed}')}$"
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "allowed"),
+    [
+        pytest.param(config, values, allowed, id=f"{config.__name__}-{values}")
+        for config, wrong in WRONG.items()
+        for allowed, rows in wrong.items()
+        for values in rows
+    ],
+)
+def test_wrong_value_in_a_mapping_is_refused(
+    config: type[PolicyConfig], values: dict[str, Any], allowed: str
+) -> None:
+    with pytest.raises(ConfigError, match=refusal(values, allowed)):
+        config.from_mapping(values)
 
 
 def test_name_of_a_variant_is_the_variant_wherever_it_comes_from() -> None:

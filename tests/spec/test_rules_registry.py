@@ -119,7 +119,7 @@ def test_every_rule_that_the_machine_names_is_registered() -> None:
     assert named - EVERY.keys() == set()
 
 
-def test_a_rule_that_nobody_wrote_would_be_noticed() -> None:
+def test_a_rule_that_is_not_there_would_be_noticed() -> None:
     assert set(named_rules('require(x, "pad", "SPY-XXX-1"); f("PFX-1", "utf-8", "A")')) == {
         "SPY-XXX-1",
         "PFX-1",
@@ -259,12 +259,12 @@ def served_step() -> tuple[Context, Step]:
     return machine.ctx, machine.step(machine.arrive(machine.initial(), "0"))
 
 
-def test_step_that_breaks_rules_is_told_by_all_of_them() -> None:
+def test_step_that_breaks_rules_is_found_by_all_of_them() -> None:
     ctx, step = served_step()
 
     assert list(judge(applicable(ctx.config), ctx, step)) == []
-    told = judge(applicable(ctx.config), ctx, evolve(step, tkv=999, volume=999))
-    assert [(rule.id, found) for rule, found in told] == [
+    found = judge(applicable(ctx.config), ctx, evolve(step, tkv=999, volume=999))
+    assert [(rule.id, text) for rule, text in found] == [
         ("SPY-LEN-1", "tkv 999, max_model_len 8"),
         ("SPY-TKV-2", "tkv 999, rows reach 2"),
     ]

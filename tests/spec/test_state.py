@@ -66,12 +66,12 @@ def test_prefill_that_ran_last_goes_before_the_batch_in_the_running_queue() -> N
     assert [one.id for one in evolve(state(), prefilling=None).running] == ["d"]
 
 
-def test_state_is_idle_when_nobody_is_pending() -> None:
-    nobody = State(pool=BlockPool(size=1, free=(1,)), finished=frozenset({"f"}))
+def test_state_is_idle_when_no_request_is_pending() -> None:
+    idle = State(pool=BlockPool(size=1, free=(1,)), finished=frozenset({"f"}))
 
-    assert nobody.is_idle
-    assert not evolve(nobody, waiting=(Sequence("w", 4),)).is_idle
-    assert not evolve(nobody, paused=(Sequence("z", 4),)).is_idle
+    assert idle.is_idle
+    assert not evolve(idle, waiting=(Sequence("w", 4),)).is_idle
+    assert not evolve(idle, paused=(Sequence("z", 4),)).is_idle
 
 
 def test_tkv_is_left_padding_and_computed_tokens() -> None:

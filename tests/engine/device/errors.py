@@ -1,4 +1,4 @@
-"""Errors in otherwise legal tensors: what somebody who builds them may get wrong.
+"""Errors in otherwise legal tensors: what code that builds them may get wrong.
 
 Each takes a step and randomness and gives the wrong step, or None where it does not apply. The
 tables tell how the device notices each of them: by refusing, or by other tokens.

@@ -1,4 +1,4 @@
-"""A device that fails on demand, so that whoever uses one can be tested."""
+"""A device that fails on demand, so that its users can be tested."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar

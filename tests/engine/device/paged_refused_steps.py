@@ -148,7 +148,7 @@ PAGED_CASES: Cases = {
         "one block for two rows that write": Case(
             batch(block_tables={(0, 1): 3}, slot_mapping={0: 14}), "token 0, block 3, holders 2"
         ),
-        "a block that somebody else holds for later": Case(
+        "a block that another row holds for later": Case(
             batch(block_tables={(1, 1): 2}), "token 0, block 2, holders 2"
         ),
     },
@@ -173,7 +173,7 @@ PAGED_CASES: Cases = {
         ),
     },
     C.READ_UNWRITTEN: {
-        "a cached block that nobody has written": Case(
+        "a cached block that was never written": Case(
             changed(SHARING, block_tables=[[8, 7]]), "row 0, column 0, block 8, read 4, written 0"
         ),
         "a cached block that is not full": Case(

@@ -8,7 +8,7 @@ from spec.core.requests import WORD, cached_value, sampled_token
 
 
 class PagedSlotBySlotDevice:
-    """Words by slot in a dict; of a slot that nobody wrote nothing is added."""
+    """Words by slot in a dict; of a slot never written nothing is added."""
 
     def __init__(self, shape: PagedShape) -> None:
         self._size = shape.block_size

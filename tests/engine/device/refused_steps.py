@@ -289,7 +289,7 @@ CASES: Cases = {
         ),
     },
     C.READ_UNWRITTEN: {
-        "a block that nobody has written": Case(
+        "a block that was never written": Case(
             decode(block_table={(0, 0): 7}), "row 0, column 0, block 7, read 4, written 0"
         ),
         "a block that is written in part": Case(

@@ -78,7 +78,7 @@ class Server:
         return row
 
     def _new_block(self) -> int:
-        """Any block that nobody holds; it has no content any more."""
+        """Any block that no row holds; it has no content any more."""
         pool = range(1, self.config.pool_blocks + 1)
         block = self.draw.choice([one for one in pool if not self._holders[one]])
         self._contents = {key: one for key, one in self._contents.items() if one != block}

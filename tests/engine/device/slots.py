@@ -11,7 +11,7 @@ from spec.spyre.config import SpyreConfig
 
 
 class SlotBySlotDevice:
-    """Words by slot in a dict; of a slot that nobody wrote nothing is added."""
+    """Words by slot in a dict; of a slot never written nothing is added."""
 
     def __init__(self, config: SpyreConfig) -> None:
         self._size = config.block_size

@@ -163,7 +163,7 @@ class KeepsOldContents(Server):
 
 @pytest.mark.parametrize("server", [HandsOutHeldBlocks, KeepsOldContents])
 def test_block_with_two_owners_is_refused(server: type[Server]) -> None:
-    """Nobody but the owners can tell that a block is stale; the device sees what stands in it.
+    """Only the owners know that a block is stale; the device sees what stands in it.
 
     In the runs where nothing is noticed, no request has met such a block.
     """

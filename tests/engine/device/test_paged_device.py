@@ -95,7 +95,7 @@ def test_draft_inside_a_block_is_written_over() -> None:
 
 
 def test_what_stands_behind_the_newest_token_is_gone() -> None:
-    """9 was a draft behind 8; with 5 for 8 its slot is there, and nobody may read it."""
+    """9 was a draft behind 8; with 5 for 8 its slot is there, and may not be read."""
     device = device_with(row([1, 2], 0, [1, 2]), DRAFTS, row([5], 4, [1, 2]))
 
     with pytest.raises(ConstraintError) as refused:

@@ -20,6 +20,7 @@ from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.variants import Admission
+from tests.requests import request
 
 
 def tokens_of(request: Request, count: int) -> list[int]:
@@ -132,7 +133,7 @@ def agree(seed: int) -> Counter[str]:
     draw = random.Random(seed)
     config = random_config(draw)
     requests = [random_request(draw, index) for index in range(8)]
-    device, by_id = SpyreDevice(config), {request.id: request for request in requests}
+    device, by_id = SpyreDevice(config), {one.id: one for one in requests}
     met: Counter[str] = Counter()
     for step in served(Case(config, tuple(requests))):
         assert device_tokens(device, config, step, by_id) == step.outputs
@@ -168,11 +169,8 @@ def test_batch_that_the_documented_rule_admits_is_refused() -> None:
         max_batch_tkv_limit=6,
         admission=Admission.DOCUMENTED,
     )
-    requests = [
-        Request(id="0", prompt=Prompt.of_stream("0", 1), max_tokens=4),
-        Request(id="1", prompt=Prompt.of_stream("1", 1), max_tokens=2),
-    ]
-    device, by_id = SpyreDevice(config), {request.id: request for request in requests}
+    requests = [request("0", 1, 4), request("1", 1, 2)]
+    device, by_id = SpyreDevice(config), {one.id: one for one in requests}
 
     with pytest.raises(ConstraintError) as refused:  # noqa: PT012 - which step it is, is not fixed
         for step in served(Case(config, tuple(requests))):

@@ -121,7 +121,7 @@ def test_prompt_that_fills_its_chunk_has_no_padding_on_either_side() -> None:
 
 
 def test_block_that_is_begun_again_has_lost_its_old_content() -> None:
-    """Its second slot counts as never written, whoever wrote it before."""
+    """Its second slot counts as never written, whatever wrote it before."""
     device = SpyreDevice(config())
     device.prefill(prefill_input(config(), Row.of([1, 2, 3], [1]), 0))
     device.prefill(prefill_input(config(), Row.of([4], [1]), 0))
@@ -141,7 +141,7 @@ def test_decode_that_is_run_again_with_the_same_token_gives_the_same() -> None:
 
 
 def test_slots_after_one_that_is_written_again_are_lost() -> None:
-    """Who goes back inside a block computes what followed anew, as after a lost result."""
+    """A row that goes back inside a block computes what followed anew, as after a lost result."""
     device = SpyreDevice(config())
     device.prefill(prefill_input(config(), Row.of([1, 2], [1]), 0))
     for tokens in ([1, 2, 3], [1, 2, 3, 4], [1, 2, 3]):
@@ -162,7 +162,7 @@ def test_inner_chunk_yields_no_token() -> None:
 
 
 def test_steps_do_not_change_what_they_are_given() -> None:
-    """Nor what they gave before: whoever keeps tensors finds them as they were."""
+    """Nor what they gave before: kept tensors stay as they were."""
     device = SpyreDevice(config())
     given = prefill_input(config(), Row.of([1, 2, 3], [1]), 0)
     kept = deepcopy(given)

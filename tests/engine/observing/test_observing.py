@@ -13,7 +13,8 @@ from engine.spyre.scheduler.requests import RequestState
 from spec.core.blocks import BlockPool
 from spec.spyre.config import SpyreConfig
 from spec.spyre.state import State
-from tests.engine.scenes import config, request, scheduler_with, sharing, step
+from tests.engine.scenes import config, scheduler_with, sharing, step
+from tests.requests import request
 
 
 def observed(scheduler: Scheduler, steps: int) -> tuple[State, State]:
@@ -26,7 +27,7 @@ def observed(scheduler: Scheduler, steps: int) -> tuple[State, State]:
     return before, after
 
 
-def test_nobody_there() -> None:
+def test_idle_scheduler() -> None:
     assert snapshot(Scheduler(config(num_blocks=3))) == State(BlockPool(size=3, free=(1, 2, 3)))
 
 
@@ -60,7 +61,7 @@ def test_step_that_hands_out_a_block_shares_what_is_cached() -> None:
     assert after.pool.cached is before.pool.cached
 
 
-def test_queue_describes_nobody_anew() -> None:
+def test_queue_describes_no_request_anew() -> None:
     scheduler = scheduler_with(config(), [request(str(index), 3, 3) for index in range(9)])
     before, after = observed(scheduler, 1)
 
@@ -68,7 +69,7 @@ def test_queue_describes_nobody_anew() -> None:
     assert all(one is other for one, other in zip(before.waiting[1:], after.waiting, strict=True))
 
 
-def test_arrival_describes_only_who_came() -> None:
+def test_arrival_describes_only_the_newcomers() -> None:
     scheduler = scheduler_with(config(), [request(str(index), 3, 3) for index in range(9)])
     observer = Observer(scheduler)
     before = observer.state().waiting
@@ -81,7 +82,7 @@ def test_arrival_describes_only_who_came() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from(["back", "front", "head", "tail"])), max_size=6))
-def test_queue_is_seen_as_it_is_whoever_came_and_went(history: list[list[str]]) -> None:
+def test_queue_is_seen_as_it_is_whatever_came_and_went(history: list[list[str]]) -> None:
     scheduler = scheduler_with(config(), [request("a", 3, 3)])
     observer, queue, names = Observer(scheduler), scheduler.state.queue, count()
     for changes in history:
@@ -95,7 +96,7 @@ def test_queue_is_seen_as_it_is_whoever_came_and_went(history: list[list[str]]) 
         assert observer.state().waiting == snapshot(scheduler).waiting
 
 
-def test_decode_step_tells_its_rows_with_those_of_the_state() -> None:
+def test_decode_step_shares_its_rows_with_those_of_the_state() -> None:
     scheduler = scheduler_with(config(), [request("a", 3, 20), request("b", 3, 20)])
     observer = StepObserver(scheduler)
     shared = 0
@@ -114,14 +115,14 @@ def test_decode_step_tells_its_rows_with_those_of_the_state() -> None:
 
 def test_state_is_kept_while_the_scheduler_goes_on() -> None:
     scheduler = scheduler_with(config(), [sharing(name, 9, 2, 5) for name in "abc"])
-    states, told = [], []
+    states, printed = [], []
     observer = Observer(scheduler)
     while scheduler.has_requests:
         step(scheduler)
         states.append(observer.state())
-        told.append(repr(states[-1]))
+        printed.append(repr(states[-1]))
 
-    assert [repr(state) for state in states] == told
+    assert [repr(state) for state in states] == printed
     assert len(set(states)) == len(states)
 
 
@@ -133,7 +134,7 @@ def test_new_observer_sees_what_the_old_one_sees() -> None:
         assert after == snapshot(scheduler) != before
 
 
-def test_step_begins_where_the_last_one_ended_but_for_who_came() -> None:
+def test_step_begins_where_the_last_one_ended_but_for_arrivals() -> None:
     scheduler = scheduler_with(config(), [request("a", 3, 5)])
     observer = StepObserver(scheduler)
     steps = []

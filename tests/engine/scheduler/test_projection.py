@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from engine.spyre.scheduler.admission import Projection
 from engine.spyre.scheduler.requests import Batch, RequestState
 from spec.spyre.admission import Member, shipped_volume_holds
-from tests.engine.scenes import request
+from tests.requests import request
 
 sizes = st.tuples(st.integers(1, 30), st.integers(2, 20))
 

@@ -1,7 +1,7 @@
-"""Who waits, in order, and without the shapes that are left out."""
+"""Waiting requests in order, and without the shapes that are left out."""
 
 from engine.spyre.scheduler.requests import RequestState, WaitingQueue
-from tests.engine.scenes import request
+from tests.requests import request
 
 
 def queue_of(*sizes: tuple[int, int]) -> WaitingQueue:
@@ -16,14 +16,14 @@ def names(requests: object) -> str:
     return " ".join(one.id for one in requests)  # type: ignore[attr-defined]
 
 
-def nobody(_: RequestState) -> bool:
+def no_shape(_: RequestState) -> bool:
     return False
 
 
-def test_everybody_comes_in_order_whatever_the_shape() -> None:
+def test_all_come_in_order_whatever_the_shape() -> None:
     queue = queue_of((3, 3), (5, 3), (3, 3), (4, 4), (5, 3))
 
-    assert names(queue) == names(queue.without_shapes(nobody)) == "0 1 2 3 4"
+    assert names(queue) == names(queue.without_shapes(no_shape)) == "0 1 2 3 4"
 
 
 def test_first_of_a_shape_answers_for_all() -> None:
@@ -38,7 +38,7 @@ def test_first_of_a_shape_answers_for_all() -> None:
     assert asked == ["0", "1", "3"]
 
 
-def test_nobody_is_asked_before_the_turn_comes() -> None:
+def test_request_is_asked_when_its_turn_comes() -> None:
     queue = queue_of((3, 3), (5, 3), (4, 4))
     asked = []
 
@@ -55,10 +55,10 @@ def test_preempted_requests_come_first_the_last_before_the_others() -> None:
     for name in ("a", "b"):
         queue.put_front(RequestState.of(request(name, 3, 3)))
 
-    assert names(queue) == names(queue.without_shapes(nobody)) == "b a 0 1"
+    assert names(queue) == names(queue.without_shapes(no_shape)) == "b a 0 1"
 
 
-def test_shapes_are_those_of_who_still_waits() -> None:
+def test_shapes_are_those_of_requests_that_still_wait() -> None:
     queue = queue_of((3, 3), (5, 3), (3, 3))
     assert queue.shapes().tolist() == [[3, 3], [5, 3]]
 
@@ -68,7 +68,7 @@ def test_shapes_are_those_of_who_still_waits() -> None:
         queue.remove(one)
 
     assert queue.shapes().tolist() == [[3, 3]]
-    assert names(queue.without_shapes(nobody)) == "0"
+    assert names(queue.without_shapes(no_shape)) == "0"
     assert queue.find("1") is None
 
 

@@ -1,4 +1,4 @@
-"""What the scheduler promises to whoever calls it; that it is the reference is shown elsewhere."""
+"""What the scheduler promises to its caller; that it is the reference is shown elsewhere."""
 
 import hashlib
 from collections.abc import Callable
@@ -21,7 +21,8 @@ from engine.spyre.scheduler import (
 from engine.spyre.scheduler.requests import WaitingQueue
 from spec.core.errors import WorkloadError
 from spec.core.requests import BlockKeys, Prompt, Request
-from tests.engine.scenes import config, request, scheduler_with, sharing, step, steps
+from tests.engine.scenes import config, scheduler_with, sharing, step, steps
+from tests.requests import request
 
 PREEMPTING = {"reservation": False, "num_blocks": 8, "max_num_seqs": 3}
 PAUSING = {"pausing": True, "max_batch_tkv_limit": 40}
@@ -32,9 +33,9 @@ PAUSING = {"pausing": True, "max_batch_tkv_limit": 40}
 def test_two_requests_take_turns() -> None:
     scheduler = scheduler_with(config(), [request("a", 10, 3), request("b", 3, 2)])
 
-    told = [(plan.kind, outcome.tkv, outcome.sampled) for plan, outcome in steps(scheduler)]
+    served = [(plan.kind, outcome.tkv, outcome.sampled) for plan, outcome in steps(scheduler)]
 
-    assert told == [
+    assert served == [
         ("prefill", 10, ()),
         ("prefill", 10, ("a",)),
         ("decode", 11, ("a",)),
@@ -63,7 +64,7 @@ def test_prescribed_tokens_go_before_those_of_the_device() -> None:
     assert seen == [("a", 7), ("a", 8), ("b", 99), ("b", 99), ("b", 99)]
 
 
-def test_environment_decides_who_ends_if_it_is_asked() -> None:
+def test_environment_decides_which_requests_end_if_it_is_asked() -> None:
     scheduler = scheduler_with(config(), [request("a", 3, 9, output_len=2), request("b", 3, 9)])
     finished = []
     for ends in ((), (), (), (), ("b",), (), ("a",)):
@@ -73,7 +74,7 @@ def test_environment_decides_who_ends_if_it_is_asked() -> None:
     assert finished == [(), (), (), (), ("b",), (), ("a",)]
 
 
-def test_nobody_is_there() -> None:
+def test_idle_scheduler() -> None:
     plan, outcome = step(Scheduler(config()))
 
     assert isinstance(plan, IdlePlan)
@@ -163,15 +164,15 @@ def test_wrong_number_of_tokens_is_refused(count: int) -> None:
         scheduler.update(plan, np.zeros(count, np.int64))
 
 
-def test_abort_of_somebody_unknown_changes_nothing() -> None:
+def test_abort_of_an_unknown_request_changes_nothing() -> None:
     scheduler = scheduler_with(config(), [request("a", 3, 3)])
     before = snapshot(scheduler)
 
-    assert not scheduler.abort("nobody")
+    assert not scheduler.abort("unknown")
     assert snapshot(scheduler) == before
 
 
-@pytest.mark.parametrize("leaver", ["a", "b", "c", "nobody"])
+@pytest.mark.parametrize("leaver", ["a", "b", "c", "unknown"])
 def test_places_in_the_arrays_are_given_back(leaver: str) -> None:
     tight = config(**PREEMPTING)
     scheduler = scheduler_with(tight, [request(name, 17, 8) for name in "abcdefghij"])
@@ -232,12 +233,14 @@ def described(plan: object) -> object:
 # --- cost ---------------------------------------------------------------------------------------
 
 
-def test_step_looks_at_nobody_behind_the_head_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_looks_at_no_request_behind_the_head_of_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     looked_at = []
-    everybody = WaitingQueue.__iter__
+    every_one = WaitingQueue.__iter__
 
     def counted(queue: WaitingQueue) -> Any:
-        for one in everybody(queue):
+        for one in every_one(queue):
             looked_at.append(one.id)
             yield one
 

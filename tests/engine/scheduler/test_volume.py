@@ -36,7 +36,7 @@ def test_verdict_is_the_specified_one_around_the_tightest_limit(
     decoding: list[Pair], candidate: Pair, block_size: int, off: int
 ) -> None:
     limit = peak_volume(decoding, candidate, block_size) + off
-    assume(limit >= 0)  # where nobody decodes the peak is 0
+    assume(limit >= 0)  # where no row decodes the peak is 0
 
     verdict = on_arrays(decoding, candidate, limit, block_size)
 
@@ -65,7 +65,7 @@ def test_large_batches_are_judged_alike() -> None:
 
 
 @given(batches, st.lists(members, min_size=1, max_size=5), st.integers(1, 9), st.integers(1, 400))
-def test_who_surely_exceeds_is_refused(
+def test_candidate_that_surely_exceeds_is_refused(
     decoding: list[Pair], candidates: list[Pair], block_size: int, limit: int
 ) -> None:
     lengths, remaining = (np.array([one[index] for one in decoding], np.int64) for index in (0, 1))
@@ -77,7 +77,7 @@ def test_who_surely_exceeds_is_refused(
 
 
 @given(batches, members, st.integers(1, 9))
-def test_whoever_just_fits_does_not_surely_exceed(
+def test_candidate_that_just_fits_does_not_surely_exceed(
     decoding: list[Pair], candidate: Pair, block_size: int
 ) -> None:
     lengths, remaining = (np.array([one[index] for one in decoding], np.int64) for index in (0, 1))
@@ -86,7 +86,7 @@ def test_whoever_just_fits_does_not_surely_exceed(
     assert not admission.surely_exceed(lengths, remaining, np.array([candidate]), limit)[0]
 
 
-def test_who_surely_exceeds_is_seen_at_every_end() -> None:
+def test_candidate_that_surely_exceeds_is_seen_at_every_end() -> None:
     lengths, remaining = np.array([10, 30]), np.array([20, 5])
     # Ends of the batch: 2 rows reach 35, 1 row 30; a candidate adds a row as long as it lives.
     shapes = np.array([(1, 2), (1, 6), (1, 21), (1, 40), (40, 2), (70, 2)])
@@ -109,7 +109,7 @@ def verdicts_at_tightest_limits() -> tuple[set[bool], set[bool]]:
     return enough, {on_arrays(batch, (4, 7), limit - 1, 4) for batch, limit in tightest}
 
 
-def test_tightest_limit_is_told_from_one_token_less() -> None:
+def test_tightest_limit_differs_from_one_token_less() -> None:
     assert verdicts_at_tightest_limits() == ({True}, {False})
 
 

@@ -23,13 +23,13 @@ def machine(*requests: Request, **config: Any) -> NanoVllmMachine:
     return NanoVllmMachine.of(NanoVllmConfig(**(SMALL | config)), requests)
 
 
-def told(step: Step) -> str:
+def log(step: Step) -> str:
     """A step in a few words: its kind and its batch."""
     return " ".join([step.kind, *(row.id for row in step.batch)])
 
 
 def queues(state: State) -> tuple[str, str]:
-    """Who waits and who runs, front first."""
+    """The ids that wait and those that run, front first."""
     return (
         " ".join(one.id for one in state.waiting),
         " ".join(one.id for one in state.running),

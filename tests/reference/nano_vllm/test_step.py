@@ -7,7 +7,7 @@ from reference.nano_vllm.step import schedule
 from spec.core.errors import WorkloadError
 from spec.core.records import Event
 from spec.nano_vllm.config import FullHit, MemoryGate, Oversized, SequenceLimit, TokenGate
-from tests.reference.nano_vllm.scenes import machine, queues, told
+from tests.reference.nano_vllm.scenes import log, machine, queues
 from tests.reference.scenes import arrived, of_parts, steps_from, steps_to_the_end
 from tests.requests import request
 
@@ -20,10 +20,10 @@ def test_refused_front_keeps_smaller_ones_behind_it_waiting() -> None:
 
     first, second, third = steps_from(scene, arrived(scene), 3)
 
-    assert (told(first), first.refusal) == ("prefill a b", "NANO-ADM-1")
+    assert (log(first), first.refusal) == ("prefill a b", "NANO-ADM-1")
     assert queues(first.after) == ("c d", "a b")
-    assert (told(second), queues(second.after)) == ("prefill c d", ("", "a b c d"))
-    assert told(third) == "decode a b c d"
+    assert (log(second), queues(second.after)) == ("prefill c d", ("", "a b c d"))
+    assert log(third) == "decode a b c d"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_hits_make_room_in_the_budget_by_the_reading(gate: TokenGate, steps: lis
     requests = [of_parts(id_, ("s", 8), (id_, 2)) for id_ in "abc"]
     scene = machine(*requests, max_model_len=20, max_num_batched_tokens=20, token_gate=gate)
 
-    assert [told(step) for step in steps_from(scene, arrived(scene), len(steps))] == steps
+    assert [log(step) for step in steps_from(scene, arrived(scene), len(steps))] == steps
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_hits_make_room_in_the_pool_by_the_reading(gate: MemoryGate, batch: str)
 
     step = scene.step(arrived(scene))
 
-    assert told(step) == f"prefill {batch}"
+    assert log(step) == f"prefill {batch}"
     assert step.refusal == (None if batch == "a b" else "NANO-ADM-2")
 
 
@@ -67,7 +67,7 @@ def test_sequence_limit_is_of_the_step_or_of_the_queue(
 ) -> None:
     scene = machine(request("a", 3, 3), request("b", 3, 3), max_num_seqs=1, sequence_limit=limit)
 
-    assert [told(step) for step in steps_from(scene, arrived(scene), 5)] == steps
+    assert [log(step) for step in steps_from(scene, arrived(scene), 5)] == steps
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,12 @@ def test_request_that_never_fits_is_refused_or_waits_for_ever() -> None:
 
     steps = steps_from(scene, arrived(scene), 5)
 
-    assert [told(step) for step in steps] == ["prefill a", "decode a", "idle", "idle", "idle"]
+    assert [log(step) for step in steps] == ["prefill a", "decode a", "idle", "idle", "idle"]
     assert [step.refusal for step in steps] == ["NANO-ADM-2"] * 5
     assert queues(steps[-1].after) == ("a b", "")
 
 
-def test_everybody_gets_the_tokens_that_it_samples_alone() -> None:
+def test_every_request_gets_the_tokens_that_it_samples_alone() -> None:
     requests = [request(str(index), 1 + index % 7, 6) for index in range(12)]
     scene = machine(*requests, num_blocks=9)
 

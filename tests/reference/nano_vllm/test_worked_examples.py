@@ -10,7 +10,7 @@ from spec.core.records import Event
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.nano_vllm.formulas import block_bytes
 from spec.nano_vllm.records import Sequence, State
-from tests.reference.nano_vllm.scenes import machine, queues, told
+from tests.reference.nano_vllm.scenes import log, machine, queues
 from tests.reference.scenes import arrived, of_parts, steps_from, steps_to_the_end
 from tests.requests import request
 
@@ -26,7 +26,7 @@ def test_sequence_of_five_tokens_from_arrival_to_its_end() -> None:
     assert steps[0].after.running == (
         Sequence("a", prefill_len=5, computed=5, generated=1, blocks=(0, 1)),
     )
-    assert [told(step) for step in steps] == ["prefill a", "decode a", "decode a"]
+    assert [log(step) for step in steps] == ["prefill a", "decode a", "decode a"]
     assert [step.scheduled for step in steps] == [{"a": 5}, {"a": 1}, {"a": 1}]
     assert steps[-1].finished == ("a",)
     assert steps[-1].after == evolve(
@@ -113,11 +113,11 @@ def test_preemption_walk_through() -> None:
         Event("preempt", "d", "NANO-PRE-2"),
         Event("allocate", "a", "NANO-DEC-3", (0,), (4,)),
     ]
-    assert told(preempting) == "decode a b c"
+    assert log(preempting) == "decode a b c"
     assert queues(preempting.after) == ("d", "a b c")
     assert preempting.after.waiting == (Sequence("d", prefill_len=6, generated=1),)
     assert preempting.after.pool.free == (3,)
-    assert [(told(step), step.refusal) for step in later[:3]] == [
+    assert [(log(step), step.refusal) for step in later[:3]] == [
         ("decode a b c", "NANO-ADM-2"),
         ("decode a b c", "NANO-ADM-2"),
         ("decode a b", "NANO-ADM-2"),  # B needs the last block but one, and C goes before D
@@ -131,7 +131,7 @@ def test_preempted_sequence_computes_again_all_that_is_not_cached_any_more() -> 
 
     steps = steps_to_the_end(scene, arrived(scene))
 
-    assert [told(step) for step in steps] == [
+    assert [log(step) for step in steps] == [
         "prefill a b",
         "decode a b",
         "decode a",  # both need a second block for their fifth token, one is left

@@ -50,7 +50,7 @@ def batch(machine: SpyreMachine, **rows: tuple[int, int]) -> State:
 
 
 def ids(state: State) -> dict[str, list[str]]:
-    """Who is where, empty places left out."""
+    """The ids in each place, empty places left out."""
     return places(state, "waiting prefilling decoding paused finished aborted")
 
 
@@ -62,8 +62,8 @@ def admitted(scene: SpyreMachine, state: State | None = None) -> State:
     return transitions.reserve(scene.ctx, state)[0]
 
 
-def told(steps: Seq[Step]) -> list[str]:
-    """Each step in a few words: the chunk that was computed, or who decoded."""
+def log(steps: Seq[Step]) -> list[str]:
+    """Each step in a few words: the chunk that was computed, or the rows that decoded."""
     return [
         f"{step.chunk.id} {step.chunk.chunk + 1}/{step.chunk.chunks}"
         if step.chunk

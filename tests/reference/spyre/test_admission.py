@@ -21,7 +21,7 @@ from tests.requests import request
 
 
 def refusal(scene: SpyreMachine, state: State, id_: str | None = None) -> str | None:
-    """Of the request, or of the head of the queue; of the prefilling one if nobody waits."""
+    """Of the request, or of the head of the queue; of the prefilling one if none waits."""
     candidates = [*state.waiting, *([state.prefilling] if state.prefilling else [])]
     chosen = next(one for one in candidates if id_ in (None, one.id))
     return prefill_refusal(scene.ctx, state, chosen)
@@ -37,7 +37,7 @@ def prefilling(state: State, computed: int) -> State:
 
 
 @pytest.mark.parametrize(("interleave", "rule"), [(True, "SPY-PRI-3"), (False, None)])
-def test_second_prefill_step_in_a_row_is_refused_with_interleaving_while_somebody_decodes(
+def test_second_prefill_step_in_a_row_is_refused_with_interleaving_while_a_row_decodes(
     interleave: bool, rule: str | None
 ) -> None:
     scene = machine(request("a", 1, 20), request("b", 3), interleave=interleave)
@@ -48,7 +48,7 @@ def test_second_prefill_step_in_a_row_is_refused_with_interleaving_while_somebod
     assert refusal(scene, evolve(state, last_kind="prefill", decoding=())) is None
 
 
-def test_nobody_is_prefilled_while_somebody_is_paused_and_somebody_runs() -> None:
+def test_no_request_is_prefilled_while_one_row_is_paused_and_another_runs() -> None:
     scene = machine(request("a", 1, 20), request("b", 1, 20), request("c", 3), pausing=True)
     state = scene.arrive(batch(scene, a=(2, 0), b=(2, 0)), "c")
     one_paused, _ = transitions.pause(scene.ctx, state, state.decoding[0])
@@ -56,7 +56,7 @@ def test_nobody_is_prefilled_while_somebody_is_paused_and_somebody_runs() -> Non
 
     assert refusal(scene, state) is None
     assert refusal(scene, one_paused) == "SPY-PAU-4"
-    assert refusal(scene, all_paused) is None  # as in 2.6.3: nobody runs, a new request may
+    assert refusal(scene, all_paused) is None  # as in 2.6.3: no row runs, a new request may
 
 
 def test_ongoing_prefill_goes_before_a_new_request() -> None:
@@ -118,7 +118,7 @@ def test_reservation_lets_a_request_in_only_if_its_worst_case_is_free_and_not_pr
 
 
 @pytest.mark.parametrize(("num_blocks", "rule"), [(8, None), (7, "SPY-RES-1")])
-def test_cached_blocks_that_somebody_holds_need_not_be_free(
+def test_cached_blocks_that_a_request_holds_need_not_be_free(
     num_blocks: int, rule: str | None
 ) -> None:
     """Both need five blocks, two of them are shared. The first holds four and is promised one."""
@@ -135,7 +135,7 @@ def test_cached_blocks_that_somebody_holds_need_not_be_free(
     assert refusal(scene, evolve(state, last_kind="decode")) == rule
 
 
-def test_cached_blocks_that_nobody_holds_are_taken_from_the_free_ones() -> None:
+def test_cached_blocks_that_no_request_holds_are_taken_from_the_free_ones() -> None:
     scene = machine(
         of_parts("a", ("s", 8), max_tokens=1),
         of_parts("b", ("s", 8), ("b", 4), max_tokens=4),
@@ -169,10 +169,10 @@ def test_without_reservation_the_next_chunk_alone_needs_its_blocks(
 
 
 @pytest.mark.parametrize(("num_blocks", "rule"), [(5, "BLK-9"), (6, None)])
-def test_without_reservation_cached_blocks_that_nobody_holds_count_as_blocks_to_take(
+def test_without_reservation_cached_blocks_that_no_request_holds_count_as_blocks_to_take(
     num_blocks: int, rule: str | None
 ) -> None:
-    """Two blocks are found, one more is needed; three are held by somebody else."""
+    """Two blocks are found, one more is needed; three are held by another request."""
     scene = machine(
         of_parts("a", ("s", 8), max_tokens=1),
         of_parts("b", ("s", 8), ("b", 4), max_tokens=4),
@@ -210,7 +210,7 @@ def test_cached_blocks_need_not_be_handed_out_for_the_next_chunk() -> None:
 # --- last chunk -----------------------------------------------------------------------------------
 
 
-def test_batch_must_have_room_for_whoever_completes_its_prompt() -> None:
+def test_batch_must_have_room_for_the_request_that_completes_its_prompt() -> None:
     scene = machine(request("a", 1, 20), request("b", 1, 20), request("c", 3), max_num_seqs=2)
     state = prefilling(scene.arrive(batch(scene, a=(2, 0), b=(2, 0)), "c"), computed=0)
 

@@ -27,7 +27,7 @@ from tests.requests import request
 # --- by example -----------------------------------------------------------------------------------
 
 
-def test_at_first_nobody_is_there_and_every_block_is_free() -> None:
+def test_at_first_no_request_is_there_and_every_block_is_free() -> None:
     state = machine(request("a", 3), num_blocks=5).initial()
 
     assert state.is_idle

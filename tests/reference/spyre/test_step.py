@@ -10,7 +10,7 @@ from spec.spyre.records import Step
 from spec.spyre.state import State
 from spec.spyre.variants import Admission, Queue
 from tests.reference.scenes import arrived, of_parts, steps_from, steps_to_the_end
-from tests.reference.spyre.scenes import batch, machine, tkvs, told
+from tests.reference.spyre.scenes import batch, log, machine, tkvs
 from tests.requests import request
 
 # --- prefill padding ------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def test_request_that_may_generate_one_token_finishes_with_its_last_chunk() -> N
     assert step.after.pool.references == {}
 
 
-def test_events_tell_the_transitions_of_a_step_in_their_order() -> None:
+def test_events_are_the_transitions_of_a_step_in_their_order() -> None:
     scene = machine(request("a", 3, 2), prefix_caching=True)
 
     prefill, decode = steps_from(scene, arrived(scene), 2)
@@ -89,13 +89,13 @@ def test_two_requests_decode_under_one_width_and_jump_as_the_text_says() -> None
 
     steps = steps_to_the_end(scene, arrived(scene))
 
-    assert told(steps) == ["a 1/2", "a 2/2", "a", "b 1/1", *["b+a"] * 4, *["b"] * 4]
+    assert log(steps) == ["a 1/2", "a 2/2", "a", "b 1/1", *["b+a"] * 4, *["b"] * 4]
     assert [tkvs(step) for step in steps[4:]] == [
         {"a": 11, "b": 12},  # B is padded by two blocks
         {"a": 12, "b": 9},  # B crosses into its second block and gives up one of padding
         {"a": 13, "b": 14},  # A crosses into its fourth block: B gets one more of padding
         {"a": 14, "b": 15},  # nothing happens; then A has its six tokens
-        {"b": 8},  # nobody longer is there: all padding of B goes
+        {"b": 8},  # no longer row is there: all padding of B goes
         {"b": 9},
         {"b": 10},
         {"b": 11},
@@ -114,17 +114,17 @@ def test_two_requests_decode_under_one_width_and_jump_as_the_text_says() -> None
     }
 
 
-def test_longer_request_that_joins_pads_those_who_were_there() -> None:
+def test_longer_request_that_joins_pads_those_that_were_there() -> None:
     scene = machine(request("a", 2, 9), request("b", 9, 4))
 
     steps = steps_to_the_end(scene, arrived(scene))
 
-    assert told(steps[:6]) == ["a 1/1", "a", "b 1/2", "a", "b 2/2", "b+a"]
+    assert log(steps[:6]) == ["a 1/1", "a", "b 1/2", "a", "b 2/2", "b+a"]
     assert [tkvs(step) for step in (steps[3], steps[5])] == [{"a": 4}, {"b": 10, "a": 9}]
     assert steps[5].happened("jump_tkv") == [Event("jump_tkv", "a", "SPY-TKV-7", 4, 9)]
 
 
-def test_batch_of_a_step_is_as_computed_with_those_who_then_left() -> None:
+def test_batch_of_a_step_is_as_computed_with_those_that_then_left() -> None:
     scene = machine(request("a", 1, 9), request("b", 1, 9))
 
     step = scene.step(batch(scene, a=(8, 0), b=(2, 4)))
@@ -150,7 +150,7 @@ def test_with_interleaving_a_decode_step_follows_every_prefill_step() -> None:
 
     steps = steps_to_the_end(scene, arrived(scene))
 
-    assert told(steps[:8]) == ["a 1/1", "a", "b 1/3", "a", "b 2/3", "a", "b 3/3", "b+a"]
+    assert log(steps[:8]) == ["a 1/1", "a", "b 1/3", "a", "b 2/3", "a", "b 3/3", "b+a"]
     assert [step.refusal for step in steps[:6]] == [None, "SPY-PRI-3"] * 3
 
 
@@ -159,21 +159,21 @@ def test_without_interleaving_prefill_steps_run_back_to_back() -> None:
 
     steps = steps_to_the_end(scene, arrived(scene))
 
-    assert told(steps[:5]) == ["a 1/1", "b 1/3", "b 2/3", "b 3/3", "b+a"]
+    assert log(steps[:5]) == ["a 1/1", "b 1/3", "b 2/3", "b 3/3", "b+a"]
 
 
-def test_prefill_steps_follow_each_other_while_nobody_decodes() -> None:
+def test_prefill_steps_follow_each_other_while_no_row_decodes() -> None:
     scene = machine(request("a", 20, 1), request("b", 3, 1))
 
     steps = steps_to_the_end(scene, arrived(scene))
 
-    assert told(steps) == ["a 1/3", "a 2/3", "a 3/3", "b 1/1"]
+    assert log(steps) == ["a 1/3", "a 2/3", "a 3/3", "b 1/1"]
 
 
 def test_requests_are_served_in_the_order_of_their_arrival() -> None:
     scene = machine(*(request(id_, 3, 1) for id_ in "cab"))
 
-    assert told(steps_to_the_end(scene, arrived(scene, "b", "c", "a"))) == [
+    assert log(steps_to_the_end(scene, arrived(scene, "b", "c", "a"))) == [
         "b 1/1",
         "c 1/1",
         "a 1/1",
@@ -185,11 +185,11 @@ def test_request_that_waits_for_a_slot_is_admitted_when_one_is_free() -> None:
 
     steps = steps_to_the_end(scene, arrived(scene))
 
-    assert told(steps) == ["a 1/1", "a", "a", "a", "b 1/1", "b"]
+    assert log(steps) == ["a 1/1", "a", "a", "a", "b 1/1", "b"]
     assert [step.refusal for step in steps[1:4]] == ["SPY-PRI-3", "SPY-ADM-1", "SPY-ADM-1"]
 
 
-def test_nothing_runs_when_nobody_is_there() -> None:
+def test_nothing_runs_when_no_request_is_there() -> None:
     scene = machine(request("a", 3))
     after_a_decode = evolve(scene.initial(), last_kind="decode", last_tkv=9)
 
@@ -206,7 +206,7 @@ def test_nothing_runs_when_nobody_is_there() -> None:
         (Queue.OVERTAKING, ["a+b+c", "short 1/1", "short+a+b+c", "long 1/1"]),
     ],
 )
-def test_who_is_refused_is_waited_for_or_overtaken(queue: Queue, order: list[str]) -> None:
+def test_refused_request_is_waited_for_or_overtaken(queue: Queue, order: list[str]) -> None:
     """Limit 28: with the long request four rows would be at 4 x 8; when A has left, 3 x 8."""
     scene = machine(
         *(request(id_, 1, tokens) for id_, tokens in (("a", 3), ("b", 4), ("c", 4))),
@@ -221,7 +221,7 @@ def test_who_is_refused_is_waited_for_or_overtaken(queue: Queue, order: list[str
 
     steps = steps_from(scene, evolve(state, last_kind="prefill"), 4)
 
-    assert told(steps) == order
+    assert log(steps) == order
     assert steps[1].refusal == "SPY-VOL-4"
 
 
@@ -255,7 +255,7 @@ def test_last_chunk_is_held_back_until_a_request_with_much_to_come_has_left() ->
 
     steps = steps_to_the_end(scene, arrived(scene))
 
-    computed = {step.index: told([step])[0] for step in steps if step.chunk}
+    computed = {step.index: log([step])[0] for step in steps if step.chunk}
     assert computed == {0: "0 1/1", 2: "1 1/3", 4: "1 2/3", 24: "1 3/3"}
     assert {step.refusal for step in steps[6:24]} == {"SPY-LEN-2"}
     assert steps[23].finished == ("0",)
@@ -279,7 +279,7 @@ def test_prefill_is_deferred_until_the_volume_allows_it(limit: int, deferred: in
 
     steps = steps_to_the_end(scene, state)
 
-    assert told(steps[: deferred + 1]) == [*["a+b+c"] * deferred, "d 1/1"]
+    assert log(steps[: deferred + 1]) == [*["a+b+c"] * deferred, "d 1/1"]
     assert {step.refusal for step in steps[:deferred]} <= {"SPY-VOL-4"}
     assert max(step.volume for step in steps) <= limit
 
@@ -293,7 +293,7 @@ def test_prompt_that_is_cached_whole_computes_its_last_chunk_again() -> None:
 
     *_, step = steps_from(scene, arrived(scene), 4)
 
-    assert told([step]) == ["b 2/2"]
+    assert log([step]) == ["b 2/2"]
     assert step.chunk is not None
     assert (step.chunk.start, step.chunk.end) == (8, 16)
     assert (step.chunk.cached_tokens, step.chunk.inner_padding) == (8, 4)
@@ -320,7 +320,7 @@ def after_three_cached_blocks(own_tokens: int) -> list[Step]:
 def test_boundary_chunk_is_computed_again_and_does_not_write_the_cached_blocks() -> None:
     steps = after_three_cached_blocks(own_tokens=12)
 
-    assert told(steps) == ["b 2/3", "b 3/3"]
+    assert log(steps) == ["b 2/3", "b 3/3"]
     boundary, last = (step.chunk for step in steps if step.chunk)
     assert (boundary.start, boundary.end) == (8, 16)
     assert (boundary.cached_tokens, boundary.inner_padding) == (8, 4)
@@ -332,7 +332,7 @@ def test_cached_blocks_and_the_padding_in_front_of_them_make_up_whole_chunks() -
     """One block of padding and three cached ones: two chunks are skipped."""
     steps = after_three_cached_blocks(own_tokens=8)
 
-    assert told(steps) == ["b 3/3"]
+    assert log(steps) == ["b 3/3"]
     last = steps[0].chunk
     assert last is not None
     assert (last.left_padding, last.cached_tokens, last.inner_padding) == (4, 12, 0)
@@ -359,7 +359,7 @@ def test_equal_prompts_share_nothing_without_caching() -> None:
 
     steps = steps_from(scene, arrived(scene), 7)
 
-    assert told(steps) == ["a 1/2", "a 2/2", "a", "b 1/2", "a", "b 2/2", "b+a"]
+    assert log(steps) == ["a 1/2", "a 2/2", "a", "b 1/2", "a", "b 2/2", "b+a"]
     assert set(steps[-1].after.pool.references.values()) == {1}
 
 
@@ -376,7 +376,7 @@ def test_prefill_in_progress_is_preempted_first_for_it_was_admitted_last() -> No
     step = scene.step(crowded)
 
     assert [event.id for event in step.happened("preempt")] == ["b"]
-    assert told([step]) == ["a"]
+    assert log([step]) == ["a"]
     assert [one.id for one in step.after.waiting] == ["b"]
 
 
@@ -387,11 +387,11 @@ def test_row_at_the_front_is_preempted_for_it_joined_last() -> None:
     step = scene.step(state)
 
     assert [event.id for event in step.happened("preempt")] == ["a"]
-    assert told([step]) == ["b+c"]
+    assert log([step]) == ["b+c"]
     assert [(one.id, one.prefill_len) for one in step.after.waiting] == [("a", 5)]
 
 
-def test_nobody_is_preempted_while_the_blocks_suffice() -> None:
+def test_no_row_is_preempted_while_the_blocks_suffice() -> None:
     scene = machine(*(request(id_, 1, 12) for id_ in "ab"), num_blocks=4, reservation=False)
 
     step = scene.step(batch(scene, a=(4, 0), b=(4, 0)))
@@ -425,18 +425,18 @@ def crowd(limit: int, **config: bool) -> tuple[list[Step], State]:
     return steps_from(scene, state, 4), state
 
 
-def test_nobody_is_paused_while_the_limit_allows_all() -> None:
+def test_no_row_is_paused_while_the_limit_allows_all() -> None:
     steps, _ = crowd(36)
 
-    assert told(steps) == ["a+b+c"] * 4
+    assert log(steps) == ["a+b+c"] * 4
     assert steps[-1].volume == 36
 
 
-def test_who_was_paused_longest_decodes_first_and_then_who_generated_least() -> None:
+def test_row_paused_longest_decodes_first_and_then_the_one_that_generated_least() -> None:
     """Limit 9: any two of them would be at 2 x 5 or more, so they decode one by one."""
     steps, _ = crowd(9)
 
-    assert told(steps) == ["b", "c", "a", "b"]
+    assert log(steps) == ["b", "c", "a", "b"]
     assert [[(row.id, row.waited_steps) for row in step.after.paused] for step in steps] == [
         [("c", 1), ("a", 1)],
         [("a", 2), ("b", 1)],
@@ -445,10 +445,10 @@ def test_who_was_paused_longest_decodes_first_and_then_who_generated_least() -> 
     ]
 
 
-def test_who_generated_most_decodes_first_if_so_configured() -> None:
+def test_row_that_generated_most_decodes_first_if_so_configured() -> None:
     steps, _ = crowd(9, long_output_first=True)
 
-    assert told(steps) == ["a", "c", "b", "a"]
+    assert log(steps) == ["a", "c", "b", "a"]
 
 
 def test_paused_rows_keep_their_blocks_and_come_back_at_the_end_of_the_batch() -> None:
@@ -472,8 +472,8 @@ def test_row_that_does_not_fit_is_stepped_over_for_one_that_does() -> None:
     step = scene.step(state)
     other = scene.step(evolve(state, decoding=state.decoding[1:], paused=(longest_paused,)))
 
-    assert (told([step]), step.volume) == (["b+c"], 16)
-    assert (told([other]), other.volume) == (["a"], 9)
+    assert (log([step]), step.volume) == (["b+c"], 16)
+    assert (log([other]), other.volume) == (["a"], 9)
 
 
 def test_shipped_rule_pauses_too_and_the_others_never_do() -> None:

@@ -30,10 +30,10 @@ def machine(
 
 
 def ids(state: State) -> dict[str, list[str]]:
-    """Who is where, empty places left out."""
+    """The ids in each place, empty places left out."""
     return places(state, "waiting skipped running finished aborted")
 
 
 def accepting(count: int) -> Environment:
-    """Nobody ends early; of the drafts of each request the first `count` are accepted."""
+    """No request ends early; of the drafts of each request the first `count` are accepted."""
     return Environment(ends=lambda _row: False, accepted=lambda _row, drafts: min(count, drafts))

@@ -1,4 +1,4 @@
-"""Who is refused at the door, and that whoever is let in can be served."""
+"""Requests that are refused at the door, and that the others can be served."""
 
 from typing import Any
 
