@@ -1,0 +1,352 @@
+"""Which part may import which, and where a policy may be named: read from the code."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import networkx as nx
+import pytest
+from attrs import frozen
+
+from checks.policies import POLICIES
+
+ROOT = Path(__file__).parent.parent
+ROOMS = {  # claims import nothing of ours, machine and engine only claims, evidence all
+    "spec": {"spec"},
+    "reference": {"spec", "reference"},
+    "engine": {"spec", "engine"},
+    "checks": {"spec", "reference", "engine", "checks"},
+}
+OURS = {*ROOMS, "tests", "benchmarks"}
+
+# Parts of `checks`, the lower ones first: what each may import, and why no more.
+PARTS: dict[str, tuple[set[str], str]] = {
+    "cores": (set(), "work side by side is the same for any work"),
+    "drivers": (set(), "driver files run in the environments of releases, without this project"),
+    "registry": (set(), "every part asks it, so it imports a policy only when that is asked for"),
+    "export": ({"registry"}, "files are written of steps and states, whatever they came of"),
+    "explore": ({"registry", "cores", "export"}, "explorers and what they write"),
+    "harness": ({"registry", "cores", "export", "explore"}, "one comparison for every policy"),
+    "policies": (
+        {"export", "explore", "harness"},
+        "what a policy is, in the terms of all that uses one",
+    ),
+    "a policy": (
+        {"export", "explore", "harness", "policies"},
+        "what is its own, of each part; tests below: only of its own policy",
+    ),
+    "proofs": (
+        {"registry", "cores", "export", "explore", "harness", "a policy"},
+        "a package for each policy, which knows that policy",
+    ),
+    "releases": ({"registry", "export", "harness"}, "drivers are compared as any system is"),
+    "evidence": ({"registry", "proofs"}, "the verdicts on record of what was explored and proven"),
+    "chapters": ({"registry", "evidence"}, "tables made from the record"),
+    "cli": (
+        {
+            *("registry", "export", "explore", "harness", "policies", "proofs"),
+            *("releases", "evidence", "chapters"),
+        },
+        "commands ask everything but a policy itself, and nothing imports them",
+    ),
+}
+
+PACKAGES = {name.replace("-", "_"): name for name in POLICIES}
+CONFIGURATIONS = {policy.config.__name__ for policy in POLICIES.values()}
+# Where policies, or drivers of the same names, are listed.
+LISTS = {"checks/policies/__init__.py", "checks/releases/recipes.py"}
+
+
+# --- imports --------------------------------------------------------------------------------------
+
+
+@frozen
+class Import:
+    """`module`: with the imported name behind it. `at_run_time`: not for annotations alone."""
+
+    line: int
+    module: str
+    at_run_time: bool
+
+
+@cache
+def imports_of(source: str, package: str = "") -> tuple[Import, ...]:
+    """Everything of ours that a module of this package imports, wherever it does so."""
+    found = []
+    tree = ast.parse(source)
+    for node, at_run_time in _nodes(tree):
+        match node:
+            case ast.Import(names=names):
+                modules = [name.name for name in names]
+            case ast.ImportFrom(level=level, module=module, names=names):
+                parent = package.split(".")[: len(package.split(".")) - level + 1] if level else []
+                origin = ".".join([*parent, *filter(None, [module])])
+                modules = [f"{origin}.{name.name}" for name in names]
+            case ast.Call(func=function, args=[ast.Constant(value=str(text)), *_]) if ast.unparse(
+                function
+            ).endswith(("import_module", "__import__")):
+                modules = [text]
+            case _:
+                continue
+        for module in modules:
+            if module.split(".")[0] in OURS:
+                found.append(Import(node.lineno, module, at_run_time))
+    return tuple(found)
+
+
+def _nodes(node: ast.AST, at_run_time: bool = True) -> Iterator[tuple[ast.AST, bool]]:
+    """All nodes below, and which of them run."""
+    for child in ast.iter_child_nodes(node):
+        for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        is_run = at_run_time and not (for_types and child in getattr(node, "body", ()))
+        yield child, is_run
+        yield from _nodes(child, is_run)
+
+
+def part_of(module: str) -> str:
+    """The part of `checks` that a module belongs to, or its room."""
+    room, *names = module.split(".")
+    if room != "checks":
+        return room
+    if names[:1] != ["policies"]:
+        return names[0] if names else "checks"
+    if names[1:2] and names[1] in PACKAGES:
+        return "a policy"
+    is_module = bool(names[1:2]) and (ROOT / "checks" / "policies" / f"{names[1]}.py").is_file()
+    return "policies" if is_module else "registry"
+
+
+def forbidden_imports(source: str, name: str) -> list[str]:
+    """What the module of this dotted name must not import; annotations bind rooms only."""
+    room, part = name.split(".")[0], part_of(name)
+    found = []
+    for one in imports_of(source, name.rpartition(".")[0]):
+        top, other = one.module.split(".")[0], part_of(one.module)
+        if top not in ROOMS[room]:
+            found.append(f"line {one.line}: {room} imports {top}")
+        elif "checks" == room == top and one.at_run_time and other not in {part, *PARTS[part][0]}:
+            found.append(f"line {one.line}: {part} imports {other}")
+    return found
+
+
+def sources() -> dict[str, str]:
+    """Every module by its dotted name."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): (
+            path.read_text(encoding="utf-8")
+        )
+        for room in ROOMS
+        for path in sorted((ROOT / room).rglob("*.py"))
+    }
+
+
+SOURCES = sources()
+
+
+def test_every_module_imports_only_what_it_may() -> None:
+    found = {name: forbidden_imports(source, name) for name, source in SOURCES.items()}
+
+    assert {name: what for name, what in found.items() if what} == {}
+
+
+def test_every_part_and_every_room_that_is_shipped_is_looked_at() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+
+    assert set(wheel["packages"]) == set(ROOMS)
+    parts = {part_of(name) for name in SOURCES if name.startswith("checks.")}
+    assert parts == set(PARTS)
+
+
+def test_every_direction_that_is_allowed_is_taken() -> None:
+    taken = {
+        (part_of(name), part_of(one.module))
+        for name, source in SOURCES.items()
+        if name.startswith("checks.")
+        for one in imports_of(source, name.rpartition(".")[0])
+    }
+
+    allowed = {(part, other) for part, (others, _) in PARTS.items() for other in others}
+    assert allowed - taken == set()
+
+
+def test_parts_stand_in_an_order() -> None:
+    order = list(PARTS)
+
+    assert all(
+        order.index(other) <= order.index(part) for part in order for other in PARTS[part][0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "found"),
+    [
+        ("spec.a", "import reference.core.guards", "spec imports reference"),
+        ("spec.a", "import json, checks as c", "spec imports checks"),
+        ("engine.a", "def f():\n    from reference import core", "engine imports reference"),
+        ("engine.a", "if TYPE_CHECKING:\n    import checks.cli", "engine imports checks"),
+        ("reference.a", "from engine.core.metrics import Spread", "reference imports engine"),
+        ("spec.a", "importlib.import_module('engine.core')", "spec imports engine"),
+        ("spec.a", "__import__('engine')", "spec imports engine"),
+        ("checks.cores", "from tests.checks import command", "checks imports tests"),
+        ("checks.harness.a", "from checks.cli import common", "harness imports cli"),
+        ("checks.harness.a", "from checks import releases", "harness imports releases"),
+        ("checks.harness.a", "def f():\n    import checks.proofs", "harness imports proofs"),
+        ("checks.harness.a", "from ..policies import policy as p", "harness imports policies"),
+        (
+            "checks.explore.a",
+            "from checks.policies.spyre.model import canonical_in",
+            "explore imports a policy",
+        ),
+        ("checks.export.a", "from checks.policies.policy import Policy", "export imports policies"),
+        ("checks.policies", "from checks.policies.policy import A", "registry imports policies"),
+        ("checks.cli.a", "from checks.policies.spyre import policy", "cli imports a policy"),
+    ],
+)
+def test_forbidden_import_is_found(name: str, source: str, found: str) -> None:
+    line = source.count("\n") + 1
+
+    assert forbidden_imports(source, name) == [f"line {line}: {found}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("spec.a", "from spec.spyre.padding import volume\nfrom . import rules\nimport specific"),
+        ("spec.a", "text = 'import reference'  # import checks"),
+        ("reference.a", "from spec.spyre.records import Step\nfrom reference import core"),
+        ("checks.harness.a", "from checks.policies import policy_of\nimport engine.core.clock"),
+        (
+            "checks.export.a",
+            "if TYPE_CHECKING:\n    from checks.policies.policy import Policy",
+        ),
+        ("checks.cli.a", "from checks.policies.policy import Policy\nfrom .common import PATH"),
+    ],
+)
+def test_allowed_import_is_not_found(name: str, source: str) -> None:
+    assert forbidden_imports(source, name) == []
+
+
+# --- circles --------------------------------------------------------------------------------------
+
+
+def circles(modules: Mapping[str, str]) -> list[set[str]]:
+    """Modules that import each other at run time, wherever they do so."""
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for name, source in modules.items():
+        for one in imports_of(source, name.rpartition(".")[0]):
+            named = (one.module, one.module.rpartition(".")[0])
+            found = next((module for module in named if module in modules), None)
+            if found not in (None, name) and one.at_run_time:
+                graph.add_edge(name, found)
+    return [circle for circle in nx.strongly_connected_components(graph) if len(circle) > 1]
+
+
+def test_no_modules_import_each_other() -> None:
+    assert circles(SOURCES) == []
+
+
+def test_circle_is_noticed_also_inside_a_function() -> None:
+    inside = "def f():\n    from checks.a import g\n"
+
+    assert circles({"checks.a": "from checks import b\n", "checks.b": inside}) == [
+        {"checks.a", "checks.b"}
+    ]
+
+
+# --- policies -------------------------------------------------------------------------------------
+
+
+def named_policies(source: str, path: str) -> list[str]:
+    """Where a module asks for a policy by name, imports another's package or asks for its class."""
+    own = next((part for part in path.split("/") if part in PACKAGES), None)
+    tree = ast.parse(source)
+    found = [
+        f"line {one.line}: imports {package}"
+        for one in imports_of(source)
+        for package in PACKAGES
+        if package in one.module.split(".") and package != own
+    ]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kind]):
+                found += _asked_for(kind)
+            case ast.Compare(left=left, comparators=[*others]):
+                found += [what for one in (left, *others) for what in _asked_for(one)]
+            case ast.MatchClass(cls=kind):
+                found += _asked_for(kind)
+    if own is None:
+        texts = _texts(tree)
+        found += [
+            f"line {line}: names {text!r}" for line, text in texts if _POLICY_NAME.search(text)
+        ]
+    return found
+
+
+_POLICY_NAME = re.compile(rf"\b({'|'.join([*PACKAGES, *PACKAGES.values()])})\b")
+
+
+def _asked_for(kind: ast.expr) -> list[str]:
+    names = (node.id for node in ast.walk(kind) if isinstance(node, ast.Name))
+    return [f"line {kind.lineno}: asks for {name}" for name in names if name in CONFIGURATIONS]
+
+
+def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every text but docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    bodies = (node.body for node in ast.walk(tree) if isinstance(node, documented) and node.body)
+    docstrings = {id(body[0].value) for body in bodies if isinstance(body[0], ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in docstrings:
+                yield node.lineno, text
+
+
+def test_a_policy_is_named_only_in_its_own_packages_and_where_they_are_listed() -> None:
+    found = {}
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if name not in LISTS and not name.startswith("checks/drivers/"):
+                found[name] = named_policies(path.read_text(encoding="utf-8"), name)
+
+    assert {name: what for name, what in found.items() if what} == {}
+    assert len(found) > 200
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "found"),
+    [
+        ("checks/cli/a.py", "if config.policy == 'spyre': pass", "names 'spyre'"),
+        ("checks/cli/a.py", "table = {'nano-vllm': 1}", "names 'nano-vllm'"),
+        ("spec/core/a.py", "import_module('spec.spyre')", "imports spyre"),
+        ("engine/core/a.py", "from spec.spyre.records import Step", "imports spyre"),
+        ("spec/nano_vllm/a.py", "from spec.vllm_v1 import records", "imports vllm_v1"),
+        ("checks/policies/spyre/a.py", "import checks.policies.nano_vllm.paging as p", None),
+        ("checks/a.py", "isinstance(config, SpyreConfig)", "asks for SpyreConfig"),
+        ("checks/a.py", "isinstance(config, (int, records.X, VllmV1Config))", None),
+        ("spec/spyre/a.py", "type(config) is SpyreConfig", "asks for SpyreConfig"),
+        ("checks/a.py", "match config:\n    case NanoVllmConfig(): pass", None),
+    ],
+)
+def test_named_policy_is_found(path: str, source: str, found: str | None) -> None:
+    (one, *_) = named_policies(source, path)
+
+    assert found is None or one.endswith(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("checks/a.py", '"""Spyre, nano-vllm and vllm-v1 are served."""'),
+        ("checks/a.py", "policy = policy_of(config)\ntext = 'respyred'"),
+        ("checks/policies/spyre/a.py", "from spec.spyre.config import SpyreConfig\nname = 'spyre'"),
+        ("checks/proofs/vllm_v1/a.py", "from reference.vllm_v1.machine import VllmV1Machine"),
+    ],
+)
+def test_what_names_no_other_policy_is_not_found(path: str, source: str) -> None:
+    assert named_policies(source, path) == []
