@@ -4,9 +4,7 @@ Source: spyre, "Priority rules". A step is a prefill of one chunk if a request m
 a decode of the whole batch, else idle.
 """
 
-from collections.abc import Mapping
-
-from attrs import asdict, evolve
+from attrs import asdict, define, evolve, field
 
 from reference.core.run import Run
 from reference.spyre import transitions
@@ -15,8 +13,20 @@ from reference.spyre.transitions import Ends
 from spec.core.blocks import block_count
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.spyre.padding import max_tkv, volume
-from spec.spyre.records import Context, Step
+from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence, State, past_after
+
+
+@define
+class SpyreRun(Run[Context, State]):
+    """A step under way; what it has computed so far has the names of `Step`."""
+
+    kind: str = IDLE
+    scheduled: dict[str, int] = field(factory=dict)
+    tkv: int = 0
+    chunk: Chunk | None = None
+    batch: tuple[Sequence, ...] = ()
+    outputs: dict[str, list[int]] = field(factory=dict)
 
 
 def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time: float = 0) -> Step:
@@ -28,13 +38,28 @@ def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time:
     Raises:
         GuardError: a transition is taken where its guard does not hold.
     """
+    run = SpyreRun(ctx, state)
     candidate, refusal = choose_prefill(ctx, state)
-    step = Step(index=index, time=time, kind=IDLE, before=state, after=state, refusal=refusal)
     if candidate is not None:
-        return _prefill_step(ctx, step, candidate, ends)
-    if state.decoding or state.paused:
-        return _decode_step(ctx, step, ends)
-    return evolve(step, after=_at_rest(ctx, state, IDLE, 0))
+        _prefill_step(run, candidate, ends)
+    elif state.decoding or state.paused:
+        _decode_step(run, ends)
+    return Step(
+        index=index,
+        time=time,
+        kind=run.kind,
+        before=state,
+        after=_at_rest(ctx, run.state, run.kind, run.tkv),
+        scheduled=run.scheduled,
+        tkv=run.tkv,
+        volume=volume(len(run.batch) if run.chunk is None else 1, run.tkv),
+        chunk=run.chunk,
+        batch=run.batch,
+        outputs=run.outputs,
+        finished=run.ids_of("finish"),
+        refusal=refusal,
+        events=run.events,
+    )
 
 
 def choose_prefill(ctx: Context, state: State) -> tuple[Sequence | None, Refusal]:
@@ -57,67 +82,44 @@ def choose_prefill(ctx: Context, state: State) -> tuple[Sequence | None, Refusal
     return None, first_refusal
 
 
-def _prefill_step(ctx: Context, step: Step, candidate: Sequence, ends: Ends) -> Step:
+def _prefill_step(run: SpyreRun, candidate: Sequence, ends: Ends) -> None:
     """One chunk of one request; its last chunk yields a token."""
-    run = Run(ctx, step.before)
+    run.kind, run.tkv = PREFILL, candidate.prefill_len
     # admission: the prefill slot, the cached blocks, the blocks set aside
     if candidate is not run.state.prefilling:
         run.take(transitions.admit, candidate)
         run.take(transitions.prefix_hit)
-        if ctx.config.reservation:
+        if run.ctx.config.reservation:
             run.take(transitions.reserve)
     # chunk
-    chunk = run.make(transitions.chunk)
+    run.chunk = chunk = run.make(transitions.chunk)
+    run.scheduled = {candidate.id: chunk.end - chunk.start}
     # the last chunk: the first token, a row of the batch, perhaps already the end
-    outputs: Mapping[str, list[int]] = {}
     if chunk.is_last:
         run.take(transitions.join)
-        outputs = _outputs(ctx, run.state.decoding[:1])
+        run.outputs = _outputs(run.ctx, run.state.decoding[:1])
         run.take(transitions.finish, lambda row: row.id == candidate.id and ends(row))
-    tkv = candidate.prefill_len
-    return evolve(
-        step,
-        kind=PREFILL,
-        after=_at_rest(ctx, run.state, PREFILL, tkv),
-        scheduled={candidate.id: chunk.end - chunk.start},
-        tkv=tkv,
-        volume=volume(1, tkv),
-        chunk=chunk,
-        outputs=outputs,
-        finished=run.ids_of("finish"),
-        events=run.events,
-    )
 
 
-def _decode_step(ctx: Context, step: Step, ends: Ends) -> Step:
+def _decode_step(run: SpyreRun, ends: Ends) -> None:
     """One token of every request in the batch, as far as limit and pool allow."""
-    run = Run(ctx, step.before)
+    run.kind = DECODE
     # the volume limit: the rows that fit decode, the others sit out
-    if ctx.config.may_pause:
+    if run.ctx.config.may_pause:
         _pause_and_resume(run)
     # blocks: enough free ones for every row's next token
-    while blocks_lacking(ctx, run.state) > 0:
+    while blocks_lacking(run.ctx, run.state) > 0:
         run.take(transitions.preempt, last_admitted(run.state))
     # the rectangular batch, a token of every row
     run.take(transitions.pad)
     run.take(transitions.extend)
     run.take(transitions.decode)
-    batch = run.state.decoding
-    tkv = max_tkv([row.computed for row in batch], ctx.config.block_size)
+    run.batch = run.state.decoding
+    run.scheduled = {row.id: 1 for row in run.batch}
+    run.tkv = max_tkv([row.computed for row in run.batch], run.ctx.config.block_size)
+    run.outputs = _outputs(run.ctx, run.batch)
     # leaving
     run.take(transitions.finish, ends)
-    return evolve(
-        step,
-        kind=DECODE,
-        after=_at_rest(ctx, run.state, DECODE, tkv),
-        scheduled={row.id: 1 for row in batch},
-        tkv=tkv,
-        volume=volume(len(batch), tkv),
-        batch=batch,
-        outputs=_outputs(ctx, batch),
-        finished=run.ids_of("finish"),
-        events=run.events,
-    )
 
 
 def _at_rest(ctx: Context, state: State, kind: str, tkv: int) -> State:
@@ -134,7 +136,7 @@ def _outputs(ctx: Context, rows: tuple[Sequence, ...]) -> dict[str, list[int]]:
 # --- the volume limit -----------------------------------------------------------------------
 
 
-def _pause_and_resume(run: Run[Context, State]) -> None:
+def _pause_and_resume(run: SpyreRun) -> None:
     """The rows within the limit decode, longest absent first; the others sit this step out."""
     within, beyond = rows_within_limit(run.ctx, run.state)
     paused = {row.id for row in run.state.paused}

@@ -5,8 +5,8 @@ from typing import Any
 from attrs import evolve
 
 from reference.core import block_pool
-from reference.core.run import Run
 from reference.spyre import machine, step, transitions
+from reference.spyre.step import SpyreRun
 from reference.spyre.transitions import Ends, Moved
 from spec.spyre.records import Context, Step
 from spec.spyre.state import Sequence as Row
@@ -27,8 +27,6 @@ from tests.checks.faults.patches import (
     with_config,
 )
 from tests.checks.faults.spyre.table import fault
-
-Paused = Run[Context, State]
 
 
 def ending_at(max_tokens: Any) -> Wrong:
@@ -149,26 +147,21 @@ def preempted_computes_its_prompt_only(
 
 
 @fault(step, "_prefill_step", of="preempt", on="preemption", caught_by="BLK-9, SPY-PRE-1")
-def preempted_for_a_prefill(right: Wrong, ctx: Context, step: Step, *rest: Any) -> Any:
+def preempted_for_a_prefill(right: Wrong, run: SpyreRun, *given: Any) -> None:
     """A prefill takes its blocks from the front of the batch."""
-    if not step.before.decoding:
-        return right(ctx, step, *rest)
-    return _after_preempting_the_front(right, ctx, step, *rest)
-
-
-def _after_preempting_the_front(right: Wrong, ctx: Context, step: Step, *rest: Any) -> Step:
-    unreserved = with_config(ctx, reservation=False)
-    state, events = transitions.preempt(unreserved, step.before, step.before.decoding[0])
-    done: Step = right(ctx, evolve(step, before=state), *rest)
-    return evolve(done, before=step.before, events=events + done.events)
+    if run.state.decoding:
+        run.take(transitions.preempt, run.state.decoding[0])
+    right(run, *given)
 
 
 @fault(step, "_decode_step", of="preempt", on="dry pool", caught_by="SPY-RES-3")
-def preempted_despite_the_promise(right: Wrong, ctx: Context, step: Step, *rest: Any) -> Any:
+def preempted_despite_the_promise(right: Wrong, run: SpyreRun, *given: Any) -> None:
     """When blocks get scarce, a row is preempted although all were set aside."""
-    if len(step.before.pool.free) > 2 or len(step.before.decoding) < 2:
-        return right(ctx, step, *rest)
-    return _after_preempting_the_front(right, ctx, step, *rest)
+    if len(run.state.pool.free) <= 2 and len(run.state.decoding) > 1:
+        ctx, run.ctx = run.ctx, with_config(run.ctx, reservation=False)
+        run.take(transitions.preempt, run.state.decoding[0])
+        run.ctx = ctx
+    right(run, *given)
 
 
 # --- pause, resume, sit_out ----------------------------------------------------------------------
@@ -193,7 +186,7 @@ fault(step, "fits_limit", of="pause", on="pausing", caught_by="SPY-VOL-1")(
 
 
 @fault(step, "_pause_and_resume", of="pause", on="pausing", caught_by="SPY-PAU-3")
-def longest_answer_first(right: Wrong, run: Paused) -> None:
+def longest_answer_first(right: Wrong, run: SpyreRun) -> None:
     """The longest answer decodes first although the configuration says the shortest."""
     ctx, run.ctx = run.ctx, with_config(run.ctx, long_output_first=True)
     right(run)
@@ -207,7 +200,7 @@ def longest_answer_first(right: Wrong, run: Paused) -> None:
     on="pausing",
     caught_by="SPY-PAU-3, SPY-PAU-2, guard SPY-DEC-2",
 )
-def never_resumed(right: Wrong, run: Paused) -> None:
+def never_resumed(right: Wrong, run: SpyreRun) -> None:
     """The paused are not looked at any more."""
     paused, run.state = run.state.paused, evolve(run.state, paused=())
     right(run)
@@ -224,7 +217,7 @@ def idle_with_the_paused(right: Wrong, ctx: Context, state: State, *rest: Any) -
 
 
 @fault(step, "_pause_and_resume", of="resume", on="pausing", caught_by="SPY-PAU-3")
-def waiting_counts_for_nothing(right: Wrong, run: Paused) -> None:
+def waiting_counts_for_nothing(right: Wrong, run: SpyreRun) -> None:
     """How long a request was paused does not count."""
     fresh = tuple(evolve(row, waited_steps=0) for row in run.state.paused)
     run.state = evolve(run.state, paused=fresh)

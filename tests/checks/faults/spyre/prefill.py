@@ -5,7 +5,8 @@ from typing import Any
 from attrs import evolve
 
 from reference.spyre import chunks, step, transitions
-from spec.spyre.records import Chunk, Context, Step
+from reference.spyre.step import SpyreRun
+from spec.spyre.records import Chunk, Context
 from spec.spyre.state import PADDING_BLOCK, State
 from spec.spyre.state import Sequence as Row
 from tests.checks.faults.patches import (
@@ -112,19 +113,19 @@ def progress_not_noted(right: Wrong, ctx: Context, state: State) -> Any:
 
 
 @fault(step, "_prefill_step", of="chunk", on="layout", caught_by="SPY-CHK-2")
-def batch_runs_along(right: Wrong, ctx: Context, step: Step, *rest: Any) -> Step:
+def batch_runs_along(right: Wrong, run: SpyreRun, *given: Any) -> None:
     """A prefill step schedules a token of every decoding request as well."""
-    done: Step = right(ctx, step, *rest)
-    return evolve(done, scheduled={**done.scheduled, **{row.id: 1 for row in step.before.decoding}})
+    others = {row.id: 1 for row in run.state.decoding}
+    right(run, *given)
+    run.scheduled |= others
 
 
 @fault(step, "_prefill_step", of="chunk", on="layout", caught_by="SPY-TKV-2")
-def prefill_tkv_with_padding(right: Wrong, ctx: Context, step: Step, *rest: Any) -> Step:
+def prefill_tkv_with_padding(right: Wrong, run: SpyreRun, *given: Any) -> None:
     """The tkv of a prefill step counts the left padding."""
-    done: Step = right(ctx, step, *rest)
-    assert done.chunk is not None
-    tkv = done.tkv + done.chunk.left_padding
-    return evolve(done, tkv=tkv, volume=tkv)
+    right(run, *given)
+    assert run.chunk is not None
+    run.tkv += run.chunk.left_padding
 
 
 # --- which blocks it reads and writes ------------------------------------------------------------
@@ -162,14 +163,13 @@ fault(step, "_outputs", of="join", on="layout", caught_by="SPY-CHK-4, LIF-4")(
 
 
 @fault(step, "_prefill_step", of="join", on="exact", caught_by="SPY-CHK-4, LIF-8")
-def first_token_too_early(right: Wrong, ctx: Context, step: Step, *rest: Any) -> Step:
+def first_token_too_early(right: Wrong, run: SpyreRun, *given: Any) -> None:
     """A chunk that is not the last yields a token too."""
-    done: Step = right(ctx, step, *rest)
-    slot = done.after.prefilling
-    if slot is None:
-        return done
-    row = evolve(slot, generated=slot.generated + 1)
-    return evolve(done, after=evolve(done.after, prefilling=row), outputs={row.id: [0]})
+    right(run, *given)
+    slot = run.state.prefilling
+    if slot is not None:
+        row = evolve(slot, generated=slot.generated + 1)
+        run.state, run.outputs = evolve(run.state, prefilling=row), {row.id: [0]}
 
 
 fault(transitions, "join", on="layout", caught_by="LIF-4, LIF-8")(
@@ -182,11 +182,11 @@ fault(transitions, "join", on="layout", caught_by="LIF-1, LIF-4, BLK-2")(
 
 
 @fault(step, "_prefill_step", of="join", on="layout", caught_by="SPY-DEC-7")
-def joins_at_the_back(right: Wrong, ctx: Context, step: Step, *rest: Any) -> Step:
+def joins_at_the_back(right: Wrong, run: SpyreRun, *given: Any) -> None:
     """A request joins the batch behind all others."""
-    done: Step = right(ctx, step, *rest)
-    rows = sorted(done.after.decoding, key=lambda row: row.id in done.scheduled)
-    return evolve(done, after=evolve(done.after, decoding=tuple(rows)))
+    right(run, *given)
+    rows = sorted(run.state.decoding, key=lambda row: row.id in run.scheduled)
+    run.state = evolve(run.state, decoding=tuple(rows))
 
 
 @fault(chunks, "evolve", of="prefix_hit", on="same prompt", caught_by="SPY-PFX-5, BLK-7")
