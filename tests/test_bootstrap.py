@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.refusals import refusal
+
 ROOT = Path(__file__).parent.parent
 REMOVING = "bootstrap: removing the outdated or unfinished .venv\n"
 WAITING = "bootstrap: waiting for another bootstrap of this checkout\n"
@@ -330,10 +332,7 @@ def test_refusal_on_debian_names_the_command_where_not_root(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
-    with pytest.raises(bootstrap.CannotStartError) as refused:
-        bootstrap.ensure_ensurepip()
-
-    assert str(refused.value) == (
+    assert refusal(bootstrap.CannotStartError, bootstrap.ensure_ensurepip) == (
         "/usr/bin/python3 lacks the part that makes environments. Run\n"
         "  sudo apt-get update && sudo apt-get install -y python3.13-venv\n"
         "or install uv, and try again."
@@ -346,10 +345,7 @@ def test_python_without_ensurepip_elsewhere_is_refused(
 ) -> None:
     monkeypatch.setattr(bootstrap.shutil, "which", lambda name: None)
 
-    with pytest.raises(bootstrap.CannotStartError) as refused:
-        bootstrap.ensure_ensurepip()
-
-    assert str(refused.value) == (
+    assert refusal(bootstrap.CannotStartError, bootstrap.ensure_ensurepip) == (
         "/usr/bin/python3 has no ensurepip. Install it, or uv, and try again."
     )
 

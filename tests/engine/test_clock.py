@@ -7,6 +7,7 @@ import pytest
 from engine.core.clock import CostModel, Work
 from spec.core.errors import ConfigError
 from spec.spyre.config import SpyreConfig
+from tests.refusals import refusal
 
 
 def test_steps_cost_the_units_of_the_published_timeline_by_default() -> None:
@@ -52,7 +53,4 @@ def test_step_costs_what_it_computes_and_reads() -> None:
     ],
 )
 def test_cost_that_is_none_is_refused(table: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        CostModel.from_mapping(table, SpyreConfig())
-
-    assert str(refused.value) == message
+    assert refusal(ConfigError, CostModel.from_mapping, table, SpyreConfig()) == message

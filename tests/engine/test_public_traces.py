@@ -10,6 +10,7 @@ from spec.core.errors import WorkloadError
 from spec.core.requests import BlockKeys
 from spec.spyre.config import SpyreConfig
 from tests.engine.workload_files import HEADER, azure, entry, fit, mooncake, read_lines, refusal
+from tests.refusals import refusal as refused
 
 # --- public traces ------------------------------------------------------------------------------
 
@@ -173,9 +174,7 @@ def test_requests_of_a_public_trace_that_are_too_long_are_left_out(file: Path) -
 def test_a_request_of_an_own_file_that_is_too_long_is_an_error(file: Path) -> None:
     workload = read_lines(file, entry(id="a", prompt_len=5), "", entry(id="b", prompt_len=55))
 
-    with pytest.raises(WorkloadError) as caught:
-        fit(workload, SMALL)
-    assert str(caught.value) == (
+    assert refused(WorkloadError, fit, workload, SMALL) == (
         "w.jsonl, line 3: prompt_len + max_tokens: found 65; allowed: at most max_model_len (64)"
     )
 

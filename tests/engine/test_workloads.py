@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engine.workloads import Format, Workload, checked, own, public, read_workload
 from spec.core.errors import InputError, WorkloadError
 from tests.engine.workload_files import HEADER, entry, mooncake, only_request, read_lines, refusal
+from tests.refusals import refusal as refused
 
 # --- our own format -----------------------------------------------------------------------------
 
@@ -267,12 +268,8 @@ def test_a_file_that_cannot_be_read_is_refused(file: Path) -> None:
     missing = "w.jsonl: file: found 'No such file or directory'; allowed: a file that can be read"
     directory = ".: file: found 'Is a directory'; allowed: a file that can be read"
 
-    with pytest.raises(WorkloadError) as caught:
-        read_workload(file)
-    assert str(caught.value) == missing
-    with pytest.raises(WorkloadError) as caught:
-        read_workload(Path())
-    assert str(caught.value) == directory
+    assert refused(WorkloadError, read_workload, file) == missing
+    assert refused(WorkloadError, read_workload, Path()) == directory
     with pytest.raises(WorkloadError, match="the path of a file"):
         read_workload("a\0b")
 
@@ -291,9 +288,7 @@ def test_a_file_without_requests_is_refused(file: Path, lines: tuple[str, ...]) 
 def test_a_binary_file_is_refused(file: Path) -> None:
     file.write_bytes(entry().encode() + b"\n\x1f\x8b\x08\x00")
 
-    with pytest.raises(WorkloadError) as caught:
-        read_workload(file)
-    assert str(caught.value) == (
+    assert refused(WorkloadError, read_workload, file) == (
         "w.jsonl, line 2: line: found 'byte 0x8b at column 2'; allowed: UTF-8 text"
     )
 

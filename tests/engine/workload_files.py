@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from engine.workloads import Workload, fit_for, read_workload
 from spec.core.errors import InputError, WorkloadError
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig, refuse_unservable
+from tests.refusals import refusal as refused
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
@@ -26,9 +25,7 @@ def entry(**changes: object) -> str:
 
 
 def refusal(file: Path, *lines: str, **options: Any) -> str:
-    with pytest.raises(WorkloadError) as caught:
-        read_lines(file, *lines, **options)
-    return str(caught.value)
+    return refused(WorkloadError, read_lines, file, *lines, **options)
 
 
 def only_request(file: Path, line: str) -> Request:

@@ -6,6 +6,12 @@ from typing import Any, Protocol, TypeVar
 from spec.core.records import Context, SomeState, StepRecord
 from spec.core.requests import Prompt, Request
 
+SMALL: dict[str, Any] = {
+    "block_size": 4,
+    "max_model_len": 64,
+    "max_num_seqs": 4,
+    "num_blocks": 40,
+}
 StateT = TypeVar("StateT", bound=SomeState)
 StepT = TypeVar("StepT", bound=StepRecord, covariant=True)
 

@@ -28,6 +28,7 @@ from spec.nano_vllm.formulas import (
     starts_block,
     within_budget,
 )
+from tests.refusals import refusal
 
 # --- configuration --------------------------------------------------------------------------------
 
@@ -200,6 +201,4 @@ def test_oversized_request_is_refused(
     if message is None:
         refuse_unservable(asked, config)
         return
-    with pytest.raises(WorkloadError) as refused:
-        refuse_unservable(asked, config)
-    assert str(refused.value) == message
+    assert refusal(WorkloadError, refuse_unservable, asked, config) == message

@@ -21,6 +21,7 @@ from spec.core.requests import (
     stream_tokens,
 )
 from spec.spyre.config import SpyreConfig, refuse_unservable
+from tests.refusals import refusal
 
 
 def of_tokens(id_: str, tokens: list[int], max_tokens: int = 8, **more: Any) -> Request:
@@ -108,10 +109,7 @@ def test_prompts_share_what_their_names_share_and_no_more() -> None:
 def test_malformed_request_is_refused(changes: dict[str, Any], message: str) -> None:
     values: dict[str, Any] = {"id": "0", "prompt": Prompt.of_tokens([1]), "max_tokens": 4}
 
-    with pytest.raises(WorkloadError) as refused:
-        Request(**(values | changes))
-
-    assert str(refused.value) == message
+    assert refusal(WorkloadError, Request, **(values | changes)) == message
 
 
 @pytest.mark.parametrize("output_len", [1, 4])
@@ -152,10 +150,8 @@ def test_request_that_could_never_be_served_is_refused(
     enough = {name: allowed + 1 for name, allowed in config.items()}
 
     refuse_unservable(of_length(12, 8), SpyreConfig(**(small | enough)))  # type: ignore[arg-type]
-    with pytest.raises(WorkloadError) as refused:
-        refuse_unservable(of_length(12, 8), SpyreConfig(**(small | config)))  # type: ignore[arg-type]
-
-    assert str(refused.value) == message
+    too_small = SpyreConfig(**(small | config))  # type: ignore[arg-type]
+    assert refusal(WorkloadError, refuse_unservable, of_length(12, 8), too_small) == message
 
 
 # --- what a request samples -----------------------------------------------------------------------

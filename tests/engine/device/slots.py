@@ -1,38 +1,66 @@
-"""A device that knows nothing but slots: it refuses nothing and attends to them one by one."""
+"""Devices that know nothing but slots: they refuse nothing and attend to them one by one."""
 
 from collections.abc import Iterable
 
 import numpy as np
+from attrs import define, field
 
 from engine.core.tensors import Tensor
+from engine.paged.inputs import PagedInput, PagedShape
 from engine.spyre.device import DecodeInput, PrefillInput
 from spec.core.requests import WORD, cached_value, sampled_token
 from spec.spyre.config import SpyreConfig
 
 
-class SlotBySlotDevice:
+@define
+class Slots:
     """Words by slot in a dict; of a slot never written nothing is added."""
 
+    block_size: int
+    words: dict[int, int] = field(factory=dict)
+
+    def write(self, given: PrefillInput | DecodeInput | PagedInput) -> None:
+        for slot, *token in zip(given.slot_mapping, given.token_ids, given.positions, strict=True):
+            self.words[int(slot)] = cached_value(*map(int, token))
+
+    def sampled(self, table: Tensor, attended: Iterable[int]) -> int:
+        size = self.block_size
+        slots = (int(table[at // size]) * size + at % size for at in attended)
+        return sampled_token(sum(self.words.get(slot, 0) for slot in slots) & WORD)
+
+
+class SlotBySlotDevice:
+    """A device of Spyre."""
+
     def __init__(self, config: SpyreConfig) -> None:
-        self._size = config.block_size
-        self._words: dict[int, int] = {}
+        self._slots = Slots(config.block_size)
 
     def prefill(self, given: PrefillInput) -> Tensor:
-        self._write(given.slot_mapping, given.token_ids, given.positions)
+        self._slots.write(given)
         if not given.is_last[0]:
             return np.array([], dtype=np.int64)
         masked = range(int(given.left_padding[0]), int(given.length[0]))
-        return np.array([self._sampled(given.block_table[0], masked)])
+        return np.array([self._slots.sampled(given.block_table[0], masked)])
 
     def decode(self, given: DecodeInput) -> Tensor:
-        self._write(given.slot_mapping, given.token_ids, given.positions)
+        self._slots.write(given)
         rows = zip(given.block_table, given.left_padding, given.tkv, strict=True)
-        return np.array([self._sampled(table, range(start, end)) for table, start, end in rows])
+        return np.array([self._slots.sampled(row, range(start, end)) for row, start, end in rows])
 
-    def _write(self, slots: Tensor, tokens: Tensor, positions: Tensor) -> None:
-        for slot, token, position in zip(slots, tokens, positions, strict=True):
-            self._words[int(slot)] = cached_value(int(token), int(position))
 
-    def _sampled(self, table: Tensor, attended: Iterable[int]) -> int:
-        slots = (int(table[at // self._size]) * self._size + at % self._size for at in attended)
-        return sampled_token(sum(self._words.get(slot, 0) for slot in slots) & WORD)
+class PagedSlotBySlotDevice:
+    """A paged device."""
+
+    def __init__(self, shape: PagedShape) -> None:
+        self._slots = Slots(shape.block_size)
+
+    def compute(self, given: PagedInput) -> Tensor:
+        """All tokens are written first, then each that samples attends to its row up to itself."""
+        self._slots.write(given)
+        return np.array([self._sampled(given, int(place)) for place in given.logits_indices])
+
+    def _sampled(self, given: PagedInput, place: int) -> int:
+        row = int(np.searchsorted(given.cu_seqlens_q, place, side="right")) - 1
+        behind = int(given.cu_seqlens_q[row + 1]) - 1 - place  # tokens of the row after this one
+        attended = range(int(given.context_lens[row]) - behind)
+        return self._slots.sampled(given.block_tables[row], attended)

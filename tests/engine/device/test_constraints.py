@@ -20,6 +20,7 @@ from tests.engine.device.refused_steps import (
     assert_refused,
     parameters,
 )
+from tests.refusals import refusal
 
 
 def prepared(case: Case) -> SpyreDevice:
@@ -71,10 +72,7 @@ def test_excess_padding_of_one_token_is_refused_where_blocks_are_tokens() -> Non
 def test_refusal_says_what_was_broken_where_and_by_how_much() -> None:
     device = SpyreDevice(config(max_batch_tkv_limit=15))
 
-    with pytest.raises(ConstraintError) as refused:
-        device.decode(BATCH)
-
-    assert str(refused.value) == (
+    assert refusal(ConstraintError, device.decode, BATCH) == (
         "the device refuses: volume: Batch size times the largest tkv does not exceed the limit. "
         "Found: rows 2, tkv 8, limit 15"
     )

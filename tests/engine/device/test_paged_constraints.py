@@ -19,6 +19,7 @@ from tests.engine.device.paged_refused_steps import (
     SHARING,
 )
 from tests.engine.device.refused_steps import Case, assert_refused, parameters
+from tests.refusals import refusal
 
 
 def prepared(**shape: Any) -> PagedDevice:
@@ -45,10 +46,7 @@ def test_step_is_refused(constraint: Constraint, case: Case) -> None:
 
 
 def test_refusal_says_what_was_broken_where_and_by_how_much() -> None:
-    with pytest.raises(ConstraintError) as refused:
-        prepared(captured_sizes=(1,)).compute(DECODE)
-
-    assert str(refused.value) == (
+    assert refusal(ConstraintError, prepared(captured_sizes=(1,)).compute, DECODE) == (
         "the device refuses: captured size: A captured step has one token a row, and a captured "
         "size holds it. Found: rows 2, tokens 2, largest 1"
     )

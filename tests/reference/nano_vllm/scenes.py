@@ -9,18 +9,12 @@ from reference.nano_vllm.machine import NanoVllmMachine
 from spec.core.requests import Request
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.nano_vllm.records import State, Step
-
-SMALL: dict[str, Any] = {
-    "block_size": 4,
-    "max_num_batched_tokens": 64,
-    "max_model_len": 64,
-    "max_num_seqs": 4,
-    "num_blocks": 40,
-}
+from tests.reference.scenes import SMALL
 
 
 def machine(*requests: Request, **config: Any) -> NanoVllmMachine:
-    return NanoVllmMachine.of(NanoVllmConfig(**(SMALL | config)), requests)
+    small = SMALL | {"max_num_batched_tokens": 64}
+    return NanoVllmMachine.of(NanoVllmConfig(**(small | config)), requests)
 
 
 def log(step: Step) -> str:

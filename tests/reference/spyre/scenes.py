@@ -15,20 +15,12 @@ from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
 from spec.spyre.state import Sequence, State
-from tests.reference.scenes import arrived, places
-
-SMALL: dict[str, Any] = {
-    "block_size": 4,
-    "chunk_size": 8,
-    "max_model_len": 64,
-    "max_num_seqs": 4,
-    "num_blocks": 40,
-    "prefix_caching": False,
-}
+from tests.reference.scenes import SMALL, arrived, places
 
 
 def machine(*requests: Request, **config: Any) -> SpyreMachine:
-    return SpyreMachine.of(SpyreConfig(**(SMALL | config)), requests)
+    small = SMALL | {"chunk_size": 8, "prefix_caching": False}
+    return SpyreMachine.of(SpyreConfig(**(small | config)), requests)
 
 
 def batch(machine: SpyreMachine, **rows: tuple[int, int]) -> State:

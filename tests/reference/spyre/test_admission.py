@@ -15,7 +15,7 @@ from reference.spyre.admission import (
 from reference.spyre.machine import SpyreMachine
 from spec.spyre.state import Sequence, State
 from spec.spyre.variants import Admission
-from tests.reference.scenes import arrived, of_parts, steps_to_the_end
+from tests.reference.scenes import arrived, of_parts, steps_from, steps_to_the_end
 from tests.reference.spyre.scenes import batch, machine
 from tests.requests import request
 
@@ -73,9 +73,8 @@ def test_ongoing_prefill_goes_before_a_new_request() -> None:
 @pytest.mark.parametrize(("slots", "rule"), [(2, "SPY-ADM-1"), (3, None)])
 def test_new_request_needs_a_free_slot(slots: int, rule: str | None) -> None:
     scene = machine(request("a", 1, 20), request("b", 1, 20), request("c", 20), max_num_seqs=slots)
-    state = scene.arrive(batch(scene, a=(2, 0), b=(2, 0)), "c")
 
-    assert refusal(scene, state) == rule
+    assert refusal(scene, scene.arrive(batch(scene, a=(2, 0), b=(2, 0)), "c")) == rule
 
 
 def test_prompt_that_is_being_prefilled_has_its_slot_already() -> None:
@@ -122,14 +121,9 @@ def test_cached_blocks_that_a_request_holds_need_not_be_free(
     num_blocks: int, rule: str | None
 ) -> None:
     """Both need five blocks, two of them are shared. The first holds four and is promised one."""
-    scene = machine(
-        of_parts("a", ("s", 8), ("a", 8), max_tokens=4),
-        of_parts("b", ("s", 8), ("b", 8), max_tokens=4),
-        prefix_caching=True,
-        num_blocks=num_blocks,
-    )
-    state = scene.step(arrived(scene)).after
-    state = scene.step(state).after
+    requests = [of_parts(id_, ("s", 8), (id_, 8), max_tokens=4) for id_ in "ab"]
+    scene = machine(*requests, prefix_caching=True, num_blocks=num_blocks)
+    state = steps_from(scene, arrived(scene), 2)[-1].after
     assert reserved_blocks(state) == 1
 
     assert refusal(scene, evolve(state, last_kind="decode")) == rule
@@ -219,14 +213,8 @@ def test_batch_must_have_room_for_the_request_that_completes_its_prompt() -> Non
 
 def short_and_limit(limit: int, **config: object) -> tuple[SpyreMachine, State]:
     """The example of the text against itself: two short requests, blocks of 2."""
-    scene = machine(
-        request("a", 1, 4),
-        request("b", 1, 2),
-        block_size=2,
-        chunk_size=4,
-        max_batch_tkv_limit=limit,
-        **config,
-    )
+    requests = request("a", 1, 4), request("b", 1, 2)
+    scene = machine(*requests, block_size=2, chunk_size=4, max_batch_tkv_limit=limit, **config)
     return scene, scene.arrive(batch(scene, a=(2, 0)), "b")
 
 
@@ -266,12 +254,8 @@ def test_documented_keeps_what_may_be_generated_within_the_model_length(
     max_model_len: int, rule: str | None
 ) -> None:
     """A (tkv 2) moves to tkv 10 when B joins with three blocks, and has 18 tokens to come."""
-    scene = machine(
-        request("a", 1, 20),
-        request("b", 9, 2),
-        max_model_len=max_model_len,
-        admission=Admission.DOCUMENTED,
-    )
+    sizes = {"max_model_len": max_model_len, "admission": Admission.DOCUMENTED}
+    scene = machine(request("a", 1, 20), request("b", 9, 2), **sizes)
     state = prefilling(scene.arrive(batch(scene, a=(2, 0)), "b"), computed=4)
 
     assert refusal(scene, state) == rule
@@ -296,13 +280,8 @@ def test_volume_is_judged_before_the_last_chunk_and_not_before_an_earlier_one() 
 
 
 def test_shipped_without_interleaving_judges_before_the_first_chunk_and_never_again() -> None:
-    scene = machine(
-        request("a", 1, 12),
-        request("b", 20, 4),
-        max_batch_tkv_limit=24,
-        admission=Admission.SHIPPED,
-        interleave=False,
-    )
+    variant = {"admission": Admission.SHIPPED, "interleave": False}
+    scene = machine(request("a", 1, 12), request("b", 20, 4), max_batch_tkv_limit=24, **variant)
     state = scene.arrive(batch(scene, a=(2, 0)), "b")
 
     assert refusal(scene, state) == "SPY-VOL-3"

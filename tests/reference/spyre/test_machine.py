@@ -187,18 +187,10 @@ def test_long_runs_in_the_sizes_of_the_figures_break_no_rule(seed: int) -> None:
     requests = [
         request(str(index), numbers.randint(1, 400), numbers.randint(1, 112)) for index in range(60)
     ]
+    sizes: dict[str, Any] = {"block_size": 64, "chunk_size": 128, "max_model_len": 512}
+    sizes |= {"max_num_seqs": 4, "max_batch_tkv_limit": 1536, "num_blocks": 40}
     for config in (SpyreConfig, released_2_6_3):
-        scene = SpyreMachine.of(
-            config(
-                block_size=64,
-                chunk_size=128,
-                max_model_len=512,
-                max_num_seqs=4,
-                max_batch_tkv_limit=1536,
-                num_blocks=40,
-            ),
-            requests,
-        )
+        scene = SpyreMachine.of(config(**sizes), requests)
         steps = check_run(scene, random.Random(seed))
         assert len(steps) > 600
         assert len(applicable(scene.ctx.config)) > 60

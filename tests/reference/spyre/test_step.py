@@ -1,5 +1,7 @@
 """The scheduler step by example, in the order of the text: padding, decode, priority, caching."""
 
+from typing import Any
+
 import pytest
 from attrs import evolve
 
@@ -13,12 +15,14 @@ from tests.reference.scenes import arrived, of_parts, steps_from, steps_to_the_e
 from tests.reference.spyre.scenes import batch, log, machine, tkvs
 from tests.requests import request
 
+LARGE: dict[str, Any] = {"block_size": 64, "chunk_size": 128, "max_model_len": 512}
+
 # --- prefill padding ------------------------------------------------------------------------------
 
 
 def test_prompt_of_302_tokens_is_prefilled_in_three_steps() -> None:
     """Block 64, chunk 128: a block of padding in front, 18 tokens of it behind."""
-    scene = machine(request("a", 302, 3), block_size=64, chunk_size=128, max_model_len=512)
+    scene = machine(request("a", 302, 3), **LARGE)
 
     steps = steps_to_the_end(scene, arrived(scene))
 
@@ -27,25 +31,15 @@ def test_prompt_of_302_tokens_is_prefilled_in_three_steps() -> None:
     assert [(one.start, one.end) for one in chunks] == [(0, 64), (64, 192), (192, 302)]
     assert [one.block_table for one in chunks] == [(0, 1), (0, 1, 2, 3), (0, 1, 2, 3, 4, 5)]
     assert [one.writes for one in chunks] == [(0, 1), (2, 3), (4, 5)]
-    assert [step.scheduled for step in steps] == [
-        {"a": 64},
-        {"a": 128},
-        {"a": 110},
-        *[{"a": 1}] * 2,
-    ]
+    assert [step.scheduled for step in steps] == [{"a": one} for one in (64, 128, 110, 1, 1)]
     assert [list(step.outputs) for step in steps] == [[], [], ["a"], ["a"], ["a"]]
-    assert [(step.tkv, step.volume) for step in steps] == [
-        (302, 302),
-        (302, 302),
-        (302, 302),
-        (303, 303),
-        (304, 304),
-    ]
+    assert [step.tkv for step in steps] == [302, 302, 302, 303, 304]
+    assert [step.volume for step in steps] == [step.tkv for step in steps]
     assert [step.finished for step in steps] == [(), (), (), (), ("a",)]
 
 
 def test_prompt_of_15_tokens_is_one_chunk_behind_a_block_of_padding() -> None:
-    scene = machine(request("a", 15), block_size=64, chunk_size=128, max_model_len=512)
+    scene = machine(request("a", 15), **LARGE)
 
     chunk = scene.step(arrived(scene)).chunk
 
@@ -101,17 +95,10 @@ def test_two_requests_decode_under_one_width_and_jump_as_the_text_says() -> None
         {"b": 11},
     ]
     assert [step.volume for step in steps[4:]] == [24, 24, 28, 30, 8, 9, 10, 11]
-    jumps = {
-        step.index: [(jump.id, jump.before, jump.after) for jump in step.happened("jump_tkv")]
-        for step in steps
-        if step.happened("jump_tkv")
-    }
-    assert jumps == {
-        4: [("b", 3, 12)],
-        5: [("b", 12, 9)],
-        6: [("b", 9, 14)],
-        8: [("b", 15, 8)],
-    }
+    all_jumps = [(step.index, jump) for step in steps for jump in step.happened("jump_tkv")]
+    jumps = {index: (jump.id, jump.before, jump.after) for index, jump in all_jumps}
+    assert len(all_jumps) == len(jumps)
+    assert jumps == {4: ("b", 3, 12), 5: ("b", 12, 9), 6: ("b", 9, 14), 8: ("b", 15, 8)}
 
 
 def test_longer_request_that_joins_pads_those_that_were_there() -> None:
@@ -157,27 +144,23 @@ def test_with_interleaving_a_decode_step_follows_every_prefill_step() -> None:
 def test_without_interleaving_prefill_steps_run_back_to_back() -> None:
     scene = machine(request("a", 3, 9), request("b", 20, 2), interleave=False)
 
-    steps = steps_to_the_end(scene, arrived(scene))
+    steps = steps_from(scene, arrived(scene), 5)
 
-    assert log(steps[:5]) == ["a 1/1", "b 1/3", "b 2/3", "b 3/3", "b+a"]
+    assert log(steps) == ["a 1/1", "b 1/3", "b 2/3", "b 3/3", "b+a"]
 
 
 def test_prefill_steps_follow_each_other_while_no_row_decodes() -> None:
     scene = machine(request("a", 20, 1), request("b", 3, 1))
 
-    steps = steps_to_the_end(scene, arrived(scene))
-
-    assert log(steps) == ["a 1/3", "a 2/3", "a 3/3", "b 1/1"]
+    assert log(steps_to_the_end(scene, arrived(scene))) == ["a 1/3", "a 2/3", "a 3/3", "b 1/1"]
 
 
 def test_requests_are_served_in_the_order_of_their_arrival() -> None:
     scene = machine(*(request(id_, 3, 1) for id_ in "cab"))
 
-    assert log(steps_to_the_end(scene, arrived(scene, "b", "c", "a"))) == [
-        "b 1/1",
-        "c 1/1",
-        "a 1/1",
-    ]
+    steps = steps_to_the_end(scene, arrived(scene, "b", "c", "a"))
+
+    assert log(steps) == ["b 1/1", "c 1/1", "a 1/1"]
 
 
 def test_request_that_waits_for_a_slot_is_admitted_when_one_is_free() -> None:
@@ -226,13 +209,8 @@ def test_refused_request_is_waited_for_or_overtaken(queue: Queue, order: list[st
 
 
 def test_overtaking_stops_at_a_lack_of_blocks() -> None:
-    scene = machine(
-        request("a", 1, 11),
-        request("big", 20, 4),
-        request("small", 1, 2),
-        num_blocks=6,
-        queue=Queue.OVERTAKING,
-    )
+    requests = request("a", 1, 11), request("big", 20, 4), request("small", 1, 2)
+    scene = machine(*requests, num_blocks=6, queue=Queue.OVERTAKING)
     state = scene.arrive(scene.arrive(batch(scene, a=(5, 0)), "big"), "small")
 
     assert choose_prefill(scene.ctx, state) == (None, "SPY-RES-1")
@@ -244,14 +222,8 @@ def test_overtaking_stops_at_a_lack_of_blocks() -> None:
 
 def test_last_chunk_is_held_back_until_a_request_with_much_to_come_has_left() -> None:
     """As in the text: two of three chunks are computed, then the model length is in the way."""
-    scene = machine(
-        request("0", 10, 400, output_len=22),
-        request("1", 300, 20),
-        block_size=64,
-        chunk_size=128,
-        max_model_len=512,
-        admission=Admission.DOCUMENTED,
-    )
+    requests = request("0", 10, 400, output_len=22), request("1", 300, 20)
+    scene = machine(*requests, **LARGE, admission=Admission.DOCUMENTED)
 
     steps = steps_to_the_end(scene, arrived(scene))
 
@@ -268,13 +240,8 @@ def test_prefill_is_deferred_until_the_volume_allows_it(limit: int, deferred: in
     A then needs a seventh block and D, with 375 tokens, reaches 55 tokens into it.
     """
     sizes = {"a": (300, 101), "b": (150, 151), "c": (150, 76), "d": (330, 97)}
-    scene = machine(
-        *(request(id_, *size) for id_, size in sizes.items()),
-        block_size=64,
-        chunk_size=512,
-        max_model_len=512,
-        max_batch_tkv_limit=limit,
-    )
+    requests = [request(id_, *size) for id_, size in sizes.items()]
+    scene = machine(*requests, **LARGE | {"chunk_size": 512}, max_batch_tkv_limit=limit)
     state = scene.arrive(batch(scene, a=(340, 0), b=(200, 128), c=(180, 192)), "d")
 
     steps = steps_to_the_end(scene, state)
@@ -298,10 +265,7 @@ def test_prompt_that_is_cached_whole_computes_its_last_chunk_again() -> None:
     assert (step.chunk.start, step.chunk.end) == (8, 16)
     assert (step.chunk.cached_tokens, step.chunk.inner_padding) == (8, 4)
     assert step.chunk.block_table == (1, 2, 3, 6)
-    assert step.chunk.writes == (
-        0,
-        6,
-    )  # the third block is read, what is computed of it thrown away
+    assert step.chunk.writes == (0, 6)  # the third is read, what is computed of it thrown away
     assert step.scheduled == {"b": 8}
     assert step.after.pool.references == {1: 2, 2: 2, 3: 2, 4: 1, 5: 1, 6: 1}
 
@@ -415,12 +379,8 @@ def test_preempted_request_samples_what_it_would_have_sampled() -> None:
 
 def crowd(limit: int, **config: bool) -> tuple[list[Step], State]:
     """A, B and C with 5, 3 and 4 tokens generated; the limit lets only some of them decode."""
-    scene = machine(
-        *(request(id_, 1, 9) for id_ in "abc"),
-        max_batch_tkv_limit=limit,
-        pausing=True,
-        **config,
-    )
+    rows = [request(id_, 1, 9) for id_ in "abc"]
+    scene = machine(*rows, max_batch_tkv_limit=limit, pausing=True, **config)
     state = batch(scene, a=(5, 0), b=(3, 4), c=(4, 4))
     return steps_from(scene, state, 4), state
 
@@ -455,10 +415,8 @@ def test_paused_rows_keep_their_blocks_and_come_back_at_the_end_of_the_batch() -
     steps, state = crowd(9)
 
     blocks = {row.id: row.blocks for row in state.decoding}
-    assert {row.id: row.blocks for row in steps[0].after.paused} == {
-        "a": blocks["a"],
-        "c": blocks["c"],
-    }
+    held = {row.id: row.blocks for row in steps[0].after.paused}
+    assert held == {id_: blocks[id_] for id_ in "ac"}
     assert [event.id for event in steps[0].happened("pause")] == ["c", "a"]
     assert [event.id for event in steps[1].happened("resume")] == ["c"]
 

@@ -11,22 +11,14 @@ from reference.vllm_v1.step import Environment
 from spec.core.requests import Request
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import State
-from tests.reference.scenes import places
-
-SMALL: dict[str, Any] = {
-    "block_size": 4,
-    "max_model_len": 64,
-    "max_num_seqs": 4,
-    "max_num_batched_tokens": 64,
-    "num_blocks": 40,
-    "prefix_caching": False,
-}
+from tests.reference.scenes import SMALL, places
 
 
 def machine(
     *requests: Request, external: Mapping[str, int] | None = None, **config: Any
 ) -> VllmV1Machine:
-    return VllmV1Machine.of(VllmV1Config(**(SMALL | config)), requests, external)
+    small = SMALL | {"max_num_batched_tokens": 64, "prefix_caching": False}
+    return VllmV1Machine.of(VllmV1Config(**(small | config)), requests, external)
 
 
 def ids(state: State) -> dict[str, list[str]]:

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import pytest
-
 from spec.core.errors import WorkloadError
 from tests.reference.scenes import arrived, steps_to_the_end
 from tests.reference.vllm_v1.scenes import machine
+from tests.refusals import refusal
 from tests.requests import request
 
 UNCUT: dict[str, Any] = {"chunked_prefill": False, "max_num_batched_tokens": 8}  # tokens
@@ -14,9 +13,9 @@ UNCUT: dict[str, Any] = {"chunked_prefill": False, "max_num_batched_tokens": 8} 
 
 def test_a_threshold_above_the_budget_does_not_make_a_long_prompt_servable() -> None:
     """It would cut 10 tokens to 9, which no step of 8 holds: the request would wait for ever."""
-    with pytest.raises(WorkloadError) as refused:
-        machine(request("0", 10), **UNCUT, long_prefill_token_threshold=9)
-    assert str(refused.value) == (
+    sizes = UNCUT | {"long_prefill_token_threshold": 9}
+
+    assert refusal(WorkloadError, machine, request("0", 10), **sizes) == (
         "prompt_len + max_tokens - 1: found 17; "
         "allowed: at most max_num_batched_tokens (8) without chunked prefill"
     )

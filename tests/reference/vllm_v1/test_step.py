@@ -13,6 +13,7 @@ from spec.vllm_v1.config import Connector, Release, Scheduling
 from spec.vllm_v1.records import Load, Statistics, Step
 from tests.reference.scenes import arrived, of_parts, steps_from, steps_to_the_end
 from tests.reference.vllm_v1.scenes import accepting, ids, machine
+from tests.refusals import refusal
 from tests.requests import request
 
 
@@ -214,10 +215,7 @@ def test_statistics_count_the_queues_and_the_part_of_the_pool_that_is_held() -> 
 
 
 def test_request_larger_than_the_pool_is_refused_not_queued() -> None:
-    with pytest.raises(WorkloadError) as refused:
-        machine(request("0", 10, 8), num_blocks=4)
-
-    assert str(refused.value) == (
+    assert refusal(WorkloadError, machine, request("0", 10, 8), num_blocks=4) == (
         "blocks of prompt_len + max_tokens - 1: found 5; allowed: at most num_blocks (4)"
     )
 

@@ -38,17 +38,9 @@ def test_four_prompts_of_2000_tokens_without_chunking_are_all_that_fits() -> Non
 
 
 # Cached tokens of nine prompts of 2,000, as in the text; all are multiples of a block of 100.
-CACHED = {
-    "A": 1_200,
-    "B": 1_500,
-    "C": 1_800,
-    "D": 1_900,
-    "E": 0,
-    "F": 500,
-    "G": 1_000,
-    "H": 800,
-    "I": 1_700,
-}
+CACHED = dict(
+    zip("ABCDEFGHI", (1_200, 1_500, 1_800, 1_900, 0, 500, 1_000, 800, 1_700), strict=True)
+)
 
 
 def test_only_new_tokens_count_so_nine_prompts_fit_instead_of_four() -> None:
@@ -69,17 +61,7 @@ def test_only_new_tokens_count_so_nine_prompts_fit_instead_of_four() -> None:
 
     step = scene.step(arrived(scene, *CACHED, after=state))
 
-    assert step.scheduled == {
-        "A": 800,
-        "B": 500,
-        "C": 200,
-        "D": 100,
-        "E": 2_000,
-        "F": 1_500,
-        "G": 1_000,
-        "H": 1_200,
-        "I": 300,
-    }
+    assert step.scheduled == {name: 2_000 - cached for name, cached in CACHED.items()}
     assert sum(step.scheduled.values()) == 7_600
     assert step.budget_left == 592
 

@@ -16,7 +16,7 @@ from engine.paged.inputs import PagedInput, PagedShape
 from tests.checks.harness.paging.episodes import Episode, nano_vllm_episode, vllm_v1_episode
 from tests.checks.harness.paging.errors import NOTHING, ROW_ERRORS, TENSOR_ERRORS, Planted
 from tests.engine.device.errors import TOKENS, Sign
-from tests.engine.device.paged_slots import PagedSlotBySlotDevice
+from tests.engine.device.slots import PagedSlotBySlotDevice
 
 FAST, MANY = range(10), range(10, 110)
 
