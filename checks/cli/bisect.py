@@ -3,13 +3,11 @@
 from pathlib import Path
 
 import click
-from rich.table import Table
 
-from checks.cli.common import PATH, console, json_option, write_json
+from checks.cli import exit_code
+from checks.cli.common import PATH, console, json_option, plain_table, write_json
 from checks.harness.recording import read_recording
 from checks.releases.bisecting import tried, versions_of
-
-_DIFFERS, _INCOMPLETE = 1, 3
 
 
 @click.command()
@@ -25,14 +23,11 @@ def bisect(case: Path, driver: str, versions: str, json_path: Path | None) -> in
     """
     recording = read_recording(case)
     results = list(tried(recording, versions_of(driver, versions)))
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("release", "outcome"):
-        table.add_column(column, overflow="fold")
-    for one in results:
-        table.add_row(one.environment.recipe.name, one.verdict)
-    console(json_path).print(table)
+    rows = [(one.environment.recipe.name, one.verdict) for one in results]
+    console(json_path).print(plain_table(("release", "outcome"), rows))
     report = {one.environment.recipe.version: one.outcome for one in results}
     write_json({"case": str(case), "driver": driver, "releases": report}, json_path)
-    if any(one.differs for one in results):
-        return _DIFFERS
-    return _INCOMPLETE if any(one.outcome is None for one in results) else 0
+    return exit_code(
+        violated=any(one.differs for one in results),
+        incomplete=any(one.outcome is None for one in results),
+    )

@@ -1,24 +1,27 @@
-"""Options and output that several subcommands share.
-
-The policies, and what serves them, are imported where they are used: no help needs them.
-"""
+"""Options and output that several subcommands share."""
 
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
+from checks.cli.configuration import Sources, read_settings
 from checks.export.files import new_file, refuse_unwritable
-from spec.core.configuration import PolicyConfig
+from checks.policies import DEFAULT, policy_named
 from spec.core.errors import ConfigError, InputError
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 # Piped output has a fixed width, so that it does not change with the terminal it was made in.
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
@@ -58,68 +61,70 @@ class _NewDirectory(click.ParamType[Path]):
 PATH = click.Path(path_type=Path)
 NEW_FILE = _NewFile()
 NEW_DIRECTORY = _NewDirectory()
-CAMPAIGN_SECONDS = 60.0  # unless --time or --episodes says otherwise
 
 
-def config_options(command: Command) -> Command:
-    """`--config`, `--set` and `--from-env`."""
-    command = click.option(
-        "--from-env", is_flag=True, help="Read the plugin's environment variables too."
-    )(command)
-    command = click.option(
+# --- options --------------------------------------------------------------------------------------
+
+
+def gathered(name: str, make: Callable[..., object], *options: Option) -> Option:
+    """Options that a command takes as one argument, `name`: what `make` makes of their values.
+
+    The parameters of `make` are named like options: these, or others of the same command.
+    """
+    keys = tuple(signature(make).parameters)
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def with_one_argument(**values: Any) -> Any:
+            made = make(**{key: values.pop(key) for key in keys})
+            return command(**values, **{name: made})
+
+        decorated: Callable[..., Any] = with_one_argument
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
+
+
+def _sources(config_path: Path | None, settings: tuple[str, ...], from_env: bool) -> Sources:
+    return Sources(config_path, settings, os.environ if from_env else None)
+
+
+config_options = gathered(
+    "sources",
+    _sources,
+    click.option("--config", "config_path", type=PATH, help="Configuration, TOML."),
+    click.option(
         "--set",
         "settings",
         multiple=True,
         metavar="KEY=VALUE",
         help="Override one key; policy=NAME says which keys there are.",
-    )(command)
-    return click.option("--config", "config_path", type=PATH, help="Configuration, TOML.")(command)
+    ),
+    click.option("--from-env", is_flag=True, help="Read the plugin's environment variables too."),
+)
+"""`--config`, `--set` and `--from-env`, as `sources` of a configuration."""
+
+json_option = click.option(
+    "--json", "json_path", type=NEW_FILE, help="Machine-readable report; - for standard output."
+)
 
 
-def config_of(
-    config_path: Path | None,
-    settings: tuple[str, ...],
-    from_env: bool,
-    base: PolicyConfig | None = None,
-) -> PolicyConfig:
-    """The configuration of the options, over `base` instead of the defaults if it is given.
-
-    Raises:
-        ConfigError: see `read_settings`.
-    """
-    from checks.cli.configuration import read_settings
-
-    return read_settings(config_path, settings, os.environ if from_env else None, base).config
-
-
-def campaign_options(command: Command) -> Command:
-    """`--time`, `--episodes`, `--seed` and `--strictness` of a campaign of random cases."""
-    from checks.harness.comparing import Strictness
-
-    command = click.option(
-        "--strictness",
-        type=click.Choice([one.value for one in Strictness]),
-        default=Strictness.EXACT.value,
+def directory_option(*names: str, default: str, what: str = "findings") -> Option:
+    """The directory where a command puts `what` it finds."""
+    return click.option(
+        *names,
+        type=NEW_DIRECTORY,
+        default=Path(default),
         show_default=True,
-        help="exact: every field; observable: what a trace shows; decisions: what was scheduled.",
-    )(command)
-    command = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)(command)
-    command = click.option(
-        "--episodes", type=click.IntRange(1), help="Run so many episodes instead."
-    )(command)
-    return click.option(
-        "--time",
-        "seconds",
-        type=click.FloatRange(0, min_open=True),
-        help=f"Begin no episode after S seconds of running.  [default: {CAMPAIGN_SECONDS:g}]",
-    )(command)
+        help=f"Directory for {what}.",
+    )
 
 
-def pinned_option(command: Command) -> Command:
-    """`--set` of a campaign: keys that its cases have in common."""
-    return click.option(
-        "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Do not draw this key."
-    )(command)
+out_option = directory_option(
+    "--out", "out_path", default="counterexamples", what="counterexamples"
+)
 
 
 def pinned_keys(settings: tuple[str, ...], policy: str | None = None) -> dict[str, Any]:
@@ -128,9 +133,6 @@ def pinned_keys(settings: tuple[str, ...], policy: str | None = None) -> dict[st
     Raises:
         ConfigError: a setting that no configuration of the policy can have, or another policy.
     """
-    from checks.cli.configuration import read_settings
-    from checks.policies import DEFAULT, policy_named
-
     pinned = policy_named(policy or DEFAULT)
     given = {key.strip(): value for key, _, value in (one.partition("=") for one in settings)}
     implied = [f"{key}={value}" for key, value in pinned.implied(given).items()]
@@ -140,23 +142,24 @@ def pinned_keys(settings: tuple[str, ...], policy: str | None = None) -> dict[st
     return {key: getattr(config, key) for key in given}
 
 
-def out_option(command: Command) -> Command:
-    """`--out DIR` for counterexamples."""
-    return click.option(
-        "--out",
-        "out_path",
-        type=NEW_DIRECTORY,
-        default=Path("counterexamples"),
-        show_default=True,
-        help="Directory for counterexamples.",
-    )(command)
+def beginning_with(
+    names: Sequence[str], known: Collection[str], argument: str, *, nearest: int = 0
+) -> list[str]:
+    """The known ids that begin with one of the names, in their order; without names all.
+
+    Raises:
+        InputError: nothing begins so; with so many of the `nearest` ids, else all families.
+    """
+    for name in names:
+        if not any(one.startswith(name.upper()) for one in known):
+            near = get_close_matches(name.upper(), known, n=nearest) if nearest else []
+            families = sorted({one.rpartition("-")[0] for one in known})
+            raise InputError(argument, name, f"{', '.join(near or families)}, or their beginning")
+    prefixes = tuple(name.upper() for name in names) or ("",)
+    return [one for one in known if one.startswith(prefixes)]
 
 
-def json_option(command: Command) -> Command:
-    """`--json FILE`; `-` is standard output."""
-    return click.option(
-        "--json", "json_path", type=NEW_FILE, help="Machine-readable report; - for standard output."
-    )(command)
+# --- output ---------------------------------------------------------------------------------------
 
 
 def write_json(report: dict[str, Any] | list[Any], path: Path | None) -> None:
@@ -181,17 +184,32 @@ def console(json_path: Path | None) -> Console:
     return err if to_stdout(json_path) else out
 
 
+def plain_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    """A table without lines; a column whose name begins with ">" is aligned to the right.
+
+    Cells that do not fit are folded, so that nothing is cut off.
+    """
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        table.add_column(
+            name.removeprefix(">"),
+            justify="right" if name.startswith(">") else "left",
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def print_lines(screen: Console, *lines: str) -> None:
+    """The lines as they are: nothing in them is markup, and none is broken."""
+    for line in lines:
+        screen.print(line, markup=False, soft_wrap=True)
+
+
 @contextmanager
 def progress_bar(what: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
     """A bar on standard error, only on a terminal; call it with the amount done and a note."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
     columns = (
         TextColumn(what),
         BarColumn(),

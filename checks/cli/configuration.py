@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,54 @@ def _refuse_large_pool(config: PolicyConfig) -> None:
     if config.pool_blocks > MOST_BLOCKS:
         allowed = f"at most {MOST_BLOCKS}; if absent: max_num_seqs x the blocks of max_model_len"
         raise ConfigError("num_blocks", config.pool_blocks, allowed)
+
+
+# --- variants -----------------------------------------------------------------------------------
+
+
+@frozen
+class Sources:
+    """From where a configuration comes: the arguments of `read_settings`."""
+
+    path: Path | None = None
+    settings: tuple[str, ...] = ()
+    environment: Mapping[str, str] | None = None
+
+    def read(self, base: PolicyConfig | None = None) -> Settings:
+        """The configuration, over `base` instead of the defaults if it is given.
+
+        Raises:
+            ConfigError: see `read_settings`.
+        """
+        return read_settings(self.path, self.settings, self.environment, base)
+
+    def variants(self, compared: Sequence[str]) -> dict[str, Settings]:
+        """Every combination of the values that `--compare key=one,other` names; else the only one.
+
+        The label of each says in what it differs from the others.
+
+        Raises:
+            ConfigError: a comparison that is none, or any of the configurations is wrong.
+        """
+        choices = [list(_choices(one)) for one in compared]
+        keys = [chosen[0].partition("=")[0] for chosen in choices]
+        if len(set(keys)) < len(keys):
+            raise ConfigError("comparison", ", ".join(keys), "each key once").at("--compare")
+        return {
+            ", ".join(chosen): evolve(self, settings=(*self.settings, *chosen)).read()
+            for chosen in product(*choices)
+        }
+
+
+def _choices(compared: str) -> Iterator[str]:
+    """The settings that a comparison stands for."""
+    key, equals, values = (part.strip() for part in compared.partition("="))
+    listed = [value.strip() for value in values.split(",")]
+    if not key or not equals or len(listed) < 2 or not all(listed):
+        raise ConfigError("comparison", compared, "key=one,other").at("--compare")
+    if len(set(listed)) < len(listed):
+        raise ConfigError(key, values, "different values").at("--compare")
+    return (f"{key}={value}" for value in listed)
 
 
 # --- the file -----------------------------------------------------------------------------------

@@ -6,57 +6,54 @@ import click
 from attrs import evolve
 from rich.console import Console
 
-from checks.cli.campaigns import campaign_report, print_campaign, run_campaign
+from checks.cli import exit_code
+from checks.cli.campaigns import (
+    Extent,
+    campaign_report,
+    extent_options,
+    pinned_option,
+    print_campaign,
+    strictness_option,
+)
 from checks.cli.common import (
-    CAMPAIGN_SECONDS,
-    NEW_DIRECTORY,
     NEW_FILE,
     PATH,
-    campaign_options,
     console,
+    directory_option,
     json_option,
-    pinned_keys,
-    pinned_option,
+    print_lines,
     write_json,
 )
 from checks.export.files import new_file
-from checks.harness.campaign import Campaign, Plan, own_system
+from checks.harness.campaign import Campaign, own_system
 from checks.harness.case import Case
 from checks.harness.comparing import Strictness
-from checks.harness.comparison import Terms, compare
-from checks.harness.driver.client import Driver
-from checks.harness.driver.system import DriverCommand, DriverSystem
+from checks.harness.comparison import Terms
+from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Episode
 from checks.harness.recording import (
     Recording,
-    fitted,
     outcome_as_json,
     read_recording,
 )
 from checks.harness.report import print_finding
 from checks.harness.system import Hello, Json, System
+from checks.releases.bisecting import episode_of
 from checks.releases.environments import command_of
 from checks.releases.filing import filed_findings, filed_known, filed_rules
 from checks.releases.report_page import page_lines
 from checks.releases.verdicts import CONFORMED, write_entry
 from spec.core.errors import InputError
 
-_DIVERGES, _INCOMPLETE = 1, 3
-
 
 @click.command()
 @click.argument("driver")
-@campaign_options
+@extent_options()
+@strictness_option
 @pinned_option
 @click.option("--case", "case_path", type=PATH, help="Run this recorded case again instead.")
 @click.option("--recorded", is_flag=True, help="With --case: as recorded, without the driver.")
-@click.option(
-    "--findings",
-    type=NEW_DIRECTORY,
-    default=Path("findings"),
-    show_default=True,
-    help="Directory for findings.",
-)
+@directory_option("--findings", default="findings")
 @click.option(
     "--record", "recorded_verdicts", is_flag=True, help="Renew the verdicts kept with the project."
 )
@@ -64,11 +61,8 @@ _DIVERGES, _INCOMPLETE = 1, 3
 @json_option
 def conform(
     driver: str,
-    seconds: float | None,
-    episodes: int | None,
-    seed: int,
+    extent: Extent,
     strictness: str,
-    settings: tuple[str, ...],
     case_path: Path | None,
     recorded: bool,
     findings: Path,
@@ -84,20 +78,18 @@ def conform(
     command that runs it again. Exit code 1: an unknown difference, a broken rule, a crash, or a
     known difference that did not show where it was due.
     """
-    if seconds is not None and episodes is not None:
-        raise InputError("--time", seconds, "not together with --episodes")
     if recorded and case_path is None:
         raise InputError("--recorded", True, "together with --case")
     if case_path is not None:
         recording = read_recording(case_path)
-        return _again(console(json_path), driver, recording, recorded, json_path)
+        if recorded:
+            return _again(recording, recording, json_path)
+        with DriverCommand(command_of(driver)).open() as system:
+            return _again(system, recording, json_path)
     return conform_driver(
         driver,
-        seconds,
-        episodes,
-        seed,
+        extent,
         Terms(Strictness(strictness)),
-        settings,
         findings,
         recorded_verdicts=recorded_verdicts,
         report=report,
@@ -107,11 +99,8 @@ def conform(
 
 def conform_driver(
     driver: str,
-    seconds: float | None,
-    episodes: int | None,
-    seed: int,
+    extent: Extent,
     terms: Terms,
-    settings: tuple[str, ...],
     findings: Path,
     *,
     recorded_verdicts: bool = False,
@@ -124,12 +113,9 @@ def conform_driver(
         InputError: there is no such driver, or it is not installed.
         DriverError: it cannot be started, or does not speak the protocol.
     """
-    source = DriverCommand(tuple(command_of(driver)))
-    system = own_system(source)
-    pinned = pinned_keys(settings, system.hello.policy)
-    plan = Plan(source, seed, evolve(terms, judged=True), pinned)
-    plan.case(0)  # what cannot be drawn is refused before anything runs
-    seen, took = run_campaign(plan, seconds or CAMPAIGN_SECONDS, episodes)
+    plan = extent.plan(DriverCommand(command_of(driver)), evolve(terms, judged=True))
+    system = own_system(plan.system)
+    seen, took = extent.run(plan)
     filed = list(filed_findings(system, plan, driver, seen, findings))
     if report is not None:
         known = [
@@ -146,11 +132,10 @@ def conform_driver(
     print_campaign(console(json_path), plan, seen, found, took)
     report_fields = campaign_report(plan, seen, found, took)
     write_json(_campaign_fields(system.hello, seen) | report_fields, json_path)
-    if seen.first_seen or seen.overdue:
-        return _DIVERGES
-    if recorded_verdicts:
+    diverges = seen.first_seen or seen.overdue
+    if recorded_verdicts and not diverges:
         write_entry(plan, seen, CONFORMED)
-    return 0 if seen.steps and not seen.interrupted else _INCOMPLETE
+    return exit_code(violated=diverges, incomplete=seen.interrupted or not seen.steps)
 
 
 def _campaign_fields(hello: Hello, seen: Campaign) -> Json:
@@ -168,39 +153,27 @@ def _campaign_fields(hello: Hello, seen: Campaign) -> Json:
     }
 
 
-def _again(
-    screen: Console, driver: str, recording: Recording, recorded: bool, json_path: Path | None
-) -> int:
-    """The recorded case, with the driver or with what it reported."""
-    if recorded:
-        return _played_again(screen, recording, recording, json_path)
-    command = command_of(driver)
-    with DriverSystem(lambda: Driver(command)) as system:
-        return _played_again(screen, system, recording, json_path)
-
-
-def _played_again(
-    screen: Console, system: System, recording: Recording, json_path: Path | None
-) -> int:
+def _again(system: System, recording: Recording, json_path: Path | None) -> int:
     """The recorded case on a system, compared or judged alone as it was recorded."""
-    case, terms = recording.case, recording.terms
+    terms, screen = recording.terms, console(json_path)
+    episode = episode_of(system, recording.case, terms)
     if terms.rules_only:
-        case = fitted(system.hello, case)
-    episode = compare(system, case, terms)
-    (_print_judged if terms.rules_only else _print_compared)(screen, system.hello, case, episode)
+        _print_judged(screen, system.hello, episode)
+    else:
+        _print_compared(screen, system.hello, recording.case, episode)
     outcome = outcome_as_json(episode, terms)
     same = outcome == recording.outcome
     screen.print("as recorded" if same else f"recorded was: {recording.outcome}", soft_wrap=True)
     report = {"driver": system.hello.release, "outcome": outcome, "as_recorded": same}
     write_json(report, json_path)
-    return _DIVERGES if episode.findings or not same else 0
+    return exit_code(violated=episode.findings or not same)
 
 
-def _print_judged(screen: Console, hello: Hello, _case: Case, episode: Episode) -> None:
+def _print_judged(screen: Console, hello: Hello, episode: Episode) -> None:
     screen.print(f"{hello.release}, judged alone in {episode.steps:,} steps", soft_wrap=True)
     for one in episode.findings.values():
         found = f"{one.cause}: {one.broken[0][1]}" if one.broken else one.says
-        screen.print(f"  {one.kind} in step {one.step}: {found}", markup=False, soft_wrap=True)
+        print_lines(screen, f"  {one.kind} in step {one.step}: {found}")
 
 
 def _print_compared(screen: Console, hello: Hello, case: Case, episode: Episode) -> None:

@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import click
-from rich.table import Table
 
-from checks.cli.common import PATH, err, out
+from checks.cli import INCOMPLETE, exit_code
+from checks.cli.common import PATH, err, out, plain_table, print_lines
 from checks.harness.campaign import Plan, own_system
-from checks.harness.comparison import Terms, compare
+from checks.harness.comparison import Terms
 from checks.harness.driver.protocol import NoMachineError
 from checks.harness.driver.system import DriverCommand
 from checks.harness.driver.trial import trial_case
-from checks.harness.recording import fitted
+from checks.releases.bisecting import episode_of
 from checks.releases.environments import (
     TEMPLATE,
     InstallationError,
@@ -22,8 +22,6 @@ from checks.releases.environments import (
 )
 from checks.releases.recipes import RECIPES, recipe_of
 from checks.releases.unmodelled import Tried, try_unmodelled
-
-_DOES_NOT_HOLD, _INCOMPLETE = 1, 3
 
 
 @click.group()
@@ -53,8 +51,8 @@ def install_driver(name: str, version: str | None, into: Path | None) -> int:
     try:
         install(environment, lambda line: out.print(f"  {line}", soft_wrap=True))
     except InstallationError as error:
-        err.print(f"lockstep: {error}", markup=False, soft_wrap=True)
-        return _INCOMPLETE
+        print_lines(err, f"lockstep: {error}")
+        return INCOMPLETE
     if into is not None:
         out.print(f"to use it: export LOCKSTEP_DRIVERS={into}", soft_wrap=True)
         return 0
@@ -64,17 +62,14 @@ def install_driver(name: str, version: str | None, into: Path | None) -> int:
 @driver.command("list")
 def list_drivers() -> None:
     """Every release that is known, and whether it is installed."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("driver", "release", "state"):
-        table.add_column(column, overflow="fold")
-    table.add_row(TEMPLATE, "a toy to start from", "needs no installation")
+    rows = [(TEMPLATE, "a toy to start from", "needs no installation")]
     for recipe in RECIPES:
         environment = environment_of(recipe)
         version = f" --version {recipe.version}" if recipe.shares else ""
         missing = f"not installed: lockstep driver install {recipe.driver}{version}"
         state = f"installed in {environment.directory}" if environment.is_complete else missing
-        table.add_row(recipe.name, recipe.about, state)
-    out.print(table)
+        rows.append((recipe.name, recipe.about, state))
+    out.print(plain_table(("driver", "release", "state"), rows))
 
 
 @driver.command("check")
@@ -91,14 +86,12 @@ def check_driver(name: str) -> int:
 def _try(name: str) -> int:
     command = command_of(name)
     try:
-        source = DriverCommand(tuple(command))
-        lines, holds = _compared(Plan(source), rules_only=_is_rules_only(name))
+        lines, holds = _compared(Plan(DriverCommand(command)), rules_only=_is_rules_only(name))
     except NoMachineError:
         tried = try_unmodelled(command)
         lines, holds = _served(tried), tried.worked
-    for line in lines:
-        out.print(line, markup=False, soft_wrap=True)
-    return 0 if holds else _DOES_NOT_HOLD
+    print_lines(out, *lines)
+    return exit_code(violated=not holds)
 
 
 def _is_rules_only(name: str) -> bool:
@@ -116,8 +109,7 @@ def _compared(plan: Plan, *, rules_only: bool) -> tuple[list[str], bool]:
     lines = [f"{hello.name}: {hello.release}", f"  unreported fields: {unreported}"]
     if rules_only:
         lines.append("  no variant of the reference schedules as it does: judged, not compared")
-        case = fitted(hello, case)
-    episode = compare(system, case, Terms(rules_only=rules_only))
+    episode = episode_of(system, case, Terms(rules_only=rules_only))
     what = "its rules hold" if rules_only else "holds"
     found = [f"  {one.kind} in step {one.step}: {one.says}" for one in episode.findings.values()]
     return [*lines, *(found or [f"  {what} for 1 episode, {episode.steps} steps"])], not found

@@ -1,24 +1,54 @@
 """`lockstep explore`: every reachable state of small instances, every rule in each."""
 
-from functools import partial
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 from attrs import evolve
+from rich.console import Console
 
+from checks.chapters import write_chapters
+from checks.cli import exit_code
 from checks.cli.common import (
     NEW_FILE,
     PATH,
-    config_of,
     config_options,
     console,
+    err,
+    gathered,
     json_option,
     out_option,
+    plain_table,
+    progress_bar,
+    write_json,
 )
+from checks.cli.configuration import Sources
+from checks.evidence import EXPLORED, record_of, write_record
+from checks.explore import Bounds, Order, Progress, state_graph
+from checks.explore.exploring import (
+    AnyInstance,
+    Exploration,
+    Finding,
+    counterexample_name,
+    explore_all,
+    explore_instance,
+    sentence,
+    write_counterexample,
+)
+from checks.explore.instance import Instance
+from checks.policies import DEFAULT, POLICIES, policy_named, policy_of, title_of
+from engine.workloads import fit_for, read_workload
+from spec.core.configuration import PolicyConfig
+from spec.core.errors import InputError
 
-if TYPE_CHECKING:
-    from checks.explore import Order
+_COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">bytes/state", "verdict")
+
+
+def _bounds(max_states: int | None, max_depth: int | None, max_seconds: float | None) -> Bounds:
+    return Bounds(max_states, max_seconds, max_depth)
 
 
 @click.command()
@@ -27,9 +57,15 @@ if TYPE_CHECKING:
 @click.option("--workload", "workload_path", type=PATH, help="Requests of an instance of your own.")
 @click.option("--fixed-ends", is_flag=True, help="Own instance: requests end where they say.")
 @click.option("--no-aborts", is_flag=True, help="Own instance: no client goes away.")
-@click.option("--max-states", type=click.IntRange(1), help="Stop after so many states.")
-@click.option("--max-depth", type=click.IntRange(1), help="Go no further from the start.")
-@click.option("--time", "seconds", type=click.FloatRange(0), help="Stop after S seconds each.")
+@gathered(
+    "bounds",
+    _bounds,
+    click.option("--max-states", type=click.IntRange(1), help="Stop after so many states."),
+    click.option("--max-depth", type=click.IntRange(1), help="Go no further from the start."),
+    click.option(
+        "--time", "max_seconds", type=click.FloatRange(0), help="Stop after S seconds each."
+    ),
+)
 @click.option(
     "--order",
     type=click.Choice(["bfs", "dfs", "random"]),
@@ -48,16 +84,12 @@ if TYPE_CHECKING:
 @json_option
 def explore(
     names: tuple[str, ...],
-    config_path: Path | None,
-    settings: tuple[str, ...],
-    from_env: bool,
+    sources: Sources,
     workload_path: Path | None,
     fixed_ends: bool,
     no_aborts: bool,
-    max_states: int | None,
-    max_depth: int | None,
-    seconds: float | None,
-    order: "Order",
+    bounds: Bounds,
+    order: Order,
     seed: int,
     checkpoint: Path | None,
     out_path: Path,
@@ -77,30 +109,224 @@ def explore(
     A broken rule is written as a counterexample, the shortest there is with --order bfs, and the
     command that replays it is printed.
     """
-    from checks.cli import exploring as work
-    from checks.explore import Bounds
-    from checks.policies import DEFAULT, policy_named
-
-    changed = partial(config_of, config_path, settings, from_env)
-    whole = changed() if config_path or settings or from_env else None
-    offered = work.offered(whole)
+    whole = sources.read().config if sources != Sources() else None
+    offered = _offered(whole)
     if list_:
-        console(json_path).print(work.catalogue(offered))
+        rows = [(title_of(one), str(len(one.requests)), one.about) for one in offered]
+        console(json_path).print(plain_table(("instance", "requests", "about"), rows))
         return 0
     if workload_path is not None:
         config = whole or policy_named(DEFAULT).config()
-        instances = [work.own_instance(workload_path, config, fixed_ends, no_aborts)]
+        instances = [_own_instance(workload_path, config, fixed_ends, no_aborts)]
     else:
-        instances = work.named(names, offered)
+        instances = _named(names, offered)
         if whole is not None:
-            instances = [evolve(one, config=changed(one.config)) for one in instances]
-    bounds = Bounds(max_states=max_states, max_seconds=seconds, max_depth=max_depth)
-    work.refuse_what_does_not_go(order, bounds, instances, checkpoint or graph_path)
+            instances = [evolve(one, config=sources.read(one.config).config) for one in instances]
+    _refuse_what_does_not_go(order, bounds, instances, checkpoint or graph_path)
     if len(instances) == 1:
-        found = [work.explore_one(instances[0], bounds, order, seed, checkpoint)]
+        found = [_explore_one(instances[0], bounds, order, seed, checkpoint)]
     else:
-        found = work.explore_several(instances, bounds, order)
+        found = _explore_several(instances, bounds, order)
     if graph_path is not None:
-        work.write_graph(instances[0], bounds, graph_path)
-    is_default_set = instances == work.offered(None) and bounds == Bounds()
-    return work.report(found, out_path, json_path, record=record and is_default_set)
+        _write_graph(instances[0], bounds, graph_path)
+    is_default_set = instances == _offered(None) and bounds == Bounds()
+    return _report(found, out_path, json_path, record=record and is_default_set)
+
+
+# --- which instances ------------------------------------------------------------------------------
+
+
+def _offered(config: PolicyConfig | None) -> list[AnyInstance]:
+    """The default instances of the policy of a configuration; without one, of every policy."""
+    policies = POLICIES.values() if config is None else [policy_of(config)]
+    return [instance for policy in policies for instance in policy.instances]
+
+
+def _named(names: Sequence[str], instances: Sequence[AnyInstance]) -> list[AnyInstance]:
+    """The instances of these titles or, where no title is the same, names; all without names.
+
+    Raises:
+        InputError: an unknown name.
+    """
+    titles = {title_of(one): one for one in instances}
+    known = {one.name: one for one in instances} | titles
+    for name in names:
+        if name not in known:
+            raise InputError("INSTANCE", name, f"{'; '.join(titles)}; see --list")
+    return [known[name] for name in names] if names else [*instances]
+
+
+def _own_instance(
+    workload_path: Path, config: PolicyConfig, fixed_ends: bool, no_aborts: bool
+) -> AnyInstance:
+    """The requests of a file, with as much freedom as the options leave them.
+
+    Raises:
+        InputError: a workload that cannot be read or served.
+    """
+    refuse = policy_of(config).refuse_unservable
+    requests, _ = fit_for(read_workload(workload_path), lambda request: refuse(request, config))
+    every_request = frozenset(request.id for request in requests)
+    return Instance(
+        name=workload_path.stem,
+        about=f"the requests of {workload_path}",
+        config=config,
+        requests=tuple(requests),
+        aborts=frozenset() if no_aborts else every_request,
+        early_ends=frozenset() if fixed_ends else every_request,
+    )
+
+
+def _refuse_what_does_not_go(
+    order: Order, bounds: Bounds, instances: Sequence[AnyInstance], file: Path | None
+) -> None:
+    """Refuse random walks without an end, and one file for several instances.
+
+    Raises:
+        InputError: options that do not go together.
+    """
+    if order == "random" and (bounds.max_depth is None or bounds.max_seconds is None):
+        raise InputError("--order", order, "random only with --max-depth and --time")
+    if len(instances) > 1 and (file or order == "random"):
+        raise InputError("INSTANCE", "several", "one, with --resume, --graph or random walks")
+
+
+# --- exploring ------------------------------------------------------------------------------------
+
+
+def _explore_one(
+    instance: AnyInstance, bounds: Bounds, order: Order, seed: int, checkpoint: Path | None
+) -> Exploration:
+    """With progress, and an interrupt that ends the search where it is."""
+    with progress_bar("states", bounds.max_states) as show, _interrupts() as interrupted:
+
+        def progress(at: Progress) -> None:
+            rate = f"{at.states_per_second:,.0f} states/s"
+            show(at.states, f"depth {at.depth}, queue {at.queue:,}, {rate}")
+
+        return explore_instance(
+            instance,
+            bounds,
+            order=order,
+            seed=seed,
+            progress=progress,
+            stop=lambda: bool(interrupted),
+            checkpoint=checkpoint,
+        )
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[bool]]:
+    """While it lasts, the first Ctrl-C is noted in the list instead of raised."""
+    noted: list[bool] = []
+
+    def note(_signal: int, _frame: object) -> None:
+        if noted:
+            raise KeyboardInterrupt
+        noted.append(True)
+        err.print("stopping; again to stop at once")
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _explore_several(
+    instances: Sequence[AnyInstance], bounds: Bounds, order: Order
+) -> list[Exploration]:
+    """On all cores, with progress."""
+    found = []
+    with progress_bar("instances", len(instances)) as show:
+        for exploration in explore_all(instances, bounds, order=order):
+            found.append(exploration)
+            show(len(found), title_of(exploration.instance))
+    return found
+
+
+def _write_graph(instance: AnyInstance, bounds: Bounds, path: Path) -> None:
+    """The state graph, its states numbered as they were found, with the requests in each place."""
+    import networkx as nx
+
+    policy = policy_of(instance.config)
+    graph = state_graph(policy.model(instance), bounds)
+    numbered = nx.convert_node_labels_to_integers(graph, label_attribute="state")
+    for _, node in numbered.nodes(data=True):
+        node |= _places(policy.codec.as_json(node.pop("state")))
+    nx.write_graphml(numbered, path)
+
+
+def _places(written: dict[str, Any]) -> dict[str, str]:
+    """The requests in each of the places that a state, as traces write it, has."""
+    queues = {name: _queue(place) for name, place in written.items()}
+    return {
+        name: " ".join(one if isinstance(one, str) else one["id"] for one in queue)
+        for name, queue in queues.items()
+        if queue is not None
+    }
+
+
+def _queue(place: Any) -> list[Any] | None:
+    """Several requests, one or none; None for what is no place of requests."""
+    match place:
+        case list():
+            return place
+        case None:
+            return []
+        case {"id": _}:
+            return [place]
+    return None
+
+
+# --- what is printed ------------------------------------------------------------------------------
+
+
+def _report(
+    found: Sequence[Exploration], out_path: Path, json_path: Path | None, *, record: bool
+) -> int:
+    """Tables, counterexamples, the record; the exit code."""
+    screen = console(json_path)
+    screen.print(plain_table(_COLUMNS, map(_row, found)))
+    states = sum(one.result.states for one in found)
+    transitions = sum(one.result.transitions for one in found)
+    screen.print(f"{len(found)} instances, {states:,} states, {transitions:,} transitions")
+    for exploration in found:
+        for finding in exploration.findings:
+            path = out_path / counterexample_name(exploration, finding)
+            out_path.mkdir(parents=True, exist_ok=True)
+            write_counterexample(exploration, finding, path)
+            _print_finding(screen, exploration, finding, path)
+    write_json([exploration.as_mapping() for exploration in found], json_path)
+    if record:
+        write_record(record_of(found), EXPLORED)
+        write_chapters()
+        screen.print(f"recorded: {EXPLORED.name}")
+    return exit_code(
+        violated=any(exploration.findings for exploration in found),
+        incomplete=any(exploration.result.stopped_by for exploration in found),
+    )
+
+
+def _row(one: Exploration) -> tuple[str, ...]:
+    of = one.result
+    counts = (of.states, of.transitions, of.depth, of.states_per_second, of.bytes_per_state)
+    return title_of(one.instance), *(f"{count:,.0f}" for count in counts), _verdict(one)
+
+
+def _verdict(one: Exploration) -> str:
+    stopped_by = one.result.stopped_by
+    unless_complete = f"incomplete ({stopped_by}), " if stopped_by else ""
+    if one.findings:
+        return f"{unless_complete}refuted: {', '.join(finding.rule for finding in one.findings)}"
+    return f"{unless_complete}{len(one.rules)} rules hold{' so far' if stopped_by else ''}"
+
+
+def _print_finding(screen: Console, one: Exploration, finding: Finding, path: Path) -> None:
+    """A broken rule: what it says, what was found, after which actions, and how to replay it."""
+    screen.print()
+    screen.print(f"[bold red]{finding.rule}[/bold red] is broken in '{title_of(one.instance)}'")
+    screen.print(f"  says: {sentence(finding.rule)}")
+    screen.print(f"  found: {finding.found}")
+    screen.print(f"  after: {', '.join(finding.actions)}")
+    screen.print(f"  replay: lockstep replay {path}")

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import click
 
-from checks.cli.campaigns import Found, campaign_report, print_campaign, run_campaign
-from checks.cli.common import (
-    CAMPAIGN_SECONDS,
-    NEW_DIRECTORY,
-    campaign_options,
-    console,
-    json_option,
-    pinned_keys,
+from checks.cli import exit_code
+from checks.cli.campaigns import (
+    Extent,
+    Found,
+    campaign_report,
+    extent_options,
     pinned_option,
-    write_json,
+    print_campaign,
+    strictness_option,
 )
+from checks.cli.common import console, directory_option, json_option, write_json
 from checks.cli.conform import conform_driver
 from checks.harness.campaign import Campaign, Plan, shrunk
 from checks.harness.comparing import Strictness
@@ -22,7 +22,6 @@ from checks.harness.comparison import Terms
 from checks.harness.corpus import write_finding
 from checks.harness.system import ENGINE, REFERENCE, Own
 from checks.policies import DEFAULT, policy_named, policy_names
-from spec.core.errors import InputError
 
 _BATCH = 25  # episodes; about a second of work
 
@@ -44,26 +43,18 @@ _BATCH = 25  # episodes; about a second of work
     show_default=True,
     help="Whose engine and reference.",
 )
-@campaign_options
+@extent_options()
+@strictness_option
 @click.option("--judge", is_flag=True, help="Hold every rule against the system's steps, too.")
 @pinned_option
-@click.option(
-    "--corpus",
-    type=NEW_DIRECTORY,
-    default=Path("corpus"),
-    show_default=True,
-    help="Directory for findings.",
-)
+@directory_option("--corpus", default="corpus")
 @json_option
 def fuzz(
     using: str,
     policy: str,
-    seconds: float | None,
-    episodes: int | None,
-    seed: int,
+    extent: Extent,
     strictness: str,
     judge: bool,
-    settings: tuple[str, ...],
     corpus: Path,
     json_path: Path | None,
 ) -> int:
@@ -74,17 +65,11 @@ def fuzz(
     made as small as it can be and written into the corpus, with the command that replays it. With
     --episodes the answer is the same for the same seed, on every machine.
     """
-    if seconds is not None and episodes is not None:
-        raise InputError("--time", seconds, "not together with --episodes")
     terms = Terms(Strictness(strictness), judged=judge)
     if using not in (ENGINE, REFERENCE):
-        return conform_driver(
-            using, seconds, episodes, seed, terms, settings, corpus, json_path=json_path
-        )
-    pinned = pinned_keys(settings, policy)
-    plan = Plan(Own(policy, using), seed, terms, pinned, batch=_BATCH)
-    plan.case(0)  # what cannot be drawn is refused before anything runs
-    seen, took = run_campaign(plan, seconds or CAMPAIGN_SECONDS, episodes)
+        return conform_driver(using, extent, terms, corpus, json_path=json_path)
+    plan = extent.plan(Own(policy, using), terms, _BATCH)
+    seen, took = extent.run(plan)
     findings = _written(plan, seen, using, corpus)
     print_campaign(console(json_path), plan, seen, findings, took)
     report = {
@@ -94,9 +79,7 @@ def fuzz(
         **campaign_report(plan, seen, findings, took),
     }
     write_json(report, json_path)
-    if findings:
-        return 1
-    return 3 if seen.interrupted else 0
+    return exit_code(violated=findings, incomplete=seen.interrupted)
 
 
 def _written(plan: Plan, seen: Campaign, using: str, corpus: Path) -> list[Found]:

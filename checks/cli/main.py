@@ -5,9 +5,8 @@ from importlib import import_module
 
 import click
 
+from checks.cli import HOLDS, INCOMPLETE, USAGE
 from spec.core.errors import InputError
-
-HOLDS, VIOLATED, USAGE, INCOMPLETE = 0, 1, 2, 3
 
 # What each command does, its help's first sentence; the module `checks.cli.NAME` has the rest.
 _COMMANDS = {

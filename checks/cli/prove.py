@@ -5,15 +5,24 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from checks.chapters import write_chapters
-from checks.cli.common import console, json_option, out_option, progress_bar, write_json
+from checks.cli import exit_code
+from checks.cli.common import (
+    beginning_with,
+    console,
+    json_option,
+    out_option,
+    plain_table,
+    progress_bar,
+    write_json,
+)
 from checks.evidence import PROVEN, proofs_of, write_record
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Proof, Verdict
 from checks.proofs.scenario import write_scenario
-from spec.core.errors import InputError
+
+_COLUMNS = ("obligation", "says", "for", "verdict", ">seconds", ">size")
 
 
 @click.command()
@@ -49,14 +58,18 @@ def prove(
     """
     from checks.proofs.prover import prove_all  # which loads the solver
 
-    wanted = _selected(names, thorough)
+    wanted = [
+        id_
+        for id_ in beginning_with(names, OBLIGATIONS, "OBLIGATION")
+        if thorough or names or not OBLIGATIONS[id_].thorough
+    ]
     proofs = []
     with progress_bar("obligations", len(wanted)) as show:
         for proof in prove_all(wanted, seconds, seed):
             proofs.append(proof)
             show(len(proofs), proof.obligation)
     screen = console(json_path)
-    screen.print(_table(proofs))
+    screen.print(plain_table(_COLUMNS, map(_row, proofs)))
     for proof in proofs:
         _print_detail(screen, proof, out_path)
     _print_stale(screen, proofs)
@@ -66,45 +79,18 @@ def prove(
         write_record(proofs_of(proofs), PROVEN)
         write_chapters()
         screen.print(f"recorded: {PROVEN.name}")
-    return _exit_code(proofs)
+    verdicts = {proof.verdict for proof in proofs}
+    return exit_code(
+        violated=Verdict.REFUTED in verdicts,
+        incomplete=verdicts & {Verdict.UNKNOWN, Verdict.STALE},
+    )
 
 
-def _selected(names: tuple[str, ...], thorough: bool) -> list[str]:
-    """Ids that begin with one of the names; without names all, thorough ones only if asked for.
-
-    Raises:
-        InputError: nothing begins so.
-    """
-    for name in names:
-        if not any(known.startswith(name.upper()) for known in OBLIGATIONS):
-            families = sorted({known.rpartition("-")[0] for known in OBLIGATIONS})
-            raise InputError("OBLIGATION", name, f"{', '.join(families)}, or their beginning")
-    prefixes = tuple(name.upper() for name in names) or ("",)
-    return [
-        one.id
-        for one in OBLIGATIONS.values()
-        if one.id.startswith(prefixes) and (thorough or names or not one.thorough)
-    ]
-
-
-def _table(proofs: Sequence[Proof]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("obligation", "says", "for", "verdict"):
-        table.add_column(column, overflow="fold")
-    for column in ("seconds", "size"):
-        table.add_column(column, justify="right")
-    for proof in proofs:
-        about = OBLIGATIONS[proof.obligation]
-        surprise = "" if proof.is_as_expected else f", expected {about.expected}"
-        table.add_row(
-            about.id,
-            about.sentence,
-            about.bounds,
-            f"{proof.verdict}{surprise}",
-            f"{proof.seconds:.2f}",
-            f"{proof.size:,}",
-        )
-    return table
+def _row(proof: Proof) -> tuple[str, ...]:
+    about = OBLIGATIONS[proof.obligation]
+    surprise = "" if proof.is_as_expected else f", expected {about.expected}"
+    verdict, seconds = f"{proof.verdict}{surprise}", f"{proof.seconds:.2f}"
+    return about.id, about.sentence, about.bounds, verdict, seconds, f"{proof.size:,}"
 
 
 def _print_detail(screen: Console, proof: Proof, out_path: Path) -> None:
@@ -131,10 +117,3 @@ def _total(proofs: Sequence[Proof]) -> str:
         del counts[Verdict.STALE]
     by_verdict = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     return f"{len(proofs)} obligations: {by_verdict}"
-
-
-def _exit_code(proofs: Sequence[Proof]) -> int:
-    verdicts = {proof.verdict for proof in proofs}
-    if Verdict.REFUTED in verdicts:
-        return 1
-    return 3 if verdicts & {Verdict.UNKNOWN, Verdict.STALE} else 0

@@ -1,12 +1,15 @@
 """`lockstep replay`: run again what a trace or a counterexample says, and compare."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import click
+from attrs import asdict
+from attrs.filters import exclude
 from rich.console import Console
 
+from checks.cli import exit_code
 from checks.cli.common import NEW_FILE, PATH, console, json_option, write_json
 from checks.export.itf import write_itf
 from checks.export.trace.reading import Trace, read_trace
@@ -14,7 +17,7 @@ from checks.harness.comparison import compare
 from checks.harness.corpus import Recorded, recorded
 from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Episode
-from checks.harness.replaying import Difference, Replay, replay_of
+from checks.harness.replaying import Replay, replay_of
 from checks.harness.report import print_finding
 from checks.harness.system import ENGINE, REFERENCE, Own
 from checks.policies import AnyPolicy, policy_of
@@ -69,8 +72,16 @@ def replay(
     if itf_path is not None:
         write_itf(itf_path, policy.codec, result.steps, trace.violation)
         screen.print(f"written: {itf_path}")
-    write_json(_report(file, target, result), json_path)
-    return 1 if result.broken or result.difference else 0
+    report = {
+        "file": str(file),
+        "target": target,
+        "steps": len(result.steps),
+        "confirmed": result.confirms,
+        "violations": [asdict(one, filter=exclude("says")) for one in result.broken],
+        "difference": None if result.difference is None else asdict(result.difference),
+    }
+    write_json(report, json_path)
+    return exit_code(violated=result.broken or result.difference)
 
 
 def _replay_finding(
@@ -84,14 +95,10 @@ def _replay_finding(
     name = target or recorded.using
     if target is None and name not in (REFERENCE, ENGINE):
         raise TraceError("target", name, f"{_OWN}; or --target")
-    if name in (REFERENCE, ENGINE):
-        system = Own(recorded.case.config.policy, name).open()
-    else:
-        system = DriverCommand(tuple(command_of(name))).open()
-    try:
+    own = Own(recorded.case.config.policy, name)
+    source = own if name in (REFERENCE, ENGINE) else DriverCommand(command_of(name))
+    with closing(source.open()) as system:
         episode = compare(system, recorded.case, recorded.terms)
-    finally:
-        system.close()
     found = episode.finding
     for step in found.steps if found and steps else ():
         _print_step(screen, policy_of(recorded.case.config), step, states=False)
@@ -105,7 +112,7 @@ def _replay_finding(
         "finding": None if found is None else {"kind": found.kind.value, "cause": found.cause},
     }
     write_json(report, json_path)
-    return 0 if found is None else 1
+    return exit_code(violated=found is not None)
 
 
 def _verdict(recorded: Recorded, name: str, episode: Episode) -> str:
@@ -142,7 +149,7 @@ _SHOWN = ("computed", "generated", "left_padding", "tkv", "drafts", "load")
 
 
 def _changes(step: SomeStep) -> Iterator[str]:
-    """Who came and went, which transitions, and of each request what it has now."""
+    """Requests that were aborted, transitions, and of each request what it has now."""
     if step.aborted:
         yield f"aborted before: {', '.join(step.aborted)}"
     for event in step.events:
@@ -161,7 +168,9 @@ def _changes(step: SomeStep) -> Iterator[str]:
 
 def _print_end(screen: Console, trace: Trace, result: Replay) -> None:
     if result.difference is not None:
-        _print_difference(screen, result.difference)
+        screen.print(f"[bold red]step {result.difference.step} differs[/bold red]")
+        for name, (written, now) in result.difference.fields.items():
+            screen.print(f"  {name}: the file says {written!r}, now {now!r}")
     for one in result.broken:
         screen.print(f"[bold red]{one.rule}[/bold red] is broken in step {one.step}")
         screen.print(f"  says: {one.says}")
@@ -175,24 +184,3 @@ def _print_end(screen: Console, trace: Trace, result: Replay) -> None:
         )
     elif result.difference is None and not result.broken:
         screen.print(f"{len(result.steps):,} steps as in the file, no rule broken")
-
-
-def _print_difference(screen: Console, difference: Difference) -> None:
-    screen.print(f"[bold red]step {difference.step} differs[/bold red]")
-    for name, (told, seen) in difference.fields.items():
-        screen.print(f"  {name}: the file says {told!r}, now {seen!r}")
-
-
-def _report(file: Path, target: str, result: Replay) -> dict[str, Any]:
-    return {
-        "file": str(file),
-        "target": target,
-        "steps": len(result.steps),
-        "confirmed": result.confirms,
-        "violations": [
-            {"step": one.step, "rule": one.rule, "found": one.found} for one in result.broken
-        ],
-        "difference": None
-        if result.difference is None
-        else {"step": result.difference.step, "fields": result.difference.fields},
-    }

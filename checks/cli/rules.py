@@ -1,10 +1,17 @@
 """`lockstep rules`: every rule, where it is written, and what the checks say about it."""
 
 from pathlib import Path
+from typing import Any
 
 import click
+from rich.console import Console
 
-from checks.cli.common import json_option
+from checks.cli.common import beginning_with, console, json_option, plain_table, write_json
+from checks.evidence import Verdict, recorded_verdicts
+from checks.policies import POLICIES, RULES
+from checks.releases.verdicts import CONFORMED, recorded, verdicts_on
+
+_COLUMNS = ("rule", "kind", "says", "source", "explored", "proofs")
 
 
 @click.command()
@@ -18,7 +25,54 @@ def rules(ids: tuple[str, ...], json_path: Path | None) -> int:
     exploring the default instances, by proving the obligations, whose bounds `lockstep prove`
     shows, and by campaigns with released schedulers; those stand with each rule shown alone.
     """
-    from checks.cli.rule_lists import print_rules
-
-    print_rules(ids, json_path)
+    listed = recorded_verdicts([RULES[one] for one in beginning_with(ids, RULES, "ID", nearest=3)])
+    write_json([_as_mapping(verdict) for verdict in listed], json_path)
+    screen = console(json_path)
+    if ids and len(listed) == 1:
+        _print_one(screen, listed[0])
+        return 0
+    for name, policy in POLICIES.items():
+        rows = [_row(one) for one in listed if one.rule.id in policy.registry.rules]
+        if rows:
+            screen.print(f"[bold]{name}[/bold]")
+            screen.print(plain_table(_COLUMNS, rows))
+    screen.print(f"{len(listed)} rules; one alone: lockstep rules {listed[0].rule.id}")
     return 0
+
+
+def _print_one(screen: Console, verdict: Verdict) -> None:
+    """Everything about one rule, line by line; obligations and releases with their bounds."""
+    for name, value in _as_mapping(verdict).items():
+        if name in ("proven by", "refuted by"):
+            continue  # these stand with their bounds under "proven for" and "refuted for"
+        if not isinstance(value, dict):
+            screen.print(f"[bold]{name}[/bold]: {value}")
+            continue
+        for key, bounds in value.items():
+            screen.print(f"[bold]{name}[/bold] {bounds}: {key}")
+
+
+def _row(verdict: Verdict) -> tuple[str, ...]:
+    rule, source = verdict.rule, str(verdict.rule.source)
+    return rule.id, rule.kind.value, rule.sentence, source, verdict.explored, verdict.proofs
+
+
+def _as_mapping(verdict: Verdict) -> dict[str, Any]:
+    rule = verdict.rule
+    return {
+        "id": rule.id,
+        "policy": next(name for name, one in POLICIES.items() if rule.id in one.registry.rules),
+        "says": rule.sentence,
+        "source": str(rule.source),
+        "kind": rule.kind.value,
+        "explored": verdict.explored,
+        "holds in": list(verdict.holds_in),
+        "refuted in": list(verdict.refuted_in),
+        "states": verdict.states,
+        "witness seen on edges": verdict.witnessed,
+        "proven by": list(verdict.proven),
+        "proven for": dict(verdict.proven),
+        "refuted by": list(verdict.disproven),
+        "refuted for": dict(verdict.disproven),
+        "released": verdicts_on(rule.id, recorded(CONFORMED)),
+    }

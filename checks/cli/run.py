@@ -1,6 +1,5 @@
 """`lockstep run`: serve a workload, judge every step, say what it cost."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,23 +9,25 @@ from typing import Any
 import click
 from attrs import frozen
 
+from checks.cli import exit_code
 from checks.cli.common import (
     NEW_FILE,
     PATH,
     config_options,
     console,
+    gathered,
     json_option,
     progress_bar,
     write_json,
 )
+from checks.cli.configuration import Sources
 from checks.cli.run_tables import print_comparison, print_run
-from checks.cli.variants import Variant, variants
 from checks.explore.exploring import sentence
 from checks.export.files import write_lines
 from checks.export.timeline import new_timeline
 from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
-from checks.harness.serving import Refused, Run, run_workload, scheduler_of
+from checks.harness.serving import Refused, Run, Settings, run_workload, scheduler_of
 from checks.harness.system import ENGINE, REFERENCE
 from checks.policies import POLICIES, policy_of
 from engine.core.metrics import Objective
@@ -49,6 +50,7 @@ class _Files:
     figures: Path | None
     timeline: Path | None
 
+    @property
     def paths(self) -> list[Path]:
         return [path for path in (self.trace, self.figures, self.timeline) if path is not None]
 
@@ -81,30 +83,30 @@ class _Files:
     metavar="ttft=X,itl=Y",
     help="Bounds for goodput, in time units: ttft, itl (the request's mean), e2e.",
 )
-@click.option("--trace", "trace_path", type=NEW_FILE, help="Write what every step did, JSON lines.")
-@click.option("--full", is_flag=True, help="Whole states in the trace, so that it can be judged.")
-@click.option("--figures", "figures_path", type=NEW_FILE, help="Write the published plot format.")
-@click.option(
-    "--timeline",
-    "timeline_path",
-    type=NEW_FILE,
-    help="Write a timeline for trace viewers such as Perfetto, Chrome trace JSON.",
+@gathered(
+    "files",
+    _Files,
+    click.option("--trace", type=NEW_FILE, help="Write what every step did, JSON lines."),
+    click.option(
+        "--full", is_flag=True, help="Whole states in the trace, so that it can be judged."
+    ),
+    click.option("--figures", type=NEW_FILE, help="Write the published plot format."),
+    click.option(
+        "--timeline",
+        type=NEW_FILE,
+        help="Write a timeline for trace viewers such as Perfetto, Chrome trace JSON.",
+    ),
 )
 @json_option
 def run(
     workload: Path,
-    config_path: Path | None,
-    settings: tuple[str, ...],
-    from_env: bool,
+    sources: Sources,
     format_: str | None,
     limit: int | None,
     using: str | None,
     compared: tuple[str, ...],
     slo: str | None,
-    trace_path: Path | None,
-    full: bool,
-    figures_path: Path | None,
-    timeline_path: Path | None,
+    files: _Files,
     json_path: Path | None,
 ) -> int:
     """Serve WORKLOAD and hold every rule against every step.
@@ -114,36 +116,39 @@ def run(
     unless the configuration says otherwise. Requests of a public trace that could never be served
     are left out and counted.
     """
-    environment = os.environ if from_env else None
-    chosen = variants(compared, config_path, settings, environment)
-    files = _Files(trace=trace_path, full=full, figures=figures_path, timeline=timeline_path)
-    if compared and files.paths():
+    variants = sources.variants(compared)
+    if compared and files.paths:
         raise ConfigError("--compare", ", ".join(compared), "no --trace, --figures or --timeline")
     objective = _objective(slo)
-    if figures_path is not None and policy_of(chosen[0].settings.config).plot is None:
-        found = chosen[0].settings.config.policy
+    first = next(iter(variants.values())).config
+    if files.figures is not None and policy_of(first).plot is None:
         drawn = ", ".join(name for name, policy in POLICIES.items() if policy.plot is not None)
-        raise ConfigError("--figures", found, f"{drawn}, whose figures these are")
-    schedulers = [scheduler_of(using, one.settings.config) for one in chosen]
+        raise ConfigError("--figures", first.policy, f"{drawn}, whose figures these are")
+    schedulers = [scheduler_of(using, one.config) for one in variants.values()]
     read = read_workload(workload, format_, limit)
-    fitting = [_fitting(read, one.settings.config) for one in chosen]
-    runs = [
-        _run(one, servable, scheduler, objective, files)
-        for one, (servable, _), scheduler in zip(chosen, fitting, schedulers, strict=True)
-    ]
+    fitting = [_fitting(read, one.config) for one in variants.values()]
+    runs = {
+        label: _run(label, settings, servable, scheduler, objective, files)
+        for (label, settings), (servable, _), scheduler in zip(
+            variants.items(), fitting, schedulers, strict=True
+        )
+    }
     refused = [len(left_out) for _, left_out in fitting]
-    reports = [_report(one, left + read.skipped) for one, left in zip(runs, refused, strict=True)]
+    reports = {
+        label: _report(done, count + read.skipped)
+        for (label, done), count in zip(runs.items(), refused, strict=True)
+    }
     screen = console(json_path)
     if compared:
-        named = {variant.label: one for variant, one in zip(chosen, runs, strict=True)}
-        write_json(dict(zip(named, reports, strict=True)), json_path)
-        print_comparison(screen, named, refused)
+        write_json(reports, json_path)
+        print_comparison(screen, runs, refused)
     else:
-        write_json(reports[0], json_path)
-        print_run(screen, runs[0], refused[0], read.skipped)
-    for path in files.paths():
+        ((label, done),) = runs.items()
+        write_json(reports[label], json_path)
+        print_run(screen, done, refused[0], read.skipped)
+    for path in files.paths:
         screen.print(f"written: {path}")
-    return 0 if all(one.holds for one in runs) else 1
+    return exit_code(violated=not all(one.holds for one in runs.values()))
 
 
 def _objective(slo: str | None) -> Objective | None:
@@ -176,32 +181,33 @@ def _fitting(read: Workload, config: PolicyConfig) -> tuple[list[Request], list[
 
 
 def _run(
-    variant: Variant,
+    label: str,
+    settings: Settings,
     requests: list[Request],
     using: str,
     objective: Objective | None,
     files: _Files,
 ) -> Run:
     """One run, with its files and its progress bar."""
-    config, by_id = variant.settings.config, {one.id: one for one in requests}
+    config, by_id = settings.config, {one.id: one for one in requests}
     kept: list[SomeStep] = []
     with ExitStack() as stack:
         observers: list[Callable[[Any], None]] = []
         if files.trace is not None:
-            cost = variant.settings.cost.beyond_times()
+            cost = settings.cost.beyond_times()
             writer = TraceWriter(
                 files.trace, config, requests, source=using, full=files.full, cost=cost
             )
             trace = stack.enter_context(writer)
             observers.append(trace.write)
         if files.timeline is not None:
-            timeline = new_timeline(files.timeline, by_id, config, variant.settings.cost)
+            timeline = new_timeline(files.timeline, by_id, config, settings.cost)
             observers.append(stack.enter_context(timeline).observe)
         if files.figures is not None:
             observers.append(kept.append)
-        observers.append(stack.enter_context(_progress(variant.label, len(requests))))
+        observers.append(stack.enter_context(_progress(label, len(requests))))
         done = run_workload(
-            variant.settings, requests, using=using, objective=objective, observers=observers
+            settings, requests, using=using, objective=objective, observers=observers
         )
         if files.trace is not None and not done.holds:
             trace.violated(_violation(done))

@@ -6,7 +6,7 @@ from textwrap import shorten
 from rich.console import Console
 from rich.table import Table
 
-from checks.cli.tables import plain_table
+from checks.cli.common import plain_table
 from checks.harness.serving import Refused, Run
 from checks.policies import RULES, policy_of
 from checks.policies.figures import percent, rounded
@@ -24,14 +24,12 @@ def print_run(screen: Console, run: Run, refused: int, skipped: int) -> None:
     `refused` requests of the file could never be served, `skipped` rows of it are none.
     """
     summary = run.summary
-    table = plain_table("run", ">")
-    for name, value in _overview(run, refused, skipped).items():
-        table.add_row(name, value)
-    screen.print(table)
-    latencies = plain_table("latency", *(f">{part}" for part in _PARTS))
-    for name, spread in _spreads(summary):
-        latencies.add_row(name, *(rounded(getattr(spread, part)) for part in _PARTS))
-    screen.print(latencies)
+    screen.print(plain_table(("run", ">"), _overview(run, refused, skipped).items()))
+    latencies = (
+        (name, *(rounded(getattr(spread, part)) for part in _PARTS))
+        for name, spread in _spreads(summary)
+    )
+    screen.print(plain_table(("latency", *(f">{part}" for part in _PARTS)), latencies))
     if summary.waits:
         screen.print(_waits(summary.waits))
     _print_faults(screen, run)
@@ -43,14 +41,13 @@ def print_comparison(screen: Console, runs: Mapping[str, Run], refused: Sequence
 
     `refused`: requests that could never be served, by run.
     """
-    table = plain_table("", *(f">{label}" for label in runs))
     columns = [
         {"refused, never servable": f"{count:,}"} | _compared(run)
         for run, count in zip(runs.values(), refused, strict=True)
     ]
-    for name in dict.fromkeys(name for figures in columns for name in figures):
-        table.add_row(name, *(figures.get(name, "-") for figures in columns))
-    screen.print(table)
+    names = dict.fromkeys(name for figures in columns for name in figures)
+    rows = ((name, *(figures.get(name, "-") for figures in columns)) for name in names)
+    screen.print(plain_table(("", *(f">{label}" for label in runs)), rows))
     for label, run in runs.items():
         if not run.holds:
             screen.print(f"[bold]{label}[/bold]")
@@ -193,7 +190,6 @@ def _spreads(summary: Summary) -> Sequence[tuple[str, Spread]]:
 
 
 def _waits(waits: Mapping[str, int]) -> Table:
-    table = plain_table("steps in which a prefill was refused by", ">")
-    for rule, steps in sorted(waits.items(), key=lambda item: (-item[1], item[0])):
-        table.add_row(f"{rule}: {RULES[rule].sentence}", f"{steps:,}")
-    return table
+    ordered = sorted(waits.items(), key=lambda item: (-item[1], item[0]))
+    rows = ((f"{rule}: {RULES[rule].sentence}", f"{steps:,}") for rule, steps in ordered)
+    return plain_table(("steps in which a prefill was refused by", ">"), rows)

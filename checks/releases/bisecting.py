@@ -1,14 +1,13 @@
 """One case on several releases: which do as the reference, and what the others do."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from attrs import frozen
 
-from checks.harness.comparison import compare
-from checks.harness.driver.client import Driver
+from checks.harness.case import Case
+from checks.harness.comparison import Terms, compare
 from checks.harness.driver.protocol import DriverError
-from checks.harness.driver.system import DriverSystem
+from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Episode
 from checks.harness.recording import Recording, fitted, outcome_as_json
 from checks.harness.system import Json, System
@@ -60,15 +59,18 @@ def tried(recording: Recording, environments: Sequence[Environment]) -> Iterator
             yield Tried(environment)
             continue
         command = command_of(environment.recipe.name)
-        with DriverSystem(partial(Driver, command)) as system:
+        with DriverCommand(command).open() as system:
             yield _tried(environment, system, recording)
 
 
+def episode_of(system: System, case: Case, terms: Terms) -> Episode:
+    """The case on a system; where it is judged alone, with what a release cannot do otherwise."""
+    return compare(system, fitted(system.hello, case) if terms.rules_only else case, terms)
+
+
 def _tried(environment: Environment, system: System, recording: Recording) -> Tried:
-    case, terms = recording.case, recording.terms
-    if terms.rules_only:
-        case = fitted(system.hello, case)
-    episode = compare(system, case, terms)
+    terms = recording.terms
+    episode = episode_of(system, recording.case, terms)
     differs = bool(episode.findings or episode.known)
     in_words = _judged_in_words if terms.rules_only else _compared_in_words
     return Tried(environment, in_words(episode), differs, outcome_as_json(episode, terms))

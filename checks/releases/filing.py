@@ -44,8 +44,7 @@ def filed_findings(
 ) -> Iterator[Filed]:
     """What no table knows."""
     for signature, first in seen.first_seen.items():
-        small = shrunk(plan, first)
-        path = _recorded(system, driver, first, small, directory)
+        small, path = _recorded(system, plan, driver, first, directory)
         yield Filed("", small.finding.says, "", seen.times[signature], first, small, path)
 
 
@@ -56,8 +55,7 @@ def filed_known(
     for row in policy_named(system.hello.policy).known_differences:
         if row.id in seen.examples:
             first = seen.examples[row.id]
-            small = shrunk(plan, first)
-            path = _recorded(system, driver, first, small, directory)
+            small, path = _recorded(system, plan, driver, first, directory)
             small = evolve(small, finding=_as_unknown(read_recording(path)) or small.finding)
             yield Filed(row.id, row.says, row.reason, seen.known[row.id], first, small, path)
 
@@ -71,8 +69,7 @@ def filed_rules(
         if rule in seen.examples:
             first = seen.examples[rule]
             first = evolve(first, terms=evolve(first.terms, rules_only=True))
-            small = shrunk(plan, first)
-            path = _recorded(system, driver, first, small, directory)
+            small, path = _recorded(system, plan, driver, first, directory)
             recording = read_recording(path)
             episode = compare(recording, recording.case, recording.terms)
             small = evolve(small, finding=episode.findings[first.finding.signature])
@@ -82,22 +79,23 @@ def filed_rules(
 
 
 def _recorded(
-    system: System, driver: str, first: FirstSeen, small: Shrunk[Finding], directory: Path
-) -> Path:
-    """The small case on record; the same finding has the same name."""
-    path = _path(directory, system, small)
-    command = f"lockstep conform {driver} --case {path.name}"
-    record(system, small.case, first.terms, path, about=small.finding.says, command=command)
-    return path
+    system: System, plan: Plan, driver: str, first: FirstSeen, directory: Path
+) -> tuple[Shrunk[Finding], Path]:
+    """The smallest case that shows it, on record; the same finding has the same name.
 
-
-def _path(directory: Path, system: System, small: Shrunk[Finding]) -> Path:
+    Raises:
+        InputError: nothing can be written there.
+    """
+    small = shrunk(plan, first)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         allowed = f"a directory that can be written to ({error.strerror})"
         raise InputError("--findings", str(directory), allowed) from None
-    return directory / file_name(system.hello.name, small.case, small.finding)
+    path = directory / file_name(system.hello.name, small.case, small.finding)
+    command = f"lockstep conform {driver} --case {path.name}"
+    record(system, small.case, first.terms, path, about=small.finding.says, command=command)
+    return small, path
 
 
 def _as_unknown(recording: Recording) -> Finding | None:

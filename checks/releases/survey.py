@@ -20,7 +20,7 @@ SHRINKING_STEPS = 4_000  # for each finding
 
 @frozen
 class Small:
-    """A small case, who showed what in it, and how it was served."""
+    """A small case, what was found in it, and how it was served."""
 
     cause: Signature
     case: Case
@@ -54,7 +54,7 @@ def shown(system: System, cases: Sequence[Small]) -> dict[int, Finding]:
 
 
 def chosen(cases: Sequence[Small], by_release: Sequence[Mapping[int, Finding]]) -> list[int]:
-    """The numbers of the cases to tell of: of each cause the smallest that most releases show.
+    """The numbers of the cases to show: of each cause the smallest that most releases show.
 
     Further ones of the same cause only where a release does not show it in those before.
     """

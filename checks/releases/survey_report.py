@@ -6,7 +6,7 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from checks.export.files import as_line
-from checks.harness.campaign import Campaign
+from checks.harness.campaign import Campaign, Plan, own_system
 from checks.harness.finding import Finding, Kind, Signature
 from checks.policies import RULES
 from checks.releases.survey import Small
@@ -16,40 +16,45 @@ _ORDER = {str(kind): place for place, kind in enumerate((Kind.CRASH, Kind.ENDLES
 
 @frozen
 class Surveyed:
-    """A release: its version, what it runs on, what the random cases and the small ones showed."""
+    """A release: its version, what is drawn for it, what random cases and small ones showed."""
 
     version: str
-    release: str
+    plan: Plan
     seen: Campaign
     shown: Mapping[int, Finding]
+
+    @property
+    def release(self) -> str:
+        """What is run, as its driver says."""
+        return own_system(self.plan.system).hello.release
 
 
 @frozen
 class Page:
-    """All that the page tells. `picked`: the cases that are told of; `paths`: their files.
+    """All that the page shows.
 
-    `span`: the versions as the command was given them.
+    `span`: the versions as the command was given them. `paths`: the files of the cases that are
+    shown, by number.
     """
 
     span: str
     releases: Sequence[Surveyed]
     cases: Sequence[Small]
-    picked: Sequence[int]
     paths: Mapping[int, Path]
 
     @property
-    def told(self) -> list[int]:
-        """The cases in the order of what they show."""
+    def numbers(self) -> list[int]:
+        """Of the cases that are shown, in the order of what they show."""
         causes = self.causes
         return sorted(
-            self.picked, key=lambda number: (causes.index(self.cases[number].cause), number)
+            self.paths, key=lambda number: (causes.index(self.cases[number].cause), number)
         )
 
     @property
     def causes(self) -> list[Signature]:
         """What is broken in any of them: what ends the server first."""
         found = {cause for one in self.releases for cause in one.seen.times}
-        found |= {self.cases[number].cause for number in self.picked}
+        found |= {self.cases[number].cause for number in self.paths}
         return sorted(found, key=lambda cause: (_ORDER.get(cause[0], len(_ORDER)), cause))
 
 
@@ -72,7 +77,7 @@ def table_lines(page: Page) -> Iterator[str]:
         cells = [_cell(page, one, cause) for one in page.releases]
         numbers = [
             str(place)
-            for place, number in enumerate(page.told, start=1)
+            for place, number in enumerate(page.numbers, start=1)
             if page.cases[number].cause == cause
         ]
         case = f" (case {', '.join(numbers)})" if numbers else ""
@@ -93,16 +98,16 @@ def _cell(page: Page, release: Surveyed, cause: Signature) -> str:
 
 
 def case_lines(page: Page) -> Iterator[str]:
-    """Each case: who shows it, in which step; configuration, requests, and how to run it again."""
-    for place, number in enumerate(page.told, start=1):
+    """Each case: which release shows it in which step; its requests, and how to run it again."""
+    for place, number in enumerate(page.numbers, start=1):
         case, path = page.cases[number], page.paths[number]
         yield f"### Case {place}. {title_of(case.cause)}"
         yield ""
         for one in page.releases:
             if number in one.shown:
                 found = one.shown[number]
-                told = found.broken[0][1] if found.broken else found.says
-                yield f"- {one.version}, step {found.step}: {told}"
+                says = found.broken[0][1] if found.broken else found.says
+                yield f"- {one.version}, step {found.step}: {says}"
         yield ""
         yield f"    {evolve(case.case, swarm=None).parameters}"
         for request in case.case.as_mapping()["requests"]:
