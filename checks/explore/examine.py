@@ -44,6 +44,9 @@ class Examiner(Generic[StateT]):
     always: list[Always[StateT]] = field(init=False)
     on_step: list[OnStep[StateT]] = field(init=False)
     eventually: list[Eventually[StateT]] = field(init=False)
+    _asked: dict[type, tuple[list[OnStep[StateT]], list[Witness[StateT]]]] = field(
+        factory=dict, init=False
+    )
 
     def __attrs_post_init__(self) -> None:
         self.always = [one for one in self.properties if isinstance(one, Always)]
@@ -155,19 +158,29 @@ class Examiner(Generic[StateT]):
     def _check_edge(
         self, index: int, state: StateT, transition: Transition[StateT], depth: int
     ) -> None:
-        for on_step in self.on_step:
+        on_step, witnesses = self._asked_of(type(transition.record))
+        for one in on_step:
             try:
-                found = on_step.holds(state, transition)
+                found = one.holds(state, transition)
             except Exception as error:
                 found = _raised(error)
             if found is not None:
-                self._violate(on_step.rule, found, index, transition)
-        for witness in self.witnesses:
+                self._violate(one.rule, found, index, transition)
+        for witness in witnesses:
             try:
                 if witness.seen(state, transition):
                     self._sight(witness.rule, depth)
             except Exception as error:
                 self._violate(witness.rule, _raised(error), index, transition)
+
+    def _asked_of(self, kind: type) -> tuple[list[OnStep[StateT]], list[Witness[StateT]]]:
+        """What is asked of transitions whose record is of this class, looked up once."""
+        if kind not in self._asked:
+            self._asked[kind] = (
+                [one for one in self.on_step if issubclass(kind, one.of)],
+                [one for one in self.witnesses if issubclass(kind, one.of)],
+            )
+        return self._asked[kind]
 
     def _sight(self, rule: str, depth: int) -> None:
         sightings = self.store.sightings
@@ -180,6 +193,7 @@ class Examiner(Generic[StateT]):
             self.store.violations[rule] = Violation(rule, found, run)
             self.always = [always for always in self.always if always.rule != rule]
             self.on_step = [on_step for on_step in self.on_step if on_step.rule != rule]
+            self._asked.clear()
         if not self.keep_going:
             raise HaltError
 

@@ -1,7 +1,7 @@
 """What a machine gives the explorer, what can be asked of it, and the run that refutes it."""
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from attrs import frozen
 
@@ -20,7 +20,7 @@ class Transition(Generic[StateT]):
 
     action: str
     state: StateT
-    record: object | None = None
+    record: Any = None
     fair: bool = False
 
 
@@ -58,10 +58,14 @@ class Always(Generic[StateT]):
 
 @frozen
 class OnStep(Generic[StateT]):
-    """`holds` on every reachable transition: None, or one line that says what was found instead."""
+    """`holds` on every reachable transition: None, or one line that says what was found instead.
+
+    `of`: it is asked only of transitions whose record is one.
+    """
 
     rule: str
     holds: Callable[[StateT, Transition[StateT]], str | None]
+    of: type = object
 
 
 @frozen
@@ -79,10 +83,14 @@ class Eventually(Generic[StateT]):
 
 @frozen
 class Witness(Generic[StateT]):
-    """Something that must be `seen` on one transition at least, or the rule says nothing."""
+    """Something that must be `seen` on one transition at least, or the rule says nothing.
+
+    `of`: it is asked only of transitions whose record is one.
+    """
 
     rule: str
     seen: Callable[[StateT, Transition[StateT]], bool]
+    of: type = object
 
 
 Property: TypeAlias = Always[StateT] | OnStep[StateT] | Eventually[StateT]

@@ -29,7 +29,7 @@ def properties_of_rules(
 ) -> Properties[StateT]:
     """The rules, judged in states and on edges; the record of a scheduler step is a `step`.
 
-    State rules come first, so that a step that breaks both kinds is told by its state.
+    State rules come first, so that a step that breaks both kinds is reported by its state.
     """
     listed = tuple(rules)
     states = [_always(rule, ctx) for rule in listed if rule.kind is Kind.ALWAYS]
@@ -49,12 +49,14 @@ def _always(rule: Rule[ConfigT, ContextT, StateT, StepT], ctx: ContextT) -> Alwa
 def _on_step(
     rule: Rule[ConfigT, ContextT, StateT, StepT], ctx: ContextT, step: type[StepT]
 ) -> OnStep[StateT]:
-    def holds(before: StateT, edge: Transition[StateT]) -> str | None:
-        if isinstance(edge.record, step):
-            return rule.found_of_step(ctx, edge.record) if rule.of_step else None
-        return rule.found_between(ctx, before, edge.state)
+    def between(before: StateT, edge: Transition[StateT]) -> str | None:
+        is_step = isinstance(edge.record, step)
+        return None if is_step else rule.found_between(ctx, before, edge.state)
 
-    return OnStep(rule.id, holds)
+    def of_step(_before: StateT, edge: Transition[StateT]) -> str | None:
+        return rule.found_of_step(ctx, edge.record)
+
+    return OnStep(rule.id, of_step, of=step) if rule.of_step else OnStep(rule.id, between)
 
 
 def _eventually(rule: Rule[ConfigT, ContextT, StateT, StepT]) -> Eventually[StateT]:
@@ -67,6 +69,6 @@ def _witness(
     rule: Rule[ConfigT, ContextT, StateT, StepT], ctx: ContextT, step: type[StepT]
 ) -> Witness[StateT]:
     def seen(_before: StateT, edge: Transition[StateT]) -> bool:
-        return isinstance(edge.record, step) and rule.witness(ctx, edge.record)
+        return rule.witness(ctx, edge.record)
 
-    return Witness(rule.id, seen)
+    return Witness(rule.id, seen, of=step)

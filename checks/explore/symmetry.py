@@ -26,6 +26,8 @@ def without_names(
     in the instance. In a state the ones that are present come first, in its order.
     """
     groups = _interchangeable(instance, alike)
+    if not groups:
+        return lambda state: state
 
     def representative(state: StateT) -> StateT:
         order = [one.id for one in state.present]
