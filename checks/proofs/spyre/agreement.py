@@ -7,13 +7,12 @@ larger ones and on random runs is tested.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any
 
 from checks.explore import Transition
 from checks.explore.instance import Instance
-from checks.explore.model import Model
 from checks.policies.spyre.model import spyre_model
 from checks.proofs import registry
 from checks.proofs.spyre.numeric_machine import (
@@ -96,39 +95,46 @@ def kind_of(result: StepResult) -> str:
     return "prefill" if result.is_prefill else "decode" if result.is_decode else "idle"
 
 
+Take = Callable[[tuple[Client, ...], SchedulerState], StepResult]
+
+
 def difference(
-    config: SpyreConfig, requests: Sequence[Request], state: State, edge: Transition[State]
+    take: Take, one: Instance[SpyreConfig], state: State, edge: Transition[State]
 ) -> str | None:
-    """The first field in which the two machines differ after a transition of the reference."""
-    ordered = in_order_of_arrival(state, requests)
+    """The first field in which the two machines differ after a transition of the reference.
+
+    `take`: a step of the numeric machine.
+    """
+    ordered = in_order_of_arrival(state, one.requests)
     after = edge.state
     expected = _fields(numeric_state(after, ordered), ordered)
     expected["waiting"] = [row.id for row in after.waiting]
     expected["decoding"] = sorted(row.id for row in after.decoding)
     clients, before = _clients(ordered, state, edge), numeric_state(state, ordered)
     if isinstance(edge.record, Step):
-        result = step(setting_of(config), clients, before)
-        done = edge.record
+        result, done = take(clients, before), edge.record
         expected |= {"kind": done.kind, "tkv": done.tkv, "volume": done.volume}
         found = _fields(result.after, ordered)
         found |= {"kind": kind_of(result), "tkv": result.tkv, "volume": result.volume}
     else:
         found = _fields(between(clients, before, 0), ordered)
     # The reference keeps the last tkv for the rule that reads it alone.
-    unkept = () if config.variant.uses_last_tkv else ("last_tkv",)
+    unkept = () if one.config.variant.uses_last_tkv else ("last_tkv",)
     for name, value in expected.items():
         if name not in unkept and found[name] != value:
             return f"{name}: the reference has {value}, the numeric machine {found[name]}"
     return None
 
 
-def _clients(requests: Sequence[Request], state: State, edge: Transition[State]) -> list[Client]:
+def _clients(
+    requests: Sequence[Request], state: State, edge: Transition[State]
+) -> tuple[Client, ...]:
     """The clients of whose behaviour this transition is one step."""
     action, _, subject = edge.action.partition(" ")
     ended = edge.record.ended if isinstance(edge.record, Step) else ()
     come = {row.id for row in state.present} | state.finished | state.aborted
     generated = {row.id: row.generated for row in state.present}
-    return [
+    return tuple(
         Client(
             prompt_len=one.prompt_len,
             max_tokens=one.max_tokens,
@@ -137,7 +143,7 @@ def _clients(requests: Sequence[Request], state: State, edge: Transition[State])
             abort_at=0 if (action, subject) == ("abort", one.id) else NEVER,
         )
         for one in requests
-    ]
+    )
 
 
 _PHASES = ("absent", "waiting", "prefilling", "decoding", "gone")
@@ -161,8 +167,15 @@ def _fields(state: SchedulerState, requests: Sequence[Request]) -> dict[str, Any
 # --- every transition ---------------------------------------------------------------------------
 
 
-def transitions(model: Model[State]) -> Iterator[tuple[State, Transition[State]]]:
-    """Every reachable transition until a request is paused: the numeric machine never does that."""
+def transitions(
+    one: Instance[SpyreConfig],
+) -> Iterator[tuple[State, Transition[State], str | None]]:
+    """Every reachable transition, and in what the numeric machine takes it otherwise, if in any.
+
+    A request that is paused ends the way there: the numeric machine never pauses one. Many states
+    are alike to it, so what it has computed is kept.
+    """
+    model, take = spyre_model(one), cache(partial(step, setting_of(one.config)))
     pending = deque(model.initial())
     seen = set(pending)
     while pending:
@@ -170,7 +183,7 @@ def transitions(model: Model[State]) -> Iterator[tuple[State, Transition[State]]
         for edge in model.successors(state):
             if edge.state.paused:
                 continue
-            yield state, edge
+            yield state, edge, difference(take, one, state, edge)
             if edge.state not in seen:
                 seen.add(edge.state)
                 pending.append(edge.state)
@@ -220,14 +233,11 @@ INSTANCES = {
 
 def disagreement(name: str, one: Instance[SpyreConfig]) -> str | None:
     """The first transition of the instance that the numeric machine takes otherwise, in words."""
-    model = spyre_model(one)
-    (start,) = model.initial()
-    clients = _clients(one.requests, start, Transition("step", start))
-    if numeric_state(start, one.requests) != at_the_start(clients):
+    (start,) = spyre_model(one).initial()
+    if numeric_state(start, one.requests) != at_the_start(one.requests):
         return f"instance {name}: the machines start in different states"
     try:
-        for state, edge in transitions(model):
-            found = difference(one.config, one.requests, state, edge)
+        for state, edge, found in transitions(one):
             if found is not None:
                 return f"instance {name}, {_in_words(state)}, {edge.action}: {found}"
     except GuardError as error:

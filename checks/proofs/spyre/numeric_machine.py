@@ -67,7 +67,7 @@ class SchedulerState:
         return [one.phase == phase for one in self.requests]
 
 
-def at_the_start(clients: Sequence[Client]) -> SchedulerState:
+def at_the_start(clients: Sequence[object]) -> SchedulerState:
     """The state before any request has arrived."""
     absent = tuple(RequestState(ABSENT, 0, 0) for _ in clients)
     return SchedulerState(absent, prefilled=False, last_tkv=0)
@@ -124,7 +124,8 @@ def rule_of(admission: Admission) -> Rule:
             block_size=setting.block_size,
             last_tkv=last_tkv,
         )
-        return every(one.holds(joining) for one in ADMISSIONS[admission].conditions)
+        first, *others = (one.holds(joining) for one in ADMISSIONS[admission].conditions)
+        return every([first, *others]) if others else first
 
     return holds
 
