@@ -3,6 +3,8 @@
 Source: vllm-v1, "KV cache manager", with the free order of vLLM 0.28.0; block 0 is the padding
 block of spyre, "Padding", and is never in the pool. Shared by all machines whose blocks are
 counted and cached.
+
+Each raises GuardError, with the rule that its guard stands for, where the guard does not hold.
 """
 
 from collections import Counter

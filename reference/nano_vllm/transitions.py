@@ -3,6 +3,8 @@
 Every transition takes the context and a state and returns the next state with the events that
 say what it did, each with the rule it stands for. Source: nano-vllm, the sections named at each
 function; `abort` is the environment's, the text knows no client that goes away.
+
+Each raises GuardError, with the rule that its guard stands for, where the guard does not hold.
 """
 
 from collections.abc import Callable

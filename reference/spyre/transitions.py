@@ -4,6 +4,8 @@ Every transition takes the context and a state and returns the next state with t
 say what it did, each with the rule it stands for. Source: spyre, the sections named at each
 function; `reserve`, `pause` and `resume` are those of sendnn-inference 2.6.3; `preempt` is
 vLLM V1's recomputation, used where blocks are not reserved.
+
+Each raises GuardError, with the rule that its guard stands for, where the guard does not hold.
 """
 
 from collections.abc import Callable

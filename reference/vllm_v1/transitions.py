@@ -3,6 +3,8 @@
 Between steps `arrive`, `abort` and the end of a load change the state. Within a step the
 decisions add to a `Plan`; then the planned tokens are computed, drafts rolled back, tokens
 sampled. Source: vllm-v1, the sections named at each function.
+
+Each raises GuardError, with the rule that its guard stands for, where the guard does not hold.
 """
 
 from attrs import evolve, field, frozen
