@@ -17,8 +17,10 @@ from tests.checks.faults.patches import (
     backwards,
     changed,
     configured,
+    depending,
     first,
     first_to_back,
+    from_the_tail,
     held_once,
     kept,
     last_to_front,
@@ -52,15 +54,9 @@ fault(machine, "new_pool", on=BUDGET, caught_by="NANO-BLK-1, NANO-BLK-3")(
     lambda right, size: evolve(right(size), free=tuple(range(size - 1))),
     "a block is missing: the pool starts without its last block",
 )
-
-
-@fault(transitions, "take", on=BUDGET, caught_by="NANO-BLK-5")
-def handed_out_from_the_tail(right: Wrong, pool: Any, count: int) -> Any:
-    """Blocks are handed out from the tail of the free list."""
-    pool, blocks = right(evolve(pool, free=pool.free[::-1]), count)
-    return evolve(pool, free=pool.free[::-1]), blocks
-
-
+fault(transitions, "take", on=BUDGET, caught_by="NANO-BLK-5")(
+    from_the_tail, "handed out from the tail: blocks are handed out from the tail of the free list"
+)
 fault(transitions, "take", on=BUDGET, caught_by="NANO-BLK-1, NANO-BLK-3, NANO-BLK-5")(
     kept("free"), "handed out and free: blocks that are handed out stay in the free list"
 )
@@ -203,33 +199,25 @@ def two_new_blocks(right: Wrong, ctx: Any, state: Any, row: Any) -> Any:
     return evolve(after, pool=pool, running=rows), events
 
 
-@fault(transitions, "append", on=DRY, caught_by="NANO-PFX-1")
-def filled_block_not_hashed(right: Wrong, ctx: Any, state: Any, row: Any) -> Any:
-    """A block that decoding fills is not hashed."""
-    after, events = right(ctx, state, row)
-    return evolve(
-        after,
-        pool=evolve(
-            after.pool,
-            keys=after.pool.keys.without(*after.pool.keys.keys() - state.pool.keys.keys()),
-        ),
-    ), events
-
-
+fault(transitions, "append", on=DRY, caught_by="NANO-PFX-1")(
+    depending(
+        lambda _ctx, state, _row: changed(
+            pool=changed(keys=lambda keys: keys.without(*keys.keys() - state.pool.keys.keys()))
+        )
+    ),
+    "filled block not hashed: a block that decoding fills is not hashed",
+)
 fault(transitions, "preempt", on=DRY, caught_by="NANO-ADM-7, NANO-PRE-5")(
     result(waiting=first_to_back), "victim waits behind: a victim goes to the back of waiting"
 )
-
-
-@fault(transitions, "preempt", on=DRY, caught_by="NANO-LIF-9, NANO-PRE-5")
-def victim_loses_its_answer(right: Wrong, ctx: Any, state: Any, victim: Any) -> Any:
-    """A victim starts again from its prompt."""
-    after, events = right(ctx, state, victim)
-    length = ctx.requests[victim.id].prompt_len
-    again = evolve(after.waiting[0], generated=0, prefill_len=length)
-    return evolve(after, waiting=(again, *after.waiting[1:])), events
-
-
+fault(transitions, "preempt", on=DRY, caught_by="NANO-LIF-9, NANO-PRE-5")(
+    depending(
+        lambda ctx, _state, row: changed(
+            waiting=first(generated=0, prefill_len=ctx.requests[row.id].prompt_len)
+        )
+    ),
+    "victim loses its answer: a victim starts again from its prompt",
+)
 fault(transitions, "preempt", on=DRY, caught_by="NANO-LIF-4, NANO-BLK-2, NANO-PRE-5")(
     lambda right, ctx, state, row: result(waiting=first(blocks=row.blocks))(right, ctx, state, row),
     "victim keeps its table: a victim's block table is not cleared",
@@ -308,20 +296,18 @@ fault(
     result(count=lambda count: max(count - 1, 1)),
     "one row left out: a decode step takes one sequence less than there are",
 )
-
-
-@fault(
+fault(
     transitions,
     "preempt",
     of="schedule",
     on=DRY,
     caught_by="NANO-PRE-2, NANO-ADM-7, NANO-BLK-2, NANO-PFX-1, guard NANO-SLT-1",
+)(
+    lambda right, ctx, state, row: right(
+        ctx, state, state.running[1] if len(state.running) == 3 else row
+    ),
+    "last but one goes: of three the one in the middle is the victim",
 )
-def last_but_one_goes(right: Wrong, ctx: Any, state: Any, victim: Any) -> Any:
-    """Of three the one in the middle is the victim."""
-    return right(ctx, state, state.running[1] if len(state.running) == 3 else victim)
-
-
 fault(formulas, "captured_sizes", of="graph", on=SHARED, caught_by="NANO-DEC-4")(
     lambda right, *given: right(*given)[:-1],
     "no graph for three: the largest batch is not captured",

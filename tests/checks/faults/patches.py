@@ -31,6 +31,11 @@ def altered(change: Change) -> Wrong:
     return wrong
 
 
+def depending(change: Callable[..., Change]) -> Wrong:
+    """The right result after the change that belongs to the arguments."""
+    return lambda right, *given: altered(change(*given))(right, *given)
+
+
 def kept(*fields: str) -> Wrong:
     """The right result, but these fields are as before: as in the argument of the same type."""
 
@@ -52,6 +57,11 @@ def configured(**fields: Any) -> Wrong:
 def once_held(right: Wrong, pool: Any, blocks: Any, *keys: Any) -> Any:
     """The right result, but each block counts one holder."""
     return evolve(right(pool, blocks, *keys), references=held_once(pool, blocks).references)
+
+
+def from_the_tail(right: Wrong, pool: Any, count: int) -> Any:
+    """The right function with the free list turned round."""
+    return result(free=backwards)(right, changed(free=backwards)(pool), count)
 
 
 def own_tokens_only(right: Wrong, data: bytes, *, digest_size: int) -> Any:
@@ -110,6 +120,12 @@ def last(**fields: Any) -> Change:
 def each(**fields: Any) -> Change:
     """All rows with changed fields."""
     return lambda rows: tuple(map(changed(**fields), rows))
+
+
+def row_of(request_id: str, **fields: Any) -> Change:
+    """The row of one request with changed fields."""
+    change = changed(**fields)
+    return lambda rows: tuple(change(row) if row.id == request_id else row for row in rows)
 
 
 def last_to_front(rows: tuple[Any, ...]) -> tuple[Any, ...]:

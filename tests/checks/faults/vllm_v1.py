@@ -16,10 +16,13 @@ from tests.checks.faults.patches import (
     backwards,
     changed,
     configured,
+    depending,
     first_to_back,
     kept,
     last_to_front,
+    plus,
     result,
+    row_of,
 )
 from tests.checks.faults.planting import FaultTable
 
@@ -72,17 +75,12 @@ fault(step, "running_tokens", of="catch_up", on="threshold", caught_by="V1-BUD-3
 fault(transitions, "preempt", on="fcfs", caught_by="V1-PRE-3")(
     result(state=changed(waiting=first_to_back)), "victim at the end of the queue"
 )
-
-
-@fault(transitions, "preempt", on="fcfs, two victims", caught_by="V1-KV-2, V1-KV-6, V1-PRE-3")
-def victim_keeps_its_blocks(right: Wrong, ctx: Context, plan: Plan, one: Sequence) -> Plan:
-    done: Plan = right(ctx, plan, one)
-    rows = tuple(
-        evolve(row, blocks=one.blocks) if row.id == one.id else row for row in done.state.waiting
-    )
-    return evolve(done, state=evolve(done.state, waiting=rows))
-
-
+fault(transitions, "preempt", on="fcfs, two victims", caught_by="V1-KV-2, V1-KV-6, V1-PRE-3")(
+    depending(
+        lambda _ctx, _plan, row: changed(state=changed(waiting=row_of(row.id, blocks=row.blocks)))
+    ),
+    "victim keeps its blocks",
+)
 fault(transitions, "preempt", on="priority", caught_by="V1-BUD-2")(kept("budget"), "no refund")
 fault(transitions, "preempt", on="priority", caught_by="guard V1-OUT-1")(
     kept("scheduled", "budget"), "victim stays scheduled"
@@ -130,15 +128,14 @@ fault(step, "next_in_queue", of="admit", on="uncut", caught_by="V1-ORD-2")(
 fault(transitions, "admit", on="uncut", caught_by="V1-ORD-1")(
     result(state=changed(running=last_to_front)), "admitted in front"
 )
-
-
-@fault(transitions, "admit", on="shared prefix", caught_by="V1-BUD-2")
-def cached_tokens_count(right: Wrong, ctx: Context, plan: Plan, *given: Any) -> Plan:
-    done: Plan = right(ctx, plan, *given)
-    demand: Demand = given[1]
-    return evolve(done, budget=done.budget - min(len(demand.hits), done.budget))
-
-
+fault(transitions, "admit", on="shared prefix", caught_by="V1-BUD-2")(
+    depending(
+        lambda _ctx, _plan, _row, demand, *_: changed(
+            budget=lambda left: left - min(len(demand.hits), left)
+        )
+    ),
+    "cached tokens count",
+)
 fault(step, "waiting_tokens", of="admit", on="uncut", caught_by="V1-CHK-2, V1-BUD-5")(
     lambda right, *given: max(right(*given) - 1, 1), "a token less"
 )
@@ -204,18 +201,10 @@ fault(transitions, "rollback", on="speculation", caught_by="guard V1-PRG-2")(
     lambda right, *given: (right(*given[:-1], 0)[0], right(*given)[1]),
     "all drafts are rolled back",
 )
-
-
-@fault(transitions, "sample", on="uncut", caught_by="V1-LIF-4")
-def two_tokens_at_once(right: Wrong, ctx: Context, state: State, one: str) -> State:
-    sampled: State = right(ctx, state, one)
-    rows = tuple(
-        evolve(row, generated=row.generated + 1) if row.id == one else row
-        for row in sampled.running
-    )
-    return evolve(sampled, running=rows)
-
-
+fault(transitions, "sample", on="uncut", caught_by="V1-LIF-4")(
+    depending(lambda _ctx, _state, one: changed(running=row_of(one, generated=plus(1)))),
+    "two tokens at once",
+)
 fault(transitions, "finish", on="uncut", caught_by="V1-LIF-5")(
     kept("unreported"), "end not reported"
 )
@@ -255,15 +244,12 @@ def drafts_are_cached(
     return cached
 
 
-@fault(kv_cache, "cache_blocks", on="eviction, 0.11.2", caught_by="V1-KV-10, V1-KV-12")
-def half_computed_blocks_are_cached(
-    right: Wrong, ctx: Context, pool: BlockPool, one: Sequence, _tokens: int
-) -> BlockPool:
-    room = len(one.blocks) * ctx.config.block_size
-    cached: BlockPool = right(ctx, pool, one, min(one.tokens, room))
-    return cached
-
-
+fault(kv_cache, "cache_blocks", on="eviction, 0.11.2", caught_by="V1-KV-10, V1-KV-12")(
+    lambda right, ctx, pool, row, _tokens: right(
+        ctx, pool, row, min(row.tokens, len(row.blocks) * ctx.config.block_size)
+    ),
+    "half computed blocks are cached",
+)
 fault(step, "schedule_waiting", of="admit", on="threshold", caught_by="V1-SEQ-1")(
     configured(max_num_seqs=3), "slots ignored"
 )
@@ -312,7 +298,9 @@ def accepted_drafts_are_not_reported(
     results.outputs[row.id] = results.outputs[row.id][:1]
 
 
-@fault(transitions, "pass_over", on="async load", caught_by="V1-EXT-1, V1-ORD-3")
-def loading_is_taken_for_loaded(right: Wrong, ctx: Context, plan: Plan, one: Sequence) -> Plan:
-    done: Plan = right(ctx, plan, one)
-    return evolve(done, looked_at=(*plan.looked_at, evolve(one, load=Load.LOADED)))
+fault(transitions, "pass_over", on="async load", caught_by="V1-EXT-1, V1-ORD-3")(
+    depending(
+        lambda _ctx, plan, row: changed(looked_at=(*plan.looked_at, evolve(row, load=Load.LOADED)))
+    ),
+    "loading is taken for loaded",
+)

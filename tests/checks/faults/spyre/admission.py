@@ -10,7 +10,6 @@ from spec.core.blocks import block_count
 from spec.core.records import DECODE
 from spec.spyre import admission as formulas
 from spec.spyre import variants
-from spec.spyre.admission import Member
 from spec.spyre.padding import max_tkv
 from spec.spyre.records import Context, Step
 from spec.spyre.state import Sequence as Row
@@ -99,12 +98,12 @@ def newcomer_takes_the_slot(right: Wrong, ctx: Context, state: State, *rest: Any
     return evolve(done, before=state)
 
 
-@fault(step, "choose_prefill", of="admit", on="layout", caught_by="guard SPY-PRI-1")
-def newcomer_before_the_prefill(right: Wrong, ctx: Context, state: State) -> Any:
-    """The waiting are looked at even while a prefill is in progress."""
-    return right(ctx, evolve(state, prefilling=None) if state.waiting else state)
-
-
+fault(step, "choose_prefill", of="admit", on="layout", caught_by="guard SPY-PRI-1")(
+    lambda right, ctx, state: right(
+        ctx, evolve(state, prefilling=None) if state.waiting else state
+    ),
+    "newcomer before the prefill: the waiting are looked at even while a prefill is in progress",
+)
 fault(step, "choose_prefill", of="admit", on="layout", caught_by="SPY-PRI-4, SPY-RES-4")(
     lambda right, ctx, state: right(ctx, state) if state.decoding else (None, "SPY-RES-1"),
     "idle although pending: without a decoding row none is admitted, as if for lack of blocks",
@@ -189,17 +188,12 @@ fault(formulas, "round_up", of="admit", on="a block of slack", caught_by="SPY-PA
     lambda right, value, multiple: right(value, multiple) - multiple,
     "shipped without slack: the formula of the shipped rule lacks its block of slack on both sides",
 )
-
-
-@fault(variants, "documented_volume_holds", of="admit", on="documented", caught_by="SPY-VOL-2")
-def documented_with_slack_for_all(
-    right: Wrong, decoding: list[Member], candidate: Member, limit: int, block_size: int
-) -> Any:
-    """The documented rule gives the new request a block of slack too."""
-    longer = evolve(candidate, remaining=candidate.remaining + block_size)
-    return right(decoding, longer, limit, block_size)
-
-
+fault(variants, "documented_volume_holds", of="admit", on="documented", caught_by="SPY-VOL-2")(
+    lambda right, decoding, row, limit, size: right(
+        decoding, changed(remaining=plus(size))(row), limit, size
+    ),
+    "documented with slack for all: the new request gets a block of slack too",
+)
 fault(variants, "model_length_holds", of="admit", on="documented, length", caught_by="SPY-LEN-2")(
     always(True), "model length ignored: the documented rule does not look at the model length"
 )
@@ -226,15 +220,13 @@ fault(transitions, "still_promised", of="reserve", on="dry pool", caught_by="SPY
 fault(admission, "reserved_blocks", of="reserve", on="dry pool", caught_by="guard SPY-RES-1")(
     always(0), "promised to two: blocks that are promised already are promised again"
 )
-
-
 fault(admission, "_block_refusal", of="reserve", on="dry pool", caught_by="SPY-RES-4")(
     lambda right, ctx, state, row: right(ctx, ONE_BLOCK_LESS(state), row),
     "last block not promised: a request waits for a block more than it needs",
 )
-
-
-@fault(admission, "_block_refusal", of="chunk", on="preemption", caught_by="BLK-9")
-def last_block_not_used(right: Wrong, ctx: Context, state: State, sequence: Row) -> Any:
-    """While others decode, a chunk waits for a block more than it needs."""
-    return right(ctx, ONE_BLOCK_LESS(state) if state.decoding else state, sequence)
+fault(admission, "_block_refusal", of="chunk", on="preemption", caught_by="BLK-9")(
+    lambda right, ctx, state, row: right(
+        ctx, ONE_BLOCK_LESS(state) if state.decoding else state, row
+    ),
+    "last block not used: while others decode, a chunk waits for a block more than it needs",
+)

@@ -14,6 +14,9 @@ from spec.spyre.records import Context
 from spec.spyre.state import Sequence as Row
 from tests.checks.faults.patches import (
     Wrong,
+    changed,
+    depending,
+    from_the_tail,
     held_once,
     kept,
     once_held,
@@ -31,15 +34,9 @@ fault(transitions, "allocate", on="layout", caught_by="BLK-3, BLK-1, BLK-4, SPY-
     lambda right, pool, count: right(evolve(pool, free=(0, *pool.free)), count),
     "block zero handed out: block 0 is handed out before all others",
 )
-
-
-@fault(transitions, "allocate", on="layout", caught_by="BLK-4")
-def handed_out_from_the_tail(right: Wrong, pool: BlockPool, count: int) -> Any:
-    """Blocks are handed out from the tail of the free list."""
-    pool, blocks = right(evolve(pool, free=pool.free[::-1]), count)
-    return evolve(pool, free=pool.free[::-1]), blocks
-
-
+fault(transitions, "allocate", on="layout", caught_by="BLK-4")(
+    from_the_tail, "handed out from the tail: blocks are handed out from the tail of the free list"
+)
 fault(transitions, "allocate", on="layout", caught_by="BLK-1, BLK-4")(
     kept("free"), "handed out and free: blocks that are handed out stay in the free list"
 )
@@ -77,28 +74,26 @@ fault(transitions, "release", on="layout", caught_by="BLK-4")(
     lambda right, pool, blocks: right(pool, blocks[::-1]),
     "released head first: a table is given back head first",
 )
-
-
-@fault(transitions, "release", on="shared prefix", caught_by="BLK-4, BLK-10")
-def cached_blocks_next(right: Wrong, pool: BlockPool, blocks: Sequence[int]) -> BlockPool:
-    """Cached blocks that are given back are handed out next."""
-    given_back: BlockPool = right(pool, blocks)
-    new = [block for block in given_back.free if block not in pool.free]
-    return evolve(given_back, free=(*new, *pool.free))
-
-
+fault(transitions, "release", on="shared prefix", caught_by="BLK-4, BLK-10")(
+    depending(
+        lambda pool, _blocks: changed(
+            free=lambda free: (*(block for block in free if block not in pool.free), *pool.free)
+        )
+    ),
+    "cached blocks next: cached blocks that are given back are handed out next",
+)
 fault(transitions, "release", on="same prompt", caught_by="BLK-2, BLK-4")(
     lambda right, pool, blocks: right(held_once(pool, blocks), blocks),
     "shared blocks freed: blocks are freed although another request holds them",
 )
-
-
-@fault(transitions, "release", on="shared prefix", caught_by="BLK-1, BLK-4, BLK-10")
-def cached_blocks_lost(right: Wrong, pool: BlockPool, blocks: Sequence[int]) -> BlockPool:
-    """Cached blocks that are given back are never free again."""
-    given_back: BlockPool = right(pool, blocks)
-    plain = tuple(block for block in given_back.free if block not in pool.keys)
-    return evolve(given_back, free=plain)
+fault(transitions, "release", on="shared prefix", caught_by="BLK-1, BLK-4, BLK-10")(
+    depending(
+        lambda pool, _blocks: changed(
+            free=lambda free: tuple(block for block in free if block not in pool.keys)
+        )
+    ),
+    "cached blocks lost: cached blocks that are given back are never free again",
+)
 
 
 # --- register ------------------------------------------------------------------------------------

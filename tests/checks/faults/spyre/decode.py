@@ -1,6 +1,7 @@
 """Faults of the decode step: padding and tkv jumps, new blocks, tokens."""
 
 from collections.abc import Callable
+from functools import partial
 
 from attrs import evolve
 
@@ -12,7 +13,9 @@ from spec.spyre.state import State
 from tests.checks.faults.patches import (
     Wrong,
     always,
+    changed,
     configured,
+    depending,
     each,
     first,
     plus,
@@ -70,89 +73,48 @@ def _joined(state: State) -> bool:
     return len(_decoded(state)) < len(state.decoding)
 
 
-def _unless(state: State, moved: Moved, stays: Callable[[Row, Row], bool]) -> Moved:
-    """What `pad` did, but rows that decoded before stay as they were where `stays` says so."""
-    old_rows = _decoded(state)
-    rows = tuple(
-        old if old in old_rows and stays(old, new) else new
-        for old, new in zip(state.decoding, moved[0].decoding, strict=True)
-    )
-    return evolve(moved[0], decoding=rows), moved[1]
+def stays_if(stays: Callable[[Context, State, Row, Row], bool]) -> Wrong:
+    """What `pad` does, but rows that decoded before stay as they were where `stays` says so."""
+
+    def wrong(right: Wrong, ctx: Context, state: State) -> Moved:
+        moved, events = right(ctx, state)
+        old_rows = _decoded(state)
+        rows = tuple(
+            old if old in old_rows and stays(ctx, state, old, new) else new
+            for old, new in zip(state.decoding, moved.decoding, strict=True)
+        )
+        return evolve(moved, decoding=rows), events
+
+    return wrong
 
 
-@fault(
-    transitions,
-    "pad",
-    of="jump_tkv",
-    on="short and long",
-    caught_by="SPY-TKV-3, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8",
+jump = partial(fault, transitions, "pad", of="jump_tkv")
+
+jump(on="short and long", caught_by="SPY-TKV-3, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8")(
+    stays_if(lambda ctx, _, old, new: _crosses(ctx, old) and old.left_padding > new.left_padding),
+    "no jump when crossing: a padded row that crosses into a new block keeps its padding",
 )
-def no_jump_when_crossing(right: Wrong, ctx: Context, state: State) -> Moved:
-    """A padded row that crosses into a new block keeps its padding."""
-    return _unless(
-        state,
-        right(ctx, state),
-        lambda old, new: _crosses(ctx, old) and old.left_padding > new.left_padding,
-    )
-
-
-@fault(
-    transitions,
-    "pad",
-    of="jump_tkv",
-    on="short and long",
-    caught_by="SPY-TKV-4, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8",
+jump(on="short and long", caught_by="SPY-TKV-4, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8")(
+    stays_if(lambda _, state, old, new: not _joined(state) and old.left_padding < new.left_padding),
+    "no jump when the batch grows: an unpadded row crosses, and the others stay as they are",
 )
-def no_jump_when_the_batch_grows(right: Wrong, ctx: Context, state: State) -> Moved:
-    """When an unpadded row crosses into a new block, the others are not padded further."""
-    return _unless(
-        state,
-        right(ctx, state),
-        lambda old, new: not _joined(state) and old.left_padding < new.left_padding,
-    )
-
-
-@fault(
-    transitions,
-    "pad",
-    of="jump_tkv",
-    on="short and long",
-    caught_by="SPY-TKV-7, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8",
-)
-def no_jump_when_a_longer_joins(right: Wrong, ctx: Context, state: State) -> Moved:
-    """When a longer request joins, the others are not padded to its width."""
-    return _unless(
-        state,
-        right(ctx, state),
-        lambda old, new: (
+jump(on="short and long", caught_by="SPY-TKV-7, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8")(
+    stays_if(
+        lambda ctx, state, old, new: (
             _joined(state) and not _crosses(ctx, old) and old.left_padding < new.left_padding
-        ),
-    )
-
-
-@fault(
-    transitions,
-    "pad",
-    of="jump_tkv",
-    on="layout",
-    caught_by="SPY-TKV-5, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8",
+        )
+    ),
+    "no jump when a longer joins: the others are not padded to the width of a longer request",
 )
-def no_jump_when_the_longest_leaves(right: Wrong, ctx: Context, state: State) -> Moved:
-    """When the longest request leaves, the others keep the padding that it caused."""
-    return _unless(
-        state,
-        right(ctx, state),
-        lambda old, new: not _crosses(ctx, old) and old.left_padding > new.left_padding,
-    )
-
-
-@fault(
-    transitions,
-    "pad",
-    of="jump_tkv",
-    on="layout",
-    caught_by="SPY-TKV-6, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8",
+jump(on="layout", caught_by="SPY-TKV-5, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8")(
+    stays_if(
+        lambda ctx, _, old, new: not _crosses(ctx, old) and old.left_padding > new.left_padding
+    ),
+    "no jump when the longest leaves: the others keep the padding that it caused",
 )
+
+
+@jump(on="layout", caught_by="SPY-TKV-6, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8")
 def jumps_without_cause(right: Wrong, ctx: Context, state: State) -> Moved:
     """A row that stays within its block is padded by a block more than the step before."""
     moved, events = right(ctx, state)
@@ -176,15 +138,12 @@ fault(transitions, "extend", on="layout", caught_by="guard BLK-8")(
     lambda _right, _ctx, state: (state, ()),
     "a block missing: a row whose next token starts a block is given none",
 )
-
-
-@fault(
+fault(
     transitions, "decode", on="layout", caught_by="SPY-DEC-1, SPY-DEC-5, SPY-TKV-1, LIF-4, BLK-8"
+)(
+    depending(lambda _ctx, state: changed(decoding=lambda rows: (*rows[:-1], state.decoding[-1]))),
+    "a row is skipped: the last row of the batch computes nothing",
 )
-def a_row_is_skipped(right: Wrong, ctx: Context, state: State) -> Moved:
-    """The last row of the batch computes nothing."""
-    moved, events = right(ctx, state)
-    return evolve(moved, decoding=(*moved.decoding[:-1], state.decoding[-1])), events
 
 
 @fault(

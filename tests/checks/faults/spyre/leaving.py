@@ -7,7 +7,7 @@ from attrs import evolve
 from reference.core import block_pool
 from reference.spyre import machine, step, transitions
 from reference.spyre.step import SpyreRun
-from reference.spyre.transitions import Ends, Moved
+from reference.spyre.transitions import Moved
 from spec.spyre.records import Context, Step
 from spec.spyre.state import Sequence as Row
 from spec.spyre.state import State
@@ -16,6 +16,7 @@ from tests.checks.faults.patches import (
     always,
     changed,
     configured,
+    depending,
     each,
     first,
     first_to_back,
@@ -48,22 +49,14 @@ fault(transitions, "finish", on="layout", caught_by="LIF-3")(
 fault(transitions, "finish", on="layout", caught_by="BLK-2, BLK-4, BLK-6")(
     kept("pool"), "finished keeps blocks: a finished request gives no block back"
 )
-
-
-@fault(transitions, "finish", on="layout", caught_by="LIF-3")
-def finishes_twice(right: Wrong, ctx: Context, state: State, ends: Ends) -> Moved:
-    """A request is reported finished twice."""
-    moved, events = right(ctx, state, ends)
-    return moved, events + events
-
-
-@fault(transitions, "finish", on="layout", caught_by="LIF-3, LIF-2, BLK-4, SPY-DEC-7")
-def finishes_silently(right: Wrong, ctx: Context, state: State, ends: Ends) -> Moved:
-    """A request leaves without being reported finished."""
-    moved, _events = right(ctx, state, ends)
-    return moved, ()
-
-
+fault(transitions, "finish", on="layout", caught_by="LIF-3")(
+    lambda right, *given: (right(*given)[0], right(*given)[1] * 2),
+    "finishes twice: a request is reported finished twice",
+)
+fault(transitions, "finish", on="layout", caught_by="LIF-3, LIF-2, BLK-4, SPY-DEC-7")(
+    lambda right, *given: (right(*given)[0], ()),
+    "finishes silently: a request leaves without being reported finished",
+)
 fault(transitions, "finish", on="layout", caught_by="LIF-1, BLK-2, SPY-DEC-7")(
     kept("decoding"), "finishes and stays: a finished request stays in the batch"
 )
@@ -117,14 +110,10 @@ def preempted_too_early(right: Wrong, ctx: Context, state: State) -> Any:
     return right(ctx, state) + needs
 
 
-@fault(transitions, "preempt", on="preemption", caught_by="SPY-PRE-2, LIF-5, BLK-2, BLK-8")
-def preempted_keeps_blocks(right: Wrong, ctx: Context, state: State, victim: Row) -> Moved:
-    """A preempted request keeps its block table."""
-    moved, events = right(ctx, state, victim)
-    first, *others = moved.waiting
-    return evolve(moved, waiting=(evolve(first, blocks=victim.blocks), *others)), events
-
-
+fault(transitions, "preempt", on="preemption", caught_by="SPY-PRE-2, LIF-5, BLK-2, BLK-8")(
+    depending(lambda _ctx, _state, row: changed(waiting=first(blocks=row.blocks))),
+    "preempted keeps blocks: a preempted request keeps its block table",
+)
 fault(transitions, "preempt", on="preemption", caught_by="SPY-PRE-2, LIF-4, LIF-8")(
     result(waiting=first(generated=0)),
     "preempted loses its answer: a preempted request forgets what it had generated",
@@ -167,15 +156,14 @@ def preempted_despite_the_promise(right: Wrong, run: SpyreRun, *given: Any) -> N
 # --- pause, resume, sit_out ----------------------------------------------------------------------
 
 
-@fault(transitions, "pause", on="pausing", caught_by="SPY-PAU-1, SPY-RES-2, BLK-4, BLK-8")
-def paused_loses_blocks(right: Wrong, ctx: Context, state: State, row: Row) -> Moved:
-    """A paused request gives its blocks back."""
-    moved, events = right(ctx, state, row)
-    *others, last = moved.paused
-    pool = block_pool.release(moved.pool, row.blocks)
-    return evolve(moved, pool=pool, paused=(*others, evolve(last, blocks=()))), events
-
-
+fault(transitions, "pause", on="pausing", caught_by="SPY-PAU-1, SPY-RES-2, BLK-4, BLK-8")(
+    depending(
+        lambda _ctx, _state, row: changed(
+            pool=lambda pool: block_pool.release(pool, row.blocks), paused=last(blocks=())
+        )
+    ),
+    "paused loses blocks: a paused request gives its blocks back",
+)
 fault(step, "fits_limit", of="pause", on="pausing", caught_by="SPY-PAU-2")(
     configured(max_batch_tkv_limit=plus(-1)),
     "paused without reason: the volume limit is compared with `<` where `<=` is meant",

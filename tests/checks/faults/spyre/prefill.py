@@ -11,8 +11,10 @@ from spec.spyre.state import PADDING_BLOCK, State
 from spec.spyre.state import Sequence as Row
 from tests.checks.faults.patches import (
     Wrong,
+    altered,
     always,
     changed,
+    depending,
     first,
     kept,
     plus,
@@ -131,19 +133,22 @@ def prefill_tkv_with_padding(right: Wrong, run: SpyreRun, *given: Any) -> None:
 # --- which blocks it reads and writes ------------------------------------------------------------
 
 
-@fault(transitions, "with_block_table", of="chunk", on="same prompt", caught_by="SPY-PFX-5, BLK-7")
-def writes_not_redirected(right: Wrong, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
-    """A chunk that is computed again writes its cached blocks again."""
-    planned: Chunk = right(ctx, chunk, sequence)
-    return evolve(planned, writes=planned.block_table[-ctx.config.blocks_per_chunk :])
-
-
-@fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-5")
-def new_blocks_not_read(right: Wrong, ctx: Context, chunk: Chunk, sequence: Row) -> Chunk:
-    """The blocks that a chunk writes are missing from the table that it reads."""
-    planned: Chunk = right(ctx, chunk, sequence)
-    table = planned.block_table
-    return evolve(planned, block_table=tuple(0 if one in planned.writes else one for one in table))
+fault(transitions, "with_block_table", of="chunk", on="same prompt", caught_by="SPY-PFX-5, BLK-7")(
+    depending(
+        lambda ctx, *_: (
+            lambda done: evolve(done, writes=done.block_table[-ctx.config.blocks_per_chunk :])
+        )
+    ),
+    "writes not redirected: a chunk that is computed again writes its cached blocks again",
+)
+fault(transitions, "with_block_table", of="chunk", on="layout", caught_by="SPY-PAD-5")(
+    altered(
+        lambda done: evolve(
+            done, block_table=tuple(0 if one in done.writes else one for one in done.block_table)
+        )
+    ),
+    "new blocks not read: the blocks that a chunk writes are missing from the table that it reads",
+)
 
 
 @fault(transitions, "with_block_table", of="chunk", on="same prompt", caught_by="SPY-PFX-6")
