@@ -32,25 +32,20 @@ def test_step_costs_what_it_computes_and_reads() -> None:
     assert Work(kind="decode", rows=3, cached_tokens=40).duration(cost) == 1 + 6 + 5
 
 
+KEYS = "a key out of per_chunk_token, per_row, per_cached_token"
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        (
-            {"per_token": 1},
-            "cost.per_token: found 1; allowed: a key out of per_chunk_token, per_row, "
-            "per_cached_token",
-        ),
-        (
-            {"decode_time": 1},
-            "cost.decode_time: found 1; allowed: a key out of per_chunk_token, per_row, "
-            "per_cached_token",
-        ),
-        ({"per_row": -1}, "cost.per_row: found -1; allowed: 0 or more"),
-        ({"per_row": float("nan")}, "cost.per_row: found nan; allowed: 0 or more"),
-        ({"per_row": float("inf")}, "cost.per_row: found inf; allowed: 0 or more"),
-        ({"per_row": True}, "cost.per_row: found True; allowed: a number"),
-        ({"per_row": "1"}, "cost.per_row: found '1'; allowed: a number"),
+        ({"per_token": 1}, f"per_token: found 1; allowed: {KEYS}"),
+        ({"decode_time": 1}, f"decode_time: found 1; allowed: {KEYS}"),
+        ({"per_row": -1}, "per_row: found -1; allowed: 0 or more"),
+        ({"per_row": float("nan")}, "per_row: found nan; allowed: 0 or more"),
+        ({"per_row": float("inf")}, "per_row: found inf; allowed: 0 or more"),
+        ({"per_row": True}, "per_row: found True; allowed: a number"),
+        ({"per_row": "1"}, "per_row: found '1'; allowed: a number"),
     ],
 )
 def test_cost_that_is_none_is_refused(table: dict[str, Any], message: str) -> None:
-    assert refusal(ConfigError, CostModel.from_mapping, table, SpyreConfig()) == message
+    assert refusal(ConfigError, CostModel.from_mapping, table, SpyreConfig()) == f"cost.{message}"

@@ -303,14 +303,8 @@ def test_percentiles_are_of_the_nearest_rank(count: int) -> None:
     for value in range(1, count + 1):
         distribution.add(value)
 
-    assert distribution.spread() == Spread(
-        count,
-        (count + 1) / 2,
-        ceil(count / 2),
-        ceil(count * 9 / 10),
-        ceil(count * 99 / 100),
-        count,
-    )
+    ranks = (ceil(count / 2), ceil(count * 9 / 10), ceil(count * 99 / 100), count)
+    assert distribution.spread() == Spread(count, (count + 1) / 2, *ranks)
 
 
 @given(st.lists(st.integers(0, 20), min_size=1))

@@ -32,45 +32,28 @@ def test_an_azure_row_arrives_as_long_after_the_first_as_it_did(file: Path) -> N
     assert workload.lines == (2, 3, 4)
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (
-            "2023-11-16 18:15:46,374",
-            f"row: found '2023-11-16 18:15:46,374'; allowed: 3 columns: {HEADER}",
-        ),
-        (
-            "2023-13-16 18:15:46,374,44",
-            "TIMESTAMP: found '2023-13-16 18:15:46'; "
-            "allowed: YYYY-MM-DD HH:MM:SS with up to 7 decimals",
-        ),
-        (
-            "yesterday,374,44",
-            "TIMESTAMP: found 'yesterday'; allowed: YYYY-MM-DD HH:MM:SS with up to 7 decimals",
-        ),
-        (
-            "2023-11-16 18:15:45.9,374,44",
-            "TIMESTAMP: found '2023-11-16 18:15:45.9'; allowed: not before that of the first row",
-        ),
-        (
-            "2023-11-16 18:15:46,-1,44",
-            "ContextTokens: found '-1'; allowed: a whole number of tokens from 0 to 1048576",
-        ),
-        (
-            "2023-11-16 18:15:46,374,\u0661",
-            "GeneratedTokens: found '\u0661'; allowed: a whole number of tokens from 0 to 1048576",
-        ),
-        (
-            f"2023-11-16 18:15:46,{'9' * 5_000},44",
-            f"ContextTokens: found '{'9' * 59}…'; "
-            "allowed: a whole number of tokens from 0 to 1048576",
-        ),
-    ],
-    ids=["columns", "date", "text", "earlier", "negative", "foreign digit", "digits"],
-)
-def test_a_bad_azure_row_is_refused(file: Path, row: str, message: str) -> None:
+STAMP = "YYYY-MM-DD HH:MM:SS with up to 7 decimals"
+TOKENS = "a whole number of tokens from 0 to 1048576"
+MILLISECONDS = "a number of milliseconds from 0 to 1000000000000"
+BAD_AZURE_ROWS = {
+    "columns": ("2023-11-16 18:15:46,374", f"3 columns: {HEADER}", "row"),
+    "date": ("2023-13-16 18:15:46,374,44", STAMP, "TIMESTAMP"),
+    "text": ("yesterday,374,44", STAMP, "TIMESTAMP"),
+    "earlier": ("2023-11-16 18:15:45.9,374,44", "not before that of the first row", "TIMESTAMP"),
+    "negative": ("2023-11-16 18:15:46,-1,44", TOKENS, "ContextTokens"),
+    "foreign digit": ("2023-11-16 18:15:46,374,\u0661", TOKENS, "GeneratedTokens"),
+    "digits": (f"2023-11-16 18:15:46,{'9' * 5_000},44", TOKENS, "ContextTokens"),
+}
+
+
+@pytest.mark.parametrize(("row", "allowed", "column"), BAD_AZURE_ROWS.values(), ids=BAD_AZURE_ROWS)
+def test_a_bad_azure_row_is_refused(file: Path, row: str, allowed: str, column: str) -> None:
+    columns = dict(zip(HEADER.split(","), row.split(","), strict=False)) | {"row": row}
+    value = columns[column]
+    found = value if len(value) <= 60 else f"{value[:59]}…"
+
     assert refusal(file, *azure("2023-11-16 18:15:46.0000000,1,1", row)) == (
-        f"w.jsonl, line 3: {message}"
+        f"w.jsonl, line 3: {column}: found '{found}'; allowed: {allowed}"
     )
 
 
@@ -118,32 +101,25 @@ def test_a_last_mooncake_block_that_is_not_full_is_not_shared(file: Path) -> Non
     assert shared_blocks(file, mooncake(1_024, 7, 8), mooncake(1_023, 7, 8), 64) == 8
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (
-            mooncake(1_024, 7),
-            "hash_ids: found [7]; allowed: a list of 2 ids, one for each 512 tokens begun",
-        ),
-        (
-            mooncake(5, -7),
-            "hash_ids[0]: found -7; allowed: a whole number from 0 to 18446744073709551615",
-        ),
-        (
-            mooncake(5, 7, timestamp=-1),
-            "timestamp: found -1; allowed: a number of milliseconds from 0 to 1000000000000",
-        ),
-        (
-            mooncake(5, 7, output_length="9"),
-            "output_length: found '9'; allowed: a whole number of tokens from 0 to 1048576",
-        ),
-        (
-            '{"input_length": 5}',
-            "timestamp: found nothing; allowed: a number of milliseconds from 0 to 1000000000000",
-        ),
-    ],
-    ids=["too few ids", "negative id", "negative time", "text", "missing"],
-)
+BAD_MOONCAKE_ROWS = {
+    "too few ids": (
+        mooncake(1_024, 7),
+        "hash_ids: found [7]; allowed: a list of 2 ids, one for each 512 tokens begun",
+    ),
+    "negative id": (
+        mooncake(5, -7),
+        f"hash_ids[0]: found -7; allowed: a whole number from 0 to {2**64 - 1}",
+    ),
+    "negative time": (
+        mooncake(5, 7, timestamp=-1),
+        f"timestamp: found -1; allowed: {MILLISECONDS}",
+    ),
+    "text": (mooncake(5, 7, output_length="9"), f"output_length: found '9'; allowed: {TOKENS}"),
+    "missing": ('{"input_length": 5}', f"timestamp: found nothing; allowed: {MILLISECONDS}"),
+}
+
+
+@pytest.mark.parametrize(("line", "message"), BAD_MOONCAKE_ROWS.values(), ids=BAD_MOONCAKE_ROWS)
 def test_a_bad_mooncake_row_is_refused(file: Path, line: str, message: str) -> None:
     assert refusal(file, mooncake(5, 7), line) == f"w.jsonl, line 2: {message}"
 

@@ -6,13 +6,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from reference.core.block_pool import allocate, evict, lookup, new_pool, register, release, touch
 from reference.core.guards import GuardError
@@ -139,10 +133,7 @@ class NaivePool:
             self.holders[block] -= 1
             if self.holders[block] == 0:
                 del self.holders[block]
-                if block in self.contents:
-                    self.free.append(block)
-                else:
-                    in_front.append(block)
+                (self.free if block in self.contents else in_front).append(block)
         self.free = in_front + self.free
 
 
@@ -218,11 +209,8 @@ class PoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def blk_2_references_count_the_tables(self) -> None:
-        counts: dict[int, int] = {}
-        for table in self.tables:
-            for block in table:
-                counts[block] = counts.get(block, 0) + 1
-        assert dict(self.pool.references) == counts == dict(self.naive.holders)
+        counts = Counter(block for table in self.tables for block in table)
+        assert dict(self.pool.references) == dict(counts) == dict(self.naive.holders)
 
     @invariant()
     def blk_3_block_zero_is_never_there(self) -> None:

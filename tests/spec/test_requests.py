@@ -22,14 +22,11 @@ from spec.core.requests import (
 )
 from spec.spyre.config import SpyreConfig, refuse_unservable
 from tests.refusals import refusal
+from tests.requests import request
 
 
 def of_tokens(id_: str, tokens: list[int], max_tokens: int = 8, **more: Any) -> Request:
     return Request(id=id_, prompt=Prompt.of_tokens(tokens), max_tokens=max_tokens, **more)
-
-
-def of_length(length: int, max_tokens: int) -> Request:
-    return Request(id="0", prompt=Prompt.of_stream("0", length), max_tokens=max_tokens)
 
 
 # --- prompts --------------------------------------------------------------------------------------
@@ -92,10 +89,7 @@ def test_prompts_share_what_their_names_share_and_no_more() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"prompt": Prompt.of_tokens([])},
-            "prompt_len: found 0; allowed: 1 or more tokens",
-        ),
+        ({"prompt": Prompt.of_tokens([])}, "prompt_len: found 0; allowed: 1 or more tokens"),
         ({"max_tokens": 0}, "max_tokens: found 0; allowed: 1 or more tokens"),
         ({"output_len": 0}, "output_len: found 0; allowed: 1 to max_tokens (4)"),
         ({"output_len": 5}, "output_len: found 5; allowed: 1 to max_tokens (4)"),
@@ -149,9 +143,9 @@ def test_request_that_could_never_be_served_is_refused(
     small = {"block_size": 4, "chunk_size": 4, "max_model_len": 20}
     enough = {name: allowed + 1 for name, allowed in config.items()}
 
-    refuse_unservable(of_length(12, 8), SpyreConfig(**(small | enough)))  # type: ignore[arg-type]
+    refuse_unservable(request("0", 12, 8), SpyreConfig(**(small | enough)))  # type: ignore[arg-type]
     too_small = SpyreConfig(**(small | config))  # type: ignore[arg-type]
-    assert refusal(WorkloadError, refuse_unservable, of_length(12, 8), too_small) == message
+    assert refusal(WorkloadError, refuse_unservable, request("0", 12, 8), too_small) == message
 
 
 # --- what a request samples -----------------------------------------------------------------------
@@ -187,11 +181,11 @@ def test_request_that_goes_on_from_its_own_output_samples_the_same_tokens(
 def test_written_output_is_sampled_first_and_counts_for_what_follows(
     prompt: list[int], output: list[int]
 ) -> None:
-    request = of_tokens("written", prompt, 10, output=tuple(output))
+    written = of_tokens("written", prompt, 10, output=tuple(output))
     rest = of_tokens("rest", prompt + output, 10)
 
-    assert [request.output_token(index) for index in range(len(output))] == output
-    assert request.output_token(len(output)) == rest.output_token(0)
+    assert [written.output_token(index) for index in range(len(output))] == output
+    assert written.output_token(len(output)) == rest.output_token(0)
 
 
 def test_one_other_token_anywhere_changes_what_is_sampled() -> None:
@@ -265,16 +259,14 @@ def test_sampled_token_is_in_the_vocabulary() -> None:
 # --- block keys -----------------------------------------------------------------------------------
 
 
-def keys_of(request: Request, blocks: int, block_size: int) -> list[bytes]:
-    return list(BlockKeys({request.id: request}, block_size).of(request.id, blocks))
+def keys_of(one: Request, blocks: int, block_size: int) -> list[bytes]:
+    return list(BlockKeys({one.id: one}, block_size).of(one.id, blocks))
 
 
-@given(
-    st.lists(st.integers(0, 1), min_size=8, max_size=12),
-    st.lists(st.integers(0, 1), min_size=8, max_size=12),
-    st.integers(0, 8),
-    st.integers(1, 4),
-)
+bits = st.lists(st.integers(0, 1), min_size=8, max_size=12)
+
+
+@given(bits, bits, st.integers(0, 8), st.integers(1, 4))
 def test_keys_are_equal_exactly_as_far_as_the_prompts_are(
     one: list[int], other: list[int], common: int, block_size: int
 ) -> None:
@@ -293,27 +285,24 @@ def test_keys_are_equal_exactly_as_far_as_the_prompts_are(
 
 
 def test_equal_blocks_after_different_ones_have_different_keys() -> None:
-    first = keys_of(of_tokens("a", [1, 2, 9, 9]), 2, 2)
-    second = keys_of(of_tokens("b", [3, 4, 9, 9]), 2, 2)
+    first, second = (keys_of(of_tokens("a", [*own, 9, 9]), 2, 2) for own in ([1, 2], [3, 4]))
 
     assert first[1] != second[1]
 
 
 def test_blocks_of_one_request_differ_even_if_their_tokens_do_not() -> None:
-    keys = keys_of(of_tokens("a", [7] * 8), 4, 2)
-
-    assert len(set(keys)) == 4
+    assert len(set(keys_of(of_tokens("a", [7] * 8), 4, 2))) == 4
 
 
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=9), st.integers(1, 4), st.data())
 def test_keys_go_on_over_sampled_tokens(prompt: list[int], size: int, data: st.DataObject) -> None:
     """As if prompt and output were one long prompt, in whatever portions they are asked for."""
-    request = of_tokens("a", prompt, 12)
-    whole = prompt + [request.output_token(index) for index in range(12)]
+    asked = of_tokens("a", prompt, 12)
+    whole = prompt + [asked.output_token(index) for index in range(12)]
     blocks = len(whole) // size
     portions = sorted(data.draw(st.lists(st.integers(0, blocks), max_size=3)))
 
-    keys = BlockKeys({"a": request}, size)
+    keys = BlockKeys({"a": asked}, size)
     for portion in portions:
         keys.of("a", portion)
 

@@ -15,12 +15,12 @@ from checks.explore.instance import Instance
 from checks.policies import POLICIES
 from checks.policies import RULES as EVERY
 from reference.spyre.machine import SpyreMachine
-from spec.core.requests import Prompt, Request
 from spec.core.rule import AnyRule, Kind, Registry, Source, judge
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules import REGISTRY, applicable
 from spec.spyre.state import State
+from tests.requests import request
 
 ID = re.compile(r"([A-Z]+[0-9]?-)?[A-Z]{2,3}-[1-9][0-9]?")
 RULES = list(EVERY.values())
@@ -143,9 +143,7 @@ SMALL = Instance(
     name="small",
     about="two requests of one block each",
     config=SpyreConfig(block_size=2, chunk_size=2, max_model_len=8, max_num_seqs=2, num_blocks=8),
-    requests=tuple(
-        Request(id=id_, prompt=Prompt.of_stream(id_, 2), max_tokens=3) for id_ in ("0", "1")
-    ),
+    requests=(request("0", 2, 3), request("1", 2, 3)),
 )
 
 

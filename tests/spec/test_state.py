@@ -12,15 +12,10 @@ from spec.spyre.state import Sequence, State
 
 
 def state() -> State:
-    pool = BlockPool(
-        size=3,
-        free=(3,),
-        references=FrozenMap({1: 1, 2: 1}),
-        keys=FrozenMap({1: b"one"}),
-        cached=FrozenMap({b"one": (1,)}),
-    )
+    held, keys = FrozenMap({1: 1, 2: 1}), FrozenMap({1: b"one"})
+    cached: FrozenMap[bytes, tuple[int, ...]] = FrozenMap({b"one": (1,)})
     return State(
-        pool=pool,
+        pool=BlockPool(size=3, free=(3,), references=held, keys=keys, cached=cached),
         waiting=(Sequence("w", 4),),
         prefilling=Sequence("p", 4, blocks=(2,)),
         decoding=(Sequence("d", 4, computed=5, left_padding=4, blocks=(1,)),),

@@ -10,6 +10,7 @@ import pytest
 from attrs import fields
 
 from engine.core.faults import ConstraintError
+from engine.core.tensors import Tensor
 from engine.spyre.device import DecodeInput, Device, PrefillInput, SpyreDevice
 from spec.core.requests import MOST_TOKEN_ID, attended_sum, sampled_token
 from spec.spyre.config import SpyreConfig
@@ -104,20 +105,17 @@ def test_step_at_every_limit_is_done() -> None:
     assert tokens == [alone(row.tokens) for row in rows]
 
 
+def prefilled(row: Row) -> Tensor:
+    """What the first chunk of a row yields on a new device."""
+    return SpyreDevice(config()).prefill(prefill_input(config(), row, 0))
+
+
 def test_token_ids_may_be_the_smallest_and_the_largest() -> None:
-    row = Row.of([0, MOST_TOKEN_ID], [1])
-
-    tokens = SpyreDevice(config()).prefill(prefill_input(config(), row, 0)).tolist()
-
-    assert tokens == [alone(row.tokens)]
+    assert prefilled(Row.of([0, MOST_TOKEN_ID], [1])).tolist() == [alone([0, MOST_TOKEN_ID])]
 
 
 def test_prompt_that_fills_its_chunk_has_no_padding_on_either_side() -> None:
-    row = Row.of(range(8), [2, 1])
-
-    tokens = SpyreDevice(config()).prefill(prefill_input(config(), row, 0)).tolist()
-
-    assert tokens == [alone(row.tokens)]
+    assert prefilled(Row.of(range(8), [2, 1])).tolist() == [alone([*range(8)])]
 
 
 def test_block_that_is_begun_again_has_lost_its_old_content() -> None:
@@ -153,9 +151,7 @@ def test_slots_after_one_that_is_written_again_are_lost() -> None:
 
 
 def test_inner_chunk_yields_no_token() -> None:
-    row = Row.of(range(10), [1, 2, 3])
-
-    tokens = SpyreDevice(config()).prefill(prefill_input(config(), row, 0))
+    tokens = prefilled(Row.of(range(10), [1, 2, 3]))
 
     assert tokens.tolist() == []
     assert tokens.dtype == np.int64

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.policies.spyre.engine import sampled_alone
 from engine.spyre.observing import Observer, StepObserver, snapshot
 from engine.spyre.scheduler import DecodePlan, Scheduler
 from engine.spyre.scheduler.requests import RequestState
 from spec.core.blocks import BlockPool
 from spec.spyre.config import SpyreConfig
+from spec.spyre.records import Step
 from spec.spyre.state import State
 from tests.engine.scenes import config, scheduler_with, sharing, step
 from tests.requests import request
@@ -25,6 +25,12 @@ def observed(scheduler: Scheduler, steps: int) -> tuple[State, State]:
         step(scheduler)
         before, after = after, observer.state()
     return before, after
+
+
+def step_seen(observer: StepObserver, scheduler: Scheduler, index: int) -> Step:
+    observer.begin()
+    plan, outcome = step(scheduler)
+    return observer.end(plan, outcome, index, float(index))
 
 
 def test_idle_scheduler() -> None:
@@ -103,9 +109,7 @@ def test_decode_step_shares_its_rows_with_those_of_the_state() -> None:
     for index in count():
         if not scheduler.has_requests:
             break
-        observer.begin()
-        plan = scheduler.schedule()
-        seen = observer.end(plan, scheduler.update(plan, sampled_alone(plan)), index, float(index))
+        seen = step_seen(observer, scheduler, index)
         if not seen.finished:
             assert seen.batch == (seen.after.decoding if seen.kind == "decode" else ())
             shared += bool(seen.batch) and seen.batch is seen.after.decoding
@@ -141,10 +145,7 @@ def test_step_begins_where_the_last_one_ended_but_for_arrivals() -> None:
     for index in range(3):
         if index == 2:
             scheduler.add(request("b", 3, 5))
-        observer.begin()
-        plan = scheduler.schedule()
-        outcome = scheduler.update(plan, sampled_alone(plan))
-        steps.append(observer.end(plan, outcome, index, float(index)))
+        steps.append(step_seen(observer, scheduler, index))
 
     assert steps[1].before is steps[0].after
     assert [row.id for row in steps[2].before.waiting] == ["b"]

@@ -24,7 +24,4 @@ def log(step: Step) -> str:
 
 def queues(state: State) -> tuple[str, str]:
     """The ids that wait and those that run, front first."""
-    return (
-        " ".join(one.id for one in state.waiting),
-        " ".join(one.id for one in state.running),
-    )
+    return " ".join(one.id for one in state.waiting), " ".join(one.id for one in state.running)
