@@ -1,4 +1,4 @@
-"""Work on all cores: outcomes in order, nobody idle, prepared before the first item is taken."""
+"""Work on all cores: outcomes in order, no core idle, prepared before the first item is taken."""
 
 import os
 import time

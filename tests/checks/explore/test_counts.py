@@ -43,17 +43,17 @@ def test_counter_has_a_state_more_than_edges() -> None:
 
 
 def test_mutex_of_three() -> None:
-    """2^3 states with nobody inside, 3 * 2^2 with one; the deepest has one inside, two trying."""
+    """2^3 states with none inside, 3 * 2^2 with one; the deepest has one inside, two trying."""
     result = explore(Mutex(3), [])
 
     assert (result.states, result.transitions, result.depth) == (8 + 12, 24 + 24, 4)
-    # Nobody inside: each of the 3 processes moves, half of the time from idle. One inside: it
+    # None inside: each of the 3 processes moves, half of the time from idle. One inside: it
     # leaves, and each of the two others tries in half of the states.
     assert result.actions == {"enter": 12, "leave": 12, "try": 12 + 12}
 
 
 def test_symmetry_leaves_one_state_of_each_kind() -> None:
-    """The number of trying processes, 0 to 3 with nobody inside and 0 to 2 with one."""
+    """The number of trying processes, 0 to 3 with none inside and 0 to 2 with one."""
     result = explore(Mutex(3, symmetric=True), [])
 
     assert (result.states, result.transitions, result.depth) == (4 + 3, 4 * 3 + (3 + 2 + 1), 4)

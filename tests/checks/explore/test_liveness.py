@@ -127,12 +127,12 @@ def test_livelock_is_found_up_to_symmetry() -> None:
     assert [s.action for s in violation.counterexample.steps] == ["bow left"]
 
 
-def test_door_where_somebody_has_to_go_at_last_holds() -> None:
+def test_door_that_is_gone_through_at_last_holds() -> None:
     assert explore(Polite(bowing_is_fair=False), [THROUGH]).outcome is Outcome.HOLDS
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_mutex_lets_somebody_in_exactly_if_entering_is_fair(symmetric: bool) -> None:
+def test_mutex_lets_a_process_in_exactly_if_entering_is_fair(symmetric: bool) -> None:
     eager = explore(Mutex(3, symmetric=symmetric), [SERVED])
     lazy = explore(Mutex(3, symmetric=symmetric, enter_is_fair=False), [SERVED])
 
@@ -172,7 +172,7 @@ def test_each_eventually_is_judged_by_itself() -> None:
     assert [violation.rule for violation in result.violations] == ["reaches"]
 
 
-def test_first_refuted_one_is_enough_unless_told_to_keep_going() -> None:
+def test_first_refuted_one_is_enough_unless_the_search_keeps_going() -> None:
     never = [Eventually[int](rule, lambda _: True, lambda _: False) for rule in ("a", "b")]
 
     assert [v.rule for v in explore(Counter(3), never).violations] == ["a"]
@@ -219,7 +219,7 @@ def test_verdict_and_lasso_agree_with_the_definition(
 def _way_to_refutation(model: Drawn, triggers: States, goals: States) -> int | None:
     """The least number of steps, through a pending state, to where a run can stay for ever.
 
-    That is a state where nobody forces it on, or a round with a fair action in it.
+    That is a state where nothing forces it on, or a round with a fair action in it.
     """
     ways: nx.DiGraph[tuple[int, bool]] = nx.DiGraph()
     ways.add_nodes_from((i, pending) for i in range(5) for pending in (False, True))

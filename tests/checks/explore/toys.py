@@ -121,7 +121,7 @@ class Queue:
 
 @frozen
 class Polite:
-    """Two people at a door: the state is who may go, or "through"; `bow` lets the other one go."""
+    """Two people at a door: the state is a side to go, or "through"; `bow` changes the side."""
 
     bowing_is_fair: bool
     symmetric: bool = False

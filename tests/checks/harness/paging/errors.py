@@ -1,4 +1,4 @@
-"""Errors in otherwise legal paged steps: what somebody who builds the tensors may get wrong.
+"""Errors in otherwise legal paged steps: what a builder of the tensors may get wrong.
 
 Each takes the rows of a step, or its tensors, and gives wrong ones, or None where it does not
 apply. The tables tell how each is noticed: by refusing, or by other tokens.
@@ -17,7 +17,7 @@ from engine.paged.inputs import PagedInput, PagedShape
 from tests.engine.device.errors import READS, TOKENS, Sign, moved
 
 C = Constraint
-# Another block can be as good as the right one: it holds equal tokens, or nobody has it yet.
+# Another block can be as good as the right one: it holds equal tokens, or has no holder yet.
 NOTHING = "not noticed"
 WRITES = (C.WRITE_GAP, C.WRITE_HELD, C.REWRITE)
 
@@ -150,7 +150,7 @@ def columns_of(shape: PagedShape, row: Row) -> range:
 
 
 def stale_block(shape: PagedShape, row: Row, draw: Random) -> Row | None:
-    """For one that is read any other: one that somebody else has, had, or nobody ever."""
+    """For one that is read any other: one that another row has, had, or none ever."""
     if not row.cached:
         return None
     column = draw.randrange(-(-row.cached // shape.block_size))

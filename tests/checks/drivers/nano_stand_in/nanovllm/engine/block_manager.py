@@ -1,4 +1,4 @@
-"""Who holds which block, and what is in it."""
+"""The holders of each block, and what is in it."""
 
 from collections import deque
 from collections.abc import Sequence as Seq
