@@ -1,7 +1,7 @@
 """A scheduler's machine with its environment, as a state graph to explore.
 
 The scheduler is deterministic; what is not is the environment: which request arrives when, which
-client goes away, and what a policy leaves open in a step, such as who samples the end of sequence.
+client goes away, and what a policy leaves open in a step, such as which request ends early.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -49,7 +49,7 @@ class MachineModel(Generic[ContextT, StateT]):
 
     `steps`: the scheduler steps from a state in which a request is present, one for each decision
     of the environment. `between`: what may happen between two steps, arrivals and aborts apart.
-    `canonical`: equal for states that need not be told apart, by default for equal ones only.
+    `canonical`: equal for states that need not be distinguished, by default for equal ones only.
     `observed`: the requests of a state, where it is no scheduler state itself.
     """
 
@@ -91,7 +91,7 @@ class MachineModel(Generic[ContextT, StateT]):
 
 
 class EndsEarly(Machine[ContextT, StateT], Protocol):
-    """A machine whose environment decides no more of a step than who ends early in it."""
+    """A machine whose environment decides no more of a step than which requests end early in it."""
 
     def step(self, state: StateT, ends: Callable[[Any], bool]) -> Any:
         """One scheduler step, `ended` in it by the requests for which `ends` is true."""
@@ -102,7 +102,7 @@ def model_of(
     machine: EndsEarly[ContextT, StateT],
     canonical: Callable[[StateT], Hashable] = _itself,
 ) -> MachineModel[ContextT, StateT]:
-    """The model of a machine of whose steps the environment decides who ends early."""
+    """The model of a machine of whose steps the environment decides which requests end early."""
 
     def step(state: StateT, ending: tuple[str, ...]) -> Stepped[StateT]:
         taken: Any = machine.step(state, lambda row: row.id in ending)

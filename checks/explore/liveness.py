@@ -5,7 +5,7 @@ goal from there on, and is fair. On a finite graph such a run exists exactly if,
 state and through states without goal, one can reach
 
 - a *resting* state, where no fair action is possible: the run may stay there for ever, because it
-  ended or because nobody forces the environment to go on, or
+  ended or because nothing forces the environment to go on, or
 - a strongly connected component with a fair edge inside: the run goes round and takes it each
   time.
 

@@ -15,7 +15,7 @@ class Transition(Generic[StateT]):
     `action` is the label that people read ("arrive 1", "step, 1 ends"); its first word is the kind
     of action that is counted. `record` says what happened on the way, for properties and
     counterexamples. The `fair` actions are the ones that must happen: where one of them stays
-    possible for ever, one of them is taken again and again. Nobody forces the other actions.
+    possible for ever, one of them is taken again and again. Nothing forces the other actions.
     """
 
     action: str
@@ -38,10 +38,10 @@ class Model(Protocol[StateT]):
         """Every transition possible in the state; raising is a violation of `machine-error`."""
 
     def canonical(self, state: StateT) -> Hashable:
-        """A value that is equal for exactly the states that need not be told apart.
+        """A value that is equal for exactly the states that need not be distinguished.
 
         The state itself where there is no symmetry. States with equal values must have successors
-        with equal values, and no property may tell them apart.
+        with equal values, and no property may distinguish them.
         """
 
     def unfinished(self, state: StateT) -> bool:

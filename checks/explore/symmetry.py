@@ -1,4 +1,4 @@
-"""Symmetry: requests that differ in nothing but their id need not be told apart.
+"""Symmetry: requests that differ in nothing but their id need not be distinguished.
 
 What is renamed is found in the classes of a state: every field that holds a request or several, and
 every set of ids.

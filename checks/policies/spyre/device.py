@@ -1,7 +1,7 @@
 """The tensors that a release made for its device, given to ours.
 
 The simulated device keeps a KV cache, refuses what the hardware cannot do, and computes tokens from
-what the tensors point at. A block read before it was written, a slot of somebody else or a missing
+what the tensors point at. A block read before it was written, another request's slot or a missing
 mask is refused or changes the tokens, whatever the scheduler says of itself.
 """
 
@@ -33,18 +33,18 @@ class TensorDevice:
         if "tensors" not in record:
             return None
         self.steps += 1
-        told = record["tensors"]
+        tensors = record["tensors"]
         try:
             if record["kind"] == DECODE:
-                sampled = self._device.decode(decode_input(told))
+                sampled = self._device.decode(decode_input(tensors))
             else:
-                sampled = self._device.prefill(prefill_input(self.ctx.config, told))
+                sampled = self._device.prefill(prefill_input(self.ctx.config, tensors))
         except ConstraintError as error:
             return f"device: {error.constraint}", str(error)
-        return self._wrong_token(dict(zip(told["rows"], sampled.tolist(), strict=False)), record)
+        return self._wrong_token(dict(zip(tensors["rows"], sampled.tolist(), strict=False)), record)
 
     def _wrong_token(self, sampled: dict[str, int], record: Json) -> tuple[str, str] | None:
-        """A request whose tokens nobody prescribes samples what the device computes."""
+        """A request without prescribed tokens samples what the device computes."""
         for request_id, tokens in record["outputs"].items():
             found = sampled.get(request_id)
             if self.ctx.requests[request_id].output is None and found != tokens[0]:
@@ -53,27 +53,27 @@ class TensorDevice:
         return None
 
 
-def decode_input(told: Json) -> DecodeInput:
+def decode_input(tensors: Json) -> DecodeInput:
     """The tensors of a decode step."""
     names = ("token_ids", "positions", "slot_mapping", "block_table", "left_padding", "tkv")
-    return DecodeInput(**{name: _tensor(told[name]) for name in names})
+    return DecodeInput(**{name: _tensor(tensors[name]) for name in names})
 
 
-def prefill_input(config: SpyreConfig, told: Json) -> PrefillInput:
+def prefill_input(config: SpyreConfig, tensors: Json) -> PrefillInput:
     """The tensors of a prefill step.
 
-    The release lets right padding be written behind the last token of its own block, where nobody
-    reads before the request's next tokens take its place; our device wants it in block 0.
+    The release lets right padding be written behind the last token of its own block, which is not
+    read before the request's next tokens take its place; our device wants it in block 0.
     """
-    columns = len(told["block_table"][0])
+    columns = len(tensors["block_table"][0])
     chunk = columns // config.blocks_per_chunk - 1
-    slots = _tensor(told["slot_mapping"])
-    slots[told["length"][0] - chunk * config.chunk_size :] = 0
+    slots = _tensor(tensors["slot_mapping"])
+    slots[tensors["length"][0] - chunk * config.chunk_size :] = 0
     names = ("token_ids", "positions", "block_table", "left_padding", "length", "is_last")
     return PrefillInput(
         slot_mapping=slots,
         chunk=_tensor([chunk]),
-        **{name: _tensor(told[name]) for name in names},
+        **{name: _tensor(tensors[name]) for name in names},
     )
 
 

@@ -1,6 +1,6 @@
 """What releases of sendnn-inference do otherwise, and rules that do not hold everywhere.
 
-A difference is recognised by what happens in the step, never by the text of a report. `due` tells
+A difference is recognised by what happens in the step, never by the text of a report. `due` says
 where it must show, so that one that no longer occurs is noticed. An episode ends where a known
 difference shows: what the release does after it follows from it and is not compared.
 """

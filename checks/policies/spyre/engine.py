@@ -41,7 +41,7 @@ class SpecifiedEngine(Engine):
 
 @define
 class EngineScheduler:
-    """Implements `Scheduler`: the engine, observed, for requests that it is told beforehand."""
+    """Implements `Scheduler`: the engine, observed, for requests that are given beforehand."""
 
     engine: Engine
     _requests: dict[str, Request]

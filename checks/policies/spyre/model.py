@@ -13,7 +13,7 @@ from spec.spyre.state import State
 
 
 def spyre_model(instance: Instance[SpyreConfig]) -> MachineModel[Context, State]:
-    """The reachable states of an instance; interchangeable requests are not told apart.
+    """The reachable states of an instance; interchangeable requests are not distinguished.
 
     Raises:
         WorkloadError: a request of the instance could never be served.

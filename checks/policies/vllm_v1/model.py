@@ -1,6 +1,6 @@
 """The vLLM V1 machine with its environment, as a state graph to explore.
 
-In a step the environment decides who samples the end of sequence, how many drafts are accepted,
+In a step the environment decides which requests end early, how many drafts are accepted,
 which loads fail and whose client leaves; between steps, when a connector's load ends, and how.
 """
 

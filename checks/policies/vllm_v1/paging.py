@@ -30,10 +30,11 @@ def vllm_v1_shape(config: VllmV1Config) -> PagedShape:
 
 
 def vllm_v1_work(ctx: v1.Context, step: v1.Step) -> PagedWork:
-    """Everybody catches up; loads that ended since the step before come first.
+    """Every request catches up; loads that ended since the step before come first.
 
-    Who lacks what a connector should have brought computes all of it again, so that nothing which
-    is computed in this step counts: it is left out, and its blocks are as good as never written.
+    A request that lacks what a connector should have brought computes all of it again, so that
+    nothing which it computes in this step counts: it is left out, and its blocks are as good as
+    never written.
     """
     planned = {one.id: one for one in step.planned.running}
     computing = [planned[one] for one in step.scheduled if one not in step.failed_loads]
