@@ -74,5 +74,6 @@ def _as_mapping(verdict: Verdict) -> dict[str, Any]:
         "proven for": dict(verdict.proven),
         "refuted by": list(verdict.disproven),
         "refuted for": dict(verdict.disproven),
+        "stale for": dict(verdict.stale),
         "released": verdicts_on(rule.id, recorded(CONFORMED)),
     }

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.evidence import PROVEN, recorded
+from checks.evidence import PROVEN, recorded, verdicts
+from checks.policies import RULES
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Integer, Numbers, Obligation, Statement, Verdict
 from spec.core.requests import Prompt, Request
@@ -98,3 +99,10 @@ def test_every_obligation_of_the_default_tier_comes_out_as_recorded() -> None:
     assert {one["obligation"]: one["verdict"] for one in proofs} == {
         name: kept[name]["verdict"] for name, told in OBLIGATIONS.items() if not told.thorough
     }
+
+
+def test_a_rule_shows_that_what_was_proven_of_it_is_stale() -> None:
+    rule = RULES["SPY-PRI-3"]
+    kept = {"PRV-MAC-2": recorded(PROVEN)["PRV-MAC-2"] | {"verdict": "stale", "bounds": "all"}}
+    (verdict,) = verdicts([rule], {}, kept)
+    assert (verdict.proven, verdict.proofs) == ({}, "stale: PRV-MAC-2, all")
