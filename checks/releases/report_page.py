@@ -17,6 +17,7 @@ from checks.harness.report import (
 from checks.harness.system import Hello, Json
 from checks.policies import RULES, policy_named
 from checks.releases.filing import Filed
+from checks.releases.markdown import block, table
 from checks.releases.recipes import IN_ENGINE_CORE
 
 _MOST_ACTIONS = 12
@@ -34,21 +35,18 @@ def page_lines(
 ) -> Iterator[str]:
     """The whole page; nothing in it depends on the clock."""
     hello = own_system(plan.system).hello
-    yield f"# {hello.release}: what differs from the specification"
-    yield ""
+    yield from block(f"# {hello.release}: what differs from the specification")
     episodes = f"{seen.episodes:,} episodes of seed {plan.seed}"
-    yield f"{seen.steps:,} steps compared ({plan.terms.strictness.value}) in {episodes}; every rule"
-    yield f"that can be judged held against {seen.judged:,} of them, the tensors of"
-    yield f"{seen.on_device:,} given to our device."
-    yield ""
-    yield from (f"- {line}" for line in bounds_lines(hello, seen))
-    yield ""
-    yield f"## Not known: {len(unknown)}"
-    yield ""
+    yield from block(
+        f"{seen.steps:,} steps compared ({plan.terms.strictness.value}) in {episodes}; every rule",
+        f"that can be judged held against {seen.judged:,} of them, the tensors of",
+        f"{seen.on_device:,} given to our device.",
+    )
+    yield from block(*(f"- {line}" for line in bounds_lines(hello, seen)))
+    yield from block(f"## Not known: {len(unknown)}")
     for number, one in enumerate(unknown, start=1):
         yield from _section(driver, hello, plan.seed, f"{number}. {one.says}", one)
-    yield f"## Known: {len(known)}"
-    yield ""
+    yield from block(f"## Known: {len(known)}")
     for one in known:
         yield from _section(driver, hello, plan.seed, f"{one.id}. {one.says}", one)
     rows = policy_named(hello.policy).known_differences
@@ -60,8 +58,7 @@ def page_lines(
 
 def _section(driver: str, hello: Hello, seed: int, title: str, one: Filed) -> Iterator[str]:
     case, finding = one.small.case, one.small.finding
-    yield f"### {title}"
-    yield ""
+    yield from block(f"### {title}")
     yield f"- release: {hello.release}"
     often = counted(one.times, "step" if one.steps else "episode")
     yield f"- met: in {often}, first in episode {one.first.episode} of seed {seed}"
@@ -77,15 +74,13 @@ def _section(driver: str, hello: Hello, seed: int, title: str, one: Filed) -> It
     yield f"    {evolve(case, swarm=None).parameters}"
     yield from (f"    {line}" for line in case_lines(case))
     yield ""
-    yield "This input is possible:"
-    yield ""
-    yield from _actions(one.recording.actions[: finding.step + 1])
-    yield ""
-    yield _ENGINE_CORE if hello.name in IN_ENGINE_CORE else _OTHER_ORDER
-    yield ""
-    yield f"Again: `lockstep conform {driver} --case {one.path}`, without the release with"
-    yield "`--recorded`."
-    yield ""
+    yield from block("This input is possible:")
+    yield from block(*_actions(one.recording.actions[: finding.step + 1]))
+    yield from block(_ENGINE_CORE if hello.name in IN_ENGINE_CORE else _OTHER_ORDER)
+    yield from block(
+        f"Again: `lockstep conform {driver} --case {one.path}`, without the release with",
+        "`--recorded`.",
+    )
 
 
 def _broken(one: Filed) -> Iterator[str]:
@@ -104,18 +99,16 @@ def _rule(rule: str) -> str:
 def _differences(hello: Hello, one: Filed) -> Iterator[str]:
     found = one.small.finding
     if not found.differences:
-        yield f"{hello.name} here: {found.says}"
-        yield ""
+        yield from block(f"{hello.name} here: {found.says}")
         return
-    yield f"| field | expected | {hello.name} |"
-    yield "| --- | --- | --- |"
-    for each in found.differences[:MOST_DIFFERENCES]:
-        name = f"{each.field} {each.place}".strip()
-        yield f"| {name} | {_quoted(each.expected)} | {_quoted(each.found)} |"
+    rows = [
+        (f"{each.field} {each.place}".strip(), _quoted(each.expected), _quoted(each.found))
+        for each in found.differences[:MOST_DIFFERENCES]
+    ]
     more = len(found.differences) - MOST_DIFFERENCES
     if more > 0:
-        yield f"| and {more} more | | |"
-    yield ""
+        rows.append((f"and {more} more", "", ""))
+    yield from block(*table(("field", "expected", hello.name), rows))
 
 
 def _quoted(value: object) -> str:

@@ -9,6 +9,7 @@ from checks.export.files import as_line
 from checks.harness.campaign import Campaign, Plan, own_system
 from checks.harness.finding import Finding, Kind, Signature
 from checks.policies import RULES
+from checks.releases.markdown import block, table
 from checks.releases.survey import Small
 
 _ORDER = {str(kind): place for place, kind in enumerate((Kind.CRASH, Kind.ENDLESS))}
@@ -68,11 +69,10 @@ def title_of(cause: Signature) -> str:
 
 def table_lines(page: Page) -> Iterator[str]:
     """The table: a row for each thing that is broken, a column for each release."""
-    names = [one.version for one in page.releases]
-    yield f"| | {' | '.join(names)} |"
-    yield "| --- " * (len(names) + 1) + "|"
-    yield _row("random cases", [f"{one.seen.episodes:,}" for one in page.releases])
-    yield _row("steps judged", [f"{one.seen.steps:,}" for one in page.releases])
+    rows = [
+        ["random cases", *(f"{one.seen.episodes:,}" for one in page.releases)],
+        ["steps judged", *(f"{one.seen.steps:,}" for one in page.releases)],
+    ]
     for cause in page.causes:
         cells = [_cell(page, one, cause) for one in page.releases]
         numbers = [
@@ -81,11 +81,8 @@ def table_lines(page: Page) -> Iterator[str]:
             if page.cases[number].cause == cause
         ]
         case = f" (case {', '.join(numbers)})" if numbers else ""
-        yield _row(f"{title_of(cause)}{case}", cells)
-
-
-def _row(name: str, cells: Sequence[str]) -> str:
-    return f"| {name} | {' | '.join(cells)} |"
+        rows.append([f"{title_of(cause)}{case}", *cells])
+    yield from table(["", *(one.version for one in page.releases)], rows)
 
 
 def _cell(page: Page, release: Surveyed, cause: Signature) -> str:
@@ -101,8 +98,7 @@ def case_lines(page: Page) -> Iterator[str]:
     """Each case: which release shows it in which step; its requests, and how to run it again."""
     for place, number in enumerate(page.numbers, start=1):
         case, path = page.cases[number], page.paths[number]
-        yield f"### Case {place}. {title_of(case.cause)}"
-        yield ""
+        yield from block(f"### Case {place}. {title_of(case.cause)}")
         for one in page.releases:
             if number in one.shown:
                 found = one.shown[number]
@@ -113,23 +109,19 @@ def case_lines(page: Page) -> Iterator[str]:
         for request in case.case.as_mapping()["requests"]:
             yield f"    {as_line(request)}"
         yield ""
-        yield f"Again: `lockstep bisect {path} --versions {page.span}`"
-        yield ""
+        yield from block(f"Again: `lockstep bisect {path} --versions {page.span}`")
 
 
 def page_lines(page: Page, driver: str, seed: int) -> Iterator[str]:
     """The whole page."""
-    yield f"# What releases of {driver} break"
-    yield ""
-    yield f"Versions {page.span}, seed {seed}. The random cases are judged alone: by the rules, by"
-    yield "the simulated device, and by whether the release counts its own blocks right; nothing is"
-    yield "compared. A number tells in how many of them something is broken; *small*: in none of"
-    yield "them, but in a small case that another release led to."
-    yield ""
-    yield from (f"- {one.version}: {one.release}" for one in page.releases)
-    yield ""
-    yield from table_lines(page)
-    yield ""
-    yield "## The smallest cases"
-    yield ""
+    yield from block(f"# What releases of {driver} break")
+    yield from block(
+        f"Versions {page.span}, seed {seed}. The random cases are judged alone: by the rules, by",
+        "the simulated device, and by whether the release counts its own blocks right; nothing is",
+        "compared. A number tells in how many of them something is broken; *small*: in none of",
+        "them, but in a small case that another release led to.",
+    )
+    yield from block(*(f"- {one.version}: {one.release}" for one in page.releases))
+    yield from block(*table_lines(page))
+    yield from block("## The smallest cases")
     yield from case_lines(page)
