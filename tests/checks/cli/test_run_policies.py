@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import frozen
 
 from checks.export.trace.line import Violation
 from checks.export.trace.reading import read_trace, steps_of
@@ -14,7 +15,7 @@ from checks.harness.serving import served
 from checks.policies import policy_named
 from spec.core.errors import InputError
 from spec.core.requests import Prompt, Request
-from tests.checks.command import lockstep, settings
+from tests.checks.command import Ran, lockstep, settings
 from tests.requests import request
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -34,19 +35,50 @@ def report(*arguments: object) -> Any:
     return json.loads(lockstep("run", *arguments, "--json", "-").out)
 
 
-# --- what is told ---------------------------------------------------------------------------------
+@frozen
+class Served:
+    """A run of `first.jsonl` under a policy, with its report and the files that it wrote."""
+
+    policy: str
+    ran: Ran
+    report: Any
+    trace: Path
+    timeline: Path
 
 
-@without_engine
-def test_run_is_of_the_reference_next_to_a_paged_device(policy: str) -> None:
-    reported = report(FIRST, *of(policy))
+@pytest.fixture(scope="module", params=["nano-vllm", "vllm-v1"])
+def first(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    policy, path = request.param, tmp_path_factory.mktemp("run")
+    trace, timeline, json_path = path / "t.jsonl", path / "timeline.json", path / "report.json"
+    files = ["--trace", trace, "--timeline", timeline]
+    ran = lockstep("run", FIRST, *of(policy), *files)
+    assert lockstep("run", FIRST, *of(policy), "--json", json_path).code == 0
+    return Served(policy, ran, json.loads(json_path.read_text()), trace, timeline)
 
-    assert (reported["using"], reported["config"]["policy"]) == ("reference", policy)
-    assert (reported["violations"], reported["refused_step"]) == ([], None)
-    assert (reported["finished"], reported["aborted"], reported["unfinished"]) == (6, 1, 0)
-    assert reported["device"]["wrong_tokens"] == []
-    assert reported["device"]["tokens_compared"] == reported["output_tokens"] > 100
-    assert len(reported["rules"]) > 30
+
+# --- what is shown --------------------------------------------------------------------------------
+
+
+def test_run_is_of_the_reference_next_to_a_paged_device(first: Served) -> None:
+    report = first.report
+
+    assert (report["using"], report["config"]["policy"]) == ("reference", first.policy)
+    assert (report["violations"], report["refused_step"]) == ([], None)
+    assert (report["finished"], report["aborted"], report["unfinished"]) == (6, 1, 0)
+    assert report["device"]["wrong_tokens"] == []
+    assert report["device"]["tokens_compared"] == report["output_tokens"] > 100
+    assert len(report["rules"]) > 30
+
+
+def test_table_shows_the_largest_step_and_what_the_device_did(first: Served) -> None:
+    ran = first.ran
+
+    assert (ran.code, ran.err) == (0, "")
+    rows = {line[:20].strip(): line[20:].strip() for line in ran.out.splitlines()}
+    assert rows["largest step"] == "260 tokens; 3 requests"
+    assert "largest volume" not in rows
+    assert "sampled ones compared with serving alone, none wrong" in ran.out
+    assert "every rule holds: " in ran.out
 
 
 def test_what_a_rule_found_among_many_requests_is_cut_in_the_table_and_whole_in_the_report(
@@ -67,20 +99,8 @@ def test_what_a_rule_found_among_many_requests_is_cut_in_the_table_and_whole_in_
     assert first["found"] not in " ".join(shown.split())
 
 
-@without_engine
-def test_table_tells_the_largest_step_and_what_the_device_did(policy: str) -> None:
-    ran = lockstep("run", FIRST, *of(policy))
-
-    assert (ran.code, ran.err) == (0, "")
-    rows = {line[:20].strip(): line[20:].strip() for line in ran.out.splitlines()}
-    assert rows["largest step"] == "260 tokens; 3 requests"
-    assert "largest volume" not in rows
-    assert "sampled ones compared with serving alone, none wrong" in ran.out
-    assert "every rule holds: " in ran.out
-
-
-def test_rule_that_is_broken_again_and_again_is_told_once() -> None:
-    """As released, three sequences a step: whoever runs behind them gets no token."""
+def test_rule_that_is_broken_again_and_again_is_shown_once() -> None:
+    """As released, three sequences a step: a request that runs behind them gets no token."""
     ran = lockstep("run", FIRST, *settings("policy=nano-vllm", *SIZES[:2]))
 
     assert ran.code == 1
@@ -117,7 +137,7 @@ def test_transition_that_a_guard_forbids_ends_the_run() -> None:
 
 
 @without_engine
-def test_what_a_policy_has_not_is_refused(policy: str) -> None:
+def test_what_a_policy_does_not_have_is_refused(policy: str) -> None:
     def refusal(*options: object) -> str:
         ran = lockstep("run", FIRST, *of(policy), *options)
         assert ran.code == 2
@@ -172,24 +192,30 @@ def test_requests_of_a_public_trace_that_are_too_long_are_left_out_and_counted(p
 # --- files ----------------------------------------------------------------------------------------
 
 
-@without_engine
-@pytest.mark.parametrize("full", [(), ("--full",)], ids=["plain", "full"])
-def test_trace_replays(policy: str, full: tuple[str, ...]) -> None:
-    costs = settings("cost.per_chunk_token=0.01")
-    ran = lockstep("run", FIRST, *of(policy), *costs, "--trace", "t.jsonl", *full)
-    assert ran.code == 0
+def test_trace_replays(first: Served) -> None:
+    steps = len(read_trace(first.trace).steps)
 
-    again = lockstep("replay", "t.jsonl")
+    again = lockstep("replay", first.trace)
 
-    steps = len(read_trace(Path("t.jsonl")).steps)
     assert steps > 50
     assert (again.code, again.out) == (0, f"{steps} steps as in the file, no rule broken\n")
 
 
 @without_engine
-def test_changed_trace_differs_in_its_first_changed_step(policy: str) -> None:
-    lockstep("run", FIRST, *of(policy), "--trace", "t.jsonl")
-    lines = Path("t.jsonl").read_text().splitlines()
+def test_full_trace_with_costs_replays(policy: str) -> None:
+    costs = settings("cost.per_chunk_token=0.01")
+    assert lockstep("run", FIRST, *of(policy), *costs, "--trace", "t.jsonl", "--full").code == 0
+
+    again = lockstep("replay", "t.jsonl")
+
+    assert (again.code, again.out.partition(" steps ")[2]) == (
+        0,
+        "as in the file, no rule broken\n",
+    )
+
+
+def test_changed_trace_differs_in_its_first_changed_step(first: Served) -> None:
+    lines = first.trace.read_text().splitlines()
     fourth = json.loads(lines[4])
     fourth["scheduled"]["0"] += 1
     Path("t.jsonl").write_text("\n".join([*lines[:4], json.dumps(fourth), *lines[5:]]))
@@ -200,39 +226,27 @@ def test_changed_trace_differs_in_its_first_changed_step(policy: str) -> None:
     assert again.out.startswith("step 3 differs\n  scheduled: the file says {'0': 2, ")
 
 
-@without_engine
-def test_trace_is_replayed_on_nothing_but_the_reference(policy: str) -> None:
-    lockstep("run", FIRST, *of(policy), "--trace", "t.jsonl")
-
-    assert lockstep("replay", "t.jsonl", "--target", "engine").err == (
+def test_trace_is_replayed_on_nothing_but_the_reference(first: Served) -> None:
+    assert lockstep("replay", first.trace, "--target", "engine").err == (
         "lockstep: --target: found 'engine'; "
-        f"allowed: reference for {policy}, which has no engine\n"
+        f"allowed: reference for {first.policy}, which has no engine\n"
     )
 
 
-@without_engine
-def test_timeline_draws_prefills_decodes_and_tokens(policy: str) -> None:
-    assert lockstep("run", FIRST, *of(policy), "--timeline", "t.json").code == 0
-    events = json.loads(Path("t.json").read_text())["traceEvents"]
+def test_timeline_draws_prefills_decodes_and_tokens(first: Served) -> None:
+    events = json.loads(first.timeline.read_text())["traceEvents"]
 
-    spans = [one["name"] for one in events if one["ph"] == "X" and one["pid"] == 2]
-    assert {"prefill of 200 tokens", "prefill of 60 tokens"} <= set(spans)
-    assert {"waiting", "decode"} <= set(spans)
-    assert {one["name"] for one in events if one["ph"] == "C"} == {
-        "tokens",
-        "free blocks",
-        "waiting",
-    }
+    spans = {one["name"] for one in events if one["ph"] == "X" and one["pid"] == 2}
+    assert {"prefill of 200 tokens", "prefill of 60 tokens", "waiting", "decode"} <= spans
+    counters = {one["name"] for one in events if one["ph"] == "C"}
+    assert counters == {"tokens", "free blocks", "waiting"}
 
 
-@without_engine
-def test_run_is_an_itf_trace_with_the_states_of_its_policy(policy: str) -> None:
-    lockstep("run", FIRST, *of(policy), "--trace", "t.jsonl")
-
-    assert lockstep("replay", "t.jsonl", "--itf", "t.itf.json").code == 0
+def test_run_is_an_itf_trace_with_the_states_of_its_policy(first: Served) -> None:
+    assert lockstep("replay", first.trace, "--itf", "t.itf.json").code == 0
 
     itf = json.loads(Path("t.itf.json").read_text())
-    running = "running" if policy == "vllm-v1" else "decoding"
+    running = "running" if first.policy == "vllm-v1" else "decoding"
     assert {"action", "waiting", running, "scheduled", "outputs"} <= set(itf["vars"])
     assert all(set(state) - {"#meta"} == set(itf["vars"]) for state in itf["states"])
 
