@@ -208,10 +208,9 @@ def test_full_trace_with_costs_replays(policy: str) -> None:
 
     again = lockstep("replay", "t.jsonl")
 
-    assert (again.code, again.out.partition(" steps ")[2]) == (
-        0,
-        "as in the file, no rule broken\n",
-    )
+    steps, _, says = again.out.partition(" ")
+    assert (again.code, says) == (0, "steps as in the file, no rule broken\n")
+    assert int(steps) > 50
 
 
 def test_changed_trace_differs_in_its_first_changed_step(first: Served) -> None:
