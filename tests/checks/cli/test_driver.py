@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
 
 from checks.releases.environments import environment_of, place
 from checks.releases.recipes import RECIPES, Recipe
 from tests.checks.command import lockstep
+from tests.checks.harness.driver.files import TEMPLATE, faulty_driver
 
 PIP = """#!/bin/sh
 echo "$VLLM_TARGET_DEVICE $@" >> "{log}"
@@ -20,7 +20,6 @@ case "$@" in *"{refused}"*) echo "no such release" >&2; exit 1;; esac
 
 @pytest.fixture(autouse=True)
 def drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOCKSTEP_DRIVERS", str(tmp_path / "drivers"))
     return tmp_path / "drivers"
 

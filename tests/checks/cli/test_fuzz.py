@@ -6,37 +6,37 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from attrs import evolve
-from checks.fuzz import campaign
-from checks.fuzz.campaign import Batch, Campaign
-from checks.fuzz.subjects import SUBJECTS
-from tests.checks.fuzz.cases import case, request
-from tests.checks.fuzz.faulty import faulty
+from inline_snapshot import snapshot
 
+from checks import policies
 from checks.cli.common import pinned_keys
-from checks.cli.fuzz import fuzz
-from checks.cli.replay import replay
+from checks.harness import campaign
+from checks.harness.campaign import Batch, Campaign
+from checks.policies import DEFAULT, POLICIES
 from spec.core.errors import ConfigError
 from tests.checks.command import Ran, lockstep
+from tests.checks.harness.cases import faulty_spyre
+
+BATCH = 25  # episodes
 
 
-@pytest.fixture(autouse=True)
-def _in_its_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def one_by_one(work: Any, items: Iterable[Any], _prepare: Any) -> Iterator[Any]:
+    """All in this process."""
+    return map(work, items)
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A target named "faulty": the reference with a wrong volume rule, fuzzed in this process."""
-    monkeypatch.setitem(
-        SUBJECTS, "faulty", evolve(faulty("exact forgets the candidate"), name="faulty")
-    )
-    monkeypatch.setattr(campaign, "on_all_cores", map)
-    for command in (fuzz, replay):
-        (option,) = (one for one in command.params if one.name == "target")
-        monkeypatch.setattr(option, "type", click.Choice(list(SUBJECTS)))
+def _faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The engine of Spyre is the reference with a wrong volume rule, fuzzed in this process."""
+    start = faulty_spyre("exact forgets the candidate").start
+    wrong = evolve(POLICIES[DEFAULT], engine=start, engine_under_test=start)
+    monkeypatch.setitem(policies._REGISTERED, DEFAULT, wrong)
+    campaign._opened.cache_clear()
+    monkeypatch.setattr(campaign, "on_all_cores", one_by_one)
+    yield
+    campaign._opened.cache_clear()
 
 
 def without_times(text: str) -> str:
@@ -45,12 +45,12 @@ def without_times(text: str) -> str:
 
 
 def faulty_run(*more: object) -> Ran:
-    return lockstep("fuzz", "--target", "faulty", "--episodes", 10, *more)
+    return lockstep("fuzz", "--episodes", 10, *more)
 
 
 def first_finding() -> Path:
     """The file of the divergence in what kind of step there is."""
-    return next(Path("corpus").glob("faulty-divergence-kind-*.jsonl"))
+    return next(Path("corpus").glob("engine-divergence-kind-*.jsonl"))
 
 
 # --- clean ------------------------------------------------------------------------------------
@@ -62,8 +62,8 @@ def test_without_a_finding_it_says_for_how_much_and_ends_with_0() -> None:
     assert ran.code == 0
     verdict = without_times(ran.out).splitlines()[-1]
     steps = re.fullmatch(
-        r"reference: no divergence in 60 episodes, ([\d,]+) steps compared "
-        r"\(exact, seed 3; TIME\)",
+        r"reference: no unknown difference in 60 episodes, ([\d,]+) steps compared "
+        r"\(exact, seed 3\); TIME",
         verdict,
     )
     assert steps is not None
@@ -72,7 +72,7 @@ def test_without_a_finding_it_says_for_how_much_and_ends_with_0() -> None:
     assert not Path("corpus").exists()
 
 
-def test_actions_that_never_happened_are_told() -> None:
+def test_actions_that_never_happened_are_named() -> None:
     ran = lockstep("fuzz", "--target", "reference", "--episodes", 5, "--set", "pausing=false")
 
     assert "\nnever happened: " in ran.out
@@ -84,7 +84,7 @@ def test_a_campaign_in_time_stops_in_time_and_does_something() -> None:
 
     report = json.loads(Path("report.json").read_text())
     assert ran.code == 0
-    assert 1 <= report["episodes"] <= campaign.BATCH
+    assert 1 <= report["episodes"] <= BATCH
     assert report["steps"] > 0
 
 
@@ -92,68 +92,65 @@ def test_the_report_is_the_same_whatever_the_cores(monkeypatch: pytest.MonkeyPat
     def report() -> dict[str, Any]:
         ran = lockstep("fuzz", "--target", "reference", "--episodes", 60, "--json", "-")
         told: dict[str, Any] = json.loads(ran.out)
-        return {key: told[key] for key in told if not key.startswith(("seconds", "steps_per"))}
+        del told["seconds"], told["steps_per_second"]
+        return told
 
     on_all = report()
-    monkeypatch.setattr(campaign, "on_all_cores", map)
+    monkeypatch.setattr(campaign, "on_all_cores", one_by_one)
     assert report() == on_all
 
 
 def test_every_rule_is_judged_on_request() -> None:
     ran = lockstep("fuzz", "--target", "reference", "--episodes", 25, "--judge")
     assert ran.code == 0
-    assert "(exact, every rule judged, seed 0;" in ran.out
+    assert re.search(r"\(exact, seed 0\), \d+ rules judged in [\d,]+ of them; ", ran.out)
 
 
 # --- findings -----------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("engine")
-def test_a_divergence_is_printed_with_both_sides_rule_workload_and_replay(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    drawn = case(request("7", 3, 5), request("8", 5, 6), request("9", 4, 4), max_batch_tkv_limit=14)
-    monkeypatch.setattr(campaign, "case_of", lambda *_: drawn)
-
-    ran = faulty_run("--seed", 1)
+@pytest.mark.usefixtures("_faulty")
+def test_a_divergence_is_printed_with_both_sides_rule_workload_and_replay() -> None:
+    ran = faulty_run("--seed", 1, "--set", "admission=exact")
 
     assert ran.code == 1
-    _, divergence = without_times(ran.out).split("\n\n", maxsplit=1)
-    assert [line.rstrip() for line in divergence.splitlines()] == FOUND.splitlines()
-
-
-FOUND = """\
-divergence in step 2: kind differs
-  field          reference      faulty
-  kind           "decode"       "prefill"
-  scheduled 0    1              -
-  scheduled 1    -              1
-  tkv            3              1
-  volume         3              1
+    divergence = without_times(ran.out).split("\n\n")[1]
+    assert "\n".join(line.rstrip() for line in divergence.splitlines()) == snapshot("""\
+divergence in step 1: scheduled differs
+  field          reference      engine
+  scheduled 1    -              2
+  scheduled 2    1              -
+  tkv            1              2
+  volume         1              2
   refusal        "SPY-VOL-4"    -
-  outputs 0      [5274]         -
-  outputs 1      -              [4849]
-  and 12 more
+  outputs 1      -              [16942]
+  outputs 2      [13573]        -
+  finished       ["2"]          []
+  and 9 more
   SPY-VOL-4: A request joins if and only if no step of the worst case exceeds the limit.
-    it keeps the reference from a prefill step
-    broken by faulty: 1 passed, batch of 1
-  configuration: block_size=1 chunk_size=1 max_model_len=4 max_num_seqs=2 max_batch_tkv_limit=3
-    prefix_caching=false
+    refuses an admission of the reference
+    broken by engine: 1 passed, batch of 1
+  SPY-ADM-1: A request is admitted only into a free slot of the running batch.
+    the reference's admit of 2
+  configuration: block_size=2 chunk_size=2 max_model_len=4 max_num_seqs=2 max_batch_tkv_limit=6
+    interleave=false prefix_caching=false queue=overtaking
   {"id":"0","arrival":0,"prompt_len":1,"max_tokens":3}
-  {"id":"1","arrival":0,"prompt_len":1,"max_tokens":2}
-  met 10 times, first in episode 0 of seed 1: block_size=2 chunk_size=4 max_model_len=16
-    max_num_seqs=3 max_batch_tkv_limit=14
+  {"id":"1","arrival":0,"prompt_len":2,"max_tokens":2}
+  {"id":"2","arrival":0,"prompt_len":1,"max_tokens":1}
+  met once in episode 3 of seed 1: block_size=2 chunk_size=2 max_model_len=5 max_num_seqs=4
+    max_batch_tkv_limit=7 num_blocks=4 interleave=false queue=overtaking reservation=false
+    crowd=false short_answers=false boundaries=1.0 shared=0.0 repeated=0.0 continued=0.0
+    prescribed=0.0 early_ends=0.2 aborts=0.8 gap=4 tight_pool=true tight_limit=true
+    odd_model_len=true
   shrunk in WORK
-  replay: lockstep replay corpus/faulty-divergence-kind-4b2dac77.jsonl --target faulty
-
-faulty: 10 findings in 10 episodes, 70 steps compared (exact, seed 1; TIME)
-"""
+  again: lockstep replay corpus/engine-divergence-scheduled-a03d2750.jsonl --target engine\
+""")
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("_faulty")
 def test_the_printed_command_replays_it() -> None:
     found = faulty_run()
-    command = re.findall(r"replay: lockstep (.*)", found.out)[0]
+    command = re.findall(r"again: lockstep (.*)", found.out)[0]
 
     ran = lockstep(*command.split())
 
@@ -162,7 +159,7 @@ def test_the_printed_command_replays_it() -> None:
     assert ran.out.splitlines()[0] in found.out
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("_faulty")
 def test_a_finding_replays_without_a_target_and_with_another_one() -> None:
     faulty_run()
     path = first_finding()
@@ -174,7 +171,7 @@ def test_a_finding_replays_without_a_target_and_with_another_one() -> None:
     assert re.search(r"reference: nothing found in \d+ steps compared \(exact\)", other.err)
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("_faulty")
 def test_a_finding_that_has_changed_is_not_confirmed() -> None:
     faulty_run()
     path = first_finding()
@@ -183,7 +180,7 @@ def test_a_finding_that_has_changed_is_not_confirmed() -> None:
     ran = lockstep("replay", path)
 
     assert ran.code == 1
-    assert re.search(r"the file says: divergence in step \d+, tkv; faulty does otherwise", ran.out)
+    assert re.search(r"the file says: divergence in step \d+, tkv; engine does otherwise", ran.out)
 
 
 def test_a_finding_of_a_target_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -197,7 +194,7 @@ def test_a_finding_of_a_target_that_is_not_there_is_refused(tmp_path: Path) -> N
     assert ran.err.startswith("lockstep: target: found 'gone'; allowed: ")
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("_faulty")
 def test_the_same_seed_gives_the_same_bytes() -> None:
     first = faulty_run("--corpus", "a")
     second = faulty_run("--corpus", "b")
@@ -210,17 +207,17 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
         assert path.read_bytes() == (Path("b") / path.name).read_bytes()
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("_faulty")
 def test_how_strict_the_comparison_was_is_printed_and_kept() -> None:
     ran = faulty_run("--strictness", "decisions")
 
-    assert re.search(r"faulty: \d+ findings in 10 episodes, .* \(decisions, seed 0;", ran.out)
+    assert re.search(r"engine: \d+ findings in 10 episodes, .* \(decisions, seed 0\);", ran.out)
     path = first_finding()
     assert '"strictness":"decisions"' in path.read_text()
     assert lockstep("replay", path).code == 1
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("_faulty")
 def test_the_report_has_the_finding_with_its_case() -> None:
     faulty_run("--json", "report.json", "--set", "admission=exact", "--set", "block_size=2")
 
@@ -236,7 +233,7 @@ def test_an_interrupted_campaign_says_what_is_known_and_ends_with_3(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted_after_one(
-        work: Callable[[Batch], Campaign], batches: Iterable[Batch]
+        work: Callable[[Batch], Campaign], batches: Iterable[Batch], _prepare: Any
     ) -> Iterator[Campaign]:
         yield work(next(iter(batches)))
         raise KeyboardInterrupt
@@ -246,7 +243,7 @@ def test_an_interrupted_campaign_says_what_is_known_and_ends_with_3(
     ran = lockstep("fuzz", "--target", "reference", "--episodes", 100)
 
     assert ran.code == 3
-    assert "reference: interrupted; no divergence in 25 episodes, " in ran.out
+    assert "reference: interrupted; no unknown difference in 25 episodes, " in ran.out
 
 
 # --- usage ----------------------------------------------------------------------------------------
@@ -267,7 +264,7 @@ def test_an_interrupted_campaign_says_what_is_known_and_ends_with_3(
             ["--set", "block_size=3", "--set", "chunk_size=4"],
             "--set chunk_size: chunk_size: found 4; allowed: a multiple of block_size (3)",
         ),
-        (["--set", "max_model_len=1"], "--set: found {'max_model_len': 1}; allowed: keys with"),
+        (["--set", "max_model_len=1"], "--set: found {'max_model_len': 1}; allowed: room for"),
     ],
 )
 def test_what_cannot_be_run_is_refused(arguments: list[str], says: str) -> None:
@@ -297,7 +294,7 @@ def test_a_corpus_that_cannot_be_written_is_refused_before_anything_runs(tmp_pat
 
 
 def test_one_pinned_size_goes_with_any_other() -> None:
-    assert pinned_keys(("block_size=3",)) == {"block_size": 3}
-    assert pinned_keys(("chunk_size=96",)) == {"chunk_size": 96}
+    assert pinned_keys(("block_size=3",), DEFAULT) == {"block_size": 3}
+    assert pinned_keys(("chunk_size=96",), DEFAULT) == {"chunk_size": 96}
     with pytest.raises(ConfigError):
-        pinned_keys(("block_size=0",))
+        pinned_keys(("block_size=0",), DEFAULT)

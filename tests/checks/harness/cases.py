@@ -140,9 +140,9 @@ class Hunt:
     finding: Finding | None
 
 
-def hunt(system: InProcess, episodes: int, terms: Terms = UNJUDGED, name: str = "") -> Hunt:
+def hunt(system: System, episodes: int, terms: Terms = UNJUDGED, name: str = "") -> Hunt:
     """Run episodes until something is found, at most so many."""
-    plan, steps, name = Plan(system, terms=terms), 0, name or system.hello.name
+    plan, steps, name = Plan(There(system), terms=terms), 0, name or system.hello.name
     for index in range(episodes):
         case = plan.case(index)
         episode = compare(system, case, terms)

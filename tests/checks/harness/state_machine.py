@@ -1,4 +1,4 @@
-"""Hypothesis as the environment: who arrives, who goes away, who ends early, when to step.
+"""Hypothesis as the environment: which requests arrive, leave and end early, when to step.
 
 What it prints on a failure is a program; with the name of the class imported it can be pasted into
 a test.
@@ -6,13 +6,13 @@ a test.
 
 from typing import Any
 
-from checks.fuzz.compare import differences
-from checks.fuzz.reference import reference_target
-from checks.fuzz.subjects import REFERENCE
-from checks.fuzz.target import Subject
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from checks.harness.case import Case
+from checks.harness.comparing import Strictness, differences
+from checks.harness.system import Action, InProcess, Scheduler, taken_by
+from checks.policies import POLICIES
 from engine.workloads.own import request_of
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Step
@@ -66,17 +66,18 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 
 
 class Lockstep(RuleBasedStateMachine):
-    """The reference and `subject`, the same done to both."""
+    """The reference and `system`, the same done to both."""
 
-    subject: Subject = REFERENCE
+    system: InProcess
 
     @initialize(case=cases())
     def begin(self, case: dict[str, Any]) -> None:
-        self.config = SpyreConfig.from_mapping(case["config"])
-        self.requests = list(map(request_of, case["requests"]))
-        self.reference = reference_target(self.config, self.requests)
-        self.target = self.subject.make(self.config, self.requests)
-        self.coming = [request.id for request in self.requests]
+        requests = tuple(map(request_of, case["requests"]))
+        here = Case(SpyreConfig.from_mapping(case["config"]), requests)
+        self.requests = [request.id for request in requests]
+        self.reference = POLICIES["spyre"].reference(here)
+        self.other = self.system.start(here)
+        self.coming = list(self.requests)
         self.index = 0
 
     @precondition(lambda self: self.coming)
@@ -85,23 +86,32 @@ class Lockstep(RuleBasedStateMachine):
         """The next request."""
         newcomer = self.coming.pop(0)
         self.reference.arrive(newcomer)
-        self.target.arrive(newcomer)
+        self.other.arrive(newcomer)
 
     @rule(request=st.integers(0, 5))
     def abort(self, request: int) -> None:
         """Of one that has arrived; it may have left already."""
         arrived = self.requests[: len(self.requests) - len(self.coming)]
         if request < len(arrived):
-            self.reference.abort(arrived[request].id)
-            self.target.abort(arrived[request].id)
+            self.reference.abort(arrived[request])
+            self.other.abort(arrived[request])
 
     @rule(ends=st.lists(st.sampled_from("012345"), max_size=2))
     def step(self, ends: list[str]) -> None:
-        """Whoever of `ends` samples now samples the end of sequence."""
-        expected = self.reference.step(self.index, float(self.index), ends)
-        found = self.target.step(self.index, float(self.index), ends)
+        """Each of `ends` that samples now samples the end of sequence."""
+        action = Action(ends=tuple(ends), time=float(self.index))
+        expected, found = (taken_by(one, self.index, action) for one in self.both)
         self.index += 1
-        self._compare(expected, found)
+        look = POLICIES["spyre"].compared[Strictness.EXACT]
+        differ = [
+            f"step {found.index}, {one.field} {one.place}: {one.expected!r}, found {one.found!r}"
+            for one in differences(look, expected, found)
+        ]
+        assert not differ, "\n".join(differ)
+
+    @property
+    def both(self) -> tuple[Scheduler[Step], ...]:
+        return self.reference, self.other
 
     def teardown(self) -> None:
         """To the end: all leave, and nothing is held."""
@@ -110,14 +120,7 @@ class Lockstep(RuleBasedStateMachine):
         assert self.reference.state.is_idle, f"no end after {self.index} steps"
         assert not self.reference.state.pool.references
 
-    def _compare(self, expected: Step, found: Step) -> None:
-        told = [
-            f"step {found.index}, {one.field} {one.place}: {one.expected!r}, found {one.found!r}"
-            for one in differences(expected, found, leaves_out=self.subject.leaves_out)
-        ]
-        assert not told, "\n".join(told)
 
-
-def machine_of(subject: Subject) -> type[Lockstep]:
-    """The state machine for another target."""
-    return type("Lockstep", (Lockstep,), {"subject": subject})
+def machine_of(system: InProcess) -> type[Lockstep]:
+    """The state machine for a system."""
+    return type("Lockstep", (Lockstep,), {"system": system})

@@ -1,21 +1,25 @@
-"""Episodes for a time: counted from the first, never none."""
+"""Which episodes a campaign runs: so many, or for a time, counted from the first, never none."""
 
-from checks.conformance.campaign import TimedEpisodes
+from checks.harness.campaign import Batches
 
 
 def test_the_clock_stands_still_until_the_first_episode_is_asked_for() -> None:
-    timed = TimedEpisodes(1.0)
+    timed = Batches(1, None, 1.0)
     assert timed.passed_seconds == 0
     next(iter(timed))
     assert timed.passed_seconds > 0
 
 
 def test_there_is_one_episode_however_short_the_time() -> None:
-    assert list(TimedEpisodes(1e-9)) == [0]
+    assert [list(batch) for batch in Batches(25, None, 1e-9)] == [[0]]
 
 
 def test_episodes_go_on_until_the_time_has_passed() -> None:
-    timed = TimedEpisodes(0.01)
-    episodes = list(timed)
+    timed = Batches(2, None, 0.01)
+    episodes = [episode for batch in timed for episode in batch]
     assert episodes == list(range(len(episodes)))
     assert timed.passed_seconds >= timed.seconds
+
+
+def test_so_many_episodes_are_run_in_batches_of_the_same_size() -> None:
+    assert [list(batch) for batch in Batches(2, 5, 0)] == [[0, 1], [2, 3], [4]]

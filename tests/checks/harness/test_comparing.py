@@ -20,7 +20,8 @@ EXACT, OBSERVABLE, DECISIONS = Strictness
 def a_decode_step() -> Step:
     """Two rows of one block each."""
     here = case(asks("0", 1, 4), asks("1", 1, 4), interleave=False, prefix_caching=False)
-    return next(step for step in served(here) if step.kind == "decode")
+    step: Step = next(step for step in served(here) if step.kind == "decode")
+    return step
 
 
 STEP = a_decode_step()

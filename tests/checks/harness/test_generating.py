@@ -1,56 +1,81 @@
 """Random cases: the same everywhere, always servable, skewed, with whole kinds of action off."""
 
+# ruff: noqa: E501 - the parameters
+
 import json
 from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
 
 import pytest
-from checks.fuzz.cases import Case, case_of
-from checks.fuzz.dice import Dice
-from checks.fuzz.prompts import Prompts
+from inline_snapshot import snapshot
 
+from checks.harness.campaign import Plan
+from checks.harness.case import Case
+from checks.harness.choices import Choices
+from checks.harness.generating import Limits, Swarm, requests_of
+from checks.harness.system import ABILITIES_HERE, Hello, InProcess, Own
+from checks.policies import POLICIES, policy_of
 from engine.workloads.own import request_of
 from spec.core.errors import ConfigError
-from spec.spyre.config import SpyreConfig, refuse_unservable
 from spec.spyre.variants import Admission, Queue
+from spec.vllm_v1.config import Scheduling
 
-MANY = 400
-
-
-def cases(**pinned: Any) -> Iterator[Case]:
-    return (case_of(0, episode, pinned) for episode in range(MANY))
+MANY = 300
+each_policy = pytest.mark.parametrize("policy", POLICIES)
 
 
-def digest(episodes: int, seed: int = 0) -> str:
-    texts = [json.dumps(case_of(seed, episode).as_mapping()) for episode in range(episodes)]
+def plan(policy: str = "spyre", seed: int = 0, **pinned: Any) -> Plan:
+    return Plan(Own(policy, "reference"), seed, pinned=pinned)
+
+
+def cases(policy: str = "spyre", **pinned: Any) -> Iterator[Case]:
+    return map(plan(policy, **pinned).case, range(MANY))
+
+
+def able(**config: list[Any]) -> Plan:
+    """A plan for a system that can do these values of keys only."""
+    hello = Hello("able", "able", "spyre", config, ABILITIES_HERE)
+    return Plan(InProcess(hello, POLICIES["spyre"].reference))
+
+
+def digest(policy: str) -> str:
+    texts = [json.dumps(plan(policy).case(episode).as_mapping()) for episode in range(100)]
     return blake2b("\n".join(texts).encode(), digest_size=8).hexdigest()
 
 
 def test_the_same_seed_gives_the_same_bytes_on_every_machine() -> None:
-    assert digest(100) == PINNED_DIGEST
+    """Each digest changes with every change of its generator, and with nothing else."""
+    assert {policy: digest(policy) for policy in POLICIES} == snapshot(
+        {
+            "spyre": "b7a362dc51063a9b",
+            "nano-vllm": "7f569eedd697a8c9",
+            "vllm-v1": "d8b06fcc1605d8a7",
+        }
+    )
 
 
-# Changes with every change of the generators, and with nothing else.
-PINNED_DIGEST = "915689e86f16ee71"
-
-
-def test_another_seed_or_episode_gives_another_case() -> None:
-    texts = {str(case_of(seed, episode).as_mapping()) for seed in (0, 1) for episode in range(50)}
+@each_policy
+def test_another_seed_or_episode_gives_another_case(policy: str) -> None:
+    pairs = [(seed, episode) for seed in (0, 1) for episode in range(50)]
+    texts = {str(plan(policy, seed).case(episode).as_mapping()) for seed, episode in pairs}
     assert len(texts) == 100
 
 
-def test_every_request_of_every_case_can_be_served() -> None:
-    for case in cases():
+@each_policy
+def test_every_request_of_every_case_can_be_served_and_written(policy: str) -> None:
+    for case in cases(policy):
         assert case.requests
         for request in case.requests:
-            refuse_unservable(request, case.config)
+            policy_of(case.config).refuse_unservable(request, case.config)
+        assert tuple(map(request_of, case.as_mapping()["requests"])) == case.requests
 
 
-def test_requests_come_back_from_the_form_of_workload_files() -> None:
-    for case in cases():
-        again = tuple(map(request_of, case.as_mapping()["requests"]))
-        assert again == case.requests
+@each_policy
+def test_the_choices_of_a_case_make_the_same_case_again(policy: str) -> None:
+    for case in cases(policy):
+        again = plan(policy).drawn(Choices.again(case.choices))
+        assert (again, again.choices) == (case, case.choices)
 
 
 def test_every_variant_of_the_configuration_is_drawn() -> None:
@@ -63,6 +88,25 @@ def test_every_variant_of_the_configuration_is_drawn() -> None:
     assert any(config.num_blocks is None for config in drawn)
 
 
+def test_cases_of_vllm_v1_are_of_all_kinds() -> None:
+    drawn = list(cases("vllm-v1"))
+    configs = [case.config for case in drawn]
+
+    assert {config.scheduling for config in configs} == set(Scheduling)
+    assert {config.chunked_prefill for config in configs} == {True, False}
+    assert {config.num_speculative_tokens for config in configs} == {0, 1, 2, 3}
+    assert any(0 < one.long_prefill_token_threshold < one.block_size for one in configs)
+    assert any(one.max_num_batched_tokens % one.block_size == 1 for one in configs)
+    right = [case.surroundings.get("right_drafts", {}) for case in drawn]
+    assert any("1" in drafts for one in right for drafts in one.values())
+    for case in drawn:
+        long = {one.id for one in case.requests if one.prompt_len > 1}
+        # All of a prompt of one token loaded, it would be loaded again for ever.
+        assert {*case.surroundings.get("external", ())} <= long
+    assert {one.priority for case in drawn for one in case.requests} == {0, 1, 2}
+
+
+@each_policy
 @pytest.mark.parametrize(
     ("key", "seen"),
     [
@@ -74,15 +118,13 @@ def test_every_variant_of_the_configuration_is_drawn() -> None:
     ],
 )
 def test_a_kind_of_action_that_is_off_does_not_happen_and_else_it_often_does(
-    key: str, seen: Any
+    policy: str, key: str, seen: Any
 ) -> None:
-    drawn = [(case, case.swarm) for case in cases() if case.swarm]
-    on = [case for case, swarm in drawn if getattr(swarm, key)]
-    off = [case for case, swarm in drawn if not getattr(swarm, key)]
+    drawn = list(cases(policy))
+    on = [case for case in drawn if getattr(case.swarm, key)]
+    off = [case for case in drawn if not getattr(case.swarm, key)]
     if key == "repeated":  # prompts that resemble others are sometimes equal by chance
-        off = [
-            case for case, swarm in drawn if swarm.repeated == swarm.shared == swarm.continued == 0
-        ]
+        off = [case for case in off if case.swarm.shared == case.swarm.continued == 0]
     assert len(off) > MANY / 20
     assert not any(map(seen, off))
     assert sum(map(seen, on)) > len(on) / 2
@@ -93,6 +135,13 @@ def repeats(case: Case) -> bool:
     return len(set(prompts)) < len(prompts)
 
 
+@each_policy
+def test_clients_go_away_before_and_while_their_requests_are_served(policy: str) -> None:
+    requests = [one for case in cases(policy) for one in case.requests if one.abort_at is not None]
+    assert any(one.abort_at == one.arrival for one in requests)
+    assert any((one.abort_at or 0) > one.arrival for one in requests)
+
+
 def test_half_of_the_lengths_are_on_a_block_boundary_or_one_off_where_blocks_are_large() -> None:
     lengths = [one.prompt_len for case in cases(block_size=16) for one in case.requests]
     near = sum(length % 16 in (15, 0, 1) for length in lengths)
@@ -100,13 +149,13 @@ def test_half_of_the_lengths_are_on_a_block_boundary_or_one_off_where_blocks_are
 
 
 def test_a_prompt_continues_another_one_with_its_output() -> None:
-    first = case_of(0, 0).requests[0]
-    prompts = Prompts(Dice(0, 0), shared=0, repeated=0, continued=1, known=[first])
+    off = Swarm(False, False, 0.5, 0, 0, 1, 0, 0, 0, 0, False)
+    limits = Limits((16,), 1_000, slots=2)
+    drawn = (requests_of(one, off, limits) for one in Choices.seeded(0, 0))
+    first, second, *_ = next(requests for requests in drawn if len(requests) > 1)
 
-    drawn = prompts.draw("next", length=1, most=1_000).tokens()
-
-    assert list(drawn[: first.prompt_len]) == list(first.prompt.tokens())
-    assert drawn[first.prompt_len] == first.output_token(0)
+    begin = second.prompt.tokens()[: first.prompt_len + 1]
+    assert list(begin) == [*first.prompt.tokens(), first.output_token(0)]
 
 
 def test_pinned_keys_are_kept() -> None:
@@ -114,31 +163,29 @@ def test_pinned_keys_are_kept() -> None:
         config = case.config
         assert (config.block_size, config.pausing, config.max_num_seqs) == (3, True, 2)
         assert config.reservation
+    pinned = {"block_size": 4, "chunked_prefill": False, "num_speculative_tokens": 0}
+    for case in cases("vllm-v1", **pinned):
+        assert {name: getattr(case.config, name) for name in pinned} == pinned
+        assert case.config.token_budget >= case.config.max_model_len
 
 
-def test_a_target_that_can_do_less_gets_only_what_it_can_do() -> None:
-    def only_exact(config: SpyreConfig) -> bool:
-        return config.admission is Admission.EXACT
-
-    drawn = [case_of(0, episode, can_do=only_exact) for episode in range(50)]
-    assert {case.config.admission for case in drawn} == {Admission.EXACT}
+def test_a_system_that_can_do_less_gets_only_what_it_can_do() -> None:
+    few = able(admission=["exact", "shipped"])
+    drawn = {few.case(episode).config.admission for episode in range(50)}
+    assert drawn == {Admission.EXACT, Admission.SHIPPED}
 
 
 def test_pinned_keys_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(ConfigError, match="reservation: found False"):
-        case_of(0, 0, {"pausing": True, "reservation": False})
+        plan(pausing=True, reservation=False).case(0)
 
 
-def test_a_target_that_can_do_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="can be drawn, and done by the target"):
-        case_of(0, 0, {"reservation": True}, can_do=lambda _config: False)
+def test_a_system_that_can_do_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="keys with which the system can do something"):
+        able(max_num_seqs=[-1, -2]).case(0)
 
 
 def test_the_parameters_are_one_line() -> None:
-    assert case_of(0, 0).parameters == (
-        "block_size=5 chunk_size=10 max_model_len=49 max_num_seqs=5 max_batch_tkv_limit=250 "
-        "interleave=false admission=shipped queue=overtaking long_output_first=true "
-        "requests=10 crowd=false boundaries=0.5 shared=0.0 repeated=0.125 continued=0.125 "
-        "prescribed=0.35 early_ends=0.0 aborts=0.2 gap=1 tight_pool=false tight_limit=true "
-        "odd_model_len=true"
+    assert plan().case(0).parameters == snapshot(
+        "block_size=5 chunk_size=10 max_model_len=54 max_num_seqs=5 max_batch_tkv_limit=110 admission=documented queue=overtaking long_output_first=true crowd=false short_answers=false boundaries=0.5 shared=0.0 repeated=0.125 continued=0.125 prescribed=0.35 early_ends=0.0 aborts=0.2 gap=1 tight_pool=false tight_limit=true odd_model_len=true"
     )

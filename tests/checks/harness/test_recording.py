@@ -1,37 +1,73 @@
 """What a released scheduler did is served again by the reference, without the release."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from checks.conformance.recording import (
+
+import spec
+from checks.harness.comparison import compare
+from checks.harness.finding import Episode, Kind
+from checks.harness.recording import (
     Recording,
     RecordingError,
     outcome_as_json,
     read_recording,
     record,
-    recorded_again,
 )
-from checks.fuzz.finding import Kind
-from checks.releases.known import KNOWN
-from tests.checks.conformance.faithful import FaithfulLab
-
-from checks.harness.driver.protocol import Json
+from checks.harness.system import Json
+from checks.policies import POLICIES
+from tests.checks.policies.spyre.driver import driver
 from tests.recorded.scenes import FILE_NAMES, SCENES
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 FILES = sorted(RECORDED.glob("*.jsonl"))
+SURVEYED = sorted((RECORDED / "survey").glob("*.jsonl"))
+
+
+def again(recording: Recording) -> Episode:
+    return compare(recording, recording.case, recording.terms)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_recorded_release_and_the_reference_end_as_recorded(path: Path) -> None:
     recording = read_recording(path)
 
-    outcome = recorded_again(recording)
+    episode = again(recording)
 
-    assert outcome_as_json(outcome) == recording.outcome
-    assert outcome.finding is None
+    assert outcome_as_json(episode, recording.terms) == recording.outcome
+    assert not recording.terms.rules_only
+    assert episode.finding is None
+
+
+@pytest.mark.parametrize("path", SURVEYED, ids=lambda path: path.stem)
+def test_a_recorded_release_breaks_the_rules_that_it_broke(path: Path) -> None:
+    recording = read_recording(path)
+
+    episode = again(recording)
+
+    assert outcome_as_json(episode, recording.terms) == recording.outcome
+    assert recording.terms.rules_only
+    assert episode.findings
+
+
+def test_there_is_a_case_for_each_way_in_which_a_release_ends_or_hangs() -> None:
+    causes = {one["cause"] for path in SURVEYED for one in read_recording(path).outcome["broken"]}
+
+    assert {
+        "AssertionError execute_model",
+        "AssertionError _prepare_decode",
+        "AssertionError _can_decode_all_requests",
+        "somebody waits for ever",
+    } <= causes
+
+
+def test_the_chapter_names_every_case_of_the_survey_and_no_other() -> None:
+    chapter = (Path(spec.__file__).parent / "chapters" / "releases.md").read_text(encoding="utf-8")
+
+    assert set(re.findall(r"`(sendnn-[a-z0-9-]+)`", chapter)) == {path.stem for path in SURVEYED}
 
 
 def test_every_scene_is_recorded_and_ends_with_the_difference_that_it_is_about() -> None:
@@ -46,7 +82,8 @@ def test_every_scene_is_recorded_and_ends_with_the_difference_that_it_is_about()
 def test_every_known_difference_has_a_recording() -> None:
     met = {read_recording(path).outcome["known"] for path in FILES}
 
-    assert {row.id for row in KNOWN} <= met
+    known = {row.id for policy in POLICIES.values() for row in policy.known_differences}
+    assert known <= met
 
 
 def altered(tmp_path: Path, scene: str, change: Callable[[list[Json]], None]) -> Recording:
@@ -93,22 +130,22 @@ def assert_elsewhere(lines: list[Json]) -> None:
 def test_what_only_looks_like_a_known_difference_is_a_finding(
     tmp_path: Path, scene: str, change: Callable[[list[Json]], None], kind: Kind
 ) -> None:
-    outcome = recorded_again(altered(tmp_path, scene, change))
+    episode = again(altered(tmp_path, scene, change))
 
-    assert outcome.known is None
-    assert outcome.finding is not None
-    assert outcome.finding.kind is kind
+    assert episode.known is None
+    assert episode.finding is not None
+    assert episode.finding.kind is kind
 
 
 def test_another_release_has_no_part_in_what_is_known_of_this_one(tmp_path: Path) -> None:
     def newer(lines: list[Json]) -> None:
         lines[0]["release"] = "sendnn-inference 2.7.0 on vLLM 0.28.0"
 
-    outcome = recorded_again(altered(tmp_path, "leaked_reservation", newer))
+    episode = again(altered(tmp_path, "leaked_reservation", newer))
 
-    assert outcome.known is None
-    assert outcome.finding is not None
-    assert outcome.finding.cause == "before.blocks.reserved"
+    assert episode.known is None
+    assert episode.finding is not None
+    assert episode.finding.cause == "before.blocks.reserved"
 
 
 def test_a_recording_of_other_actions_is_refused(tmp_path: Path) -> None:
@@ -116,7 +153,7 @@ def test_a_recording_of_other_actions_is_refused(tmp_path: Path) -> None:
         lines[1]["action"] = {}
 
     with pytest.raises(RecordingError, match=r"altered.jsonl, line 2: action: found \{\}"):
-        recorded_again(altered(tmp_path, "pausing", late))
+        again(altered(tmp_path, "pausing", late))
 
 
 @pytest.mark.parametrize(
@@ -145,8 +182,8 @@ def test_a_file_that_is_no_recording_is_refused(
 def test_what_is_recorded_comes_back(tmp_path: Path) -> None:
     scene, path = SCENES["early_end"], tmp_path / "r.jsonl"
 
-    made = record(FaithfulLab(), scene.case, scene.terms, path, about="a", command="b")
-    again = read_recording(path)
+    made = record(driver(), scene.case, scene.terms, path, about="a", command="b")
+    read = read_recording(path)
 
-    assert (again.case, again.about, again.command) == (scene.case, "a", "b")
-    assert recorded_again(again).steps == made.steps == 13
+    assert (read.case, read.about, read.command) == (scene.case, "a", "b")
+    assert again(read).steps == made.steps == 13

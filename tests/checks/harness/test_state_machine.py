@@ -1,11 +1,12 @@
 """The state machine finds nothing in equals, and what it finds prints as a program."""
 
 import pytest
-from checks.fuzz.subjects import SUBJECTS
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from tests.checks.fuzz.faulty import faulty
-from tests.checks.fuzz.machine import machine_of
+
+from checks.harness.system import InProcess
+from tests.checks.harness.cases import ENGINE, REFERENCE, faulty_spyre
+from tests.checks.harness.state_machine import machine_of
 
 QUICK = settings(
     print_blob=False,  # the program alone, on a build server too
@@ -20,14 +21,14 @@ QUICK = settings(
 )
 
 
-@pytest.mark.parametrize("target", SUBJECTS)
-def test_every_target_does_as_the_reference(target: str) -> None:
-    run_state_machine_as_test(machine_of(SUBJECTS[target]), settings=QUICK)
+@pytest.mark.parametrize("system", [ENGINE, REFERENCE], ids=lambda one: one.hello.name)
+def test_every_system_does_as_the_reference(system: InProcess) -> None:
+    run_state_machine_as_test(machine_of(system), settings=QUICK)
 
 
 def failure_of(name: str) -> BaseException:
     with pytest.raises(AssertionError) as failed:
-        run_state_machine_as_test(machine_of(faulty(name)), settings=QUICK)
+        run_state_machine_as_test(machine_of(faulty_spyre(name)), settings=QUICK)
     return failed.value
 
 
@@ -35,7 +36,7 @@ def failure_of(name: str) -> BaseException:
 @pytest.mark.parametrize(
     "name", ["last come first served", "rows not padded", "never at max tokens"]
 )
-def test_a_faulty_target_is_found(name: str) -> None:
+def test_a_faulty_system_is_found(name: str) -> None:
     assert ", found " in str(failure_of(name))
 
 
@@ -47,5 +48,5 @@ def test_a_failure_prints_as_a_program_that_fails_again() -> None:
     assert program.endswith("\nstate.arrive()\nstate.step(ends=[])\nstate.teardown()")
     assert program.count("\nstate.") <= 6
     with pytest.raises(AssertionError) as again:
-        exec(begins + program, {"Lockstep": machine_of(faulty("prefills not noted"))})
+        exec(begins + program, {"Lockstep": machine_of(faulty_spyre("prefills not noted"))})
     assert str(again.value) == "step 0, after.last_kind : 'prefill', found 'decode'"

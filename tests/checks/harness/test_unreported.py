@@ -1,30 +1,36 @@
-"""Rules that ask for what a driver does not tell are not judged, all others are."""
+"""Rules that ask for what a driver does not report are not judged, all others are."""
 
 import pytest
-from checks.conformance.episode import Terms, run_episode
-from checks.conformance.judging import Judge
-from checks.conformance.leftout import FIELDS, Guard
-from checks.conformance.script import script_of
-from checks.policies.spyre.driver.counterpart import SPYRE
-from tests.checks.conformance.faithful import STRANGER, FaithfulLab
-from tests.checks.conformance.test_episode import two_requests
 
-from spec.spyre.records import Step
-from spec.spyre.rules import REGISTRY
+from checks.harness.comparison import Terms, compare
+from checks.harness.judging import Judge
+from checks.harness.script import Script
+from checks.harness.unreported import Guard, UnreportedError
+from checks.policies.spyre.adapter import ADAPTER
+from spec.spyre.records import Context, Step
+from spec.spyre.rules import SPYRE
+from tests.checks.policies.spyre.driver import STRANGER, driver
+from tests.checks.policies.spyre.test_adapter import two_requests
 
-FIELDS_OF_SPYRE = FIELDS["spyre"]
+FIELDS = ADAPTER.fields
 EVENTS_OR_REFUSALS = {"SPY-ADM-4", "SPY-TKV-8", "SPY-RES-4", "SPY-PRI-6", "SPY-PRI-7", "BLK-4"}
 
 
-def test_a_driver_that_tells_everything_is_judged_by_all_rules_but_those_about_reasons() -> None:
-    outcome = run_episode(FaithfulLab(), two_requests(), Terms())
+def scripted() -> tuple[Context, list[Step]]:
+    script = Script(two_requests(), aborts_while_running=False, aborts_of_gone=False)
+    assert [*script]
+    return script.ctx, script.steps
 
-    assert set(outcome.untold) <= EVENTS_OR_REFUSALS
-    assert outcome.judged == outcome.steps == 10
+
+def test_a_driver_that_reports_everything_is_judged_by_all_rules_but_those_about_reasons() -> None:
+    episode = compare(driver(), two_requests(), Terms())
+
+    assert set(episode.not_evaluated) <= EVENTS_OR_REFUSALS
+    assert episode.judged == episode.steps == 10
 
 
 @pytest.mark.parametrize(
-    ("left_out", "rule"),
+    ("unreported", "rule"),
     [
         ("blocks", "BLK-1"),
         ("batch", "SPY-DEC-2"),
@@ -34,37 +40,37 @@ def test_a_driver_that_tells_everything_is_judged_by_all_rules_but_those_about_r
         ("reserved", "SPY-RES-2"),
     ],
 )
-def test_a_rule_that_asks_for_what_is_left_out_is_not_judged(left_out: str, rule: str) -> None:
-    script = script_of(two_requests(), aborts_while_running=False)
-    judge = Judge(SPYRE, script.machine.ctx, (left_out,))
+def test_a_rule_that_asks_for_what_is_not_reported_is_not_judged(
+    unreported: str, rule: str
+) -> None:
+    ctx, steps = scripted()
+    judge = Judge(ctx, adapter=ADAPTER, unreported=(unreported,))
 
-    broken = [
-        one for step in script.steps for one in judge.observe(step, aborted_while_running=False)
-    ]
+    broken = [one for step in steps for one in judge.observe(step)]
 
     assert broken == []
-    assert rule in judge.untold
-    assert "LIF-3" not in judge.untold
+    assert rule in judge.not_evaluated
+    assert "LIF-3" not in judge.not_evaluated
 
 
-def test_what_is_left_out_is_not_compared() -> None:
-    everything = FIELDS_OF_SPYRE.not_compared(FIELDS_OF_SPYRE.names)
+def test_what_is_not_reported_is_not_compared() -> None:
+    everything = FIELDS.not_compared(FIELDS.names)
 
-    assert FIELDS_OF_SPYRE.not_compared(()) == {"events", "refusal"}
+    assert FIELDS.not_compared(()) == {"events", "refusal"}
     assert {"after.decoding.computed", "before", "chunk.writes", "after.pool"} <= everything
     assert "after.decoding.generated" not in everything
 
 
-def test_a_guarded_step_answers_what_was_told() -> None:
-    step: Step = script_of(two_requests(), aborts_while_running=False).steps[0]
+def test_a_guarded_step_answers_what_was_reported() -> None:
+    step = scripted()[1][0]
 
-    guarded = Guard(FIELDS_OF_SPYRE, ("blocks",))(step)
+    guarded = Guard(FIELDS, ("blocks",))(step)
 
     assert guarded.after.prefilling.computed == step.after.prefilling.computed  # type: ignore[union-attr]
-    with pytest.raises(Exception, match="blocks"):
+    with pytest.raises(UnreportedError, match="blocks"):
         _ = guarded.after.prefilling.blocks
 
 
 def test_every_rule_is_in_the_registry() -> None:
-    assert set(REGISTRY) >= EVENTS_OR_REFUSALS
-    assert STRANGER.left_out == frozenset()
+    assert set(SPYRE.rules) >= EVENTS_OR_REFUSALS
+    assert STRANGER.unreported == frozenset()

@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
 
 from checks.releases import bisecting, environments, recipes
 from checks.releases.recipes import Recipe
 from tests.checks.command import lockstep
+from tests.checks.harness.driver.files import TEMPLATE, faulty_driver
 
 RELEASES = (
     Recipe("toy", "1.2", "template.py", vllm="0"),

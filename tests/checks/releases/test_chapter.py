@@ -3,16 +3,21 @@
 from pathlib import Path
 
 import pytest
-from checks.conformance.leftout import FIELDS
-from checks.releases.difference import KnownDifference
-from checks.releases.known import KNOWN
 
 import spec
-from checks.harness.driver.protocol import FORMAT, VERSION, Action, start_line
+from checks.harness.case import Case
+from checks.harness.difference import KnownDifference
+from checks.harness.driver.protocol import FORMAT, VERSION, start_line
+from checks.harness.system import Action
+from checks.policies import POLICIES
 from spec.spyre.config import SpyreConfig
 from tests.recorded.scenes import FILE_NAMES, SCENES, asks
 
 CHAPTER = (Path(spec.__file__).parent / "chapters" / "drivers.md").read_text(encoding="utf-8")
+
+
+KNOWN = [row for policy in POLICIES.values() for row in policy.known_differences]
+NAMES = {name for policy in POLICIES.values() for name in policy.adapter.fields.names}
 
 
 @pytest.mark.parametrize("row", KNOWN, ids=lambda row: row.id)
@@ -25,16 +30,14 @@ def test_the_chapter_lists_every_known_difference(row: KnownDifference) -> None:
     assert f"| {row.id} | {row.versions} | {row.says} | `{recording}` |" in CHAPTER
 
 
-@pytest.mark.parametrize(
-    "name", sorted({one for fields in FIELDS.values() for one in fields.names})
-)
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_the_chapter_names_everything_that_can_be_left_out(name: str) -> None:
     assert f"`{name}`" in CHAPTER
 
 
 def test_the_chapter_names_every_field_of_our_lines() -> None:
-    start = start_line(SpyreConfig(), [asks("a", 1, 1)], tensors=True)
-    action = Action(("a",), ("b",), ("c",), ("d",), {"e": 1}).as_json()
+    start = start_line(Case(SpyreConfig(), (asks("a", 1, 1),)), tensors=True)
+    action = Action(("a",), ("b",), ("c",), ("d",), {"e": 1}, ("f",), ("g",)).as_json()
 
     for name in (*start, *start["requests"][0], *action):
         assert f'"{name}"' in CHAPTER or f"`{name}`" in CHAPTER, name

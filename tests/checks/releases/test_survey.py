@@ -1,23 +1,23 @@
 """`lockstep survey` with releases that are the template, one of them faulty; the page it writes."""
 
-# ruff: noqa: E501 - the page
+# ruff: noqa: E501 - the pages
 
 import json
 import sys
 from pathlib import Path
 
 import pytest
-from checks.conformance.episode import Terms
-from checks.conformance.finding import Finding
-from checks.fuzz.cases import Case
-from checks.fuzz.finding import Kind
-from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
+from inline_snapshot import snapshot
 
+from checks.harness.case import Case
+from checks.harness.comparison import Terms
+from checks.harness.finding import Finding, Kind
 from checks.releases import bisecting, environments, recipes
 from checks.releases.recipes import Recipe
 from checks.releases.survey import Small, chosen
 from spec.spyre.config import SpyreConfig
 from tests.checks.command import lockstep
+from tests.checks.harness.driver.files import TEMPLATE, faulty_driver
 from tests.recorded.scenes import asks
 
 RELEASES = (
@@ -44,7 +44,14 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         environment.note([part.what for part in recipe.installations()])
 
 
-PAGE = """\
+def test_the_page_names_what_each_release_breaks_and_the_smallest_case() -> None:
+    asked = ("survey", "toy", "--versions", "1.0..1.2", "--episodes", 4)
+    ran = lockstep(*asked, "--report", "page.md", "--json", "r.json")
+
+    report = json.loads(Path("r.json").read_text(encoding="utf-8"))
+    assert (ran.code, ran.err) == (1, "not installed: toy==1.0\n")
+    assert ran.out == Path("page.md").read_text(encoding="utf-8")
+    assert ran.out == snapshot("""\
 # What releases of toy break
 
 Versions 1.0..1.2, seed 0. The random cases are judged alone: by the rules, by
@@ -58,8 +65,8 @@ them, but in a small case that another release led to.
 | | 1.1 | 1.2 |
 | --- | --- | --- |
 | random cases | 4 | 4 |
-| steps judged | 400 | 399 |
-| SPY-PRI-5: Requests are admitted in the order of their arrival. (case 1) | 4 | - |
+| steps judged | 575 | 574 |
+| SPY-PRI-5: Requests are admitted in the order of their arrival. (case 1) | 2 | - |
 
 ## The smallest cases
 
@@ -72,16 +79,7 @@ them, but in a small case that another release led to.
     {"id":"1","arrival":0,"prompt_len":1,"max_tokens":1}
 
 Again: `lockstep bisect findings/template-broken-rule-spy-pri-5-4631196a.jsonl --versions 1.0..1.2`
-"""
-
-
-def test_the_page_names_what_each_release_breaks_and_the_smallest_case() -> None:
-    asked = ("survey", "toy", "--versions", "1.0..1.2", "--episodes", 4)
-    ran = lockstep(*asked, "--report", "page.md", "--json", "r.json")
-
-    report = json.loads(Path("r.json").read_text(encoding="utf-8"))
-    assert (ran.code, ran.err) == (1, "not installed: toy==1.0\n")
-    assert ran.out == Path("page.md").read_text(encoding="utf-8") == PAGE
+""")
     assert report["1.2"]["broken"] == []
     assert [one["cause"] for one in report["1.1"]["broken"]] == ["SPY-PRI-5"]
 
@@ -120,7 +118,7 @@ def test_without_any_installed_release_nothing_is_run() -> None:
 
 def small(cause: str, *prompts: int) -> Small:
     requests = tuple(asks(str(index), length, 1) for index, length in enumerate(prompts))
-    return Small(("broken rule", cause), Case(SpyreConfig(), requests), Terms())
+    return Small((Kind.BROKEN_RULE, cause), Case(SpyreConfig(), requests), Terms())
 
 
 def test_of_each_cause_the_case_that_most_releases_show_and_then_the_smallest_is_told() -> None:

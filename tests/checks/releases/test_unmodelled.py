@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.checks.conformance.driver_files import STEP, TEMPLATE
 
 from tests.checks.command import lockstep
+from tests.checks.harness.driver.files import STEP, TEMPLATE
 
 OWN = [
     ('"name": "template"', '"policy": "mine", "name": "template"'),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from checks.policies import RULES
-from checks.releases.verdicts import CONFORMED, recorded, told_of
+from checks.releases.verdicts import CONFORMED, recorded, verdicts_on
 from tests.checks.command import lockstep
 
 RECORD = {
@@ -21,15 +21,15 @@ RECORD = {
 
 
 def test_a_rule_is_told_by_release_with_its_bounds() -> None:
-    assert told_of("LIF-1", RECORD) == {"toy 1.0": "holds for 3 episodes, 1,200 steps"}
-    assert told_of("SPY-LEN-1", RECORD) == {"toy 1.0": "broken in 7 of 1,200 steps, as known"}
-    assert told_of("SPY-VOL-3", RECORD) == {}  # nobody judged it
+    assert verdicts_on("LIF-1", RECORD) == {"toy 1.0": "holds for 3 episodes, 1,200 steps"}
+    assert verdicts_on("SPY-LEN-1", RECORD) == {"toy 1.0": "broken in 7 of 1,200 steps, as known"}
+    assert verdicts_on("SPY-VOL-3", RECORD) == {}  # nobody judged it
 
 
 def test_episodes_that_a_known_difference_ended_are_told() -> None:
     known = {"SND-1": 2, "SND-2": 0, "SND-3": 1}
 
-    (told,) = told_of("LIF-1", {"toy 1.0": RECORD["toy 1.0"] | {"known": known}}).values()
+    (told,) = verdicts_on("LIF-1", {"toy 1.0": RECORD["toy 1.0"] | {"known": known}}).values()
 
     assert told.endswith("1,200 steps, of which SND-1, SND-3 ended 3 before their end")
 
@@ -64,6 +64,6 @@ def test_rules_quotes_the_releases_in_which_a_rule_held() -> None:
     ran = lockstep("rules", "SPY-VOL-1")
 
     release = next(one for one in recorded(CONFORMED) if one.startswith("sendnn-inference 2.6.3 "))
-    told = told_of("SPY-VOL-1", recorded(CONFORMED))[release]
+    told = verdicts_on("SPY-VOL-1", recorded(CONFORMED))[release]
     assert told.startswith("holds for ")
     assert f"released {told}: {release}" in " ".join(ran.out.split())

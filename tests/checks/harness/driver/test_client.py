@@ -4,18 +4,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from checks.conformance.episode import Terms, run_episode
-from checks.fuzz.finding import Kind
-from checks.harness.driver.lab import DriverLab
-<<<<<<< HEAD:tests/checks/conformance/test_client.py
-=======
-from tests.checks.conformance.driver_files import TEMPLATE, faulty_driver
->>>>>>> ce6f4e1 (Tests of the harness stand where the harness is; tight limits of the generators hold for the answers that are served):tests/checks/harness/driver/test_client.py
 
+from checks.harness.campaign import Plan
+from checks.harness.case import Case
+from checks.harness.comparison import Terms, compare
 from checks.harness.driver import client
 from checks.harness.driver.client import Driver, DriverGoneError
-from checks.harness.driver.protocol import Action, DriverError
+from checks.harness.driver.protocol import DriverError
+from checks.harness.driver.system import DriverCommand, DriverSystem
 from checks.harness.driver.trial import trial_case
+from checks.harness.finding import Kind
+from checks.harness.system import Action, System
+from tests.checks.harness.cases import There
+from tests.checks.harness.driver.files import TEMPLATE, faulty_driver
 from tests.recorded.scenes import asks
 
 
@@ -23,26 +24,35 @@ def driver_of(path: Path) -> Driver:
     return Driver([sys.executable, str(path)])
 
 
-def test_a_driver_says_who_it_is_and_takes_steps() -> None:
+def opened(path: Path) -> DriverSystem:
+    return DriverCommand((sys.executable, str(path))).open()
+
+
+def trial(system: System) -> Case:
+    return trial_case(Plan(There(system)))
+
+
+def test_a_driver_introduces_itself_and_takes_steps() -> None:
+    with opened(TEMPLATE) as system:
+        config = trial(system).config
     with driver_of(TEMPLATE) as driver:
-        config = trial_case(driver.hello).config
         first, second = "a", "b"
-        driver.start(config, [asks(first, 20, 5), asks(second, 30, 5)])
+        driver.start(Case(config, (asks(first, 20, 5), asks(second, 30, 5))))
         played = driver.play([Action((first, second)), Action(abort=(second,)), Action()])
 
     assert (driver.hello.name, driver.hello.release) == ("template", "toy 1.0")
     assert played.failure is None
-    assert [told["kind"] for told in played.records] == ["prefill", "decode", "decode"]
-    assert [told["waiting"] for told in played.records] == [[second], [], []]
+    assert [record["kind"] for record in played.records] == ["prefill", "decode", "decode"]
+    assert [record["waiting"] for record in played.records] == [[second], [], []]
 
 
 def test_an_episode_can_begin_again_at_any_time() -> None:
-    with DriverLab(lambda: driver_of(TEMPLATE)) as lab:
-        case = trial_case(lab.hello)
-        outcomes = [run_episode(lab, case, Terms()) for _ in range(2)]
+    with opened(TEMPLATE) as system:
+        case = trial(system)
+        episodes = [compare(system, case, Terms()) for _ in range(2)]
 
-    assert outcomes[0].steps == outcomes[1].steps > 10
-    assert outcomes[0].finding is outcomes[1].finding is None
+    assert episodes[0].steps == episodes[1].steps > 10
+    assert episodes[0].finding is episodes[1].finding is None
 
 
 def test_a_driver_that_is_not_there_is_refused() -> None:
@@ -78,34 +88,32 @@ def test_a_driver_that_does_not_answer_is_given_up(
 
 
 def test_a_driver_that_dies_is_a_finding_in_the_step_in_which_it_did(tmp_path: Path) -> None:
-    path = faulty_driver(tmp_path, "dies")
-    with DriverLab(lambda: driver_of(path)) as lab:
-        case = trial_case(lab.hello)
-        outcome = run_episode(lab, case, Terms())
-        again = run_episode(lab, case, Terms())
+    with opened(faulty_driver(tmp_path, "dies")) as system:
+        case = trial(system)
+        episode, again = (compare(system, case, Terms()) for _ in range(2))
 
     first = min(one.arrival for one in case.requests)
-    assert outcome.finding is not None
-    assert (outcome.finding.kind, outcome.finding.step) == (Kind.CRASH, first)
-    assert outcome.finding.says == "DriverGone: it ended with code 1\nout of memory"
-    assert again.finding == outcome.finding  # the campaign goes on with a new one
+    assert episode.finding is not None
+    assert (episode.finding.kind, episode.finding.step) == (Kind.CRASH, first)
+    assert episode.finding.says == "DriverGone: it ended with code 1\nout of memory"
+    assert again.finding == episode.finding  # the campaign goes on with a new process
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "says"),
     [
         ("talks nonsense", "driver's line: found 'nonsense'; allowed: one JSON object"),
         ("forgets a field", "driver's record of step 0: found \"KeyError 'outputs'"),
     ],
 )
 def test_a_driver_that_does_not_keep_to_the_protocol_is_refused(
-    tmp_path: Path, fault: str, told: str
+    tmp_path: Path, fault: str, says: str
 ) -> None:
-    path = faulty_driver(tmp_path, fault)
-    with DriverLab(lambda: driver_of(path)) as lab, pytest.raises(DriverError) as refused:
-        run_episode(lab, trial_case(lab.hello), Terms())
+    system = opened(faulty_driver(tmp_path, fault))
+    with system, pytest.raises(DriverError) as refused:
+        compare(system, trial(system), Terms())
 
-    assert told in str(refused.value)
+    assert says in str(refused.value)
 
 
 def test_a_driver_that_has_gone_says_so_when_it_is_asked() -> None:

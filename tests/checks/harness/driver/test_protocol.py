@@ -5,15 +5,16 @@ from typing import Any
 
 import pytest
 
+from checks.harness.case import Case
 from checks.harness.driver.protocol import (
-    Action,
     DriverError,
-    Hello,
     failure_of,
+    hello_of,
     play_line,
     played,
     start_line,
 )
+from checks.harness.system import Action, Hello
 from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import Admission, Queue
 from tests.recorded.scenes import asks
@@ -30,7 +31,7 @@ HELLO: dict[str, Any] = {
 
 
 def hello(**changes: Any) -> Hello:
-    return Hello.of_line(json.dumps(HELLO | changes))
+    return hello_of(json.dumps(HELLO | changes))
 
 
 def test_what_a_driver_can_do_one_value_of_is_pinned_as_the_configuration_has_it() -> None:
@@ -44,7 +45,7 @@ def test_what_a_driver_can_do_one_value_of_is_pinned_as_the_configuration_has_it
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "says"),
     [
         ({"format": "other"}, "driver's format: found 'other'; allowed: lockstep-driver"),
         ({"version": 2}, "driver's version: found 2; allowed: 1"),
@@ -53,23 +54,23 @@ def test_what_a_driver_can_do_one_value_of_is_pinned_as_the_configuration_has_it
         ({"left_out": ["pool"]}, "driver's left_out: found 'pool'; allowed: tkv, batch, blocks"),
     ],
 )
-def test_a_hello_that_is_none_is_refused(changes: dict[str, Any], told: str) -> None:
+def test_a_hello_that_is_none_is_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(DriverError) as refused:
         hello(**changes)
 
-    assert told in str(refused.value)
+    assert says in str(refused.value)
 
 
 @pytest.mark.parametrize("line", ["", "nonsense", "[1]"])
 def test_a_line_that_is_no_object_is_refused(line: str) -> None:
     with pytest.raises(DriverError, match="allowed: one JSON object"):
-        Hello.of_line(line)
+        hello_of(line)
 
 
 def test_the_start_has_every_token_and_the_size_of_the_pool() -> None:
     config = SpyreConfig(block_size=4, chunk_size=8, max_model_len=16, max_num_seqs=2)
 
-    line = start_line(config, [asks("a", 3, 5, output_len=2)], tensors=False)
+    line = start_line(Case(config, (asks("a", 3, 5, output_len=2),)), tensors=False)
 
     request = line["requests"][0]
     assert line["config"]["num_blocks"] == 8
@@ -79,7 +80,7 @@ def test_the_start_has_every_token_and_the_size_of_the_pool() -> None:
     json.dumps(line)
 
 
-def test_an_action_tells_only_what_it_does() -> None:
+def test_an_action_says_only_what_it_does() -> None:
     actions = [Action(), Action(("a",), ("b",), ("c",)), Action(ends=())]
 
     assert play_line(actions) == {

@@ -4,30 +4,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from checks.conformance.recording import read_recording, recorded_again
-from checks.policies.spyre.driver.hardware import Hardware
 
-from checks.harness.driver.protocol import Json
+from checks.harness.comparison import compare
+from checks.harness.recording import read_recording
+from checks.harness.system import Json
+from checks.policies.spyre.device import TensorDevice
 from spec.core.blocks import BlockPool
-from spec.core.requests import BlockKeys
-from spec.spyre.records import Context, Step
+from spec.spyre.records import Step, context_of
 from spec.spyre.state import State
 
 POOL = BlockPool(size=0, free=())
-RECORDED = Path(__file__).parents[2] / "recorded"
+RECORDED = Path(__file__).parents[3] / "recorded"
 
 
 def refusals(scene: str, change: Callable[[list[Json]], None] | None = None) -> dict[int, str]:
     """Steps of a recorded scene whose tensors our device refuses, and for what."""
     recording = read_recording(RECORDED / f"sendnn-{scene}.jsonl")
     case, records = recording.case, list(recording.records)
-    requests = {one.id: one for one in case.requests}
     if change is not None:
         change(records)
-    device = Hardware(Context(case.config, requests, BlockKeys(requests, case.config.block_size)))
+    device = TensorDevice(context_of(case.config, case.requests))
     at_rest = State(POOL)  # the tensors say all that is looked at
     step = Step(index=0, time=0.0, kind="idle", before=at_rest, after=at_rest)
-    found = ((index, device.wrong(record, step)) for index, record in enumerate(records))
+    found = ((index, device.wrong(step, record)) for index, record in enumerate(records))
     return {index: wrong[0] for index, wrong in found if wrong is not None}
 
 
@@ -37,10 +36,11 @@ def refusals(scene: str, change: Callable[[list[Json]], None] | None = None) -> 
 def test_our_device_computes_from_the_releases_tensors_what_each_request_gets_alone(
     scene: str,
 ) -> None:
-    outcome = recorded_again(read_recording(RECORDED / f"sendnn-{scene}.jsonl"))
+    recording = read_recording(RECORDED / f"sendnn-{scene}.jsonl")
+    episode = compare(recording, recording.case, recording.terms)
 
-    assert outcome.finding is None
-    assert outcome.on_device > 0
+    assert episode.finding is None
+    assert episode.on_device > 0
     assert refusals(scene) == {}
 
 

@@ -13,6 +13,7 @@ NONSENSE = (
 FAULTS = {
     "last come first served": ("self.waiting.pop(0)", "self.waiting.pop()"),
     "dies": (STEP, STEP + '        if self.waiting: raise SystemExit("out of memory")\n'),
+    "dies later": (STEP, STEP + '        if len(self.decoding) > 1: raise SystemExit("full")\n'),
     "talks nonsense": (STEP, STEP + NONSENSE),
     "forgets a field": ('done["outputs"]', 'done["output"]'),
     "says nothing": (SERVE, "    input()\n"),

@@ -1,0 +1,56 @@
+"""A driver of vLLM V1 without a process."""
+
+from typing import Any
+
+from attrs import asdict
+
+from checks.harness.driver.system import DriverSystem
+from checks.harness.system import Action, Hello, Json
+from spec.vllm_v1.records import Context, State, Step
+from spec.vllm_v1.records import Sequence as Row
+from tests.checks.harness.driver.faithful import Names, blocks_of, faithful
+
+RELEASED = Hello(
+    name="vllm-v1",
+    release="vLLM 0.28.0",
+    policy="vllm-v1",
+    abilities=frozenset({"abort", "abort_running", "ends"}),
+)
+STRANGER = Hello("stranger", "stranger 1.0", "vllm-v1", abilities=RELEASED.abilities)
+
+
+def driver(hello: Hello = STRANGER, **faults: Any) -> DriverSystem:
+    """It reports the reference's own steps, but for `faults`."""
+    return faithful(hello, record_of, **faults)
+
+
+def record_of(names: Names, _ctx: Context, step: Step, action: Action) -> Json:
+    """The record of a step."""
+    record = _state(names, step.after) | {
+        "planned": _state(names, step.planned),
+        "outputs": {one: list(tokens) for one, tokens in step.outputs.items()},
+        "statistics": asdict(step.statistics),
+        "budget_left": step.budget_left,
+    }
+    for name in ("scheduled", "drafts", "accepted", "external"):
+        record[name] = dict(getattr(step, name))
+    for name in ("admitted", "preempted", "reported", "finished", "failed_loads"):
+        record[name] = list(getattr(step, name))
+    if action.arrive or action.abort or action.loaded or action.lost:
+        record["before"] = _state(names, step.before)
+    return record
+
+
+def _state(names: Names, state: State) -> Json:
+    rows = (*state.present, *state.draining)
+    queues = ("waiting", "skipped", "running", "draining")
+    return blocks_of(names, state, rows) | {
+        **{name: [row.id for row in getattr(state, name)] for name in queues},
+        "rows": [_row(row) for row in rows],
+        "unreported": sorted(state.unreported),
+    }
+
+
+def _row(row: Row) -> Json:
+    numbers = ("id", "computed", "generated", "drafts", "prefilling")
+    return {name: getattr(row, name) for name in numbers} | {"load": row.load.value}
