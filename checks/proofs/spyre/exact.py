@@ -3,8 +3,8 @@
 The rule looks at one number for each member: the rows that live until its end, times the peak of
 those rows over all steps until then. That this is enough, and not too much, for every batch size:
 
-1. A step lies before some first end: the end of the one, among those alive, that leaves first. Who
-   is alive in the step is who is alive at that end (PRV-EXA-1).
+1. A step lies before some first end: the end of the one, among those alive, that leaves first. The
+   members alive in the step are those alive at that end (PRV-EXA-1).
 2. The rule writes that batch with a stand-in for each row that has left, as long as the one whose
    end it is; stand-ins change no peak (PRV-EXA-2).
 3. *Sound*: no step exceeds the peak of the rows that are alive in it (PRV-PEAK-1E, 1F), so its

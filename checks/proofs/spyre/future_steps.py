@@ -2,7 +2,7 @@
 
 The volume alone is not inductive: a batch within the limit now says nothing about its next step.
 What every step keeps is stronger: *no future step of the present decode batch exceeds the limit,
-if nobody joins it*.
+if no request joins it*.
 1. What becomes of the batch (PRV-TOC-1): clients that leave take their row along; in a decode step
    every row is one token further, or leaves; a chunk leaves the rows as they are, but for the last
    one, after which the candidate that the rule was asked about has come to them.
@@ -37,7 +37,7 @@ Rows = Sequence[Member]  # a row without future steps is none
 
 
 def keeps_limit(rows: Rows, step: Number, limit: Number, block_size: Number) -> Truth:
-    """The rows' step after so many is within the limit, if nobody joins or leaves early.
+    """The rows' step after so many is within the limit, if no request joins or leaves early.
 
     Written by what the device sees: the rows that are still there, times the tkv of those rows.
     """
