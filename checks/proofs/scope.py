@@ -17,7 +17,7 @@ class Scope:
     keys: Mapping[str, str]
 
     def stale(self) -> str | None:
-        """A key that the table does not have makes evidence stale: the reason, None if there is none."""
+        """Why evidence is stale: a key that the table does not have; None if it has them all."""
         for key in fields(self.config):
             if key.name not in self.keys:
                 return f"key {key.name} of the configuration is neither in the setting nor excluded"

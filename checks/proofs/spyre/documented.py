@@ -2,8 +2,8 @@
 
 Source: spyre, "Volumetric Constraint - Additional Details". The projection gives a block of slack
 to each decoding request and none to the newcomer. When the other row crosses a block boundary, the
-newcomer is drawn along by up to a block, which the projection leaves out. One decoding request and the
-candidate are enough; one request alone is within the limit in any case.
+newcomer is drawn along by up to a block, which the projection leaves out. One decoding request and
+the candidate are enough; one request alone is within the limit in any case.
 """
 
 from checks.proofs.registry import Integer, Numbers, Statement, Verdict
