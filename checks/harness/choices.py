@@ -107,6 +107,10 @@ class Choices:
             children.append(child)
             yield child
 
+    def part(self) -> "Choices":
+        """Draws that belong together: how many they are changes nothing for those behind them."""
+        return next(self.several(1, 1))
+
     def _number(self, most: int) -> int:
         """The next of the given entries as a number from 0 to `most`."""
         assert self._given is not None

@@ -111,9 +111,9 @@ def requests_of(
         slot = free_at.index(min(free_at))
         admitted = max(arrival, free_at[slot])
         free_at[slot] = admitted + limits.prefill_steps(request.prompt_len) + request.end
+        also(drawn.part(), request)
         if drawn.chance(swarm.aborts):
             request = _aborted(drawn, limits, request, admitted)
-        also(drawn, request)
         requests.append(request)
     return tuple(one if one.id in prompts.resembled else _private(one) for one in requests)
 
@@ -121,13 +121,15 @@ def requests_of(
 def _request(
     choices: Choices, swarm: Swarm, limits: Limits, prompts: "_Prompts", id_: str, arrival: int
 ) -> Request:
-    most = limits.most
-    prompt = prompts.draw(choices, id_, _prompt_len(choices, swarm, limits), most - 1)
-    max_tokens = _output_len(choices, swarm, limits, prompt.length)
-    ends = choices.between(1, max_tokens) if choices.chance(swarm.early_ends) else None
+    most = limits.most - 1
+    length = near(choices.part(), swarm, limits.units, most)
+    prompt = prompts.draw(choices.part(), id_, length, most)
+    max_tokens = _output_len(choices.part(), swarm, limits, prompt.length)
+    end, answer = choices.part(), choices.part()
+    ends = end.between(1, max_tokens) if end.chance(swarm.early_ends) else None
     output = None
-    if choices.chance(swarm.prescribed):
-        output = tuple(choices.between(0, 2) for _ in range(ends or max_tokens))
+    if answer.chance(swarm.prescribed):
+        output = tuple(answer.between(0, 2) for _ in range(ends or max_tokens))
     return Request(
         id=id_,
         prompt=prompt,
@@ -154,29 +156,27 @@ def _aborted(choices: Choices, limits: Limits, request: Request, admitted: int) 
 
 def near(choices: Choices, swarm: Swarm, units: Sequence[int], most: int) -> int:
     """A length from 1 to `most`, often whole units or one off, sometimes the longest."""
-    if choices.chance(swarm.boundaries):
+    is_near, is_longest = choices.chance(swarm.boundaries), choices.chance(0.05)
+    length = choices.between(1, choices.between(1, most))
+    if is_near:
         unit = choices.one_of(units)
         whole = unit * choices.between(1, choices.between(1, max(1, most // unit)))
-        length = whole + choices.one_of(OFF_BY_ONE)
-    else:
-        length = most if choices.chance(0.05) else choices.between(1, choices.between(1, most))
-    return min(max(length, 1), most)
-
-
-def _prompt_len(choices: Choices, swarm: Swarm, limits: Limits) -> int:
-    return near(choices, swarm, limits.units, limits.most - 1)
+        return min(max(whole + choices.one_of(OFF_BY_ONE), 1), most)
+    return most if is_longest else length
 
 
 def _output_len(choices: Choices, swarm: Swarm, limits: Limits, prompt_len: int) -> int:
     """A maximum output; with the prompt often on a block boundary or one off, or all there is."""
     most, block_size = limits.most - prompt_len, limits.units[0]
     most = min(most, _SHORT) if swarm.short_answers else most
-    if choices.chance(0.2):
+    is_longest, is_near = choices.chance(0.2), choices.chance(swarm.boundaries)
+    length = choices.between(1, most)
+    if is_longest:
         return most
-    if choices.chance(swarm.boundaries):
+    if is_near:
         end = block_size * (int(cdiv(prompt_len, block_size)) + choices.between(0, 5))
         return min(max(end + choices.one_of(OFF_BY_ONE) - prompt_len, 1), most)
-    return choices.between(1, most)
+    return length
 
 
 def generator_of(config: type[PolicyConfig]) -> Generator:

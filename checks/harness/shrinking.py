@@ -6,13 +6,15 @@ runs, not by the clock, so that the same finding always shrinks to the same case
 """
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import combinations, islice
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from attrs import evolve, frozen
 
 from checks.harness.case import Case
 from checks.harness.choices import Earlier, Node
+
+_SHORT_RUN = 3  # repetitions
 
 
 class Signed(Protocol):
@@ -103,19 +105,47 @@ def simpler_nodes(node: Node) -> Iterator[Node]:
     """Nodes with less in them, each by one change, the boldest first."""
     yield from _with_fewer(node)
     yield from _with_lower(node)
+    yield from _with_two_lower(node)
+
+
+Path: TypeAlias = tuple[int, ...]
+"""Where an entry is: its place in the node or, by turns, the repetition and the place in that."""
+
+
+def _entries(node: Node, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """All entries with their places, each before those in it."""
+    for place, entry in enumerate(node):
+        yield (*path, place), entry
+        if isinstance(entry, tuple):
+            for index, child in enumerate(entry):
+                yield from _entries(child, (*path, place, index))
+
+
+def _with(node: Node, path: Path, entry: Any) -> Node:
+    """The node with another entry at this place."""
+    place, *rest = path
+    if rest:
+        entry = _with(node[place], tuple(rest), entry)
+    return (*node[:place], entry, *node[place + 1 :])
 
 
 def _with_fewer(node: Node) -> Iterator[Node]:
-    """Without a run of repetitions: half of them, a quarter, down to one; then the same inside."""
-    for place, entry in enumerate(node):
+    """Without a run of repetitions: half of them, a quarter, down to one; or with a plain one."""
+    for path, entry in _entries(node):
         if isinstance(entry, tuple):
-            size = len(entry)
-            while size >= 1:
-                for start in range(0, len(entry), size):
-                    left = _without(entry, start, start + size)
-                    yield (*node[:place], left, *node[place + 1 :])
-                size //= 2
-            yield from _inside(node, place, _with_fewer)
+            for start, end in _runs(len(entry)):
+                yield _with(node, path, _without(entry, start, end))
+            for index in range(len(entry)):
+                yield _with(node, (*path, index), ())
+
+
+def _runs(count: int) -> Iterator[tuple[int, int]]:
+    """Ever shorter runs of repetitions, next to each other; short ones wherever they begin."""
+    size = count
+    while size >= 1:
+        for start in range(0, count - size + 1, size if size > _SHORT_RUN else 1):
+            yield start, start + size
+        size = size // 2 if size > 2 * _SHORT_RUN else size - 1
 
 
 def _without(repetitions: Node, start: int, end: int) -> Node:
@@ -126,26 +156,29 @@ def _without(repetitions: Node, start: int, end: int) -> Node:
             return entry
         return Earlier(entry - (end - start) if entry >= end else max(start - 1, 0))
 
-    behind = (tuple(map(renumbered, child)) for child in repetitions[end:])
-    return (*repetitions[:start], *behind)
+    def moved(child: Node) -> Node:
+        return tuple(
+            tuple(map(moved, entry)) if isinstance(entry, tuple) else renumbered(entry)
+            for entry in child
+        )
+
+    return (*repetitions[:start], *map(moved, repetitions[end:]))
 
 
 def _with_lower(node: Node) -> Iterator[Node]:
-    """With one number lower: 0, then nearer and nearer; inside repetitions, too."""
-    for place, entry in enumerate(node):
-        if isinstance(entry, tuple):
-            yield from _inside(node, place, _with_lower)
-            continue
-        for number in lower(entry):
-            yield (*node[:place], type(entry)(number), *node[place + 1 :])
+    """With one number lower: 0, then nearer and nearer."""
+    for path, entry in _entries(node):
+        if not isinstance(entry, tuple):
+            for number in lower(entry):
+                yield _with(node, path, number)
 
 
-def _inside(node: Node, place: int, simpler: Callable[[Node], Iterator[Node]]) -> Iterator[Node]:
-    entry = node[place]
-    for index, child in enumerate(entry):
-        for plain in simpler(child):
-            inner = (*entry[:index], plain, *entry[index + 1 :])
-            yield (*node[:place], inner, *node[place + 1 :])
+def _with_two_lower(node: Node) -> Iterator[Node]:
+    """With two numbers lower by as much: as far as can be, and by one."""
+    numbers = [(path, one) for path, one in _entries(node) if not isinstance(one, tuple) and one]
+    for (path, one), (other_path, other) in combinations(numbers, 2):
+        for gap in {min(one, other), 1}:
+            yield _with(_with(node, path, one - gap), other_path, other - gap)
 
 
 def lower(number: int) -> Iterator[int]:

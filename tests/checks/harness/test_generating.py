@@ -48,9 +48,9 @@ def test_the_same_seed_gives_the_same_bytes_on_every_machine() -> None:
     """Each digest changes with every change of its generator, and with nothing else."""
     assert {policy: digest(policy) for policy in POLICIES} == snapshot(
         {
-            "spyre": "b7a362dc51063a9b",
-            "nano-vllm": "7f569eedd697a8c9",
-            "vllm-v1": "d8b06fcc1605d8a7",
+            "spyre": "834ddd0168c780ef",
+            "nano-vllm": "36d6f692318f8edb",
+            "vllm-v1": "f72c53ce8d850954",
         }
     )
 
@@ -187,5 +187,5 @@ def test_a_system_that_can_do_nothing_is_refused() -> None:
 
 def test_the_parameters_are_one_line() -> None:
     assert plan().case(0).parameters == snapshot(
-        "block_size=5 chunk_size=10 max_model_len=54 max_num_seqs=5 max_batch_tkv_limit=110 admission=documented queue=overtaking long_output_first=true crowd=false short_answers=false boundaries=0.5 shared=0.0 repeated=0.125 continued=0.125 prescribed=0.35 early_ends=0.0 aborts=0.2 gap=1 tight_pool=false tight_limit=true odd_model_len=true"
+        "block_size=5 chunk_size=10 max_model_len=49 max_num_seqs=6 max_batch_tkv_limit=100 interleave=false prefix_caching=false admission=shipped queue=overtaking pausing=true long_output_first=true crowd=false short_answers=false boundaries=0.5 shared=0.0 repeated=0.125 continued=0.125 prescribed=0.35 early_ends=0.0 aborts=0.2 gap=1 tight_pool=false tight_limit=true odd_model_len=true"
     )

@@ -20,6 +20,7 @@ from spec.core.sharing import FrozenMap
 from spec.spyre.records import Context, Step, context_of
 from spec.spyre.rules import Rule
 from spec.spyre.state import State
+from spec.spyre.variants import Admission
 from tests.checks.policies.spyre.engine_faults import ENGINE_FAULTS, EngineFault
 
 PLAN = Plan(Own("spyre", "engine"))
@@ -121,9 +122,12 @@ def test_a_planted_fault_breaks_the_same_rules_at_the_same_step(
     assert rules >= NOTICED.get(fault.name, set())
 
 
+ODD = {"block_size": 4, "max_model_len": 15, "admission": Admission.EXACT}
+
+
 def test_without_a_fault_only_odd_model_lengths_break_a_rule() -> None:
-    odd = Plan(Own("spyre", "engine"), pinned={"block_size": 4, "max_model_len": 15})
-    found = [one[1] for one in breaches(30, odd) if one is not None]
+    odd = Plan(Own("spyre", "engine"), pinned=ODD)
+    found = [one[1] for one in breaches(10, odd) if one is not None]
 
     assert found
     assert all(rules == {"SPY-LEN-1"} for rules in found)

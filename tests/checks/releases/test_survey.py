@@ -65,7 +65,7 @@ them, but in a small case that another release led to.
 | | 1.1 | 1.2 |
 | --- | --- | --- |
 | random cases | 4 | 4 |
-| steps judged | 575 | 574 |
+| steps judged | 359 | 358 |
 | SPY-PRI-5: Requests are admitted in the order of their arrival. (case 1) | 2 | - |
 
 ## The smallest cases

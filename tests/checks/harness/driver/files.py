@@ -13,7 +13,10 @@ NONSENSE = (
 FAULTS = {
     "last come first served": ("self.waiting.pop(0)", "self.waiting.pop()"),
     "dies": (STEP, STEP + '        if self.waiting: raise SystemExit("out of memory")\n'),
-    "dies later": (STEP, STEP + '        if len(self.decoding) > 1: raise SystemExit("full")\n'),
+    "dies later": (
+        STEP,
+        STEP + '        if 3 in self.decoding.values(): raise SystemExit("third token")\n',
+    ),
     "talks nonsense": (STEP, STEP + NONSENSE),
     "forgets a field": ('done["outputs"]', 'done["output"]'),
     "says nothing": (SERVE, "    input()\n"),

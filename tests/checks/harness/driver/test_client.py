@@ -99,6 +99,18 @@ def test_a_driver_that_dies_is_a_finding_in_the_step_in_which_it_did(tmp_path: P
     assert again.finding == episode.finding  # the campaign goes on with a new process
 
 
+def test_a_driver_that_dies_on_the_way_is_played_again_step_by_step(tmp_path: Path) -> None:
+    with opened(TEMPLATE) as system:
+        case = trial(system)
+        steps = compare(system, case, Terms()).steps
+    with opened(faulty_driver(tmp_path, "dies later")) as system:
+        episode = compare(system, case, Terms())
+
+    assert episode.finding is not None
+    assert (episode.finding.kind, episode.finding.cause) == (Kind.CRASH, "DriverGone")
+    assert 1 < episode.finding.step == episode.steps < steps
+
+
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
