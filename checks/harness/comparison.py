@@ -17,7 +17,7 @@ from checks.harness.own_steps import OwnSteps
 from checks.harness.rules_only import judged_by_rules
 from checks.harness.script import Script
 from checks.harness.system import Action, Failure, Step, System, Taken
-from checks.policies import policy_of
+from checks.policies import AnyPolicy, policy_of
 from spec.core.records import Event
 
 # --- terms ----------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def compare(system: System, case: Case, terms: Terms) -> Episode:
         return judged_by_rules(system, script)
     run = _Comparison(system, case, terms, script)
     run.compare()
-    run.note_overdue()
+    run.describe()
     return run.episode
 
 
@@ -79,6 +79,7 @@ class _Comparison:
     terms: Terms
     script: Script
     episode: Episode = field(factory=Episode)
+    _policy: AnyPolicy = field(init=False)
     _own: OwnSteps = field(init=False)
     _not_compared: frozenset[str] = field(init=False)
     _known: dict[str, KnownDifference] = field(init=False)
@@ -86,6 +87,7 @@ class _Comparison:
 
     def __attrs_post_init__(self) -> None:
         hello, policy = self.system.hello, policy_of(self.case.config)
+        self._policy = policy
         self._own = OwnSteps(self.system, self.case.config, self.script.ctx)
         # What a driver leaves out is inferred; of a system in this process the fields are named.
         fields = policy.adapter.fields if self._own.is_driver else None
@@ -110,6 +112,11 @@ class _Comparison:
                 index += 1
         self._ended()
 
+    def describe(self) -> None:
+        """Say in the episode what was judged and done, and what was due and did not show."""
+        self._own.describe(self.episode)
+        self._note_overdue()
+
     def _agrees(self, index: int, taken: Taken) -> bool:
         """The system's step does what the reference's does, and nothing else is wrong."""
         expected, action = self.script.steps[index], self.script.actions[index]
@@ -123,7 +130,7 @@ class _Comparison:
         return self.episode.finding is None
 
     def _differences(self, expected: Step, taken: Taken) -> tuple[Difference, ...]:
-        policy, strictness = policy_of(self.case.config), self.terms.strictness
+        policy, strictness = self._policy, self.terms.strictness
         look = policy.compared[strictness]
         seen = differences(look, expected, taken.step, self._not_compared)
         if not taken.record:
@@ -193,11 +200,9 @@ class _Comparison:
                 episode.expected[cause] += 1
             elif episode.finding is None:
                 self._found(Kind.BROKEN_RULE, index, cause, says, broken)
-        own.describe(episode)
 
     def _is_expected(self, cause: str) -> bool:
-        policy = policy_of(self.case.config)
-        return policy.expected_reason(cause, self.case.config) is not None
+        return self._policy.expected_reason(cause, self.case.config) is not None
 
     def _is_known(self, index: int, failure: Failure | None) -> bool:
         """True if this is a known difference, with which the episode then ends."""
@@ -216,7 +221,7 @@ class _Comparison:
         self.episode.known = next((id_ for id_, row in rows if row.occurs(evidence)), None)
         return self.episode.known is not None
 
-    def note_overdue(self) -> None:
+    def _note_overdue(self) -> None:
         """Note each known difference that had to show in what was compared and did not."""
         script, episode = self.script, self.episode
         for id_, row in self._known.items():
@@ -240,9 +245,9 @@ class _Comparison:
 
     def _count(self, expected: Step, action: Action, index: int) -> None:
         counts, requests = self.episode.counts, self.script.ctx.requests
-        labels = policy_of(self.case.config).labels
+        labels = self._policy.labels
         early = sum(requests[one].end < requests[one].max_tokens for one in expected.finished)
-        counts.update(labels.counted(expected, early))
+        labels.add(counts, expected, early)
         counts["arrive"] += len(action.arrive)
         for one in action.abort:
             last = self.script.steps[index - 1].after if index else expected.before

@@ -101,6 +101,8 @@ class Script:
         return arrived
 
     def _aborts(self) -> tuple[str, ...]:
+        if not self._leaving:
+            return ()
         present = {row.id for row in self.reference.state.present}
         aborted = tuple(one for one in self._leaving if self.aborts_of_gone or one in present)
         for one in aborted:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import fields, frozen
+from attrs import field, fields, frozen
 
 STEPS = ("prefill step", "decode step", "idle step")
 
@@ -51,13 +51,25 @@ class Labels:
     further: Callable[[Any], Mapping[str, int]] = _nothing
     phase: Callable[[Any, str], str] = queue_of
 
-    def counted(self, step: Any, early: int) -> Counter[str]:
-        """What happened in a step; `early`: requests that ended before their `max_tokens`."""
-        counts = Counter(event.transition for event in step.events)
-        counts[f"{step.kind} step"] += 1
-        counts[f"refused by {step.refusal}"] += step.refusal is not None
-        counts["early end"] += early
-        counts["eviction"] += len(step.after.pool.keys) < len(step.before.pool.keys)
-        counts.update(self.further(step))
-        listed = self.actions or tuple(counts)
-        return +Counter({name: counts[name] for name in listed})
+    _listed: frozenset[str] = field(init=False)
+
+    @_listed.default
+    def _from_actions(self) -> frozenset[str]:
+        return frozenset(self.actions)
+
+    def add(self, counts: Counter[str], step: Any, early: int) -> None:
+        """Count what happened in a step; `early`: requests that ended before `max_tokens`."""
+        for event in step.events:
+            self._add(counts, event.transition, 1)
+        self._add(counts, f"{step.kind} step", 1)
+        if step.refusal is not None:
+            self._add(counts, f"refused by {step.refusal}", 1)
+        self._add(counts, "early end", early)
+        evicted = len(step.after.pool.keys) < len(step.before.pool.keys)
+        self._add(counts, "eviction", int(evicted))
+        for name, times in self.further(step).items():
+            self._add(counts, name, times)
+
+    def _add(self, counts: Counter[str], name: str, times: int) -> None:
+        if times and (not self._listed or name in self._listed):
+            counts[name] += times

@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 from math import inf
 from typing import TypeVar
 
-from attrs import asdict, fields, frozen
+from attrs import fields, frozen
 
 from engine.spyre.blocks import BlockManager
 from engine.spyre.scheduler import DecodePlan, Outcome, Plan, PrefillPlan, Scheduler
@@ -23,7 +23,7 @@ from spec.core.sharing import DerivedMap, SharedMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import volume
 from spec.spyre.records import Chunk, Step
-from spec.spyre.state import Past, Sequence, State
+from spec.spyre.state import Past, Sequence, State, remembered
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
@@ -201,7 +201,7 @@ class Observer:
             paused=self._paused.rows,
             finished=_shared(last.finished if last else frozenset(), now.finished),
             aborted=_shared(last.aborted if last else frozenset(), now.aborted),
-            **asdict(now.past),
+            **remembered(now.past),
         )
         if last is not None and _is_same(last, self._state):
             self._state = last

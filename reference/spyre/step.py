@@ -4,7 +4,7 @@ Source: spyre, "Priority rules". A step is a prefill of one chunk if a request m
 a decode of the whole batch, else idle.
 """
 
-from attrs import asdict, define, evolve, field
+from attrs import define, evolve, field
 
 from reference.core.run import Run
 from reference.spyre import transitions
@@ -14,7 +14,7 @@ from spec.core.blocks import block_count
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.spyre.padding import max_tkv, volume
 from spec.spyre.records import Chunk, Context, Step
-from spec.spyre.state import Sequence, State, past_after
+from spec.spyre.state import Sequence, State, past_after, remembered
 
 
 @define
@@ -125,7 +125,7 @@ def _decode_step(run: SpyreRun, ends: Ends) -> None:
 def _at_rest(ctx: Context, state: State, kind: str, tkv: int) -> State:
     """The state between steps, with what is remembered of this one."""
     past = past_after(ctx.config, state, kind, tkv)
-    return evolve(state, **asdict(past, recurse=False))
+    return evolve(state, **remembered(past))
 
 
 def _outputs(ctx: Context, rows: tuple[Sequence, ...]) -> dict[str, list[int]]:

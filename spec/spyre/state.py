@@ -4,7 +4,9 @@ Rules speak about these classes, whatever produced them: the reference, the engi
 from a file, a driver of a released scheduler. All are immutable, hashable and comparable.
 """
 
-from attrs import frozen
+from typing import Any
+
+from attrs import fields, frozen
 
 from spec.core.blocks import BlockPool
 from spec.core.records import IDLE, PREFILL
@@ -51,6 +53,14 @@ class Past:
 
     last_kind: str = IDLE
     last_tkv: int = 0
+
+
+_REMEMBERED = tuple(key.name for key in fields(Past))
+
+
+def remembered(past: Past) -> dict[str, Any]:
+    """What is remembered, by the names of a state's fields."""
+    return {name: getattr(past, name) for name in _REMEMBERED}
 
 
 def past_after(config: SpyreConfig, _past: Past, kind: str, tkv: int) -> Past:
