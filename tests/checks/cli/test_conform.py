@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.checks.cli.test_fuzz import FINDING_KEYS, KEYS
 from tests.checks.command import lockstep
 from tests.checks.harness.driver.files import faulty_driver
 
@@ -34,6 +35,8 @@ def test_the_template_does_as_the_reference_and_the_bounds_are_named() -> None:
     ) in ran.out
     assert steps > 500
     assert report["findings"] == []
+    judged = {"judged", "on_device", "rules", "not_judged", "missed", "excused"}
+    assert report.keys() >= KEYS | judged | {"driver", "release"}
     assert "LIF-3" in report["rules"]
 
 
@@ -59,6 +62,7 @@ def test_a_difference_is_made_small_filed_and_met_again(tmp_path: Path) -> None:
     assert (finding["kind"], finding["step"]) == ("divergence", 0)
     assert finding["times"] > 1
     assert finding["cause"] == "scheduled"
+    assert finding.keys() >= FINDING_KEYS | {"says", "rules"}
     assert LAST_COME in ran.out
     assert f"again: lockstep conform mine.py --case {finding['file']}" in ran.out
 

@@ -20,6 +20,10 @@ from tests.checks.command import Ran, lockstep
 from tests.checks.harness.cases import faulty_spyre
 
 BATCH = 25  # episodes
+KEYS = {"seed", "strictness", "left_out", "set", "episodes", "steps", "actions", "never"} | {
+    *("known", "findings", "seconds")
+}
+FINDING_KEYS = {"kind", "cause", "step", "episode", "times", "file"}
 
 
 def one_by_one(work: Any, items: Iterable[Any], _prepare: Any) -> Iterator[Any]:
@@ -235,6 +239,8 @@ def test_the_report_has_the_finding_with_its_case() -> None:
     assert first["config"]["block_size"] == 2
     assert Path(first["file"]).exists()
     assert report["set"] == {"admission": "exact", "block_size": 2}
+    assert report.keys() >= KEYS | {"target", "judged", "interrupted", "steps_per_second"}
+    assert first.keys() >= FINDING_KEYS | {"rule", "requests"}
 
 
 def test_an_interrupted_campaign_says_what_is_known_and_ends_with_3(
