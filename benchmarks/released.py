@@ -57,7 +57,7 @@ def sendnn_config(rows: int, prompt_len: int, output_len: int) -> dict[str, Any]
 
 
 class Released(NamedTuple):
-    """A driver: its module and class, how its scheduler is told of a step's result, its sizes."""
+    """A driver: its module and class, what its scheduler is given of a step's result, its sizes."""
 
     module: str
     driver: str

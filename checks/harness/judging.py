@@ -53,7 +53,7 @@ class Judge:
         self._adapter = adapter
         self._guard = None if adapter is None else Guard(adapter.fields, unreported)
         self._reports_before = BEFORE not in unreported
-        # What changed of a state can be told apart only where nothing of it is left out.
+        # What changed of a state shows only where nothing of it is left out.
         self._states_are_whole = not set(unreported) - {BEFORE}
         self._of_state = [rule for rule in self.rules if rule.in_state]
         self._left: Any = None  # the state that the last step left

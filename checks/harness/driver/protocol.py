@@ -94,7 +94,7 @@ def start_line(case: Case, *, tensors: bool) -> Json:
 
 
 def _request(request: Request) -> Json:
-    """Prompt and output by their tokens; the output up to `max_tokens`, whoever ends it earlier."""
+    """Prompt and output by their tokens; the output up to `max_tokens`, even if it ends earlier."""
     return {
         "id": request.id,
         "prompt": list(request.prompt.tokens()),

@@ -31,11 +31,7 @@ class Scheduler:
     """
 
     def __init__(self, config: SpyreConfig) -> None:
-        """A scheduler without requests.
-
-        Raises:
-            NotImplementedError: an admission rule that the engine does not have.
-        """
+        """A scheduler without requests."""
         queue = WaitingQueue(by_shape=config.queue is Queue.OVERTAKING)
         blocks = BlockManager(config.pool_blocks)
         self.state = SchedulerState(config, blocks, queue, LastChunk(config))
