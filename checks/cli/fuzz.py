@@ -21,7 +21,7 @@ from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
 from checks.harness.corpus import write_finding
 from checks.harness.system import ENGINE, REFERENCE, Own
-from checks.policies import DEFAULT, policy_named, policy_names
+from checks.policies import DEFAULT, POLICIES, policy_named
 
 _BATCH = 25  # episodes; about a second of work
 
@@ -37,7 +37,7 @@ _BATCH = 25  # episodes; about a second of work
 )
 @click.option(
     "--policy",
-    metavar=f"[{'|'.join(policy_names())}]",
+    metavar=f"[{'|'.join(POLICIES)}]",
     callback=lambda _context, _option, name: policy_named(name).name,
     default=DEFAULT,
     show_default=True,

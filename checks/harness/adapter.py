@@ -7,22 +7,13 @@ from attrs import evolve, frozen
 
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, Strictness
+from checks.harness.decoding import RecordDecoder
 from checks.harness.paging import PagedWatch
-from checks.harness.system import Action, Json, Step
+from checks.harness.system import Json, Step
 from checks.harness.unreported import Fields
 from engine.core.faults import ConstraintError
 from spec.core.configuration import PolicyConfig
-from spec.core.records import Event, SomeState
-
-
-class RecordDecoder(Protocol):
-    """Makes steps of a driver's records of one episode, in their order."""
-
-    def step(self, record: Json, action: Action, index: int) -> Step:
-        """The step of a record; `action` is what was done around it.
-
-        What the driver does not report has the value that says nothing (empty, 0).
-        """
+from spec.core.records import Event
 
 
 class Device(Protocol):
@@ -36,28 +27,15 @@ class Device(Protocol):
         """What is wrong with a step, if the device can tell: a name and a sentence."""
 
 
-def no_extras(_case: Case) -> Mapping[str, Json]:
-    """Requests have nothing that only this policy knows."""
-    return {}
-
-
-def block_counts(state: SomeState, record: Json) -> Iterator[Difference]:
+def totals(_ctx: Any, step: Step, record: Json, strictness: Strictness) -> Iterator[Difference]:
     """Where a scheduler counts blocks otherwise than its requests and its pool add up to."""
-    due = {"used": len(state.pool.references), "free": len(state.pool.free)}
+    if strictness is not Strictness.EXACT:
+        return
+    pool = step.after.pool
+    due = {"used": len(pool.references), "free": len(pool.free)}
     for name, count in record.get("blocks", {}).items():
         if due[name] != count:
             yield Difference(f"blocks.{name}", "", due[name], count)
-
-
-def totals(_ctx: Any, step: Step, record: Json, strictness: Strictness) -> Iterator[Difference]:
-    """The blocks as the scheduler counts them itself, after the step."""
-    if strictness is Strictness.EXACT:
-        yield from block_counts(step.after, record)
-
-
-def no_events(_step: Step, _config: object) -> tuple[Event, ...]:
-    """None shows in the states."""
-    return ()
 
 
 @frozen(kw_only=True)
@@ -73,10 +51,10 @@ class Adapter:
     """
 
     fields: Fields
-    decoder: Callable[[Any], RecordDecoder]
-    inferred_events: Callable[[Step, Any], tuple[Event, ...]] = no_events
+    decoder: Callable[[Any], RecordDecoder[Any]]
+    inferred_events: Callable[[Step, Any], tuple[Event, ...]] = lambda _step, _config: ()
     reported_twice: Callable[[Any, Step, Json, Strictness], Iterator[Difference]] = totals
-    request_extras: Callable[[Case], Mapping[str, Json]] = no_extras
+    request_extras: Callable[[Case], Mapping[str, Json]] = lambda _case: {}
     rules_know_leavers: bool = False
 
 

@@ -5,6 +5,7 @@ fields these are. Of arrivals and aborts the script is taken at its word where a
 say what the step started from.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, ClassVar, Generic, TypeVar
@@ -66,10 +67,8 @@ class Pools:
         return self._known[name]
 
 
-class StepDecoder(Generic[StateT]):
+class RecordDecoder(ABC, Generic[StateT]):
     """Makes steps of the records of one episode, in their order; a policy's decoder extends it."""
-
-    queues: ClassVar[tuple[str, ...]] = ("waiting", "running")  # which a client may leave
 
     def __init__(self, machine: Machine[Any, StateT]) -> None:
         """`machine`: the reference's, for the requests of the episode."""
@@ -118,9 +117,27 @@ class StepDecoder(Generic[StateT]):
         """What else a state after a step knows of the past."""
         return {}
 
+    @abstractmethod
     def state(self, record: Json, **past: Any) -> StateT:
         """Queues, requests and blocks as a record has them."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], past: Json) -> StateT:
+        """The last state with the arrivals and without the leavers."""
+
+    @abstractmethod
+    def whole_step(self, record: Json, common: Json) -> Step:
+        """The step, of which `common` are the fields that every policy's steps have."""
+
+
+class StepDecoder(RecordDecoder[StateT]):
+    """Of records that list queues by id, and their requests as rows."""
+
+    queues: ClassVar[tuple[str, ...]] = ("waiting", "running")  # which a client may leave
+
+    @abstractmethod
+    def row(self, row: Json, blocks: Iterable[int]) -> Any:
+        """A request with its block table, as a record has it."""
 
     def as_scripted(self, arrived: Iterable[str], gone: frozenset[str], past: Json) -> StateT:
         """The last state with the arrivals and without the leavers."""
@@ -134,10 +151,6 @@ class StepDecoder(Generic[StateT]):
         scripted: StateT = evolve(last, **stay, **past)
         return scripted
 
-    def row(self, row: Json, blocks: Iterable[int]) -> Any:
-        """A request with its block table, as a record has it."""
-        raise NotImplementedError
-
     def queue(self, ids: Iterable[str], rows: Mapping[str, Json], record: Json) -> tuple[Any, ...]:
         """The requests of a queue, with the block tables that the record has."""
         tables = record.get("block_tables", {})
@@ -147,12 +160,8 @@ class StepDecoder(Generic[StateT]):
         """The rows that a step computed."""
         return tuple(self.row(row, row.get("blocks", ())) for row in record.get("batch", ()))
 
-    def whole_step(self, record: Json, common: Json) -> Step:
-        """The step, of which `common` are the fields that every policy's steps have."""
-        raise NotImplementedError
 
-
-class PlainDecoder(StepDecoder[Any]):
+class PlainDecoder(RecordDecoder[Any]):
     """Makes steps of records that have fields of step and state as full traces write them.
 
     Of what a record does not have, the last state stands. Of arrivals and aborts the machine says

@@ -42,14 +42,8 @@ class Action:
 
     def as_json(self) -> Json:
         """The action as the line protocol has it, without what it does not do."""
-        listed = {
-            "arrive": list(self.arrive),
-            "abort": list(self.abort),
-            "abort_running": list(self.abort_running),
-            "loaded": list(self.loaded),
-            "lost": list(self.lost),
-        }
-        known: Json = {name: ids for name, ids in listed.items() if ids}
+        listed = ("arrive", "abort", "abort_running", "loaded", "lost")
+        known: Json = {name: list(ids) for name in listed if (ids := getattr(self, name))}
         if self.accepted:
             known["accepted"] = dict(self.accepted)
         return known if self.ends is None else known | {"ends": list(self.ends)}
@@ -129,7 +123,6 @@ class System(Protocol):
     @property
     def hello(self) -> Hello:
         """How it introduces itself."""
-        ...
 
     def play(self, case: Any, actions: Iterable[Action]) -> Iterator[Taken | Failure]:
         """A step for each action, or as far as it came; nothing follows a failure.
@@ -137,11 +130,9 @@ class System(Protocol):
         Actions are taken from the iterable as they are needed, some ahead of their steps. Steps
         that nothing asks for are not taken.
         """
-        ...
 
     def close(self) -> None:
         """Give back what it holds; a system may be played again after it."""
-        ...
 
 
 class Scheduler(Protocol[StepT]):
@@ -149,15 +140,12 @@ class Scheduler(Protocol[StepT]):
 
     def arrive(self, request_id: str) -> None:
         """The request is handed in between two steps."""
-        ...
 
     def abort(self, request_id: str) -> None:
         """The client goes away between two steps; nothing happens if the request has left."""
-        ...
 
     def step(self, index: int, action: Action) -> StepT:
         """One scheduler step, numbered `index`; `action` is what happens around it."""
-        ...
 
 
 ENGINE, REFERENCE = "engine", "reference"

@@ -5,8 +5,10 @@ and exports must know of a scheduler. It is imported when it is first asked for.
 package in each room, and a line in `_BUILT_IN`; or, from outside, a call of `register`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import import_module
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spec.core.errors import ConfigError
@@ -23,78 +25,18 @@ if TYPE_CHECKING:
 else:
     AnyPolicy = AnyModel = Any  # imported by name in annotations, which nothing evaluates
 
-# The package of each policy, whose POLICY it is; the first is the default of every command.
-_BUILT_IN = {
-    "spyre": "checks.policies.spyre",
-    "nano-vllm": "checks.policies.nano_vllm",
-    "vllm-v1": "checks.policies.vllm_v1",
-}
-DEFAULT = next(iter(_BUILT_IN))
-_REGISTERED: "dict[str, AnyPolicy]" = {}
 
-
-def register(policy: "AnyPolicy") -> None:
-    """Add a policy, under the name that its configuration says.
-
-    Raises:
-        ValueError: there is one of that name.
-    """
-    if policy.name in (*_BUILT_IN, *_REGISTERED):
-        raise ValueError(f"two policies are called {policy.name}")
-    _REGISTERED[policy.name] = policy
-
-
-def unregister(name: str) -> None:
-    """Take out a policy that was registered."""
-    del _REGISTERED[name]
-
-
-def policy_names() -> tuple[str, ...]:
-    """The names of all policies, the default first."""
-    return (*_BUILT_IN, *(name for name in _REGISTERED if name not in _BUILT_IN))
-
-
-def policy_named(name: str) -> "AnyPolicy":
-    """The policy of this name.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if name not in _REGISTERED:
-        if name not in _BUILT_IN:
-            raise ConfigError("policy", name, ", ".join(policy_names()))
-        _REGISTERED[name] = import_module(f"{_BUILT_IN[name]}.policy").POLICY
-    return _REGISTERED[name]
-
-
-def policy_of(config: "PolicyConfig") -> "AnyPolicy":
-    """The policy that a configuration is for."""
-    return policy_named(config.policy)
-
-
-def title_of(instance: "Instance[Any]") -> str:
-    """The name of an instance, behind its policy's unless that is the default: no two are equal."""
-    name = instance.config.policy
-    return instance.name if name == DEFAULT else f"{name}, {instance.name}"
-
-
-class _Policies(Mapping[str, "AnyPolicy"]):
+class _Policies(UserDict[str, "AnyPolicy"]):
     """All policies by name, each imported when it is looked up."""
 
     def __getitem__(self, name: str) -> "AnyPolicy":
-        if name not in policy_names():
-            raise KeyError(name)
-        return policy_named(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(policy_names())
-
-    def __len__(self) -> int:
-        return len(policy_names())
+        if isinstance(self.data[name], str):
+            self.data[name] = import_module(f"checks.policies.{self.data[name]}.policy").POLICY
+        return self.data[name]
 
 
 class _Rules(Mapping[str, "AnyRule"]):
-    """The rules of all policies by id."""
+    """The rules of all policies by id; no more policies are imported than need be."""
 
     def __getitem__(self, id_: str) -> "AnyRule":
         for policy in POLICIES.values():
@@ -103,12 +45,52 @@ class _Rules(Mapping[str, "AnyRule"]):
         raise KeyError(id_)
 
     def __iter__(self) -> Iterator[str]:
-        for policy in POLICIES.values():
-            yield from policy.registry.rules
+        return chain.from_iterable(policy.registry.rules for policy in POLICIES.values())
 
     def __len__(self) -> int:
-        return sum(len(policy.registry.rules) for policy in POLICIES.values())
+        return sum(1 for _ in self)
 
 
-POLICIES: "Mapping[str, AnyPolicy]" = _Policies()
+# The package of each policy, whose POLICY it is; the first is the default of every command.
+_BUILT_IN: dict[str, Any] = {"spyre": "spyre", "nano-vllm": "nano_vllm", "vllm-v1": "vllm_v1"}
+DEFAULT = next(iter(_BUILT_IN))
+POLICIES: "MutableMapping[str, AnyPolicy]" = _Policies(_BUILT_IN)
 RULES: "Mapping[str, AnyRule]" = _Rules()
+
+
+def register(policy: "AnyPolicy") -> None:
+    """Add a policy, under the name that its configuration says.
+
+    Raises:
+        ValueError: there is one of that name.
+    """
+    if policy.name in POLICIES:
+        raise ValueError(f"two policies are called {policy.name}")
+    POLICIES[policy.name] = policy
+
+
+def unregister(name: str) -> None:
+    """Take out a policy that was registered."""
+    del POLICIES[name]
+
+
+def policy_named(name: str) -> "AnyPolicy":
+    """The policy of this name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in POLICIES:
+        raise ConfigError("policy", name, ", ".join(POLICIES))
+    return POLICIES[name]
+
+
+def policy_of(config: "PolicyConfig") -> "AnyPolicy":
+    """The policy that a configuration is for."""
+    return POLICIES[config.policy]
+
+
+def title_of(instance: "Instance[Any]") -> str:
+    """The name of an instance, behind its policy's unless that is the default: no two are equal."""
+    name = instance.config.policy
+    return instance.name if name == DEFAULT else f"{name}, {instance.name}"

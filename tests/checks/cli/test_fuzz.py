@@ -10,7 +10,6 @@ import pytest
 from attrs import evolve
 from inline_snapshot import snapshot
 
-from checks import policies
 from checks.cli.common import pinned_keys
 from checks.harness import campaign
 from checks.harness.campaign import Batch, Campaign
@@ -36,7 +35,7 @@ def _faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The engine of Spyre is the reference with a wrong volume rule, fuzzed in this process."""
     start = faulty_spyre("exact forgets the candidate").start
     wrong = evolve(POLICIES[DEFAULT], engine=start, engine_under_test=start)
-    monkeypatch.setitem(policies._REGISTERED, DEFAULT, wrong)
+    monkeypatch.setitem(POLICIES, DEFAULT, wrong)
     campaign._opened.cache_clear()
     monkeypatch.setattr(campaign, "on_all_cores", one_by_one)
     yield
