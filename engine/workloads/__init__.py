@@ -9,7 +9,9 @@
 - one of `prompt_len` (tokens that no other request shares), `prompt` (token ids) and
   `prompt_parts` (`[[name, tokens], …]`: equal names are equal tokens).
 - `max_tokens`; optionally `output_len` (it samples end-of-sequence as this token), `output` (the
-  token ids that it samples), `abort_at` (the client goes away before this step), `priority`.
+  token ids that it samples), `abort_at` (the client goes away before this step), `priority`, and
+  for schedulers that serve them `n` (sequences sampled from the prompt), `lora` (number of an
+  adapter) and `encoder_len` (tokens that an encoder reads first).
 
 `azure`: the Azure LLM inference traces, CSV with the columns `TIMESTAMP`, `ContextTokens` and
 `GeneratedTokens`. `mooncake`: the Mooncake traces, JSON lines with `timestamp` (milliseconds),

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.workloads.checked import (
+    MOST_LORA,
     MOST_PRIORITY,
+    MOST_SEQUENCES,
     MOST_STEPS,
     MOST_TOKENS,
     NOTHING,
@@ -31,6 +33,9 @@ KEYS = (
     "output",
     "abort_at",
     "priority",
+    "n",
+    "lora",
+    "encoder_len",
 )
 
 _OWN = "own:"  # begins the names of streams that one request alone may use
@@ -82,6 +87,9 @@ def request_of(entry: Mapping[str, Any]) -> Request:
         output=output,
         abort_at=_abort_at(entry, arrival),
         priority=whole("priority", entry.get("priority", 0), -MOST_PRIORITY, MOST_PRIORITY),
+        n=whole("n", entry.get("n", 1), 1, MOST_SEQUENCES, "sequences"),
+        lora=whole("lora", entry.get("lora", 0), 0, MOST_LORA),
+        encoder_len=whole("encoder_len", entry.get("encoder_len", 0), 0, MOST_TOKENS, "tokens"),
     )
 
 

@@ -126,10 +126,12 @@ class Request:
 
     `arrival` is the step before which the request is handed to the scheduler, `arrival_time`
     the moment on the simulated clock; one of them counts. The request samples end-of-sequence
-    as its `output_len`-th token, the client goes away before step `abort_at`.
+    as its `output_len`-th token, the client goes away before step `abort_at`. `n` sequences are
+    sampled from the prompt; `lora`: the adapter that it is for, 0 for none; `encoder_len`: tokens
+    that an encoder reads first. Only some schedulers serve the last three.
 
     Raises:
-        WorkloadError: an empty prompt, no token to generate, an impossible output.
+        WorkloadError: an empty prompt, no token to generate, no sequence, an impossible output.
     """
 
     id: str
@@ -141,6 +143,9 @@ class Request:
     output: tuple[int, ...] | None = None
     abort_at: int | None = None
     priority: int = 0
+    n: int = 1
+    lora: int = 0
+    encoder_len: int = 0
     _attended: list[int] = field(factory=list, init=False, eq=False, repr=False)
     _sampled: list[int] = field(factory=list, init=False, eq=False, repr=False)
 
@@ -149,6 +154,8 @@ class Request:
             raise WorkloadError("prompt_len", self.prompt.length, "1 or more tokens")
         if self.max_tokens < 1:
             raise WorkloadError("max_tokens", self.max_tokens, "1 or more tokens")
+        if self.n < 1:
+            raise WorkloadError("n", self.n, "1 or more sequences")
         upper = f"1 to max_tokens ({self.max_tokens})"
         if self.output_len is not None and not 1 <= self.output_len <= self.max_tokens:
             raise WorkloadError("output_len", self.output_len, upper)
@@ -205,8 +212,11 @@ def refuse_too_long(request: Request, config: PolicyConfig) -> None:
     """Raise if prompt and output of the request exceed the model length.
 
     Raises:
-        WorkloadError: they do.
+        WorkloadError: they do, or the request asks for what no scheduler but vLLM V0's serves.
     """
+    for name, least in {"n": 1, "lora": 0, "encoder_len": 0}.items():
+        if (value := getattr(request, name)) != least:
+            raise WorkloadError(name, value, f"{least} under policy {config.policy}")
     total = request.prompt_len + request.max_tokens
     refuse_above("prompt_len + max_tokens", total, "max_model_len", config.max_model_len)
 

@@ -8,6 +8,7 @@ from spec.core.errors import InputError, TraceError
 from spec.core.requests import Request
 
 _OPTIONS = ("output_len", "output", "abort_at")
+_USUAL = {"priority": 0, "n": 1, "lora": 0, "encoder_len": 0}
 
 
 def request_as_json(request: Request) -> Json:
@@ -22,8 +23,9 @@ def request_as_json(request: Request) -> Json:
     for name in _OPTIONS:
         if getattr(request, name) is not None:
             line[name] = listed(getattr(request, name))
-    if request.priority:
-        line["priority"] = request.priority
+    for name, usual in _USUAL.items():
+        if getattr(request, name) != usual:
+            line[name] = getattr(request, name)
     return line
 
 

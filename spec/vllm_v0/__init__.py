@@ -1,0 +1,1 @@
+"""vLLM V0: sequence groups, two ways to preempt, two strategies; rules of its text."""

@@ -1,0 +1,232 @@
+"""What can be seen of a vLLM V0 scheduler: between two steps, and of one step.
+
+A request is a group of sequences: one until its prompt is computed, then as many as it asks for.
+All classes are immutable, hashable and comparable.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from attrs import evolve, field, frozen
+
+from spec.core import records
+from spec.core.blocks import BlockPool
+from spec.core.records import DECODE, IDLE, PREFILL, StepRecord
+from spec.core.requests import VOCABULARY, BlockKeys, Request
+from spec.core.sharing import FrozenMap, SharedMap
+from spec.vllm_v0.config import VllmV0Config
+
+
+@frozen(cache_hash=True)
+class Sequence:
+    """One of the sequences of a group; lengths in tokens.
+
+    `id`: the request's for the first, "a/1", "a/2", … for those forked from it. `generated`: tokens
+    sampled. `slots`: tokens that have a slot in the block table. `blocks`: the table, on the CPU
+    while the group is swapped out. `is_finished`: it has all its tokens and no blocks any more.
+    """
+
+    id: str
+    generated: int = 0
+    slots: int = 0
+    blocks: tuple[int, ...] = ()
+    is_finished: bool = False
+
+
+@frozen(cache_hash=True)
+class Group:
+    """A request inside the scheduler; lengths in tokens.
+
+    `arrival`: how many arrived before it, kept only where the scheduling looks at it. `computed`:
+    tokens of each unfinished sequence whose keys and values are in the cache. `is_prefill`: its
+    prompt, or what it computes again after a preemption, is unfinished. `is_swapped`: its blocks
+    are on the CPU. `cached`: tokens that the cache had when that was first asked for, remembered
+    until the group is admitted anew; None: not asked yet. `cross`: blocks for what its encoder
+    computed. `mark`: how recently it was scheduled, see `State.marks`. `waited`: time in the
+    waiting queue, kept only as far as the delay looks at it.
+    """
+
+    id: str
+    prompt_len: int
+    sequences: tuple[Sequence, ...]
+    arrival: int = 0
+    computed: int = 0
+    is_prefill: bool = True
+    is_swapped: bool = False
+    cached: int | None = None
+    cross: tuple[int, ...] = ()
+    mark: int = 0
+    waited: float = 0.0
+
+    @property
+    def unfinished(self) -> tuple[Sequence, ...]:
+        """The sequences that sample on."""
+        return tuple(one for one in self.sequences if not one.is_finished)
+
+    @property
+    def generated(self) -> int:
+        """Tokens that the longest of its sequences has sampled."""
+        return max(one.generated for one in self.sequences)
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and generated tokens of an unfinished sequence: they are all of one length."""
+        return self.prompt_len + self.unfinished[0].generated
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The blocks of all its tables, those of the first sequence in front."""
+        tables = (*(one.blocks for one in self.sequences), self.cross)
+        return tuple(block for table in tables for block in table)
+
+
+@frozen(cache_hash=True)
+class State:
+    """A scheduler at rest. A request is in exactly one of the places, from arrival on.
+
+    `pool` and `cpu`: the blocks of the GPU and of the CPU. `waiting`, `running`, `swapped`: in
+    queue order. `finished` and `aborted` have left; of the finished `ignored` without all their
+    tokens, for being too long or never fitting. `computed`: with prefix caching, the cached blocks
+    whose tokens are computed. `marks`: of each free block with contents, how recently it was used:
+    the smaller, the longer ago; the numbers are ranks. `artificial`: preemptions without a reason
+    that are left. `has_prefilled`: a step with prompts has been, so that its duration is known.
+    `failure`: what ended the engine, if anything did.
+    """
+
+    pool: BlockPool
+    cpu: BlockPool
+    waiting: tuple[Group, ...] = ()
+    running: tuple[Group, ...] = ()
+    swapped: tuple[Group, ...] = ()
+    finished: frozenset[str] = frozenset()
+    aborted: frozenset[str] = frozenset()
+    ignored: frozenset[str] = frozenset()
+    computed: frozenset[int] = frozenset()
+    marks: SharedMap[int, int] = field(factory=FrozenMap)
+    artificial: int = 0
+    has_prefilled: bool = False
+    failure: str = ""
+
+    @property
+    def present(self) -> tuple[Group, ...]:
+        """Every request that has arrived and has not left."""
+        return (*self.waiting, *self.running, *self.swapped)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no request is pending."""
+        return not self.present
+
+
+@frozen
+class Budget:
+    """What a step has scheduled of what it may (vllm-v0, "Scheduling Budget").
+
+    `batched`: uncached tokens, by request; `cached`: tokens that the cache has, by request; `seqs`:
+    sequences, by request. Each request is counted once in each.
+    """
+
+    token_budget: int
+    max_num_seqs: int
+    batched: Mapping[str, int] = field(factory=dict)
+    cached: Mapping[str, int] = field(factory=dict)
+    seqs: Mapping[str, int] = field(factory=dict)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that are left."""
+        return self.token_budget - sum(self.batched.values())
+
+    def admits(self, tokens: int, seqs: int) -> bool:
+        """True if so many more uncached tokens and sequences fit."""
+        free_seqs = self.max_num_seqs - sum(self.seqs.values())
+        return tokens <= self.remaining and seqs <= free_seqs
+
+
+Pairs = tuple[tuple[int, int], ...]  # blocks that are copied, from and to
+
+
+@frozen(kw_only=True)
+class Step(StepRecord):
+    """One scheduler step, with what it decided.
+
+    `planned`: the state when the decisions were made and nothing was computed yet. `scheduled`:
+    tokens of each request, cached ones included, in the order of the batch. `prefills`: those of
+    them that compute a prompt. `sampling`: those that sample. `budget`: what was counted.
+    `admitted`, `swapped_in`, `preempted` (to be recomputed), `swapped_out`, `ignored`: ids in the
+    order of the decisions; `by_priority`: those of the victims that gave way to a more urgent one.
+    `swaps_out` (from GPU to CPU), `swaps_in` (from CPU to GPU) and `copies` (on the GPU): pairs of
+    blocks, done in this order before anything is computed. `lookahead_slots`: of each decoding
+    sequence. `is_async`: output may be processed while the next step runs. `forked`: sequences that
+    came to be in this step, each with the one that it was forked from. `outputs`: tokens by
+    request, those of its sequences one after the other; `sampled`: the same by sequence.
+    """
+
+    before: State
+    planned: State
+    after: State
+    prefills: tuple[str, ...] = ()
+    sampling: tuple[str, ...] = ()
+    budget: Budget
+    admitted: tuple[str, ...] = ()
+    swapped_in: tuple[str, ...] = ()
+    preempted: tuple[str, ...] = ()
+    swapped_out: tuple[str, ...] = ()
+    by_priority: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    swaps_out: Pairs = ()
+    swaps_in: Pairs = ()
+    copies: Pairs = ()
+    lookahead_slots: int = 0
+    is_async: bool = False
+    forked: Mapping[str, str] = field(factory=dict)
+    sampled: Mapping[str, tuple[int, ...]] = field(factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Prefill if any request computes a prompt."""
+        if not self.scheduled:
+            return IDLE
+        return PREFILL if self.prefills else DECODE
+
+
+@frozen
+class Context(records.Context[VllmV0Config]):
+    """What rules may look up.
+
+    `sequences`: of each sequence what it samples, as a request that is served alone.
+    """
+
+    sequences: Mapping[str, Request] = field(factory=dict)
+
+    def group_of(self, sequence_id: str) -> Request:
+        """The request that a sequence belongs to."""
+        return self.requests[sequence_id.split("/")[0]]
+
+
+def sequences_of(request: Request) -> dict[str, Request]:
+    """The sequences of a request by id, each as a request of its own.
+
+    The first samples what the request samples. Each of the others begins with another token, and
+    then samples what follows from its own tokens: so they diverge from their first token on.
+    """
+    first, given = request.output_token(0), request.output or ()
+    others = {
+        f"{request.id}/{index}": evolve(
+            request,
+            id=f"{request.id}/{index}",
+            n=1,
+            output=((first + index) % VOCABULARY, *given[1:]),
+            output_len=request.end,
+        )
+        for index in range(1, request.n)
+    }
+    return {request.id: request, **others}
+
+
+def context_of(config: VllmV0Config, requests: Iterable[Request]) -> Context:
+    """What rules may look up under this configuration."""
+    by_id = {request.id: request for request in requests}
+    sequences: dict[str, Request] = {}
+    for request in by_id.values():
+        sequences |= sequences_of(request)
+    return Context(config, by_id, BlockKeys(sequences, config.block_size), sequences)

@@ -1,0 +1,91 @@
+"""Readings of the text: what each makes of the places where text and released code differ.
+
+Source: vllm-v0, the sections named at each field; vLLM 0.9.2 for what is released.
+"""
+
+from enum import StrEnum
+
+from attrs import frozen
+
+
+class Reading(StrEnum):
+    """Which account of the scheduler is followed where they differ.
+
+    `documented`: the text, literally. `released`: vLLM 0.9.2 with what it dies of or hangs in.
+    `repaired`: the release without these, each with the smallest change that does.
+    """
+
+    DOCUMENTED = "documented"
+    RELEASED = "released"
+    REPAIRED = "repaired"
+
+
+class Strategy(StrEnum):
+    """What a step of `_schedule_default` may hold; the text describes both.
+
+    `exclusive`: prefills alone, and none while a group is swapped out ("handles different
+    scheduling cases"). `combined`: prefills, then decodes, then swapped groups in one step, as far
+    as budget and memory go (the example of A, B and C).
+    """
+
+    EXCLUSIVE = "exclusive"
+    COMBINED = "combined"
+
+
+@frozen(kw_only=True)
+class Choices:
+    """What a reading says.
+
+    - `higher_number_first`: the larger priority is the more urgent ("Example Scenario" of
+      `_schedule_priority_preemption`); else the smaller one.
+    - `blocked_by_long`: a prompt that finds no blocks or budget ends the walk over the waiting
+      queue; else it is passed over ("long sequences do not block smaller ones").
+    - `samples_first_chunk`: the first chunk of a prompt samples though the prompt is unfinished
+      ("Managing Prefill Sequences & Sampling").
+    - `counts_siblings`: a waiting group counts for as many sequences as it will have.
+    - `keeps_victims_apart`: a group swapped out for a more urgent one joins the swapped queue and
+      its copies are reported; else it joins the waiting queue and they are not.
+    - `marks_swapped`: with prefix caching, the blocks of a group that is freed while swapped out
+      are marked as accessed on the GPU, which does not have them.
+    - `watermark_when_alone`: a swapped group leaves the watermark free even when nothing runs.
+    - `touches_without_tokens`: a sequence that needs no new slot still counts its last block as
+      touched.
+    - `frees_infeasible`: a swapped group that will never fit gives its CPU blocks back.
+    - `needs_cpu_space`: the engine ends where a victim does not fit the CPU; else it is recomputed
+      or, having several sequences, ignored.
+    - `swaps_in_chunks`: a half-done prompt that was swapped out returns chunk by chunk.
+    - `computed_when_allocated`: with prefix caching all blocks of a prompt count as computed after
+      the step that admitted it; else those whose tokens were computed.
+    """
+
+    higher_number_first: bool = False
+    blocked_by_long: bool = True
+    samples_first_chunk: bool = False
+    counts_siblings: bool = True
+    keeps_victims_apart: bool = True
+    marks_swapped: bool = False
+    watermark_when_alone: bool = False
+    touches_without_tokens: bool = False
+    frees_infeasible: bool = True
+    needs_cpu_space: bool = False
+    swaps_in_chunks: bool = True
+    computed_when_allocated: bool = False
+
+
+CHOICES = {
+    Reading.DOCUMENTED: Choices(
+        higher_number_first=True, blocked_by_long=False, samples_first_chunk=True
+    ),
+    Reading.RELEASED: Choices(
+        counts_siblings=False,
+        keeps_victims_apart=False,
+        marks_swapped=True,
+        watermark_when_alone=True,
+        touches_without_tokens=True,
+        frees_infeasible=False,
+        needs_cpu_space=True,
+        swaps_in_chunks=False,
+        computed_when_allocated=True,
+    ),
+    Reading.REPAIRED: Choices(),
+}
