@@ -1,8 +1,8 @@
-"""Verdicts on record: what exploring and proving showed, kept with the project.
+"""Verdicts on record: what exploring, proving and campaigns showed, kept with the project.
 
-The files are written by `lockstep explore --record` and `lockstep prove --record` and pinned by
-tests, so a change that moves a count or a verdict shows in its diff. `lockstep rules` and the
-chapter quote them.
+The files are written by `explore`, `prove` and `conform` with `--record`, and pinned by tests, so a
+change that moves a count or a verdict shows in its diff. `lockstep rules` and the chapter quote
+them.
 """
 
 import json
@@ -17,6 +17,7 @@ from spec.core.rule import AnyRule
 
 if TYPE_CHECKING:
     from checks.explore.exploring import Exploration
+    from checks.harness.campaign import Campaign
     from checks.proofs.registry import Proof
 
 
@@ -56,12 +57,17 @@ def write_record(record: dict[str, Any], path: Path) -> None:
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-EXPLORED = Path(__file__).with_name("recorded") / "explored.json"
-PROVEN = Path(__file__).with_name("recorded") / "proven.json"
+_RECORDS = Path(__file__).with_name("recorded")
+EXPLORED, PROVEN = _RECORDS / "explored.json", _RECORDS / "proven.json"
+CONFORMED = _RECORDS / "conformed.json"
 
 
 def recorded(path: Path) -> dict[str, Any]:
-    """A record kept with the project, `EXPLORED` by instance or `PROVEN` by obligation."""
+    """A record: `EXPLORED` by instance, `PROVEN` by obligation, `CONFORMED` by release.
+
+    Of a campaign with a release: its `seed`, `episodes` and `steps`, the `rules` that were judged,
+    and of those that were broken where that is known in how many steps.
+    """
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
 
@@ -158,3 +164,42 @@ def _decided(serving: dict[str, Any], verdict: str) -> dict[str, str]:
 def unwitnessed(rules: Sequence[AnyRule], explored: dict[str, Any]) -> list[str]:
     """Ids of rules that no instance judges, or whose witness was seen in none: vacuous so far."""
     return [one.rule.id for one in verdicts(rules, explored, {}) if not one.witnessed]
+
+
+# --- campaigns with releases ----------------------------------------------------------------------
+
+
+def write_entry(seen: "Campaign", path: Path) -> None:
+    """Put what is worth keeping of a campaign, no times, in the place of its release's last one."""
+    content = recorded(path) if path.exists() else {}
+    content[seen.hello.release] = {
+        "seed": seen.plan.seed,
+        "episodes": seen.episodes,
+        "steps": seen.judged,
+        "rules": seen.judged_rules,
+        "broken": dict(sorted(seen.expected.items())),
+        "known": dict(sorted(seen.known.items())),
+    }
+    path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def verdicts_on(rule: str, record: Mapping[str, Any]) -> dict[str, str]:
+    """What campaigns say of a rule, by release."""
+    verdicts = {}
+    for release, one in record.items():
+        if rule in one["broken"]:
+            verdicts[release] = (
+                f"broken in {one['broken'][rule]:,} of {one['steps']:,} steps, as known"
+            )
+        elif rule in one["rules"]:
+            bounds = f"{one['episodes']:,} episodes, {one['steps']:,} steps"
+            verdicts[release] = f"holds for {bounds}{_ended_by(one['known'])}"
+    return verdicts
+
+
+def _ended_by(known: Mapping[str, int]) -> str:
+    """In how many episodes steps stand unjudged, behind a known difference."""
+    met = {id_: times for id_, times in known.items() if times}
+    if not met:
+        return ""
+    return f", of which {', '.join(sorted(met))} ended {sum(met.values()):,} before their end"

@@ -1,7 +1,6 @@
 """What `fuzz` and `conform` have in common: a campaign of random cases, shown and reported."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -9,10 +8,9 @@ from attrs import frozen
 from rich.console import Console
 
 from checks.cli.common import Option, gathered, pinned_keys, print_lines, progress_bar
-from checks.harness.campaign import Batches, Campaign, FirstSeen, Plan, Source, campaign, own_system
+from checks.harness.campaign import Batches, Campaign, Found, Plan, Source, campaign, own_system
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
-from checks.harness.finding import Finding
 from checks.harness.report import (
     bounds_lines,
     counts_table,
@@ -22,13 +20,9 @@ from checks.harness.report import (
     print_wrapped,
     verdict,
 )
-from checks.harness.shrinking import Shrunk
 from spec.core.errors import InputError
 
 _SECONDS = 60.0  # unless --time or --episodes says otherwise
-
-Found = tuple[FirstSeen, Shrunk[Finding], Path, str]
-"""A finding where it was met first and made small, its file, and the command that runs it again."""
 
 
 @frozen
@@ -60,20 +54,18 @@ class Extent:
         plan.case(0)  # what cannot be drawn is refused before anything runs
         return plan
 
-    def run(self, plan: Plan) -> tuple[Campaign, float]:
-        """The campaign, with a bar of episodes or seconds; and the seconds that it took."""
+    def run(self, plan: Plan) -> Campaign:
+        """The campaign, with a bar of episodes or seconds."""
         by_time, seconds = self.episodes is None, self.seconds or _SECONDS
-        batches = Batches(plan.batch, self.episodes, seconds)
         total = round(seconds) if by_time else self.episodes
         with progress_bar("seconds" if by_time else "episodes", total) as show:
 
             def progress(seen: Campaign) -> None:
-                done = round(batches.passed_seconds) if by_time else seen.episodes
+                done = round(seen.seconds) if by_time else seen.episodes
                 found = sum(seen.times.values())
                 show(done, f"{seen.episodes:,} episodes, {seen.steps:,} steps, {found} found")
 
-            seen = campaign(plan, batches, progress)
-        return seen, batches.passed_seconds
+            return campaign(plan, Batches(plan.batch, self.episodes, seconds), progress)
 
 
 def extent_options(
@@ -106,57 +98,50 @@ strictness_option = click.option(
 )
 
 
-def print_campaign(
-    screen: Console, plan: Plan, seen: Campaign, findings: Iterable[Found], seconds: float
-) -> None:
+def print_campaign(screen: Console, seen: Campaign, findings: Iterable[Found]) -> None:
     """What happened, what is known, each finding, and the verdict."""
-    hello = own_system(plan.system).hello
     screen.print(counts_table(seen))
-    print_lines(screen, *bounds_lines(hello, seen), *known_lines(hello, seen))
-    for first, small, _, again in findings:
+    print_lines(screen, *bounds_lines(seen), *known_lines(seen))
+    for one in findings:
         screen.print()
-        print_finding(screen, hello, small.case, small.finding)
-        times = seen.times[first.finding.signature]
-        print_wrapped(screen, first_seen_line(plan, first, times))
-        screen.print(f"  shrunk in {small.runs:,} runs, {small.steps:,} steps")
-        print_lines(screen, f"  again: {again}")
+        print_finding(screen, seen.hello, one.small.case, one.small.finding)
+        print_wrapped(screen, first_seen_line(seen, one.first))
+        screen.print(f"  shrunk in {one.small.runs:,} runs, {one.small.steps:,} steps")
+        print_lines(screen, f"  again: {one.again}")
     screen.print()
-    left_out = "" if not hello.unreported else f" without {', '.join(sorted(hello.unreported))}"
-    terms = f"{plan.terms.strictness}{left_out}, seed {plan.seed}"
-    print_lines(screen, verdict(hello, seen, terms, seconds))
+    print_lines(screen, verdict(seen))
 
 
-def campaign_report(
-    plan: Plan, seen: Campaign, findings: Iterable[Found], seconds: float
-) -> dict[str, Any]:
+def campaign_report(seen: Campaign, findings: Iterable[Found]) -> dict[str, Any]:
     """The fields that the reports of both commands have."""
-    hello = own_system(plan.system).hello
     return {
-        "policy": hello.policy,
-        "seed": plan.seed,
-        "strictness": plan.terms.strictness.value,
-        "left_out": sorted(hello.unreported),
-        "set": dict(plan.pinned),
+        "policy": seen.hello.policy,
+        "seed": seen.plan.seed,
+        "strictness": seen.plan.terms.strictness.value,
+        "left_out": sorted(seen.hello.unreported),
+        "set": dict(seen.plan.pinned),
         "episodes": seen.episodes,
         "steps": seen.steps,
         "interrupted": seen.interrupted,
         "actions": dict(sorted(seen.counts.items())),
         "never": seen.never,
-        "findings": [
-            {
-                "kind": small.finding.kind.value,
-                "cause": small.finding.cause,
-                "says": small.finding.says,
-                "rule": small.finding.rule,
-                "rules": [rule for rule, _ in (*small.finding.broken, *small.finding.followed)],
-                "step": small.finding.step,
-                "episode": first.episode,
-                "times": seen.times[first.finding.signature],
-                "file": str(path),
-                **small.case.as_mapping(),
-            }
-            for first, small, path, _ in findings
-        ],
-        "seconds": round(seconds, 3),
-        "steps_per_second": round(seen.steps / max(seconds, 1e-9)),
+        "findings": [_finding_as_json(seen, one) for one in findings],
+        "seconds": round(seen.seconds, 3),
+        "steps_per_second": round(seen.steps / max(seen.seconds, 1e-9)),
+    }
+
+
+def _finding_as_json(seen: Campaign, found: Found) -> dict[str, Any]:
+    finding = found.small.finding
+    return {
+        "kind": finding.kind.value,
+        "cause": finding.cause,
+        "says": finding.says,
+        "rule": finding.rule,
+        "rules": [rule for rule, _ in (*finding.broken, *finding.followed)],
+        "step": finding.step,
+        "episode": found.first.episode,
+        "times": seen.times[found.first.finding.signature],
+        "file": str(found.path),
+        **found.small.case.as_mapping(),
     }

@@ -1,5 +1,6 @@
 """`lockstep conform`: a released scheduler and the reference, step by step."""
 
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -24,25 +25,21 @@ from checks.cli.common import (
     print_lines,
     write_json,
 )
+from checks.evidence import CONFORMED, write_entry
 from checks.export.files import new_file
-from checks.harness.campaign import Campaign, own_system
+from checks.harness.campaign import Campaign
 from checks.harness.case import Case
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
 from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Episode
-from checks.harness.recording import (
-    Recording,
-    outcome_as_json,
-    read_recording,
-)
+from checks.harness.recording import Recording, outcome_as_json, read_recording
 from checks.harness.report import print_finding
 from checks.harness.system import Hello, Json, System
 from checks.releases.bisecting import episode_of
 from checks.releases.environments import command_of
 from checks.releases.filing import filed_findings, filed_known, filed_rules
 from checks.releases.report_page import page_lines
-from checks.releases.verdicts import CONFORMED, write_entry
 from spec.core.errors import InputError
 
 
@@ -84,7 +81,7 @@ def conform(
         recording = read_recording(case_path)
         if recorded:
             return _again(recording, recording, json_path)
-        with DriverCommand(command_of(driver)).open() as system:
+        with closing(DriverCommand(command_of(driver)).open()) as system:
             return _again(system, recording, json_path)
     return conform_driver(
         driver,
@@ -114,38 +111,29 @@ def conform_driver(
         DriverError: it cannot be started, or does not speak the protocol.
     """
     plan = extent.plan(DriverCommand(command_of(driver)), evolve(terms, judged=True))
-    system = own_system(plan.system)
-    seen, took = extent.run(plan)
-    filed = list(filed_findings(system, plan, driver, seen, findings))
+    seen = extent.run(plan)
+    found = list(filed_findings(seen, driver, findings))
     if report is not None:
-        known = [
-            *filed_known(system, plan, driver, seen, findings),
-            *filed_rules(system, plan, driver, seen, findings),
-        ]
+        where = seen, driver, findings
+        known = [*filed_known(*where), *filed_rules(*where)]
         with new_file(report) as file:
-            lines = page_lines(driver, plan, seen, filed, known)
-            file.writelines(f"{line}\n" for line in lines)
-    found = [
-        (one.first, one.small, one.path, f"lockstep conform {driver} --case {one.path}")
-        for one in filed
-    ]
-    print_campaign(console(json_path), plan, seen, found, took)
-    report_fields = campaign_report(plan, seen, found, took)
-    write_json(_campaign_fields(system.hello, seen) | report_fields, json_path)
+            file.writelines(f"{line}\n" for line in page_lines(seen, found, known))
+    print_campaign(console(json_path), seen, found)
+    write_json(_campaign_fields(seen) | campaign_report(seen, found), json_path)
     diverges = seen.first_seen or seen.overdue
     if recorded_verdicts and not diverges:
-        write_entry(plan, seen, CONFORMED)
+        write_entry(seen, CONFORMED)
     return exit_code(violated=diverges, incomplete=seen.interrupted or not seen.steps)
 
 
-def _campaign_fields(hello: Hello, seen: Campaign) -> Json:
+def _campaign_fields(seen: Campaign) -> Json:
     """What the report of a driver says beside that of any campaign."""
     return {
-        "driver": hello.name,
-        "release": hello.release,
+        "driver": seen.hello.name,
+        "release": seen.hello.release,
         "judged": seen.judged,
         "on_device": seen.on_device,
-        "rules": sorted(seen.rules - set(seen.not_evaluated)),
+        "rules": seen.judged_rules,
         "not_judged": dict(sorted(seen.not_evaluated.items())),
         "known": dict(sorted(seen.known.items())),
         "missed": dict(sorted(seen.overdue.items())),

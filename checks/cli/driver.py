@@ -10,7 +10,6 @@ from checks.harness.campaign import Plan, own_system
 from checks.harness.comparison import Terms
 from checks.harness.driver.protocol import NoMachineError
 from checks.harness.driver.system import DriverCommand
-from checks.harness.driver.trial import trial_case
 from checks.releases.bisecting import episode_of
 from checks.releases.environments import (
     TEMPLATE,
@@ -21,7 +20,7 @@ from checks.releases.environments import (
     known_recipe,
 )
 from checks.releases.recipes import RECIPES, recipe_of
-from checks.releases.unmodelled import Tried, try_unmodelled
+from checks.releases.trial import Tried, trial_case, try_unmodelled
 
 
 @click.group()

@@ -7,7 +7,6 @@ import click
 from checks.cli import exit_code
 from checks.cli.campaigns import (
     Extent,
-    Found,
     campaign_report,
     extent_options,
     pinned_option,
@@ -16,7 +15,7 @@ from checks.cli.campaigns import (
 )
 from checks.cli.common import console, directory_option, json_option, write_json
 from checks.cli.conform import conform_driver
-from checks.harness.campaign import Campaign, Plan, shrunk
+from checks.harness.campaign import Campaign, FirstSeen, Found, shrunk
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
 from checks.harness.corpus import write_finding
@@ -69,24 +68,22 @@ def fuzz(
     if using not in (ENGINE, REFERENCE):
         return conform_driver(using, extent, terms, corpus, json_path=json_path)
     plan = extent.plan(Own(policy, using), terms, _BATCH)
-    seen, took = extent.run(plan)
-    findings = _written(plan, seen, using, corpus)
-    print_campaign(console(json_path), plan, seen, findings, took)
+    seen = extent.run(plan)
+    findings = [_written(seen, first, using, corpus) for first in seen.first_seen.values()]
+    print_campaign(console(json_path), seen, findings)
     report = {
         "target": using,
         "judged": terms.judged,
         "known": dict(sorted(seen.expected.items())),
-        **campaign_report(plan, seen, findings, took),
+        **campaign_report(seen, findings),
     }
     write_json(report, json_path)
     return exit_code(violated=findings, incomplete=seen.interrupted)
 
 
-def _written(plan: Plan, seen: Campaign, using: str, corpus: Path) -> list[Found]:
-    """Each finding made small, in a file of its own."""
-    found: list[Found] = []
-    for first in seen.first_seen.values():
-        small = shrunk(plan, first)
-        path = write_finding(corpus, using, small.case, small.finding, plan.terms)
-        found.append((first, small, path, f"lockstep replay {path} --target {using}"))
-    return found
+def _written(seen: Campaign, first: FirstSeen, using: str, corpus: Path) -> Found:
+    """The finding made small, in a file of its own."""
+    small = shrunk(seen.plan, first)
+    path = write_finding(corpus, using, small.case, small.finding, seen.plan.terms)
+    again = f"lockstep replay {path} --target {using}"
+    return Found(first=first, small=small, path=path, again=again)

@@ -7,9 +7,8 @@ import click
 from rich.console import Console
 
 from checks.cli.common import beginning_with, console, json_option, plain_table, write_json
-from checks.evidence import Verdict, recorded_verdicts
+from checks.evidence import CONFORMED, Verdict, recorded, recorded_verdicts, verdicts_on
 from checks.policies import POLICIES, RULES
-from checks.releases.verdicts import CONFORMED, recorded, verdicts_on
 
 _COLUMNS = ("rule", "kind", "says", "source", "explored", "proofs")
 

@@ -22,8 +22,15 @@ from checks.harness.driver.system import DriverCommand
 from checks.harness.recording import file_name, fitted, record
 from checks.releases.bisecting import versions_of
 from checks.releases.environments import Environment, command_of
-from checks.releases.survey import Small, chosen, shown, small_cases
-from checks.releases.survey_report import Page, Surveyed, page_lines
+from checks.releases.survey import (
+    Page,
+    Small,
+    Surveyed,
+    chosen,
+    page_lines,
+    shown,
+    small_cases,
+)
 from spec.core.errors import InputError
 
 
@@ -56,8 +63,8 @@ def survey(
         raise InputError(
             "--versions", span, f"installed releases: lockstep driver install {missing.driver}"
         )
-    page = _page(span, there, extent, findings)
-    lines = "\n".join(page_lines(page, driver, extent.seed)).rstrip() + "\n"
+    page = _page(driver, span, there, extent, findings)
+    lines = "\n".join(page_lines(page)).rstrip() + "\n"
     if report is not None:
         with new_file(report) as file:
             file.write(lines)
@@ -69,27 +76,27 @@ def survey(
     return exit_code(violated=page.causes, incomplete=len(there) < len(environments))
 
 
-def _page(span: str, there: list[Environment], extent: Extent, findings: Path) -> Page:
+def _page(driver: str, span: str, there: list[Environment], extent: Extent, findings: Path) -> Page:
     """Random cases on each release, every small case on every release, the files of those shown."""
     terms, sources = Terms(rules_only=True), [command_of(one.recipe.name) for one in there]
     plans = [extent.plan(DriverCommand(argv), terms) for argv in sources]
-    campaigns = [extent.run(plan)[0] for plan in plans]
-    cases = [one for both in zip(plans, campaigns, strict=True) for one in small_cases(*both)]
+    campaigns = [extent.run(plan) for plan in plans]
+    cases = [one for seen in campaigns for one in small_cases(seen)]
     releases = [
-        Surveyed(environment.recipe.version, plan, seen, shown(own_system(plan.system), cases))
-        for environment, plan, seen in zip(there, plans, campaigns, strict=True)
+        Surveyed(one.recipe.version, seen, shown(own_system(seen.plan.system), cases))
+        for one, seen in zip(there, campaigns, strict=True)
     ]
     paths = {
         number: _recorded(releases, cases[number], number, findings)
         for number in chosen(cases, [one.shown for one in releases])
     }
-    return Page(span, releases, cases, paths)
+    return Page(driver, span, releases, cases, paths)
 
 
 def _recorded(releases: list[Surveyed], small: Small, number: int, findings: Path) -> Path:
     """The case with the records of the first release that shows it."""
     first = next(one for one in releases if number in one.shown)
-    finding, system = first.shown[number], own_system(first.plan.system)
+    finding, system = first.shown[number], own_system(first.seen.plan.system)
     name = system.hello.name
     path = findings / file_name(name, small.case, finding)
     findings.mkdir(parents=True, exist_ok=True)
@@ -102,7 +109,7 @@ def _recorded(releases: list[Surveyed], small: Small, number: int, findings: Pat
 def _as_mapping(page: Page) -> dict[str, Any]:
     return {
         one.version: {
-            "release": one.release,
+            "release": one.seen.hello.release,
             "episodes": one.seen.episodes,
             "steps": one.seen.steps,
             "on_device": one.seen.on_device,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from itertools import count, islice
 from multiprocessing import parent_process
+from pathlib import Path
 from signal import SIG_IGN, SIGINT, signal
 from time import monotonic
 from typing import Any, Protocol, TypeVar
@@ -22,11 +23,11 @@ from checks.harness.case import Case
 from checks.harness.choices import Choices, Node
 from checks.harness.comparison import Terms, can, compare
 from checks.harness.finding import FOR_EVER, Episode, Finding, Kind, Signature
+from checks.harness.judging import judgeable
 from checks.harness.shrinking import Shrunk, shrink
-from checks.harness.system import System
-from checks.policies import policy_named, policy_of
+from checks.harness.system import Hello, System
+from checks.policies import AnyPolicy, policy_named
 from spec.core.errors import ConfigError, InputError, WorkloadError
-from spec.core.rule import Kind as RuleKind
 
 KeyT = TypeVar("KeyT")
 
@@ -202,15 +203,15 @@ class FirstSeen:
 
 @define
 class Campaign:
-    """What became of the episodes so far; its counters are those of `Episode`.
+    """What became of the episodes of a plan so far; its counters are those of `Episode`.
 
-    `actions`: all kinds that are counted. `known`: episodes that ended with a known difference, by
-    id. `rules`: those that were judged. `first_seen`: of each kind and cause; `times`: all.
-    `examples`: the first episode of each known difference and each expected violation, by id.
-    `interrupted`: it was ended before its time.
+    `known`: episodes that ended with a known difference, by id. `rules`: those that were judged.
+    `first_seen`: of each kind and cause; `times`: all. `examples`: the first episode of each known
+    difference and each expected violation, by id. `interrupted`: it was ended before its time.
+    `seconds`: since the first episode was asked for.
     """
 
-    actions: tuple[str, ...]
+    plan: Plan
     episodes: int = 0
     steps: int = 0
     judged: int = 0
@@ -225,11 +226,27 @@ class Campaign:
     first_seen: dict[Signature, FirstSeen] = field(factory=dict)
     examples: dict[str, FirstSeen] = field(factory=dict)
     interrupted: bool = False
+    seconds: float = 0.0
+
+    @property
+    def hello(self) -> Hello:
+        """How the system introduces itself."""
+        return own_system(self.plan.system).hello
+
+    @property
+    def policy(self) -> AnyPolicy:
+        """The policy that the system schedules by."""
+        return policy_named(self.hello.policy)
+
+    @property
+    def judged_rules(self) -> list[str]:
+        """Rules that were held against steps, by id."""
+        return sorted(self.rules - set(self.not_evaluated))
 
     @property
     def never(self) -> list[str]:
         """Kinds of action that did not happen."""
-        return [action for action in self.actions if not self.counts[action]]
+        return [action for action in self.policy.labels.actions if not self.counts[action]]
 
     def add(self, other: "Campaign") -> None:
         """Take in what became of later episodes."""
@@ -243,10 +260,10 @@ class Campaign:
         _take_lowest(self.examples, other.examples)
 
     @staticmethod
-    def of(index: int, case: Case, terms: Terms, episode: Episode) -> "Campaign":
+    def of(plan: Plan, index: int, case: Case, terms: Terms, episode: Episode) -> "Campaign":
         """What became of one episode, numbered `index`."""
         seen = Campaign(
-            (),
+            plan,
             episodes=1,
             steps=episode.steps,
             judged=episode.judged,
@@ -259,13 +276,22 @@ class Campaign:
             not_evaluated=episode.not_evaluated,
         )
         if episode.judged:
-            rules = policy_of(case.config).registry.applicable(case.config)
-            seen.rules = {one.id for one in rules if one.kind is not RuleKind.EVENTUALLY}
+            seen.rules = {one.id for one in judgeable(case.config)}
         for signature, finding in episode.findings.items():
             seen.first_seen[signature] = FirstSeen(index, case, terms, finding)
         for id_, finding in _known_findings(episode):
             seen.examples[id_] = FirstSeen(index, case, terms, finding)
         return seen
+
+
+@frozen(kw_only=True)
+class Found:
+    """A finding where it was first seen and made small, its file, the command that repeats it."""
+
+    first: FirstSeen
+    small: Shrunk
+    path: Path
+    again: str
 
 
 def _take_lowest(mine: dict[KeyT, FirstSeen], others: Mapping[KeyT, FirstSeen]) -> None:
@@ -284,24 +310,16 @@ def _known_findings(episode: Episode) -> Iterator[tuple[str, Finding]]:
             yield rule, Finding(Kind.BROKEN_RULE, 0, rule, rule)
 
 
-def new_campaign(plan: Plan) -> Campaign:
-    """A campaign in which nothing has been run yet."""
-    policy = policy_named(own_system(plan.system).hello.policy)
-    return Campaign(policy.labels.actions)
-
-
 def run_batch(plan: Plan, batch: Iterable[int]) -> Campaign:
     """What becomes of a few episodes."""
-    seen, system = new_campaign(plan), own_system(plan.system)
+    seen, system = Campaign(plan), own_system(plan.system)
     for index in batch:
         case, terms = plan.case(index), plan.terms_of(index)
-        seen.add(Campaign.of(index, case, terms, compare(system, case, terms)))
+        seen.add(Campaign.of(plan, index, case, terms, compare(system, case, terms)))
     return seen
 
 
-def campaign(
-    plan: Plan, batches: Iterable[Batch], progress: Callable[[Campaign], None]
-) -> Campaign:
+def campaign(plan: Plan, batches: Batches, progress: Callable[[Campaign], None]) -> Campaign:
     """Run the batches on all cores, a system on each; ends early with many different findings.
 
     `progress` is called after each batch with what is known by then. An interrupt ends it, too,
@@ -311,16 +329,17 @@ def campaign(
         ConfigError: nothing can be drawn with the pinned keys.
         DriverError: a driver process does not speak the protocol.
     """
-    known = new_campaign(plan)
+    known = Campaign(plan)
     try:
-        work, prepare = partial(run_batch, plan), partial(_prepare, plan)
-        for seen in on_all_cores(work, batches, prepare):
+        for seen in on_all_cores(partial(run_batch, plan), batches, partial(_prepare, plan)):
             known.add(seen)
+            known.seconds = batches.passed_seconds
             progress(known)
             if len(known.first_seen) >= MOST_FINDINGS and not plan.terms.rules_only:
                 break
     except KeyboardInterrupt:
         known.interrupted = True
+    known.seconds = batches.passed_seconds
     return known
 
 
@@ -336,13 +355,14 @@ def _prepare(plan: Plan) -> None:
 MOST_STEPS = 40_000  # of the runs in which a case is made small
 
 
-def shrunk(plan: Plan, first: FirstSeen, most_steps: int = MOST_STEPS) -> Shrunk[Finding]:
+def shrunk(plan: Plan, first: FirstSeen, most_steps: int = MOST_STEPS) -> Shrunk:
     """A finding with the smallest case that shows it.
 
     Of a known difference the cause is its id; it is shown by cases that end with it.
     """
     system = own_system(plan.system)
-    signature, is_known = first.finding.signature, first.finding.cause in _ids_of_known(system)
+    known = {one.id for one in policy_named(system.hello.policy).known_differences}
+    signature, is_known = first.finding.signature, first.finding.cause in known
 
     def draw(node: Node) -> Case | None:
         try:
@@ -360,7 +380,3 @@ def shrunk(plan: Plan, first: FirstSeen, most_steps: int = MOST_STEPS) -> Shrunk
         return episode.findings.get(signature), episode.steps
 
     return shrink(first.case, first.finding, draw, attempt, most_steps)
-
-
-def _ids_of_known(system: System) -> set[str]:
-    return {one.id for one in policy_named(system.hello.policy).known_differences}

@@ -82,7 +82,7 @@ class _Comparison:
     _policy: AnyPolicy = field(init=False)
     _own: OwnSteps = field(init=False)
     _not_compared: frozenset[str] = field(init=False)
-    _known: dict[str, KnownDifference] = field(init=False)
+    _known: list[KnownDifference] = field(init=False)
     _taken: list[Taken] = field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -94,9 +94,7 @@ class _Comparison:
         self._not_compared = (
             hello.unreported if fields is None else fields.not_compared(hello.unreported)
         )
-        self._known = {
-            one.id: one for one in policy.known_differences if one.is_of(hello.name, hello.release)
-        }
+        self._known = policy.differences_of(hello)
 
     def compare(self) -> None:
         """Step by step, up to the first that is wrong."""
@@ -217,17 +215,16 @@ class _Comparison:
             index=index,
             failure=failure,
         )
-        rows = self._known.items()
-        self.episode.known = next((id_ for id_, row in rows if row.occurs(evidence)), None)
+        self.episode.known = next((row.id for row in self._known if row.occurs(evidence)), None)
         return self.episode.known is not None
 
     def _note_overdue(self) -> None:
         """Note each known difference that had to show in what was compared and did not."""
         script, episode = self.script, self.episode
-        for id_, row in self._known.items():
+        for row in self._known:
             due = row.due(self.case.config, tuple(script.actions), tuple(script.steps))
             if due is not None and due < episode.steps:
-                episode.overdue[id_] += 1
+                episode.overdue[row.id] += 1
 
     def _found(
         self,

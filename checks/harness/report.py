@@ -1,6 +1,5 @@
 """Findings and campaigns as people read them."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from textwrap import fill
@@ -10,13 +9,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from checks.export.files import as_line
-from checks.harness.campaign import Campaign, FirstSeen, Plan
+from checks.harness.campaign import Campaign, FirstSeen
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, plain_json
 from checks.harness.finding import Finding, Kind
 from checks.harness.system import Hello
 from checks.harness.unreported import NOT_COMPARED
-from checks.policies import RULES, policy_named
+from checks.policies import RULES
 from spec.core.records import Event
 
 MOST_DIFFERENCES = 8  # the file has all
@@ -91,8 +90,7 @@ def counts_table(seen: Campaign) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("action", "times", "", "action", "times"):
         table.add_column(column, justify="right" if column == "times" else "left")
-    counts: Counter[str] = Counter(dict.fromkeys(seen.actions, 0))
-    counts.update(seen.counts)
+    counts = dict.fromkeys(seen.policy.labels.actions, 0) | seen.counts
     cells = [(action, f"{times:,}") for action, times in counts.items()]
     half = -(-len(cells) // 2)
     for left, right in zip_longest(cells[:half], cells[half:], fillvalue=("", "")):
@@ -100,10 +98,10 @@ def counts_table(seen: Campaign) -> Table:
     return table
 
 
-def bounds_lines(hello: Hello, seen: Campaign) -> Iterator[str]:
+def bounds_lines(seen: Campaign) -> Iterator[str]:
     """What was not compared and not judged, and what never happened."""
-    if "events" not in hello.abilities:
-        yield f"not compared: {', '.join((*NOT_COMPARED, *sorted(hello.unreported)))}"
+    if "events" not in seen.hello.abilities:
+        yield f"not compared: {', '.join((*NOT_COMPARED, *sorted(seen.hello.unreported)))}"
     if seen.not_evaluated:
         rules = ", ".join(f"{rule} ({what})" for rule, what in sorted(seen.not_evaluated.items()))
         yield f"not judged, for the driver does not report what they ask for: {rules}"
@@ -111,48 +109,46 @@ def bounds_lines(hello: Hello, seen: Campaign) -> Iterator[str]:
         yield f"never happened: {', '.join(seen.never)}"
 
 
-def known_lines(hello: Hello, seen: Campaign) -> Iterator[str]:
+def known_lines(seen: Campaign) -> Iterator[str]:
     """Known differences and expected violations: how often, why, where one was overdue."""
-    policy = policy_named(hello.policy)
-    for row in policy.known_differences:
-        if not row.is_of(hello.name, hello.release):
-            continue
+    for row in seen.policy.differences_of(seen.hello):
         ended, overdue = seen.known[row.id], seen.overdue[row.id]
         often = "was not met" if ended + overdue == 0 else f"ended {counted(ended, 'episode')}"
         yield f"{row.id} {often}: {row.says} ({row.reason})"
         if overdue:
             yield f"  {row.id} did not show in {counted(overdue, 'episode')} in which it was due"
-    for rule, reason in policy.expected_reasons.items():
+    for rule, reason in seen.policy.expected_reasons.items():
         if times := seen.expected[rule]:
             broken = f"{rule} is broken in {counted(times, 'step')}"
             often = f"no end of {counted(times, 'episode')}" if rule == Kind.ENDLESS else broken
             yield f"{often}, as known: {reason}"
 
 
-def first_seen_line(plan: Plan, first: FirstSeen, times: int) -> str:
+def first_seen_line(seen: Campaign, first: FirstSeen) -> str:
     """In which episode, how often, and what was drawn there."""
+    times, seed = seen.times[first.finding.signature], seen.plan.seed
     often = "once" if times == 1 else f"{times:,} times, first"
-    parameters = first.case.parameters
-    return f"  met {often} in episode {first.episode} of seed {plan.seed}: {parameters}"
+    return f"  met {often} in episode {first.episode} of seed {seed}: {first.case.parameters}"
 
 
-def verdict(hello: Hello, seen: Campaign, terms: str, seconds: float) -> str:
+def verdict(seen: Campaign) -> str:
     """What was found in how much work."""
-    found = sum(seen.times.values())
+    hello, plan, found = seen.hello, seen.plan, sum(seen.times.values())
+    unreported = ", ".join(sorted(hello.unreported))
+    without = f" without {unreported}" if unreported else ""
     what = f"{found:,} findings" if found else "no unknown difference"
     what = f"interrupted; {what}" if seen.interrupted else what
     name = hello.name if hello.release == hello.name else f"{hello.name} ({hello.release})"
-    rules = len(seen.rules - set(seen.not_evaluated))
     parts = [
         f"{name}: {what} in {counted(seen.episodes, 'episode')},"
-        f" {seen.steps:,} steps compared ({terms})"
+        f" {seen.steps:,} steps compared ({plan.terms.strictness}{without}, seed {plan.seed})"
     ]
     if seen.judged:
-        parts.append(f"{rules} rules judged in {seen.judged:,} of them")
+        parts.append(f"{len(seen.judged_rules)} rules judged in {seen.judged:,} of them")
     if seen.on_device:
         parts.append(f"{seen.on_device:,} done on our device")
-    rate = seen.steps / max(seconds, 1e-9)
-    return f"{', '.join(parts)}; {seconds:.1f} s, {rate:,.0f} steps/s"
+    rate = seen.steps / max(seen.seconds, 1e-9)
+    return f"{', '.join(parts)}; {seen.seconds:.1f} s, {rate:,.0f} steps/s"
 
 
 def counted(count: int, what: str) -> str:

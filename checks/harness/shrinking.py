@@ -7,44 +7,34 @@ runs, not by the clock, so that the same finding always shrinks to the same case
 
 from collections.abc import Callable, Iterator
 from itertools import combinations, islice
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from attrs import evolve, frozen
 
 from checks.harness.case import Case
 from checks.harness.choices import Earlier, Node
+from checks.harness.finding import Finding
 
 _SHORT_RUN = 3  # repetitions
 
 
-class Signed(Protocol):
-    """A finding; two with the same signature count as the same."""
-
-    @property
-    def signature(self) -> Any:
-        """What stays the same while the case gets smaller."""
-
-
-FoundT = TypeVar("FoundT", bound=Signed)
-Attempt: TypeAlias = Callable[[Case], tuple[FoundT | None, int]]
+Attempt: TypeAlias = Callable[[Case], tuple[Finding | None, int]]
 """Runs a case: what was found, and the steps that it took."""
 Draw: TypeAlias = Callable[[Node], Case | None]
 """The case that these choices make, or None where they make none that can be run."""
 
 
 @frozen
-class Shrunk(Generic[FoundT]):
+class Shrunk:
     """The smallest case that was found, its finding, the runs and steps that it took."""
 
     case: Case
-    finding: FoundT
+    finding: Finding
     runs: int = 0
     steps: int = 0
 
 
-def shrink(
-    case: Case, finding: FoundT, draw: Draw, attempt: Attempt[FoundT], most_steps: int
-) -> Shrunk[FoundT]:
+def shrink(case: Case, finding: Finding, draw: Draw, attempt: Attempt, most_steps: int) -> Shrunk:
     """The case made smaller until nothing simpler shows the finding, or the steps are used up.
 
     A case that was drawn nowhere (its choices are empty) stays as it is.
@@ -65,9 +55,7 @@ def shrink(
     return shrunk
 
 
-def _tried(
-    shrunk: Shrunk[FoundT], simpler: Case | None, attempt: Attempt[FoundT]
-) -> tuple[Shrunk[FoundT], bool]:
+def _tried(shrunk: Shrunk, simpler: Case | None, attempt: Attempt) -> tuple[Shrunk, bool]:
     """What is known after one more run, and whether the simpler case shows the finding.
 
     Choices may be simpler than they look: what is drawn from them must be simpler, too, or the

@@ -178,6 +178,11 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
         rules = self.registry.applicable(model.instance.config)
         return properties_of_rules(rules, model.ctx, self.step)
 
+    def differences_of(self, hello: Hello) -> list[KnownDifference]:
+        """What the release behind a driver is known to do otherwise."""
+        rows = self.known_differences
+        return [one for one in rows if one.is_of(hello.name, hello.release)]
+
     def expected_reason(self, rule: str, config: ConfigT) -> str | None:
         """Why the rule need not hold under this configuration, or None if it must."""
         rows = self.expected_violations

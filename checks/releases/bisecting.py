@@ -1,6 +1,7 @@
 """One case on several releases: which do as the reference, and what the others do."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 from attrs import frozen
 
@@ -58,8 +59,8 @@ def tried(recording: Recording, environments: Sequence[Environment]) -> Iterator
         if not environment.is_complete:
             yield Tried(environment)
             continue
-        command = command_of(environment.recipe.name)
-        with DriverCommand(command).open() as system:
+        source = DriverCommand(command_of(environment.recipe.name))
+        with closing(source.open()) as system:
             yield _tried(environment, system, recording)
 
 

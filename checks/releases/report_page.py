@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import evolve
 
-from checks.harness.campaign import Campaign, Plan, own_system
+from checks.harness.campaign import Campaign
 from checks.harness.comparison import compare
 from checks.harness.report import (
     MOST_DIFFERENCES,
@@ -15,7 +15,7 @@ from checks.harness.report import (
     shown,
 )
 from checks.harness.system import Hello, Json
-from checks.policies import RULES, policy_named
+from checks.policies import RULES
 from checks.releases.filing import Filed
 from checks.releases.markdown import block, table
 from checks.releases.recipes import IN_ENGINE_CORE
@@ -30,11 +30,9 @@ _ENGINE_CORE = (
 _OTHER_ORDER = "Arrivals and aborts come between two steps, in this order."
 
 
-def page_lines(
-    driver: str, plan: Plan, seen: Campaign, unknown: Sequence[Filed], known: Sequence[Filed]
-) -> Iterator[str]:
+def page_lines(seen: Campaign, unknown: Sequence[Filed], known: Sequence[Filed]) -> Iterator[str]:
     """The whole page; nothing in it depends on the clock."""
-    hello = own_system(plan.system).hello
+    hello, plan = seen.hello, seen.plan
     yield from block(f"# {hello.release}: what differs from the specification")
     episodes = f"{seen.episodes:,} episodes of seed {plan.seed}"
     yield from block(
@@ -42,21 +40,20 @@ def page_lines(
         f"that can be judged held against {seen.judged:,} of them, the tensors of",
         f"{seen.on_device:,} given to our device.",
     )
-    yield from block(*(f"- {line}" for line in bounds_lines(hello, seen)))
+    yield from block(*(f"- {line}" for line in bounds_lines(seen)))
     yield from block(f"## Not known: {len(unknown)}")
     for number, one in enumerate(unknown, start=1):
-        yield from _section(driver, hello, plan.seed, f"{number}. {one.says}", one)
+        yield from _section(hello, plan.seed, f"{number}. {one.says}", one)
     yield from block(f"## Known: {len(known)}")
     for one in known:
-        yield from _section(driver, hello, plan.seed, f"{one.id}. {one.says}", one)
-    rows = policy_named(hello.policy).known_differences
-    due = {row.id for row in rows if row.is_of(hello.name, hello.release)}
+        yield from _section(hello, plan.seed, f"{one.id}. {one.says}", one)
+    due = {row.id for row in seen.policy.differences_of(hello)}
     missing = sorted(due - {one.id for one in known})
     if missing:
         yield f"Not met in this campaign: {', '.join(missing)}."
 
 
-def _section(driver: str, hello: Hello, seed: int, title: str, one: Filed) -> Iterator[str]:
+def _section(hello: Hello, seed: int, title: str, one: Filed) -> Iterator[str]:
     case, finding = one.small.case, one.small.finding
     yield from block(f"### {title}")
     yield f"- release: {hello.release}"
@@ -77,10 +74,7 @@ def _section(driver: str, hello: Hello, seed: int, title: str, one: Filed) -> It
     yield from block("This input is possible:")
     yield from block(*_actions(one.recording.actions[: finding.step + 1]))
     yield from block(_ENGINE_CORE if hello.name in IN_ENGINE_CORE else _OTHER_ORDER)
-    yield from block(
-        f"Again: `lockstep conform {driver} --case {one.path}`, without the release with",
-        "`--recorded`.",
-    )
+    yield from block(f"Again: `{one.again}`, without the release with", "`--recorded`.")
 
 
 def _broken(one: Filed) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Record what an installed release does in each scene: `python -m tests.recorded.make sendnn`."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from checks.harness.driver.client import Driver
@@ -15,7 +16,7 @@ HERE = Path(__file__).parent
 def main(driver: str) -> None:
     """Write `<driver>-<scene>.jsonl` for each scene of the driver, and say how it ended."""
     command = command_of(driver)
-    with DriverSystem(lambda: Driver(command)) as system:
+    with closing(DriverSystem(lambda: Driver(command))) as system:
         for name, scene in SCENES.items():
             if scene.driver != driver:
                 continue

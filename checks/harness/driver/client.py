@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from checks.harness.case import Case
-from checks.harness.driver.closing import Closing
 from checks.harness.driver.protocol import (
     DriverError,
     Played,
@@ -39,8 +38,8 @@ class DriverGoneError(Exception):
     """The driver ended, or did not answer in time."""
 
 
-class Driver(Closing):
-    """A running driver. Use it in a `with` block; `start` an episode, then `play` its steps."""
+class Driver:
+    """A running driver. `start` an episode, then `play` its steps; in the end, `close` it."""
 
     def __init__(self, command: Sequence[str]) -> None:
         """Start the process and read its first line.

@@ -7,7 +7,6 @@ from attrs import frozen
 
 from checks.harness.case import Case
 from checks.harness.driver.client import Driver, DriverGoneError
-from checks.harness.driver.closing import Closing
 from checks.harness.driver.protocol import DriverError, Played
 from checks.harness.system import Action, Failure, Hello, Step, Taken
 from checks.policies import policy_of
@@ -15,8 +14,8 @@ from checks.policies import policy_of
 _PART = 64  # steps that are asked for in one line
 
 
-class DriverSystem(Closing):
-    """Implements `System` with driver processes of one kind; use it in a `with` block."""
+class DriverSystem:
+    """Implements `System` with driver processes of one kind."""
 
     def __init__(self, launch: Callable[[], Driver]) -> None:
         """Start the first process.

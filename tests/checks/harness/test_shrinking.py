@@ -8,7 +8,7 @@ from attrs import evolve
 
 from checks.harness.campaign import MOST_STEPS, FirstSeen, Plan, shrunk
 from checks.harness.choices import Choices
-from checks.harness.finding import Finding, Kind
+from checks.harness.finding import Kind
 from checks.harness.shrinking import Shrunk, simpler_nodes
 from checks.harness.system import InProcess, Own
 from spec.vllm_v1.config import Connector
@@ -29,7 +29,7 @@ def system(policy: str, name: str) -> InProcess:
     return faulty(FAULTS[policy][name], policy)
 
 
-def small(system: InProcess, most_steps: int = MOST_STEPS, **pinned: Any) -> Shrunk[Finding]:
+def small(system: InProcess, most_steps: int = MOST_STEPS, **pinned: Any) -> Shrunk:
     """The first finding in random cases, made smaller."""
     found = hunt(system, 100, **pinned)
     assert found.case is not None
@@ -38,7 +38,7 @@ def small(system: InProcess, most_steps: int = MOST_STEPS, **pinned: Any) -> Shr
     return shrunk(Plan(system, 1, UNJUDGED, pinned), first, most_steps)
 
 
-def size(shrunk: Shrunk[Finding]) -> tuple[int, int]:
+def size(shrunk: Shrunk) -> tuple[int, int]:
     """Requests, and tokens of all prompts and answers."""
     requests = shrunk.case.requests
     return len(requests), sum(one.prompt_len + one.max_tokens for one in requests)

@@ -90,20 +90,19 @@ def leak(records: list[Json]) -> None:
 
 def first_with(
     system: System, known: str, pinned: dict[str, Any], terms: Terms | None = None
-) -> tuple[Plan, Campaign]:
+) -> Campaign:
     """A campaign up to the first random case that shows what is known."""
     plan = Plan(There(system), terms=terms or Terms(), pinned=pinned)
-    seen = next(one for one in (run_batch(plan, [n]) for n in range(500)) if known in one.examples)
-    return plan, seen
+    return next(one for one in (run_batch(plan, [n]) for n in range(500)) if known in one.examples)
 
 
 def test_a_known_difference_is_filed_with_how_often_it_was_met_and_why() -> None:
     system = spyre_driver(SENDNN, fault=leak)
-    plan, seen = first_with(system, "SND-1", as_released(max_model_len=64, block_size=4))
+    seen = first_with(system, "SND-1", as_released(max_model_len=64, block_size=4))
 
-    filed = list(filed_known(system, plan, "sendnn", seen, Path("findings")))
+    filed = list(filed_known(seen, "sendnn", Path("findings")))
 
-    page = "\n".join(page_lines("sendnn", plan, seen, [], filed))
+    page = "\n".join(page_lines(seen, [], filed))
     assert page[page.index("## Known") :] == snapshot("""\
 ## Known: 1
 
@@ -145,9 +144,9 @@ def as_released(**sizes: int) -> dict[str, Any]:
 
 def test_a_rule_that_is_known_not_to_hold_is_filed_with_a_case_that_breaks_it() -> None:
     system = spyre_driver(SENDNN)
-    plan, seen = first_with(system, "SPY-LEN-1", as_released(block_size=4, max_model_len=14))
+    seen = first_with(system, "SPY-LEN-1", as_released(block_size=4, max_model_len=14))
 
-    (filed,) = filed_rules(system, plan, "sendnn", seen, Path("findings"))
+    (filed,) = filed_rules(seen, "sendnn", Path("findings"))
 
     assert filed.id == "SPY-LEN-1"
     assert filed.says == "No tkv exceeds the model's context length."
@@ -161,8 +160,8 @@ def page_of_vllm_v1(scene: str, monkeypatch: pytest.MonkeyPatch) -> str:
     plan = Plan(There(system))
     monkeypatch.setattr(Plan, "case", lambda _plan, _episode: SCENES[scene].case)
     seen = run_batch(plan, [0])
-    filed = list(filed_rules(system, plan, "vllm-v1", seen, Path("findings")))
-    return "\n".join(page_lines("vllm-v1", plan, seen, [], filed))
+    filed = list(filed_rules(seen, "vllm-v1", Path("findings")))
+    return "\n".join(page_lines(seen, [], filed))
 
 
 def test_what_a_connector_did_stands_with_the_case(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from checks.evidence import CONFORMED, recorded, verdicts_on
 from checks.policies import RULES
-from checks.releases.verdicts import CONFORMED, recorded, verdicts_on
 from tests.checks.command import lockstep
 
 RECORD = {

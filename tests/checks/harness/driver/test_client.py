@@ -1,6 +1,7 @@
 """Drivers as processes: the template, and copies of it that misbehave."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from checks.harness.driver import client
 from checks.harness.driver.client import Driver, DriverGoneError
 from checks.harness.driver.protocol import DriverError
 from checks.harness.driver.system import DriverCommand, DriverSystem
-from checks.harness.driver.trial import trial_case
 from checks.harness.finding import Kind
 from checks.harness.system import Action, System
+from checks.releases.trial import trial_case
 from tests.checks.harness.cases import There
 from tests.checks.harness.driver.files import TEMPLATE, faulty_driver
 from tests.recorded.scenes import asks
@@ -33,9 +34,9 @@ def trial(system: System) -> Case:
 
 
 def test_a_driver_introduces_itself_and_takes_steps() -> None:
-    with opened(TEMPLATE) as system:
+    with closing(opened(TEMPLATE)) as system:
         config = trial(system).config
-    with driver_of(TEMPLATE) as driver:
+    with closing(driver_of(TEMPLATE)) as driver:
         first, second = "a", "b"
         driver.start(Case(config, (asks(first, 20, 5), asks(second, 30, 5))))
         played = driver.play([Action((first, second)), Action(abort=(second,)), Action()])
@@ -47,7 +48,7 @@ def test_a_driver_introduces_itself_and_takes_steps() -> None:
 
 
 def test_an_episode_can_begin_again_at_any_time() -> None:
-    with opened(TEMPLATE) as system:
+    with closing(opened(TEMPLATE)) as system:
         case = trial(system)
         episodes = [compare(system, case, Terms()) for _ in range(2)]
 
@@ -88,7 +89,7 @@ def test_a_driver_that_does_not_answer_is_given_up(
 
 
 def test_a_driver_that_dies_is_a_finding_in_the_step_in_which_it_did(tmp_path: Path) -> None:
-    with opened(faulty_driver(tmp_path, "dies")) as system:
+    with closing(opened(faulty_driver(tmp_path, "dies"))) as system:
         case = trial(system)
         episode, again = (compare(system, case, Terms()) for _ in range(2))
 
@@ -100,10 +101,10 @@ def test_a_driver_that_dies_is_a_finding_in_the_step_in_which_it_did(tmp_path: P
 
 
 def test_a_driver_that_dies_on_the_way_is_played_again_step_by_step(tmp_path: Path) -> None:
-    with opened(TEMPLATE) as system:
+    with closing(opened(TEMPLATE)) as system:
         case = trial(system)
         steps = compare(system, case, Terms()).steps
-    with opened(faulty_driver(tmp_path, "dies later")) as system:
+    with closing(opened(faulty_driver(tmp_path, "dies later"))) as system:
         episode = compare(system, case, Terms())
 
     assert episode.finding is not None
@@ -122,7 +123,7 @@ def test_a_driver_that_does_not_keep_to_the_protocol_is_refused(
     tmp_path: Path, fault: str, says: str
 ) -> None:
     system = opened(faulty_driver(tmp_path, fault))
-    with system, pytest.raises(DriverError) as refused:
+    with closing(system), pytest.raises(DriverError) as refused:
         compare(system, trial(system), Terms())
 
     assert says in str(refused.value)

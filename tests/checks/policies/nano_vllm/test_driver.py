@@ -4,6 +4,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def findings(episodes: int) -> Iterator[Finding]:
     """What the first random cases find with the driver."""
-    with DriverCommand(command_of(str(DRIVER))).open() as system:
+    with closing(DriverCommand(command_of(str(DRIVER))).open()) as system:
         plan = Plan(There(system))
         for number in range(episodes):
             episode = compare(system, plan.case(number), plan.terms_of(number))
