@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from checks.evidence import EXPLORED, recorded, recorded_verdicts, unwitnessed
+from checks.evidence import EXPLORED, recorded, recorded_verdicts
 from checks.policies import POLICIES, AnyPolicy, title_of
-from checks.policies import RULES as EVERY
-from spec.core.rule import AnyRule, Rule
 from tests.checks.command import Ran, lockstep
 
-RULES = list(EVERY.values())
 INSTANCES = [instance for policy in POLICIES.values() for instance in policy.instances]
 
 each_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=lambda one: str(one.name))
@@ -111,19 +108,3 @@ def test_every_counterexample_is_confirmed_by_replay(
     for file in files:
         ran = lockstep("replay", file)
         assert (ran.code, ran.out.splitlines()[-1]) == (1, "the violation is confirmed")
-
-
-def test_every_rule_is_judged_and_witnessed_somewhere() -> None:
-    assert unwitnessed(RULES, recorded(EXPLORED)) == []
-
-
-def test_a_rule_whose_witness_is_never_seen_would_be_found() -> None:
-    vacuous: AnyRule = Rule(
-        id="SPY-NEVER-1",
-        sentence="Never applies.",
-        source=RULES[0].source,
-        kind=RULES[0].kind,
-        witness=lambda _ctx, _step: False,
-        applies=lambda _config: True,
-    )
-    assert unwitnessed([*RULES, vacuous], recorded(EXPLORED)) == ["SPY-NEVER-1"]

@@ -8,8 +8,6 @@ from spec.core.errors import ConfigError, InputError, WorkloadError
 from spec.spyre.config import SpyreConfig, released_2_6_3
 from spec.spyre.variants import ADMISSIONS, Admission, Queue
 
-# --- defaults and variants ------------------------------------------------------------------------
-
 
 def test_defaults_are_the_sizes_of_the_plugin() -> None:
     assert SpyreConfig().as_mapping() == {
@@ -31,12 +29,6 @@ def test_defaults_are_the_sizes_of_the_plugin() -> None:
     }
 
 
-def test_configuration_comes_back_from_its_mapping() -> None:
-    config = SpyreConfig(block_size=4, chunk_size=12, num_blocks=9, admission=Admission.SHIPPED)
-
-    assert SpyreConfig.from_mapping(config.as_mapping()) == config
-
-
 def test_mapping_may_name_variants_by_their_values_and_times_as_whole_numbers() -> None:
     config = SpyreConfig.from_mapping(
         {"admission": "documented", "queue": "overtaking", "prefill_time": 5}
@@ -45,14 +37,6 @@ def test_mapping_may_name_variants_by_their_values_and_times_as_whole_numbers() 
     assert config == SpyreConfig(
         admission=Admission.DOCUMENTED, queue=Queue.OVERTAKING, prefill_time=5.0
     )
-
-
-def test_pool_is_large_enough_for_every_slot_unless_it_is_given() -> None:
-    assert (
-        SpyreConfig(block_size=64, max_model_len=130, chunk_size=64, max_num_seqs=3).pool_blocks
-        == 9
-    )
-    assert SpyreConfig(num_blocks=7).pool_blocks == 7
 
 
 def test_chunk_holds_whole_blocks() -> None:
@@ -72,14 +56,6 @@ def test_released_version_pauses_overtakes_reserves_and_admits_as_shipped() -> N
     assert (config.admission, config.queue) == (Admission.SHIPPED, Queue.OVERTAKING)
     assert (config.reservation, config.pausing, config.max_num_seqs) == (True, True, 4)
     assert not released_2_6_3(pausing=False).pausing
-
-
-def test_range_holds_however_the_configuration_is_made() -> None:
-    with pytest.raises(ConfigError, match="block_size: found 0; allowed: 1 or more"):
-        SpyreConfig(block_size=0)
-
-
-# --- where an error was found ---------------------------------------------------------------------
 
 
 def test_error_names_the_file_and_the_line_once_it_is_known() -> None:

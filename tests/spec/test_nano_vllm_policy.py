@@ -4,7 +4,7 @@ import pytest
 import z3
 
 from spec.core.blocks import block_count, slot
-from spec.core.errors import ConfigError, WorkloadError
+from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request
 from spec.nano_vllm.block_hashes import ContentKeys, content, leading_tokens
 from spec.nano_vllm.config import (
@@ -14,9 +14,7 @@ from spec.nano_vllm.config import (
     NanoVllmConfig,
     NewBlock,
     TokenGate,
-    documented,
     refuse_unservable,
-    repaired,
 )
 from spec.nano_vllm.formulas import (
     can_allocate,
@@ -29,8 +27,6 @@ from spec.nano_vllm.formulas import (
     within_budget,
 )
 from tests.refusals import refusal
-
-# --- configuration --------------------------------------------------------------------------------
 
 
 def test_defaults_are_those_of_the_release_but_for_oversized_requests() -> None:
@@ -51,22 +47,6 @@ def test_defaults_are_those_of_the_release_but_for_oversized_requests() -> None:
         "prefill_time": 8.0,
         "decode_time": 1.0,
     }
-
-
-@pytest.mark.parametrize("config", [NanoVllmConfig(num_blocks=7), documented(), repaired()])
-def test_configuration_comes_back_from_its_mapping(config: NanoVllmConfig) -> None:
-    assert NanoVllmConfig.from_mapping(config.as_mapping()) == config
-
-
-def test_pool_is_enough_for_the_sequence_limit_where_no_size_is_given() -> None:
-    config = NanoVllmConfig(block_size=4, max_model_len=10, max_num_seqs=3)
-
-    assert config.pool_blocks == 9
-
-
-def test_unknown_key_is_refused() -> None:
-    with pytest.raises(ConfigError, match="chunk_size: found 4; allowed: a key out of policy, "):
-        NanoVllmConfig.from_mapping({"chunk_size": 4})
 
 
 # --- blocks and gates -----------------------------------------------------------------------------

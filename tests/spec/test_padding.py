@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import chain, product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, composite
@@ -33,58 +34,48 @@ from tests.spec.drawn import drawn_batch, drawn_tkvs, last_token
 # --- the numbers of the text ----------------------------------------------------------------------
 
 
-def test_prompt_of_15_tokens_is_one_chunk_behind_a_block_of_padding() -> None:
-    assert chunk_count(15, 128) == 1
-    assert (left_padding(15, 64, 128), right_padding(15, 64)) == (64, 49)
-    assert padded_length(15, 128) == 64 + 15 + 49
-    assert (chunk_start(0, 64, 128), chunk_end(0, 64, 128, 15)) == (0, 15)
+@pytest.mark.parametrize(
+    ("length", "left", "right", "chunks"),
+    [
+        pytest.param(15, 64, 49, [(0, 15)], id="one chunk behind a block of padding"),
+        pytest.param(302, 64, 18, [(0, 64), (64, 192), (192, 302)], id="the first half padding"),
+        pytest.param(256, 0, 0, [(0, 128), (128, 256)], id="chunks filled, no padding"),
+        pytest.param(257, 64, 63, [(0, 64), (64, 192), (192, 257)], id="a token longer than two"),
+    ],
+)
+def test_prompt_in_blocks_of_64_tokens_and_chunks_of_128(
+    length: int, left: int, right: int, chunks: list[tuple[int, int]]
+) -> None:
+    assert chunk_count(length, 128) == len(chunks)
+    assert (left_padding(length, 64, 128), right_padding(length, 64)) == (left, right)
+    assert padded_length(length, 128) == left + length + right
+    for index, (start, end) in enumerate(chunks):
+        assert chunk_start(index, left, 128) == start
+        assert chunk_end(index, left, 128, length) == end
+        assert active_chunk(start, left, 128) == index
 
 
-def test_prompt_of_302_tokens_is_three_chunks_the_first_half_padding() -> None:
-    assert chunk_count(302, 128) == 3
-    assert (left_padding(302, 64, 128), right_padding(302, 64)) == (64, 18)
-    assert padded_length(302, 128) == 64 + 302 + 18
-    assert [(chunk_start(i, 64, 128), chunk_end(i, 64, 128, 302)) for i in range(3)] == [
-        (0, 64),
-        (64, 192),
-        (192, 302),
-    ]
-    assert [active_chunk(computed, 64, 128) for computed in (0, 64, 192)] == [0, 1, 2]
-
-
-def test_prompt_that_fills_its_chunks_needs_no_padding() -> None:
-    assert (chunk_count(256, 128), left_padding(256, 64, 128), right_padding(256, 64)) == (2, 0, 0)
-
-
-def test_prompt_one_token_longer_than_its_chunks_gets_one_more_chunk() -> None:
-    assert chunk_count(257, 128) == 3
-    assert (left_padding(257, 64, 128), right_padding(257, 64)) == (64, 63)
-
-
-def test_prefix_figure_reuses_832_tokens_and_pads_one_block_inside() -> None:
-    """A prompt of 1319 tokens, chunks of 256, the first 14 blocks cached."""
-    padding_blocks = left_padding(1319, 64, 256) // 64
-    layout = (14, padding_blocks, 256 // 64, chunk_count(1319, 256))
-
-    assert layout == (14, 3, 4, 6)
-    assert skipped_chunks(*layout) == 4
-    assert reused_blocks(*layout) * 64 == 832
-    assert redirected_blocks(*layout) * 64 == 64
+def test_prefix_figure_is_a_prompt_of_1319_tokens_in_chunks_of_256() -> None:
+    assert (left_padding(1319, 64, 256), chunk_count(1319, 256)) == (3 * 64, 6)
     assert chunk_start(4, 3 * 64, 256) == 832  # the boundary chunk: padded positions 1024 to 1279
 
 
-def test_last_chunk_is_computed_even_if_every_block_of_it_is_cached() -> None:
-    """A prompt of 256 tokens, chunks of two blocks: three blocks can be found at most."""
-    assert skipped_chunks(3, 0, 2, 2) == 1
-    assert reused_blocks(3, 0, 2, 2) == 2
-    assert redirected_blocks(3, 0, 2, 2) == 1
-
-
-def test_left_padding_counts_as_cached_but_never_as_reused() -> None:
-    """Three chunks of two blocks, one block of padding, one hit: the first chunk is skipped."""
-    assert skipped_chunks(1, 1, 2, 3) == 1
-    assert reused_blocks(1, 1, 2, 3) == 1
-    assert reused_blocks(0, 1, 2, 3) == 0
+@pytest.mark.parametrize(
+    ("layout", "skipped", "reused", "redirected"),
+    [
+        pytest.param((14, 3, 4, 6), 4, 832 // 64, 1, id="prefix figure: 14 blocks are cached"),
+        pytest.param((3, 0, 2, 2), 1, 2, 1, id="last chunk computed though all of it is cached"),
+        pytest.param((1, 1, 2, 3), 1, 1, 0, id="padding counts as cached: first chunk skipped"),
+        pytest.param((0, 1, 2, 3), 0, 0, 0, id="padding is never reused"),
+    ],
+)
+def test_cached_blocks_that_are_reused_or_redirected(
+    layout: tuple[int, int, int, int], skipped: int, reused: int, redirected: int
+) -> None:
+    """Cached blocks, padding blocks, blocks of a chunk, chunks."""
+    assert skipped_chunks(*layout) == skipped
+    assert reused_blocks(*layout) == reused
+    assert redirected_blocks(*layout) == redirected
 
 
 def test_decode_figure_begins_with_three_rows_of_five_blocks() -> None:

@@ -8,10 +8,10 @@ from attrs import evolve
 
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
-from spec.nano_vllm.config import HitCheck, NanoVllmConfig
+from spec.nano_vllm.config import HitCheck, NanoVllmConfig, documented, repaired
 from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import Admission
-from spec.vllm_v1.config import Connector, VllmV1Config
+from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 
 ALL: tuple[type[PolicyConfig], ...] = (SpyreConfig, NanoVllmConfig, VllmV1Config)
 
@@ -108,6 +108,24 @@ def test_wrong_value_in_a_mapping_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=refusal(values, allowed)):
         config.from_mapping(values)
+
+
+@each_policy
+def test_unknown_key_is_refused_with_the_keys_there_are(config: type[PolicyConfig]) -> None:
+    with pytest.raises(ConfigError, match="chunksize: found 4; allowed: a key out of policy, "):
+        config.from_mapping({"chunksize": 4})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SpyreConfig(block_size=4, chunk_size=12, num_blocks=9, admission=Admission.SHIPPED),
+        *(NanoVllmConfig(num_blocks=7), documented(), repaired()),
+        VllmV1Config(scheduling=Scheduling.PRIORITY, connector=Connector.ASYNC),
+    ],
+)
+def test_configuration_comes_back_from_its_mapping(config: PolicyConfig) -> None:
+    assert type(config).from_mapping(config.as_mapping()) == config
 
 
 def test_name_of_a_variant_is_the_variant_wherever_it_comes_from() -> None:

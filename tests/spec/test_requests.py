@@ -75,14 +75,6 @@ def test_prompt_may_be_given_by_its_tokens() -> None:
     assert list(Prompt.of_tokens([5, 6]).tokens()) == [5, 6]  # two ids, not a name and a count
 
 
-def test_prompts_share_what_their_names_share_and_no_more() -> None:
-    one = Prompt.of_parts([("system", 3), ("a", 2)]).tokens()
-    other = Prompt.of_parts([("system", 3), ("b", 2)]).tokens()
-
-    assert list(one[:3]) == list(other[:3])
-    assert one[3] != other[3]
-
-
 # --- what a request may be ------------------------------------------------------------------------
 
 
@@ -106,16 +98,22 @@ def test_malformed_request_is_refused(changes: dict[str, Any], message: str) -> 
     assert refusal(WorkloadError, Request, **(values | changes)) == message
 
 
-@pytest.mark.parametrize("output_len", [1, 4])
-def test_output_of_one_token_or_of_all_is_fine(output_len: int) -> None:
-    assert of_tokens("0", [1], 4, output_len=output_len).end == output_len
-    assert of_tokens("0", [1], 4, output=(9,) * output_len).end == output_len
-
-
-def test_request_runs_to_max_tokens_unless_it_says_otherwise() -> None:
-    assert of_tokens("0", [1], 4).end == 4
-    assert of_tokens("0", [1], 4, output=(7, 7, 7)).end == 3
-    assert of_tokens("0", [1], 4, output=(7, 7, 7), output_len=2).end == 2
+@pytest.mark.parametrize(
+    ("says", "end"),
+    [
+        ({}, 4),
+        ({"output_len": 1}, 1),
+        ({"output_len": 4}, 4),
+        ({"output": (9,)}, 1),
+        ({"output": (7, 7, 7)}, 3),
+        ({"output": (9, 9, 9, 9)}, 4),
+        ({"output": (7, 7, 7), "output_len": 2}, 2),
+    ],
+)
+def test_request_runs_to_max_tokens_unless_it_says_otherwise(
+    says: dict[str, Any], end: int
+) -> None:
+    assert of_tokens("0", [1], 4, **says).end == end
 
 
 @pytest.mark.parametrize(

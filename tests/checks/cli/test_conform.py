@@ -4,18 +4,11 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.checks.cli.test_fuzz import FINDING_KEYS, KEYS
 from tests.checks.command import lockstep
 from tests.checks.harness.driver.files import faulty_driver
 
 RECORDED = Path(__file__).parents[2] / "recorded"
-
-
-@pytest.fixture(autouse=True)
-def _without_releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCKSTEP_DRIVERS", str(tmp_path / "drivers"))
 
 
 def test_the_template_does_as_the_reference_and_the_bounds_are_named() -> None:
@@ -91,50 +84,6 @@ def test_a_recording_of_a_known_difference_holds_without_its_driver() -> None:
 
     assert (ran.code, ran.err) == (0, "")
     assert ran.out == "SND-1 after 1 equal steps, as known\nas recorded\n"
-
-
-def test_a_driver_that_is_not_installed_names_the_command_that_installs_it() -> None:
-    ran = lockstep("conform", "sendnn", "--time", 5)
-
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err == (
-        "lockstep: DRIVER: found 'sendnn'; "
-        "allowed: an installed driver; install it with: lockstep driver install sendnn\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (("nobody",), "DRIVER: found 'nobody'; allowed: template, sendnn==2.6.3, sendnn=="),
-        (("sendnn==1.0",), "DRIVER: found 'sendnn==1.0'; allowed: template, sendnn==2.6.3"),
-        (
-            ("template", "--time", "5", "--episodes", "1"),
-            "--time: found 5.0; allowed: not together",
-        ),
-        (("template", "--recorded"), "--recorded: found True; allowed: together with --case"),
-        (("template", "--case", "no.jsonl"), "no.jsonl: file: found"),
-        (
-            ("template", "--set", "block_size=64"),
-            "--set block_size: found 64; allowed: 16, as toy 1.0 can do",
-        ),
-        (("template", "--strictness", "some"), "'some' is not one of 'exact', 'observable'"),
-        (("template", "--report", "no/page.md"), "file: found 'no/page.md'; allowed: a file that"),
-        (("template", "--json", "no/r.json"), "file: found 'no/r.json'; allowed: a file that can"),
-        (
-            ("template", "--findings", "file/findings"),
-            "--findings: found 'file/findings'; allowed: a directory, or what can become one",
-        ),
-    ],
-)
-def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...], told: str) -> None:
-    Path("file").touch()
-
-    ran = lockstep("conform", *arguments)
-
-    assert (ran.code, ran.out) == (2, "")
-    assert told in ran.err
-    assert [one.name for one in Path().iterdir()] == ["file"]
 
 
 def test_a_driver_that_talks_nonsense_ends_the_campaign_with_its_words(tmp_path: Path) -> None:

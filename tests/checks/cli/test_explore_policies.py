@@ -113,10 +113,3 @@ def test_state_graph_tells_who_is_where(title: str, places: set[str]) -> None:
     graph = nx.read_graphml("g.graphml")
 
     assert places <= set(graph.nodes["n0"] if "n0" in graph else graph.nodes["0"])
-
-
-def test_unknown_instance_is_refused_with_what_is_offered() -> None:
-    ran = lockstep("explore", "layout", "--set", "policy=vllm-v1")
-
-    assert ran.code == 2
-    assert ran.err.startswith("lockstep: INSTANCE: found 'layout'; allowed: vllm-v1, fcfs; ")

@@ -259,54 +259,6 @@ def test_an_interrupted_campaign_says_what_is_known_and_ends_with_3(
     assert "reference: interrupted; no unknown difference in 25 episodes, " in ran.out
 
 
-# --- usage ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--time", "1", "--episodes", "1"], "--time: found 1.0; allowed: not together with"),
-        (["--set", "pausing=maybe"], "--set pausing: pausing: found 'maybe'; allowed: true or"),
-        (["--set", "colour=red"], "--set: key: found 'colour'; allowed: policy, block_size"),
-        (["--set", "pausing"], "--set: setting: found 'pausing'; allowed: key=value"),
-        (
-            ["--set", "pausing=true", "--set", "reservation=false"],
-            "--set reservation: reservation: found False; allowed: true, where requests",
-        ),
-        (
-            ["--set", "block_size=3", "--set", "chunk_size=4"],
-            "--set chunk_size: chunk_size: found 4; allowed: a multiple of block_size (3)",
-        ),
-        (["--policy", "vllm-v1"], "system: found 'engine'; allowed: reference of vllm-v1"),
-        (["--set", "max_model_len=1"], "--set: found {'max_model_len': 1}; allowed: room for"),
-    ],
-)
-def test_what_cannot_be_run_is_refused(arguments: list[str], says: str) -> None:
-    ran = lockstep("fuzz", *arguments)
-
-    assert ran.code == 2
-    assert ran.err.startswith(f"lockstep: {says}")
-    assert ran.out == ""
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--episodes", "0"], ["--target", "nobody"], ["--seed", "-1"]]
-)
-def test_a_bad_option_is_a_usage_error(arguments: list[str]) -> None:
-    assert lockstep("fuzz", *arguments).code == 2
-
-
-def test_a_corpus_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-
-    ran = lockstep("fuzz", "--target", "reference", "--corpus", "file")
-
-    assert (ran.code, ran.out) == (2, "")
-    assert ran.err == (
-        "lockstep: --corpus: found 'file'; allowed: a directory, or what can become one\n"
-    )
-
-
 def test_one_pinned_size_goes_with_any_other() -> None:
     assert pinned_keys(("block_size=3",), DEFAULT) == {"block_size": 3}
     assert pinned_keys(("chunk_size=96",), DEFAULT) == {"chunk_size": 96}

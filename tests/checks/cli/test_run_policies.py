@@ -136,22 +136,6 @@ def test_transition_that_a_guard_forbids_ends_the_run() -> None:
     }
 
 
-@without_engine
-def test_what_a_policy_does_not_have_is_refused(policy: str) -> None:
-    def refusal(*options: object) -> str:
-        ran = lockstep("run", FIRST, *of(policy), *options)
-        assert ran.code == 2
-        return ran.err
-
-    assert refusal("--using", "engine") == (
-        f"lockstep: --using: found 'engine'; allowed: reference for {policy}, which has no engine\n"
-    )
-    assert refusal("--figures", "f.jsonl") == (
-        f"lockstep: --figures: found '{policy}'; allowed: spyre, whose figures these are\n"
-    )
-    assert list(Path().iterdir()) == []
-
-
 def test_comparison_with_a_policy_that_has_no_engine_on_the_engine_is_refused_before_any_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -20,7 +20,6 @@ RELEASES = (
 @pytest.fixture
 def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A case in which 1.1 differs; 1.0 is not installed."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOCKSTEP_DRIVERS", str(tmp_path / "drivers"))
     faulty_driver(tmp_path, "last come first served")
     (tmp_path / "template.py").write_text(TEMPLATE.read_text(encoding="utf-8"), encoding="utf-8")

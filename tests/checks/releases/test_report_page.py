@@ -25,11 +25,6 @@ from tests.checks.policies.vllm_v1.driver import driver as vllm_v1_driver
 from tests.recorded.scenes import SCENES
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def test_what_no_table_knows_is_filed_with_its_small_case(tmp_path: Path) -> None:
     faulty_driver(tmp_path, "last come first served")
 

@@ -30,7 +30,6 @@ RELEASES = (
 @pytest.fixture(autouse=True)
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """1.2, and 1.1, which serves who came last; 1.0 is not installed."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOCKSTEP_DRIVERS", str(tmp_path / "drivers"))
     faulty_driver(tmp_path, "last come first served")
     (tmp_path / "template.py").write_text(TEMPLATE.read_text(encoding="utf-8"), encoding="utf-8")

@@ -13,11 +13,6 @@ OWN = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def unmodelled(*changes: tuple[str, str]) -> Path:
     """The template as the driver of a policy of its own, changed further."""
     text = TEMPLATE.read_text(encoding="utf-8")

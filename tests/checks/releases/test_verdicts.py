@@ -37,7 +37,6 @@ def test_episodes_that_a_known_difference_ended_are_told() -> None:
 def test_a_campaign_renews_the_entry_of_its_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     path = tmp_path / "conformed.json"
     monkeypatch.setattr("checks.cli.conform.CONFORMED", path)
 

@@ -1,4 +1,4 @@
-"""Every test of a command runs in an empty directory."""
+"""Every test runs in an empty directory."""
 
 from pathlib import Path
 
