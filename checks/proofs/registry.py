@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from inspect import Parameter, signature
-from typing import Any
+from typing import Annotated, Any
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field, frozen, has
 
 from spec.core.arithmetic import Number, Truth, every, negate
 from spec.core.configuration import PolicyConfig
@@ -20,6 +20,8 @@ from spec.core.rule import sentence_of
 Numbers = Mapping[str, int]
 Scenario = Callable[[Numbers], tuple[PolicyConfig, list[Request]]]
 Integer = Callable[[str], Number]  # the integer of this name, a variable or a chosen number
+Natural = Annotated[Number, 0]  # of a parameter: it is given to be at least so much
+Positive = Annotated[Number, 1]
 Basis = Callable[[], str | None]  # why evidence that rests on it is stale; None if it is not
 
 
@@ -102,9 +104,9 @@ def obligation(
     """Register the decorated function of numbers as a statement; it is returned as it was.
 
     Unless a `sentence` is given, its docstring begins with it. Each of its parameters is the
-    integer of that name, but for `integer`, which is the choice of integers itself, and for those
-    of the `case`, which also fills the braces in the sentence. `given` is written alike: what is
-    given besides, before what the statement says itself.
+    integer of that name, given to be at least what its type says, or a record of such integers;
+    but for `integer`, which is the choice of integers itself, and for those of the `case`, which
+    also fills the braces in the sentence. `given` is written alike: what is given besides.
 
     Raises:
         ValueError: another obligation has the id.
@@ -135,22 +137,31 @@ def _stated(
     case: Mapping[str, Any],
     integer: Integer,
 ) -> Statement:
-    """The statement of these integers, with what is given besides."""
-    before = () if given is None else _applied(given, integer, case)
-    statement: Statement = _applied(written, integer, case)
-    return evolve(statement, given=[*before, *statement.given])
-
-
-def _applied(function: Callable[..., Any], integer: Integer, case: Mapping[str, Any]) -> Any:
-    """The function of the integers that its parameters name."""
+    """The statement of these integers; given are their bounds, and what is given besides."""
     chosen = {"integer": integer, **case}
-    return function(
-        **{
-            name: chosen[name] if name in chosen else integer(name)
-            for name, parameter in signature(function).parameters.items()
-            if name in chosen or parameter.default is Parameter.empty
-        }
-    )
+    bounds: dict[str, Truth] = {}
+
+    def applied(function: Callable[..., Any]) -> Any:
+        return function(
+            **{
+                name: argument(name, parameter.annotation)
+                for name, parameter in signature(function).parameters.items()
+                if name in chosen or parameter.default is Parameter.empty
+            }
+        )
+
+    def argument(name: str, annotation: Any) -> Any:
+        if name in chosen:
+            return chosen[name]
+        drawn = getattr(annotation, "drawn", annotation)  # how a record is made of integers
+        value = applied(drawn) if has(annotation) else integer(name)
+        for least in getattr(annotation, "__metadata__", ()):
+            bounds[name] = value >= least
+        return value
+
+    before = () if given is None else applied(given)
+    statement: Statement = applied(written)
+    return evolve(statement, given=[*bounds.values(), *before, *statement.given])
 
 
 @frozen

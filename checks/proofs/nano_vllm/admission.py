@@ -12,9 +12,9 @@ Treatment".
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from checks.proofs.nano_vllm.blocks import LEAST_BLOCK, config_for
+from checks.proofs.nano_vllm.blocks import LEAST_BLOCK, BlockSize, config_for
 from checks.proofs.nano_vllm.scope import obligation
-from checks.proofs.registry import Numbers, Statement, Verdict
+from checks.proofs.registry import Natural, Numbers, Positive, Statement, Verdict
 from checks.proofs.unshared import unshared
 from spec.core.arithmetic import Number, Truth, every, implies, some
 from spec.core.blocks import block_count
@@ -31,9 +31,9 @@ from spec.nano_vllm.formulas import (
 # --- the token gate -------------------------------------------------------------------------------
 
 
-def _prefill(batched: Number, budget: Number, length: Number, cached: Number) -> list[Truth]:
+def _prefill(batched: Natural, budget: Number, length: Number, cached: Natural) -> list[Truth]:
     """`batched`: what the step computes already, of a sequence `cached` tokens need not be."""
-    return [batched >= 0, batched <= budget, cached >= 0, cached <= length]
+    return [batched <= budget, cached <= length]
 
 
 _of_prefill = partial(obligation, bounds="every length, hit and budget", given=_prefill)
@@ -99,15 +99,10 @@ def all_tokens_count(batched: Number, budget: Number, length: Number, cached: Nu
     """Tokens that are found in the cache do not count against the budget, as the release has it."""
     # False: the gate adds the cached ones. Prompts fit the model length, and that the budget.
     passes = _passes(batched, budget, length, cached, TokenGate.FULL_LENGTH)
+    whole_blocks = cached % BLOCK == 0
     return Statement(
         implies(batched + length - cached <= budget, passes),
-        given=[
-            batched >= 1,
-            batched < budget,
-            length < budget,
-            cached < length,
-            cached % BLOCK == 0,
-        ],
+        given=[batched >= 1, batched < budget, length < budget, cached < length, whole_blocks],
     )
 
 
@@ -120,7 +115,7 @@ def all_tokens_count(batched: Number, budget: Number, length: Number, cached: Nu
     rules=["NANO-ADM-2"],
 )
 def memory_gate_is_enough(
-    free: Number, blocks: Number, shared: Number, revived: Number
+    free: Natural, blocks: Number, shared: Natural, revived: Natural
 ) -> Statement:
     """Whoever passes the memory gate finds its blocks; where the gate leaves out those that others
     hold, whoever is refused would not.
@@ -134,7 +129,7 @@ def memory_gate_is_enough(
 
     return Statement(
         [implies(passes(MemoryGate.ALL_BLOCKS), enough), passes(MemoryGate.NEW_BLOCKS) == enough],
-        given=[free >= 0, shared >= 0, revived >= 0, fresh >= 0],
+        given=[fresh >= 0],
     )
 
 
@@ -144,12 +139,12 @@ def memory_gate_is_enough(
     rules=["NANO-LIF-7"],
 )
 def what_is_let_in_is_admitted_alone(
-    length: Number,
+    length: Positive,
     total: Number,
     budget: Number,
-    block_size: Number,
+    block_size: BlockSize,
     num_blocks: Number,
-    cached: Number,
+    cached: Natural,
 ) -> Statement:
     """Whoever is let in passes both gates when nobody else is there, also after a preemption."""
     # `length` of a prefill: prompt and what was generated, a token at least is missing; the budget
@@ -161,11 +156,8 @@ def what_is_let_in_is_admitted_alone(
             *(can_allocate(num_blocks, blocks, 0, gate) for gate in MemoryGate),
         ],
         given=[
-            block_size >= LEAST_BLOCK,
-            length >= 1,
             length < total,
             total <= budget,
-            cached >= 0,
             cached <= length,
             block_count(total - 1, block_size) <= num_blocks,
         ],
@@ -181,12 +173,12 @@ def _left_by_a_hit(length: Number, block_size: Number, reading: FullHit) -> Numb
 
 
 @obligation("PRV-NANO-PFX-3", bounds="every length, every block size", rules=["NANO-PFX-8"])
-def last_block_is_computed(length: Number, block_size: Number) -> Statement:
+def last_block_is_computed(length: Positive, block_size: Positive) -> Statement:
     """Where the last block is not looked up, a full hit leaves at least one token to compute and at
     most a block of them.
     """
     left = _left_by_a_hit(length, block_size, FullHit.LAST_COMPUTED)
-    return Statement([left >= 1, left <= block_size], given=[block_size >= 1, length >= 1])
+    return Statement([left >= 1, left <= block_size])
 
 
 def _twice_the_same(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
@@ -205,11 +197,11 @@ def _twice_the_same(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
     expected=Verdict.REFUTED,
     scenario=_twice_the_same,
 )
-def a_full_hit_leaves_a_token(length: Number, block_size: Number) -> Statement:
+def a_full_hit_leaves_a_token(length: Positive, block_size: BlockSize) -> Statement:
     """A full hit leaves at least one token to compute, as the release has it."""
     # False: a prompt of whole blocks is found as a whole, and gets a token all the same.
     left = _left_by_a_hit(length, block_size, FullHit.ALL_CACHED)
-    return Statement(left >= 1, given=[block_size >= LEAST_BLOCK, length >= 1])
+    return Statement(left >= 1)
 
 
 # --- captured graphs ------------------------------------------------------------------------------
@@ -217,8 +209,8 @@ def a_full_hit_leaves_a_token(length: Number, block_size: Number) -> Statement:
 LARGEST = 512  # sequences; the released limit
 
 
-def _a_batch(batch: Number, max_num_seqs: Number) -> list[Truth]:
-    return [batch >= 1, batch <= max_num_seqs, max_num_seqs <= LARGEST]
+def _a_batch(batch: Positive, max_num_seqs: Number) -> list[Truth]:
+    return [batch <= max_num_seqs, max_num_seqs <= LARGEST]
 
 
 _of_a_batch = partial(

@@ -10,10 +10,10 @@ Source: nano-vllm, "Block Tables: Logical Memory Map", "BlockManager: Three Core
 """
 
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from checks.proofs.nano_vllm.scope import obligation
-from checks.proofs.registry import Numbers, Statement, Verdict
+from checks.proofs.registry import Natural, Numbers, Positive, Statement, Verdict
 from checks.proofs.unshared import unshared
 from spec.core.arithmetic import Number, Truth, every, floor_div, select
 from spec.core.blocks import block_count, block_index, slot
@@ -22,6 +22,7 @@ from spec.nano_vllm.config import NanoVllmConfig, NewBlock, Oversized
 from spec.nano_vllm.formulas import can_append, fills_block, starts_block
 
 LEAST_BLOCK = 2  # tokens; with 1 no length is one more than a multiple of the block
+BlockSize = Annotated[Number, LEAST_BLOCK]
 
 
 def config_for(length: int, **keys: Any) -> NanoVllmConfig:
@@ -36,15 +37,13 @@ _of_a_slot = partial(obligation, bounds=_ANY_SLOT, rules=["NANO-SLT-1"])
 
 
 @_of_a_slot("PRV-NANO-SLT-1")
-def slots_can_be_taken_apart(block: Number, position: Number, block_size: Number) -> Statement:
+def slots_can_be_taken_apart(block: Natural, position: Natural, block_size: Positive) -> Statement:
     """A slot tells its block and the place in it: dividing by the block size takes it apart
     again.
     """
     where = slot(block, position, block_size)
-    return Statement(
-        [block_index(where, block_size) == block, where % block_size == position % block_size],
-        given=[block_size >= 1, block >= 0, position >= 0],
-    )
+    same_place = where % block_size == position % block_size
+    return Statement([block_index(where, block_size) == block, same_place])
 
 
 @_of_a_slot(
@@ -53,19 +52,14 @@ def slots_can_be_taken_apart(block: Number, position: Number, block_size: Number
     rules=["NANO-SLT-1", "V1-KV-7"],
 )
 def tokens_of_a_sequence_have_slots_of_their_own(
-    block: Number, other_block: Number, position: Number, other: Number, block_size: Number
+    block: Natural, other_block: Natural, position: Natural, other: Number, block_size: Positive
 ) -> Statement:
     """Two tokens of one sequence never share a slot."""
     # `block` and `other_block` are what the table has at the two positions.
     same_place = block_index(position, block_size) == block_index(other, block_size)
     return Statement(
         slot(block, position, block_size) != slot(other_block, other, block_size),
-        given=[
-            *(number >= 0 for number in (block, other_block, position)),
-            block_size >= 1,
-            other > position,
-            same_place == (block == other_block),
-        ],
+        given=[other > position, same_place == (block == other_block)],
     )
 
 
@@ -75,42 +69,36 @@ def tokens_of_a_sequence_have_slots_of_their_own(
     rules=["NANO-SLT-1", "V1-KV-9"],
 )
 def blocks_have_slots_of_their_own(
-    block: Number, other_block: Number, position: Number, other: Number, block_size: Number
+    block: Natural, other_block: Number, position: Natural, other: Natural, block_size: Positive
 ) -> Statement:
     """Tokens in different blocks never share a slot, whosever they are."""
     # Two sequences write to different blocks: shared ones are full.
     return Statement(
         slot(block, position, block_size) != slot(other_block, other, block_size),
-        given=[block_size >= 1, block >= 0, other_block > block, position >= 0, other >= 0],
+        given=[other_block > block],
     )
 
 
 @_of_a_slot("PRV-NANO-SLT-4", bounds=f"{_ANY_SLOT}, every pool")
 def slots_are_inside_the_pool(
-    block: Number, position: Number, block_size: Number, num_blocks: Number
+    block: Natural, position: Natural, block_size: Positive, num_blocks: Number
 ) -> Statement:
     """Every slot of a block of the pool is one of the pool."""
     where = slot(block, position, block_size)
-    return Statement(
-        [where >= 0, where < num_blocks * block_size],
-        given=[block_size >= 1, block >= 0, block < num_blocks, position >= 0],
-    )
+    return Statement([where >= 0, where < num_blocks * block_size], [block < num_blocks])
 
 
 @_of_a_slot(
     "PRV-NANO-SLT-5", bounds="every length, every block size", rules=["NANO-SLT-1", "NANO-BLK-4"]
 )
-def every_token_has_its_place(length: Number, position: Number, block_size: Number) -> Statement:
+def every_token_has_its_place(length: Number, position: Natural, block_size: Positive) -> Statement:
     """Each token of a sequence has its place in a table of the sequence's blocks, and the last
     block of the table holds one.
     """
     blocks = block_count(length, block_size)
+    holds_one = block_index(length - 1, block_size) == blocks - 1
     return Statement(
-        [
-            block_index(position, block_size) < blocks,
-            block_index(length - 1, block_size) == blocks - 1,
-        ],
-        given=[block_size >= 1, position >= 0, position < length],
+        [block_index(position, block_size) < blocks, holds_one], given=[position < length]
     )
 
 
@@ -136,10 +124,6 @@ def _matches_the_tokens(computed: Number, block_size: Number, reading: NewBlock)
     return blocks == block_count(computed + 1, block_size)
 
 
-def _decoding(block_size: Number, computed: Number) -> list[Truth]:
-    return [block_size >= LEAST_BLOCK, computed >= 1]
-
-
 def _at_boundary(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
     """A prompt of so many tokens, then one decode step."""
     length = numbers["computed"] + 2
@@ -150,11 +134,11 @@ def _at_boundary(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:
 
 
 _ANY_LENGTH = "every length, every block size from 2"
-_of_decoding = partial(obligation, bounds=_ANY_LENGTH, given=_decoding)
+_of_decoding = partial(obligation, bounds=_ANY_LENGTH)
 
 
 @_of_decoding("PRV-NANO-DEC-1", rules=["NANO-DEC-3", "NANO-BLK-4", "NANO-SLT-1"])
-def after_boundary_is_in_time(block_size: Number, computed: Number) -> Statement:
+def after_boundary_is_in_time(block_size: BlockSize, computed: Positive) -> Statement:
     """With a new block at the length after a boundary, a decode step's newest token has its place,
     and the table has exactly the blocks of the tokens.
     """
@@ -166,7 +150,7 @@ def after_boundary_is_in_time(block_size: Number, computed: Number) -> Statement
 @_of_decoding(
     "PRV-NANO-DEC-2", rules=["NANO-SLT-1"], expected=Verdict.REFUTED, scenario=_at_boundary
 )
-def at_boundary_is_in_time(block_size: Number, computed: Number) -> Statement:
+def at_boundary_is_in_time(block_size: BlockSize, computed: Positive) -> Statement:
     """With a new block at a boundary, a decode step's newest token has its place."""
     # False: a prompt of whole blocks was never at the boundary in a decode step.
     return Statement(_has_a_place(computed, block_size, NewBlock.AT_BOUNDARY))
@@ -178,7 +162,7 @@ def at_boundary_is_in_time(block_size: Number, computed: Number) -> Statement:
     expected=Verdict.REFUTED,
     scenario=_at_boundary,
 )
-def at_boundary_matches_the_tokens(block_size: Number, computed: Number) -> Statement:
+def at_boundary_matches_the_tokens(block_size: BlockSize, computed: Positive) -> Statement:
     """With a new block at a boundary, the table has exactly the blocks of the tokens."""
     # False: the token that fills a block is handed the next one, too.
     return Statement(_matches_the_tokens(computed, block_size, NewBlock.AT_BOUNDARY))
@@ -189,7 +173,7 @@ def at_boundary_matches_the_tokens(block_size: Number, computed: Number) -> Stat
     bounds="every length, every block size, any number of free blocks, both readings of a boundary",
     rules=["NANO-DEC-3", "NANO-PRE-1"],
 )
-def can_append_is_exact(free: Number, length: Number, block_size: Number) -> Statement:
+def can_append_is_exact(free: Natural, length: Positive, block_size: BlockSize) -> Statement:
     """`can_append` is enough and asks for no more: whoever passes finds its block, and whoever is
     refused needs one and none is free.
     """
@@ -201,13 +185,11 @@ def can_append_is_exact(free: Number, length: Number, block_size: Number) -> Sta
         refused = every([starts, free == 0])
         return select(can_append(free, length, block_size, reading), left >= 0, refused)
 
-    return Statement(
-        map(claim, NewBlock), given=[block_size >= LEAST_BLOCK, free >= 0, length >= 1]
-    )
+    return Statement(map(claim, NewBlock))
 
 
 @_of_decoding("PRV-NANO-DEC-5", rules=["NANO-PFX-1"])
-def full_blocks_are_hashed(block_size: Number, computed: Number) -> Statement:
+def full_blocks_are_hashed(block_size: BlockSize, computed: Positive) -> Statement:
     """A sequence has as many hashed blocks as full ones, after a decode step as before it."""
     # The token that fills a block has it hashed.
     full, full_then = (floor_div(length, block_size) for length in (computed, computed + 1))
@@ -225,11 +207,10 @@ def _front_has_room(computed: Number, block_size: Number, num_blocks: Number) ->
 
 
 def _running(
-    computed: Number, block_size: Number, num_blocks: Number, total: Number
+    computed: Positive, block_size: BlockSize, num_blocks: Number, total: Number
 ) -> list[Truth]:
     """It holds its blocks, and of its answer a token is missing."""
-    held = block_count(computed, block_size)
-    return [*_decoding(block_size, computed), held <= num_blocks, computed + 1 < total]
+    return [block_count(computed, block_size) <= num_blocks, computed + 1 < total]
 
 
 def _outgrows_the_pool(numbers: Numbers) -> tuple[NanoVllmConfig, list[Request]]:

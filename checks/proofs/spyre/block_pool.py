@@ -11,7 +11,7 @@ from functools import partial
 
 from attrs import evolve, frozen
 
-from checks.proofs.registry import Integer, Statement
+from checks.proofs.registry import Natural, Statement
 from checks.proofs.spyre.scope import obligation
 from spec.core.arithmetic import Number, Truth, every, negate, select, some
 
@@ -66,23 +66,14 @@ def is_accounted_for(block: Block, holders: Number) -> Truth:
     )
 
 
-def _block(integer: Integer) -> Block:
-    return Block(*(integer(name) for name in ("references", "is_free", "is_cached")))
-
-
 # `others`: how many requests hold the block beside the one that acts.
-_of_a_block = partial(
-    obligation,
-    bounds="any pool, any number of requests and of holders",
-    given=lambda others: [others >= 0],
-)
+_of_a_block = partial(obligation, bounds="any pool, any number of requests and of holders")
 
 
 @_of_a_block("PRV-POOL-1", rules=["BLK-1", "BLK-2"])
-def touching_keeps_account(integer: Integer, others: Number) -> Statement:
+def touching_keeps_account(block: Block, others: Natural) -> Statement:
     """A block that a hit finds is held by one more request, and free for nobody."""
     # Whether others hold it or it is revived from the free list.
-    block = _block(integer)
     after = touched(block)
     return Statement(
         [is_accounted_for(after, others + 1), after.is_cached == 1],
@@ -91,10 +82,9 @@ def touching_keeps_account(integer: Integer, others: Number) -> Statement:
 
 
 @_of_a_block("PRV-POOL-2", rules=["BLK-1", "BLK-2", "BLK-5"])
-def handing_out_keeps_account(integer: Integer, others: Number) -> Statement:
+def handing_out_keeps_account(block: Block, others: Natural) -> Statement:
     """A block that is handed out has one holder and nothing of its old content can be found."""
     # It comes from the free list, so no request held it.
-    block = _block(integer)
     after = allocated(block)
     return Statement(
         [others == 0, is_accounted_for(after, others + 1), after.is_cached == 0],
@@ -103,10 +93,9 @@ def handing_out_keeps_account(integer: Integer, others: Number) -> Statement:
 
 
 @_of_a_block("PRV-POOL-3", rules=["BLK-1", "BLK-2", "BLK-6"])
-def giving_back_keeps_account(integer: Integer, others: Number) -> Statement:
+def giving_back_keeps_account(block: Block, others: Natural) -> Statement:
     """A block that a request gives back is freed exactly by its last holder."""
     # Whether the request has finished, is aborted or preempted.
-    block = _block(integer)
     after = released(block)
     return Statement(
         [is_accounted_for(after, others), (after.is_free == 1) == (others == 0)],
@@ -115,10 +104,9 @@ def giving_back_keeps_account(integer: Integer, others: Number) -> Statement:
 
 
 @_of_a_block("PRV-POOL-4", rules=["BLK-1"])
-def a_held_block_is_never_free(integer: Integer, others: Number) -> Statement:
+def a_held_block_is_never_free(block: Block, others: Natural) -> Statement:
     """A block is never handed out while somebody holds it, and never freed twice."""
     # Free and held exclude each other, before and after anything that happens to it.
-    block = _block(integer)
     seen = (block, touched(block), registered(block))
     return Statement(
         [negate(one.is_free == 1) for one in seen], given=[is_accounted_for(block, others + 1)]

@@ -11,7 +11,7 @@ obligation proves, a later one may build on (`known`): the same function states 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from checks.proofs.registry import Integer, Statement
+from checks.proofs.registry import Integer, Positive, Statement
 from checks.proofs.spyre.scope import obligation
 from spec.core.arithmetic import (
     Number,
@@ -74,9 +74,9 @@ def next_token(batch: Iterable[Number]) -> list[Number]:
     return [row + 1 for row in batch]
 
 
-def _in_any_batch(row: Number, longest: Number, block_size: Number) -> list[Truth]:
+def _in_any_batch(row: Positive, longest: Number, block_size: Positive) -> list[Truth]:
     """The row has a token, the longest row of the batch at least as many."""
-    return [block_size >= 1, row >= 1, longest >= row]
+    return [longest >= row]
 
 
 # --- layout --------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ _of_a_row = partial(
 
 @obligation("PRV-DEC-1A", bounds=_ANY_SIZE, rules=["SPY-DEC-2"])
 def longest_row_decides_the_width(
-    longest: Number, other: Number, newcomer: Number, block_size: Number
+    longest: Positive, other: Number, newcomer: Positive, block_size: Positive
 ) -> Statement:
     """The longest row alone decides the width: with one more row a batch is as wide as it was, or
     as that row if it is wider (step of the induction over the rows).
@@ -101,8 +101,7 @@ def longest_row_decides_the_width(
         [
             maximum(longest, other, newcomer) == maximum(maximum(longest, other), newcomer),
             batch_width_blocks([longest, newcomer], block_size) == wider,
-        ],
-        given=[block_size >= 1, longest >= 1, newcomer >= 1],
+        ]
     )
 
 
@@ -145,11 +144,10 @@ def row_padding_is_whole_blocks(row: Number, longest: Number, block_size: Number
 
 
 @_of_a_row("PRV-DEC-5", given=None, rules=["SPY-DEC-5"])
-def newest_token_lies_in_the_last_block(row: Number, block_size: Number) -> Statement:
+def newest_token_lies_in_the_last_block(row: Positive, block_size: Positive) -> Statement:
     """A row's newest token lies in its last block, and less than a block of room is behind it."""
     offset = last_block_offset(row, block_size)
-    claim = [fits_its_blocks(row, block_size), offset >= 1, offset <= block_size]
-    return Statement(claim, given=[block_size >= 1, row >= 1])
+    return Statement([fits_its_blocks(row, block_size), offset >= 1, offset <= block_size])
 
 
 @_of_a_row("PRV-DEC-6", rules=["SPY-DEC-6"])
@@ -182,7 +180,7 @@ def max_tkv_of_two_is_the_larger(row: Number, longest: Number, block_size: Numbe
 
 @obligation("PRV-DEC-7C", bounds=_ANY_SIZE, rules=["SPY-TKV-2"])
 def one_more_row_adds_its_tkv(
-    newcomer: Number, furthest: Number, longest: Number, block_size: Number
+    newcomer: Positive, furthest: Positive, longest: Number, block_size: Positive
 ) -> Statement:
     """With one more row max-tkv is what it was, or that row's tkv if it is larger (the induction's
     next steps; the longest row and the one that reaches furthest stand for the batch so far).
@@ -192,7 +190,7 @@ def one_more_row_adds_its_tkv(
     tkv = tkv_in(newcomer, [*batch, newcomer], block_size)
     return Statement(
         max_tkv([*batch, newcomer], block_size) == maximum(max_tkv(batch, block_size), tkv),
-        given=[*_in_any_batch(furthest, longest, block_size), newcomer >= 1, newcomer <= longest],
+        given=[longest >= furthest, newcomer <= longest],
     )
 
 
@@ -200,7 +198,7 @@ def _rows(integer: Integer, count: int) -> list[Number]:
     return [integer(f"row_{index}") for index in range(count)]
 
 
-def _layout(integer: Integer, rows: int, block_size: Number) -> Statement:
+def _layout(integer: Integer, rows: int, block_size: Positive) -> Statement:
     """Head-on for {rows} rows: equally many blocks, all tkv in the last, one row unpadded, max-tkv
     the width less a block plus the largest offset, and the largest tkv.
     """
@@ -218,14 +216,9 @@ def _layout(integer: Integer, rows: int, block_size: Number) -> Statement:
         yield max_tkv(batch, block_size) == (width - 1) * block_size + largest_offset
         yield max_tkv(batch, block_size) == maximum(*tkvs)
 
-    return Statement(
-        claims(),
-        given=[block_size >= 1, *(row >= 1 for row in batch)],
-        known=[
-            *(fits_its_blocks(row, block_size) for row in batch),  # PRV-DEC-5
-            width_is_that_of_the_widest(batch, block_size),
-        ],
-    )
+    fits = [fits_its_blocks(row, block_size) for row in batch]  # PRV-DEC-5
+    known = [*fits, width_is_that_of_the_widest(batch, block_size)]
+    return Statement(claims(), [row >= 1 for row in batch], known)
 
 
 # --- jumps: the rows are those of the batch before the step, each computes one token -------------
@@ -259,10 +252,9 @@ def _is_calm(rows: Sequence[Number], block_size: Number) -> Truth:
 
 
 @_of_a_step("PRV-TKV-1A", given=None, rules=["SPY-TKV-3", "SPY-TKV-4"])
-def full_row_gets_a_block(row: Number, block_size: Number) -> Statement:
+def full_row_gets_a_block(row: Positive, block_size: Positive) -> Statement:
     """A row gets a new block with its next token if and only if its last block is full."""
-    given = [block_size >= 1, row >= 1]
-    return Statement(grows_by_a_block_if_it_crosses(row, block_size), given)
+    return Statement(grows_by_a_block_if_it_crosses(row, block_size))
 
 
 @_of_a_step("PRV-TKV-1B", rules=["SPY-TKV-3", "SPY-TKV-4"])
@@ -329,25 +321,31 @@ def others_jump_forward(row: Number, longest: Number, block_size: Number) -> Sta
     return Statement(claim, known=_growth([row, longest], block_size))
 
 
-@_of_a_step("PRV-TKV-5A", given=None, rules=["SPY-TKV-5"])
+def _around_the_leaver(
+    row: Positive, next_longest: Number, longest: Number, block_size: Positive
+) -> list[Truth]:
+    """The longest row leaves, `next_longest` is the longest that stays."""
+    return [next_longest >= row, longest >= next_longest]
+
+
+_of_leaving = partial(_of_a_step, given=_around_the_leaver, rules=["SPY-TKV-5"])
+
+
+@_of_leaving("PRV-TKV-5A")
 def rows_jump_back_when_the_longest_leaves(
     row: Number, longest: Number, block_size: Number, next_longest: Number
 ) -> Statement:
     """When the longest request leaves, the others jump back by the padding that the longest of them
     had, if none of them crosses.
     """
-    # `next_longest` is the longest row that stays.
     before, stay = [row, next_longest, longest], [row, next_longest]
     removed = padding_in(next_longest, before, block_size)
     change = _change(row, before, next_token(stay), block_size)
-    return Statement(
-        implies(_is_calm(stay, block_size), change == 1 - removed),
-        given=[*_in_any_batch(row, next_longest, block_size), longest >= next_longest],
-        known=_growth(stay, block_size),
-    )
+    claim = implies(_is_calm(stay, block_size), change == 1 - removed)
+    return Statement(claim, known=_growth(stay, block_size))
 
 
-@_of_a_step("PRV-TKV-5B", given=None, rules=["SPY-TKV-5"])
+@_of_leaving("PRV-TKV-5B")
 def longest_that_stays_has_the_least_padding(
     row: Number, longest: Number, block_size: Number, next_longest: Number
 ) -> Statement:
@@ -356,10 +354,7 @@ def longest_that_stays_has_the_least_padding(
     """
     before = [row, next_longest, longest]
     least = padding_in(next_longest, before, block_size)
-    return Statement(
-        padding_in(row, before, block_size) >= least,
-        given=[*_in_any_batch(row, next_longest, block_size), longest >= next_longest],
-    )
+    return Statement(padding_in(row, before, block_size) >= least)
 
 
 @_of_a_step("PRV-TKV-6", rules=["SPY-TKV-6"])
@@ -373,7 +368,7 @@ def tkv_changes_by_one(row: Number, longest: Number, block_size: Number) -> Stat
 
 @_of_a_step("PRV-TKV-7", rules=["SPY-TKV-7"])
 def rows_jump_forward_when_a_wider_one_joins(
-    row: Number, longest: Number, block_size: Number, newcomer: Number
+    row: Number, longest: Number, block_size: Number, newcomer: Positive
 ) -> Statement:
     """When a request joins, the others jump forward by the blocks that it is wider than the batch
     was, by none if it is not, as long as none of them crosses.
@@ -383,11 +378,8 @@ def rows_jump_forward_when_a_wider_one_joins(
     change = _change(row, before, [*next_token(before), newcomer], block_size)
     wider = block_count(newcomer, block_size) - batch_width_blocks(before, block_size)
     jumps = change == 1 + maximum(wider, 0) * block_size
-    return Statement(
-        implies(_is_calm(before, block_size), jumps),
-        given=[newcomer >= 1],
-        known=_growth(before, block_size),
-    )
+    claim = implies(_is_calm(before, block_size), jumps)
+    return Statement(claim, known=_growth(before, block_size))
 
 
 # --- head-on, without the argument: all rows of a batch at once ----------------------------------
@@ -399,19 +391,16 @@ def _head_on(
     """A claim about a step of this batch."""
     everyone = [*batch, *newcomers]
     fits = [fits_its_blocks(row, block_size) for row in everyone]  # PRV-DEC-5
-    return Statement(
-        claim,
-        given=[block_size >= 1, *(row >= 1 for row in everyone)],
-        known=[*fits, *_growth(batch, block_size)],
-    )
+    known = [*fits, *_growth(batch, block_size)]
+    return Statement(claim, [row >= 1 for row in everyone], known)
 
 
-def _changes_of_an_unchanged_batch(integer: Integer, rows: int) -> Statement:
+def _changes_of_an_unchanged_batch(integer: Integer, rows: int, block_size: Positive) -> Statement:
     """Head-on for {rows} rows: while nobody joins or leaves every tkv moves as the jump rules
     say.
     """
     # The batch grows if some unpadded row crosses.
-    batch, block_size = _rows(integer, rows), integer("block_size")
+    batch = _rows(integer, rows)
     grows = some(
         every([crosses(row, block_size), padding_in(row, batch, block_size) == 0]) for row in batch
     )
@@ -426,11 +415,11 @@ def _changes_of_an_unchanged_batch(integer: Integer, rows: int) -> Statement:
     return _head_on(batch, block_size, every(claims()))
 
 
-def _changes_when_a_row_leaves(integer: Integer, rows: int) -> Statement:
+def _changes_when_a_row_leaves(integer: Integer, rows: int, block_size: Positive) -> Statement:
     """Head-on for {rows} rows: when one leaves and no other crosses, the others jump back by the
     least padding among them.
     """
-    batch, block_size = _rows(integer, rows), integer("block_size")
+    batch = _rows(integer, rows)
     *stay, _leaver = batch
     left_by = minimum(*(padding_in(row, batch, block_size) for row in stay))
     changes = [_change(row, batch, next_token(stay), block_size) for row in stay]
@@ -438,12 +427,14 @@ def _changes_when_a_row_leaves(integer: Integer, rows: int) -> Statement:
     return _head_on(batch, block_size, implies(_is_calm(stay, block_size), jump))
 
 
-def _changes_when_a_row_joins(integer: Integer, rows: int) -> Statement:
+def _changes_when_a_row_joins(
+    integer: Integer, rows: int, newcomer: Number, block_size: Positive
+) -> Statement:
     """Head-on for {rows} rows: when one joins and nobody crosses, the others jump forward by the
     blocks that it is wider.
     """
     # `newcomer`: tokens of the request that is new, its first decoded one included.
-    batch, block_size, newcomer = _rows(integer, rows), integer("block_size"), integer("newcomer")
+    batch = _rows(integer, rows)
     wider = block_count(newcomer, block_size) - batch_width_blocks(batch, block_size)
     after = [*next_token(batch), newcomer]
     changes = [_change(row, batch, after, block_size) for row in batch]

@@ -6,10 +6,9 @@ newcomer is drawn along by up to a block, which the projection leaves out. One d
 the candidate are enough; one request alone is within the limit in any case.
 """
 
-from checks.proofs.registry import Integer, Numbers, Statement, Verdict
-from checks.proofs.spyre.rows import positive
+from checks.proofs.registry import Numbers, Positive, Statement, Verdict
 from checks.proofs.spyre.scope import obligation
-from checks.proofs.spyre.worst_case import batch_of, lives_of, scenario_of_a_pair, step_volume
+from checks.proofs.spyre.worst_case import WorstCase, scenario_of_a_pair
 from spec.core.requests import Request
 from spec.spyre.admission import documented_volume_holds
 from spec.spyre.config import SpyreConfig
@@ -35,26 +34,24 @@ def _scenario(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
     rules=["SPY-VOL-1"],
     expected=Verdict.REFUTED,
     scenario=_scenario,
+    requests=2,
 )
-def documented_keeps_the_limit(integer: Integer) -> Statement:
+def documented_keeps_the_limit(case: WorstCase, limit: Positive, step: Positive) -> Statement:
     """The text's projection keeps the limit: whoever it admits next to one decoding request never
     takes part in a step over it.
     """
     # False as the text has it: the newcomer gets no slack for a block that the other crosses.
-    decoding, candidate, given = batch_of(integer, 2)
-    limit, step = integer("limit"), integer("step")
-    (first,) = decoding
+    (first,), candidate = case.decoding, case.candidate
     return Statement(
-        step_volume(lives_of(decoding, candidate), step, BLOCK) <= limit,
+        case.volume(step, BLOCK) <= limit,
         given=[
-            *positive(step, limit),
-            *given,
+            *case.given,
             first.length + first.remaining <= limit,
             candidate.length + candidate.remaining - 1 <= limit,
             first.length >= 2,
             first.length <= BLOCK * 8,
             candidate.length <= BLOCK * 8,
             limit <= BLOCK * 32,
-            documented_volume_holds(decoding, candidate, limit, BLOCK),
+            documented_volume_holds(case.decoding, candidate, limit, BLOCK),
         ],
     )

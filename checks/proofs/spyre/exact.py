@@ -17,27 +17,14 @@ Head-on, for two to four requests, the same is put together by the solver from t
 (PRV-EXA-4 to 6); for two requests also from nothing (PRV-EXA-7).
 """
 
-from collections.abc import Sequence
 from functools import partial
 
-from checks.proofs.registry import Integer, Statement
-from checks.proofs.spyre.rows import REAL_BLOCK, last_full_step, later, positive
+from checks.proofs.registry import Positive, Statement
+from checks.proofs.spyre.rows import REAL_BLOCK, last_full_step, later
 from checks.proofs.spyre.scope import obligation
-from checks.proofs.spyre.worst_case import (
-    Alive,
-    Life,
-    are_alive,
-    batch_of,
-    batch_volume,
-    groups,
-    is_first_end,
-    lengths_of,
-    lives_of,
-    outlasting,
-    step_volume,
-)
+from checks.proofs.spyre.worst_case import Alive, WorstCase, batch_volume
 from spec.core.arithmetic import Number, Truth, every, implies, negate, some
-from spec.spyre.admission import Member, exact_volume_holds, rows_until, worst_case_volumes
+from spec.spyre.admission import exact_volume_holds, rows_until, worst_case_volumes
 from spec.spyre.padding import max_tkv, peak_tkv, volume
 
 _of_the_volume = partial(obligation, rules=["SPY-VOL-1", "SPY-VOL-4"])
@@ -64,123 +51,105 @@ def the_living_stay_until_the_first_end(
     "for represent it), every number of steps, every block size",
 )
 def stand_ins_change_no_peak(
-    longest: Number,
-    furthest: Number,
-    filling: Number,
-    original: Number,
-    steps: Number,
-    block_size: Number,
+    longest: Positive,
+    furthest: Positive,
+    filling: Positive,
+    original: Positive,
+    steps: Positive,
+    block_size: Positive,
 ) -> Statement:
     """A row that stands in with the length of another row of the batch changes no peak."""
     # A copy is no longer than the longest, and reaches what its original reaches.
     batch = [longest, furthest, filling, original]
     peak = peak_tkv(batch, steps, block_size)
-    return Statement(
-        peak_tkv([*batch, original], steps, block_size) == peak,
-        given=positive(block_size, steps, *batch),
-    )
+    return Statement(peak_tkv([*batch, original], steps, block_size) == peak)
 
 
 @_of_the_volume("PRV-EXA-3", bounds="every batch size, every tkv")
 def more_rows_are_no_smaller_volume(
-    rows: Number, more: Number, peak: Number, tkv: Number
+    rows: Positive, more: Number, peak: Positive, tkv: Number
 ) -> Statement:
     """More rows at no smaller max-tkv are no smaller volume (last step of the argument)."""
     # `rows` live until the end that the rule looks at, `more` are alive in the step.
-    return Statement(
-        volume(more, tkv) >= volume(rows, peak),
-        given=[*positive(rows, peak), more >= rows, tkv >= peak],
-    )
+    return Statement(volume(more, tkv) >= volume(rows, peak), [more >= rows, tkv >= peak])
 
 
 # --- head-on --------------------------------------------------------------------------------------
 
 
+def _peak(case: WorstCase, alive: Alive, member: int, block_size: Number) -> Number:
+    """The peak of these rows until the member's end."""
+    return peak_tkv(case.lengths(alive), case.end(member), block_size)
+
+
 def _number_is_that_of_the_rows(
-    decoding: Sequence[Member], candidate: Member, alive: Alive, member: int, block_size: Number
+    case: WorstCase, alive: Alive, member: int, block_size: Number
 ) -> Truth:
     """The rule's number for this member's end: these rows, times their peak until then."""
-    lives = lives_of(decoding, candidate)
-    peak = peak_tkv(lengths_of(lives, alive), lives[member][1], block_size)
-    number = worst_case_volumes(decoding, candidate, block_size)[member]
-    return every([number == volume(len(alive), peak)])
+    number = worst_case_volumes(case.decoding, case.candidate, block_size)[member]
+    return every([number == volume(len(alive), _peak(case, alive, member, block_size))])
 
 
-def _number_of_an_end(integer: Integer, requests: int) -> Statement:
+def _number_of_an_end(case: WorstCase, block_size: Positive) -> Statement:
     """Head-on for {requests} requests: the number that the rule compares with the limit is, at each
     end, the rows that live until then times their peak.
     """
-    decoding, candidate, given = batch_of(integer, requests)
-    lives, block_size = lives_of(decoding, candidate), integer("block_size")
     known, claims = [], []
-    for member, (_, steps) in enumerate(lives):
-        with_stand_ins = peak_tkv(rows_until(lives, steps), steps, block_size)
-        for alive, they_are in outlasting(lives, member):
-            peak = peak_tkv(lengths_of(lives, alive), steps, block_size)
+    for member, (_, steps) in enumerate(case.lives):
+        with_stand_ins = peak_tkv(rows_until(case.lives, steps), steps, block_size)
+        for alive, they_are in case.outlasting(member):
+            peak = _peak(case, alive, member, block_size)
             known.append(implies(they_are, every([with_stand_ins == peak])))  # PRV-EXA-2
-            number = _number_is_that_of_the_rows(decoding, candidate, alive, member, block_size)
+            number = _number_is_that_of_the_rows(case, alive, member, block_size)
             claims.append(implies(every([they_are, steps >= 1]), number))
-    return Statement(claims, given=[*positive(block_size), *given], known=known)
+    return Statement(claims, case.given, known)
 
 
-def _is_no_higher(
-    lives: Sequence[Life], alive: Alive, member: int, step: Number, block_size: Number
-) -> Truth:
-    """The max-tkv of these rows in this step, than their peak until the member's end."""
-    lengths = lengths_of(lives, alive)
-    peak = peak_tkv(lengths, lives[member][1], block_size)
-    return every([max_tkv(later(lengths, step), block_size) <= peak])
-
-
-def _exact_is_sound(integer: Integer, requests: int) -> Statement:
+def _exact_is_sound(
+    case: WorstCase, limit: Positive, step: Positive, block_size: Positive
+) -> Statement:
     """Head-on for {requests} requests: no step of the worst case exceeds the limit, once `exact`
     has admitted the last of them.
     """
-    decoding, candidate, given = batch_of(integer, requests)
-    lives = lives_of(decoding, candidate)
-    limit, step, block_size = integer("limit"), integer("step"), integer("block_size")
 
     def facts(alive: Alive, member: int) -> Truth:
         """PRV-EXA-4 and PRV-PEAK-2."""
-        number = _number_is_that_of_the_rows(decoding, candidate, alive, member, block_size)
-        return every([number, _is_no_higher(lives, alive, member, step, block_size)])
+        tkv = max_tkv(later(case.lengths(alive), step), block_size)
+        no_higher = every([tkv <= _peak(case, alive, member, block_size)])
+        return every([_number_is_that_of_the_rows(case, alive, member, block_size), no_higher])
 
     return Statement(
-        step_volume(lives, step, block_size) <= limit,
-        given=[
-            *positive(block_size, step, limit),
-            *given,
-            exact_volume_holds(decoding, candidate, limit, block_size),
-        ],
+        case.volume(step, block_size) <= limit,
+        given=[*case.given, exact_volume_holds(case.decoding, case.candidate, limit, block_size)],
         known=[
             implies(
-                every([are_alive(lives, alive, step), is_first_end(lives, alive, member)]),
+                every([case.are_alive(alive, step), case.is_first_end(alive, member)]),
                 facts(alive, member),
             )
-            for alive in groups(requests)
+            for alive in case.groups
             for member in alive
         ],
     )
 
 
-def _steps_to_look_at(lives: Sequence[Life], member: int, block_size: Number) -> list[Number]:
+def _steps_to_look_at(case: WorstCase, member: int, block_size: Number) -> list[Number]:
     """Where the peak until this member's end is attained: at the end, or where a row is full."""
-    steps = lives[member][1]
-    return [steps, *(last_full_step(length, steps, block_size) for length, _ in lives)]
+    steps = case.end(member)
+    return [steps, *(last_full_step(length, steps, block_size) for length, _ in case.lives)]
 
 
-def _facts_of_a_peak(lives: Sequence[Life], alive: Alive, member: int, block_size: Number) -> Truth:
+def _facts_of_a_peak(case: WorstCase, alive: Alive, member: int, block_size: Number) -> Truth:
     """It is attained in one of the steps, in which these rows decode and perhaps more."""
-    steps, lengths = lives[member][1], lengths_of(lives, alive)
+    steps, lengths = case.end(member), case.lengths(alive)
     peak = peak_tkv(lengths, steps, block_size)
-    at = _steps_to_look_at(lives, member, block_size)
+    at = _steps_to_look_at(case, member, block_size)
     looked_at = [at[0], *(at[1 + index] for index in alive)]
 
     def attained(step: Number) -> Truth:
         return every([step >= 1, step <= steps, max_tkv(later(lengths, step), block_size) == peak])
 
     def no_smaller(step: Number) -> Truth:
-        among_all = step_volume(lives, step, block_size)
+        among_all = case.volume(step, block_size)
         return every([among_all >= batch_volume(lengths, step, block_size)])
 
     return every(
@@ -191,36 +160,30 @@ def _facts_of_a_peak(lives: Sequence[Life], alive: Alive, member: int, block_siz
     )
 
 
-def _exact_is_tight(integer: Integer, requests: int) -> Statement:
+def _exact_is_tight(case: WorstCase, limit: Positive) -> Statement:
     """Head-on for {requests} requests: if `exact` refuses the last of them, some step of the worst
     case exceeds the limit.
     """
     # One of the steps in which a peak is attained.
-    decoding, candidate, given = batch_of(integer, requests)
-    lives = lives_of(decoding, candidate)
-    limit, block_size = integer("limit"), REAL_BLOCK
+    admits = exact_volume_holds(case.decoding, case.candidate, limit, REAL_BLOCK)
 
     def facts(alive: Alive, member: int) -> Truth:
         """PRV-EXA-4, and those of a peak."""
-        number = _number_is_that_of_the_rows(decoding, candidate, alive, member, block_size)
-        return every([number, _facts_of_a_peak(lives, alive, member, block_size)])
+        number = _number_is_that_of_the_rows(case, alive, member, REAL_BLOCK)
+        return every([number, _facts_of_a_peak(case, alive, member, REAL_BLOCK)])
 
     exceeds = [
-        every([step >= 1, step_volume(lives, step, block_size) > limit])
-        for member in range(requests)
-        for step in _steps_to_look_at(lives, member, block_size)
+        every([step >= 1, case.volume(step, REAL_BLOCK) > limit])
+        for member in range(len(case.lives))
+        for step in _steps_to_look_at(case, member, REAL_BLOCK)
     ]
     return Statement(
         some(exceeds),
-        given=[
-            limit >= 1,
-            *given,
-            negate(exact_volume_holds(decoding, candidate, limit, block_size)),
-        ],
+        given=[*case.given, negate(admits)],
         known=[
-            implies(every([alive_then, lives[member][1] >= 1]), facts(alive, member))
-            for member in range(requests)
-            for alive, alive_then in outlasting(lives, member)
+            implies(every([alive_then, case.end(member) >= 1]), facts(alive, member))
+            for member in range(len(case.lives))
+            for alive, alive_then in case.outlasting(member)
         ],
     )
 
@@ -236,19 +199,12 @@ for _letter, _count in (("A", 2), ("B", 3), ("C", 4)):
 @_of_the_volume(
     "PRV-EXA-7",
     bounds=f"one decoding request and one candidate, every length and limit; block {REAL_BLOCK}",
+    requests=2,
 )
-def exact_keeps_the_limit_of_a_pair(integer: Integer) -> Statement:
+def exact_keeps_the_limit_of_a_pair(case: WorstCase, limit: Positive, step: Positive) -> Statement:
     """`exact` keeps the limit: whoever it admits next to one decoding request never takes part in a
     step over it (from nothing: no other obligation is built on).
     """
     # In any step of the worst case, with both requests or with the one that lives longer.
-    decoding, candidate, given = batch_of(integer, 2)
-    limit, step = integer("limit"), integer("step")
-    return Statement(
-        step_volume(lives_of(decoding, candidate), step, REAL_BLOCK) <= limit,
-        given=[
-            *positive(step, limit),
-            *given,
-            exact_volume_holds(decoding, candidate, limit, REAL_BLOCK),
-        ],
-    )
+    admits = exact_volume_holds(case.decoding, case.candidate, limit, REAL_BLOCK)
+    return Statement(case.volume(step, REAL_BLOCK) <= limit, [*case.given, admits])

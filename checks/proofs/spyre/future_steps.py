@@ -22,9 +22,9 @@ from functools import partial
 
 from attrs import field, frozen
 
-from checks.proofs.registry import Integer, Statement
+from checks.proofs.registry import Integer, Positive, Statement
 from checks.proofs.spyre.agreement import of_machine
-from checks.proofs.spyre.inductive import ANY_STEP, REQUESTS, SIZES, Scene, any_scene, consistent
+from checks.proofs.spyre.inductive import ANY_STEP, REQUESTS, SIZES, Scene
 from checks.proofs.spyre.numeric_machine import DECODING, SchedulerState, Setting, count
 from checks.proofs.spyre.scope import obligation
 from spec.core.arithmetic import Number, Truth, every, implies, negate, select, some
@@ -116,19 +116,17 @@ class Recorder:
         return self.answer
 
 
-def clients_leave_with_their_rows(integer: Integer, block_size: int, chunk_size: int) -> Statement:
+def clients_leave_with_their_rows(scene: Scene) -> Statement:
     """Clients that leave take their row along, no more."""
-    scene = any_scene(integer, block_size, chunk_size)
     before, after = (rows_of(scene, one) for one in (scene.state, scene.between()))
-    return Statement(stay_or_leave(before, after), consistent(scene, scene.state))
+    return Statement(stay_or_leave(before, after), scene.consistent)
 
 
-def rows_decode_together(integer: Integer, block_size: int, chunk_size: int) -> Statement:
+def rows_decode_together(scene: Scene) -> Statement:
     """In a decode step every row is one token further, or leaves."""
-    scene = any_scene(integer, block_size, chunk_size)
     result = scene.step()
     before, after = (rows_of(scene, one) for one in (scene.state, result.after))
-    given = [*consistent(scene, scene.state), result.is_decode]
+    given = [*scene.consistent, result.is_decode]
     return Statement(go_on_or_leave(before, after), given)
 
 
@@ -138,14 +136,13 @@ def a_row_joins(scene: Scene, after: SchedulerState) -> Truth:
     return some(every([negate(is_there(row)), is_there(now)]) for row, now in rows)
 
 
-def rows_wait_for_a_chunk(integer: Integer, block_size: int, chunk_size: int) -> Statement:
+def rows_wait_for_a_chunk(scene: Scene) -> Statement:
     """Where nobody joins, a chunk leaves all rows as they are."""
     # As does an idle step, in which there are none.
-    scene = any_scene(integer, block_size, chunk_size)
     result = scene.step()
     before, after = (rows_of(scene, one) for one in (scene.state, result.after))
     none_new = negate(a_row_joins(scene, result.after))
-    given = [*consistent(scene, scene.state), negate(result.is_decode), none_new]
+    given = [*scene.consistent, negate(result.is_decode), none_new]
     return Statement(stay_or_leave(before, after), given)
 
 
@@ -154,14 +151,14 @@ def only_the_admitted_join(integer: Integer, block_size: int, chunk_size: int) -
     to the rows that it was asked about.
     """
     rule = Recorder(integer("admits") == 1)
-    scene = any_scene(integer, block_size, chunk_size, rule)
+    scene = Scene.drawn(integer, block_size, chunk_size, rule)
     after = scene.step().after
     ((batch, candidate),) = rule.asked
     joined = with_joined(batch, candidate)
     lengths = [row.length >= 1 for row in joined]
     return Statement(
         [rule.answer, *lengths, are_rotated(joined, rows_of(scene, after))],
-        given=[*consistent(scene, scene.state), a_row_joins(scene, after)],
+        given=[*scene.consistent, a_row_joins(scene, after)],
     )
 
 
@@ -177,6 +174,8 @@ def _any_rows(integer: Integer, name: str) -> list[Member]:
 
 def limit_stays_kept(
     integer: Integer,
+    limit: Number,
+    step: Positive,
     block_size: int,
     becomes: Callable[[Rows, Rows], Truth],
     is_decode: bool = False,
@@ -186,12 +185,10 @@ def limit_stays_kept(
     In a decode step the next step but one becomes the next.
     """
     before, after = _any_rows(integer, "row"), _any_rows(integer, "then")
-    step, limit = integer("step"), integer("limit")
     step_before = step + 1 if is_decode else step
     return Statement(
         keeps_limit(after, step, limit, block_size),
         given=[
-            step >= 1,
             *(implies(is_there(row), row.length >= 1) for row in before),
             becomes(before, after),
             keeps_limit(before, step_before, limit, block_size),
@@ -219,38 +216,34 @@ def _facts_of_an_end(rows: Rows, last: Member, step: Number, block_size: Number)
     bounds="every batch size (the longest and the furthest row stand for it), every block size",
     rules=["SPY-TKV-2"],
 )
-def one_token_adds_nothing(longest: Number, furthest: Number, block_size: Number) -> Statement:
+def one_token_adds_nothing(
+    longest: Positive, furthest: Positive, block_size: Positive
+) -> Statement:
     """A row of one token adds nothing to a batch: no other max-tkv, whatever rows are there."""
     batch = [longest, furthest]
-    return Statement(
-        max_tkv([*batch, 1], block_size) == max_tkv(batch, block_size),
-        given=[block_size >= 1, longest >= 1, furthest >= 1],
-    )
+    return Statement(max_tkv([*batch, 1], block_size) == max_tkv(batch, block_size))
 
 
-def admission_keeps_the_limit(integer: Integer, block_size: int) -> Statement:
+def admission_keeps_the_limit(
+    integer: Integer, limit: Number, step: Positive, block_size: int
+) -> Statement:
     """If `exact` admits a candidate, no future step of the batch exceeds the limit."""
     # The rows that are there at the first end from that step on, are there in the step.
     *batch, candidate = _any_rows(integer, "row")
-    step, limit = integer("step"), integer("limit")
     joined = with_joined(batch, candidate)
+    admits = exact_volume_holds(batch, candidate, limit, block_size)
     return Statement(
         keeps_limit(joined, step, limit, block_size),
-        given=[
-            step >= 1,
-            *(row.length >= 1 for row in joined),
-            exact_volume_holds(batch, candidate, limit, block_size),
-        ],
+        given=[*(row.length >= 1 for row in joined), admits],
         known=[_facts_of_an_end(joined, last, step, block_size) for last in joined],
     )
 
 
-def the_next_step_keeps_the_limit(integer: Integer, block_size: int, chunk_size: int) -> Statement:
+def the_next_step_keeps_the_limit(scene: Scene) -> Statement:
     """If no future step of the batch exceeds the limit, the next step of the machine does not."""
-    scene = any_scene(integer, block_size, chunk_size)
-    limit, rows = scene.setting.limit, rows_of(scene, scene.state)
-    given = [*consistent(scene, scene.state), keeps_limit(rows, 1, limit, block_size)]
-    return Statement(scene.step().volume <= limit, given)
+    setting, rows = scene.setting, rows_of(scene, scene.state)
+    kept = keeps_limit(rows, 1, setting.limit, setting.block_size)
+    return Statement(scene.step().volume <= setting.limit, [*scene.consistent, kept])
 
 
 # What becomes of rows, in words, and whether in a decode step.

@@ -11,11 +11,11 @@ requests in PRV-RES-1 to 5.
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations, pairwise
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from attrs import fields, frozen
 
-from checks.proofs.registry import Integer, Statement
+from checks.proofs.registry import Integer, Positive, Statement
 from checks.proofs.spyre.agreement import of_machine
 from checks.proofs.spyre.numeric_machine import (
     ABSENT,
@@ -35,7 +35,7 @@ from checks.proofs.spyre.numeric_machine import (
     rule_of,
     step,
 )
-from spec.core.arithmetic import Number, Truth, every, implies, negate, round_up, some
+from spec.core.arithmetic import Truth, every, implies, negate, round_up, some
 from spec.spyre.padding import left_padding
 from spec.spyre.variants import ADMISSIONS, Admission
 
@@ -56,6 +56,30 @@ class Scene:
     state: SchedulerState
     integer: Integer
 
+    @classmethod
+    def drawn(
+        cls,
+        integer: Integer,
+        block_size: Positive,
+        chunk_size: Positive,
+        rule: Rule | None = None,
+        judged_first: bool = False,
+    ) -> Self:
+        """Three requests anywhere, any limits; without a rule one that decides as it likes."""
+        setting = Setting(
+            block_size=block_size,
+            chunk_size=chunk_size,
+            interleave=integer("interleave") == 1,
+            limit=integer("limit"),
+            max_num_seqs=integer("max_num_seqs"),
+            max_model_len=integer("max_model_len"),
+            rule=rule or (lambda *_: integer("admits") == 1),
+            judged_first=judged_first,
+        )
+        clients, requests = any_clients(integer), _one_per_request(integer, RequestState)
+        state = SchedulerState(requests, integer("prefilled") == 1, integer("last_tkv"))
+        return cls(setting, clients, state, integer)
+
     def step(self) -> StepResult:
         """One scheduler step."""
         return step(self.setting, self.clients, self.state)
@@ -69,29 +93,10 @@ class Scene:
         after = self.step().after
         return [self.between(), after]
 
-
-def any_scene(
-    integer: Integer,
-    block_size: Number,
-    chunk_size: Number,
-    rule: Rule | None = None,
-    judged_first: bool = False,
-) -> Scene:
-    """Three requests anywhere, any limits; without a rule one that decides as it likes."""
-    setting = Setting(
-        block_size=block_size,
-        chunk_size=chunk_size,
-        interleave=integer("interleave") == 1,
-        limit=integer("limit"),
-        max_num_seqs=integer("max_num_seqs"),
-        max_model_len=integer("max_model_len"),
-        rule=rule or (lambda *_: integer("admits") == 1),
-        judged_first=judged_first,
-    )
-    clients = any_clients(integer)
-    requests = _one_per_request(integer, RequestState)
-    state = SchedulerState(requests, integer("prefilled") == 1, integer("last_tkv"))
-    return Scene(setting, clients, state, integer)
+    @property
+    def consistent(self) -> list[Truth]:
+        """Everything that is always true of the requests is true of the state."""
+        return consistent(self, self.state)
 
 
 def any_clients(integer: Integer) -> tuple[Client, ...]:
@@ -208,11 +213,7 @@ def consistent(scene: Scene, state: SchedulerState) -> list[Truth]:
 
 ANY_STEP = "every step of 3 requests, all lengths, limits, arrivals, early ends and aborts"
 _ANY_RULE = f"{ANY_STEP}, whatever the admission rule decides"
-_of_any_sizes = partial(
-    of_machine,
-    bounds=f"{_ANY_RULE}, every block and chunk",
-    given=lambda block_size, chunk_size: [block_size >= 1, chunk_size >= 1],
-)
+_of_any_sizes = partial(of_machine, bounds=f"{_ANY_RULE}, every block and chunk")
 
 
 def _kept(
@@ -224,16 +225,15 @@ def _kept(
 
 
 @_of_any_sizes("PRV-MAC-1", rules=["SPY-PRI-1", "SPY-ADM-2"])
-def one_prefill_is_kept(integer: Integer, block_size: Number, chunk_size: Number) -> Statement:
+def one_prefill_is_kept(scene: Scene) -> Statement:
     """There is never more than one prefill at a time."""
-    return _kept(any_scene(integer, block_size, chunk_size), at_most_one_prefill)
+    return _kept(scene, at_most_one_prefill)
 
 
 @_of_any_sizes("PRV-MAC-2", rules=["SPY-PRI-3"])
-def prefills_are_interleaved(integer: Integer, block_size: Number, chunk_size: Number) -> Statement:
+def prefills_are_interleaved(scene: Scene) -> Statement:
     """With interleaving no two prefill steps follow each other while requests decode."""
     # And what is remembered of the step before is whether it was a prefill, whatever arrives.
-    scene = any_scene(integer, block_size, chunk_size)
     before = scene.between()
     result = step(scene.setting, scene.clients, before)
     waits = [scene.setting.interleave, scene.state.prefilled, some(before.are(DECODING))]
@@ -242,66 +242,56 @@ def prefills_are_interleaved(integer: Integer, block_size: Number, chunk_size: N
 
 
 @_of_any_sizes("PRV-MAC-3", rules=["SPY-ADM-1", "SPY-ADM-3"])
-def slots_are_kept(integer: Integer, block_size: Number, chunk_size: Number) -> Statement:
+def slots_are_kept(scene: Scene) -> Statement:
     """Prefill and batch never take more slots than there are."""
-    scene = any_scene(integer, block_size, chunk_size)
     suffice = partial(slots_suffice, scene.setting)
     return _kept(scene, suffice, [at_most_one_prefill(scene.state)])  # PRV-MAC-1
 
 
 @_of_any_sizes("PRV-MAC-4", rules=["SPY-PRI-5", "SPY-PRI-2"])
-def order_of_arrival_is_kept(integer: Integer, block_size: Number, chunk_size: Number) -> Statement:
+def order_of_arrival_is_kept(scene: Scene) -> Statement:
     """Requests are admitted in the order of their arrival: nobody who waits is overtaken."""
-    scene = any_scene(integer, block_size, chunk_size)
     given = [at_most_one_prefill(scene.state), *in_order_of_arrival(scene.clients)]
     phases = [has_a_phase(request) for request in scene.state.requests]
     return _kept(scene, queue_is_in_order, [*given, *phases])
 
 
-def tokens_keep_fitting(
-    integer: Integer, block_size: int, chunk_size: int, index: int
-) -> Statement:
+def tokens_keep_fitting(scene: Scene, index: int) -> Statement:
     """The tokens of request {number} fit its phase: none before its admission, whole chunks in its
     prefill, all but the last sampled one in the batch.
     """
     # Inductive with all the invariants before; one request at a time, that is less to solve.
-    scene = any_scene(integer, block_size, chunk_size)
     client = scene.clients[index]
     following = [state.requests[index] for state in scene.following()]
     fit = [tokens_fit_the_phase(scene.setting, client, request) for request in following]
-    return Statement(fit, consistent(scene, scene.state))
+    return Statement(fit, scene.consistent)
 
 
-def tkv_stays_bounded(integer: Integer, block_size: int, chunk_size: int) -> Statement:
+def tkv_stays_bounded(scene: Scene) -> Statement:
     """No step's tkv exceeds the model length rounded up to a block, so none exceeds a model length
     that is whole blocks.
     """
     # What the invariants before say of the tokens is enough.
-    scene = any_scene(integer, block_size, chunk_size)
     bounded = [last_tkv_is_bounded(scene.setting, state) for state in scene.following()]
-    return Statement(bounded, consistent(scene, scene.state))
+    return Statement(bounded, scene.consistent)
 
 
-def true_at_the_start(integer: Integer, block_size: int, chunk_size: int) -> Statement:
+def true_at_the_start(scene: Scene) -> Statement:
     """All that every step keeps (PRV-MAC-1 to 6) is true when nobody has arrived."""
     # So whatever a step and the clients keep is true for ever.
-    scene = any_scene(integer, block_size, chunk_size)
     claim = consistent(scene, at_the_start(scene.clients))
     return Statement(claim, clients_are_servable(scene.setting, scene.clients))
 
 
-def no_step_is_idle(
-    integer: Integer, block_size: int, chunk_size: int, rule: Rule, judged_first: bool = False
-) -> Statement:
+def no_step_is_idle(scene: Scene) -> Statement:
     """No step is idle while a request is pending (admission {admission}): whoever is alone is never
     refused.
     """
-    scene = any_scene(integer, block_size, chunk_size, rule, judged_first)
     result = scene.step()
     phases = (WAITING, PREFILLING, DECODING)
     pending = some(one for phase in phases for one in scene.state.are(phase))
     runs = some([result.is_prefill, result.is_decode])
-    return Statement(implies(pending, runs), consistent(scene, scene.state))
+    return Statement(implies(pending, runs), scene.consistent)
 
 
 _JUDGES = [

@@ -12,11 +12,11 @@ multiple are safe (PRV-LEN-1), and every other is exceeded by some batch of two 
 
 from functools import partial
 
-from checks.proofs.registry import Integer, Numbers, Statement, Verdict
+from checks.proofs.registry import Numbers, Positive, Statement, Verdict
 from checks.proofs.spyre.decode_batch import fits_its_blocks
-from checks.proofs.spyre.rows import is_no_wider, later, positive
+from checks.proofs.spyre.rows import is_no_wider, later
 from checks.proofs.spyre.scope import obligation
-from checks.proofs.spyre.worst_case import batch_of, scenario_of_a_pair
+from checks.proofs.spyre.worst_case import WorstCase, scenario_of_a_pair
 from spec.core.arithmetic import Number, Truth, negate, some
 from spec.core.requests import Request
 from spec.spyre.admission import model_length_holds
@@ -47,7 +47,7 @@ def is_safe_length(max_model_len: Number, block_size: Number) -> Truth:
     rules=["SPY-LEN-1"],
 )
 def safe_lengths_are_kept(
-    longest: Number, furthest: Number, max_model_len: Number, block_size: Number
+    longest: Positive, furthest: Positive, max_model_len: Number, block_size: Positive
 ) -> Statement:
     """If the model length is a multiple of the block, or one more, no tkv exceeds it, once every
     request's prompt and output fit.
@@ -56,7 +56,6 @@ def safe_lengths_are_kept(
     return Statement(
         max_tkv([longest, furthest], block_size) <= max_model_len,
         given=[
-            *positive(block_size, longest, furthest),
             longest <= max_model_len - 1,
             furthest <= max_model_len - 1,
             is_safe_length(max_model_len, block_size),
@@ -70,7 +69,7 @@ def safe_lengths_are_kept(
 
 
 @obligation("PRV-LEN-2", bounds="every other model length, every block size", rules=["SPY-LEN-1"])
-def other_lengths_are_exceeded(max_model_len: Number, block_size: Number) -> Statement:
+def other_lengths_are_exceeded(max_model_len: Positive, block_size: Positive) -> Statement:
     """Every other model length is exceeded by a batch of two requests that fit it."""
     # One row has begun the block in which the length ends, the other has filled its first.
     begun = max_model_len - last_block_offset(max_model_len, block_size) + 1
@@ -81,10 +80,7 @@ def other_lengths_are_exceeded(max_model_len: Number, block_size: Number) -> Sta
             block_size <= max_model_len - 1,
             max_tkv([begun, block_size], block_size) > max_model_len,
         ],
-        given=[
-            *positive(block_size, max_model_len),
-            negate(is_safe_length(max_model_len, block_size)),
-        ],
+        given=[negate(is_safe_length(max_model_len, block_size))],
         known=[
             *(fits_its_blocks(one, block_size) for one in (max_model_len, begun, block_size)),
             is_no_wider([begun], [max_model_len], block_size),  # PRV-DEC-5, PRV-PEAK-1C
@@ -101,22 +97,21 @@ def _scenario(admission: Admission, numbers: Numbers) -> tuple[SpyreConfig, list
     return scenario_of_a_pair(numbers, block_size=BLOCK, max_model_len=length, admission=admission)
 
 
-def _some_length_is_kept(integer: Integer, admission: Admission) -> Statement:
+def _some_length_is_kept(
+    case: WorstCase, max_model_len: Number, step: Positive, admission: Admission
+) -> Statement:
     """Under any model length no tkv exceeds it, {condition}."""
     # A pair under any model length up to eight blocks.
-    decoding, candidate, given = batch_of(integer, 2)
-    max_model_len, step = integer("max_model_len"), integer("step")
-    (first,) = decoding
-    holds = model_length_holds(decoding, candidate, max_model_len, BLOCK)
+    (first,), candidate = case.decoding, case.candidate
+    holds = model_length_holds(case.decoding, candidate, max_model_len, BLOCK)
     return Statement(
         max_tkv(later([first.length, candidate.length], step), BLOCK) <= max_model_len,
         given=[
-            *given,
+            *case.given,
             max_model_len <= BLOCK * 8,
             first.length >= 2,
             first.length + first.remaining + 1 <= max_model_len,
             candidate.length + candidate.remaining <= max_model_len,
-            step >= 1,
             step <= first.remaining,
             step <= candidate.remaining - 1,
             *([holds] if admission is Admission.DOCUMENTED else []),
@@ -137,4 +132,5 @@ for _id, _admission, _condition in (
         scenario=partial(_scenario, _admission),
         admission=_admission,
         condition=_condition,
+        requests=2,
     )(_some_length_is_kept)

@@ -10,7 +10,7 @@ later step with at most the volume that it would have had; of several that leave
 after the other.
 """
 
-from checks.proofs.registry import Integer, Statement
+from checks.proofs.registry import Integer, Natural, Positive, Statement
 from checks.proofs.spyre.rows import (
     block_size_for,
     block_sizes_for,
@@ -28,7 +28,7 @@ from spec.spyre.padding import last_block_offset, max_tkv, volume
 
 @obligation("PRV-MON-1A", bounds="every batch size, every block size", rules=["SPY-TKV-2"])
 def two_rows_stand_for_the_batch(
-    longest: Number, furthest: Number, row: Number, block_size: Number
+    longest: Number, furthest: Positive, row: Positive, block_size: Positive
 ) -> Statement:
     """The longest row and the one that reaches furthest into its block stand for the batch: any
     other row changes no max-tkv.
@@ -37,7 +37,6 @@ def two_rows_stand_for_the_batch(
     return Statement(
         max_tkv([*two, row], block_size) == max_tkv(two, block_size),
         given=[
-            *positive(block_size, row, furthest),
             longest >= furthest,
             longest >= row,
             last_block_offset(row, block_size) <= last_block_offset(furthest, block_size),
@@ -51,30 +50,26 @@ def two_rows_stand_for_the_batch(
     rules=["SPY-TKV-2", "SPY-VOL-1"],
 )
 def leaving_never_raises_max_tkv(
-    longest: Number, furthest: Number, leaver: Number, block_size: Number
+    longest: Positive, furthest: Positive, leaver: Positive, block_size: Positive
 ) -> Statement:
     """A batch without one of its rows has no larger max-tkv (the longest and the furthest row stand
     for those that stay).
     """
     # The leaver may itself be the longest, or the one that reaches furthest.
     stay = [longest, furthest]
-    return Statement(
-        max_tkv(stay, block_size) <= max_tkv([*stay, leaver], block_size),
-        given=positive(block_size, *stay, leaver),
-    )
+    return Statement(max_tkv(stay, block_size) <= max_tkv([*stay, leaver], block_size))
 
 
 @obligation("PRV-MON-1C", bounds="every batch size, every tkv", rules=["SPY-VOL-1"])
-def fewer_rows_are_no_larger_volume(rows: Number, tkv: Number, tkv_without: Number) -> Statement:
+def fewer_rows_are_no_larger_volume(
+    rows: Positive, tkv: Number, tkv_without: Positive
+) -> Statement:
     """A row less at no larger max-tkv is no larger volume (last step of the argument)."""
     # `tkv_without`: max-tkv once the row has left.
-    return Statement(
-        volume(rows - 1, tkv_without) <= volume(rows, tkv),
-        given=[*positive(rows, tkv_without), tkv_without <= tkv],
-    )
+    return Statement(volume(rows - 1, tkv_without) <= volume(rows, tkv), [tkv_without <= tkv])
 
 
-def _leaving_is_harmless(integer: Integer, rows: int, steps: Number) -> Statement:
+def _leaving_is_harmless(integer: Integer, rows: int, steps: Natural) -> Statement:
     """Head-on for {rows} rows: whichever leaves early, no later step has a larger volume."""
     # Any one of the rows has left, some steps or none before the one that is looked at.
     batch, block_size = rows_of(integer, rows), block_size_for(integer, rows)
@@ -82,7 +77,7 @@ def _leaving_is_harmless(integer: Integer, rows: int, steps: Number) -> Statemen
     limit = volume(rows, max_tkv(everyone, block_size))
     return Statement(
         [volume(len(stay), max_tkv(stay, block_size)) <= limit for stay in rest],
-        given=[*positive(block_size, *batch), steps >= 0],
+        given=positive(block_size, *batch),
         known=[
             *(is_no_wider(stay, everyone, block_size) for stay in rest),  # PRV-PEAK-1C
             *(max_tkv_lies_in_the_last_block(one, block_size) for one in (everyone, *rest)),  # 1D

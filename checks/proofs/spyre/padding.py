@@ -7,7 +7,7 @@ numbers, so each is stated for the product's block and every chunk size that it 
 from collections.abc import Iterator
 from functools import partial
 
-from checks.proofs.registry import Statement
+from checks.proofs.registry import Positive, Statement
 from checks.proofs.spyre.scope import obligation
 from spec.core.arithmetic import Number, Truth, every, implies
 from spec.spyre.padding import (
@@ -24,14 +24,12 @@ BLOCK = 64  # tokens, of the product
 CHUNKS = tuple(BLOCK * count for count in (1, 2, 3, 4, 6, 8, 16, 32, 64))  # 64 to 4,096 tokens
 _BOUNDS = "every prompt length; block 64, chunks 64 to 4,096"
 
-_of_prompts = partial(obligation, bounds=_BOUNDS, given=lambda prompt_len: [prompt_len >= 1])
-_of_chunks = partial(
-    obligation, bounds=f"{_BOUNDS}; every chunk", given=lambda prompt_len: [prompt_len >= 1]
-)
+_of_prompts = partial(obligation, bounds=_BOUNDS)
+_of_chunks = partial(obligation, bounds=f"{_BOUNDS}; every chunk")
 
 
 @_of_prompts("PRV-PAD-1", rules=["SPY-PAD-1"])
-def padded_length_is_whole_chunks(prompt_len: Number) -> Statement:
+def padded_length_is_whole_chunks(prompt_len: Positive) -> Statement:
     """The padded length is a multiple of the chunk."""
 
     def claim(size: int) -> Truth:
@@ -43,7 +41,7 @@ def padded_length_is_whole_chunks(prompt_len: Number) -> Statement:
 
 
 @_of_prompts("PRV-PAD-2", rules=["SPY-PAD-2"])
-def right_padding_is_less_than_a_block(prompt_len: Number) -> Statement:
+def right_padding_is_less_than_a_block(prompt_len: Positive) -> Statement:
     """Right padding is less than a block."""
     padding = right_padding(prompt_len, BLOCK)
     claim = every([padding >= 0, padding < BLOCK, (prompt_len + padding) % BLOCK == 0])
@@ -51,7 +49,7 @@ def right_padding_is_less_than_a_block(prompt_len: Number) -> Statement:
 
 
 @_of_prompts("PRV-PAD-3", rules=["SPY-PAD-3", "SPY-PFX-9"])
-def left_padding_is_less_than_a_chunk(prompt_len: Number) -> Statement:
+def left_padding_is_less_than_a_chunk(prompt_len: Positive) -> Statement:
     """Left padding is whole blocks and less than a chunk."""
 
     def claim(size: int) -> Truth:
@@ -62,7 +60,7 @@ def left_padding_is_less_than_a_chunk(prompt_len: Number) -> Statement:
 
 
 @_of_prompts("PRV-PAD-4", rules=["SPY-PAD-4"])
-def last_block_holds_a_token(prompt_len: Number) -> Statement:
+def last_block_holds_a_token(prompt_len: Positive) -> Statement:
     """The last block of the padded prompt holds a real token."""
 
     def claim(size: int) -> Truth:
@@ -73,7 +71,7 @@ def last_block_holds_a_token(prompt_len: Number) -> Statement:
 
 
 @_of_chunks("PRV-CHK-1", rules=["SPY-CHK-5", "SPY-CHK-1"])
-def chunks_partition_the_prompt(chunk: Number, prompt_len: Number) -> Statement:
+def chunks_partition_the_prompt(chunk: Number, prompt_len: Positive) -> Statement:
     """The chunks partition the prompt: the first starts at 0, each starts where the one before
     ended, none is empty, the last ends with the prompt.
     """
@@ -94,7 +92,7 @@ def chunks_partition_the_prompt(chunk: Number, prompt_len: Number) -> Statement:
 
 
 @_of_prompts("PRV-CHK-2", rules=["SPY-CHK-1"])
-def first_chunk_computes_what_padding_leaves(prompt_len: Number) -> Statement:
+def first_chunk_computes_what_padding_leaves(prompt_len: Positive) -> Statement:
     """The first chunk computes chunk - left padding tokens, or all of a prompt that ends in it."""
     # A prompt that ends in its first chunk is shorter by its right padding.
 
@@ -109,7 +107,7 @@ def first_chunk_computes_what_padding_leaves(prompt_len: Number) -> Statement:
 
 
 @_of_prompts("PRV-CHK-3", rules=["SPY-CHK-1"])
-def chunk_count_is_the_ceiling(prompt_len: Number) -> Statement:
+def chunk_count_is_the_ceiling(prompt_len: Positive) -> Statement:
     """The number of chunks is the prompt length divided by the chunk size, rounded up."""
     # Enough for the prompt, and with one fewer it would not fit.
 
@@ -121,7 +119,7 @@ def chunk_count_is_the_ceiling(prompt_len: Number) -> Statement:
 
 
 @_of_chunks("PRV-CHK-4", rules=["SPY-CHK-3"])
-def active_chunk_is_the_next(chunk: Number, prompt_len: Number) -> Statement:
+def active_chunk_is_the_next(chunk: Number, prompt_len: Positive) -> Statement:
     """After a chunk the active chunk is the next one, and before the first it is the first."""
 
     def claims() -> Iterator[Truth]:

@@ -11,7 +11,7 @@ peak of two of its rows (PRV-PEAK-1E), and the peak of a batch is that of some r
 from collections.abc import Sequence
 from functools import partial
 
-from checks.proofs.registry import Integer, Statement
+from checks.proofs.registry import Integer, Positive, Statement
 from checks.proofs.spyre.rows import (
     block_size_for,
     block_sizes_for,
@@ -33,31 +33,24 @@ from spec.core.arithmetic import Number, Truth, every, implies, maximum, negate,
 from spec.core.blocks import block_count
 from spec.spyre.padding import batch_width_blocks, max_tkv, peak_tkv
 
-
-def _until_the_last_step(
-    row: Number, step: Number, steps: Number, block_size: Number
-) -> list[Truth]:
-    return [*positive(block_size, row, step), step <= steps]
-
-
 _of_a_row = partial(
     obligation, bounds="every row, every number of steps, every block size", rules=["SPY-VOL-4"]
 )
 _of_any_batch = partial(obligation, rules=["SPY-VOL-4", "SPY-VOL-1"])
 
 
-@_of_a_row("PRV-PEAK-1A", given=_until_the_last_step)
+@_of_a_row("PRV-PEAK-1A")
 def row_fills_a_block_or_stays_in_it(
-    row: Number, step: Number, steps: Number, block_size: Number
+    row: Positive, step: Positive, steps: Number, block_size: Positive
 ) -> Statement:
     """Until the last step a row fills a block, or it gets no new one."""
     # A new block begins behind a full one.
-    return Statement(fills_or_stays_in_its_block(row, step, steps, block_size))
+    return Statement(fills_or_stays_in_its_block(row, step, steps, block_size), [step <= steps])
 
 
-@_of_a_row("PRV-PEAK-1B", given=_until_the_last_step)
+@_of_a_row("PRV-PEAK-1B")
 def row_fills_a_block_or_only_rises(
-    row: Number, step: Number, steps: Number, block_size: Number
+    row: Positive, step: Positive, steps: Number, block_size: Positive
 ) -> Statement:
     """Until the last step a row fills a block, or it reaches no further into its block than in the
     last step.
@@ -65,24 +58,25 @@ def row_fills_a_block_or_only_rises(
     # An offset falls only behind a full block.
     numbers = row, step, steps, block_size
     known = [fills_or_stays_in_its_block(*numbers)]  # PRV-PEAK-1A
-    return Statement(fills_or_only_rises(*numbers), known=known)
+    return Statement(fills_or_only_rises(*numbers), [step <= steps], known)
 
 
 @_of_any_batch("PRV-PEAK-1C", bounds="every batch size (the longest row decides), every block size")
-def shorter_batch_is_no_wider(longest: Number, longer: Number, block_size: Number) -> Statement:
+def shorter_batch_is_no_wider(longest: Positive, longer: Number, block_size: Positive) -> Statement:
     """A batch whose longest row is no longer is as wide, or at least a block narrower."""
     # Such are the batch at an earlier step, and the batch without a row.
-    given = [*positive(block_size, longest), longest <= longer]
-    return Statement(is_no_wider([longest], [longer], block_size), given)
+    return Statement(is_no_wider([longest], [longer], block_size), [longest <= longer])
 
 
 @_of_any_batch("PRV-PEAK-1D", bounds="every batch size, every block size")
-def max_tkv_is_within_the_width(longest: Number, furthest: Number, block_size: Number) -> Statement:
+def max_tkv_is_within_the_width(
+    longest: Number, furthest: Positive, block_size: Positive
+) -> Statement:
     """Max-tkv lies in the last block of the batch (the longest and the furthest row stand for
     it).
     """
-    given = [*positive(block_size, furthest), longest >= furthest]
-    return Statement(max_tkv_lies_in_the_last_block([longest, furthest], block_size), given)
+    batch = [longest, furthest]
+    return Statement(max_tkv_lies_in_the_last_block(batch, block_size), [longest >= furthest])
 
 
 def _no_step_exceeds_the_peak(
@@ -102,11 +96,7 @@ def _no_step_exceeds_the_peak(
     )
 
 
-@obligation(
-    "PRV-PEAK-1E",
-    bounds="every pair of rows, every number of steps, every block size",
-    rules=["SPY-VOL-4"],
-)
+@_of_a_row("PRV-PEAK-1E", bounds="every pair of rows, every number of steps, every block size")
 def no_step_of_two_rows_exceeds_the_peak(
     longest: Number, row: Number, step: Number, steps: Number, block_size: Number
 ) -> Statement:
@@ -115,18 +105,14 @@ def no_step_of_two_rows_exceeds_the_peak(
     return _no_step_exceeds_the_peak([longest, row], step, steps, block_size, longest >= row)
 
 
-@obligation(
-    "PRV-PEAK-1F",
-    bounds="every batch size, every number of steps, every block size",
-    rules=["SPY-VOL-4"],
-)
+@_of_a_row("PRV-PEAK-1F", bounds="every batch size, every number of steps, every block size")
 def peak_is_that_of_some_row_with_the_longest(
     longest: Number,
-    newcomer: Number,
-    furthest: Number,
-    filling: Number,
-    steps: Number,
-    block_size: Number,
+    newcomer: Positive,
+    furthest: Positive,
+    filling: Positive,
+    steps: Positive,
+    block_size: Positive,
 ) -> Statement:
     """With one more row the peak of a batch is what it was, or that row's with the longest if it is
     higher (step of the induction over the rows).
@@ -139,10 +125,7 @@ def peak_is_that_of_some_row_with_the_longest(
     peak, *peaks = (peak_tkv(one, steps, block_size) for one in (everyone, batch, pair))
     return Statement(
         peak == maximum(*peaks),
-        given=[
-            *positive(block_size, steps, newcomer, *others),
-            *(longest >= row for row in (newcomer, *others)),
-        ],
+        given=[longest >= row for row in (newcomer, *others)],
         known=[
             joint == maximum(*apart),  # PRV-DEC-7C
             *(
@@ -158,7 +141,7 @@ def peak_is_that_of_some_row_with_the_longest(
 
 @_of_a_row("PRV-PEAK-1G")
 def last_full_step_is_the_last(
-    row: Number, fewer_steps: Number, steps: Number, block_size: Number
+    row: Positive, fewer_steps: Positive, steps: Number, block_size: Positive
 ) -> Statement:
     """The last step in which a row fills its block is one of the steps or none, the row is full in
     it, and with more steps it is no earlier.
@@ -169,7 +152,7 @@ def last_full_step_is_the_last(
             is_full_in_its_last_full_step(row, steps, block_size),
             is_full_no_later(row, fewer_steps, steps, block_size),
         ],
-        given=[*positive(block_size, row, fewer_steps), fewer_steps <= steps],
+        given=[fewer_steps <= steps],
     )
 
 

@@ -11,7 +11,7 @@ enter only through the sum of their promises, so nothing depends on how many the
 
 from functools import partial
 
-from checks.proofs.registry import Statement
+from checks.proofs.registry import Natural, Positive, Statement
 from checks.proofs.spyre.scope import obligation
 from spec.core.arithmetic import Number, Truth, every
 from spec.core.blocks import block_count
@@ -33,7 +33,7 @@ def _promises_hold(free: Number, reserved: Number) -> Truth:
 
 @_of_promises("PRV-RES-1", rules=["SPY-RES-1", "SPY-RES-2"])
 def admission_keeps_promises(
-    free: Number, reserved: Number, shared: Number, revived: Number, worst_case: Number
+    free: Number, reserved: Number, shared: Natural, revived: Natural, worst_case: Number
 ) -> Statement:
     """Admission keeps every promise: after the hit is taken and the newcomer's worst case promised,
     the free blocks still cover all promises.
@@ -48,8 +48,6 @@ def admission_keeps_promises(
         ],
         given=[
             _promises_hold(free, reserved),
-            shared >= 0,
-            revived >= 0,
             revived <= free,
             shared + revived < worst_case,  # the last token's block is never taken from the cache
             may_reserve(worst_case, shared, free, reserved),
@@ -59,7 +57,7 @@ def admission_keeps_promises(
 
 @_of_promises("PRV-RES-2", rules=["SPY-RES-1", "SPY-RES-2", "SPY-RES-3"])
 def handing_out_keeps_promises(
-    free: Number, own: Number, others: Number, held: Number, handed_out: Number
+    free: Number, own: Natural, others: Natural, held: Natural, handed_out: Positive
 ) -> Statement:
     """A block handed out to a request that was promised it leaves all other promises kept."""
     # `others` is what all other requests were promised.
@@ -71,49 +69,34 @@ def handing_out_keeps_promises(
             _promises_hold(free - handed_out, left + others),
             (held + handed_out) + left == held + own,
         ],
-        given=[
-            own >= 0,
-            others >= 0,
-            held >= 0,
-            _promises_hold(free, own + others),
-            handed_out >= 1,
-            handed_out <= own,
-        ],
+        given=[_promises_hold(free, own + others), handed_out <= own],
     )
 
 
 @_of_promises("PRV-RES-3", rules=["SPY-RES-1", "LIF-5"])
-def leaving_keeps_promises(free: Number, own: Number, others: Number, sole: Number) -> Statement:
+def leaving_keeps_promises(free: Number, own: Natural, others: Natural, sole: Natural) -> Statement:
     """A request that leaves, finished or aborted in any phase, leaves all other promises kept."""
     # `sole` blocks were held by no other request and become free; shared ones stay held.
-    return Statement(
-        _promises_hold(free + sole, others),
-        given=[own >= 0, others >= 0, sole >= 0, _promises_hold(free, own + others)],
-    )
+    return Statement(_promises_hold(free + sole, others), [_promises_hold(free, own + others)])
 
 
 @_of_lengths("PRV-RES-4", rules=["SPY-RES-3", "BLK-8"])
-def no_request_lacks_a_block(prefill_len: Number, remaining: Number, length: Number) -> Statement:
+def no_request_lacks_a_block(
+    prefill_len: Positive, remaining: Positive, length: Positive
+) -> Statement:
     """A request never needs more blocks than it holds and was promised, at any length that it can
     reach.
     """
+
     # It writes at most the keys and values of all its tokens but the last.
-    return Statement(
-        [
-            block_count(length, size) <= worst_case_blocks(prefill_len, remaining, size)
-            for size in BLOCKS
-        ],
-        given=[
-            prefill_len >= 1,
-            remaining >= 1,
-            length >= 1,
-            length <= prefill_len + remaining - 1,
-        ],
-    )
+    def claim(size: int) -> Truth:
+        return block_count(length, size) <= worst_case_blocks(prefill_len, remaining, size)
+
+    return Statement(map(claim, BLOCKS), given=[length <= prefill_len + remaining - 1])
 
 
 @_of_lengths("PRV-RES-5", rules=["SPY-RES-2"])
-def reservation_wastes_little(prefill_len: Number, remaining: Number) -> Statement:
+def reservation_wastes_little(prefill_len: Positive, remaining: Positive) -> Statement:
     """Reservation sets aside at most one block more than the request can fill."""
     # The block too many is there where prompt and output end exactly with one.
 
@@ -121,4 +104,4 @@ def reservation_wastes_little(prefill_len: Number, remaining: Number) -> Stateme
         written = block_count(prefill_len + remaining - 1, size)
         return worst_case_blocks(prefill_len, remaining, size) <= written + 1
 
-    return Statement(map(claim, BLOCKS), given=[prefill_len >= 1, remaining >= 1])
+    return Statement(map(claim, BLOCKS))

@@ -17,19 +17,10 @@ about the batch, and the rule admits too much (PRV-SHP-5).
 from collections.abc import Sequence
 from functools import partial
 
-from checks.proofs.registry import Integer, Numbers, Statement, Verdict
+from checks.proofs.registry import Integer, Numbers, Positive, Statement, Verdict
 from checks.proofs.spyre.rows import REAL_BLOCK, later, positive
 from checks.proofs.spyre.scope import obligation
-from checks.proofs.spyre.worst_case import (
-    Alive,
-    are_alive,
-    batch_of,
-    groups,
-    lengths_of,
-    lives_of,
-    scenario_of,
-    step_volume,
-)
+from checks.proofs.spyre.worst_case import Alive, WorstCase, scenario_of
 from spec.core.arithmetic import Number, Truth, every, implies
 from spec.core.requests import Request
 from spec.spyre.admission import Member, shipped_future_tkvs, shipped_volume_holds
@@ -53,78 +44,74 @@ def _is_that_of_the_batch(last_tkv: Number, lengths: Sequence[Number], block_siz
 
 @_of_the_projection("PRV-SHP-1", bounds=_ANY_BATCH)
 def projection_covers_every_step_of_a_row(
-    integer: Integer, longest: Number, furthest: Number, last_tkv: Number, step: Number
+    tokens: Positive,
+    remaining: Positive,
+    prompt_len: Positive,
+    max_tokens: Number,
+    longest: Positive,
+    furthest: Positive,
+    last_tkv: Number,
+    step: Positive,
 ) -> Statement:
     """A decoding request is projected at least the max-tkv of every step that it takes part in."""
     # `tokens`, `remaining`: of its row; the candidate is among the others or not.
-    row = Member(integer("tokens"), integer("remaining"))
-    candidate = Member(integer("prompt_len"), integer("max_tokens"))
+    row, candidate = Member(tokens, remaining), Member(prompt_len, max_tokens)
     projected, _ = shipped_future_tkvs([row], candidate, REAL_BLOCK, last_tkv)
-    batch = [row.length, longest, furthest]
+    batch = [tokens, longest, furthest]
     return Statement(
         [
             max_tkv(later(batch, step), REAL_BLOCK) <= projected,
-            max_tkv(later([*batch, candidate.length], step), REAL_BLOCK) <= projected,
+            max_tkv(later([*batch, prompt_len], step), REAL_BLOCK) <= projected,
         ],
-        given=[
-            *positive(row.length, row.remaining, longest, furthest, step, candidate.length),
-            step <= row.remaining,
-            _is_that_of_the_batch(last_tkv, batch, REAL_BLOCK),
-        ],
+        given=[step <= remaining, _is_that_of_the_batch(last_tkv, batch, REAL_BLOCK)],
     )
 
 
 @_of_the_projection("PRV-SHP-2", bounds=_ANY_BATCH)
 def projection_covers_every_step_of_the_candidate(
-    integer: Integer, longest: Number, furthest: Number, last_tkv: Number, step: Number
+    prompt_len: Positive,
+    max_tokens: Number,
+    longest: Positive,
+    furthest: Positive,
+    last_tkv: Number,
+    step: Positive,
 ) -> Statement:
     """The candidate is projected at least the max-tkv of every step that it takes part in."""
     # Its first token comes from its last chunk.
-    candidate = Member(integer("prompt_len"), integer("max_tokens"))
+    candidate, batch = Member(prompt_len, max_tokens), [longest, furthest]
     (projected,) = shipped_future_tkvs([], candidate, REAL_BLOCK, last_tkv)
-    batch = [longest, furthest]
     return Statement(
-        [max_tkv(later([*batch, candidate.length], step), REAL_BLOCK) <= projected],
-        given=[
-            *positive(longest, furthest, step, candidate.length),
-            step <= candidate.remaining - 1,
-            _is_that_of_the_batch(last_tkv, batch, REAL_BLOCK),
-        ],
+        [max_tkv(later([*batch, prompt_len], step), REAL_BLOCK) <= projected],
+        given=[step <= max_tokens - 1, _is_that_of_the_batch(last_tkv, batch, REAL_BLOCK)],
     )
 
 
-def _no_more_than_projected(
-    futures: Sequence[Number], lives: Sequence[tuple[Number, Number]], alive: Alive, step: Number
-) -> Truth:
-    """The max-tkv of the rows alive in this step, than what any of them is projected."""
-    tkv = max_tkv(later(lengths_of(lives, alive), step), REAL_BLOCK)
-    return every(tkv <= futures[index] for index in alive)
-
-
-def _shipped_is_sound(integer: Integer, requests: int) -> Statement:
+def _shipped_is_sound(
+    case: WorstCase, limit: Positive, step: Positive, last_tkv: Number
+) -> Statement:
     """Head-on for {requests} requests: with the tkv of the batch, `shipped` keeps the limit in
     every step in which the one that it admits takes part.
     """
-    decoding, candidate, given = batch_of(integer, requests)
-    lives = lives_of(decoding, candidate)
-    limit, step, last_tkv = integer("limit"), integer("step"), integer("last_tkv")
+    decoding, candidate = case.decoding, case.candidate
     futures = shipped_future_tkvs(decoding, candidate, REAL_BLOCK, last_tkv)
+
+    def no_more_than_projected(alive: Alive) -> Truth:
+        """The max-tkv of these rows, than what any of them is projected (PRV-SHP-1, 2)."""
+        tkv = max_tkv(later(case.lengths(alive), step), REAL_BLOCK)
+        return every(tkv <= futures[index] for index in alive)
+
     return Statement(
-        step_volume(lives, step, REAL_BLOCK) <= limit,
+        case.volume(step, REAL_BLOCK) <= limit,
         given=[
-            *positive(step, limit),
-            *given,
+            *case.given,
             step <= candidate.remaining - 1,
             candidate.length + candidate.remaining - 1 <= limit,
             _is_that_of_the_batch(last_tkv, [member.length for member in decoding], REAL_BLOCK),
             shipped_volume_holds(decoding, candidate, limit, REAL_BLOCK, last_tkv),
         ],
         known=[
-            implies(
-                are_alive(lives, alive, step),
-                _no_more_than_projected(futures, lives, alive, step),  # PRV-SHP-1, 2
-            )
-            for alive in groups(requests)
+            implies(case.are_alive(alive, step), no_more_than_projected(alive))
+            for alive in case.groups
         ],
     )
 
@@ -162,20 +149,21 @@ def _stale_scenario(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
     expected=Verdict.REFUTED,
     scenario=_stale_scenario,
 )
-def shipped_keeps_the_limit_without_interleaving(integer: Integer) -> Statement:
+def shipped_keeps_the_limit_without_interleaving(
+    integer: Integer, limit: Number, step: Positive
+) -> Statement:
     """Without interleaving, too, `shipped` keeps the limit: prefills that run back to back leave it
     the tkv of the last of them.
     """
     # False: the tkv of a short prompt hides that the batch is wide.
     prompts = [integer(f"{name}_prompt") for name in _NAMES]
     outputs = [integer(f"{name}_max_tokens") for name in _NAMES]
-    limit, step = integer("limit"), integer("step")
     members = list(map(Member, prompts, outputs))
     rows = [Member(one.length, one.remaining - 1) for one in members]  # each has yielded a token
     return Statement(
-        step_volume(lives_of(rows[:2], members[2]), step, BLOCK) <= limit,
+        WorstCase(rows[:2], members[2]).volume(step, BLOCK) <= limit,
         given=[
-            *positive(*prompts, step),
+            *positive(*prompts),
             *(most >= 2 for most in outputs),
             *(prompt <= BLOCK * 8 for prompt in prompts),
             *(one.length + one.remaining <= BLOCK * 32 for one in members),

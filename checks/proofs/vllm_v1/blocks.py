@@ -8,7 +8,7 @@ of `spec.nano_vllm.config`, which both schedulers share.
 
 from functools import partial
 
-from checks.proofs.registry import Statement
+from checks.proofs.registry import Natural, Positive, Statement
 from checks.proofs.vllm_v1.scope import obligation
 from spec.core.arithmetic import Number, Truth, cdiv, implies
 from spec.core.blocks import block_index
@@ -30,7 +30,9 @@ _of_slots = partial(
 
 
 @_of_lengths("PRV-V1-KV-1", rules=["V1-KV-7"])
-def missing_blocks_are_exactly_enough(end: Number, held: Number, block_size: Number) -> Statement:
+def missing_blocks_are_exactly_enough(
+    end: Natural, held: Natural, block_size: Positive
+) -> Statement:
     """The blocks that a request lacks are never fewer than none; with them it has a slot for each
     position, and with one block fewer it would not.
     """
@@ -40,8 +42,7 @@ def missing_blocks_are_exactly_enough(end: Number, held: Number, block_size: Num
             missing >= 0,
             (held + missing) * block_size >= end,
             implies(missing > 0, (held + missing - 1) * block_size < end),
-        ],
-        given=[block_size >= 1, end >= 0, held >= 0],
+        ]
     )
 
 
@@ -49,36 +50,29 @@ def missing_blocks_are_exactly_enough(end: Number, held: Number, block_size: Num
 def every_position_has_its_block(
     computed: Number,
     new: Number,
-    lookahead: Number,
-    position: Number,
+    lookahead: Natural,
+    position: Natural,
     max_model_len: Number,
-    held: Number,
-    block_size: Number,
+    held: Natural,
+    block_size: Positive,
 ) -> Statement:
     """Each position that a step computes lies in a block of the request's table."""
     # No position is beyond the model length, so the cut of the slots there cuts none off.
     end = slots_end(computed, new, lookahead, max_model_len)
     return Statement(
         block_index(position, block_size) < held + missing_blocks(end, held, block_size),
-        given=[
-            block_size >= 1,
-            held >= 0,
-            lookahead >= 0,
-            computed + new <= max_model_len,
-            position >= 0,
-            position < computed + new,
-        ],
+        given=[computed + new <= max_model_len, position < computed + new],
     )
 
 
 @_of_slots("PRV-V1-KV-3")
 def a_step_takes_few_blocks(
     computed: Number,
-    new: Number,
-    lookahead: Number,
+    new: Positive,
+    lookahead: Natural,
     max_model_len: Number,
-    held: Number,
-    block_size: Number,
+    held: Natural,
+    block_size: Positive,
 ) -> Statement:
     """A step takes no more blocks for a request than hold its new tokens and lookahead, and for one
     that decodes without drafts at most one.
@@ -88,7 +82,7 @@ def a_step_takes_few_blocks(
     missing = missing_blocks(end, held, block_size)
     return Statement(
         [missing <= cdiv(new + lookahead, block_size), implies(new + lookahead == 1, missing <= 1)],
-        given=[block_size >= 1, new >= 1, lookahead >= 0, computed <= held * block_size, held >= 0],
+        given=[computed <= held * block_size],
     )
 
 
@@ -96,25 +90,20 @@ def a_step_takes_few_blocks(
 
 
 @_of_lengths("PRV-V1-KV-4", rules=["V1-KV-5"])
-def a_hit_leaves_something_to_compute(tokens: Number, block_size: Number) -> Statement:
+def a_hit_leaves_something_to_compute(tokens: Positive, block_size: Positive) -> Statement:
     """However much is cached, a hit leaves at least one token to compute; a full hit leaves one
     block of them at most.
     """
     hit = hit_blocks_at_most(tokens, block_size)
     left = tokens - hit * block_size
-    return Statement(
-        [hit >= 0, left >= 1, left <= block_size], given=[block_size >= 1, tokens >= 1]
-    )
+    return Statement([hit >= 0, left >= 1, left <= block_size])
 
 
 @_of_lengths("PRV-V1-KV-5", rules=["V1-KV-9"])
-def hit_blocks_are_not_written(hit: Number, position: Number, block_size: Number) -> Statement:
+def hit_blocks_are_not_written(hit: Natural, position: Number, block_size: Positive) -> Statement:
     """A block that was hit is never written by the request that hit it."""
     # `hit` blocks at the front of its table; it computes from the first token behind them.
-    return Statement(
-        block_index(position, block_size) >= hit,
-        given=[block_size >= 1, hit >= 0, position >= hit * block_size],
-    )
+    return Statement(block_index(position, block_size) >= hit, [position >= hit * block_size])
 
 
 # --- a request that is let in fits in alone -------------------------------------------------------
@@ -172,23 +161,20 @@ def _may_be_let_in(
     given=_may_be_let_in,
 )
 def what_is_let_in_fits_in_alone(
-    end: Number, held: Number, pool: Number, block_size: Number
+    end: Number, held: Natural, pool: Number, block_size: Positive
 ) -> Statement:
     """Whoever is let in finds its blocks in every step when it is alone, and so never preempts
     itself then.
     """
     # `end` of any step. What it does not hold is free then; what it hits counts as held.
-    return Statement(
-        missing_blocks(end, held, block_size) <= pool - held,
-        given=[block_size >= 1, held >= 0, held <= pool],
-    )
+    return Statement(missing_blocks(end, held, block_size) <= pool - held, [held <= pool])
 
 
 @_of_the_largest_end("PRV-V1-KV-8")
 def largest_end_is_reached(
     prompt_len: Number,
     max_tokens: Number,
-    drafts: Number,
+    drafts: Natural,
     most_drafts: Number,
     lookahead: Number,
     max_model_len: Number,
@@ -198,23 +184,15 @@ def largest_end_is_reached(
     """
     end = slots_end(prompt_len + max_tokens - 2, 1 + drafts, lookahead, max_model_len)
     most = largest_end(prompt_len, max_tokens, most_drafts, lookahead, max_model_len)
-    return Statement(
-        [end <= most, most - end <= most_drafts - drafts],
-        given=[drafts >= 0, drafts <= most_drafts],
-    )
+    return Statement([end <= most, most - end <= most_drafts - drafts], [drafts <= most_drafts])
 
 
 # --- the pool -------------------------------------------------------------------------------------
 
 
 @obligation("PRV-V1-KV-9", bounds="every amount of memory, every size of a block", rules=[])
-def pool_fits_the_profile(free_bytes: Number, block_bytes: Number) -> Statement:
+def pool_fits_the_profile(free_bytes: Natural, block_bytes: Positive) -> Statement:
     """The pool takes as many blocks as fit in nine tenths of the free memory, and not one more."""
-    blocks = profiled_blocks(free_bytes, block_bytes)
-    return Statement(
-        [
-            10 * blocks * block_bytes <= 9 * free_bytes,
-            10 * (blocks + 1) * block_bytes > 9 * free_bytes,
-        ],
-        given=[free_bytes >= 0, block_bytes >= 1],
-    )
+    blocks, tenths = profiled_blocks(free_bytes, block_bytes), 9 * free_bytes
+    fit, too_many = 10 * blocks * block_bytes, 10 * (blocks + 1) * block_bytes
+    return Statement([fit <= tenths, too_many > tenths])

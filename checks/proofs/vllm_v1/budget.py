@@ -11,9 +11,9 @@ num_batched_tokens?".
 
 from functools import partial
 
-from attrs import fields, frozen
+from attrs import frozen
 
-from checks.proofs.registry import Integer, Statement
+from checks.proofs.registry import Natural, Positive, Statement
 from checks.proofs.vllm_v1.scope import obligation
 from spec.core.arithmetic import Number, Truth, every, implies, maximum, minimum
 from spec.vllm_v1.config import (
@@ -52,29 +52,18 @@ class Turn:
         return waiting_tokens(self.tokens + self.drafts, self.computed, self.threshold, self.left)
 
 
-def turn(integer: Integer) -> Turn:
-    """Any request at its turn."""
-    return Turn(*(integer(field.name) for field in fields(Turn)))
-
-
-def is_unfinished(integer: Integer) -> list[Truth]:
+def is_unfinished(turn: Turn) -> list[Truth]:
     """What is true of a request that waits or runs: a token is to compute, and another to come.
 
     Prompt and answer fit the model length together, and of the answer one token is missing.
     """
-    one = turn(integer)
-    return [
-        one.computed >= 0,
-        one.computed < one.tokens,
-        one.tokens < one.max_model_len,
-        one.drafts >= 0,
-        one.threshold >= 0,
-    ]
+    naturals = [number >= 0 for number in (turn.computed, turn.drafts, turn.threshold)]
+    return [*naturals, turn.computed < turn.tokens, turn.tokens < turn.max_model_len]
 
 
-def may_be_given_a_token(integer: Integer) -> list[Truth]:
+def may_be_given_a_token(turn: Turn) -> list[Truth]:
     """It is unfinished, and budget is left."""
-    return [*is_unfinished(integer), integer("left") >= 1]
+    return [*is_unfinished(turn), turn.left >= 1]
 
 
 ANY_TURN = "every length, draft, threshold, budget and model length"
@@ -102,37 +91,35 @@ def taken_back(left: Number, tokens: Number) -> Number:
 
 
 @_of_the_budget("PRV-V1-BUD-1A")
-def running_keeps_the_budget(integer: Integer, given: Number, budget: Number) -> Statement:
+def running_keeps_the_budget(turn: Turn, given: Number, budget: Number) -> Statement:
     """After a running request's turn, what is handed out and what is left are still the budget."""
     # Whatever the request is: behind, caught up, at the end of the model length.
-    one = turn(integer)
-    more = maximum(one.as_running, 0)
+    more = maximum(turn.as_running, 0)
     return Statement(
-        adds_up(given + more, taken(one.left, one.as_running), budget),
-        given=[adds_up(given, one.left, budget)],
+        adds_up(given + more, taken(turn.left, turn.as_running), budget),
+        given=[adds_up(given, turn.left, budget)],
     )
 
 
 @_of_the_budget("PRV-V1-BUD-1B", given=is_unfinished)
-def admission_keeps_the_budget(integer: Integer, given: Number, budget: Number) -> Statement:
+def admission_keeps_the_budget(turn: Turn, given: Number, budget: Number) -> Statement:
     """After an admission, what is handed out and what is left are still the budget."""
     # Cached tokens are computed ones and take nothing of it.
-    one = turn(integer)
     return Statement(
-        adds_up(given + one.as_waiting, taken(one.left, one.as_waiting), budget),
-        given=[adds_up(given, one.left, budget)],
+        adds_up(given + turn.as_waiting, taken(turn.left, turn.as_waiting), budget),
+        given=[adds_up(given, turn.left, budget)],
     )
 
 
 @_of_the_budget("PRV-V1-BUD-1C", bounds="any number of requests")
 def preemption_keeps_the_budget(
-    given: Number, left: Number, budget: Number, victim: Number
+    given: Number, left: Number, budget: Number, victim: Natural
 ) -> Statement:
     """After a preemption, what is handed out and what is left are still the budget."""
     # `victim`: what the victim was given in this step, nothing for most.
     return Statement(
         adds_up(given - victim, taken_back(left, victim), budget),
-        given=[adds_up(given, left, budget), victim >= 0, victim <= given],
+        given=[adds_up(given, left, budget), victim <= given],
     )
 
 
@@ -140,40 +127,38 @@ def preemption_keeps_the_budget(
 
 
 @_of_a_turn("PRV-V1-BUD-2", rules=["V1-BUD-3"])
-def running_gets_a_token(integer: Integer) -> Statement:
+def running_gets_a_token(turn: Turn) -> Statement:
     """While budget is left, a running request is given at least one token at its turn."""
     # The model length never stands in the way: the last position is the one never computed.
-    return Statement(turn(integer).as_running >= 1)
+    return Statement(turn.as_running >= 1)
 
 
 @_of_a_turn("PRV-V1-BUD-3", rules=["V1-BUD-3", "V1-CHK-1", "V1-SPC-1"])
-def running_gets_no_more_than_it_may(integer: Integer) -> Statement:
+def running_gets_no_more_than_it_may(turn: Turn) -> Statement:
     """A running request is never given more than it is behind, drafts included, than the threshold,
     or than the model length leaves before its last position.
     """
-    one = turn(integer)
-    end = one.computed + one.as_running
+    end = turn.computed + turn.as_running
     return Statement(
         [
-            end <= one.tokens + one.drafts,
-            end <= one.max_model_len - 1,
-            implies(one.threshold > 0, one.as_running <= one.threshold),
+            end <= turn.tokens + turn.drafts,
+            end <= turn.max_model_len - 1,
+            implies(turn.threshold > 0, turn.as_running <= turn.threshold),
         ]
     )
 
 
 @_of_a_turn("PRV-V1-BUD-4", rules=["V1-BUD-5", "V1-CHK-1"])
-def admitted_gets_its_share(integer: Integer) -> Statement:
+def admitted_gets_its_share(turn: Turn) -> Statement:
     """An admitted request is given at least one token, never more than its tokens less the cached
     ones, and never more than the threshold.
     """
     # Padding, where it is fresh, counts like its own tokens.
-    one = turn(integer)
     return Statement(
         [
-            one.as_waiting >= 1,
-            one.computed + one.as_waiting <= one.tokens + one.drafts,
-            implies(one.threshold > 0, one.as_waiting <= one.threshold),
+            turn.as_waiting >= 1,
+            turn.computed + turn.as_waiting <= turn.tokens + turn.drafts,
+            implies(turn.threshold > 0, turn.as_waiting <= turn.threshold),
         ]
     )
 
@@ -194,27 +179,26 @@ def lacking(tokens: Number, computed: Number) -> Number:
     given=is_unfinished,
     rules=["V1-BUD-3", "V1-BUD-5"],
 )
-def requests_catch_up(integer: Integer, share: Number, rest: Number) -> Statement:
+def requests_catch_up(turn: Turn, share: Positive, rest: Natural) -> Statement:
     """A request catches up in finitely many steps: one that lacks at most n paces has caught up
     after n steps, where the pace is what each step leaves it, cut to the threshold.
     """
     # One step of n: `rest` are the paces of the steps to come. Admitted in it or running.
-    one = turn(integer)
-    step = pace(share, one.threshold)
-    before = lacking(one.tokens, one.computed)
+    step = pace(share, turn.threshold)
+    before = lacking(turn.tokens, turn.computed)
     return Statement(
         [
             step >= 1,
-            lacking(one.tokens, one.computed + one.as_running) <= rest,
-            lacking(one.tokens, one.computed + one.as_waiting) <= rest,
+            lacking(turn.tokens, turn.computed + turn.as_running) <= rest,
+            lacking(turn.tokens, turn.computed + turn.as_waiting) <= rest,
         ],
-        given=[share >= 1, one.left >= share, rest >= 0, before <= rest + step],
+        given=[turn.left >= share, before <= rest + step],
     )
 
 
 @obligation("PRV-V1-BUD-6", bounds="every length and model length", rules=[])
 def default_budget_holds_a_full_context(
-    tokens: Number, computed: Number, max_model_len: Number
+    tokens: Number, computed: Natural, max_model_len: Number
 ) -> Statement:
     """With the budget that the text takes where none is configured, any request that fits the model
     length can be computed in one step.
@@ -222,7 +206,7 @@ def default_budget_holds_a_full_context(
     budget = default_batched_tokens(max_model_len)
     return Statement(
         [waiting_tokens(tokens, computed, 0, budget) == tokens - computed, budget >= 2_048],
-        given=[computed >= 0, computed < tokens, tokens <= max_model_len],
+        given=[computed < tokens, tokens <= max_model_len],
     )
 
 
@@ -230,28 +214,22 @@ def default_budget_holds_a_full_context(
 
 
 @obligation("PRV-V1-CHK-1", bounds="every length and threshold", rules=["V1-CHK-1"])
-def threshold_of_zero_is_off(behind: Number, threshold: Number) -> Statement:
+def threshold_of_zero_is_off(behind: Natural, threshold: Number) -> Statement:
     """A threshold of 0 caps nothing, and any other caps at the threshold exactly."""
     # Below 0 is off too, as in the text's comparison; the configuration refuses it.
     capped = capped_tokens(behind, threshold)
-    return Statement(
-        [
-            implies(threshold <= 0, capped == behind),
-            implies(threshold > 0, capped == minimum(behind, threshold)),
-        ],
-        given=[behind >= 0],
-    )
+    at_it = implies(threshold > 0, capped == minimum(behind, threshold))
+    return Statement([implies(threshold <= 0, capped == behind), at_it])
 
 
 @_of_a_turn("PRV-V1-CHK-2", given=is_unfinished, rules=["V1-CHK-2"])
-def what_is_let_in_can_be_admitted(integer: Integer, total: Number, budget: Number) -> Statement:
+def what_is_let_in_can_be_admitted(turn: Turn, total: Number, budget: Number) -> Statement:
     """Without chunked prefill, whoever is let in fits the budget of an empty step uncut, also when
     it has been preempted and computes its answer again.
     """
     # `total`: prompt and longest answer, whose last token is never computed.
-    one = turn(integer)
-    uncut = capped_tokens(one.tokens - one.computed, one.threshold)
+    uncut = capped_tokens(turn.tokens - turn.computed, turn.threshold)
     return Statement(
-        waiting_tokens(one.tokens, one.computed, one.threshold, budget) == uncut,
-        given=[one.tokens < total, capped_tokens(total - 1, one.threshold) <= budget],
+        waiting_tokens(turn.tokens, turn.computed, turn.threshold, budget) == uncut,
+        given=[turn.tokens < total, capped_tokens(total - 1, turn.threshold) <= budget],
     )

@@ -7,8 +7,8 @@ drafts that no drafter made, and that all of them are taken off, is vLLM 0.28.0'
 
 from functools import partial
 
-from checks.proofs.registry import Integer, Statement, Verdict
-from checks.proofs.vllm_v1.budget import ANY_TURN, Turn, may_be_given_a_token, turn
+from checks.proofs.registry import Natural, Positive, Statement, Verdict
+from checks.proofs.vllm_v1.budget import ANY_TURN, Turn, may_be_given_a_token
 from checks.proofs.vllm_v1.scope import obligation
 from spec.core.arithmetic import Number, Truth, every, maximum, some
 from spec.vllm_v1.config import rolled_back, waiting_tokens
@@ -16,58 +16,51 @@ from spec.vllm_v1.config import rolled_back, waiting_tokens
 _of_a_turn = partial(obligation, bounds=ANY_TURN, given=may_be_given_a_token)
 
 
-def verified(one: Turn, new_tokens: Number) -> Number:
+def verified(turn: Turn, new_tokens: Number) -> Number:
     """How many of the new tokens are drafts: those behind the request's own."""
-    return maximum(one.computed + new_tokens - one.tokens, 0)
+    return maximum(turn.computed + new_tokens - turn.tokens, 0)
 
 
-def after_a_step(one: Turn, new_tokens: Number, accepted: Number) -> tuple[Number, Number]:
+def after_a_step(turn: Turn, new_tokens: Number, accepted: Number) -> tuple[Number, Number]:
     """Computed tokens and tokens, where the request has caught up and samples."""
-    computed = one.computed + new_tokens
-    left = rolled_back(computed, verified(one, new_tokens), accepted)
-    return left, one.tokens + accepted + 1
+    computed = turn.computed + new_tokens
+    left = rolled_back(computed, verified(turn, new_tokens), accepted)
+    return left, turn.tokens + accepted + 1
 
 
 @_of_a_turn("PRV-V1-SPC-1", rules=["V1-SPC-3", "V1-SPC-2", "V1-PRG-1"])
-def rollback_leaves_one_token(integer: Integer, accepted: Number) -> Statement:
+def rollback_leaves_one_token(turn: Turn, accepted: Natural) -> Statement:
     """Whoever samples is one token behind after the step, whatever was accepted: what is computed
     is never negative and never past the tokens.
     """
-    one = turn(integer)
-    computed, tokens = after_a_step(one, one.as_running, accepted)
+    new_tokens = turn.as_running
+    computed, tokens = after_a_step(turn, new_tokens, accepted)
     return Statement(
         [computed >= 0, computed == tokens - 1],
-        given=[
-            one.computed + one.as_running >= one.tokens,
-            accepted >= 0,
-            accepted <= verified(one, one.as_running),
-        ],
+        given=[turn.computed + new_tokens >= turn.tokens, accepted <= verified(turn, new_tokens)],
     )
 
 
 @_of_a_turn("PRV-V1-SPC-2", rules=["V1-SPC-1", "V1-SPC-3"])
-def chunks_verify_nothing(integer: Integer) -> Statement:
+def chunks_verify_nothing(turn: Turn) -> Statement:
     """A chunk that is not the last verifies no draft and leaves its request behind."""
-    one = turn(integer)
-    end = one.computed + one.as_running
-    return Statement(
-        [verified(one, one.as_running) == 0, end > one.computed], given=[end < one.tokens]
-    )
+    end = turn.computed + turn.as_running
+    claim = [verified(turn, turn.as_running) == 0, end > turn.computed]
+    return Statement(claim, given=[end < turn.tokens])
 
 
 @_of_a_turn("PRV-V1-SPC-3", rules=["V1-SPC-1"])
-def drafts_are_those_proposed(integer: Integer) -> Statement:
+def drafts_are_those_proposed(turn: Turn) -> Statement:
     """No more drafts are verified than were proposed, and all of a request's own tokens come
     first.
     """
-    one = turn(integer)
 
     def fits(new_tokens: Number) -> Truth:
-        drafts = verified(one, new_tokens)
+        drafts = verified(turn, new_tokens)
         own = new_tokens - drafts
-        return every([drafts <= one.drafts, own >= 1, one.computed + own <= one.tokens])
+        return every([drafts <= turn.drafts, own >= 1, turn.computed + own <= turn.tokens])
 
-    return Statement([fits(one.as_running), fits(one.as_waiting)])
+    return Statement([fits(turn.as_running), fits(turn.as_waiting)])
 
 
 # --- a fresh request that is filled up ------------------------------------------------------------
@@ -83,20 +76,13 @@ def padded_and_rolled_back(computed: Number, drafts: Number, threshold: Number) 
     return rolled_back(computed + new_tokens, drafts, 0)
 
 
-def _fresh(computed: Number, drafts: Number, threshold: Number) -> list[Truth]:
-    return [computed >= 0, drafts >= 1, threshold >= 0]
-
-
 _of_fresh = partial(
-    obligation,
-    bounds="every length, number of drafts and threshold",
-    given=_fresh,
-    rules=["V1-SPC-3"],
+    obligation, bounds="every length, number of drafts and threshold", rules=["V1-SPC-3"]
 )
 
 
 @_of_fresh("PRV-V1-SPC-4")
-def padding_is_rolled_back(computed: Number, drafts: Number, threshold: Number) -> Statement:
+def padding_is_rolled_back(computed: Natural, drafts: Positive, threshold: Natural) -> Statement:
     """As 0.28.0 fills a fresh request up and rolls the padding back, it is left with all of its
     tokens computed, where the threshold is off or lets one token and all drafts through.
     """
@@ -109,7 +95,7 @@ def padding_is_rolled_back(computed: Number, drafts: Number, threshold: Number) 
 
 @_of_fresh("PRV-V1-SPC-5", expected=Verdict.REFUTED)
 def padding_is_rolled_back_at_any_threshold(
-    computed: Number, drafts: Number, threshold: Number
+    computed: Natural, drafts: Positive, threshold: Natural
 ) -> Statement:
     """As 0.28.0 fills a fresh request up and rolls the padding back, what is computed is never
     negative, whatever the threshold.

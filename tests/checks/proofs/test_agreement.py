@@ -26,7 +26,7 @@ from checks.proofs.spyre.agreement import (
     small,
     transitions,
 )
-from checks.proofs.spyre.inductive import SIZES, any_scene
+from checks.proofs.spyre.inductive import SIZES, Scene
 from checks.proofs.spyre.numeric_machine import (
     ABSENT,
     GONE,
@@ -216,14 +216,14 @@ def test_terms_say_what_the_numbers_say(
     """One step of three requests as a term, evaluated on random numbers, consistent or not."""
     rule = rule_of(admission)
     random, values, kinds = Random(1), dict[str, int](), Counter[str]()
-    terms = everything_in(any_scene(z3.Int, block_size, chunk_size, rule).step())
+    terms = everything_in(Scene.drawn(z3.Int, block_size, chunk_size, rule).step())
 
     def integer(name: str) -> int:
         return values.setdefault(name, some_number(name, random))
 
     for _ in range(25):
         values.clear()
-        result = any_scene(integer, block_size, chunk_size, rule).step()
+        result = Scene.drawn(integer, block_size, chunk_size, rule).step()
         substituted = [(z3.Int(name), z3.IntVal(value)) for name, value in values.items()]
         for term, number in zip(terms, everything_in(result), strict=True):
             assert str(z3.simplify(z3.substitute(term, *substituted))) == str(number)

@@ -14,7 +14,7 @@ from checks.proofs.prover import prove
 from checks.proofs.registry import Obligation, Verdict
 from checks.proofs.spyre import bounded, future_steps, inductive, numeric_machine
 from checks.proofs.spyre.bounded import Run, every_step_of, within_volume
-from checks.proofs.spyre.inductive import SIZES, no_step_is_idle
+from checks.proofs.spyre.inductive import SIZES, Scene, no_step_is_idle
 from checks.proofs.spyre.numeric_machine import (
     PREFILLING,
     Client,
@@ -197,7 +197,7 @@ def test_a_rule_that_refuses_a_request_alone_leaves_steps_idle() -> None:
     assert_refuted(
         Obligation(
             *("PRV-TEST", "Planted.", "all", ()),
-            lambda integer: no_step_is_idle(integer, *SIZES["B"], stingy),
+            lambda integer: no_step_is_idle(Scene.drawn(integer, *SIZES["B"], stingy)),
         )
     )
 
