@@ -12,7 +12,7 @@ from attrs import frozen
 
 from spec.core.arithmetic import Number, cdiv, floor_div, maximum, minimum
 from spec.core.configuration import PolicyConfig, checked_keys
-from spec.core.errors import ConfigError
+from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import Request, refuse_above
 from spec.vllm_v0.variants import CHOICES, Choices, Reading, Strategy
 
@@ -222,10 +222,14 @@ def lookahead_slots(is_prefill: bool, config: VllmV0Config) -> int:
 
 
 def refuse_unservable(request: Request, config: VllmV0Config) -> None:
-    """Raise if the request exceeds the model length: all else the scheduler itself ignores.
+    """Raise if the request could outgrow the model; a prompt that is too long is ignored instead.
 
     Raises:
-        WorkloadError: it does.
+        WorkloadError: prompt and output exceed the model length, or several sequences are to
+            sample several tokens a step.
     """
-    total = request.prompt_len + request.max_tokens
-    refuse_above("prompt_len + max_tokens", total, "max_model_len", config.max_model_len)
+    if request.n > 1 and config.num_lookahead_slots:
+        raise WorkloadError("n", request.n, "1 with num_lookahead_slots")
+    if request.prompt_len <= config.prompt_limit:
+        total = request.prompt_len + request.max_tokens
+        refuse_above("prompt_len + max_tokens", total, "max_model_len", config.max_model_len)

@@ -54,6 +54,14 @@ class Choices:
     - `needs_cpu_space`: the engine ends where a victim does not fit the CPU; else it is recomputed
       or, having several sequences, ignored.
     - `swaps_in_chunks`: a half-done prompt that was swapped out returns chunk by chunk.
+    - `recomputes_by_word`: where recomputing is configured the engine ends if a victim
+      has several sequences; else that is swapped out.
+    - `limits_chunks`: where prompts are chunked, the longest prompt is held against a chunk; else
+      against the whole prompt.
+    - `overdraws`: where prompts are chunked, several sequences of a group decode though the budget
+      does not have a token for each.
+    - `rounds_decodes`: where prompts are chunked and prefixes cached, a decode, too, needs a budget
+      of a whole block.
     - `computed_when_allocated`: with prefix caching all blocks of a prompt count as computed after
       the step that admitted it; else those whose tokens were computed.
     """
@@ -69,6 +77,10 @@ class Choices:
     frees_infeasible: bool = True
     needs_cpu_space: bool = False
     swaps_in_chunks: bool = True
+    recomputes_by_word: bool = False
+    limits_chunks: bool = False
+    overdraws: bool = False
+    rounds_decodes: bool = False
     computed_when_allocated: bool = False
 
 
@@ -85,6 +97,10 @@ CHOICES = {
         frees_infeasible=False,
         needs_cpu_space=True,
         swaps_in_chunks=False,
+        recomputes_by_word=True,
+        limits_chunks=True,
+        overdraws=True,
+        rounds_decodes=True,
         computed_when_allocated=True,
     ),
     Reading.REPAIRED: Choices(),

@@ -1,0 +1,57 @@
+"""The vLLM V0 machine from its first state on, with its environment and its steps."""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from attrs import frozen
+
+from reference.core.block_pool import new_pool
+from reference.core.machine import ReferenceMachine
+from reference.vllm_v0 import transitions
+from reference.vllm_v0.step import Environment, scheduler_step
+from spec.core.requests import Request
+from spec.vllm_v0.config import VllmV0Config, refuse_unservable
+from spec.vllm_v0.records import Context, Sequence, State, Step, context_of
+
+
+@frozen
+class VllmV0Machine(ReferenceMachine[Context, State]):
+    """A scheduler for one configuration and a set of requests that may arrive."""
+
+    transitions: ClassVar[Any] = transitions
+
+    @staticmethod
+    def of(config: VllmV0Config, requests: Iterable[Request]) -> "VllmV0Machine":
+        """The machine for these requests.
+
+        Raises:
+            WorkloadError: a request that could never be served.
+        """
+        ctx = context_of(config, requests)
+        for request in ctx.requests.values():
+            refuse_unservable(request, config)
+        return VllmV0Machine(ctx)
+
+    def initial(self) -> State:
+        """No request has arrived, all blocks are free."""
+        config = self.ctx.config
+        return State(
+            pool=new_pool(config.pool_blocks),
+            cpu=new_pool(config.num_cpu_blocks),
+            artificial=config.artificial_preemptions,
+        )
+
+    def step(
+        self,
+        state: State,
+        environment: Environment | None = None,
+        index: int = 0,
+        time: float = 0.0,
+    ) -> Step:
+        """One scheduler step; by default sequences end as it is said."""
+        chosen = environment or Environment(self.sequence_ends)
+        return scheduler_step(self.ctx, state, chosen, index, time)
+
+    def sequence_ends(self, sequence: Sequence) -> bool:
+        """True if the sequence has all that it samples."""
+        return sequence.generated >= self.ctx.sequences[sequence.id].end

@@ -1,0 +1,242 @@
+"""What can happen to a group: one short pure function each, guard first, then effect.
+
+Between steps `arrive` and `abort` change the state; within a step the decisions do, then what is
+computed: sequences sample, fork and finish. Source: vllm-v0, the sections named at each function.
+
+Each raises GuardError, with the rule that its guard stands for, where the guard does not hold, and
+EngineEnds where the release dies.
+"""
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from attrs import evolve
+
+from reference.core import run
+from reference.core.guards import require, require_among, require_new
+from reference.vllm_v0 import block_manager
+from reference.vllm_v0.block_manager import EngineEnds
+from spec.core.records import Event
+from spec.vllm_v0.config import Scheduling
+from spec.vllm_v0.records import Context, Group, Pairs, Sequence, State
+
+Queue: TypeAlias = tuple[Group, ...]
+Moved: TypeAlias = run.Moved[State]
+Copied: TypeAlias = tuple[State, Pairs, tuple[Event, ...]]  # with the blocks that are copied
+
+
+# --- queues ---------------------------------------------------------------------------------
+
+
+def rank(ctx: Context, group: Group) -> tuple[int, int]:
+    """Priority, then arrival: the lowest is served first ("Handling High-Priority Requests")."""
+    priority = ctx.requests[group.id].priority
+    sign = -1 if ctx.config.choices.higher_number_first else 1
+    return sign * priority, group.arrival
+
+
+def without(state: State, request_id: str) -> State:
+    """The state without the group in any queue."""
+
+    def others(queue: Queue) -> Queue:
+        return tuple(one for one in queue if one.id != request_id)
+
+    return evolve(
+        state,
+        waiting=others(state.waiting),
+        running=others(state.running),
+        swapped=others(state.swapped),
+    )
+
+
+def changed(state: State, group: Group) -> State:
+    """The state with `group` in the place of the running one of its name."""
+    return evolve(
+        state, running=tuple(group if one.id == group.id else one for one in state.running)
+    )
+
+
+# --- between two steps ----------------------------------------------------------------------
+
+
+def arrive(ctx: Context, state: State, request_id: str) -> State:
+    """A client hands in a request: a group of one sequence joins the end of the waiting queue."""
+    # guard
+    require_new(state, request_id, "V0-LIF-1")
+    # effect
+    by_priority = ctx.config.scheduling is Scheduling.PRIORITY
+    earlier = len(state.present) + len(state.finished) + len(state.aborted)
+    newcomer = Group(
+        request_id,
+        prompt_len=ctx.requests[request_id].prompt_len,
+        sequences=(Sequence(request_id),),
+        arrival=earlier if by_priority else 0,
+    )
+    return evolve(state, waiting=(*state.waiting, newcomer))
+
+
+def abort(ctx: Context, state: State, request_id: str) -> State:
+    """A client goes away: its group leaves any queue and gives everything back."""
+    # guard
+    leaver = require_among(state.present, request_id, "abort", "V0-LIF-3")
+    # effect
+    try:
+        freed, _ = block_manager.free(ctx, state, leaver, leaver.unfinished)
+    except EngineEnds as end:
+        return evolve(state, failure=end.reason)
+    return evolve(without(freed, request_id), aborted=state.aborted | {request_id})
+
+
+# --- decisions ------------------------------------------------------------------------------
+
+
+def admit(ctx: Context, state: State, group: Group, tokens: int) -> Moved:
+    """A waiting group gets its blocks and runs ("Allocating and Running Sequences")."""
+    # guard
+    require(group.id in {one.id for one in state.waiting}, "admit", "V0-LIF-2")
+    if group.is_swapped:
+        raise EngineEnds("a waiting group has no waiting sequence")
+    # effect
+    allocated, running = block_manager.allocate(ctx, state, group)
+    after = without(allocated, group.id)
+    event = Event("admit", group.id, "V0-ADM-1", after=tokens)
+    return evolve(after, running=(*after.running, running)), (event,)
+
+
+def append(ctx: Context, state: State, group: Group, lookahead: int) -> Copied:
+    """A running group gets slots for its unseen tokens ("Appending Memory Slots")."""
+    # guard
+    require(group in state.running, "append", "V0-LIF-2")
+    # effect
+    after, grown, copies = block_manager.append_slots(ctx, state, group, lookahead)
+    events = [Event("append", group.id, "V0-LKA-1", len(group.blocks), len(grown.blocks))]
+    events += [Event("copy", group.id, "V0-SEQ-3", source, target) for source, target in copies]
+    return changed(after, grown), copies, tuple(events)
+
+
+def recompute(ctx: Context, state: State, group: Group) -> Moved:
+    """A running group loses its progress and its blocks, and waits again.
+
+    Source: "Preempting via Recompute"; its place in the waiting queue is the step's to say.
+    """
+    # guard
+    require(group in state.running, "preempt", "V0-PRE-1")
+    require(len(group.unfinished) == 1, "preempt", "V0-PRE-3")
+    # effect
+    freed, left = block_manager.free(ctx, state, group, group.unfinished)
+    fresh = evolve(left, computed=0, is_prefill=True, cached=None, mark=0)
+    after = without(freed, group.id)
+    event = Event("preempt", group.id, "V0-PRE-1", group.computed, 0)
+    return evolve(after, waiting=(fresh, *after.waiting)), (event,)
+
+
+def swap_out(ctx: Context, state: State, group: Group) -> Copied:
+    """A running group's blocks go to the CPU ("Swapping Out a Sequence")."""
+    # guard
+    require(group in state.running, "swap_out", "V0-SWP-1")
+    require(block_manager.can_swap_out(ctx, state, group), "swap_out", "V0-SWP-2")
+    # effect
+    moved, out, pairs = block_manager.swap_out(ctx, state, group)
+    after = without(moved, group.id)
+    event = Event("swap_out", group.id, "V0-SWP-1", after=len(pairs))
+    return evolve(after, swapped=(*after.swapped, out)), pairs, (event,)
+
+
+def swap_in(ctx: Context, state: State, group: Group) -> Copied:
+    """A swapped group's blocks come back to the GPU and it runs ("Swapping In a Sequence")."""
+    # guard
+    require(group in state.swapped, "swap_in", "V0-SWP-3")
+    # effect
+    moved, back, pairs = block_manager.swap_in(ctx, state, group)
+    after = without(moved, group.id)
+    event = Event("swap_in", group.id, "V0-SWP-3", after=len(pairs))
+    return evolve(after, running=(*after.running, back)), pairs, (event,)
+
+
+def ignore(ctx: Context, state: State, group: Group, rule: str, frees: bool = True) -> Moved:
+    """A group that can never be served leaves and is reported ("very long prompts")."""
+    # guard
+    require(group in state.present, "ignore", "V0-ADM-4")
+    # effect
+    freed = block_manager.free(ctx, state, group, group.unfinished)[0] if frees else state
+    after = without(freed, group.id)
+    names = {"finished": state.finished | {group.id}, "ignored": state.ignored | {group.id}}
+    return evolve(after, **names), (Event("ignore", group.id, rule),)
+
+
+# --- what comes of it -----------------------------------------------------------------------
+
+
+def compute(_ctx: Context, state: State, request_id: str, tokens: int, samples: bool) -> Moved:
+    """A group's scheduled tokens are in the cache; with all of them its prefill is over."""
+    # guard
+    group = require_among(state.running, request_id, "compute", "V0-LIF-2")
+    # effect
+    computed = group.computed + tokens
+    is_prefill = computed < group.tokens
+    done = evolve(
+        group,
+        computed=computed,
+        is_prefill=is_prefill,
+        cached=group.cached if is_prefill else None,
+    )
+    transition = "chunk" if group.is_prefill else "decode"
+    rule = "V0-CHK-4" if samples else "V0-CHK-1"
+    return changed(state, done), (Event(transition, group.id, rule, group.computed, computed),)
+
+
+def fork(ctx: Context, state: State, request_id: str) -> Moved:
+    """A group that samples its first token becomes as many sequences as it asks for.
+
+    Source: "Forking Sequences": they share the parent's blocks until one of them writes.
+    """
+    # guard
+    group = require_among(state.running, request_id, "fork", "V0-SEQ-1")
+    require(len(group.sequences) == 1, "fork", "V0-SEQ-1")
+    # effect
+    children = tuple(f"{group.id}/{index}" for index in range(1, ctx.requests[group.id].n))
+    forked, parent = block_manager.fork(ctx, state, group, children)
+    events = tuple(Event("fork", group.id, "V0-SEQ-1", group.id, child) for child in children)
+    return changed(forked, parent), events
+
+
+def sample(
+    _ctx: Context, state: State, request_id: str, sampled: dict[str, int], ended: Iterable[str]
+) -> Moved:
+    """Sequences get their new tokens; those in `ended` have all of theirs.
+
+    All tokens but the last are in the cache already: several steps followed one decision.
+    """
+    # guard
+    group = require_among(state.running, request_id, "sample", "V0-CHK-4")
+    # effect
+    over = set(ended)
+    sequences = tuple(
+        evolve(
+            one,
+            generated=one.generated + sampled.get(one.id, 0),
+            is_finished=one.is_finished or one.id in over,
+        )
+        for one in group.sequences
+    )
+    ahead = max(sampled.values()) - 1
+    after = evolve(group, sequences=sequences, computed=group.computed + ahead)
+    events = tuple(Event("sample", group.id, "V0-CHK-4", after=one) for one in sampled)
+    return changed(state, after), events
+
+
+def finish(ctx: Context, state: State, request_id: str, ended: Iterable[str]) -> Moved:
+    """Finished sequences give their blocks back; with the last of them the group leaves.
+
+    Source: "Freeing Finished Sequences" and the two sections after it.
+    """
+    # guard
+    group = require_among(state.running, request_id, "finish", "V0-LIF-4")
+    over = [one for one in group.sequences if one.id in set(ended)]
+    require(bool(over), "finish", "V0-LIF-4")
+    # effect
+    freed, left = block_manager.free(ctx, state, group, over)
+    if left.unfinished:
+        return changed(freed, left), ()
+    after = evolve(without(freed, group.id), finished=state.finished | {group.id})
+    return after, (Event("finish", group.id, "V0-LIF-4"),)
