@@ -8,7 +8,8 @@ from attrs import frozen
 from reference.core.block_pool import new_pool
 from reference.core.machine import ReferenceMachine
 from reference.vllm_v0 import transitions
-from reference.vllm_v0.step import Environment, scheduler_step
+from reference.vllm_v0.decisions import Environment
+from reference.vllm_v0.step import scheduler_step
 from spec.core.requests import Request
 from spec.vllm_v0.config import VllmV0Config, refuse_unservable
 from spec.vllm_v0.records import Context, Sequence, State, Step, context_of

@@ -160,8 +160,8 @@ def ignore(ctx: Context, state: State, group: Group, rule: str, frees: bool = Tr
     # effect
     freed = block_manager.free(ctx, state, group, group.unfinished)[0] if frees else state
     after = without(freed, group.id)
-    names = {"finished": state.finished | {group.id}, "ignored": state.ignored | {group.id}}
-    return evolve(after, **names), (Event("ignore", group.id, rule),)
+    after = evolve(after, finished=state.finished | {group.id}, ignored=state.ignored | {group.id})
+    return after, (Event("ignore", group.id, rule),)
 
 
 # --- what comes of it -----------------------------------------------------------------------
