@@ -13,10 +13,10 @@ from spec.vllm_v0.records import Context, Group, Sequence, State
 
 def work_in(
     results: Run[Context, State], run: Decisions, order: list[str], sampling: tuple[str, ...]
-) -> tuple[dict[str, tuple[int, ...]], dict[str, str], tuple[str, ...]]:
+) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
     """All scheduled tokens are computed; groups fork, sample and finish.
 
-    Returns tokens by sequence, each fork with its parent, and the sequences that ended.
+    Returns tokens by sequence, and each fork with its parent.
     """
     ctx, ended = run.ctx, list[str]()
     sampled: dict[str, tuple[int, ...]] = {}
@@ -42,7 +42,7 @@ def work_in(
         over = [seq.id for seq in _row(results, one).sequences if seq.id in ended]
         if over:
             results.take(transitions.finish, one, over)
-    return sampled, forked, tuple(ended)
+    return sampled, forked
 
 
 def _row(results: Run[Context, State], request_id: str) -> Group:

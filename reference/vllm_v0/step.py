@@ -41,7 +41,7 @@ def scheduler_step(
     planned, order = run.state, batch_order(run)
     sampling = tuple(one for one in order if samples(ctx, run.group(one), run.scheduled[one]))
     results = Run(ctx, accessed(ctx, planned, run.scheduled))
-    sampled, forked, ended = work_in(results, run, order, sampling)
+    sampled, forked = work_in(results, run, order, sampling)
     return Step(
         index=index,
         time=time,
@@ -68,7 +68,6 @@ def scheduler_step(
         sampled=sampled,
         outputs=by_request(order, sampled),
         finished=results.ids_of("finish"),
-        ended=ended,
         events=(*run.events, *results.events),
     )
 

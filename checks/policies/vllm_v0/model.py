@@ -1,0 +1,88 @@
+"""The vLLM V0 machine with its environment, as a state graph to explore.
+
+In a step the environment decides which sequences end early, how many speculated tokens of each
+group are right, and, where preemptions without a reason are left, which group is the next to have
+one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, combinations, product
+from typing import TypeAlias
+
+from attrs import evolve
+
+from checks.explore.environment import MachineModel
+from checks.explore.instance import Instance
+from checks.explore.model import Transition
+from reference.vllm_v0.decisions import Environment
+from reference.vllm_v0.machine import VllmV0Machine
+from spec.vllm_v0.config import VllmV0Config
+from spec.vllm_v0.records import Context, State, Step
+
+VllmV0Instance: TypeAlias = Instance[VllmV0Config]
+
+
+def vllm_v0_model(instance: VllmV0Instance) -> MachineModel[Context, State]:
+    """The reachable states of an instance.
+
+    Raises:
+        WorkloadError: a request of the instance could never be served.
+    """
+    machine = VllmV0Machine.of(instance.config, instance.requests)
+
+    def steps(state: State) -> Iterator[Transition[State]]:
+        """A step for each combination of what the environment may decide."""
+        if state.failure:
+            return
+        for victim in (None, *_may_be_preempted(state)):
+            usual = machine.step(state, _environment((), {}, victim))
+            for accepted in _accepted(instance, usual):
+                taken = machine.step(state, _environment((), accepted, victim))
+                for ending in _endings(instance, taken):
+                    step = machine.step(state, _environment(ending, accepted, victim))
+                    yield _as_transition(step, ending, accepted, victim)
+
+    return MachineModel(instance, machine, steps)
+
+
+def _environment(
+    ending: Sequence[str], accepted: Mapping[str, int], victim: str | None
+) -> Environment:
+    return Environment(
+        ends=lambda sequence: sequence.id in ending,
+        accepted=lambda group, slots: min(accepted.get(group.id, 0), slots),
+        preempts=lambda group: group.id == victim,
+    )
+
+
+def _may_be_preempted(state: State) -> Iterable[str]:
+    return [one.id for one in state.running] if state.artificial else ()
+
+
+def _accepted(instance: VllmV0Instance, usual: Step) -> Iterator[dict[str, int]]:
+    """Every number of right tokens of every group that speculates."""
+    config = instance.config
+    slots = 0 if config.is_multi_step else config.num_lookahead_slots
+    groups = [one for one in usual.sampling if slots and one not in usual.prefills]
+    for combination in product(range(slots + 1), repeat=len(groups)):
+        yield dict(zip(groups, combination, strict=True))
+
+
+def _endings(instance: VllmV0Instance, taken: Step) -> Iterable[tuple[str, ...]]:
+    """Every set of the sequences that sample, may end early and would not end anyway."""
+    going_on = {one.id for group in taken.after.present for one in group.unfinished}
+    sampled = [one for one in taken.sampled if one in going_on]
+    may_end = [one for one in sampled if one.split("/")[0] in instance.early_ends]
+    return chain.from_iterable(combinations(may_end, count) for count in range(len(may_end) + 1))
+
+
+def _as_transition(
+    step: Step, ending: tuple[str, ...], accepted: Mapping[str, int], victim: str | None
+) -> Transition[State]:
+    """The edge of a step; its label says what the environment decided."""
+    decided = [f"{one} ends" for one in ending]
+    decided += [f"{one} accepts {count}" for one, count in accepted.items() if count]
+    decided += [f"{victim} finds no slot"] if victim is not None else []
+    label = ", ".join(["step", *decided])
+    record = evolve(step, ended=ending)
+    return Transition(label, step.after, record=record, fair=victim is None)
