@@ -124,20 +124,15 @@ def run(
     if files.figures is not None and policy_of(first).plot is None:
         drawn = ", ".join(name for name, policy in POLICIES.items() if policy.plot is not None)
         raise ConfigError("--figures", first.policy, f"{drawn}, whose figures these are")
-    schedulers = [scheduler_of(using, one.config) for one in variants.values()]
+    schedulers = {label: scheduler_of(using, one.config) for label, one in variants.items()}
     read = read_workload(workload, format_, limit)
-    fitting = [_fitting(read, one.config) for one in variants.values()]
+    fitting = {label: _fitting(read, one.config) for label, one in variants.items()}
     runs = {
-        label: _run(label, settings, servable, scheduler, objective, files)
-        for (label, settings), (servable, _), scheduler in zip(
-            variants.items(), fitting, schedulers, strict=True
-        )
+        label: _run(label, settings, fitting[label][0], schedulers[label], objective, files)
+        for label, settings in variants.items()
     }
-    refused = [len(left_out) for _, left_out in fitting]
-    reports = {
-        label: _report(done, count + read.skipped)
-        for (label, done), count in zip(runs.items(), refused, strict=True)
-    }
+    refused = {label: len(left_out) for label, (_, left_out) in fitting.items()}
+    reports = {label: _report(one, refused[label] + read.skipped) for label, one in runs.items()}
     screen = console(json_path)
     if compared:
         write_json(reports, json_path)
@@ -145,7 +140,7 @@ def run(
     else:
         ((label, done),) = runs.items()
         write_json(reports[label], json_path)
-        print_run(screen, done, refused[0], read.skipped)
+        print_run(screen, done, refused[label], read.skipped)
     for path in files.paths:
         screen.print(f"written: {path}")
     return exit_code(violated=not all(one.holds for one in runs.values()))

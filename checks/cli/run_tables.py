@@ -36,14 +36,14 @@ def print_run(screen: Console, run: Run, refused: int, skipped: int) -> None:
     _print_verdict(screen, run)
 
 
-def print_comparison(screen: Console, runs: Mapping[str, Run], refused: Sequence[int]) -> None:
+def print_comparison(screen: Console, runs: Mapping[str, Run], refused: Mapping[str, int]) -> None:
     """The figures of several runs, one column each, by label; then what was found wrong.
 
-    `refused`: requests that could never be served, by run.
+    `refused`: requests that could never be served, by label.
     """
     columns = [
-        {"refused, never servable": f"{count:,}"} | _compared(run)
-        for run, count in zip(runs.values(), refused, strict=True)
+        {"refused, never servable": f"{refused[label]:,}"} | _compared(run)
+        for label, run in runs.items()
     ]
     names = dict.fromkeys(name for figures in columns for name in figures)
     rows = ((name, *(figures.get(name, "-") for figures in columns)) for name in names)
@@ -96,7 +96,8 @@ def _reason(refused: Refused) -> str:
 
 def _overview(run: Run, refused: int, skipped: int) -> dict[str, str]:
     """The figures of one run, in full."""
-    summary, figures = run.summary, policy_of(run.settings.config).figures
+    summary = run.summary
+    figures = policy_of(run.settings.config).figures(summary)
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in summary.steps.items() if count)
     return {
         "requests": _requests(summary, refused, skipped),
@@ -104,20 +105,21 @@ def _overview(run: Run, refused: int, skipped: int) -> dict[str, str]:
         "tokens": f"{summary.prompt_tokens:,} prompt, {summary.output_tokens:,} output",
         "throughput": f"{rounded(summary.output_tokens_per_unit)} output tokens per time unit",
         **_goodput(summary),
-        **figures.size(summary),
+        **figures.size,
         "largest batch": f"{summary.peak_batch:,}",
-        **figures.padding(summary),
+        **figures.padding,
         "cache hits": (
             f"{percent(summary.prefix_hit_rate)} of prompt tokens reused, "
             f"{summary.recomputed_tokens:,} more cached but computed again"
         ),
-        **figures.setbacks(summary),
+        **figures.setbacks,
     }
 
 
 def _compared(run: Run) -> dict[str, str]:
     """The figures by which configurations are compared, in short."""
-    summary, figures = run.summary, policy_of(run.settings.config).figures
+    summary = run.summary
+    figures = policy_of(run.settings.config).figures(summary)
     return {
         "outcome": _outcome(run),
         "rules judged in every step": f"{len(run.rules):,}",
@@ -133,7 +135,7 @@ def _compared(run: Run) -> dict[str, str]:
             if name.endswith("time units")
             for part in _PARTS[:-1]
         },
-        **figures.compared(summary),
+        **figures.compared,
         "largest batch": f"{summary.peak_batch:,}",
         "cache hit rate": percent(summary.prefix_hit_rate),
         "preemptions": f"{summary.preemptions:,}",

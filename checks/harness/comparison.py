@@ -18,7 +18,6 @@ from checks.harness.rules_only import judged_by_rules
 from checks.harness.script import Script
 from checks.harness.system import Action, Failure, Step, System, Taken
 from checks.policies import AnyPolicy, policy_of
-from spec.core.records import Event
 
 # --- terms ----------------------------------------------------------------------------------------
 
@@ -43,16 +42,6 @@ def can(system: System, ability: str) -> bool:
     return ability in system.hello.abilities
 
 
-def script_for(system: System, case: Case, terms: Terms) -> Script:
-    """The script of a case, with what the system can do.
-
-    Raises:
-        WorkloadError: a request that could never be served.
-    """
-    while_running = terms.aborts_while_running and can(system, "abort_running")
-    return Script(case, while_running, can(system, "abort_gone"))
-
-
 # --- one episode ----------------------------------------------------------------------------------
 
 
@@ -63,12 +52,13 @@ def compare(system: System, case: Case, terms: Terms) -> Episode:
         WorkloadError: a request that could never be served.
         DriverError: a driver process does not speak the protocol.
     """
-    script = script_for(system, case, terms)
+    while_running = terms.aborts_while_running and can(system, "abort_running")
+    script = Script(case, while_running, can(system, "abort_gone"))
     if terms.rules_only:
         return judged_by_rules(system, script)
     run = _Comparison(system, case, terms, script)
     run.compare()
-    run.describe()
+    run.note_overdue()
     return run.episode
 
 
@@ -88,7 +78,7 @@ class _Comparison:
     def __attrs_post_init__(self) -> None:
         hello, policy = self.system.hello, policy_of(self.case.config)
         self._policy = policy
-        self._own = OwnSteps(self.system, self.case.config, self.script.ctx)
+        self._own = OwnSteps(self.system, self.case.config, self.script.ctx, self.episode)
         # What a driver leaves out is inferred; of a system in this process the fields are named.
         fields = policy.adapter.fields if self._own.is_driver else None
         self._not_compared = (
@@ -109,11 +99,6 @@ class _Comparison:
                     return
                 index += 1
         self._ended()
-
-    def describe(self) -> None:
-        """Say in the episode what was judged and done, and what was due and did not show."""
-        self._own.describe(self.episode)
-        self._note_overdue()
 
     def _agrees(self, index: int, taken: Taken) -> bool:
         """The system's step does what the reference's does, and nothing else is wrong."""
@@ -218,7 +203,7 @@ class _Comparison:
         self.episode.known = next((row.id for row in self._known if row.occurs(evidence)), None)
         return self.episode.known is not None
 
-    def _note_overdue(self) -> None:
+    def note_overdue(self) -> None:
         """Note each known difference that had to show in what was compared and did not."""
         script, episode = self.script, self.episode
         for row in self._known:
@@ -265,17 +250,11 @@ def _rules_followed(expected: Step, found: Step) -> Iterator[tuple[str, str]]:
     if not found.events:
         yield from ((one.rule, one.transition) for one in expected.events if one.rule)
         return
-    ours = _first_of_its_own(expected, found)
-    theirs = _first_of_its_own(found, expected)
-    if ours is not None:
-        yield ours.rule, f"the reference's {_named(ours)}"
-    elif theirs is not None:
-        yield theirs.rule, f"the reference has no {_named(theirs)}"
-
-
-def _named(event: Event) -> str:
-    return f"{event.transition} of {event.id or 'the batch'}"
-
-
-def _first_of_its_own(step: Step, other: Step) -> Event | None:
-    return next((event for event in step.events if event not in other.events), None)
+    for step, other, says in (
+        (expected, found, "the reference's"),
+        (found, expected, "the reference has no"),
+    ):
+        own = next((event for event in step.events if event not in other.events), None)
+        if own is not None:
+            yield own.rule, f"{says} {own.transition} of {own.id or 'the batch'}"
+            return

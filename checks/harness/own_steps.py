@@ -1,4 +1,4 @@
-"""The steps of a system by themselves: held against the rules, and done on a device of ours."""
+"""What is wrong with the steps of a system by themselves."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,13 +17,16 @@ Wrong = tuple[str, str, tuple[tuple[str, str], ...]]
 
 @define
 class OwnSteps:
-    """The steps of a system by themselves: held against the rules and done on a device of ours."""
+    """The steps of a system by themselves: held against the rules and done on a device of ours.
+
+    `episode` says how many steps were judged and done, and what could not be.
+    """
 
     system: System
     config: PolicyConfig
     ctx: Any
+    episode: Episode
     is_driver: bool = field(init=False)
-    on_device: int = field(default=0, init=False)
     _judge: Judge = field(init=False)
     _device: Any = field(init=False)  # None once it has refused a step
 
@@ -33,25 +36,22 @@ class OwnSteps:
         adapter = policy.adapter if self.is_driver else None
         unreported = hello.unreported if self.is_driver else ()
         self._judge = Judge(self.ctx, adapter=adapter, unreported=unreported)
+        self.episode.not_evaluated = self._judge.not_evaluated
         make_device = policy.device if self.is_driver else None
         self._device = None if make_device is None else make_device(self.ctx)
-
-    def describe(self, episode: Episode) -> None:
-        """Say in the episode how many steps were judged and done, and what could not be."""
-        episode.judged, episode.on_device = self._judge.judged, self.on_device
-        episode.not_evaluated = self._judge.not_evaluated
 
     def wrong(self, taken: Taken, action: Action, *, judged: bool = True) -> Iterator[Wrong]:
         """Each thing that is wrong with the next step."""
         if judged:
             leave = bool(action.abort_running)
+            self.episode.judged += 1
             for one in self._judge.observe(taken.step, aborted_while_running=leave):
                 yield one.rule.id, one.rule.sentence, ((one.rule.id, one.found),)
         else:
             self._judge.pass_over(taken.step)
         if self._device is not None:
             wrong = self._device.wrong(taken.step, taken.record)
-            self.on_device = self._device.steps
+            self.episode.on_device = self._device.steps
             if wrong is not None:
                 self._device = None
                 yield *wrong, ()

@@ -23,7 +23,8 @@ def judged_by_rules(system: System, script: Script) -> Episode:
     last_arrival = max((at for at, action in enumerate(actions) if action.arrive), default=0)
     # Behind the script nothing happens any more: the system may be slower than the reference.
     actions += [Action()] * (most_steps(script.case) - len(actions))
-    own, episode = OwnSteps(system, script.case.config, script.ctx), Episode()
+    episode = Episode()
+    own = OwnSteps(system, script.case.config, script.ctx, episode)
     for taken, action in _with_actions(system, script, actions):
         if isinstance(taken, Failure):
             episode.note(Finding(Kind.CRASH, episode.steps, taken.cause, str(taken)))
@@ -39,7 +40,6 @@ def judged_by_rules(system: System, script: Script) -> Episode:
         if episode.steps == len(actions):  # a recording may end before its requests
             says = f"a request still waits after {episode.steps} steps"
             episode.note(Finding(Kind.ENDLESS, episode.steps, FOR_EVER, says))
-    own.describe(episode)
     return episode
 
 

@@ -1,5 +1,9 @@
 """The figures of a run that are not shown alike for every policy: how large its steps were."""
 
+from collections.abc import Mapping
+
+from attrs import field, frozen
+
 from engine.core.metrics import Summary
 
 
@@ -13,22 +17,26 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
+@frozen(kw_only=True)
 class StepFigures:
-    """Rows of a run's tables, by name; here for a policy whose steps are limited in tokens."""
+    """Rows of a run's tables, by name.
 
-    def size(self, summary: Summary) -> dict[str, str]:
-        """The largest step."""
-        tokens, requests = summary.peak_scheduled_tokens, summary.peak_scheduled_requests
-        return {"largest step": f"{tokens:,} tokens; {requests:,} requests"}
+    `size`: the largest step. `padding`: what was padded, where batches are. `setbacks`: how often
+    requests lost their place. `compared`: what of this stands in the table of several runs,
+    preemptions apart.
+    """
 
-    def padding(self, _summary: Summary) -> dict[str, str]:
-        """What was padded: nothing where batches need not be rectangular."""
-        return {}
+    size: Mapping[str, str]
+    padding: Mapping[str, str] = field(factory=dict)
+    setbacks: Mapping[str, str]
+    compared: Mapping[str, str]
 
-    def setbacks(self, summary: Summary) -> dict[str, str]:
-        """How often requests lost their place."""
-        return {"preemptions": f"{summary.preemptions:,}"}
 
-    def compared(self, summary: Summary) -> dict[str, str]:
-        """What of this stands in the table of several runs, preemptions apart."""
-        return {"largest step, tokens": f"{summary.peak_scheduled_tokens:,}"}
+def token_figures(summary: Summary) -> StepFigures:
+    """For a policy whose steps are limited in tokens and whose batches need not be rectangular."""
+    tokens, requests = f"{summary.peak_scheduled_tokens:,}", summary.peak_scheduled_requests
+    return StepFigures(
+        size={"largest step": f"{tokens} tokens; {requests:,} requests"},
+        setbacks={"preemptions": f"{summary.preemptions:,}"},
+        compared={"largest step, tokens": tokens},
+    )

@@ -28,9 +28,10 @@ from checks.harness.system import (
     System,
 )
 from checks.harness.unreported import Fields
-from checks.policies.figures import StepFigures
+from checks.policies.figures import StepFigures, token_figures
 from checks.policies.labels import Labels
 from engine.core.clock import CostModel, Prefill, Work
+from engine.core.metrics import Summary
 from reference.core.machine import Machine
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
@@ -46,24 +47,12 @@ StepT = TypeVar("StepT", bound=SomeStep)
 _PLAIN_CONTEXT: Any = context_of  # where ContextT is no class of the policy's own
 
 
-def _unlimited(_config: object) -> None:
-    return None
-
-
-def _nothing_more(_given: Mapping[str, str]) -> Mapping[str, str]:
-    return {}
-
-
 def _work_of_tokens(_config: object, step: SomeStep) -> Work:
     """In a prefill step tokens of prompts, each part a prefill of its own; else rows."""
     if step.kind == PREFILL:
         parts = tuple(Prefill(one, tokens) for one, tokens in step.scheduled.items())
         return Work(kind=step.kind, chunk_tokens=sum(step.scheduled.values()), prefills=parts)
     return Work(kind=step.kind, rows=len(step.scheduled))
-
-
-def _one(_config: object) -> int:
-    return 1
 
 
 @frozen(kw_only=True)
@@ -113,12 +102,12 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     refuse_unservable: Callable[[Request, ConfigT], None] = refuse_too_long
     codec: Codec[StateT, StepT] = field()
     variables: Mapping[str, str] = field(factory=dict)
-    implied: Callable[[Mapping[str, str]], Mapping[str, str]] = _nothing_more
+    implied: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _given: {}
     reference: Callable[[Case], Reference] = field()
     engine: Callable[[Case], Scheduler[StepT]] | None = None
     engine_under_test: Callable[[Case], Scheduler[StepT]] | None = None
     without_device: Callable[[Case], Scheduler[StepT]] | None = None
-    tokens_at_once: Callable[[ConfigT], int] = _one
+    tokens_at_once: Callable[[ConfigT], int] = lambda _config: 1
     model: Callable[[Instance[ConfigT]], MachineModel[ContextT, StateT]] = field()
     instances: tuple[Instance[ConfigT], ...] = ()
     generate: Generator = field()
@@ -131,9 +120,9 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     known_differences: tuple[KnownDifference, ...] = ()
     work: Callable[[ConfigT, StepT], Work] = _work_of_tokens
     judged_apart: tuple[str, ...] = ()
-    figures: StepFigures = field(factory=StepFigures)
+    figures: Callable[[Summary], StepFigures] = token_figures
     plot: Callable[[ConfigT, Mapping[str, Request], Iterable[StepT]], Iterator[Json]] | None = None
-    volume_limit: Callable[[ConfigT], int | None] = _unlimited
+    volume_limit: Callable[[ConfigT], int | None] = lambda _config: None
 
     @codec.default
     def _plain_codec(self) -> Codec[StateT, StepT]:

@@ -1,7 +1,8 @@
 """The paged device side by side with a scheduler, token for token."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from attrs import define, field, frozen
@@ -10,7 +11,7 @@ from checks.harness.paging.rows import Load, PagedWork, Row, model_token, paged_
 from engine.paged.device import PagedDevice
 from engine.paged.inputs import PagedShape
 from spec.core.blocks import block_count
-from spec.core.records import SomeStep
+from spec.core.records import SomeContext, SomeStep
 from spec.core.requests import Request
 
 KEPT = 10  # wrong tokens that are remembered; the first ones tell
@@ -108,6 +109,24 @@ class PagedWatch(Generic[StepT]):
     ) -> None:
         if found != alone and len(self.wrong) < KEPT:
             self.wrong.append(WrongToken(step.index, request_id, index, by, found, alone))
+
+
+def watch_of(
+    ctx: SomeContext, work: Callable[[Any, StepT], PagedWork], **sizes: Any
+) -> PagedWatch[StepT]:
+    """The device next to a scheduler; `sizes`: of it, beyond those that every configuration has.
+
+    `work`: what a step asks of it, by the context.
+    """
+    config = ctx.config
+    shape = PagedShape(
+        block_size=config.block_size,
+        num_blocks=config.pool_blocks,
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        **sizes,
+    )
+    return PagedWatch(shape, ctx.requests, partial(work, ctx))
 
 
 def _at(tokens: Sequence[int], place: int) -> int | None:

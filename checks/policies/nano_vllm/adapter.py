@@ -106,20 +106,18 @@ def _computed(step: Step) -> Iterator[Event]:
         yield Event("prefill", row.id, "", start, row.computed)
 
 
-FIELDS = Fields(
-    left_out={
-        "batch": ((Step, "batch"),),
-        "blocks": ((State, "pool"), (Row, "blocks"), (Row, "hit_blocks")),
-        "computed": ((Row, "computed"),),
-        "hit_blocks": ((Row, "hit_blocks"),),
-    },
-    step=Step,
-    visible=_VISIBLE,
-    never=("refusal",),  # the states leave one order only
-)
-
 ADAPTER = Adapter(
     decoder=lambda ctx: NanoVllmDecoder(NanoVllmMachine(ctx)),
     inferred_events=inferred_events,
-    fields=FIELDS,
+    fields=Fields(
+        left_out={
+            "batch": ((Step, "batch"),),
+            "blocks": ((State, "pool"), (Row, "blocks"), (Row, "hit_blocks")),
+            "computed": ((Row, "computed"),),
+            "hit_blocks": ((Row, "hit_blocks"),),
+        },
+        step=Step,
+        visible=_VISIBLE,
+        never=("refusal",),  # the states leave one order only
+    ),
 )

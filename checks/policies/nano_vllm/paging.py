@@ -4,29 +4,19 @@ Source: nano-vllm, chapter 9 ("Scheduler to GPU Execution").
 """
 
 from checks.harness.paging.rows import PagedWork, Row, request_tokens
-from checks.harness.paging.watch import PagedWatch
-from engine.paged.inputs import PagedShape
+from checks.harness.paging.watch import PagedWatch, watch_of
 from spec.core.records import DECODE
-from spec.nano_vllm.config import NanoVllmConfig
 from spec.nano_vllm.formulas import captured_sizes
 from spec.nano_vllm.records import Context, Step
 
 
 def nano_vllm_watch(ctx: Context) -> PagedWatch[Step]:
     """The device next to a nano-vLLM scheduler."""
-    return PagedWatch(
-        nano_vllm_shape(ctx.config), ctx.requests, lambda step: nano_vllm_work(ctx, step)
-    )
-
-
-def nano_vllm_shape(config: NanoVllmConfig) -> PagedShape:
-    """The device that a nano-vLLM scheduler of this configuration works for."""
-    return PagedShape(
-        block_size=config.block_size,
+    config = ctx.config
+    return watch_of(
+        ctx,
+        nano_vllm_work,
         first_block=0,
-        num_blocks=config.pool_blocks,
-        max_model_len=config.max_model_len,
-        max_num_seqs=config.max_num_seqs,
         # The budget is that of a prefill step; a decode has a token for every sequence.
         max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
         captured_sizes=captured_sizes(config.max_num_seqs, config.graph_sizes),

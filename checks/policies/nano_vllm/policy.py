@@ -15,7 +15,6 @@ from reference.nano_vllm.machine import NanoVllmMachine
 from spec.core.records import PREFILL
 from spec.nano_vllm.config import NanoVllmConfig, documented, refuse_unservable, repaired
 from spec.nano_vllm.records import Context, State, Step, context_of
-from spec.nano_vllm.records import Sequence as Row
 from spec.nano_vllm.rules import NANO_VLLM as RULES
 
 
@@ -25,12 +24,11 @@ def work(_config: NanoVllmConfig, step: Step) -> Work:
     read = sum(row.computed for row in step.batch) - new
     if step.kind != PREFILL:
         return Work(kind=step.kind, rows=len(step.batch), cached_tokens=read)
-    prefills = tuple(_prefill(row, step.scheduled[row.id]) for row in step.batch)
+    prefills = tuple(
+        Prefill(row.id, row.prefill_len, row.prefill_len - step.scheduled[row.id])
+        for row in step.batch
+    )
     return Work(kind=step.kind, chunk_tokens=new, cached_tokens=read, prefills=prefills)
-
-
-def _prefill(row: Row, computed: int) -> Prefill:
-    return Prefill(row.id, row.prefill_len, reused=row.prefill_len - computed)
 
 
 _LABELS = Labels(

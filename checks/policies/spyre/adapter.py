@@ -212,27 +212,25 @@ def _rows_on_device(step: Step, record: Json, block_size: int) -> Iterator[Diffe
 
 _QUEUES = ("waiting", "prefilling", "decoding", "paused")
 
-FIELDS = Fields(
-    left_out={
-        "tkv": ((Step, "tkv"), (Step, "volume"), (State, "last_tkv")),
-        "batch": ((Step, "batch"), (Step, "volume")),
-        "blocks": (
-            *((State, "pool"), (Row, "blocks"), (Row, "hit_blocks")),
-            *((Chunk, "block_table"), (Chunk, "writes")),
-        ),
-        "computed": ((Row, "computed"), (Row, "tkv")),
-        "left_padding": ((Row, "left_padding"), (Row, "tkv")),
-        "reserved": ((Row, "reserved"),),
-        "hit_blocks": ((Row, "hit_blocks"),),
-        "waited_steps": ((Row, "waited_steps"),),
-    },
-    step=Step,
-    visible=_VISIBLE,
-)
-
 ADAPTER = Adapter(
     decoder=lambda ctx: SpyreDecoder(SpyreMachine(ctx)),
     inferred_events=inferred_events,
-    fields=FIELDS,
+    fields=Fields(
+        left_out={
+            "tkv": ((Step, "tkv"), (Step, "volume"), (State, "last_tkv")),
+            "batch": ((Step, "batch"), (Step, "volume")),
+            "blocks": (
+                *((State, "pool"), (Row, "blocks"), (Row, "hit_blocks")),
+                *((Chunk, "block_table"), (Chunk, "writes")),
+            ),
+            "computed": ((Row, "computed"), (Row, "tkv")),
+            "left_padding": ((Row, "left_padding"), (Row, "tkv")),
+            "reserved": ((Row, "reserved"),),
+            "hit_blocks": ((Row, "hit_blocks"),),
+            "waited_steps": ((Row, "waited_steps"),),
+        },
+        step=Step,
+        visible=_VISIBLE,
+    ),
     reported_twice=reported_twice,
 )

@@ -1,10 +1,12 @@
 """Spyre: the reference, and the engine on the simulated device."""
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 from checks.explore.instance import read_instances
 from checks.harness.comparing import Strictness, by_fields, in_lines
+from checks.policies.labels import STEPS, Labels, named_actions
 from checks.policies.policy import Policy
 from checks.policies.spyre.adapter import ADAPTER
 from checks.policies.spyre.codec import CODEC
@@ -12,10 +14,9 @@ from checks.policies.spyre.device import TensorDevice
 from checks.policies.spyre.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
 from checks.policies.spyre.engine import engine, engine_under_test, without_device
 from checks.policies.spyre.generator import generate
-from checks.policies.spyre.labels import LABELS
 from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.plot import plot_lines
-from checks.policies.spyre.work import VolumeFigures, spyre_work
+from checks.policies.spyre.work import spyre_work, volume_figures
 from reference.spyre.machine import SpyreMachine
 from spec.spyre.config import SpyreConfig, refuse_unservable
 from spec.spyre.records import Context, Step
@@ -58,6 +59,33 @@ def _other_size(given: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
+_TRANSITIONS = (
+    *("admit", "prefix_hit", "reserve", "allocate", "chunk", "join", "jump_tkv", "decode"),
+    *("finish", "preempt", "pause", "resume"),
+)
+_JUMPS = ("SPY-TKV-3", "SPY-TKV-4", "SPY-TKV-5", "SPY-TKV-7")
+
+
+def _further(step: Step) -> Counter[str]:
+    """Jumps by their rules, and chunks that begin within a cached block."""
+    jumps = Counter(f"jump by {event.rule}" for event in step.happened("jump_tkv"))
+    jumps["boundary chunk"] += step.chunk is not None and step.chunk.inner_padding > 0
+    return jumps
+
+
+_LABELS = Labels(
+    actions=named_actions(
+        *(*STEPS, *_TRANSITIONS, *(f"jump by {rule}" for rule in _JUMPS)),
+        refusals=(
+            *("SPY-PRI-3", "SPY-PAU-4", "SPY-RES-1", "BLK-9", "SPY-ADM-1"),
+            *("SPY-LEN-2", "SPY-VOL-2", "SPY-VOL-3", "SPY-VOL-4"),
+        ),
+        phases=("waiting", "prefilling", "decoding", "paused"),
+        others=("eviction", "boundary chunk"),
+    ),
+    further=_further,
+)
+
 POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     config=SpyreConfig,
     registry=RULES,
@@ -75,7 +103,7 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=SpyreConfig),
     generate=generate,
     compared=_COMPARED,
-    labels=LABELS,
+    labels=_LABELS,
     adapter=ADAPTER,
     device=TensorDevice,
     expected_violations=EXPECTED_VIOLATIONS,
@@ -83,6 +111,6 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     work=spyre_work,
     judged_apart=("BLK-", "LIF-", "SPY-DEC-", "SPY-PFX-", "SPY-RES-", "SPY-TKV-", "SPY-VOL-"),
     plot=plot_lines,
-    figures=VolumeFigures(),
+    figures=volume_figures,
     volume_limit=lambda config: config.max_batch_tkv_limit,
 )

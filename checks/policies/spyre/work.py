@@ -37,29 +37,16 @@ def _of_chunk(config: SpyreConfig, step: Step, chunk: Chunk) -> Work:
     )
 
 
-class VolumeFigures(StepFigures):
+def volume_figures(summary: Summary) -> StepFigures:
     """Rows of a run's tables, where batches are padded to a rectangle of limited volume."""
-
-    def size(self, summary: Summary) -> dict[str, str]:
-        """The largest volume."""
-        return {"largest volume": f"{summary.peak_volume:,} of {summary.volume_limit:,}"}
-
-    def padding(self, summary: Summary) -> dict[str, str]:
-        """The padding of decode steps and of prefills."""
-        share, tokens = percent(summary.decode_padding_share), summary.prefill_padding_tokens
-        return {"padding waste": f"{share} of the decode volume, {tokens:,} tokens of prefill"}
-
-    def setbacks(self, summary: Summary) -> dict[str, str]:
-        """How often requests lost their place or were paused, and how often tkv jumped."""
-        return {
-            "preemptions, pauses": f"{summary.preemptions:,}, {summary.pauses:,}",
+    volume, pauses = f"{summary.peak_volume:,}", f"{summary.pauses:,}"
+    share, tokens = percent(summary.decode_padding_share), summary.prefill_padding_tokens
+    return StepFigures(
+        size={"largest volume": f"{volume} of {summary.volume_limit:,}"},
+        padding={"padding waste": f"{share} of the decode volume, {tokens:,} tokens of prefill"},
+        setbacks={
+            "preemptions, pauses": f"{summary.preemptions:,}, {pauses}",
             "tkv jumps": f"{summary.tkv_jumps:,}",
-        }
-
-    def compared(self, summary: Summary) -> dict[str, str]:
-        """The same, in short."""
-        return {
-            "largest volume": f"{summary.peak_volume:,}",
-            "padding waste, decode": percent(summary.decode_padding_share),
-            "pauses": f"{summary.pauses:,}",
-        }
+        },
+        compared={"largest volume": volume, "padding waste, decode": share, "pauses": pauses},
+    )

@@ -162,24 +162,22 @@ def _blocks(step: Step, row: Row, hits: tuple[int, ...]) -> Iterator[Event]:
         yield Event("allocate", row.id, "", held, new)
 
 
-FIELDS = Fields(
-    left_out={
-        "planned": ((Step, "planned"),),
-        "budget_left": ((Step, "budget_left"),),
-        "blocks": ((State, "pool"), (Row, "blocks")),
-        "computed": ((Row, "computed"), (Row, "decodes")),
-        "prefilling": ((Row, "prefilling"),),
-        "reported": ((Step, "reported"), (State, "unreported")),
-        "statistics": ((Step, "statistics"),),
-    },
-    step=Step,
-    visible=_VISIBLE,
-)
-
 ADAPTER = Adapter(
     decoder=lambda ctx: VllmV1Decoder(VllmV1Machine(ctx)),
     inferred_events=inferred_events,
-    fields=FIELDS,
+    fields=Fields(
+        left_out={
+            "planned": ((Step, "planned"),),
+            "budget_left": ((Step, "budget_left"),),
+            "blocks": ((State, "pool"), (Row, "blocks")),
+            "computed": ((Row, "computed"), (Row, "decodes")),
+            "prefilling": ((Row, "prefilling"),),
+            "reported": ((Step, "reported"), (State, "unreported")),
+            "statistics": ((Step, "statistics"),),
+        },
+        step=Step,
+        visible=_VISIBLE,
+    ),
     request_extras=request_extras,
     rules_know_leavers=True,
 )

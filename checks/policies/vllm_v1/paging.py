@@ -4,28 +4,19 @@ Source: vllm-v1, "Prefix Caching" (with its remote cache) and "Speculative Decod
 """
 
 from checks.harness.paging.rows import Load, PagedWork, Row, request_tokens
-from checks.harness.paging.watch import PagedWatch
-from engine.paged.inputs import PagedShape
+from checks.harness.paging.watch import PagedWatch, watch_of
 from spec.core.requests import VOCABULARY, Request
 from spec.vllm_v1 import records as v1
-from spec.vllm_v1.config import VllmV1Config
 
 
 def vllm_v1_watch(ctx: v1.Context) -> PagedWatch[v1.Step]:
     """The device next to a vLLM V1 scheduler."""
-    return PagedWatch(vllm_v1_shape(ctx.config), ctx.requests, lambda step: vllm_v1_work(ctx, step))
-
-
-def vllm_v1_shape(config: VllmV1Config) -> PagedShape:
-    """The device that a vLLM V1 scheduler of this configuration works for."""
-    return PagedShape(
-        block_size=config.block_size,
+    return watch_of(
+        ctx,
+        vllm_v1_work,
         first_block=1,
-        num_blocks=config.pool_blocks,
-        max_model_len=config.max_model_len,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.token_budget,
-        num_speculative_tokens=config.num_speculative_tokens,
+        max_num_batched_tokens=ctx.config.token_budget,
+        num_speculative_tokens=ctx.config.num_speculative_tokens,
     )
 
 

@@ -13,10 +13,9 @@ from attrs import evolve
 
 import spec
 from checks.harness.paging import Row, WrongToken, paged_input
-from checks.policies.nano_vllm.paging import nano_vllm_shape, nano_vllm_watch, nano_vllm_work
+from checks.policies.nano_vllm.paging import nano_vllm_watch, nano_vllm_work
 from checks.policies.vllm_v1.paging import vllm_v1_watch, vllm_v1_work
 from engine.core.faults import Constraint, ConstraintError
-from engine.paged.device import PagedDevice
 from reference.nano_vllm.handoff import handoff
 from reference.nano_vllm.machine import NanoVllmMachine
 from reference.nano_vllm.step import schedule
@@ -175,7 +174,7 @@ def test_block_that_is_handed_out_at_the_boundary_comes_too_late() -> None:
     config = NanoVllmConfig(**SMALL, num_blocks=4, new_block=NewBlock.AT_BOUNDARY)
     machine = NanoVllmMachine.of(config, asking("ab", max_tokens=3))
     prefill = machine.step(machine.arrive(machine.initial(), "0"))
-    device = PagedDevice(nano_vllm_shape(config))
+    device = nano_vllm_watch(machine.ctx).device
     device.compute(tensors(machine, prefill))
     (row,) = schedule(machine.ctx, prefill.after).batch
     decode = paged_input([Row(np.array([1]), row.computed, row.blocks, samples=1, due=1)], 2)
