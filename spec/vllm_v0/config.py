@@ -172,6 +172,11 @@ class VllmV0Config(PolicyConfig):
 # --- blocks ---------------------------------------------------------------------------------
 
 
+def prompt_blocks(slots: Number, encoder_len: Number, block_size: Number) -> Number:
+    """Blocks that a waiting group needs for its slots and for what an encoder computes of it."""
+    return cdiv(slots, block_size) + cdiv(encoder_len, block_size)
+
+
 def touched_blocks(slots: Number, new_slots: Number, block_size: Number) -> Number:
     """Blocks that a table of `slots` tokens writes to when it gets `new_slots` more.
 
@@ -185,6 +190,14 @@ def touched_blocks(slots: Number, new_slots: Number, block_size: Number) -> Numb
 def missing_blocks(slots: Number, new_slots: Number, held: Number, block_size: Number) -> Number:
     """Blocks that a table of `held` blocks lacks for `new_slots` tokens behind its `slots`."""
     return maximum(cdiv(slots + new_slots, block_size) - held, 0)
+
+
+def swapped_blocks(full: Number, touched: Number, held: Number) -> Number:
+    """Blocks that a table of `held` needs on another device, `full` ones and then `touched` ones.
+
+    Source: vLLM 0.9.2, which leaves `held` out.
+    """
+    return maximum(full + touched, held)
 
 
 # --- the budget -----------------------------------------------------------------------------

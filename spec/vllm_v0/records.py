@@ -11,8 +11,9 @@ from attrs import evolve, field, frozen
 from spec.core import records
 from spec.core.blocks import BlockPool
 from spec.core.records import DECODE, IDLE, PREFILL, StepRecord
-from spec.core.requests import VOCABULARY, BlockKeys, Request
+from spec.core.requests import VOCABULARY, Request
 from spec.core.sharing import FrozenMap, SharedMap
+from spec.vllm_v0.block_keys import PrefixKeys
 from spec.vllm_v0.config import VllmV0Config
 
 
@@ -86,8 +87,9 @@ class State:
     `pool` and `cpu`: the blocks of the GPU and of the CPU. `waiting`, `running`, `swapped`: in
     queue order. `finished` and `aborted` have left; of the finished `ignored` without all their
     tokens, for being too long or never fitting. `computed`: with prefix caching, the cached blocks
-    whose tokens are computed. `marks`: of each free block with contents, how recently it was used:
-    the smaller, the longer ago; the numbers are ranks. `artificial`: preemptions without a reason
+    whose tokens are computed. `marks`: of each block that a sequence gave back since it was last
+    handed out, unless it is free and blank, how recently it was used: the smaller, the longer ago;
+    the numbers are ranks; without a mark is longest ago. `artificial`: preemptions without a reason
     that are left. `has_prefilled`: a step with prompts has been, so that its duration is known.
     `failure`: what ended the engine, if anything did.
     """
@@ -244,4 +246,4 @@ def context_of(config: VllmV0Config, requests: Iterable[Request]) -> Context:
     sequences: dict[str, Request] = {}
     for request in by_id.values():
         sequences |= sequences_of(request)
-    return Context(config, by_id, BlockKeys(sequences, config.block_size), sequences)
+    return Context(config, by_id, PrefixKeys(sequences, config.block_size), sequences)

@@ -64,6 +64,13 @@ class Choices:
       of a whole block.
     - `computed_when_allocated`: with prefix caching all blocks of a prompt count as computed after
       the step that admitted it; else those whose tokens were computed.
+    - `bisects_prefix`: the end of the cached prefix is found by halving, as if each cached block
+      followed a cached one; else block by block.
+    - `swaps_uncomputed`: all blocks of a table are copied when it is swapped, also onto blocks of
+      equal contents that are computed there; else those that hold computed tokens.
+    - `counts_filled_only`: whether a swapped group fits is asked without its empty lookahead
+      blocks, though they are swapped, too.
+    - `keeps_cross`: a swapped group leaves on the GPU what its encoder computed.
     """
 
     higher_number_first: bool = False
@@ -82,6 +89,10 @@ class Choices:
     overdraws: bool = False
     rounds_decodes: bool = False
     computed_when_allocated: bool = False
+    bisects_prefix: bool = False
+    swaps_uncomputed: bool = False
+    counts_filled_only: bool = False
+    keeps_cross: bool = False
 
 
 CHOICES = {
@@ -102,6 +113,10 @@ CHOICES = {
         overdraws=True,
         rounds_decodes=True,
         computed_when_allocated=True,
+        bisects_prefix=True,
+        swaps_uncomputed=True,
+        counts_filled_only=True,
+        keeps_cross=True,
     ),
     Reading.REPAIRED: Choices(),
 }

@@ -1,0 +1,369 @@
+"""The block manager: what a group needs of GPU and CPU blocks, and what it gets.
+
+Source: vllm-v0, "Memory Management & Preemption", "Detailed Overview of Preemption and Swapping
+Functions" and the sections named at each function; what these leave open is as in vLLM 0.9.2.
+Pure functions that touch no queue: they return the state with other pools, and the group.
+
+Each raises GuardError, with the rule that its guard stands for, where the guard does not hold, and
+`EngineEnds` where the release dies.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Seq
+from enum import StrEnum
+from itertools import takewhile
+
+from attrs import evolve
+
+from reference.core.guards import require
+from reference.vllm_v0.memory import (
+    EngineEnds,
+    Memory,
+    become_full,
+    copy_on_write,
+    fill,
+    give_back,
+    hand_out,
+    hold,
+)
+from spec.core.arithmetic import cdiv
+from spec.core.blocks import block_count
+from spec.core.requests import BlockKey
+from spec.vllm_v0.config import missing_blocks, prompt_blocks, swapped_blocks, touched_blocks
+from spec.vllm_v0.records import Context, Group, Pairs, Sequence, State
+
+__all__ = ["EngineEnds", "Fit"]
+
+
+class Fit(StrEnum):
+    """Whether a group's blocks can be had now, later, or not even of an empty device."""
+
+    NOW = "now"
+    LATER = "later"
+    NEVER = "never"
+
+
+# --- what both devices have in common -----------------------------------------------------------
+
+
+def gpu(state: State) -> Memory:
+    """The blocks of the GPU."""
+    return Memory(state.pool, state.computed, state.marks)
+
+
+def with_gpu(state: State, memory: Memory) -> State:
+    """The state with these blocks on the GPU."""
+    return evolve(state, pool=memory.pool, computed=memory.computed, marks=memory.marks)
+
+
+def full_keys(ctx: Context, sequence_id: str, tokens: int) -> Seq[BlockKey]:
+    """Contents of the blocks that a sequence of `tokens` fills; none without prefix caching."""
+    if not ctx.config.prefix_caching:
+        return ()
+    return ctx.keys.of(sequence_id, tokens // ctx.config.block_size)
+
+
+def with_tables(group: Group, tables: Mapping[str, tuple[int, ...]]) -> Group:
+    """The group with other tables for some of its sequences."""
+    return evolve(
+        group,
+        sequences=tuple(
+            evolve(one, blocks=tables.get(one.id, one.blocks)) for one in group.sequences
+        ),
+    )
+
+
+# --- admission ------------------------------------------------------------------------------------
+
+
+def can_allocate(ctx: Context, state: State, group: Group, lookahead: int) -> Fit:
+    """Whether a waiting group finds its blocks and leaves the watermark free.
+
+    Prefix caching is not reckoned with. Source: "Determines prefill feasibility with lookahead
+    slots", "Long sequences do not block smaller ones".
+    """
+    config = ctx.config
+    encoder = ctx.requests[group.id].encoder_len
+    needed = prompt_blocks(group.tokens + lookahead, encoder, config.block_size)
+    if state.pool.size - needed < config.watermark_blocks:
+        return Fit.NEVER
+    fits = len(state.pool.free) - needed >= config.watermark_blocks
+    return Fit.NOW if fits else Fit.LATER
+
+
+def cached_tokens(ctx: Context, state: State, group: Group) -> int:
+    """Tokens of the longest prefix of whole blocks that are cached and computed.
+
+    The release looks for its end by halving, as if no cached block could lack the one before it
+    ("Calculating New Cached & Uncached Tokens").
+    """
+    keys = full_keys(ctx, group.unfinished[0].id, group.tokens)
+
+    def is_missing(key: BlockKey) -> bool:
+        return key not in state.pool.cached or state.pool.cached[key][0] not in state.computed
+
+    if ctx.config.choices.bisects_prefix:
+        return bisect_left(keys, True, key=is_missing) * ctx.config.block_size
+    found = takewhile(lambda key: not is_missing(key), keys)
+    return sum(1 for _ in found) * ctx.config.block_size
+
+
+def allocate(ctx: Context, state: State, group: Group) -> tuple[State, Group]:
+    """The group's only sequence gets blocks for all its tokens, and its encoder's output others.
+
+    Full blocks are shared by content, computed or not ("Allocating and Running Sequences").
+    """
+    # guard
+    require(can_allocate(ctx, state, group, 0) is Fit.NOW, "allocate", "V0-ADM-1")
+    # effect
+    (first,), size = group.unfinished, ctx.config.block_size
+    keys = full_keys(ctx, first.id, group.tokens)
+    count = block_count(group.tokens, size)
+    memory, table = fill(gpu(state), keys, count - len(keys))
+    memory, cross = hand_out(memory, block_count(ctx.requests[group.id].encoder_len, size))
+    running = evolve(first, slots=group.tokens, blocks=table)
+    return with_gpu(state, memory), evolve(group, sequences=(running,), cross=cross)
+
+
+# --- slots of new tokens --------------------------------------------------------------------------
+
+
+def unseen(group: Group, sequence: Sequence) -> int:
+    """Tokens of the sequence that have no slot yet."""
+    return group.prompt_len + sequence.generated - sequence.slots
+
+
+def can_append_slots(ctx: Context, state: State, group: Group, lookahead: int) -> bool:
+    """Whether there are free blocks for the worst case: each block written to is a new one.
+
+    Source: "Checking if More Slots Can Be Added".
+    """
+
+    def touched(one: Sequence) -> int:
+        slots = unseen(group, one) + lookahead
+        if slots == 0 and not ctx.config.choices.touches_without_tokens:
+            return 0
+        return int(touched_blocks(one.slots, slots, ctx.config.block_size))
+
+    return sum(map(touched, group.unfinished)) <= len(state.pool.free)
+
+
+def append_slots(
+    ctx: Context, state: State, group: Group, lookahead: int
+) -> tuple[State, Group, Pairs]:
+    """Unseen tokens get slots, and `lookahead` more are held ("Appending Memory Slots").
+
+    Shared blocks are copied before they are written to: the pairs say from where and to where.
+
+    Raises:
+        EngineEnds: there are not enough free blocks.
+    """
+    # guard
+    on_gpu = not group.is_swapped and all(one.blocks for one in group.unfinished)
+    require(on_gpu, "append_slots", "V0-BLK-1")
+    # effect
+    memory, copies, grown = gpu(state), [], []
+    for one in group.sequences:
+        if not one.is_finished:
+            memory, one, pairs = _append(ctx, memory, one, unseen(group, one), lookahead)
+            copies += pairs
+        grown.append(one)
+    return with_gpu(state, memory), evolve(group, sequences=tuple(grown)), tuple(copies)
+
+
+def _append(
+    ctx: Context, memory: Memory, sequence: Sequence, new: int, lookahead: int
+) -> tuple[Memory, Sequence, list[tuple[int, int]]]:
+    size, tokens = ctx.config.block_size, sequence.slots + new
+    # blocks for all of them first
+    missing = missing_blocks(sequence.slots, new + lookahead, len(sequence.blocks), size)
+    memory, fresh = hand_out(memory, int(missing))
+    table, copies = [*sequence.blocks, *fresh], []
+    # then block by block: a copy if it is shared, and its content if it is full
+    keys = full_keys(ctx, sequence.id, tokens)
+    for index in range(sequence.slots // size, cdiv(tokens, size)) if new else ():
+        block = table[index]
+        if memory.pool.references[block] > 1:
+            memory, table[index] = copy_on_write(memory, block)
+            copies.append((block, table[index]))
+        if index < len(keys):
+            memory, table[index] = become_full(memory, table[index], keys[index])
+    return memory, evolve(sequence, slots=tokens, blocks=tuple(table)), copies
+
+
+def fork(ctx: Context, state: State, group: Group, ids: tuple[str, ...]) -> tuple[State, Group]:
+    """New sequences that hold all blocks of the first one, too ("Forking Sequences")."""
+    # guard
+    (parent,) = group.sequences
+    require(not group.is_swapped and bool(parent.blocks), "fork", "V0-BLK-1")
+    # effect
+    memory = hold(gpu(state), parent.blocks, len(ids))
+    children = (evolve(parent, id=one) for one in ids)
+    return with_gpu(state, memory), evolve(group, sequences=(parent, *children))
+
+
+# --- swapping -------------------------------------------------------------------------------------
+
+
+def _fit(memory: Memory, needed: int, watermark: int) -> Fit:
+    if memory.pool.size < needed:
+        return Fit.NEVER
+    return Fit.NOW if len(memory.pool.free) - needed >= watermark else Fit.LATER
+
+
+def _needed(ctx: Context, target: Memory, group: Group, lookahead: int) -> int:
+    """Blocks of a device that a swapped group takes there, in the worst case.
+
+    Full blocks are not counted that others hold there already.
+    """
+    size, needed = ctx.config.block_size, 0
+    for one in group.unfinished:
+        full, pool = one.slots // size, target.pool
+        shared = sum(
+            key in pool.cached and pool.cached[key][0] in pool.references
+            for key in full_keys(ctx, one.id, one.slots)
+        )
+        written = touched_blocks(one.slots, unseen(group, one) + lookahead, size)
+        held = 0 if ctx.config.choices.counts_filled_only else len(one.blocks)
+        needed += int(swapped_blocks(full, written, held)) - shared
+    return needed if ctx.config.choices.keeps_cross else needed + len(group.cross)
+
+
+def can_swap_out(ctx: Context, state: State, group: Group) -> bool:
+    """Whether the CPU has room for the group's blocks ("Swapping Out a Sequence")."""
+    target = Memory(state.cpu)
+    return _fit(target, _needed(ctx, target, group, 0), 0) is Fit.NOW
+
+
+def can_swap_in(ctx: Context, state: State, group: Group, lookahead: int) -> Fit:
+    """Whether the GPU has room for the group's blocks and its next tokens.
+
+    The watermark stays free; unless the release is followed, only where something runs ("Swapping
+    In a Sequence").
+    """
+    target = gpu(state)
+    alone = not state.running and not ctx.config.choices.watermark_when_alone
+    watermark = 0 if alone else ctx.config.watermark_blocks
+    return _fit(target, _needed(ctx, target, group, lookahead), watermark)
+
+
+def swap_out(ctx: Context, state: State, group: Group) -> tuple[State, Group, Pairs]:
+    """The group's blocks move to the CPU; pairs of GPU and CPU blocks ("Swapping Out").
+
+    Raises:
+        EngineEnds: the CPU has fewer free blocks than the group has.
+    """
+    # guard
+    require(not group.is_swapped, "swap_out", "V0-BLK-1")
+    # effect
+    source, target, moved, pairs = _swap(ctx, group, gpu(state), Memory(state.cpu))
+    after = evolve(with_gpu(state, source), cpu=target.pool)
+    return after, evolve(moved, is_swapped=True), pairs
+
+
+def swap_in(ctx: Context, state: State, group: Group) -> tuple[State, Group, Pairs]:
+    """The group's blocks come back to the GPU; pairs of CPU and GPU blocks ("Swapping In").
+
+    Raises:
+        EngineEnds: the GPU has fewer free blocks than the group has.
+    """
+    # guard
+    require(group.is_swapped, "swap_in", "V0-BLK-1")
+    # effect
+    source, target, moved, pairs = _swap(ctx, group, Memory(state.cpu), gpu(state))
+    after = evolve(with_gpu(state, target), cpu=source.pool)
+    return after, evolve(moved, is_swapped=False), pairs
+
+
+def _swap(
+    ctx: Context, group: Group, source: Memory, target: Memory
+) -> tuple[Memory, Memory, Group, Pairs]:
+    """One sequence after the other; what they shared is shared afterwards by content only.
+
+    The release copies blocks, too, that hold nothing computed yet.
+    """
+    tables: dict[str, tuple[int, ...]] = {}
+    pairs: list[tuple[int, int]] = []
+    copied = None if ctx.config.choices.swaps_uncomputed else group.computed
+    for one in group.sequences:
+        keys = full_keys(ctx, one.id, one.slots if one.blocks else 0)
+        source = give_back(source, one.blocks)
+        target, tables[one.id] = fill(target, keys, len(one.blocks) - len(keys))
+        moved = zip(one.blocks, tables[one.id], strict=True)
+        end = None if copied is None else int(block_count(copied, ctx.config.block_size))
+        pairs += [*moved][:end]
+    cross = group.cross
+    if not ctx.config.choices.keeps_cross:
+        source = give_back(source, cross)
+        target, cross = fill(target, (), len(cross))
+        pairs += zip(group.cross, cross, strict=True)
+    return source, target, evolve(with_tables(group, tables), cross=cross), tuple(pairs)
+
+
+# --- giving back ----------------------------------------------------------------------------------
+
+
+def free(
+    ctx: Context, state: State, group: Group, sequences: Iterable[Sequence]
+) -> tuple[State, Group]:
+    """These sequences give their tables back, and with the last of them the encoder's goes.
+
+    Source: "Freeing Sequences" and the sections after it. Of a group that has finished the
+    encoder's goes first, as in the release.
+
+    Raises:
+        EngineEnds: under the release, blocks on the CPU are marked as used on the GPU.
+    """
+    leaving = {one.id for one in sequences}
+    held = [one for one in group.sequences if one.id in leaving and one.blocks]
+    left = evolve(
+        group,
+        sequences=tuple(
+            evolve(one, blocks=(), slots=0) if one.id in leaving else one for one in group.sequences
+        ),
+    )
+    tables = [(one.blocks, True) for one in held]
+    if not any(one.blocks for one in left.unfinished):
+        left = evolve(left, cross=())
+        tables.insert(len(tables) if group.unfinished else 0, (group.cross, False))
+    for table, is_own in tables:
+        on_cpu = group.is_swapped and (is_own or not ctx.config.choices.keeps_cross)
+        state = _give_back(ctx, state, group, table, on_cpu)
+    return state, left
+
+
+def _give_back(
+    ctx: Context, state: State, group: Group, table: tuple[int, ...], on_cpu: bool
+) -> State:
+    if not on_cpu:
+        mark = group.mark if ctx.config.prefix_caching else None
+        return with_gpu(state, give_back(gpu(state), table, mark))
+    # guard
+    if table and ctx.config.prefix_caching and ctx.config.choices.marks_swapped:
+        raise EngineEnds("a block of the CPU is marked as used on the GPU")
+    # effect
+    return evolve(state, cpu=give_back(Memory(state.cpu), table).pool)
+
+
+# --- computed blocks ------------------------------------------------------------------------------
+
+
+def mark_computed(ctx: Context, state: State, groups: Mapping[str, int]) -> State:
+    """The blocks that count as computed once each of `groups` computed its scheduled tokens.
+
+    Source: "Marking Blocks as Computed". The release takes all that the groups hold.
+    """
+    if not ctx.config.prefix_caching or not groups:
+        return state
+    if ctx.config.choices.computed_when_allocated:
+        return evolve(state, computed=frozenset(state.pool.keys))
+    size = ctx.config.block_size
+    done = {
+        block
+        for group in state.running
+        if group.id in groups
+        for one in group.unfinished
+        for block in one.blocks[: (group.computed + groups[group.id]) // size]
+    }
+    return evolve(state, computed=state.computed | (done & state.pool.keys.keys()))
