@@ -49,7 +49,7 @@ OfStep: TypeAlias = Callable[[ContextT, StepT], Iterator[str]]
 OfChange: TypeAlias = Callable[[ContextT, StateT, StateT], Iterator[str]]
 Goal: TypeAlias = Callable[[StateT], bool]
 Look: TypeAlias = Callable[[ContextT, StateT, StateT], StateT | None]
-Witness: TypeAlias = Callable[[ContextT, StepT], bool]
+Witness: TypeAlias = Callable[[ContextT, StepT], object]  # true where it was seen
 Applies: TypeAlias = Callable[[ConfigT], bool]
 
 

@@ -50,7 +50,7 @@ def sequences_keep_the_limit(ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "NANO-ADM-4",
     text("The Prefill Path: Admitting Sequences"),
-    witness=lambda _ctx, step: step.kind == PREFILL and bool(step.after.waiting),
+    witness=lambda _, step: step.kind == PREFILL and step.after.waiting,
 )
 def the_queue_is_not_jumped(_ctx: Context, step: Step) -> Iterator[str]:
     """Nobody jumps the queue: the admitted are the first of waiting, in its order."""
@@ -64,7 +64,7 @@ def the_queue_is_not_jumped(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "NANO-ADM-5",
     text("schedule() — The Entire Logic"),
-    witness=lambda _ctx, step: step.kind == DECODE and bool(step.before.waiting),
+    witness=lambda _, step: step.kind == DECODE and step.before.waiting,
 )
 def admitting_ends_at_a_gate(ctx: Context, step: Step) -> Iterator[str]:
     """Admitting goes on until a gate refuses the front of waiting or nobody waits."""
@@ -77,7 +77,7 @@ def admitting_ends_at_a_gate(ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "NANO-ADM-6",
     text("What Does schedule() Actually Do?"),
-    witness=lambda _ctx, step: step.kind == PREFILL and len(step.before.running) > 0,
+    witness=lambda _, step: step.kind == PREFILL and len(step.before.running) > 0,
 )
 def prefill_or_decode(_ctx: Context, step: Step) -> Iterator[str]:
     """A step is a prefill of exactly those it admitted, or a decode; never both."""
@@ -92,7 +92,7 @@ def prefill_or_decode(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "NANO-ADM-7",
     text("Why BREAK and not CONTINUE?"),
-    witness=lambda _ctx, step: bool(step.happened("preempt")) and len(step.after.present) > 2,
+    witness=lambda _, step: step.happened("preempt") and len(step.after.present) > 2,
 )
 def both_queues_keep_the_order_of_arrival(_ctx: Context, step: Step) -> Iterator[str]:
     """Running and then waiting, all sequences stand in the order of their arrival."""

@@ -15,7 +15,7 @@ from spec.nano_vllm.rules.replay import Books, replayed
 @always(
     "NANO-BLK-1",
     text("BlockManager Architecture"),
-    witness=lambda _ctx, step: bool(step.after.pool.references),
+    witness=lambda _, step: step.after.pool.references,
 )
 def free_or_used(_ctx: Context, state: State) -> Iterator[str]:
     """Every block is either in the free list, once, or used."""
@@ -29,7 +29,7 @@ def free_or_used(_ctx: Context, state: State) -> Iterator[str]:
 @always(
     "NANO-BLK-2",
     text("Reference Counting: Safe Shared Ownership"),
-    witness=lambda _ctx, step: any(
+    witness=lambda _, step: any(
         count == 1 and step.before.pool.references.get(block) == 2
         for block, count in step.after.pool.references.items()
     ),
@@ -43,7 +43,7 @@ def counts_are_holders(_ctx: Context, state: State) -> Iterator[str]:
 @always(
     "NANO-BLK-3",
     text("Request journey, FINISHED"),
-    witness=lambda _ctx, step: step.after.is_idle and bool(step.finished),
+    witness=lambda _, step: step.after.is_idle and step.finished,
 )
 def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
     """When nobody is left, every block is free."""
@@ -55,7 +55,7 @@ def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
 @always(
     "NANO-BLK-4",
     text("What Blocks Look Like in GPU Memory"),
-    witness=lambda _ctx, step: any(len(one.blocks) > 1 for one in step.after.running),
+    witness=lambda _, step: any(len(one.blocks) > 1 for one in step.after.running),
 )
 def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
     """A running sequence holds exactly the blocks of its computed tokens, each once."""
@@ -69,9 +69,8 @@ def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
 @of_step(
     "NANO-BLK-5",
     release("free_block_ids"),
-    witness=lambda _ctx, step: (
-        bool(step.happened("allocate"))
-        and list(step.before.pool.free) != sorted(step.before.pool.free)
+    witness=lambda _, step: (
+        step.happened("allocate") and list(step.before.pool.free) != sorted(step.before.pool.free)
     ),
 )
 def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
@@ -92,7 +91,7 @@ def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
 @between(
     "NANO-BLK-6",
     release("deallocate"),
-    witness=lambda _ctx, step: bool(step.before.aborted and step.before.pool.references),
+    witness=lambda _, step: step.before.aborted and step.before.pool.references,
 )
 def given_back_after_abort(ctx: Context, before: State, after: State) -> Iterator[str]:
     """Who goes away gives blocks back in the same order as who finishes."""

@@ -20,7 +20,7 @@ def _ids(rows: tuple[Sequence, ...]) -> list[str]:
 @of_step(
     "NANO-DEC-1",
     text("The Decode Path: Advancing All Running Sequences"),
-    witness=lambda _ctx, step: step.kind == DECODE and len(step.batch) > 1,
+    witness=lambda _, step: step.kind == DECODE and len(step.batch) > 1,
 )
 def all_running_decode(_ctx: Context, step: Step) -> Iterator[str]:
     """In a decode step every running sequence that is not preempted gets a token."""
@@ -34,7 +34,7 @@ def all_running_decode(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "NANO-DEC-2",
     text("The Decode Path: Advancing All Running Sequences"),
-    witness=lambda _ctx, step: step.kind == DECODE and len(step.after.running) > 1,
+    witness=lambda _, step: step.kind == DECODE and len(step.after.running) > 1,
 )
 def running_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
     """The running queue keeps its order: who is admitted goes to the back, the others stay."""
@@ -49,7 +49,7 @@ def running_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "NANO-DEC-3",
     text("BlockManager: Three Core Operations"),
-    witness=lambda _ctx, step: step.kind == DECODE and bool(step.happened("allocate")),
+    witness=lambda _, step: step.kind == DECODE and step.happened("allocate"),
 )
 def one_block_at_a_boundary(ctx: Context, step: Step) -> Iterator[str]:
     """A decode step hands a sequence one new block if its newest token starts one, else none."""
@@ -67,7 +67,7 @@ def one_block_at_a_boundary(ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "NANO-DEC-4",
     text("CUDA Graphs: Why Decode Gets Special Treatment"),
-    witness=lambda _ctx, step: step.kind == DECODE and len(step.batch) == 3,
+    witness=lambda _, step: step.kind == DECODE and len(step.batch) == 3,
 )
 def some_graph_holds_the_batch(ctx: Context, step: Step) -> Iterator[str]:
     """A decode batch is padded to a captured size that holds it."""

@@ -14,7 +14,7 @@ from spec.nano_vllm.rules.registry import always, between, eventually, of_step, 
 @always(
     "NANO-LIF-1",
     text("Sequence Status: Three States"),
-    witness=lambda _ctx, step: bool(step.after.waiting and step.after.running),
+    witness=lambda _, step: step.after.waiting and step.after.running,
 )
 def one_state_each(_ctx: Context, state: State) -> Iterator[str]:
     """A sequence is always in exactly one state: waiting, running, or gone."""
@@ -25,7 +25,7 @@ def one_state_each(_ctx: Context, state: State) -> Iterator[str]:
 @of_step(
     "NANO-LIF-2",
     text("The Decode Path"),
-    witness=lambda _ctx, step: bool(step.finished) and len(step.after.present) > 1,
+    witness=lambda _, step: step.finished and len(step.after.present) > 1,
 )
 def no_sequence_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
     """No sequence is forgotten: whoever was in a queue is in one, or has finished."""
@@ -39,7 +39,7 @@ def no_sequence_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "NANO-LIF-3",
     text("One Decode Step: What Happens"),
-    witness=lambda _ctx, step: bool(step.finished) and bool(step.ended),
+    witness=lambda _, step: step.finished and step.ended,
 )
 def finishes_at_once(ctx: Context, step: Step) -> Iterator[str]:
     """A sequence finishes with max_tokens tokens or with the end of sequence, in that step."""
@@ -56,11 +56,7 @@ def finishes_at_once(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id} stays with {row.generated} tokens"
 
 
-@always(
-    "NANO-LIF-4",
-    text("The Waiting Queue"),
-    witness=lambda _ctx, step: bool(step.happened("preempt")),
-)
+@always("NANO-LIF-4", text("The Waiting Queue"), witness=lambda _, step: step.happened("preempt"))
 def only_the_running_hold(_ctx: Context, state: State) -> Iterator[str]:
     """Whoever waits holds no block; whoever runs holds one at least."""
     # On arrival as after a preemption.
@@ -73,7 +69,7 @@ def only_the_running_hold(_ctx: Context, state: State) -> Iterator[str]:
 
 
 @between(
-    "NANO-LIF-5", text("The Waiting Queue"), witness=lambda _ctx, step: len(step.before.waiting) > 1
+    "NANO-LIF-5", text("The Waiting Queue"), witness=lambda _, step: len(step.before.waiting) > 1
 )
 def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterator[str]:
     """A request that arrives goes to the back of the waiting queue; nobody else moves."""
@@ -90,9 +86,7 @@ def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterat
 
 
 @eventually(
-    "NANO-LIF-6",
-    text("Why BREAK and not CONTINUE?"),
-    witness=lambda _ctx, step: bool(step.finished),
+    "NANO-LIF-6", text("Why BREAK and not CONTINUE?"), witness=lambda _, step: step.finished
 )
 def all_requests_leave(state: State) -> bool:
     """Nobody starves: every request that arrives finishes or goes away."""
@@ -101,7 +95,7 @@ def all_requests_leave(state: State) -> bool:
 
 
 @of_step(
-    "NANO-LIF-7", release("schedule() asserts it"), witness=lambda _ctx, step: len(step.batch) > 1
+    "NANO-LIF-7", release("schedule() asserts it"), witness=lambda _, step: len(step.batch) > 1
 )
 def no_empty_batch(_ctx: Context, step: Step) -> Iterator[str]:
     """While somebody waits or runs, every step has a batch."""
@@ -118,7 +112,7 @@ def _queues(state: State) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
 @always(
     "NANO-LIF-8",
     text("The Cost of Preemption"),
-    witness=lambda _ctx, step: any(one.generated for one in step.after.waiting),
+    witness=lambda _, step: any(one.generated for one in step.after.waiting),
 )
 def all_but_the_newest_is_computed(ctx: Context, state: State) -> Iterator[str]:
     """Whoever waits will compute prompt and answer; whoever runs has computed all but the
@@ -136,7 +130,7 @@ def all_but_the_newest_is_computed(ctx: Context, state: State) -> Iterator[str]:
 @of_step(
     "NANO-LIF-9",
     text("Why the Scheduler Separates Prefill and Decode"),
-    witness=lambda _ctx, step: step.kind == PREFILL and len(step.batch) > 1,
+    witness=lambda _, step: step.kind == PREFILL and len(step.batch) > 1,
 )
 def tokens_of_a_step(ctx: Context, step: Step) -> Iterator[str]:
     """A prefill computes all tokens that are not cached, a decode one; either yields one token."""

@@ -14,9 +14,7 @@ def _victims(step: Step) -> list[str]:
     return [event.id for event in step.happened("preempt")]
 
 
-@of_step(
-    "NANO-PRE-1", text("Memory Full: The Crisis"), witness=lambda _ctx, step: bool(_victims(step))
-)
+@of_step("NANO-PRE-1", text("Memory Full: The Crisis"), witness=lambda _, step: _victims(step))
 def only_when_nothing_is_free(ctx: Context, step: Step) -> Iterator[str]:
     """A sequence is preempted only if no block is free."""
     # Judged before each victim, so that none goes without need.
@@ -25,9 +23,7 @@ def only_when_nothing_is_free(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {event.id} was preempted, blocks {list(books.free)} were free"
 
 
-@of_step(
-    "NANO-PRE-2", text("Who Gets Preempted?"), witness=lambda _ctx, step: len(_victims(step)) > 1
-)
+@of_step("NANO-PRE-2", text("Who Gets Preempted?"), witness=lambda _, step: len(_victims(step)) > 1)
 def last_admitted_goes_first(_ctx: Context, step: Step) -> Iterator[str]:
     """The victim is the sequence that was admitted most recently: the back of running."""
     # The sequence that needs the block goes itself only if none is behind it.
@@ -37,14 +33,14 @@ def last_admitted_goes_first(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"preempted {victims}, back of running {backwards}"
 
 
-@of_step("NANO-PRE-3", text("Who Gets Preempted?"), witness=lambda _ctx, step: bool(_victims(step)))
+@of_step("NANO-PRE-3", text("Who Gets Preempted?"), witness=lambda _, step: _victims(step))
 def victim_has_generated_least(_ctx: Context, step: Step) -> Iterator[str]:
     """The victim has generated the fewest tokens."""
     # The text's first reason for its choice; a re-admitted sequence keeps its tokens.
     yield from _smaller_than_victims(step, {one.id: one.generated for one in step.before.running})
 
 
-@of_step("NANO-PRE-4", text("Who Gets Preempted?"), witness=lambda _ctx, step: bool(_victims(step)))
+@of_step("NANO-PRE-4", text("Who Gets Preempted?"), witness=lambda _, step: _victims(step))
 def victim_is_the_cheapest(_ctx: Context, step: Step) -> Iterator[str]:
     """Computing the victim again costs the least."""
     # The text's second reason: the tokens of its next prefill, hits aside.
@@ -64,7 +60,7 @@ def _smaller_than_victims(step: Step, amount: dict[str, int]) -> Iterator[str]:
 @of_step(
     "NANO-PRE-5",
     text("Three Lines That Do Everything"),
-    witness=lambda _ctx, step: bool(_victims(step)) and bool(step.before.waiting),
+    witness=lambda _, step: _victims(step) and step.before.waiting,
 )
 def victims_wait_in_front(ctx: Context, step: Step) -> Iterator[str]:
     """A victim waits in front of all others, keeps its tokens and has nothing computed."""

@@ -68,7 +68,7 @@ def no_false_hit(ctx: Context, step: Step) -> Iterator[str]:
 @always(
     "NANO-PFX-4",
     text("Shared Prefix Blocks: Visual"),
-    witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
+    witness=lambda _, step: any(count > 1 for count in step.after.pool.references.values()),
 )
 def shared_blocks_hold_equal_tokens(ctx: Context, state: State) -> Iterator[str]:
     """Sequences that share a block have the same tokens up to its end."""
@@ -88,7 +88,7 @@ def shared_blocks_hold_equal_tokens(ctx: Context, state: State) -> Iterator[str]
 @of_step(
     "NANO-PFX-5",
     text("With Prefix Cache: Reuse the Work"),
-    witness=lambda _ctx, step: any(len(event.after) > 1 for event in step.happened("prefix_hit")),
+    witness=lambda _, step: any(len(event.after) > 1 for event in step.happened("prefix_hit")),
 )
 def longest_run_is_taken(ctx: Context, step: Step) -> Iterator[str]:
     """A new sequence takes the longest leading run of blocks that are found, and no other."""
@@ -110,7 +110,7 @@ def hits_are_computed(ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "NANO-PFX-7",
     text("Why Prefix Caching Matters in Practice"),
-    witness=lambda _ctx, step: step.refusal == TOKENS and bool(step.happened("prefix_hit")),
+    witness=lambda _, step: step.refusal == TOKENS and step.happened("prefix_hit"),
 )
 def cached_tokens_are_free(ctx: Context, step: Step) -> Iterator[str]:
     """Tokens that are found in the cache do not count against max_num_batched_tokens."""
@@ -134,7 +134,7 @@ def something_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "NANO-PFX-9",
     text("With Prefix Cache: Reuse the Work"),
-    witness=lambda _ctx, step: step.kind == PREFILL and _has_hit(_ctx, step),
+    witness=lambda ctx, step: step.kind == PREFILL and _has_hit(ctx, step),
 )
 def held_prefixes_are_reused(ctx: Context, step: Step) -> Iterator[str]:
     """A prefix that a running sequence holds, computed and full, is reused."""

@@ -68,7 +68,7 @@ def free_slot_at_admission(ctx: Context, step: Step) -> Iterator[str]:
 @guard(
     "SPY-ADM-2",
     spyre("First-chunk constraints, Single prefill slot"),
-    witness=lambda _ctx, step: bool(step.before.prefilling and step.before.waiting),
+    witness=lambda _, step: step.before.prefilling and step.before.waiting,
 )
 def free_prefill_slot_at_admission(_ctx: Context, step: Step) -> Iterator[str]:
     """A request is admitted only if no prefill is in progress."""
@@ -206,10 +206,8 @@ _LAST_CHUNK_RULES = {
 @guard(
     "SPY-ADM-4",
     spyre("Scheduling with prefix caching"),
-    witness=lambda _ctx, step: (
-        (chunk := last_chunk(step)) is not None
-        and chunk.chunks > 1
-        and bool(step.happened("admit"))
+    witness=lambda _, step: (
+        (chunk := last_chunk(step)) is not None and chunk.chunks > 1 and step.happened("admit")
     ),
 )
 def last_chunk_after_the_hit(ctx: Context, step: Step) -> Iterator[str]:

@@ -31,9 +31,7 @@ from spec.spyre.state import PADDING_BLOCK, Sequence, State
 _POOL = Source("vllm-v1", "KV cache manager")
 
 
-@always(
-    "BLK-1", _POOL, witness=lambda _ctx, step: bool(step.after.pool.references), look=changed_pool
-)
+@always("BLK-1", _POOL, witness=lambda _, step: step.after.pool.references, look=changed_pool)
 def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
     """Every block is either free, once, or held."""
     # Free and held blocks together are the pool.
@@ -65,7 +63,7 @@ def _moved_blocks(_ctx: Context, change: Change) -> State | None:
 @always(
     "BLK-2",
     _POOL,
-    witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
+    witness=lambda _, step: any(count > 1 for count in step.after.pool.references.values()),
     look=_moved_blocks,
 )
 def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
@@ -77,7 +75,7 @@ def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
 @always(
     "BLK-3",
     spyre("Padding, Rectangular Decode"),
-    witness=lambda _ctx, step: any(row.left_padding for row in step.batch),
+    witness=lambda _, step: any(row.left_padding for row in step.batch),
     look=changed_pool,
 )
 def block_zero_is_padding(_ctx: Context, state: State) -> Iterator[str]:
@@ -90,9 +88,7 @@ def block_zero_is_padding(_ctx: Context, state: State) -> Iterator[str]:
 _MOVING_BLOCKS = ("prefix_hit", "allocate", "finish", "preempt")
 
 
-@of_step(
-    "BLK-4", _POOL, witness=lambda _ctx, step: bool(step.finished) and bool(step.before.pool.free)
-)
+@of_step("BLK-4", _POOL, witness=lambda _, step: step.finished and step.before.pool.free)
 def free_order(_ctx: Context, step: Step) -> Iterator[str]:
     """Blocks are handed out from the head of the free list; of the blocks given back, those without
     cached content come next, those with it last, a table's tail first.
@@ -135,9 +131,7 @@ def _by_content(freed: list[int], state: State) -> tuple[list[int], list[int]]:
 
 
 @between(
-    "BLK-10",
-    _POOL,
-    witness=lambda _ctx, step: bool(step.before.aborted) and bool(step.before.pool.references),
+    "BLK-10", _POOL, witness=lambda _, step: step.before.aborted and step.before.pool.references
 )
 def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """An abort gives blocks back in the same order as an end."""
@@ -155,7 +149,7 @@ def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterat
 @always(
     "BLK-5",
     _POOL,
-    witness=lambda _ctx, step: any(
+    witness=lambda _, step: any(
         block in step.before.pool.keys
         for event in step.happened("allocate")
         for block in event.after
@@ -169,7 +163,7 @@ def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
     yield from judging.cache_maps_agree(state.pool)
 
 
-@always("BLK-6", _POOL, witness=lambda _ctx, step: step.after.is_idle and bool(step.finished))
+@always("BLK-6", _POOL, witness=lambda _, step: step.after.is_idle and step.finished)
 def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
     """When nobody is left, every block has been given back."""
     # Cached content may stay, holders may not.
@@ -180,7 +174,7 @@ def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
 @of_step(
     "BLK-7",
     spyre("Boundary chunk"),
-    witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
+    witness=lambda _, step: any(count > 1 for count in step.after.pool.references.values()),
     applies=lambda config: config.prefix_caching,
 )
 def shared_blocks_are_not_written(_ctx: Context, step: Step) -> Iterator[str]:
@@ -197,7 +191,7 @@ def shared_blocks_are_not_written(_ctx: Context, step: Step) -> Iterator[str]:
 @always(
     "BLK-8",
     _POOL,
-    witness=lambda _ctx, step: any(len(one.blocks) > 1 for one in step.after.admitted),
+    witness=lambda _, step: any(len(one.blocks) > 1 for one in step.after.admitted),
     look=each_request,
 )
 def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
@@ -215,7 +209,7 @@ def _without_reservation(config: SpyreConfig) -> bool:
 
 
 @of_step(
-    "BLK-9", _POOL, witness=lambda _ctx, step: step.refusal == "BLK-9", applies=_without_reservation
+    "BLK-9", _POOL, witness=lambda _, step: step.refusal == "BLK-9", applies=_without_reservation
 )
 def chunk_finds_its_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """Without reservation, a chunk is computed only if the free blocks suffice for it."""

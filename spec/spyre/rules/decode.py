@@ -15,7 +15,7 @@ from spec.spyre.rules.registry import of_step, release, spyre
 from spec.spyre.state import Sequence
 
 
-@of_step("SPY-DEC-1", spyre("Decode padding"), witness=lambda _ctx, step: len(step.batch) > 1)
+@of_step("SPY-DEC-1", spyre("Decode padding"), witness=lambda _, step: len(step.batch) > 1)
 def one_token_per_request(_ctx: Context, step: Step) -> Iterator[str]:
     """In a decode step every decoding request computes one token and samples one."""
     # The batch is what decoded, less the paused and preempted, plus the resumed.
@@ -36,7 +36,7 @@ def one_token_per_request(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "SPY-DEC-2",
     spyre("Padding, Rectangular Decode"),
-    witness=lambda _ctx, step: len({len(row.blocks) for row in step.batch}) > 1,
+    witness=lambda _, step: len({len(row.blocks) for row in step.batch}) > 1,
 )
 def table_is_rectangular(ctx: Context, step: Step) -> Iterator[str]:
     """All rows of a decode batch occupy equally many KV blocks."""
@@ -50,7 +50,7 @@ def table_is_rectangular(ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "SPY-DEC-3",
     spyre("Left-padding with full blocks"),
-    witness=lambda _ctx, step: any(row.left_padding for row in step.batch),
+    witness=lambda _, step: any(row.left_padding for row in step.batch),
 )
 def some_row_has_no_left_padding(_ctx: Context, step: Step) -> Iterator[str]:
     """Left padding is minimal: the row with the most blocks has none."""
@@ -90,7 +90,7 @@ def last_block_holds_the_newest_token(ctx: Context, step: Step) -> Iterator[str]
 @of_step(
     "SPY-DEC-6",
     spyre("Padding, Rectangular Decode"),
-    witness=lambda _ctx, step: len({row.tkv for row in step.batch}) > 1,
+    witness=lambda _, step: len({row.tkv for row in step.batch}) > 1,
 )
 def all_tkv_in_one_block(ctx: Context, step: Step) -> Iterator[str]:
     """The tkv of all rows lie in the same block."""
@@ -103,7 +103,7 @@ def all_tkv_in_one_block(ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "SPY-TKV-1",
     spyre("Per-request tkv"),
-    witness=lambda _ctx, step: any(row.left_padding for row in step.batch),
+    witness=lambda _, step: any(row.left_padding for row in step.batch),
 )
 def tkv_of_a_row(_ctx: Context, step: Step) -> Iterator[str]:
     """A row's tkv is its left padding, plus the tokens computed so far, plus one for this
@@ -268,9 +268,7 @@ def longer_request_joins(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id}: tkv moved {moved}, expected {expected}"
 
 
-@of_step(
-    "SPY-TKV-8", spyre("tkv jumping"), witness=lambda _ctx, step: bool(step.happened("jump_tkv"))
-)
+@of_step("SPY-TKV-8", spyre("tkv jumping"), witness=lambda _, step: step.happened("jump_tkv"))
 def jumps_are_reported(_ctx: Context, step: Step) -> Iterator[str]:
     """Every change of a row's left padding is told as a jump, with the tkv before and after."""
     # And nothing else is.
@@ -288,7 +286,7 @@ def jumps_are_reported(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "SPY-DEC-7",
     release("order of the batch"),
-    witness=lambda _ctx, step: bool(step.happened("join")) and len(step.after.decoding) > 1,
+    witness=lambda _, step: step.happened("join") and len(step.after.decoding) > 1,
 )
 def batch_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
     """Who joins the batch is put in front, who is resumed behind; the others keep their places."""

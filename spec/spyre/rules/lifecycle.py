@@ -26,7 +26,7 @@ _CORE = Source("vllm-v1", "request lifecycle")
 @always(
     "LIF-1",
     _CORE,
-    witness=lambda _ctx, step: len(step.after.present) > 1,
+    witness=lambda _, step: len(step.after.present) > 1,
     look=looking_at(lambda _ctx, change: change.places),
 )
 def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
@@ -35,9 +35,7 @@ def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     yield from judging.one_place_each(state)
 
 
-@of_step(
-    "LIF-2", _CORE, witness=lambda _ctx, step: bool(step.finished) and bool(step.after.present)
-)
+@of_step("LIF-2", _CORE, witness=lambda _, step: step.finished and step.after.present)
 def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
     """No step loses or invents a request."""
     # A request that was there is there, or has finished.
@@ -49,7 +47,7 @@ def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"before {sorted(before)}, after {sorted(after)}"
 
 
-@of_step("LIF-3", spyre("Overview"), witness=lambda _ctx, step: len(step.finished) > 1)
+@of_step("LIF-3", spyre("Overview"), witness=lambda _, step: len(step.finished) > 1)
 def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     """A request finishes once: with max_tokens tokens, or when it samples the end of sequence."""
     # What finished sampled in this step; what stayed has fewer than max_tokens.
@@ -70,7 +68,7 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {one.id} stays with {one.generated} tokens"
 
 
-@of_step("LIF-4", spyre("Decode padding"), witness=lambda _ctx, step: bool(step.outputs))
+@of_step("LIF-4", spyre("Decode padding"), witness=lambda _, step: step.outputs)
 def tokens_are_counted(ctx: Context, step: Step) -> Iterator[str]:
     """A request never has more than max_tokens tokens, and gains one only when it is scheduled."""
     # Compared with what the step says it sampled.
@@ -86,7 +84,7 @@ def tokens_are_counted(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {one_id} sampled beyond its {had} tokens"
 
 
-@always("LIF-5", _CORE, witness=lambda _ctx, step: bool(step.before.aborted), look=each_request)
+@always("LIF-5", _CORE, witness=lambda _, step: step.before.aborted, look=each_request)
 def only_the_admitted_hold(_ctx: Context, state: State) -> Iterator[str]:
     """Whoever waits or has gone away holds no block and no promise of one."""
     # Together with BLK-2: an abort in any phase gives everything back.
@@ -95,7 +93,7 @@ def only_the_admitted_hold(_ctx: Context, state: State) -> Iterator[str]:
             yield f"request {one.id} waits with {len(one.blocks)} blocks"
 
 
-@between("LIF-7", _CORE, witness=lambda _ctx, step: len(step.before.waiting) > 1)
+@between("LIF-7", _CORE, witness=lambda _, step: len(step.before.waiting) > 1)
 def queue_grows_at_its_end(ctx: Context, before: State, after: State) -> Iterator[str]:
     """Between two steps requests only arrive, at the end of the queue, or go away."""
     # No other is touched; a newcomer has computed nothing of its whole prompt. A request that came
@@ -118,7 +116,7 @@ def queue_grows_at_its_end(ctx: Context, before: State, after: State) -> Iterato
         yield "an admitted request changed"
 
 
-@always("LIF-8", _CORE, witness=lambda _ctx, step: bool(step.batch), look=each_request)
+@always("LIF-8", _CORE, witness=lambda _, step: step.batch, look=each_request)
 def cache_holds_all_but_the_newest(ctx: Context, state: State) -> Iterator[str]:
     """What is cached of a decoding request is its prompt and its answer but for the newest token;
     whoever waits or prefills will compute all that it has.
@@ -132,9 +130,7 @@ def cache_holds_all_but_the_newest(ctx: Context, state: State) -> Iterator[str]:
             yield f"request {one.id}: {tokens} tokens, {one.generated} generated"
 
 
-@eventually(
-    "LIF-6", spyre("Priority rules, No idle steps"), witness=lambda _ctx, step: bool(step.finished)
-)
+@eventually("LIF-6", spyre("Priority rules, No idle steps"), witness=lambda _, step: step.finished)
 def all_requests_leave(state: State) -> bool:
     """Every request that arrives finishes or is aborted."""
     # With finitely many requests: sooner or later none waits, prefills, decodes or pauses.

@@ -22,9 +22,7 @@ def chunk_is_whole_blocks(ctx: Context, _step: Step) -> Iterator[str]:
         yield f"chunk {ctx.config.chunk_size} is no multiple of block {ctx.config.block_size}"
 
 
-@of_chunk(
-    "SPY-PAD-1", spyre("Right-alignment"), witness=lambda _ctx, _step, chunk: chunk.chunks > 1
-)
+@of_chunk("SPY-PAD-1", spyre("Right-alignment"), witness=lambda chunk: chunk.chunks > 1)
 def padded_prompt_is_whole_chunks(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
     """Left padding, prompt and right padding together are a whole number of chunks."""
     # The padded length is what the step's chunk says of its prompt.
@@ -34,11 +32,7 @@ def padded_prompt_is_whole_chunks(ctx: Context, step: Step, chunk: Chunk) -> Ite
         yield f"padded length {padded}, {chunk.chunks} chunks of {ctx.config.chunk_size}"
 
 
-@of_chunk(
-    "SPY-PAD-2",
-    spyre("Right-alignment"),
-    witness=lambda _ctx, _step, chunk: chunk.right_padding > 0,
-)
+@of_chunk("SPY-PAD-2", spyre("Right-alignment"), witness=lambda chunk: chunk.right_padding > 0)
 def right_padding_fills_one_block(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
     """A prompt is right-padded to the next block boundary and no further."""
     # Right padding is less than a block and ends on a block boundary.
@@ -48,9 +42,7 @@ def right_padding_fills_one_block(ctx: Context, step: Step, chunk: Chunk) -> Ite
         yield f"right padding {padding} after {length} tokens, block {size}"
 
 
-@of_chunk(
-    "SPY-PAD-3", spyre("Right-alignment"), witness=lambda _ctx, _step, chunk: chunk.left_padding > 0
-)
+@of_chunk("SPY-PAD-3", spyre("Right-alignment"), witness=lambda chunk: chunk.left_padding > 0)
 def left_padding_is_whole_blocks(ctx: Context, _step: Step, chunk: Chunk) -> Iterator[str]:
     """A prompt is left-padded by whole blocks, fewer than a chunk holds."""
     # No token of a block is shifted by padding inside it.
@@ -78,7 +70,7 @@ def no_empty_block_on_the_right(ctx: Context, step: Step) -> Iterator[str]:
 @of_chunk(
     "SPY-PAD-5",
     spyre("Padding, Rectangular Decode"),
-    witness=lambda _ctx, _step, chunk: PADDING_BLOCK in chunk.block_table,
+    witness=lambda chunk: PADDING_BLOCK in chunk.block_table,
 )
 def padding_is_block_zero(ctx: Context, _step: Step, chunk: Chunk) -> Iterator[str]:
     """Left padding is always block 0, and block 0 stands for nothing else in a prompt's table."""
@@ -92,7 +84,7 @@ def padding_is_block_zero(ctx: Context, _step: Step, chunk: Chunk) -> Iterator[s
 @of_step(
     "SPY-CHK-1",
     spyre("Chunked Prefill"),
-    witness=lambda _ctx, step: step.chunk is not None and not step.chunk.is_last,
+    witness=lambda _, step: step.chunk is not None and not step.chunk.is_last,
 )
 def one_chunk_a_step(ctx: Context, step: Step) -> Iterator[str]:
     """A prefill step computes one chunk and no more."""
@@ -111,7 +103,7 @@ def one_chunk_a_step(ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "SPY-CHK-2",
     spyre("Padding, Prefill Alignment"),
-    witness=lambda _ctx, step: step.kind == PREFILL and bool(step.before.decoding),
+    witness=lambda _, step: step.kind == PREFILL and step.before.decoding,
 )
 def prefill_is_alone(_ctx: Context, step: Step) -> Iterator[str]:
     """A prefill has batch size one and shares its step with no decode."""
@@ -125,7 +117,7 @@ def prefill_is_alone(_ctx: Context, step: Step) -> Iterator[str]:
 @of_chunk(
     "SPY-CHK-3",
     spyre("Chunked Prefill"),
-    witness=lambda _ctx, _step, chunk: chunk.chunk > 0 and chunk.left_padding > 0,
+    witness=lambda chunk: chunk.chunk > 0 and chunk.left_padding > 0,
 )
 def active_chunk_follows_computed(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
     """The active chunk is given by the tokens already computed, offset by the left padding."""
@@ -137,11 +129,7 @@ def active_chunk_follows_computed(ctx: Context, step: Step, chunk: Chunk) -> Ite
         yield f"chunk {chunk.chunk} after {done} computed tokens"
 
 
-@of_chunk(
-    "SPY-CHK-4",
-    spyre("Chunked Prefill"),
-    witness=lambda _ctx, step, chunk: last_chunk(step) is not None,
-)
+@of_chunk("SPY-CHK-4", spyre("Chunked Prefill"), witness=lambda chunk: chunk.is_last)
 def last_chunk_alone_yields_a_token(_ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
     """The last chunk of a prompt yields one token, no other chunk yields any."""
     # The prompt must be complete, and only then.
@@ -151,11 +139,7 @@ def last_chunk_alone_yields_a_token(_ctx: Context, step: Step, chunk: Chunk) -> 
         yield f"tokens {counts} from chunk {chunk.chunk + 1} of {chunk.chunks}"
 
 
-@of_chunk(
-    "SPY-CHK-5",
-    spyre("Key concepts, Chunk size"),
-    witness=lambda _ctx, _step, chunk: chunk.chunk > 0,
-)
+@of_chunk("SPY-CHK-5", spyre("Key concepts, Chunk size"), witness=lambda chunk: chunk.chunk > 0)
 def chunks_partition_the_prompt(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
     """The chunks of a prompt follow each other without gap or overlap."""
     # Each starts where the one before ended and ends on a chunk boundary or with the prompt.

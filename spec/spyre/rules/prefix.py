@@ -4,6 +4,7 @@ Source: spyre, sections "Padding" (prefix caching) and "Prefix caching".
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 from attrs import evolve
 
@@ -47,19 +48,22 @@ def _filled(ctx: Context, change: Change) -> State | None:
     return evolve(after, waiting=(), prefilling=None, decoding=rows, paused=()) if rows else None
 
 
+# Rules of caching; of one about states the requests are looked at that it may now be broken by.
+_always = partial(always, applies=_caching, look=_filled)
+_of_step, _of_chunk = partial(of_step, applies=_caching), partial(of_chunk, applies=_caching)
+
+
 def _has_hit(_ctx: Context, step: Step) -> bool:
     return _hit(step) is not None
 
 
-@always(
+@_always(
     "SPY-PFX-1",
     spyre("Padding, Prefix caching"),
     witness=lambda ctx, step: any(
         one.computed % ctx.config.block_size and one.blocks[0] in step.after.pool.keys
         for one in step.after.decoding
     ),
-    applies=_caching,
-    look=_filled,
 )
 def only_full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
     """Only blocks that are full of computed tokens can be found in the cache."""
@@ -71,9 +75,7 @@ def only_full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
             yield f"request {one.id}: blocks {early} cached, {one.computed} tokens computed"
 
 
-@always(
-    "SPY-PFX-2", spyre("Padding, Prefix caching"), witness=_has_hit, applies=_caching, look=_filled
-)
+@_always("SPY-PFX-2", spyre("Padding, Prefix caching"), witness=_has_hit)
 def keys_are_chained(ctx: Context, state: State) -> Iterator[str]:
     """A block is known by its tokens and all tokens before it: equal keys mean equal prefixes."""
     # Each cached block in a request's table has the key of that request at that place.
@@ -86,11 +88,10 @@ def keys_are_chained(ctx: Context, state: State) -> Iterator[str]:
                 yield f"request {one.id}: block {block} holds other tokens"
 
 
-@of_step(
+@_of_step(
     "SPY-PFX-3",
     spyre("Skipping full chunks"),
-    witness=lambda _ctx, step: step.chunk is not None and step.chunk.cached_tokens > 0,
-    applies=_caching,
+    witness=lambda _, step: step.chunk is not None and step.chunk.cached_tokens > 0,
 )
 def whole_cached_chunks_are_skipped(ctx: Context, step: Step) -> Iterator[str]:
     """Whole chunks whose blocks are all cached are skipped, and no part of a chunk is."""
@@ -106,17 +107,16 @@ def whole_cached_chunks_are_skipped(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{chunk.cached_tokens} tokens reused of {hit} cached blocks"
 
 
-@of_step(
+@_of_step(
     "SPY-PFX-4",
     spyre("Skipping full chunks"),
     witness=lambda ctx, step: (
         step.chunk is not None
-        and bool(step.happened("admit"))
+        and step.happened("admit")
         and step.chunk.is_last
         and step.chunk.cached_tokens + step.chunk.inner_padding
         >= entering(step, step.chunk.id).prefill_len - ctx.config.block_size
     ),
-    applies=_caching,
 )
 def last_chunk_is_always_computed(ctx: Context, step: Step) -> Iterator[str]:
     """The last chunk of a prompt is computed even if all its blocks are cached."""
@@ -134,12 +134,7 @@ def last_chunk_is_always_computed(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{step.chunk.cached_tokens} tokens reused, the last chunk starts at {last}"
 
 
-@of_chunk(
-    "SPY-PFX-5",
-    spyre("Boundary chunk"),
-    witness=lambda _ctx, _step, chunk: chunk.inner_padding > 0,
-    applies=_caching,
-)
+@_of_chunk("SPY-PFX-5", spyre("Boundary chunk"), witness=lambda chunk: chunk.inner_padding > 0)
 def cached_blocks_are_not_written(ctx: Context, step: Step, chunk: Chunk) -> Iterator[str]:
     """Where a chunk is computed again, its writes to cached blocks go to the dummy block; all other
     blocks of the prompt are written.
@@ -159,11 +154,10 @@ def cached_blocks_are_not_written(ctx: Context, step: Step, chunk: Chunk) -> Ite
         yield f"writes to {list(chunk.writes)}, expected {list(expected)}"
 
 
-@of_step(
+@_of_step(
     "SPY-PFX-6",
     spyre("Boundary chunk"),
-    witness=lambda _ctx, step: step.chunk is not None and step.chunk.inner_padding > 0,
-    applies=_caching,
+    witness=lambda _, step: step.chunk is not None and step.chunk.inner_padding > 0,
 )
 def cached_blocks_are_read(ctx: Context, step: Step) -> Iterator[str]:
     """Attention reads the cached blocks themselves, also in a chunk that is computed again."""
@@ -179,7 +173,7 @@ def cached_blocks_are_read(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {hit.id} reads block {block} for other tokens"
 
 
-@of_step(
+@_of_step(
     "SPY-PFX-7",
     spyre("Boundary chunk"),
     witness=lambda ctx, step: (
@@ -187,7 +181,6 @@ def cached_blocks_are_read(ctx: Context, step: Step) -> Iterator[str]:
         and len(hit.after) > 0
         and (len(hit.after) + 1) * ctx.config.block_size == entering(step, hit.id).prefill_len
     ),
-    applies=_caching,
 )
 def only_the_last_block_is_duplicated(ctx: Context, step: Step) -> Iterator[str]:
     """Every cached block of a prompt is shared, only the block of its last token is duplicated."""
@@ -201,12 +194,10 @@ def only_the_last_block_is_duplicated(ctx: Context, step: Step) -> Iterator[str]
             yield f"request {event.id} shares {taken} of {full} full blocks"
 
 
-@always(
+@_always(
     "SPY-PFX-8",
     spyre("Visualization - Prefix Caching"),
     witness=lambda ctx, step: (hit := _hit(step)) is not None and _hits_output(ctx, step, hit),
-    applies=_caching,
-    look=_filled,
 )
 def full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
     """Blocks of generated tokens can be reused by a later prompt."""
@@ -231,14 +222,13 @@ def _hits_output(ctx: Context, step: Step, hit: Event) -> bool:
     )
 
 
-@of_step(
+@_of_step(
     "SPY-PFX-10",
     spyre("Padding, Prefix caching"),
-    witness=lambda _ctx, step: (
+    witness=lambda _, step: (
         (hit := _hit(step)) is not None
         and any(hit.after[-1] in one.blocks for one in step.before.admitted)
     ),
-    applies=_caching,
 )
 def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
     """Requests that share a block have the same tokens up to its end."""
@@ -269,7 +259,7 @@ def _first_tokens(ctx: Context, request_id: str, count: int) -> list[int]:
 @of_step(
     "SPY-PFX-9",
     spyre("Padding, Prefix caching"),
-    witness=lambda _ctx, step: step.chunk is not None and step.chunk.start > 0,
+    witness=lambda _, step: step.chunk is not None and step.chunk.start > 0,
 )
 def chunks_start_at_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """Prompts are aligned to block boundaries: every chunk starts at a block of the prompt."""

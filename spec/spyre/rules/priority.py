@@ -15,7 +15,7 @@ from spec.spyre.variants import Queue
 @always(
     "SPY-PRI-1",
     spyre("Priority rules, One prefill at a time"),
-    witness=lambda _ctx, step: bool(step.before.prefilling and step.before.waiting),
+    witness=lambda _, step: step.before.prefilling and step.before.waiting,
     look=each_request,
 )
 def one_prefill_at_a_time(_ctx: Context, state: State) -> Iterator[str]:
@@ -30,9 +30,7 @@ def one_prefill_at_a_time(_ctx: Context, state: State) -> Iterator[str]:
 @of_step(
     "SPY-PRI-2",
     spyre("Priority rules, Ongoing prefill has priority"),
-    witness=lambda _ctx, step: bool(
-        step.kind == PREFILL and step.before.prefilling and step.before.waiting
-    ),
+    witness=lambda _, step: step.kind == PREFILL and step.before.prefilling and step.before.waiting,
 )
 def ongoing_prefill_first(_ctx: Context, step: Step) -> Iterator[str]:
     """A request whose prefill has begun goes before any new request."""
@@ -47,7 +45,7 @@ def ongoing_prefill_first(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "SPY-PRI-3",
     spyre("Priority rules, Prefill-decode interleaving"),
-    witness=lambda _ctx, step: step.refusal == "SPY-PRI-3" and step.kind == DECODE,
+    witness=lambda _, step: step.refusal == "SPY-PRI-3" and step.kind == DECODE,
     applies=lambda config: config.interleave,
 )
 def prefills_are_interleaved(_ctx: Context, step: Step) -> Iterator[str]:
@@ -62,7 +60,7 @@ def prefills_are_interleaved(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "SPY-PRI-4",
     spyre("Priority rules, No idle steps"),
-    witness=lambda _ctx, step: step.refusal is not None and step.kind == DECODE,
+    witness=lambda _, step: step.refusal is not None and step.kind == DECODE,
 )
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
     """No step is idle while a request is pending."""
@@ -74,7 +72,7 @@ def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "SPY-PRI-5",
     spyre("Priority rules"),
-    witness=lambda _ctx, step: bool(step.happened("admit")) and len(step.before.waiting) > 1,
+    witness=lambda _, step: step.happened("admit") and len(step.before.waiting) > 1,
     applies=lambda config: config.queue is Queue.FCFS,
 )
 def first_come_first_served(_ctx: Context, step: Step) -> Iterator[str]:
@@ -88,7 +86,7 @@ def first_come_first_served(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "SPY-PRI-6",
     spyre("Priority rules, No idle steps"),
-    witness=lambda _ctx, step: bool(step.kind == PREFILL and step.before.decoding),
+    witness=lambda _, step: step.kind == PREFILL and step.before.decoding,
 )
 def prefill_goes_first(ctx: Context, step: Step) -> Iterator[str]:
     """A prefill goes before a decode: a decode step needs a rule that refuses the prefill."""
@@ -111,7 +109,7 @@ def prefill_goes_first(ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "SPY-PRI-7",
     release("prefill candidates"),
-    witness=lambda _ctx, step: any(
+    witness=lambda _, step: any(
         event.id != step.before.waiting[0].id for event in step.happened("admit")
     ),
     applies=lambda config: config.queue is Queue.OVERTAKING,

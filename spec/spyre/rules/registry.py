@@ -28,13 +28,13 @@ def of_chunk(
     id_: str,
     source: Source,
     *,
-    witness: Callable[[Context, Step, Chunk], bool],
+    witness: Callable[[Chunk], object],
     applies: Callable[[SpyreConfig], bool] = lambda _config: True,
 ) -> Callable[[OfChunk], OfChunk]:
     """Registers a rule about every step that computes a chunk of a prompt."""
 
-    def seen(ctx: Context, step: Step) -> bool:
-        return step.chunk is not None and witness(ctx, step, step.chunk)
+    def seen(_ctx: Context, step: Step) -> object:
+        return step.chunk is not None and witness(step.chunk)
 
     def register(predicate: OfChunk) -> OfChunk:
         @wraps(predicate)

@@ -4,6 +4,7 @@ Source: sendnn-inference 2.6.3, observed; preemption is vLLM V1's, where blocks 
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 from spec.core.rule import Source
 from spec.spyre.config import SpyreConfig
@@ -14,27 +15,23 @@ from spec.spyre.rules.observed import prefix_hits, refused
 from spec.spyre.rules.registry import always, each_request, eventually, guard, of_step, release
 from spec.spyre.state import Sequence, State
 
-_PREEMPTION = Source("vllm-v1", "Preemption")
-
 
 def _reserving(config: SpyreConfig) -> bool:
     return config.reservation
 
 
-def _preempting(config: SpyreConfig) -> bool:
-    return not config.reservation
+_RESERVATION = release("block reservation")
+_always_reserved = partial(always, source=_RESERVATION, applies=_reserving)
+_of_pausing = partial(
+    of_step, source=release("decode pausing"), applies=lambda config: config.may_pause
+)
+_of_preemption = partial(
+    of_step, source=Source("vllm-v1", "Preemption"), applies=lambda config: not config.reservation
+)
 
 
-def _pausing(config: SpyreConfig) -> bool:
-    return config.may_pause
-
-
-@always(
-    "SPY-RES-1",
-    release("block reservation"),
-    witness=lambda _ctx, step: step.refusal == "SPY-RES-1",
-    applies=_reserving,
-    look=each_request,
+@_always_reserved(
+    "SPY-RES-1", witness=lambda _, step: step.refusal == "SPY-RES-1", look=each_request
 )
 def promises_can_be_kept(_ctx: Context, state: State) -> Iterator[str]:
     """Blocks promised to admitted requests are never more than the free ones."""
@@ -44,11 +41,8 @@ def promises_can_be_kept(_ctx: Context, state: State) -> Iterator[str]:
         yield f"{promised} blocks promised, {len(state.pool.free)} free"
 
 
-@always(
-    "SPY-RES-2",
-    release("block reservation"),
-    witness=lambda _ctx, step: any(one.reserved for one in step.after.admitted),
-    applies=_reserving,
+@_always_reserved(
+    "SPY-RES-2", witness=lambda _, step: any(one.reserved for one in step.after.admitted)
 )
 def worst_case_is_set_aside(ctx: Context, state: State) -> Iterator[str]:
     """An admitted request holds, or is promised, all blocks that it may ever need."""
@@ -63,8 +57,8 @@ def worst_case_is_set_aside(ctx: Context, state: State) -> Iterator[str]:
 
 @guard(
     "SPY-RES-4",
-    release("block reservation"),
-    witness=lambda _ctx, step: step.refusal == "SPY-RES-1",
+    _RESERVATION,
+    witness=lambda _, step: step.refusal == "SPY-RES-1",
     applies=_reserving,
 )
 def refused_only_for_lack_of_blocks(ctx: Context, step: Step) -> Iterator[str]:
@@ -88,8 +82,8 @@ def refused_only_for_lack_of_blocks(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step(
     "SPY-RES-3",
-    release("block reservation"),
-    witness=lambda _ctx, step: (
+    _RESERVATION,
+    witness=lambda _, step: (
         len({block for row in step.batch for block in row.blocks}) == step.before.pool.size
     ),
     applies=_reserving,
@@ -104,12 +98,7 @@ def no_request_is_preempted(_ctx: Context, step: Step) -> Iterator[str]:
 # --- pausing ------------------------------------------------------------------------------------
 
 
-@of_step(
-    "SPY-PAU-1",
-    release("decode pausing"),
-    witness=lambda _ctx, step: bool(step.happened("pause")),
-    applies=_pausing,
-)
+@_of_pausing("SPY-PAU-1", witness=lambda _, step: step.happened("pause"))
 def paused_keep_everything(_ctx: Context, step: Step) -> Iterator[str]:
     """A paused request keeps its tokens and its blocks."""
     # Compared before and after the step in which it sits out.
@@ -120,12 +109,7 @@ def paused_keep_everything(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id} changed while it was paused"
 
 
-@of_step(
-    "SPY-PAU-2",
-    release("decode pausing"),
-    witness=lambda _ctx, step: bool(step.happened("pause")),
-    applies=_pausing,
-)
+@_of_pausing("SPY-PAU-2", witness=lambda _, step: step.happened("pause"))
 def pausing_needs_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     """A request is paused only if the batch with it would exceed the limit in the next step."""
     # The batch that decoded and one of the paused, together, are over the limit.
@@ -136,12 +120,7 @@ def pausing_needs_a_reason(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id} is paused, volume with it {volume}"
 
 
-@of_step(
-    "SPY-PAU-3",
-    release("decode pausing"),
-    witness=lambda _ctx, step: bool(step.happened("resume")),
-    applies=_pausing,
-)
+@_of_pausing("SPY-PAU-3", witness=lambda _, step: step.happened("resume"))
 def longest_paused_first(ctx: Context, step: Step) -> Iterator[str]:
     """Who was paused longest decodes first; then who generated least, or most if so configured."""
     # A row that sits out is not before the first of the batch in that order.
@@ -161,12 +140,7 @@ def longest_paused_first(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id} sits out, waited {rows[row.id].waited_steps} steps"
 
 
-@of_step(
-    "SPY-PAU-4",
-    release("decode pausing"),
-    witness=lambda _ctx, step: step.refusal == "SPY-PAU-4",
-    applies=_pausing,
-)
+@_of_pausing("SPY-PAU-4", witness=lambda _, step: step.refusal == "SPY-PAU-4")
 def paused_before_prefills(_ctx: Context, step: Step) -> Iterator[str]:
     """While somebody is paused and somebody runs, nobody's prefill is scheduled."""
     # If none runs, the release prefers a new request to the paused ones.
@@ -177,8 +151,8 @@ def paused_before_prefills(_ctx: Context, step: Step) -> Iterator[str]:
 @eventually(
     "SPY-PAU-5",
     release("decode pausing"),
-    witness=lambda _ctx, step: bool(step.happened("resume")),
-    applies=_pausing,
+    witness=lambda _, step: step.happened("resume"),
+    applies=lambda config: config.may_pause,
 )
 def paused_is_resumed(state: State) -> bool:
     """A paused request decodes again or leaves."""
@@ -202,12 +176,7 @@ def admission_alone_keeps_the_limit(_ctx: Context, step: Step) -> Iterator[str]:
 # --- preemption -----------------------------------------------------------------------------------
 
 
-@of_step(
-    "SPY-PRE-1",
-    _PREEMPTION,
-    witness=lambda _ctx, step: bool(step.happened("preempt")),
-    applies=_preempting,
-)
+@_of_preemption("SPY-PRE-1", witness=lambda _, step: step.happened("preempt"))
 def last_admitted_is_preempted(ctx: Context, step: Step) -> Iterator[str]:
     """Requests are preempted only if blocks are lacking, the last admitted first."""
     # The prefilling request was admitted last; then the front of the batch.
@@ -221,11 +190,8 @@ def last_admitted_is_preempted(ctx: Context, step: Step) -> Iterator[str]:
         yield f"preempted {victims} of {order}, {needed} blocks needed"
 
 
-@of_step(
-    "SPY-PRE-2",
-    _PREEMPTION,
-    witness=lambda _ctx, step: any(one.generated for one in step.after.waiting),
-    applies=_preempting,
+@_of_preemption(
+    "SPY-PRE-2", witness=lambda _, step: any(one.generated for one in step.after.waiting)
 )
 def preempted_starts_again(_ctx: Context, step: Step) -> Iterator[str]:
     """A preempted request waits first in the queue, keeps its tokens and computes all again."""

@@ -20,7 +20,7 @@ from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text
 _MEMORY = text("Memory Management & Preemption")
 
 
-@always("V1-KV-1", _MEMORY, witness=lambda _ctx, step: bool(step.after.pool.references))
+@always("V1-KV-1", _MEMORY, witness=lambda _, step: step.after.pool.references)
 def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
     """Every block is either free, once, or held."""
     # Free and held blocks together are the pool.
@@ -30,7 +30,7 @@ def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
 @always(
     "V1-KV-2",
     text("Prefix Caching - Shared KV Blocks"),
-    witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
+    witness=lambda _, step: any(count > 1 for count in step.after.pool.references.values()),
 )
 def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     """A block's reference count is the number of requests that hold it: shared blocks are not freed
@@ -43,7 +43,7 @@ def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
 @always(
     "V1-KV-3",
     code("block pool"),
-    witness=lambda _ctx, step: any(
+    witness=lambda _, step: any(
         block in step.before.pool.keys
         for event in step.happened("allocate")
         for block in event.after
@@ -56,7 +56,7 @@ def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
     yield from judging.cache_maps_agree(state.pool)
 
 
-@always("V1-KV-6", _MEMORY, witness=lambda _ctx, step: bool(step.after.waiting))
+@always("V1-KV-6", _MEMORY, witness=lambda _, step: step.after.waiting)
 def waiting_own_nothing(ctx: Context, state: State) -> Iterator[str]:
     """A waiting request owns no block, unless its external keys and values come or have come."""
     # A request with nothing computed has no block.
@@ -70,7 +70,7 @@ def waiting_own_nothing(ctx: Context, state: State) -> Iterator[str]:
 @always(
     "V1-KV-7",
     _MEMORY,
-    witness=lambda _ctx, step: any(len(one.blocks) > 1 for one in step.after.running),
+    witness=lambda _, step: any(len(one.blocks) > 1 for one in step.after.running),
 )
 def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
     """A request's blocks have a slot for each computed token, and none beyond its tokens, drafts
@@ -88,7 +88,7 @@ def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
 @of_step(
     "V1-KV-9",
     code("block pool"),
-    witness=lambda _ctx, step: any(count > 1 for count in step.planned.pool.references.values()),
+    witness=lambda _, step: any(count > 1 for count in step.planned.pool.references.values()),
 )
 def no_block_is_written_twice(ctx: Context, step: Step) -> Iterator[str]:
     """No two requests write the same block in a step."""
@@ -164,7 +164,7 @@ class _Replay(FreeList):
 @of_step(
     "V1-KV-8",
     code("free block queue"),
-    witness=lambda _ctx, step: bool(step.finished) and bool(step.before.pool.free),
+    witness=lambda _, step: step.finished and step.before.pool.free,
 )
 def free_order(ctx: Context, step: Step) -> Iterator[str]:
     """Blocks are handed out from the head of the free list, the least recently used first; of those
@@ -180,9 +180,7 @@ def free_order(ctx: Context, step: Step) -> Iterator[str]:
         yield f"free list {list(step.after.pool.free)}, expected {list(replay.free)}"
 
 
-@of_step(
-    "V1-PRE-5", _MEMORY, witness=lambda _ctx, step: bool(step.preempted) and bool(step.scheduled)
-)
+@of_step("V1-PRE-5", _MEMORY, witness=lambda _, step: step.preempted and step.scheduled)
 def preempted_no_longer_than_needed(ctx: Context, step: Step) -> Iterator[str]:
     """Requests are preempted until the blocks suffice, and no longer."""
     # A request that is given blocks after a preemption needs more than were free before it.

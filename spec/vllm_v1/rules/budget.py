@@ -14,7 +14,7 @@ _BUDGET = text("Token Budget Management")
 _COUNTS = text("What Counts Toward num_batched_tokens?")
 
 
-@of_step("V1-BUD-1", _BUDGET, witness=lambda _ctx, step: step.budget_left == 0)
+@of_step("V1-BUD-1", _BUDGET, witness=lambda _, step: step.budget_left == 0)
 def within_budget(ctx: Context, step: Step) -> Iterator[str]:
     """The tokens of a step are never more than the budget."""
     # A scheduled request has at least one token.
@@ -24,7 +24,7 @@ def within_budget(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step(
-    "V1-BUD-2", _COUNTS, witness=lambda _ctx, step: any(one in hits(step) for one in step.admitted)
+    "V1-BUD-2", _COUNTS, witness=lambda _, step: any(one in hits(step) for one in step.admitted)
 )
 def only_new_tokens_count(ctx: Context, step: Step) -> Iterator[str]:
     """Only tokens that are computed count: cached ones do not, and a victim's are given back."""
@@ -37,9 +37,7 @@ def only_new_tokens_count(ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "V1-BUD-3",
     text("The Fundamental Insight"),
-    witness=lambda _ctx, step: any(
-        step.scheduled.get(one.id, 0) > 1 for one in step.before.running
-    ),
+    witness=lambda _, step: any(step.scheduled.get(one.id, 0) > 1 for one in step.before.running),
 )
 def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
     """A running request is given what it is behind, drafts included, as far as threshold, budget
@@ -62,7 +60,7 @@ def _of_running(ctx: Context, one: Sequence, budget: int) -> int:
 @of_step(
     "V1-BUD-4",
     code("ends of the running loop"),
-    witness=lambda _ctx, step: step.budget_left > 0 and len(step.planned.running) > 1,
+    witness=lambda _, step: step.budget_left > 0 and len(step.planned.running) > 1,
 )
 def no_running_request_is_left_out(_ctx: Context, step: Step) -> Iterator[str]:
     """Budget left over means that every request still running was given a token."""
@@ -72,7 +70,7 @@ def no_running_request_is_left_out(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"{left_out} were given nothing, {step.budget_left} tokens left"
 
 
-@of_step("V1-BUD-5", _COUNTS, witness=lambda _ctx, step: bool(step.admitted))
+@of_step("V1-BUD-5", _COUNTS, witness=lambda _, step: step.admitted)
 def admitted_requests_get_their_share(ctx: Context, step: Step) -> Iterator[str]:
     """A request that is admitted is given its tokens less the cached ones, as far as threshold and
     budget allow.
@@ -115,7 +113,7 @@ def _uncut(config: VllmV1Config) -> bool:
 @of_step(
     "V1-CHK-2",
     text("Chunked Prefill Example"),
-    witness=lambda _ctx, step: step.refusal == "V1-CHK-2",
+    witness=lambda _, step: step.refusal == "V1-CHK-2",
     applies=_uncut,
 )
 def prompts_are_not_cut(ctx: Context, step: Step) -> Iterator[str]:
@@ -132,7 +130,7 @@ def prompts_are_not_cut(ctx: Context, step: Step) -> Iterator[str]:
 @always(
     "V1-SEQ-1",
     text("Example: Character.AI Workload"),
-    witness=lambda _ctx, step: step.refusal == "V1-SEQ-1",
+    witness=lambda _, step: step.refusal == "V1-SEQ-1",
 )
 def within_sequence_limit(ctx: Context, state: State) -> Iterator[str]:
     """At most max_num_seqs requests run."""

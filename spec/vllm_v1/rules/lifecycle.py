@@ -11,16 +11,14 @@ from spec.vllm_v1.rules.registry import always, between, by_id, code, of_step, t
 _CORE = code("request lifecycle")
 
 
-@always("V1-LIF-1", _CORE, witness=lambda _ctx, step: len(step.after.present) > 1)
+@always("V1-LIF-1", _CORE, witness=lambda _, step: len(step.after.present) > 1)
 def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     """A request is in exactly one place: waiting, skipped, running, or gone."""
     # Counted over all places.
     yield from judging.one_place_each(state)
 
 
-@of_step(
-    "V1-LIF-2", _CORE, witness=lambda _ctx, step: bool(step.finished) and bool(step.after.present)
-)
+@of_step("V1-LIF-2", _CORE, witness=lambda _, step: step.finished and step.after.present)
 def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
     """No step loses or invents a request."""
     # A request that was there is there, has finished, or its client left meanwhile.
@@ -30,7 +28,7 @@ def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"before {sorted(before)}, after {sorted(after)}"
 
 
-@between("V1-LIF-3", _CORE, witness=lambda _ctx, step: bool(step.before.aborted))
+@between("V1-LIF-3", _CORE, witness=lambda _, step: step.before.aborted)
 def others_are_untouched(ctx: Context, before: State, after: State) -> Iterator[str]:
     """Between two steps requests only arrive, at their place in the queue, go away in any phase, or
     end their load.
@@ -50,7 +48,7 @@ def others_are_untouched(ctx: Context, before: State, after: State) -> Iterator[
         yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
 
 
-@of_step("V1-LIF-4", text("The Core Problem"), witness=lambda _ctx, step: len(step.finished) > 1)
+@of_step("V1-LIF-4", text("The Core Problem"), witness=lambda _, step: len(step.finished) > 1)
 def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     """A request finishes once, with max_tokens tokens or when it samples the end of sequence."""
     # Its tokens are those that the step says it sampled.
@@ -69,7 +67,7 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one.id} stays with {one.generated} tokens"
 
 
-@of_step("V1-LIF-5", _CORE, witness=lambda _ctx, step: len(step.reported) > 1)
+@of_step("V1-LIF-5", _CORE, witness=lambda _, step: len(step.reported) > 1)
 def reported_once(_ctx: Context, step: Step) -> Iterator[str]:
     """Whoever has left is reported exactly once, by the next step."""
     # An abort between the steps counts for the next one too, and one while the step runs.
@@ -81,7 +79,7 @@ def reported_once(_ctx: Context, step: Step) -> Iterator[str]:
 @between(
     "V1-LIF-6",
     _CORE,
-    witness=lambda _ctx, step: any(one in step.before.aborted for one in step.reported),
+    witness=lambda _, step: any(one in step.before.aborted for one in step.reported),
 )
 def aborts_are_kept(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """Whoever is aborted between two steps is kept for the next report."""
@@ -112,7 +110,7 @@ def _needed(ctx: Context, one: Sequence) -> int:
 @of_step(
     "V1-STA-1",
     text("Real-World Tuning"),
-    witness=lambda _ctx, step: step.statistics.usage > 0 and step.statistics.waiting > 0,
+    witness=lambda _, step: step.statistics.usage > 0 and step.statistics.waiting > 0,
 )
 def statistics_are_right(_ctx: Context, step: Step) -> Iterator[str]:
     """The statistics count who waits and who runs, and the part of the blocks that is held."""

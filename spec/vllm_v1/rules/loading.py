@@ -4,6 +4,7 @@ Source: vllm-v1, "Prefix Caching" ("Remote cache too"); the rest is vLLM 0.28.0'
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 from spec.vllm_v1.config import Connector, VllmV1Config, missing_blocks
 from spec.vllm_v1.records import Context, Load, State, Step
@@ -16,11 +17,12 @@ def _async(config: VllmV1Config) -> bool:
     return config.connector is Connector.ASYNC
 
 
-@of_step(
-    "V1-EXT-1",
-    _LOAD,
-    witness=lambda _ctx, step: any(one.load is Load.LOADING for one in step.before.skipped),
-    applies=_async,
+_of_loads = partial(of_step, source=_LOAD, applies=_async)
+_between_loads = partial(between, source=_LOAD, applies=_async)
+
+
+@_of_loads(
+    "V1-EXT-1", witness=lambda _, step: any(one.load is Load.LOADING for one in step.before.skipped)
 )
 def loading_is_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
     """Whoever loads is not scheduled, preempted or finished."""
@@ -31,7 +33,7 @@ def loading_is_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one.id} loads and is touched"
 
 
-@always("V1-EXT-2", _LOAD, witness=lambda _ctx, step: bool(step.happened("load")), applies=_async)
+@always("V1-EXT-2", _LOAD, witness=lambda _, step: step.happened("load"), applies=_async)
 def loading_has_its_blocks(ctx: Context, state: State) -> Iterator[str]:
     """Whoever loads has a block for every token on its way, and nobody can find them before they
     have come.
@@ -45,9 +47,7 @@ def loading_has_its_blocks(ctx: Context, state: State) -> Iterator[str]:
             yield f"{one.id} loads {one.computed} tokens into blocks {list(one.blocks)}"
 
 
-@of_step(
-    "V1-EXT-3", _LOAD, witness=lambda _ctx, step: bool(step.happened("promote")), applies=_async
-)
+@_of_loads("V1-EXT-3", witness=lambda _, step: step.happened("promote"))
 def loaded_requests_go_on(ctx: Context, step: Step) -> Iterator[str]:
     """A request whose load has ended is schedulable with what was loaded, less one token if it is
     all; where nothing came it owns nothing, and asks again.
@@ -67,7 +67,7 @@ def loaded_requests_go_on(ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "V1-EXT-4",
     _LOAD,
-    witness=lambda _ctx, step: bool(step.failed_loads),
+    witness=lambda _, step: step.failed_loads,
     applies=lambda config: config.connector is Connector.SYNC,
 )
 def lost_loads_are_computed(_ctx: Context, step: Step) -> Iterator[str]:
@@ -84,7 +84,7 @@ def lost_loads_are_computed(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "V1-EXT-5",
     code("reserved blocks"),
-    witness=lambda _ctx, step: bool(step.happened("load")) and bool(step.planned.running),
+    witness=lambda _, step: step.happened("load") and step.planned.running,
     applies=_async,
 )
 def loads_leave_room(ctx: Context, step: Step) -> Iterator[str]:
@@ -106,7 +106,7 @@ def loads_leave_room(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{decided[-1].id} loads, {needed} blocks needed, {len(state.pool.free)} free"
 
 
-@between("V1-EXT-6", _LOAD, witness=lambda _ctx, step: bool(step.before.draining), applies=_async)
+@_between_loads("V1-EXT-6", witness=lambda _, step: step.before.draining)
 def aborted_loads_drain(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """Whoever is aborted while it loads keeps its blocks until the load ends: they are being
     written to.
@@ -118,11 +118,8 @@ def aborted_loads_drain(_ctx: Context, before: State, after: State) -> Iterator[
             yield f"{one.id} gave its blocks back while they are written"
 
 
-@between(
-    "V1-EXT-7",
-    _LOAD,
-    witness=lambda _ctx, step: any(one.load is Load.FAILED for one in step.before.skipped),
-    applies=_async,
+@_between_loads(
+    "V1-EXT-7", witness=lambda _, step: any(one.load is Load.FAILED for one in step.before.skipped)
 )
 def failed_loads_count_nothing(ctx: Context, before: State, after: State) -> Iterator[str]:
     """After a failed load only what was cached before it counts as computed."""

@@ -18,7 +18,7 @@ def rank(ctx: Context, one: Sequence) -> tuple[int, int]:
 @of_step(
     "V1-ORD-1",
     text("Token Budget Management"),
-    witness=lambda _ctx, step: bool(step.before.running) and bool(step.admitted),
+    witness=lambda _, step: step.before.running and step.admitted,
 )
 def running_go_first(_ctx: Context, step: Step) -> Iterator[str]:
     """Running requests go first and keep their order; whoever is admitted stands behind them."""
@@ -39,7 +39,7 @@ def _no_stepping_over(config: VllmV1Config) -> bool:
 @of_step(
     "V1-ORD-2",
     code("waiting loop"),
-    witness=lambda _ctx, step: len(step.before.queued) > 1 and bool(step.admitted),
+    witness=lambda _, step: len(step.before.queued) > 1 and step.admitted,
     applies=_no_stepping_over,
 )
 def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
@@ -55,9 +55,7 @@ def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step(
-    "V1-ORD-3",
-    code("waiting loop"),
-    witness=lambda _ctx, step: bool(step.planned.waiting) and bool(step.admitted),
+    "V1-ORD-3", code("waiting loop"), witness=lambda _, step: step.planned.waiting and step.admitted
 )
 def queue_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
     """Whoever is not admitted keeps its place in the queue."""
@@ -69,7 +67,7 @@ def queue_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"waiting {now}, expected {kept}"
 
 
-@of_step("V1-OUT-1", text("Code Evidence"), witness=lambda _ctx, step: len(step.scheduled) > 1)
+@of_step("V1-OUT-1", text("Code Evidence"), witness=lambda _, step: len(step.scheduled) > 1)
 def scheduled_are_running(_ctx: Context, step: Step) -> Iterator[str]:
     """What is scheduled is running at the end of the decisions."""
     # Drafts and external tokens belong to scheduled requests only.
@@ -82,9 +80,7 @@ def scheduled_are_running(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "V1-OUT-2",
     code("refund of a priority victim"),
-    witness=lambda _ctx, step: any(
-        event.id in step.preempted for event in step.happened("catch_up")
-    ),
+    witness=lambda _, step: any(event.id in step.preempted for event in step.happened("catch_up")),
 )
 def victims_are_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
     """A victim appears in no part of what the step hands out."""

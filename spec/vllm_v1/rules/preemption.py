@@ -40,9 +40,7 @@ def _new_blocks(ctx: Context, one: Sequence) -> int:
     return int(missing_blocks(end, len(one.blocks), config.block_size))
 
 
-@of_step(
-    "V1-PRE-2", code("choice of the victim"), witness=lambda _ctx, step: len(step.preempted) > 1
-)
+@of_step("V1-PRE-2", code("choice of the victim"), witness=lambda _, step: len(step.preempted) > 1)
 def victims_by_policy(ctx: Context, step: Step) -> Iterator[str]:
     """The victim is the last of the running queue; by priority, the worst by priority and
     arrival.
@@ -78,9 +76,7 @@ def victims_start_over(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step(
-    "V1-PRE-4",
-    code("waiting loop"),
-    witness=lambda _ctx, step: bool(step.preempted) and bool(step.before.queued),
+    "V1-PRE-4", code("waiting loop"), witness=lambda _, step: step.preempted and step.before.queued
 )
 def no_admission_after_preemption(_ctx: Context, step: Step) -> Iterator[str]:
     """After a preemption no waiting request is looked at in that step; none ever causes one."""

@@ -17,7 +17,7 @@ def _caching(config: VllmV1Config) -> bool:
     return config.prefix_caching
 
 
-@of_step("V1-KV-4", _PREFIX, witness=lambda _ctx, step: bool(hits(step)), applies=_caching)
+@of_step("V1-KV-4", _PREFIX, witness=lambda _, step: hits(step), applies=_caching)
 def longest_prefix_is_hit(ctx: Context, step: Step) -> Iterator[str]:
     """A request takes the cached blocks of its longest prefix, whole blocks only."""
     # The next block was not in the cache all the time.
@@ -63,7 +63,7 @@ def last_token_is_computed(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one_id} has nothing left to compute"
 
 
-@always("V1-KV-10", _PREFIX, witness=lambda _ctx, step: bool(hits(step)), applies=_caching)
+@always("V1-KV-10", _PREFIX, witness=lambda _, step: hits(step), applies=_caching)
 def found_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
     """A block that can be found and is held is full of computed tokens."""
     # One of its holders at least has computed it to its end.
@@ -85,7 +85,7 @@ def found_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
 @always(
     "V1-KV-11",
     code("allocate_slots"),
-    witness=lambda _ctx, step: any(
+    witness=lambda _, step: any(
         count > step.accepted.get(one, 0) for one, count in step.drafts.items()
     ),
     applies=_caching,
@@ -120,7 +120,7 @@ def _filled(ctx: Context, one: Sequence, computed: int) -> Contents:
 @of_step(
     "V1-KV-12",
     _PREFIX,
-    witness=lambda _ctx, step: bool(step.after.pool.keys.keys() - step.before.pool.keys.keys()),
+    witness=lambda _, step: step.after.pool.keys.keys() - step.before.pool.keys.keys(),
     applies=_caching,
 )
 def what_is_found_anew_is_computed(ctx: Context, step: Step) -> Iterator[str]:

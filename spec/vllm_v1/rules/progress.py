@@ -21,7 +21,7 @@ from spec.vllm_v1.rules.registry import always, by_id, code, eventually, of_step
 @always(
     "V1-PRG-1",
     text("The Fundamental Insight"),
-    witness=lambda _ctx, step: bool(step.outputs) and bool(step.after.running),
+    witness=lambda _, step: step.outputs and step.after.running,
 )
 def unfinished_are_behind(_ctx: Context, state: State) -> Iterator[str]:
     """An unfinished request is behind: it has a token that is not computed."""
@@ -34,7 +34,7 @@ def unfinished_are_behind(_ctx: Context, state: State) -> Iterator[str]:
 @of_step(
     "V1-PRG-2",
     text("The Fundamental Insight"),
-    witness=lambda _ctx, step: any(one not in step.outputs for one in step.scheduled),
+    witness=lambda _, step: any(one not in step.outputs for one in step.scheduled),
 )
 def caught_up_requests_sample(_ctx: Context, step: Step) -> Iterator[str]:
     """A request samples in exactly the steps that compute the last of its tokens."""
@@ -58,7 +58,7 @@ def _judgeable(config: VllmV1Config) -> bool:
 @of_step(
     "V1-PRG-3",
     text("How They Work Together"),
-    witness=lambda _ctx, step: step.refusal == "V1-KV-1",
+    witness=lambda _, step: step.refusal == "V1-KV-1",
     applies=_judgeable,
 )
 def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
@@ -119,9 +119,7 @@ def _lacking(ctx: Context, step: Step, one: Sequence) -> int:
     return int(missing_blocks(end, held, config.block_size)) + revived - len(pool.free)
 
 
-@of_step(
-    "V1-PRG-4", text("How They Work Together"), witness=lambda _ctx, step: bool(step.scheduled)
-)
+@of_step("V1-PRG-4", text("How They Work Together"), witness=lambda _, step: step.scheduled)
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
     """No step is idle while a request is pending, unless somebody loads."""
     # A step that only preempts is not idle; what comes of it is V1-PRG-5's.
@@ -131,7 +129,7 @@ def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"nobody runs of {[one.id for one in step.before.present]}"
 
 
-@eventually("V1-PRG-5", code("engine core"), witness=lambda _ctx, step: bool(step.finished))
+@eventually("V1-PRG-5", code("engine core"), witness=lambda _, step: step.finished)
 def all_requests_leave(state: State) -> bool:
     """Every request that arrives finishes or is aborted: nobody is preempted and readmitted for
     ever.

@@ -20,7 +20,7 @@ def _rejects(_ctx: Context, step: Step) -> bool:
     return any(count > step.accepted.get(one, 0) for one, count in step.drafts.items())
 
 
-@of_step("V1-SPC-1", _ROLLBACK, witness=lambda _ctx, step: bool(step.drafts), applies=_speculates)
+@of_step("V1-SPC-1", _ROLLBACK, witness=lambda _, step: step.drafts, applies=_speculates)
 def drafts_come_last(ctx: Context, step: Step) -> Iterator[str]:
     """Drafts are verified behind all of a request's own tokens, never more than were proposed."""
     # What is scheduled beyond its tokens is its drafts.
@@ -57,7 +57,7 @@ def computed_is_in_range(_ctx: Context, state: State) -> Iterator[str]:
             yield f"{one.id} has computed {one.computed} of {one.tokens} tokens"
 
 
-@of_step("V1-SPC-4", _ROLLBACK, witness=lambda _ctx, step: any(step.accepted.values()))
+@of_step("V1-SPC-4", _ROLLBACK, witness=lambda _, step: any(step.accepted.values()))
 def accepted_and_one_more(_ctx: Context, step: Step) -> Iterator[str]:
     """A request samples one token more than its drafts that were accepted, unless it ends."""
     # The end of sequence, or max_tokens, may come among the accepted ones.
@@ -70,7 +70,7 @@ def accepted_and_one_more(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "V1-SPC-5",
     code("uniform decode"),
-    witness=lambda _ctx, step: any(one in step.drafts for one in step.admitted),
+    witness=lambda _, step: any(one in step.drafts for one in step.admitted),
     applies=lambda config: _speculates(config) and config.release is Release.V0_28_0,
 )
 def padding_is_rejected(ctx: Context, step: Step) -> Iterator[str]:
