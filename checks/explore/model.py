@@ -89,7 +89,7 @@ class Witness(Generic[StateT]):
     """
 
     rule: str
-    seen: Callable[[StateT, Transition[StateT]], bool]
+    seen: Callable[[StateT, Transition[StateT]], object]  # true or not
     of: type = object
 
 

@@ -68,7 +68,4 @@ def _eventually(rule: Rule[ConfigT, ContextT, StateT, StepT]) -> Eventually[Stat
 def _witness(
     rule: Rule[ConfigT, ContextT, StateT, StepT], ctx: ContextT, step: type[StepT]
 ) -> Witness[StateT]:
-    def seen(_before: StateT, edge: Transition[StateT]) -> bool:
-        return rule.witness(ctx, edge.record)
-
-    return Witness(rule.id, seen, of=step)
+    return Witness(rule.id, lambda _before, edge: rule.witness(ctx, edge.record), of=step)
