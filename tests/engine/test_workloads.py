@@ -123,7 +123,8 @@ BAD_VALUES: dict[str, list[tuple[dict[str, object], str]]] = {  # by what is all
         ({"id": "\ud800"}, "id: found '\\ud800'"),
     ],
     "id, arrival, arrival_s, prompt_len, prompt, "
-    "prompt_parts, max_tokens, output_len, output, abort_at, priority, n, lora, encoder_len; nearest: prompt_len": [
+    "prompt_parts, max_tokens, output_len, output, abort_at, priority, n, lora, encoder_len; "
+    "nearest: prompt_len": [
         ({"prompt_length": 3}, "key: found 'prompt_length'"),
     ],
     "exactly one of prompt_len, prompt, prompt_parts": [

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from checks.harness.judging import Judge
 from spec.core.records import Context, SomeState, StepRecord
 from spec.core.requests import Prompt, Request
 
@@ -53,6 +54,13 @@ def steps_to_the_end(machine: Machine[Any, StepT], state: Any) -> list[StepT]:
         steps.append(machine.step(state, index=len(steps)))
         state = steps[-1].after
         assert len(steps) < 20_000, "no end in sight"
+    return steps
+
+
+def keeping_the_rules(machine: Machine[Any, StepT], steps: list[StepT]) -> list[StepT]:
+    """The steps, each of which keeps every rule."""
+    judge = Judge(machine.ctx)
+    assert [one for step in steps for one in judge.observe(step)] == []
     return steps
 
 

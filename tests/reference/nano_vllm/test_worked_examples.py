@@ -1,4 +1,9 @@
-"""The numbers and walk-throughs of the text, run on the machine, in the order of the text."""
+"""The numbers and walk-throughs of the text, run on the machine, in the order of the text.
+
+Every rule is judged in every step, but for those that the released choices do not keep.
+"""
+
+from typing import Any
 
 from attrs import evolve
 
@@ -9,10 +14,19 @@ from spec.core.blocks import block_index, slot
 from spec.core.records import Event
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.nano_vllm.formulas import block_bytes
-from spec.nano_vllm.records import Sequence, State
+from spec.nano_vllm.records import Sequence, State, Step
+from tests.reference import scenes
 from tests.reference.nano_vllm.scenes import log, machine, queues
-from tests.reference.scenes import arrived, of_parts, steps_from, steps_to_the_end
+from tests.reference.scenes import arrived, keeping_the_rules, of_parts
 from tests.requests import request
+
+
+def steps_from(scene: NanoVllmMachine, *given: Any) -> list[Step]:
+    return keeping_the_rules(scene, scenes.steps_from(scene, *given))
+
+
+def steps_to_the_end(scene: NanoVllmMachine, state: State) -> list[Step]:
+    return keeping_the_rules(scene, scenes.steps_to_the_end(scene, state))
 
 
 def test_sequence_of_five_tokens_from_arrival_to_its_end() -> None:
@@ -107,7 +121,7 @@ def test_preemption_walk_through() -> None:
     full = steps_from(scene, arrived(scene), 1)[0].after
     assert (queues(full), full.pool.free) == (("", "a b c d"), ())
 
-    preempting, *later = steps_from(scene, full, 5)
+    preempting, *later = scenes.steps_from(scene, full, 5)  # C goes first, see NANO-PRE-4
 
     assert preempting.happened("preempt", "allocate") == [
         Event("preempt", "d", "NANO-PRE-2"),
@@ -123,6 +137,19 @@ def test_preemption_walk_through() -> None:
         ("decode a b", "NANO-ADM-2"),  # B needs the last block but one, and C goes before D
     ]
     assert queues(later[2].after) == ("c d", "a b")
+
+
+def test_victim_with_two_blocks_gives_both_back_and_is_first_afterwards() -> None:
+    """Chapter 8 with longer prompts: what D had computed of its first block is still cached."""
+    sizes = {"a": (8, 3), "b": (6, 2), "c": (6, 2), "d": (5, 3)}
+    scene = machine(*(request(id_, *size) for id_, size in sizes.items()), num_blocks=8)
+
+    full, preempting, third = steps_from(scene, arrived(scene), 3)
+
+    assert (queues(full.after), full.after.pool.free) == (("", "a b c d"), ())
+    assert [one.id for one in preempting.happened("preempt", "allocate")] == ["d", "a"]
+    assert (log(preempting), queues(preempting.after)[0]) == ("decode a b c", "d")
+    assert (log(third), third.scheduled) == ("prefill d", {"d": 2})
 
 
 def test_preempted_sequence_computes_again_all_that_is_not_cached_any_more() -> None:

@@ -1,12 +1,18 @@
-"""The numbers that the text on vLLM V1 works out, and those that it gets wrong."""
+"""The numbers that the text on vLLM V1 works out, and those that it gets wrong.
+
+Every rule is judged in every step.
+"""
 
 from typing import Any
 
 import pytest
 
+from reference.vllm_v1.machine import VllmV1Machine
 from spec.core.errors import WorkloadError
 from spec.vllm_v1.config import VllmV1Config, block_bytes, missing_blocks, profiled_blocks
-from tests.reference.scenes import arrived, of_parts, steps_from
+from spec.vllm_v1.records import Step
+from tests.reference import scenes
+from tests.reference.scenes import arrived, keeping_the_rules, of_parts
 from tests.reference.vllm_v1.scenes import accepting, ids, machine
 from tests.requests import request
 
@@ -19,21 +25,29 @@ LARGE: dict[str, Any] = {
 }
 
 
+def steps_from(scene: VllmV1Machine, *given: Any) -> list[Step]:
+    return keeping_the_rules(scene, scenes.steps_from(scene, *given))
+
+
+FIVE = [request(name, 2_000) for name in "ABCDE"]
+
+
 def test_four_prompts_of_2000_tokens_fill_a_budget_of_8192_and_the_fifth_is_cut() -> None:
-    scene = machine(*(request(name, 2_000) for name in "ABCDE"), **LARGE)
+    scene = machine(*FIVE, **LARGE)
 
-    step = scene.step(arrived(scene))
+    first, second = steps_from(scene, arrived(scene), 2)
 
-    assert step.scheduled == {"A": 2_000, "B": 2_000, "C": 2_000, "D": 2_000, "E": 192}
+    assert first.scheduled == dict.fromkeys("ABCD", 2_000) | {"E": 192}
+    assert second.scheduled == dict.fromkeys("ABCD", 1) | {"E": 1_808}
 
 
 def test_four_prompts_of_2000_tokens_without_chunking_are_all_that_fits() -> None:
-    scene = machine(*(request(name, 2_000) for name in "ABCDE"), **LARGE, chunked_prefill=False)
+    scene = machine(*FIVE, **LARGE, chunked_prefill=False)
 
-    step = scene.step(arrived(scene))
+    (step,) = steps_from(scene, arrived(scene), 1)
 
     assert step.scheduled == dict.fromkeys("ABCD", 2_000)
-    assert step.refusal == "V1-CHK-2"
+    assert (step.refusal, step.budget_left) == ("V1-CHK-2", 192)
     assert len(step.planned.pool.references) == 500  # blocks, as the text counts them
 
 
@@ -59,20 +73,28 @@ def test_only_new_tokens_count_so_nine_prompts_fit_instead_of_four() -> None:
         state = scene.step(state).after
     assert state.is_idle
 
-    step = scene.step(arrived(scene, *CACHED, after=state))
+    (step,) = steps_from(scene, arrived(scene, *CACHED, after=state), 1)
+    uncached = machine(*prompts, **LARGE | {"block_size": 100}, chunked_prefill=False)
 
     assert step.scheduled == {name: 2_000 - cached for name, cached in CACHED.items()}
     assert sum(step.scheduled.values()) == 7_600
     assert step.budget_left == 592
+    assert uncached.step(arrived(uncached)).scheduled == dict.fromkeys("ABCD", 2_000)
 
 
-def test_prompt_of_10000_tokens_comes_in_chunks_of_the_threshold() -> None:
-    scene = machine(request("A", 10_000), **LARGE, long_prefill_token_threshold=2_048)
+def test_prompt_of_10000_tokens_comes_in_chunks_of_the_threshold_and_decodes_run_beside_it() -> (
+    None
+):
+    """The text's last chunk of 1,904 is one of 1,808."""
+    requests = request("decodes", 16, 7), request("A", 10_000)
+    scene = machine(*requests, **LARGE, long_prefill_token_threshold=2_048)
+    state = scene.step(arrived(scene, "decodes")).after
 
-    steps = steps_from(scene, arrived(scene), 6)
+    steps = steps_from(scene, arrived(scene, "A", after=state), 6)
 
     assert [step.scheduled["A"] for step in steps] == [2_048, 2_048, 2_048, 2_048, 1_808, 1]
-    assert [bool(step.outputs) for step in steps] == [False] * 4 + [True, True]
+    assert {step.scheduled["decodes"] for step in steps} == {1}
+    assert ["A" in step.outputs for step in steps] == [False] * 4 + [True, True]
 
 
 def test_prompt_beyond_the_budget_is_cut_without_a_threshold_too() -> None:
@@ -99,25 +121,37 @@ def test_decoding_requests_count_one_token_each_and_41_prompts_join_them() -> No
         state = scene.step(state).after
     assert len(state.pool.references) == 4 * 132  # the text: 131 for 2,100 tokens, 2,096 slots
 
-    step = scene.step(arrived(scene, *(one.id for one in short), after=state))
+    (step,) = steps_from(scene, arrived(scene, *(one.id for one in short), after=state), 1)
 
     assert [step.scheduled[one.id] for one in long] == [1, 1, 1, 1]
     assert [step.scheduled.get(one.id) for one in short] == [200] * 40 + [188] + [None] * 5
-    assert step.budget_left == 0
+    assert (step.budget_left, step.preempted) == (0, ())
+    assert len(step.after.pool.free) > 8_000
 
 
-def test_memory_not_the_budget_makes_1000_decoding_requests_give_way() -> None:
-    """A tenth of the text's sizes: 100 requests of 250 tokens need 1,600 blocks, 1,000 exist."""
-    requests = [request(f"{index}", 200, 60) for index in range(100)]
-    scene = machine(*requests, **LARGE | {"num_blocks": 1_000, "max_num_batched_tokens": 20_000})
-    state = arrived(scene)
+@pytest.mark.parametrize(
+    ("requests", "blocks", "budget", "admitted"),
+    [
+        pytest.param(100, 1_000, 20_000, 76, id="a tenth, at once"),  # 13 blocks each
+        pytest.param(1_000, 10_000, 8_192, 738, id="the text's", marks=pytest.mark.thorough),
+    ],
+)
+def test_memory_not_the_budget_makes_1000_decoding_requests_give_way(
+    requests: int, blocks: int, budget: int, admitted: int
+) -> None:
+    """1,000 requests of 250 tokens need 16,000 blocks, 10,000 exist."""
+    asked = [request(f"{index}", 200, 50) for index in range(requests)]
+    sizes = {"num_blocks": blocks, "max_num_batched_tokens": budget}
+    scene = machine(*asked, **LARGE | sizes)
 
-    steps = steps_from(scene, state, 40)
+    steps = keeping_the_rules(scene, scenes.steps_to_the_end(scene, arrived(scene)))
 
-    preempted = [name for step in steps for name in step.preempted]
-    assert len(steps[0].admitted) == 76  # 13 blocks each
-    assert preempted[0] == "75"  # the last admitted
-    assert all(step.budget_left > 10_000 for step in steps if step.preempted)
+    preempting = [step for step in steps if step.preempted]
+    before = steps[: steps.index(preempting[0])]
+    assert sum(len(step.admitted) for step in before) == admitted
+    assert preempting[0].preempted[0] == str(admitted - 1)  # the last admitted
+    assert all(step.budget_left > 0.85 * budget for step in preempting)
+    assert len(steps[-1].after.pool.free) == blocks
 
 
 def test_1000_requests_of_250_tokens_need_16000_blocks_not_15625() -> None:
@@ -131,7 +165,7 @@ def test_1000_requests_of_250_tokens_need_16000_blocks_not_15625() -> None:
 def test_rollback_of_two_rejected_drafts_out_of_five() -> None:
     """Drafts A to E, of which three are accepted, and a token of the model's own."""
     scene = machine(request("0", 10, 20), num_speculative_tokens=5)
-    first, second, third = steps_from(scene, arrived(scene), 3, accepting(3))
+    first, second, third = scenes.steps_from(scene, arrived(scene), 3, accepting(3))
 
     assert len(first.outputs["0"]) == 1
     assert first.drafts == {}
