@@ -1,14 +1,13 @@
-"""Traces: that they come back whole, and what is refused."""
+"""Traces: what comes back, and what is refused; those of random runs are in `test_random_runs`."""
 
 import json
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import evolve
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.export.files import write_lines
@@ -16,119 +15,31 @@ from checks.export.trace.reading import read_trace, steps_of
 from checks.export.trace.requests import request_as_json
 from checks.harness.case import Case
 from checks.harness.serving import served
-from checks.policies.spyre.codec import CODEC
 from engine.workloads.own import request_of
-from spec.core.blocks import block_count
 from spec.core.errors import TraceError
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
-from spec.spyre.variants import Admission, Queue
-from tests.checks.export.runs import VIOLATION, Run, lines_of, tight_run, written
+from tests.checks.export.runs import VIOLATION, lines_of, tight_run, written
 
 # --- there and back ---------------------------------------------------------------------------
 
 
-@st.composite
-def prompts(draw: st.DrawFn) -> Prompt:
-    """Short ones, most of them out of two streams, so that many have a prefix in common."""
-    if draw(st.booleans()):
-        first = (draw(st.sampled_from("pq")), draw(st.integers(1, 6)))
-        second = (draw(st.sampled_from("pr")), draw(st.integers(1, 3)))
-        return Prompt.of_parts([first, second][: draw(st.integers(1, 2))])
-    return Prompt.of_tokens(draw(st.lists(st.integers(0, 1), min_size=1, max_size=6)))
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"prompt": Prompt.of_tokens([0, 1, 1])},
+        {"prompt": Prompt.of_parts([("p", 3), ("q", 1)])},
+        {"arrival": 3, "abort_at": 9},
+        {"arrival_time": 2.5},
+        {"output_len": 2},
+        {"output": (3, 3)},
+        {"priority": -1},
+    ],
+)
+def test_request_comes_back_from_the_form_of_workload_files(more: dict[str, Any]) -> None:
+    plain: dict[str, Any] = {"id": "a", "prompt": Prompt.of_stream("p", 3), "max_tokens": 4}
+    request = Request(**plain | more)
 
-
-@st.composite
-def requests(draw: st.DrawFn, id_: str) -> Request:
-    max_tokens = draw(st.integers(1, 9))
-    arrival = draw(st.integers(0, 4))
-    on_the_clock = draw(st.booleans())
-    ends = draw(st.sampled_from(["", "", "output_len", "output"]))
-    return Request(
-        id=id_,
-        prompt=draw(prompts()),
-        max_tokens=max_tokens,
-        arrival=0 if on_the_clock else arrival,
-        arrival_time=float(arrival) if on_the_clock else None,
-        output_len=draw(st.integers(1, max_tokens)) if ends == "output_len" else None,
-        output=(3,) * draw(st.integers(1, max_tokens)) if ends == "output" else None,
-        abort_at=draw(st.integers(arrival, 20)) if draw(st.integers(0, 3)) == 3 else None,
-        priority=draw(st.integers(-1, 1)),
-    )
-
-
-@st.composite
-def runs(draw: st.DrawFn) -> Run:
-    """A small workload, a pool and a limit hardly above what its largest request needs."""
-    wanted = tuple(draw(requests(id_)) for id_ in "abcd"[-draw(st.integers(1, 4)) :])
-    longest = max(one.prompt_len + one.max_tokens for one in wanted)
-    block_size = draw(st.integers(2, 4))
-    config = SpyreConfig(
-        block_size=block_size,
-        chunk_size=block_size * draw(st.integers(1, 3)),
-        max_model_len=longest,
-        max_num_seqs=4 - draw(st.integers(0, 3)),
-        max_batch_tkv_limit=longest + draw(st.integers(0, 8)),
-        num_blocks=block_count(longest, block_size) + draw(st.integers(0, 3)),
-        interleave=draw(st.booleans()),
-        prefix_caching=draw(st.booleans()),
-        admission=draw(st.sampled_from(Admission)),
-        queue=draw(st.sampled_from(Queue)),
-        pausing=draw(st.booleans()),
-        long_output_first=draw(st.booleans()),
-    )
-    if not config.may_pause and draw(st.booleans()):
-        # Without reservation the pool is what may run dry, not the limit.
-        config = evolve(config, reservation=False, max_batch_tkv_limit=4 * longest)
-    steps = served(Case(config, wanted))
-    return Run(config, wanted, tuple(islice(steps, 60)))
-
-
-@given(run=runs())
-def test_full_trace_gives_back_every_step(
-    run: Run, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    trace = read_trace(written(run, tmp_path_factory.mktemp("trace") / "t.jsonl"))
-
-    assert tuple(steps_of(trace)) == run.steps
-    assert trace.config == run.config
-    assert tuple(trace.requests.values()) == run.requests
-
-
-@given(run=runs())
-def test_plain_trace_has_a_line_for_every_step(
-    run: Run, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    trace = read_trace(written(run, tmp_path_factory.mktemp("trace") / "t.jsonl", full=False))
-
-    assert [line["events"] for line in trace.steps] == [
-        CODEC.step_as_json(step)["events"] for step in run.steps
-    ]
-
-
-def test_generated_runs_reach_what_a_state_can_hold() -> None:
-    """The round trip is worth what the runs contain: here is everything at least once."""
-    seen: set[str] = set()
-
-    @settings(max_examples=400)
-    @given(run=runs())
-    def look(run: Run) -> None:
-        for step in run.steps:
-            seen.update(event.transition for event in step.events)
-            seen.update({"abort"} if step.aborted else ())
-            seen.update({"waited"} if any(row.waited_steps for row in step.after.paused) else ())
-            seen.update({"shared"} if 2 in step.after.pool.references.values() else ())
-
-    look()
-
-    assert seen >= {
-        *("admit", "prefix_hit", "reserve", "allocate", "chunk", "join", "decode", "jump_tkv"),
-        *("finish", "preempt", "pause", "resume", "abort", "waited", "shared"),
-    }
-
-
-@given(request=requests("a"))
-def test_request_comes_back_from_the_form_of_workload_files(request: Request) -> None:
     assert request_of(request_as_json(request)) == request
 
 

@@ -1,4 +1,4 @@
-"""Random workloads under random configurations of nano-vLLM and vLLM V1: run, traced, replayed."""
+"""Random cases of every policy: judged, with the tokens of each request, traced and replayed."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,101 +6,132 @@ from random import Random
 from typing import Any
 
 import pytest
+from attrs import evolve
 
-from checks.cli.configuration import read_settings
 from checks.export.trace.reading import read_trace, steps_of
 from checks.export.trace.writing import TraceWriter
+from checks.harness.campaign import Plan
 from checks.harness.replaying import replay_of
 from checks.harness.serving import Settings, run_workload
-from checks.harness.system import REFERENCE
-from spec.core.requests import Prompt, Request
+from checks.harness.system import REFERENCE, Own
+from checks.policies import POLICIES
+from engine.core.clock import CostModel
+from spec.core.requests import Request
+from spec.spyre.config import SpyreConfig, released_2_6_3
+from tests.requests import request
 
-SIZES = ["block_size=4", "max_model_len=64"]
-KEPT = ["hit_check=hash", "full_hit=last_computed", "token_gate=new_tokens"]
-KEPT += ["sequence_limit=running"]
-
-# What the texts promise and no reading of them keeps: see the chapters.
-NOT_KEPT = {"NANO-PRE-4", "NANO-PFX-6", "NANO-PFX-9", "V1-BUD-4"}
-
-VARIANTS: dict[str, list[Any]] = {
-    "chunked_prefill": [True, True, False],
-    "num_speculative_tokens": [0, 0, 1, 3],
-    "accepted_drafts": [0, 1, 3],
-    "scheduling": ["fcfs", "priority"],
-    "release": ["0.28.0", "0.11.2"],
-    "prefix_caching": [True, False],
-    "reserve_full_prompt": [True, False],
-    "long_prefill_token_threshold": [0, 5],
+PINNED: dict[str, list[dict[str, Any]]] = {
+    "spyre": [{}, {}, {"reservation": False, "pausing": False, "admission": "exact"}],
+    "nano-vllm": [
+        {"hit_check": "hash", "full_hit": "last_computed", "token_gate": "new_tokens"}
+        | {"sequence_limit": "running"}
+    ],
+    "vllm-v1": [
+        {"connector": "none", "release": release, "accepted_drafts": accepted}
+        for release, accepted in (("0.28.0", 0), ("0.11.2", 1), ("0.28.0", 3), ("0.11.2", 3))
+    ],
+}
+# What the texts promise and not every admission or reading keeps: see the chapters.
+NOT_KEPT = {
+    "spyre": {"SPY-VOL-1", "SPY-LEN-1", "SPY-PAU-6"},
+    "nano-vllm": {"NANO-PRE-4", "NANO-PFX-6", "NANO-PFX-9"},
+    "vllm-v1": {"V1-BUD-4"},
+}
+OFTEN = ("admit", "prefix_hit", "preempt", "finish", "abort")
+HAPPENS = {
+    "spyre": {
+        *(*OFTEN, "reserve", "allocate", "chunk", "join", "decode", "jump_tkv", "pause", "resume"),
+        *("waited", "shared"),
+    },
+    "nano-vllm": {*OFTEN, "shared"},
+    "vllm-v1": {*OFTEN, "rollback", "shared"},
 }
 
 
-def settings_of(random: Random, policy: str) -> Settings:
-    sizes = [f"max_num_seqs={random.randint(1, 6)}", f"num_blocks={random.randint(16, 24)}"]
-    if policy == "nano-vllm":
-        more = [f"max_num_batched_tokens={random.randint(64, 120)}", *KEPT]
-        return read_settings(None, [f"policy={policy}", *SIZES, *sizes, *more])
-    chosen = {key: random.choice(values) for key, values in VARIANTS.items()}
-    budget = random.randint(4, 80) if chosen["chunked_prefill"] else 64
-    more = [f"{key}={str(value).lower()}" for key, value in chosen.items()]
-    more.append(f"max_num_batched_tokens={budget}")
-    return read_settings(None, [f"policy={policy}", *SIZES, *sizes, *more])
+def random_case(policy: str, number: int) -> tuple[Any, tuple[Request, ...]]:
+    """A configuration and its requests, which in every other case arrive on the clock."""
+    pinned = PINNED[policy][number % len(PINNED[policy])]
+    case = Plan(Own(policy, REFERENCE), pinned=pinned).case(number)
+    if number % 2:
+        return case.config, case.requests
+    return case.config, tuple(
+        evolve(one, arrival=0, arrival_time=float(one.arrival)) for one in case.requests
+    )
 
 
-def requests_of(random: Random) -> list[Request]:
-    """Prompts that share beginnings; some clients go away, some answers end early."""
-    made = []
-    for index in range(random.randint(2, 9)):
-        shared, own = (f"common {random.randrange(2)}", random.randint(1, 24)), random.randint(1, 6)
-        arrival, most = random.randint(0, 6), random.randint(1, 20)
-        made.append(
-            Request(
-                id=str(index),
-                prompt=Prompt.of_parts([shared, (str(index), own)]),
-                max_tokens=most,
-                arrival=arrival,
-                output_len=random.choice([None, random.randint(1, most)]),
-                abort_at=random.choice([None, None, random.randint(arrival, 40)]),
-                priority=random.randint(0, 2),
-            )
-        )
-    return made
-
-
-def episode(policy: str, seed: int, path: Path) -> Counter[str]:
+def episode(policy: str, number: int, path: Path) -> Counter[str]:
     """One run, held against everything that is asked of one; what happened in it."""
-    random = Random(seed)
-    settings, requests = settings_of(random, policy), requests_of(random)
-    steps: list[Any] = []
-    with TraceWriter(path, settings.config, requests, full=True) as trace:
+    config, requests = random_case(policy, number)
+    settings, steps = Settings(config, CostModel.from_mapping({}, config)), list[Any]()
+    with TraceWriter(path, config, requests, full=True) as trace:
         watching = (trace.write, steps.append)
         run = run_workload(settings, requests, using=REFERENCE, observers=watching)
-    assert run.refused is None
-    assert run.device is not None
-    assert run.device.wrong == []
-    assert run.device.sampled == run.summary.output_tokens
-    assert {one.rule.id for one in run.broken} <= NOT_KEPT
-    assert run.summary.unfinished == 0
+    assert (run.refused, run.summary.unfinished) == (None, 0)
+    broken = {one.rule.id for one in run.broken}
+    assert broken <= NOT_KEPT[policy]
+    assert all(POLICIES[policy].expected_reason(rule, config) for rule in broken)
+    if run.device is not None:
+        assert (run.device.wrong, run.device.sampled) == ([], run.summary.output_tokens)
+    assert_own_tokens(requests, steps)
     written = read_trace(path)
+    assert (written.config, tuple(written.requests.values())) == (config, requests)
     assert list(steps_of(written)) == steps
     again = replay_of(written)
     assert (again.difference, len(again.steps)) == (None, len(steps))
-    return Counter(event.transition for step in steps for event in step.events)
+    return sum(map(happened, steps), Counter[str]())
 
 
-@pytest.mark.parametrize("policy", ["nano-vllm", "vllm-v1"])
+def assert_own_tokens(requests: tuple[Request, ...], steps: list[Any]) -> None:
+    """Each request gets what it samples alone: all of it, or what came before it was aborted."""
+    for one in requests:
+        sampled = [token for step in steps for token in step.outputs.get(one.id, ())]
+        assert sampled == [one.output_token(index) for index in range(len(sampled))]
+        if one.id in steps[-1].after.finished:
+            assert len(sampled) == one.end
+
+
+def happened(step: Any) -> Counter[str]:
+    seen = Counter(event.transition for event in step.events)
+    seen["abort"] += len(step.aborted)
+    seen["waited"] += any(row.waited_steps for row in getattr(step.after, "paused", ()))
+    seen["shared"] += 2 in step.after.pool.references.values()
+    return seen
+
+
+@pytest.mark.parametrize("policy", PINNED)
 @pytest.mark.parametrize(
-    "seeds",
+    "numbers",
     [
-        pytest.param(range(8), id="some"),
-        pytest.param(range(8, 200), id="many", marks=pytest.mark.thorough),
+        pytest.param(range(40), id="some"),
+        pytest.param(range(40, 400), id="many", marks=pytest.mark.thorough),
     ],
 )
-def test_random_run_keeps_the_rules_and_replays(policy: str, seeds: range, tmp_path: Path) -> None:
-    happened: Counter[str] = Counter()
-    for seed in seeds:
-        happened += episode(policy, seed, tmp_path / "t.jsonl")
+def test_random_run_keeps_the_rules_and_replays(
+    policy: str, numbers: range, tmp_path: Path
+) -> None:
+    seen = sum((episode(policy, one, tmp_path / "t.jsonl") for one in numbers), Counter[str]())
 
-    often = {"admit", "prefix_hit", "preempt", "finish"}
-    assert often <= happened.keys()
-    if policy == "vllm-v1":
-        assert happened["rollback"] > 0
+    assert {name for name, count in seen.items() if count} >= HAPPENS[policy]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("configured", [SpyreConfig, released_2_6_3])
+def test_long_runs_in_the_sizes_of_the_figures_break_no_rule(configured: Any, seed: int) -> None:
+    draw = Random(seed)
+    lengths = [(draw.randint(1, 400), draw.randint(1, 112)) for _ in range(60)]
+    requests = [
+        request(str(index), *length, arrival=draw.randint(0, 1_200))
+        for index, length in enumerate(lengths)
+    ]
+    sizes: dict[str, Any] = {"block_size": 64, "chunk_size": 128, "max_model_len": 512}
+    sizes |= {"max_num_seqs": 4, "max_batch_tkv_limit": 1536, "num_blocks": 40}
+    config, steps = configured(**sizes), list[Any]()
+    settings = Settings(config, CostModel.from_mapping({}, config))
+
+    run = run_workload(settings, requests, using=REFERENCE, observers=[steps.append])
+
+    assert run.holds
+    assert run.steps > 600
+    assert len(run.rules) > 60
+    assert_own_tokens(tuple(requests), steps)

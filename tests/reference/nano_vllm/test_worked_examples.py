@@ -121,7 +121,7 @@ def test_preemption_walk_through() -> None:
     full = steps_from(scene, arrived(scene), 1)[0].after
     assert (queues(full), full.pool.free) == (("", "a b c d"), ())
 
-    preempting, *later = scenes.steps_from(scene, full, 5)  # C goes first, see NANO-PRE-4
+    preempting, *later = scenes.steps_from(scene, full, 5)  # NANO-PRE-4: D costs most
 
     assert preempting.happened("preempt", "allocate") == [
         Event("preempt", "d", "NANO-PRE-2"),

@@ -1,30 +1,15 @@
-"""The machine as a whole: pure, deterministic, and every request gets all that it asked for."""
+"""The machine as a whole by example; on random workloads it runs in `test_random_runs`."""
 
 import pickle
-import random
-from collections.abc import Sequence as Seq
-from typing import Any
 
 import pytest
 from attrs import evolve
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, composite
 
-from checks.harness.judging import Judge
-from reference.spyre.machine import SpyreMachine
 from spec.core.errors import WorkloadError
-from spec.core.requests import Prompt, Request
-from spec.spyre.config import SpyreConfig, released_2_6_3
-from spec.spyre.records import Step
-from spec.spyre.rules import applicable
-from spec.spyre.state import State
-from spec.spyre.variants import Admission, Queue
+from spec.spyre.variants import Admission
 from tests.reference.scenes import arrived, steps_to_the_end
 from tests.reference.spyre.scenes import batch, machine
 from tests.requests import request
-
-# --- by example -----------------------------------------------------------------------------------
 
 
 def test_at_first_no_request_is_there_and_every_block_is_free() -> None:
@@ -108,89 +93,3 @@ def test_request_that_is_aborted_in_any_phase_leaves_nothing_behind(steps: int) 
     assert gone.aborted == {"a"}
     assert gone.pool.references == {}
     assert sorted(gone.pool.free) == list(range(1, 41))
-
-
-# --- drawn workloads ------------------------------------------------------------------------------
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "exact": {},
-    "not interleaved": {"interleave": False},
-    "overtaking": {"queue": Queue.OVERTAKING},
-    "without reservation": {"reservation": False},
-    "pausing": {"pausing": True},
-    "most generated first": {"pausing": True, "long_output_first": True},
-    "shipped": {"admission": Admission.SHIPPED, "queue": Queue.OVERTAKING},
-}
-
-
-@composite
-def workloads(draw: DrawFn) -> tuple[dict[str, Any], list[Request]]:
-    """Sizes that bind, and two to five requests, some of which begin alike or end early."""
-    size = draw(st.integers(1, 4))
-    requests = []
-    for index in range(draw(st.integers(2, 5))):
-        common, own = draw(st.integers(0, 10)), draw(st.integers(1, 8))
-        prompt = Prompt.of_parts([("common", common), (f"own {index}", own)])
-        tokens = draw(st.integers(1, 8))
-        end = draw(st.integers(1, tokens))
-        requests.append(Request(id=str(index), prompt=prompt, max_tokens=tokens, output_len=end))
-    longest = max(one.prompt_len + one.max_tokens for one in requests)
-    sizes = {
-        "block_size": size,
-        "chunk_size": size * draw(st.integers(1, 3)),
-        "max_model_len": 32,
-        "max_num_seqs": draw(st.integers(1, 4)),
-        "max_batch_tkv_limit": longest + draw(st.integers(0, 40)),
-        "num_blocks": -(-longest // size) + draw(st.integers(0, 20)),
-    }
-    return sizes, requests
-
-
-def check_run(machine: SpyreMachine, numbers: random.Random) -> list[Step]:
-    """Serve with arrivals strewn in; judge every step; each request gets its own tokens."""
-    judge = Judge(machine.ctx)
-    coming = list(machine.ctx.requests.values())
-    state, steps = machine.initial(), list[Step]()
-    while coming or not state.is_idle:
-        while coming and (state.is_idle or numbers.random() < 0.3):
-            state = machine.arrive(state, coming.pop(0).id)
-        steps.append(machine.step(state, index=len(steps)))
-        assert judge.observe(steps[-1]) == []
-        state = steps[-1].after
-        assert len(steps) < 2_000, "no end in sight"
-    check_outputs(machine.ctx.requests.values(), steps, state)
-    return steps
-
-
-def check_outputs(requests: Any, steps: Seq[Step], end: State) -> None:
-    assert end.finished == {one.id for one in requests}
-    for one in requests:
-        sampled = [token for step in steps for token in step.outputs.get(one.id, ())]
-        assert sampled == [one.output_token(index) for index in range(one.end)]
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@given(workload=workloads(), seed=st.integers(0, 3), caching=st.booleans())
-def test_every_request_gets_its_own_tokens_and_no_rule_is_broken(
-    variant: str, workload: tuple[dict[str, Any], list[Request]], seed: int, caching: bool
-) -> None:
-    sizes, requests = workload
-    config = SpyreConfig(**sizes, prefix_caching=caching, **VARIANTS[variant])
-
-    check_run(SpyreMachine.of(config, requests), random.Random(seed))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(4))
-def test_long_runs_in_the_sizes_of_the_figures_break_no_rule(seed: int) -> None:
-    numbers = random.Random(seed)
-    requests = [
-        request(str(index), numbers.randint(1, 400), numbers.randint(1, 112)) for index in range(60)
-    ]
-    sizes: dict[str, Any] = {"block_size": 64, "chunk_size": 128, "max_model_len": 512}
-    sizes |= {"max_num_seqs": 4, "max_batch_tkv_limit": 1536, "num_blocks": 40}
-    for config in (SpyreConfig, released_2_6_3):
-        scene = SpyreMachine.of(config(**sizes), requests)
-        steps = check_run(scene, random.Random(seed))
-        assert len(steps) > 600
-        assert len(applicable(scene.ctx.config)) > 60
