@@ -73,7 +73,7 @@ def new_tokens(
     """
     cuts = run.config.chunked_prefill if chunks is None else chunks
     if not group.is_prefill:
-        return _decoding(run, len(group.unfinished), share) if cuts else len(group.unfinished), 0
+        return _decoding(run, len(group.unfinished), share, cuts), 0
     missing = group.tokens - group.computed
     known = cached_tokens(run, group)
     if group.is_swapped and known < group.computed and not run.config.choices.swaps_in_chunks:
@@ -91,12 +91,13 @@ def cached_tokens(run: Decisions, group: Group) -> int:
     return block_manager.cached_tokens(run.ctx, run.state, group)
 
 
-def _decoding(run: Decisions, count: int, share: Partial | None) -> int:
+def _decoding(run: Decisions, count: int, share: Partial | None, cuts: bool) -> int:
     """Tokens of a group of `count` decoding sequences: all of them, or none."""
     choices = run.config.choices
-    if count == 1 and choices.rounds_decodes:
+    if count == 1 and cuts and choices.rounds_decodes:
         return _cut(run, 1, share)
-    return count if count <= run.budget.remaining or (count > 1 and choices.overdraws) else 0
+    is_unlimited = choices.overdraws and (count > 1 or not cuts)
+    return count if is_unlimited or count <= run.budget.remaining else 0
 
 
 def _cut(run: Decisions, tokens: int, share: Partial | None) -> int:

@@ -238,9 +238,10 @@ def refuse_unservable(request: Request, config: VllmV0Config) -> None:
     """Raise if the request could outgrow the model; a prompt that is too long is ignored instead.
 
     Raises:
-        WorkloadError: prompt and output exceed the model length, or several sequences are to
-            sample several tokens a step.
+        WorkloadError: prompt and output exceed the model length, there are more sequences than may
+            run, or several are to sample several tokens a step.
     """
+    refuse_above("n", request.n, "max_num_seqs", config.max_num_seqs)
     if request.n > 1 and config.num_lookahead_slots:
         raise WorkloadError("n", request.n, "1 with num_lookahead_slots")
     if request.prompt_len <= config.prompt_limit:

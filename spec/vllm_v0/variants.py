@@ -58,8 +58,8 @@ class Choices:
       has several sequences; else that is swapped out.
     - `limits_chunks`: where prompts are chunked, the longest prompt is held against a chunk; else
       against the whole prompt.
-    - `overdraws`: where prompts are chunked, several sequences of a group decode though the budget
-      does not have a token for each.
+    - `overdraws`: sequences decode though the budget does not have a token for each: those of a
+      group of several, and all where prompts are not chunked.
     - `rounds_decodes`: where prompts are chunked and prefixes cached, a decode, too, needs a budget
       of a whole block.
     - `computed_when_allocated`: with prefix caching all blocks of a prompt count as computed after
