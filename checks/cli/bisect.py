@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from checks.cli import exit_code
-from checks.cli.common import PATH, console, json_option, plain_table, write_json
+from checks.cli.common import PATH, Output, json_option, plain_table
 from checks.harness.recording import read_recording
 from checks.releases.bisecting import tried, versions_of
 
@@ -15,7 +15,7 @@ from checks.releases.bisecting import tried, versions_of
 @click.option("--driver", default="sendnn", show_default=True, help="Whose releases.")
 @click.option("--versions", required=True, metavar="FIRST..LAST", help="From which to which.")
 @json_option
-def bisect(case: Path, driver: str, versions: str, json_path: Path | None) -> int:
+def bisect(case: Path, driver: str, versions: str, output: Output) -> int:
     """Run the recorded CASE on each installed release and tell where it differs.
 
     CASE is a file that `lockstep conform` wrote. Exit code 0: every release does as the reference;
@@ -24,9 +24,9 @@ def bisect(case: Path, driver: str, versions: str, json_path: Path | None) -> in
     recording = read_recording(case)
     results = list(tried(recording, versions_of(driver, versions)))
     rows = [(one.environment.recipe.name, one.verdict) for one in results]
-    console(json_path).print(plain_table(("release", "outcome"), rows))
+    output.screen.print(plain_table(("release", "outcome"), rows))
     report = {one.environment.recipe.version: one.outcome for one in results}
-    write_json({"case": str(case), "driver": driver, "releases": report}, json_path)
+    output.report({"case": str(case), "driver": driver, "releases": report})
     return exit_code(
         violated=any(one.differs for one in results),
         incomplete=any(one.outcome is None for one in results),

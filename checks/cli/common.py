@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
+from attrs import frozen
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -106,9 +107,41 @@ config_options = gathered(
 )
 """`--config`, `--set` and `--from-env`, as `sources` of a configuration."""
 
-json_option = click.option(
-    "--json", "json_path", type=NEW_FILE, help="Machine-readable report; - for standard output."
+
+@frozen
+class Output:
+    """Where the tables of a command go, and its report if one was asked for."""
+
+    json_path: Path | None
+
+    @property
+    def to_stdout(self) -> bool:
+        """True if the report takes standard output, so that tables must not."""
+        return str(self.json_path) == "-"
+
+    @property
+    def screen(self) -> Console:
+        """Where tables go: to standard error if the report takes standard output."""
+        return err if self.to_stdout else out
+
+    def report(self, content: dict[str, Any] | list[Any]) -> None:
+        """Write the report, if one was asked for."""
+        text = json.dumps(content, indent=2) + "\n"
+        if self.to_stdout:
+            click.echo(text, nl=False)
+        elif self.json_path is not None:
+            with new_file(self.json_path) as file:
+                file.write(text)
+
+
+json_option = gathered(
+    "output",
+    Output,
+    click.option(
+        "--json", "json_path", type=NEW_FILE, help="Machine-readable report; - for standard output."
+    ),
 )
+"""`--json`, as `output`."""
 
 
 def directory_option(*names: str, default: str, what: str = "findings") -> Option:
@@ -160,28 +193,6 @@ def beginning_with(
 
 
 # --- output ---------------------------------------------------------------------------------------
-
-
-def write_json(report: dict[str, Any] | list[Any], path: Path | None) -> None:
-    """Write the report, if one was asked for."""
-    if path is None:
-        return
-    text = json.dumps(report, indent=2) + "\n"
-    if str(path) == "-":
-        click.echo(text, nl=False)
-        return
-    with new_file(path) as file:
-        file.write(text)
-
-
-def to_stdout(json_path: Path | None) -> bool:
-    """True if the report takes standard output, so that tables must not."""
-    return json_path is not None and str(json_path) == "-"
-
-
-def console(json_path: Path | None) -> Console:
-    """Where tables go: to standard error if the report takes standard output."""
-    return err if to_stdout(json_path) else out
 
 
 def plain_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:

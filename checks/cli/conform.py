@@ -16,15 +16,7 @@ from checks.cli.campaigns import (
     print_campaign,
     strictness_option,
 )
-from checks.cli.common import (
-    NEW_FILE,
-    PATH,
-    console,
-    directory_option,
-    json_option,
-    print_lines,
-    write_json,
-)
+from checks.cli.common import NEW_FILE, PATH, Output, directory_option, json_option, print_lines
 from checks.evidence import CONFORMED, write_entry
 from checks.export.files import new_file
 from checks.harness.campaign import Campaign
@@ -65,7 +57,7 @@ def conform(
     findings: Path,
     recorded_verdicts: bool,
     report: Path | None,
-    json_path: Path | None,
+    output: Output,
 ) -> int:
     """Serve random cases with the DRIVER of a released scheduler and with the reference.
 
@@ -80,17 +72,17 @@ def conform(
     if case_path is not None:
         recording = read_recording(case_path)
         if recorded:
-            return _again(recording, recording, json_path)
+            return _again(recording, recording, output)
         with closing(DriverCommand(command_of(driver)).open()) as system:
-            return _again(system, recording, json_path)
+            return _again(system, recording, output)
     return conform_driver(
         driver,
         extent,
         Terms(Strictness(strictness)),
         findings,
+        output,
         recorded_verdicts=recorded_verdicts,
         report=report,
-        json_path=json_path,
     )
 
 
@@ -99,10 +91,10 @@ def conform_driver(
     extent: Extent,
     terms: Terms,
     findings: Path,
+    output: Output,
     *,
     recorded_verdicts: bool = False,
     report: Path | None = None,
-    json_path: Path | None = None,
 ) -> int:
     """A campaign with a driver, whose steps are judged in any case; the command's exit code.
 
@@ -118,8 +110,8 @@ def conform_driver(
         known = [*filed_known(*where), *filed_rules(*where)]
         with new_file(report) as file:
             file.writelines(f"{line}\n" for line in page_lines(seen, found, known))
-    print_campaign(console(json_path), seen, found)
-    write_json(_campaign_fields(seen) | campaign_report(seen, found), json_path)
+    print_campaign(output.screen, seen, found)
+    output.report(_campaign_fields(seen) | campaign_report(seen, found))
     diverges = seen.first_seen or seen.overdue
     if recorded_verdicts and not diverges:
         write_entry(seen, CONFORMED)
@@ -141,9 +133,9 @@ def _campaign_fields(seen: Campaign) -> Json:
     }
 
 
-def _again(system: System, recording: Recording, json_path: Path | None) -> int:
+def _again(system: System, recording: Recording, output: Output) -> int:
     """The recorded case on a system, compared or judged alone as it was recorded."""
-    terms, screen = recording.terms, console(json_path)
+    terms, screen = recording.terms, output.screen
     episode = episode_of(system, recording.case, terms)
     if terms.rules_only:
         _print_judged(screen, system.hello, episode)
@@ -153,7 +145,7 @@ def _again(system: System, recording: Recording, json_path: Path | None) -> int:
     same = outcome == recording.outcome
     screen.print("as recorded" if same else f"recorded was: {recording.outcome}", soft_wrap=True)
     report = {"driver": system.hello.release, "outcome": outcome, "as_recorded": same}
-    write_json(report, json_path)
+    output.report(report)
     return exit_code(violated=episode.findings or not same)
 
 

@@ -15,15 +15,14 @@ from checks.cli import exit_code
 from checks.cli.common import (
     NEW_FILE,
     PATH,
+    Output,
     config_options,
-    console,
     err,
     gathered,
     json_option,
     out_option,
     plain_table,
     progress_bar,
-    write_json,
 )
 from checks.cli.configuration import Sources
 from checks.evidence import EXPLORED, record_of, write_record
@@ -96,7 +95,7 @@ def explore(
     graph_path: Path | None,
     record: bool,
     list_: bool,
-    json_path: Path | None,
+    output: Output,
 ) -> int:
     """Go through every reachable state and judge every rule in it.
 
@@ -113,7 +112,7 @@ def explore(
     offered = _offered(whole)
     if list_:
         rows = [(title_of(one), str(len(one.requests)), one.about) for one in offered]
-        console(json_path).print(plain_table(("instance", "requests", "about"), rows))
+        output.screen.print(plain_table(("instance", "requests", "about"), rows))
         return 0
     if workload_path is not None:
         config = whole or policy_named(DEFAULT).config()
@@ -130,7 +129,7 @@ def explore(
     if graph_path is not None:
         _write_graph(instances[0], bounds, graph_path)
     is_default_set = instances == _offered(None) and bounds == Bounds()
-    return _report(found, out_path, json_path, record=record and is_default_set)
+    return _report(found, out_path, output, record=record and is_default_set)
 
 
 # --- which instances ------------------------------------------------------------------------------
@@ -282,11 +281,9 @@ def _queue(place: Any) -> list[Any] | None:
 # --- what is printed ------------------------------------------------------------------------------
 
 
-def _report(
-    found: Sequence[Exploration], out_path: Path, json_path: Path | None, *, record: bool
-) -> int:
+def _report(found: Sequence[Exploration], out_path: Path, output: Output, *, record: bool) -> int:
     """Tables, counterexamples, the record; the exit code."""
-    screen = console(json_path)
+    screen = output.screen
     screen.print(plain_table(_COLUMNS, map(_row, found)))
     states = sum(one.result.states for one in found)
     transitions = sum(one.result.transitions for one in found)
@@ -297,7 +294,7 @@ def _report(
             out_path.mkdir(parents=True, exist_ok=True)
             write_counterexample(exploration, finding, path)
             _print_finding(screen, exploration, finding, path)
-    write_json([exploration.as_mapping() for exploration in found], json_path)
+    output.report([exploration.as_mapping() for exploration in found])
     if record:
         write_record(record_of(found), EXPLORED)
         write_chapters()

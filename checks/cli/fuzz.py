@@ -13,7 +13,7 @@ from checks.cli.campaigns import (
     print_campaign,
     strictness_option,
 )
-from checks.cli.common import console, directory_option, json_option, write_json
+from checks.cli.common import Output, directory_option, json_option
 from checks.cli.conform import conform_driver
 from checks.harness.campaign import Campaign, FirstSeen, Found, shrunk
 from checks.harness.comparing import Strictness
@@ -55,7 +55,7 @@ def fuzz(
     strictness: str,
     judge: bool,
     corpus: Path,
-    json_path: Path | None,
+    output: Output,
 ) -> int:
     """Serve random cases with a target and with the reference, and compare every step.
 
@@ -66,18 +66,18 @@ def fuzz(
     """
     terms = Terms(Strictness(strictness), judged=judge)
     if using not in (ENGINE, REFERENCE):
-        return conform_driver(using, extent, terms, corpus, json_path=json_path)
+        return conform_driver(using, extent, terms, corpus, output)
     plan = extent.plan(Own(policy, using), terms, _BATCH)
     seen = extent.run(plan)
     findings = [_written(seen, first, using, corpus) for first in seen.first_seen.values()]
-    print_campaign(console(json_path), seen, findings)
+    print_campaign(output.screen, seen, findings)
     report = {
         "target": using,
         "judged": terms.judged,
         "known": dict(sorted(seen.expected.items())),
         **campaign_report(seen, findings),
     }
-    write_json(report, json_path)
+    output.report(report)
     return exit_code(violated=findings, incomplete=seen.interrupted)
 
 

@@ -9,13 +9,12 @@ from rich.console import Console
 from checks.chapters import write_chapters
 from checks.cli import exit_code
 from checks.cli.common import (
+    Output,
     beginning_with,
-    console,
     json_option,
     out_option,
     plain_table,
     progress_bar,
-    write_json,
 )
 from checks.evidence import PROVEN, proofs_of, write_record
 from checks.proofs.obligations import OBLIGATIONS
@@ -46,7 +45,7 @@ def prove(
     seed: int,
     record: bool,
     out_path: Path,
-    json_path: Path | None,
+    output: Output,
 ) -> int:
     """Prove or refute, for every length, what the formulas of the specification claim.
 
@@ -68,13 +67,13 @@ def prove(
         for proof in prove_all(wanted, seconds, seed):
             proofs.append(proof)
             show(len(proofs), proof.obligation)
-    screen = console(json_path)
+    screen = output.screen
     screen.print(plain_table(_COLUMNS, map(_row, proofs)))
     for proof in proofs:
         _print_detail(screen, proof, out_path)
     _print_stale(screen, proofs)
     screen.print(_total(proofs))
-    write_json([proof.as_mapping() for proof in proofs], json_path)
+    output.report([proof.as_mapping() for proof in proofs])
     if record and len(proofs) == len(OBLIGATIONS):
         write_record(proofs_of(proofs), PROVEN)
         write_chapters()

@@ -10,7 +10,7 @@ from attrs.filters import exclude
 from rich.console import Console
 
 from checks.cli import exit_code
-from checks.cli.common import NEW_FILE, PATH, console, json_option, write_json
+from checks.cli.common import NEW_FILE, PATH, Output, json_option
 from checks.export.itf import write_itf
 from checks.export.trace.reading import Trace, read_trace
 from checks.harness.comparison import compare
@@ -45,7 +45,7 @@ def replay(
     steps: bool,
     states: bool,
     itf_path: Path | None,
-    json_path: Path | None,
+    output: Output,
 ) -> int:
     """Run again what FILE says and compare, step by step.
 
@@ -55,10 +55,10 @@ def replay(
     broken, nothing found; 1: the violation is confirmed, or a step differs.
     """
     trace = read_trace(file)
-    screen = console(json_path)
+    screen = output.screen
     found = recorded(trace)
     if found is not None:
-        return _replay_finding(screen, found, target, steps, json_path)
+        return _replay_finding(found, target, steps, output)
     target = target or REFERENCE
     policy = policy_of(trace.config)
     if target not in (REFERENCE, ENGINE):
@@ -80,19 +80,17 @@ def replay(
         "violations": [asdict(one, filter=exclude("says")) for one in result.broken],
         "difference": None if result.difference is None else asdict(result.difference),
     }
-    write_json(report, json_path)
+    output.report(report)
     return exit_code(violated=result.broken or result.difference)
 
 
-def _replay_finding(
-    screen: Console, recorded: Recorded, target: str | None, steps: bool, json_path: Path | None
-) -> int:
+def _replay_finding(recorded: Recorded, target: str | None, steps: bool, output: Output) -> int:
     """Compare again, as strictly as when it was found; the file's system, unless one is named.
 
     Raises:
         TraceError: the file's system is none that can be had.
     """
-    name = target or recorded.using
+    name, screen = target or recorded.using, output.screen
     if target is None and name not in (REFERENCE, ENGINE):
         raise TraceError("target", name, f"{_OWN}; or --target")
     own = Own(recorded.case.config.policy, name)
@@ -111,7 +109,7 @@ def _replay_finding(
         "confirmed": found is not None and recorded.is_confirmed_by(found),
         "finding": None if found is None else {"kind": found.kind.value, "cause": found.cause},
     }
-    write_json(report, json_path)
+    output.report(report)
     return exit_code(violated=found is not None)
 
 

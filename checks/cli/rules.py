@@ -1,12 +1,11 @@
 """`lockstep rules`: every rule, where it is written, and what the checks say about it."""
 
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
-from checks.cli.common import beginning_with, console, json_option, plain_table, write_json
+from checks.cli.common import Output, beginning_with, json_option, plain_table
 from checks.evidence import CONFORMED, Verdict, recorded, recorded_verdicts, verdicts_on
 from checks.policies import POLICIES, RULES
 
@@ -16,7 +15,7 @@ _COLUMNS = ("rule", "kind", "says", "source", "explored", "proofs")
 @click.command()
 @click.argument("ids", nargs=-1, metavar="[ID …]")
 @json_option
-def rules(ids: tuple[str, ...], json_path: Path | None) -> int:
+def rules(ids: tuple[str, ...], output: Output) -> int:
     """List every rule: its sentence, its source, and which checks cover it with what result.
 
     ID is a rule's id or the beginning of several: SPY-VOL-1, SPY-PFX, BLK; those of nano-vLLM begin
@@ -25,8 +24,8 @@ def rules(ids: tuple[str, ...], json_path: Path | None) -> int:
     shows, and by campaigns with released schedulers; those stand with each rule shown alone.
     """
     listed = recorded_verdicts([RULES[one] for one in beginning_with(ids, RULES, "ID", nearest=3)])
-    write_json([_as_mapping(verdict) for verdict in listed], json_path)
-    screen = console(json_path)
+    output.report([_as_mapping(verdict) for verdict in listed])
+    screen = output.screen
     if ids and len(listed) == 1:
         _print_one(screen, listed[0])
         return 0

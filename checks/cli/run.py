@@ -13,12 +13,11 @@ from checks.cli import exit_code
 from checks.cli.common import (
     NEW_FILE,
     PATH,
+    Output,
     config_options,
-    console,
     gathered,
     json_option,
     progress_bar,
-    write_json,
 )
 from checks.cli.configuration import Sources
 from checks.cli.run_tables import print_comparison, print_run
@@ -107,7 +106,7 @@ def run(
     compared: tuple[str, ...],
     slo: str | None,
     files: _Files,
-    json_path: Path | None,
+    output: Output,
 ) -> int:
     """Serve WORKLOAD and hold every rule against every step.
 
@@ -133,13 +132,13 @@ def run(
     }
     refused = {label: len(left_out) for label, (_, left_out) in fitting.items()}
     reports = {label: _report(one, refused[label] + read.skipped) for label, one in runs.items()}
-    screen = console(json_path)
+    screen = output.screen
     if compared:
-        write_json(reports, json_path)
+        output.report(reports)
         print_comparison(screen, runs, refused)
     else:
         ((label, done),) = runs.items()
-        write_json(reports[label], json_path)
+        output.report(reports[label])
         print_run(screen, done, refused[label], read.skipped)
     for path in files.paths:
         screen.print(f"written: {path}")

@@ -7,14 +7,7 @@ import click
 
 from checks.cli import exit_code
 from checks.cli.campaigns import Extent, extent_options, pinned_option
-from checks.cli.common import (
-    NEW_FILE,
-    directory_option,
-    err,
-    json_option,
-    to_stdout,
-    write_json,
-)
+from checks.cli.common import NEW_FILE, Output, directory_option, err, json_option
 from checks.export.files import new_file
 from checks.harness.campaign import own_system
 from checks.harness.comparison import Terms
@@ -22,15 +15,7 @@ from checks.harness.driver.system import DriverCommand
 from checks.harness.recording import file_name, fitted, record
 from checks.releases.bisecting import versions_of
 from checks.releases.environments import Environment, command_of
-from checks.releases.survey import (
-    Page,
-    Small,
-    Surveyed,
-    chosen,
-    page_lines,
-    shown,
-    small_cases,
-)
+from checks.releases.survey import Page, Small, Surveyed, chosen, page_lines, shown, small_cases
 from spec.core.errors import InputError
 
 
@@ -48,7 +33,7 @@ def survey(
     extent: Extent,
     findings: Path,
     report: Path | None,
-    json_path: Path | None,
+    output: Output,
 ) -> int:
     """Serve the same random cases with each installed release of DRIVER, judged alone.
 
@@ -68,11 +53,11 @@ def survey(
     if report is not None:
         with new_file(report) as file:
             file.write(lines)
-    click.echo(lines, nl=False, err=to_stdout(json_path))
+    click.echo(lines, nl=False, err=output.to_stdout)
     for one in environments:
         if one not in there:
             err.print(f"not installed: {one.recipe.name}")
-    write_json(_as_mapping(page), json_path)
+    output.report(_as_mapping(page))
     return exit_code(violated=page.causes, incomplete=len(there) < len(environments))
 
 

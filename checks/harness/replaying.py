@@ -14,7 +14,7 @@ from checks.export.trace.reading import Trace
 from checks.harness.clients import Workload
 from checks.harness.corpus import case_of_trace
 from checks.harness.judging import Broken, Judge
-from checks.harness.system import REFERENCE, Action, Failure, Step, System, guard_of
+from checks.harness.system import REFERENCE, Action, Failure, Raised, Step, System
 from checks.policies import RULES, AnyModel, policy_of
 from engine.core.clock import CostModel, step_time
 from reference.core.guards import GuardError
@@ -55,7 +55,7 @@ class _RaisedError(Exception):
 
     def __init__(self, system: System, failure: Failure) -> None:
         super().__init__(f"{system.hello.name} raises {failure}")
-        self.guard = guard_of(failure)
+        self.guard = failure.guard if isinstance(failure, Raised) else None
 
 
 def replay_of(trace: Trace, system: System | None = None) -> Replay:

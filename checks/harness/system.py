@@ -156,13 +156,11 @@ ABILITIES_HERE = frozenset({"abort", "abort_gone", "ends", "events"})
 class InProcess:
     """A system whose schedulers run in this process; `start` makes one for a case.
 
-    With `guarded` every exception of a scheduler is a failure of the system; without, it is an
-    error like any other.
+    Every exception of a scheduler is a failure of the system.
     """
 
     hello: Hello
     start: Callable[[Any], Scheduler[Step]]
-    guarded: bool = True
 
     def open(self) -> "InProcess":
         """The system itself, which needs nothing to be opened."""
@@ -173,29 +171,35 @@ class InProcess:
 
     def play(self, case: Any, actions: Iterable[Action]) -> Iterator[Taken | Failure]:
         """A step for each action, as soon as it is asked for."""
-        expected = Exception if self.guarded else ()
         try:
             scheduler = self.start(case)
-        except expected as error:  # a system under test may raise anything; it becomes a finding
-            yield self._failure(error)
+        except Exception as error:  # a system under test may raise anything; it becomes a finding
+            yield Raised.by(error)
             return
         for index, action in enumerate(actions):
             try:
                 step = taken_by(scheduler, index, action)
-            except expected as error:
-                yield self._failure(error)
+            except Exception as error:
+                yield Raised.by(error)
                 return
             yield Taken(step)
-
-    def _failure(self, error: BaseException) -> Failure:
-        return Raised(type(error).__name__, str(error), error=error)
 
 
 @frozen
 class Raised(Failure):
     """A failure in this process, with its exception."""
 
-    error: BaseException | None = field(default=None, eq=False, kw_only=True)
+    error: Exception = field(eq=False, kw_only=True)
+
+    @staticmethod
+    def by(error: Exception) -> "Raised":
+        """The failure of a scheduler that raises this."""
+        return Raised(type(error).__name__, str(error), error=error)
+
+    @property
+    def guard(self) -> GuardError | None:
+        """The guard of the reference at which it stopped, if it did."""
+        return self.error if isinstance(self.error, GuardError) else None
 
 
 def taken_by(scheduler: Scheduler[Any], index: int, action: Action) -> Step:
@@ -205,12 +209,6 @@ def taken_by(scheduler: Scheduler[Any], index: int, action: Action) -> Step:
     for leaver in action.abort:
         scheduler.abort(leaver)
     return scheduler.step(index, action)
-
-
-def guard_of(failure: Failure) -> GuardError | None:
-    """The guard of the reference at which a system of this process stopped, if it did."""
-    error = failure.error if isinstance(failure, Raised) else None
-    return error if isinstance(error, GuardError) else None
 
 
 @frozen

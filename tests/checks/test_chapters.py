@@ -5,13 +5,7 @@ from typing import Any
 
 import pytest
 
-from checks.chapters import (
-    as_recorded,
-    chapter_path,
-    obligation_ids,
-    with_proofs,
-    with_rules,
-)
+from checks.chapters import as_recorded, chapter_path, obligation_ids, with_proofs, with_rules
 from checks.evidence import PROVEN, recorded, recorded_verdicts
 from checks.policies import POLICIES, AnyPolicy
 
