@@ -22,6 +22,10 @@ And for the paged device:
   and values of all tokens before it attends to any.
 - The last slots of a block may be written over with other tokens, as many as there can be rejected
   drafts. Whatever stands behind the newest token is gone.
+- A block that holds nothing may be copied, as tables have blocks for tokens that are still to come.
+  Its target then holds nothing, too, and is refused when it is read.
+- Equal pairs are one: sequences that share a block are swapped one after the other.
+- Where blocks are shared before they are written, rows may write the same tokens to one slot.
 """
 
 from collections.abc import Mapping
@@ -85,6 +89,11 @@ class Constraint(Enum):
     NEXT_POSITION = "The positions of a row go on where its cached tokens end."
     WRITE_HELD = "A block that is written stands in another table only to be read whole."
     REWRITE = "Inside a block, only drafts may be written over with other tokens."
+    # Its transfers (vllm-v0, "Swapping Functions" and "Forking Sequences").
+    TRANSFER_BLOCK = "Source and target of a transfer are blocks of their pools."
+    TRANSFER_TARGET = "A block is not copied to from two others at once."
+    TRANSFER_READ = "A block is not copied to while it is copied from."
+    SWAP_SOURCE = "A block that is swapped in was swapped out before."
 
 
 @define(slots=False)

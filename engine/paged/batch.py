@@ -143,10 +143,23 @@ def _check_slots(shape: PagedShape, given: PagedInput, batch: PagedBatch) -> Non
 
 
 def _check_held(shape: PagedShape, given: PagedInput, batch: PagedBatch) -> None:
-    """A row with a written block in its table writes it, or finds all of it in the cache."""
+    """A row with a written block in its table writes it, or finds all of it in the cache.
+
+    Where blocks are shared unwritten, rows may write one block, but no two tokens to one slot.
+    """
     whole = given.cached_lens[:, np.newaxis] // shape.block_size
     table = given.block_tables
     is_own = (np.arange(table.shape[1]) >= whole) & (table != NO_BLOCK)
     times = np.bincount(table[is_own])[batch.blocks]
     wrong, axes = times > 1, ("token",)
+    if shape.shares_unwritten:
+        wrong &= _is_written_over(given)
     refuse_where(wrong, Constraint.WRITE_HELD, axes, block=batch.blocks, holders=times)
+
+
+def _is_written_over(given: PagedInput) -> Flags:
+    """Whether another token of the batch goes to the slot of each; [tokens]."""
+    _, places = np.unique(given.slot_mapping, return_inverse=True)
+    last = np.zeros_like(given.token_ids)
+    last[places] = given.token_ids
+    return np.asarray(last[places] != given.token_ids)

@@ -4,7 +4,7 @@ It is the simulated device without Spyre's restrictions: rows of any number of t
 decodes and drafts in one batch. Its model reads what block tables and slots point at, so that a
 wrong one changes the tokens, where it is not refused. `engine.core.faults` has
 everything that is refused. Source: nano-vllm, chapter 9; vllm-v1, "Memory Management & Preemption",
-"Prefix Caching" and "Speculative Decoding".
+"Prefix Caching" and "Speculative Decoding"; vllm-v0, "Swapping Functions".
 """
 
 import numpy as np
@@ -13,7 +13,8 @@ from engine.core.cache import BlockContents
 from engine.core.faults import Constraint, ConstraintError, refuse_where
 from engine.core.tensors import Tensor, Words, cached_values, sampled_tokens
 from engine.paged.batch import PagedBatch, checked_batch
-from engine.paged.inputs import PagedInput, PagedShape
+from engine.paged.inputs import PagedInput, PagedShape, Transfers
+from engine.paged.transfers import check_transfers
 
 
 class PagedDevice:
@@ -24,9 +25,11 @@ class PagedDevice:
     """
 
     def __init__(self, shape: PagedShape) -> None:
-        """`shape` gives the block size, the pool and the limits."""
+        """`shape` gives the block size, the pools and the limits."""
         self._shape = shape
-        self._cache = PagedCache(shape.end_block, shape.block_size)
+        # The blocks of the CPU stand behind those of the GPU.
+        self._cache = PagedCache(shape.end_block + shape.num_cpu_blocks, shape.block_size)
+        self._was_swapped = np.zeros(shape.end_cpu_block, np.bool_)
 
     def compute(self, given: PagedInput) -> Tensor:
         """Compute the new tokens of every row: the sampled tokens [samples].
@@ -46,6 +49,24 @@ class PagedDevice:
             self._cache.restore(written, before)
             raise
         return sampled_tokens(attended[given.logits_indices])
+
+    def transfer(self, given: Transfers) -> None:
+        """Copy blocks out to the CPU, then in from it, then on the GPU, before a step computes.
+
+        Raises:
+            ConstraintError: the device cannot do this; nothing was copied.
+        """
+        check_transfers(self._shape, given, self._was_swapped)
+        cpu = self._shape.num_blocks
+        self._copy(given.swaps_out, to=cpu)
+        self._copy(given.swaps_in, start=cpu)
+        self._copy(given.copies)
+        self._was_swapped[given.swaps_out[:, 1]] = True
+
+    def _copy(self, pairs: Tensor, start: int = 0, to: int = 0) -> None:
+        """Copy blocks all at once; `start` and `to`: where in the cache either pool begins."""
+        sources, targets = pairs.T
+        self._cache.restore(targets + to, self._cache.saved(sources + start))
 
     def load(self, blocks: Tensor, other: "PagedDevice", theirs: Tensor) -> None:
         """Copy blocks of another device into these, as a connector brings what others computed."""

@@ -1,16 +1,16 @@
 """What a step computes of each request, whoever scheduled it, and the tensors of a batch of that.
 
 Source: nano-vllm, "Block Tables: Logical Memory Map"; what a row of several samples is, vllm-v1,
-"Speculative Decoding".
+"Speculative Decoding"; what is copied before, vllm-v0, "Swapping Functions".
 """
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 
 from engine.core.tensors import Tensor, prompt_tokens
-from engine.paged.inputs import NO_BLOCK, PagedInput
+from engine.paged.inputs import NO_BLOCK, PagedInput, Transfers
 from spec.core.blocks import block_index, slot
 from spec.core.requests import Request, attended_sum, sampled_token
 
@@ -52,11 +52,17 @@ class Load:
 
 @frozen
 class PagedWork:
-    """What a step asks of the device: rows by request, after the loads."""
+    """What a step asks of the device: rows by request, after transfers and loads.
+
+    Where a request has several sequences, rows are by sequence. `forked`: sequences that begin with
+    what the row of another one samples, by that of which the sampler chooses theirs.
+    """
 
     rows: Mapping[str, Row]
     loads: Sequence[Load] = ()
     is_captured: bool = False
+    transfers: Transfers | None = None
+    forked: Mapping[str, str] = field(factory=dict)
 
 
 def paged_input(rows: Sequence[Row], block_size: int, is_captured: bool = False) -> PagedInput:

@@ -19,6 +19,10 @@ KEPT = 10  # wrong tokens that are remembered; the first ones tell
 StepT = TypeVar("StepT", bound=SomeStep)
 
 
+def _outputs(step: SomeStep) -> Mapping[str, Sequence[int]]:
+    return step.outputs
+
+
 @frozen
 class WrongToken:
     """A token that is not the one of the request served alone; `index` from 0 in its output.
@@ -43,6 +47,9 @@ class WrongToken:
 class PagedWatch(Generic[StepT]):
     """Does every step that it is shown on the paged device as well; `observe` them in order.
 
+    `requests` and `outputs_of`: by request, or by sequence where requests have several: what each
+    samples when it is served alone, and the tokens that a step gave it.
+
     `wrong`: the first few wrong tokens. `steps`, and the tokens that were computed, `loaded` and
     `sampled` in them, so that a run without a finding shows that there was something to find.
     """
@@ -50,6 +57,7 @@ class PagedWatch(Generic[StepT]):
     shape: PagedShape
     requests: Mapping[str, Request]
     work_of: Callable[[StepT], PagedWork]
+    outputs_of: Callable[[StepT], Mapping[str, Sequence[int]]] = _outputs
     wrong: list[WrongToken] = field(factory=list)
     steps: int = 0
     computed: int = 0
@@ -69,6 +77,8 @@ class PagedWatch(Generic[StepT]):
             ConstraintError: the device refuses the step.
         """
         work = self.work_of(step)
+        if work.transfers is not None:
+            self.device.transfer(work.transfers)
         for load in work.loads:
             self._load(load)
         samples: list[int] = []
@@ -78,9 +88,11 @@ class PagedWatch(Generic[StepT]):
             samples = self.device.compute(given).tolist()
             self.computed += len(given.token_ids)
         self.steps += 1
-        for request_id, row in work.rows.items():
+        for row_id, row in work.rows.items():
             own, samples = samples[: row.samples], samples[row.samples :]
-            self._compare(step, request_id, row, own)
+            forks = (child for child, parent in work.forked.items() if parent == row_id)
+            for request_id in (row_id, *forks):
+                self._compare(step, request_id, row, own)
 
     def _load(self, load: Load) -> None:
         """What another instance has computed arrives in the request's blocks."""
@@ -94,7 +106,7 @@ class PagedWatch(Generic[StepT]):
 
     def _compare(self, step: StepT, request_id: str, row: Row, samples: Sequence[int]) -> None:
         """Each token that is due or given, by the device and by the scheduler, with that alone."""
-        request, outputs = self.requests[request_id], step.outputs.get(request_id, ())
+        request, outputs = self.requests[request_id], self.outputs_of(step).get(request_id, ())
         first = row.sampled_from - request.prompt_len
         due = min(row.due, 1) if request_id in step.finished else row.due
         for place in range(max(len(outputs), due)):

@@ -2,8 +2,10 @@
 
 from functools import partial
 
+from attrs import evolve
+
 from engine.core.faults import Constraint
-from engine.paged.inputs import PagedShape
+from engine.paged.inputs import PagedShape, Transfers
 from tests.engine.device.batches import PagedRow, paged_input
 from tests.engine.device.refused_steps import Case, Cases, changed, int32
 
@@ -15,6 +17,7 @@ SHAPE = PagedShape(
     max_num_seqs=3,
     max_num_batched_tokens=10,
     captured_sizes=(1, 2),
+    num_cpu_blocks=3,
 )
 
 # Three rows that have been computed so far: 6 tokens in blocks 1 and 2, 3 tokens in block 3, and of
@@ -41,6 +44,10 @@ OTHER_TOKEN = paged_input(PagedRow([99], 5, [1, 2]))
 # A newcomer finds block 1 in the cache and goes on in block 7.
 SHARING = paged_input(PagedRow([17], 4, [1, 7]))
 
+# The first row was swapped out; now the second is, the first comes back and its end is copied.
+SWAPPED = Transfers.of(swaps_out=[(1, 1), (2, 2)])
+TRANSFERS = Transfers.of(swaps_out=[(3, 3)], swaps_in=[(1, 1), (2, 2)], copies=[(2, 7)])
+
 batch = partial(changed, BATCH)
 C = Constraint
 PAGED_CASES: Cases = {
@@ -48,11 +55,17 @@ PAGED_CASES: Cases = {
         "32-bit slots": Case(
             batch(slot_mapping=int32(BATCH.slot_mapping)), "tensor slot_mapping, dtype int32"
         ),
+        "32-bit pairs of blocks": Case(
+            evolve(TRANSFERS, copies=int32(TRANSFERS.copies)), "tensor copies, dtype int32"
+        ),
     },
     C.SHAPE: {
         "a flat block table": Case(batch(block_tables=[1, 2]), "tensor block_tables, shape (2,)"),
         "a context for two rows of three": Case(
             batch(context_lens=[7, 4]), "tensor context_lens, shape (2,), expected (3,)"
+        ),
+        "a flat list of blocks that are copied": Case(
+            changed(TRANSFERS, copies=[2, 7]), "tensor copies, shape (2,), expected (1, 2)"
         ),
     },
     C.TOKEN_ID: {
@@ -190,6 +203,40 @@ PAGED_CASES: Cases = {
     C.READ_CONTENT: {
         "a block behind other tokens than it was written behind": Case(
             batch(block_tables={(0, 0): 4}), "row 0, column 1, block 2, position 4"
+        ),
+    },
+    C.TRANSFER_BLOCK: {
+        "a swap to a block that the CPU does not have": Case(
+            Transfers.of(swaps_out=[(1, 1), (2, 4)]), "pair 1, side 1, block 4, last_block 3"
+        ),
+        "a swap to the null block": Case(
+            Transfers.of(swaps_in=[(1, 0)]), "pair 0, side 1, block 0, last_block 8"
+        ),
+        "a copy of a block that the GPU does not have": Case(
+            Transfers.of(copies=[(9, 7)]), "pair 0, side 0, block 9, last_block 8"
+        ),
+    },
+    C.TRANSFER_TARGET: {
+        "two blocks that are swapped out to one": Case(
+            Transfers.of(swaps_out=[(1, 1), (2, 1)]), "pair 0, source 1, target 1, other 2"
+        ),
+        "two blocks that are copied to one": Case(
+            Transfers.of(copies=[(1, 8), (3, 7), (2, 7)]), "pair 1, source 3, target 7, other 2"
+        ),
+    },
+    C.TRANSFER_READ: {
+        "a block that is copied on as it is copied to": Case(
+            Transfers.of(copies=[(7, 8), (1, 7)]), "pair 1, source 1, target 7"
+        ),
+        "a block that is copied to itself": Case(
+            Transfers.of(copies=[(2, 2)]), "pair 0, source 2, target 2"
+        ),
+    },
+    C.SWAP_SOURCE: {
+        "a swap from a block that holds nothing": Case(
+            Transfers.of(swaps_in=[(1, 7), (3, 8)]),
+            "pair 1, source 3, target 8",
+            before=(SWAPPED,),
         ),
     },
 }

@@ -9,7 +9,7 @@ from attrs import evolve
 
 from engine.core.faults import Constraint, ConstraintError
 from engine.paged.device import PagedDevice
-from engine.paged.inputs import PagedInput
+from engine.paged.inputs import PagedInput, Pairs, Transfers
 from spec.core.requests import attended_sum, sampled_token
 from tests.engine.device.batches import PagedRow, paged_input
 from tests.engine.device.paged_refused_steps import BATCH, BEFORE, CHUNK, SHAPE
@@ -103,6 +103,159 @@ def test_what_stands_behind_the_newest_token_is_gone() -> None:
 
     assert refused.value.constraint == Constraint.WRITE_GAP
     assert refused.value.numbers == {"token": 0, "block": 2, "slot": 2, "written": 1}
+
+
+# --- transfers: 1 2 3 4 5 in blocks 1 and 2 -------------------------------------------------------
+
+PROMPT = row([1, 2, 3, 4, 5], 0, [1, 2])
+OTHER = row([9, 8, 7, 6, 5], 0, [1, 2])
+
+
+def swapped(out: Pairs, back: Pairs) -> int:
+    """What the prompt samples next, in blocks 5 and 6, when another used its blocks meanwhile."""
+    device = device_with(PROMPT)
+    device.transfer(Transfers.of(swaps_out=out))
+    device.compute(OTHER)
+    device.transfer(Transfers.of(swaps_in=back))
+    return int(device.compute(row([11], 5, [5, 6]))[0])
+
+
+def forked(copies: Pairs) -> list[int]:
+    """What two sequences sample next that share the prompt; the second is to have block 3."""
+    device = device_with(PROMPT)
+    device.transfer(Transfers.of(copies=copies))
+    second = [1, 3 if copies else 2]
+    both = paged_input(PagedRow([11], 5, [1, 2]), PagedRow([12], 5, second))
+    return device.compute(both).tolist()
+
+
+def test_swapped_blocks_come_back_as_they_were() -> None:
+    out, back = [(1, 3), (2, 1)], [(3, 5), (1, 6)]
+
+    assert swapped(out, back) == alone(1, 2, 3, 4, 5, 11)
+
+
+@pytest.mark.parametrize(
+    ("out", "back", "constraint"),
+    [
+        pytest.param([(2, 1)], [(3, 5), (1, 6)], Constraint.SWAP_SOURCE, id="a swap-out lost"),
+        pytest.param(
+            [(1, 3), (2, 1)], [(3, 5)], Constraint.WRITE_GAP, id="a swap-in of the last block lost"
+        ),
+        pytest.param(
+            [(1, 3), (2, 1)], [(1, 6)], Constraint.READ_UNWRITTEN, id="a swap-in of the first lost"
+        ),
+        pytest.param(
+            [(2, 3), (1, 1)], [(3, 5), (1, 6)], Constraint.REWRITE, id="swapped out exchanged"
+        ),
+        pytest.param(
+            [(1, 3), (2, 1)], [(1, 5), (3, 6)], Constraint.REWRITE, id="swapped in exchanged"
+        ),
+        pytest.param(
+            [(3, 1), (1, 2)], [(3, 5), (1, 6)], Constraint.SWAP_SOURCE, id="swapped the wrong way"
+        ),
+    ],
+)
+def test_wrong_swap_is_refused(out: Pairs, back: Pairs, constraint: Constraint) -> None:
+    with pytest.raises(ConstraintError) as refused:
+        swapped(out, back)
+
+    assert refused.value.constraint == constraint
+
+
+def test_block_of_an_earlier_swap_changes_the_tokens() -> None:
+    """CPU block 3 still holds 9 8 7, as the first block of the prompt was not swapped out."""
+    device = device_with(row([9, 8, 7], 0, [1]))
+    device.transfer(Transfers.of(swaps_out=[(1, 3)]))
+    device.compute(row([1, 2, 3], 0, [1]))
+
+    device.transfer(Transfers.of(swaps_in=[(3, 1)]))
+
+    assert device.compute(row([4], 3, [1])).tolist() != [alone(1, 2, 3, 4)]
+
+
+def test_forked_sequences_go_on_in_blocks_of_their_own() -> None:
+    assert forked([(2, 3)]) == [alone(1, 2, 3, 4, 5, 11), alone(1, 2, 3, 4, 5, 12)]
+
+
+@pytest.mark.parametrize(
+    ("copies", "constraint"),
+    [
+        pytest.param([], Constraint.WRITE_HELD, id="no copy-on-write"),
+        pytest.param([(3, 2)], Constraint.WRITE_GAP, id="the wrong way"),
+        pytest.param([(1, 3)], Constraint.REWRITE, id="of another block"),
+        pytest.param([(2, 4)], Constraint.WRITE_GAP, id="to another block"),
+    ],
+)
+def test_wrong_copy_is_refused(copies: Pairs, constraint: Constraint) -> None:
+    with pytest.raises(ConstraintError) as refused:
+        forked(copies)
+
+    assert refused.value.constraint == constraint
+
+
+def test_transfers_are_done_out_then_in_then_on_the_gpu() -> None:
+    """Block 1 goes out, what was on the CPU takes its place, and is copied from there."""
+    device = device_with(OTHER)
+    device.transfer(Transfers.of(swaps_out=[(1, 1)]))
+    device.compute(PROMPT)
+
+    device.transfer(Transfers.of(swaps_out=[(1, 2)], swaps_in=[(1, 1)], copies=[(1, 5)]))
+    device.transfer(Transfers.of(swaps_in=[(2, 6)]))
+
+    assert device.compute(row([5], 4, [5, 7])).tolist() == [alone(9, 8, 7, 6, 5)]
+    assert device.compute(row([5], 4, [6, 8])).tolist() == [alone(1, 2, 3, 4, 5)]
+
+
+def test_block_that_holds_nothing_holds_nothing_when_it_comes_back() -> None:
+    """Block 3 is there for tokens to come; it is swapped with the others and then written."""
+    device = device_with(PROMPT)
+    device.transfer(Transfers.of(swaps_out=[(1, 1), (2, 2), (3, 3)]))
+    device.transfer(Transfers.of(swaps_in=[(1, 6), (2, 7), (3, 8)]))
+
+    tokens = device.compute(row([6, 7, 8, 9], 5, [6, 7, 8])).tolist()
+
+    assert tokens == [alone(1, 2, 3, 4, 5, 6, 7, 8, 9)]
+
+
+def test_sequences_that_share_a_block_may_swap_it_one_after_the_other() -> None:
+    device = device_with(PROMPT)
+
+    device.transfer(Transfers.of(swaps_out=[(1, 1), (2, 2), (1, 1), (2, 3)]))
+    device.transfer(Transfers.of(swaps_in=[(1, 6), (3, 7)]))
+
+    assert device.compute(row([11], 5, [6, 7])).tolist() == [alone(1, 2, 3, 4, 5, 11)]
+
+
+# --- blocks that are shared before they are written -----------------------------------------------
+
+
+def test_rows_with_equal_tokens_may_write_one_block() -> None:
+    """Both prompts begin with 1 2 3 4, which neither finds in the cache."""
+    both = paged_input(PagedRow([1, 2, 3, 4, 5], 0, [1, 2]), PagedRow([1, 2, 3, 4, 6], 0, [1, 3]))
+
+    tokens = device_with(shares_unwritten=True).compute(both).tolist()
+
+    assert tokens == [alone(1, 2, 3, 4, 5), alone(1, 2, 3, 4, 6)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "constraint"),
+    [
+        pytest.param([1, 2, 3, 4], [1, 2, 3, 5], Constraint.WRITE_HELD, id="other tokens"),
+        pytest.param([1, 2, 3, 4, 5], [5], Constraint.READ_POSITION, id="another position"),
+    ],
+)
+def test_rows_with_other_tokens_may_not_write_one_block(
+    first: list[int], second: list[int], constraint: Constraint
+) -> None:
+    blocks = [1, 2][: -(-len(first) // 4)]
+    both = paged_input(PagedRow(first, 0, blocks), PagedRow(second, 0, blocks[-1:]))
+
+    with pytest.raises(ConstraintError) as refused:
+        device_with(shares_unwritten=True).compute(both)
+
+    assert refused.value.constraint == constraint
 
 
 # --- loads ----------------------------------------------------------------------------------------
