@@ -35,8 +35,12 @@ class StepFigures:
 def token_figures(summary: Summary) -> StepFigures:
     """For a policy whose steps are limited in tokens and whose batches need not be rectangular."""
     tokens, requests = f"{summary.peak_scheduled_tokens:,}", summary.peak_scheduled_requests
+    transfers = {
+        f"blocks {kind.replace('_', ' ')}": f"{count:,}"
+        for kind, count in summary.transfers.items()
+    }
     return StepFigures(
         size={"largest step": f"{tokens} tokens; {requests:,} requests"},
-        setbacks={"preemptions": f"{summary.preemptions:,}"},
-        compared={"largest step, tokens": tokens},
+        setbacks={"preemptions": f"{summary.preemptions:,}", **transfers},
+        compared={"largest step, tokens": tokens, **transfers},
     )

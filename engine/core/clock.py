@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, Self
 
-from attrs import asdict, fields, frozen
+from attrs import asdict, field, fields, frozen
 
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError
@@ -97,7 +97,8 @@ class Work:
     `kind`: `prefill`, `decode` or `idle`. `chunk_tokens`: of prompts, computed; padding not
     counted. `rows`: requests that decode. `cached_tokens`: read from the KV cache. `prefills`:
     those that began. `volume`: batch x max tkv where batches are rectangular; `padding`: what of
-    it, or of the chunks of a prefill, is no token of a request.
+    it, or of the chunks of a prefill, is no token of a request. `transfers`: blocks that were
+    swapped or copied, by kind, where steps do that.
     """
 
     kind: str
@@ -107,6 +108,7 @@ class Work:
     prefills: tuple[Prefill, ...] = ()
     volume: int = 0
     padding: int = 0
+    transfers: Mapping[str, int] = field(factory=dict)
 
     def duration(self, cost: CostModel) -> float:
         """How long it takes: seconds if the costs are given in seconds."""

@@ -121,7 +121,8 @@ class Summary:
     `waits`: steps in which a request was kept from a prefill, by the rule that did so first.
     `peak_volume` against `volume_limit`, over all steps; None where nothing limits it.
     `peak_batch`: rows that decode in a step. `peak_scheduled_tokens`, `peak_scheduled_requests`: of
-    a step, prefills and decodes together.
+    a step, prefills and decodes together. `transfers`: blocks that were swapped or copied, by kind;
+    empty where steps do not do that.
     """
 
     requests: int
@@ -160,6 +161,7 @@ class Summary:
     peak_batch: int
     peak_scheduled_tokens: int
     peak_scheduled_requests: int
+    transfers: dict[str, int]
 
     def as_mapping(self) -> dict[str, Any]:
         """All of it as JSON has it; shares and means that do not exist are null."""
@@ -237,6 +239,7 @@ class Metrics(Generic[StepT]):
         self._steps: Counter[str] = Counter({PREFILL: 0, DECODE: 0, IDLE: 0})
         self._waits: Counter[str] = Counter()
         self._transitions: Counter[str] = Counter()
+        self._transfers: Counter[str] = Counter()
         self._measured: defaultdict[str, Distribution] = defaultdict(Distribution)
         self._peaks: Counter[str] = Counter()
         self._began: float | None = None
@@ -261,6 +264,7 @@ class Metrics(Generic[StepT]):
         self._ended = self._ended if step.kind == IDLE else end
         self._steps[step.kind] += 1
         self._transitions.update(event.transition for event in step.events)
+        self._transfers.update(work.transfers)
         if step.refusal is not None:
             self._waits[step.refusal] += 1
         self._peaks |= Counter(
@@ -352,6 +356,7 @@ class Metrics(Generic[StepT]):
             peak_batch=peaks["batch"],
             peak_scheduled_tokens=peaks["tokens"],
             peak_scheduled_requests=peaks["requests"],
+            transfers=dict(self._transfers),
         )
 
 

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.cli.configuration import read_settings
+from checks.policies.figures import token_figures
 from checks.policies.spyre.work import spyre_work
-from engine.core.clock import CostModel
+from engine.core.clock import CostModel, Work
 from engine.core.metrics import Distribution, Metrics, Spread, Summary
 from engine.workloads import read_workload
 from reference.spyre.machine import SpyreMachine
@@ -327,6 +328,25 @@ def test_waits_that_differ_by_rounding_only_are_equal() -> None:
     distribution.add(0.3)
 
     assert distribution.spread() == Spread(2, 0.3, 0.3, 0.3, 0.3, 0.3)
+
+
+# --- blocks that are swapped and copied -----------------------------------------------------------
+
+
+def test_transfers_add_up_by_kind_where_steps_have_them() -> None:
+    one, swaps = request("a", prompt_len=6, max_tokens=3), {"swapped_out": 2, "swapped_in": 0}
+    metrics = Metrics(
+        {one.id: one}, CostModel(), lambda step: Work(kind=step.kind, transfers=swaps)
+    )
+    for step in steps_of(config(), [one]):
+        metrics.observe(step)
+    summary = metrics.summary()
+
+    assert summary.transfers == {"swapped_out": 6, "swapped_in": 0}
+    rows = {"blocks swapped out": "6", "blocks swapped in": "0"}
+    assert token_figures(summary).setbacks == {"preemptions": "0", **rows}
+    assert token_figures(summary).compared == {"largest step, tokens": "6", **rows}
+    assert measured(config(), one).transfers == {}
 
 
 # --- the example of the README --------------------------------------------------------------------

@@ -126,7 +126,7 @@ def forked(copies: Pairs) -> list[int]:
     device.transfer(Transfers.of(copies=copies))
     second = [1, 3 if copies else 2]
     both = paged_input(PagedRow([11], 5, [1, 2]), PagedRow([12], 5, second))
-    return device.compute(both).tolist()
+    return list(device.compute(both).tolist())
 
 
 def test_swapped_blocks_come_back_as_they_were() -> None:
