@@ -32,18 +32,50 @@ def seqs_of(ctx: Context, group: Group) -> int:
     return ctx.requests[group.id].n if will_fork and not is_forked else len(group.unfinished)
 
 
-@define(kw_only=True)
+@define
+class Spending:
+    """What a step has scheduled so far of what it may (vllm-v0, "Scheduling Budget").
+
+    `remaining`: tokens; `free_seqs`: sequences. `batched`, `cached`, `seqs`: as in `Budget`.
+    """
+
+    remaining: int
+    free_seqs: int
+    batched: dict[str, int] = field(factory=dict)
+    cached: dict[str, int] = field(factory=dict)
+    seqs: dict[str, int] = field(factory=dict)
+
+    def count(self, request_id: str, seqs: int, tokens: int = 0, cached: int = 0) -> None:
+        """Count a group's sequences and tokens, in the place of those counted before."""
+        self.refund(request_id)
+        self.batched[request_id], self.cached[request_id] = tokens, cached
+        self.seqs[request_id] = seqs
+        self.remaining -= tokens
+        self.free_seqs -= seqs
+
+    def refund(self, request_id: str) -> None:
+        """Count a group no longer."""
+        self.remaining += self.batched.pop(request_id, 0)
+        self.free_seqs += self.seqs.pop(request_id, 0)
+        self.cached.pop(request_id, None)
+
+    def admits(self, tokens: int, seqs: int) -> bool:
+        """True if so many more uncached tokens and sequences fit."""
+        return tokens <= self.remaining and seqs <= self.free_seqs
+
+
+@define
 class Decisions(Run[Context, State]):
     """A step while it is being decided.
 
     `scheduled`: tokens of each group with those that are cached, in the order of the decisions.
     `new`, `swapped_in`, `running`: where these came from. `chunked`: those that compute a prompt.
-    `loras`: adapters in the batch. `slots_taken`: prompts that may still begin, and long ones under
-    way, see `Partial`. `refusal`: the rule that ended the walk over the waiting queue.
+    `loras`: adapters in the batch. `refusal`: the rule that ended the walk over the waiting queue.
+    All others are as in `Step`.
     """
 
-    env: Environment
-    budget: Budget
+    env: Environment = field(kw_only=True)
+    budget: Spending = field(init=False)
     scheduled: dict[str, int] = field(factory=dict)
     new: list[str] = field(factory=list)
     swapped_in: list[str] = field(factory=list)
@@ -59,6 +91,9 @@ class Decisions(Run[Context, State]):
     copies: Pairs = ()
     refusal: str | None = None
 
+    def __attrs_post_init__(self) -> None:
+        self.budget = Spending(self.config.token_budget, self.config.max_num_seqs)
+
     @property
     def config(self) -> VllmV0Config:
         """The configuration."""
@@ -69,14 +104,21 @@ class Decisions(Run[Context, State]):
         """True if a running group gave its blocks up for want of slots."""
         return len(self.preempted) + len(self.swapped_out) > len(self.by_priority)
 
-    def group(self, request_id: str) -> Group:
-        """The running group of this name."""
-        return next(one for one in self.state.running if one.id == request_id)
+    def count(self, group: Group, tokens: int = 0, cached: int = 0) -> None:
+        """A running group takes its places in the budget, and its adapter one in the batch."""
+        self.budget.count(group.id, seqs_of(self.ctx, group), tokens, cached)
+        self.loras.add(self.ctx.requests[group.id].lora)
 
     def schedule(self, group: Group, tokens: int, cached: int = 0) -> None:
-        """Note that a group computes so many tokens beyond those that are cached."""
+        """A group computes so many tokens beyond those that are cached."""
         self.scheduled[group.id] = tokens + cached
         if group.is_prefill:
             self.chunked.add(group.id)
-        self.budget = self.budget.counted(group.id, seqs_of(self.ctx, group), tokens, cached)
-        self.loras.add(self.ctx.requests[group.id].lora)
+        self.count(group, tokens, cached)
+
+    def spent(self) -> Budget:
+        """What was counted."""
+        one = self.budget
+        return Budget(
+            self.config.token_budget, self.config.max_num_seqs, one.batched, one.cached, one.seqs
+        )

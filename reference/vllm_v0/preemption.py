@@ -25,7 +25,7 @@ def preempt(run: Decisions, victim: Group) -> None:
     Raises:
         EngineEnds: under the release, it can neither be recomputed nor swapped out.
     """
-    run.budget = run.budget.refunded(victim.id)
+    run.budget.refund(victim.id)
     if preemption_mode(run, victim) is PreemptionMode.RECOMPUTE:
         run.take(transitions.recompute, victim)
         run.preempted.append(victim.id)

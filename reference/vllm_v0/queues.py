@@ -13,23 +13,22 @@ from spec.vllm_v0.config import (
 from spec.vllm_v0.records import Group
 
 
-def schedule_running(run: Decisions, share: "Partial | None") -> None:
+def schedule_running(run: Decisions, share: Partial | None) -> None:
     """Each running group goes on, in queue order; the last one gives way where slots are lacking.
 
     Source: vllm-v0, "Scheduling Active Sequences".
     """
-    for request_id in [one.id for one in run.state.running if one.id not in run.scheduled]:
-        if request_id not in {one.id for one in run.state.running}:
-            break  # it and all behind it have given way
-        group = run.group(request_id)
-        tokens, _ = new_tokens(run, group, share)
-        if tokens == 0:
-            break
-        if not make_room(run, group):
-            break
-        take_slots(run, group)
-        run.schedule(run.group(request_id), tokens)
-        run.running.append(request_id)
+    place = 0
+    while place < len(run.state.running):
+        group = run.state.running[place]
+        if group.id not in run.scheduled:  # else it has been admitted in this step
+            tokens, _ = new_tokens(run, group, share)
+            if tokens == 0 or not make_room(run, group):
+                break
+            take_slots(run, place)
+            run.schedule(run.state.running[place], tokens)
+            run.running.append(group.id)
+        place += 1
 
 
 def make_room(run: Decisions, group: Group) -> bool:
@@ -51,10 +50,10 @@ def can_append(run: Decisions, group: Group) -> bool:
     return block_manager.can_append_slots(run.ctx, run.state, group, lookahead)
 
 
-def take_slots(run: Decisions, group: Group) -> None:
-    """The group's unseen tokens and its lookahead get slots."""
-    lookahead = lookahead_slots(group.is_prefill, run.config)
-    run.copies += run.make(transitions.append, group, lookahead)
+def take_slots(run: Decisions, place: int) -> None:
+    """Unseen tokens and the lookahead of the running group at this place get slots."""
+    lookahead = lookahead_slots(run.state.running[place].is_prefill, run.config)
+    run.copies += run.make(transitions.append, place, lookahead)
 
 
 def schedule_swapped(run: Decisions) -> None:
@@ -80,8 +79,8 @@ def schedule_swapped(run: Decisions) -> None:
         if tokens == 0 or not run.budget.admits(tokens, seqs_of(run.ctx, group)):
             break
         run.swaps_in += run.make(transitions.swap_in, group)
-        take_slots(run, run.group(group.id))
-        run.schedule(run.group(group.id), tokens, cached)
+        take_slots(run, len(run.state.running) - 1)
+        run.schedule(run.state.running[-1], tokens, cached)
         run.swapped_in.append(group.id)
 
 
@@ -92,7 +91,7 @@ def _lora_is_one_too_many(run: Decisions, group: Group) -> bool:
     return run.config.max_loras > 0 and is_new and len(batched) >= run.config.max_loras
 
 
-def schedule_prefills(run: Decisions, share: "Partial | None") -> None:
+def schedule_prefills(run: Decisions, share: Partial | None) -> None:
     """Waiting groups are admitted in queue order until one does not fit.
 
     Source: vllm-v0, "Managing Prompt Prefill Requests". Groups that gave way in this step are not
@@ -119,7 +118,7 @@ def schedule_prefills(run: Decisions, share: "Partial | None") -> None:
                 break
 
 
-def _refusal(run: Decisions, group: Group, share: "Partial | None") -> str | None:
+def _refusal(run: Decisions, group: Group, share: Partial | None) -> str | None:
     """The rule that keeps a waiting group from being admitted."""
     tokens, cached = new_tokens(run, group, share)
     chunked = run.config.chunked_prefill
@@ -137,16 +136,16 @@ def _refusal(run: Decisions, group: Group, share: "Partial | None") -> str | Non
     return None if tokens and admits else "V0-BUD-1"
 
 
-def _admit(run: Decisions, group: Group, share: "Partial | None") -> None:
+def _admit(run: Decisions, group: Group, share: Partial | None) -> None:
     """The group gets its blocks and its first chunk."""
     tokens, cached = new_tokens(run, group, share)
     known = cached_tokens(run, group) if run.config.prefix_caching else None
     run.take(transitions.admit, evolve(group, cached=known), tokens + cached)
     if lookahead_slots(True, run.config):
-        take_slots(run, run.group(group.id))
+        take_slots(run, len(run.state.running) - 1)
     if share is not None:
         share.note(run, group)
-    run.schedule(run.group(group.id), tokens, cached)
+    run.schedule(run.state.running[-1], tokens, cached)
     run.new.append(group.id)
 
 

@@ -18,35 +18,29 @@ def work_in(
 
     Returns tokens by sequence, and each fork with its parent.
     """
-    ctx, ended = run.ctx, list[str]()
-    sampled: dict[str, tuple[int, ...]] = {}
-    forked: dict[str, str] = {}
-    for one in order:
-        was_prefill = one in run.chunked
-        tokens = run.scheduled[one] if was_prefill else 1  # of each sequence
-        results.take(transitions.compute, one, tokens, one in sampling)
-        if one not in sampling:
-            continue
-        group = _row(results, one)
-        if group.generated == 0 and ctx.requests[one].n > 1:
-            results.take(transitions.fork, one)
-            group = _row(results, one)
-            forked |= {child.id: one for child in group.sequences[1:]}
-        given = {seq.id: _tokens(run, group, seq, was_prefill) for seq in group.unfinished}
-        over = [seq.id for seq in group.unfinished if _is_over(run, seq, len(given[seq.id]))]
-        lengths = {name: len(tokens_of) for name, tokens_of in given.items()}
-        results.take(transitions.sample, one, lengths, over)
-        sampled |= given
-        ended += over
-    for one in order:
-        over = [seq.id for seq in _row(results, one).sequences if seq.id in ended]
-        if over:
-            results.take(transitions.finish, one, over)
+    ctx = run.ctx
+    # all scheduled tokens are computed: of a prompt those, of a decoding sequence its newest
+    tokens = {one: run.scheduled[one] if one in run.chunked else 1 for one in order}
+    results.take(transitions.compute, tokens)
+    # a group that samples its first token becomes all its sequences
+    for group in results.state.running:
+        if group.id in sampling and group.generated == 0 and ctx.requests[group.id].n > 1:
+            results.take(transitions.fork, group.id)
+    forked = {event.after: event.id for event in results.events if event.transition == "fork"}
+    # tokens are sampled
+    rows = {one.id: one for one in results.state.running}
+    sampled = {
+        seq.id: _tokens(run, rows[one], seq, one in run.chunked)
+        for one in sampling
+        for seq in rows[one].unfinished
+    }
+    sequences = {seq.id: seq for one in sampling for seq in rows[one].unfinished}
+    over = {one for one, given in sampled.items() if _is_over(run, sequences[one], len(given))}
+    results.take(transitions.sample, {one: len(given) for one, given in sampled.items()}, over)
+    # those that have all their tokens give their blocks back
+    for one in dict.fromkeys(one.split("/")[0] for one in sampled if one in over):
+        results.take(transitions.finish, one, over)
     return sampled, forked
-
-
-def _row(results: Run[Context, State], request_id: str) -> Group:
-    return next(one for one in results.state.running if one.id == request_id)
 
 
 def _tokens(run: Decisions, group: Group, seq: Sequence, was_prefill: bool) -> tuple[int, ...]:

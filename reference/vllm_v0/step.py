@@ -11,7 +11,7 @@ from attrs import evolve
 from reference.core.run import Run
 from reference.vllm_v0 import block_manager
 from reference.vllm_v0.block_manager import EngineEnds
-from reference.vllm_v0.decisions import Decisions, Environment, seqs_of
+from reference.vllm_v0.decisions import Decisions, Environment
 from reference.vllm_v0.preemption import keeps_swapped_out, preempt_by_priority, urgent_goes_first
 from reference.vllm_v0.queues import schedule_prefills, schedule_running, schedule_swapped
 from reference.vllm_v0.results import accessed, aged, by_request, compressed, work_in
@@ -19,7 +19,7 @@ from reference.vllm_v0.tokens import Partial, samples
 from spec.vllm_v0.config import (
     Scheduling,
 )
-from spec.vllm_v0.records import Budget, Context, Group, State, Step
+from spec.vllm_v0.records import Context, Group, State, Step
 from spec.vllm_v0.variants import Strategy
 
 
@@ -27,19 +27,18 @@ def scheduler_step(
     ctx: Context, state: State, env: Environment, index: int = 0, time: float = 0
 ) -> Step:
     """What the scheduler does next, and the state that it leaves; `time` is only noted."""
-    run = Decisions(
-        ctx, state, env=env, budget=Budget(ctx.config.token_budget, ctx.config.max_num_seqs)
-    )
+    run = Decisions(ctx, state, env=env)
     try:
         if not state.failure:
             schedule(run)
     except EngineEnds as end:
         dead = evolve(state, failure=end.reason)
         return Step(
-            index=index, time=time, before=state, planned=dead, after=dead, budget=run.budget
+            index=index, time=time, before=state, planned=dead, after=dead, budget=run.spent()
         )
     planned, order = run.state, batch_order(run)
-    sampling = tuple(one for one in order if samples(ctx, run.group(one), run.scheduled[one]))
+    rows = {one.id: one for one in planned.running}
+    sampling = tuple(one for one in order if samples(ctx, rows[one], run.scheduled[one]))
     results = Run(ctx, accessed(ctx, planned, run.scheduled))
     sampled, forked = work_in(results, run, order, sampling)
     return Step(
@@ -51,7 +50,7 @@ def scheduler_step(
         scheduled={one: run.scheduled[one] for one in order},
         prefills=tuple(one for one in order if one in run.chunked),
         sampling=sampling,
-        budget=run.budget,
+        budget=run.spent(),
         admitted=tuple(run.new),
         swapped_in=tuple(run.swapped_in),
         preempted=tuple(run.preempted),
@@ -88,8 +87,7 @@ def schedule_default(run: Decisions) -> None:
     exclusive = run.config.strategy is Strategy.EXCLUSIVE
     # running sequences take their places before any prompt does
     for one in run.state.running:
-        run.budget = run.budget.counted(one.id, seqs_of(run.ctx, one))
-        run.loras.add(run.ctx.requests[one.id].lora)
+        run.count(one)
     # prefills, where no swapped group goes before them
     if not exclusive or not run.state.swapped or urgent_goes_first(run):
         schedule_prefills(run, share=None)
@@ -135,10 +133,10 @@ def finishing_first(run: Decisions, prefills: list[str]) -> list[str]:
 
     [B, A, C] becomes [A, C, B] if A and C end.
     """
+    missing = {one.id: one.tokens - one.computed for one in run.state.running if one.is_prefill}
 
     def goes_on(request_id: str) -> bool:
-        group = run.group(request_id)
-        return group.tokens - group.computed != run.scheduled[request_id]
+        return missing[request_id] != run.scheduled[request_id]
 
     return sorted(prefills, key=goes_on)
 

@@ -7,7 +7,7 @@ Each raises GuardError, with the rule that its guard stands for, where the guard
 EngineEnds where the release dies.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import TypeAlias
 
 from attrs import evolve
@@ -103,15 +103,21 @@ def admit(ctx: Context, state: State, group: Group, tokens: int) -> Moved:
     return evolve(after, running=(*after.running, running)), (event,)
 
 
-def append(ctx: Context, state: State, group: Group, lookahead: int) -> Copied:
-    """A running group gets slots for its unseen tokens ("Appending Memory Slots")."""
+def append(ctx: Context, state: State, place: int, lookahead: int) -> Copied:
+    """The running group at a place of its queue gets slots for its unseen tokens.
+
+    Source: "Appending Memory Slots"; blocks that it shares are copied before it writes to them.
+    """
     # guard
-    require(group in state.running, "append", "V0-LIF-2")
+    require(0 <= place < len(state.running), "append", "V0-LIF-2")
     # effect
+    group = state.running[place]
     after, grown, copies = block_manager.append_slots(ctx, state, group, lookahead)
-    events = [Event("append", group.id, "V0-LKA-1", len(group.blocks), len(grown.blocks))]
+    held, holds = (sum(len(one.blocks) for one in it.sequences) for it in (group, grown))
+    events = [Event("append", group.id, "V0-LKA-1", held, holds)] if holds > held else []
     events += [Event("copy", group.id, "V0-SEQ-3", source, target) for source, target in copies]
-    return changed(after, grown), copies, tuple(events)
+    running = (*state.running[:place], grown, *state.running[place + 1 :])
+    return evolve(after, running=running), copies, tuple(events)
 
 
 def recompute(ctx: Context, state: State, group: Group) -> Moved:
@@ -167,22 +173,30 @@ def ignore(ctx: Context, state: State, group: Group, rule: str, frees: bool = Tr
 # --- what comes of it -----------------------------------------------------------------------
 
 
-def compute(_ctx: Context, state: State, request_id: str, tokens: int, samples: bool) -> Moved:
-    """A group's scheduled tokens are in the cache; with all of them its prefill is over."""
+def compute(_ctx: Context, state: State, tokens: Mapping[str, int]) -> Moved:
+    """Tokens of each sequence of the scheduled groups are in the cache now.
+
+    With all tokens of a group its prefill is over.
+    """
     # guard
-    group = require_among(state.running, request_id, "compute", "V0-LIF-2")
+    require(tokens.keys() <= {one.id for one in state.running}, "compute", "V0-LIF-2")
     # effect
-    computed = group.computed + tokens
-    is_prefill = computed < group.tokens
-    done = evolve(
-        group,
-        computed=computed,
-        is_prefill=is_prefill,
-        cached=group.cached if is_prefill else None,
+    running = tuple(
+        _computed(one, tokens[one.id]) if one.id in tokens else one for one in state.running
     )
-    transition = "chunk" if group.is_prefill else "decode"
-    rule = "V0-CHK-4" if samples else "V0-CHK-1"
-    return changed(state, done), (Event(transition, group.id, rule, group.computed, computed),)
+    events = tuple(
+        Event("chunk" if one.is_prefill else "decode", one.id, "V0-CHK-1", after=tokens[one.id])
+        for one in state.running
+        if one.id in tokens
+    )
+    return evolve(state, running=running), events
+
+
+def _computed(group: Group, tokens: int) -> Group:
+    computed = group.computed + tokens
+    if computed < group.tokens:
+        return evolve(group, computed=computed)
+    return evolve(group, computed=computed, is_prefill=False, cached=None)
 
 
 def fork(ctx: Context, state: State, request_id: str) -> Moved:
@@ -200,29 +214,31 @@ def fork(ctx: Context, state: State, request_id: str) -> Moved:
     return changed(forked, parent), events
 
 
-def sample(
-    _ctx: Context, state: State, request_id: str, sampled: dict[str, int], ended: Iterable[str]
-) -> Moved:
-    """Sequences get their new tokens; those in `ended` have all of theirs.
+def sample(_ctx: Context, state: State, sampled: Mapping[str, int], ended: Container[str]) -> Moved:
+    """Sequences get so many new tokens each; those in `ended` then have all of theirs.
 
-    All tokens but the last are in the cache already: several steps followed one decision.
+    All tokens but a sequence's last are in the cache already: several steps followed one decision.
     """
     # guard
-    group = require_among(state.running, request_id, "sample", "V0-CHK-4")
+    known = {one.id for group in state.running for one in group.unfinished}
+    require(sampled.keys() <= known, "sample", "V0-CHK-4")
+
     # effect
-    over = set(ended)
-    sequences = tuple(
-        evolve(
-            one,
-            generated=one.generated + sampled.get(one.id, 0),
-            is_finished=one.is_finished or one.id in over,
-        )
-        for one in group.sequences
-    )
-    ahead = max(sampled.values()) - 1
-    after = evolve(group, sequences=sequences, computed=group.computed + ahead)
-    events = tuple(Event("sample", group.id, "V0-CHK-4", after=one) for one in sampled)
-    return changed(state, after), events
+    def grown(one: Sequence) -> Sequence:
+        if one.id not in sampled:
+            return one
+        count = one.generated + sampled[one.id]
+        return evolve(one, generated=count, is_finished=one.id in ended)
+
+    def grown_group(group: Group) -> Group:
+        counts = [sampled[one.id] for one in group.sequences if one.id in sampled]
+        if not counts:
+            return group
+        computed = group.computed + max(counts) - 1
+        return evolve(group, sequences=tuple(map(grown, group.sequences)), computed=computed)
+
+    events = tuple(Event("sample", one.split("/")[0], "V0-CHK-4", after=one) for one in sampled)
+    return evolve(state, running=tuple(map(grown_group, state.running))), events
 
 
 def finish(ctx: Context, state: State, request_id: str, ended: Iterable[str]) -> Moved:

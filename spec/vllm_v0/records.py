@@ -138,26 +138,6 @@ class Budget:
         """Tokens that are left."""
         return self.token_budget - sum(self.batched.values())
 
-    def counted(self, request_id: str, seqs: int, batched: int = 0, cached: int = 0) -> "Budget":
-        """With these tokens and sequences of a request, in the place of those counted before."""
-        return evolve(
-            self,
-            batched={**self.batched, request_id: batched},
-            cached={**self.cached, request_id: cached},
-            seqs={**self.seqs, request_id: seqs},
-        )
-
-    def refunded(self, request_id: str) -> "Budget":
-        """Without the tokens and sequences of a request."""
-        tables = (self.batched, self.cached, self.seqs)
-        left = ({one: n for one, n in table.items() if one != request_id} for table in tables)
-        return Budget(self.token_budget, self.max_num_seqs, *left)
-
-    def admits(self, tokens: int, seqs: int) -> bool:
-        """True if so many more uncached tokens and sequences fit."""
-        free_seqs = self.max_num_seqs - sum(self.seqs.values())
-        return tokens <= self.remaining and seqs <= free_seqs
-
 
 Pairs = tuple[tuple[int, int], ...]  # blocks that are copied, from and to
 
