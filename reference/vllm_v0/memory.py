@@ -79,7 +79,8 @@ def give_back(memory: Memory, table: Sequence[int], mark: int | None = None) -> 
         return memory
     marks = memory.marks if mark is None else memory.marks.set(dict.fromkeys(table, mark))
     pool = release(memory.pool, table)
-    blank = [block for block in table if block not in (pool.references.keys() | pool.keys.keys())]
+    unheld = [block for block in table if block not in pool.references]
+    blank = [block for block in unheld if block not in pool.keys]
     marks = _without(marks, blank)
     return evolve(memory, pool=_in_eviction_order(pool, marks), marks=marks)
 
@@ -124,11 +125,12 @@ def _without(marks: SharedMap[int, int], blocks: Iterable[int]) -> SharedMap[int
 
 
 def _in_eviction_order(pool: BlockPool, marks: SharedMap[int, int]) -> BlockPool:
+    if not pool.keys:
+        return pool
+
     def age(block: int) -> tuple[int, int, int]:
         return marks.get(block, _NEVER_MARKED), -depth(pool.keys[block]), block
 
     evictable = sorted((block for block in pool.free if block in pool.keys), key=age)
-    if not evictable:
-        return pool
     blank = (block for block in pool.free if block not in pool.keys)
     return evolve(pool, free=(*blank, *evictable))
