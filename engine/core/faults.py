@@ -24,6 +24,7 @@ And for the paged device:
   drafts. Whatever stands behind the newest token is gone.
 - A block that holds nothing may be copied, as tables have blocks for tokens that are still to come.
   Its target then holds nothing, too, and is refused when it is read.
+- The text does not say which swaps a step begins with; vLLM 0.9.2 swaps in, then out, then copies.
 - Equal pairs are one: sequences that share a block are swapped one after the other.
 - Where blocks are shared before they are written, rows may write the same tokens to one slot.
 """
@@ -94,6 +95,7 @@ class Constraint(Enum):
     TRANSFER_TARGET = "A block is not copied to from two others at once."
     TRANSFER_READ = "A block is not copied to while it is copied from."
     SWAP_SOURCE = "A block that is swapped in was swapped out before."
+    SWAP_ORDER = "Swaps out and swaps in of one step have no block in common."
 
 
 @define(slots=False)

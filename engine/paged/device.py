@@ -51,7 +51,7 @@ class PagedDevice:
         return sampled_tokens(attended[given.logits_indices])
 
     def transfer(self, given: Transfers) -> None:
-        """Copy blocks out to the CPU, then in from it, then on the GPU, before a step computes.
+        """Copy blocks out to the CPU and in from it, then on the GPU, before a step computes.
 
         Raises:
             ConstraintError: the device cannot do this; nothing was copied.

@@ -88,7 +88,7 @@ class Transfers:
     - `swaps_in`: from the CPU to the GPU.
     - `copies`: on the GPU.
 
-    They are done in this order; the pairs of one tensor are copied at once.
+    Copies come last; the pairs of one tensor are copied at once.
     """
 
     swaps_out: Tensor

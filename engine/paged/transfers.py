@@ -9,7 +9,7 @@ from engine.core.faults import Constraint, check_form, refuse_where
 from engine.core.tensors import Flags, Tensor
 from engine.paged.inputs import PagedShape, Transfers
 
-_PAIR = ("pair",)
+_PAIR, _SIDES = ("pair",), ("pair", "side")
 
 
 def check_transfers(shape: PagedShape, given: Transfers, was_swapped: Flags) -> None:
@@ -27,15 +27,17 @@ def check_transfers(shape: PagedShape, given: Transfers, was_swapped: Flags) -> 
     for pairs in (given.swaps_out, given.swaps_in, given.copies):
         _check_targets(pairs)
     _check_not_read(given.copies)
-    _check_swapped(given, was_swapped)
+    _check_order(given)
+    sources, targets = given.swaps_in.T
+    unknown = ~was_swapped[sources]
+    refuse_where(unknown, Constraint.SWAP_SOURCE, _PAIR, source=sources, target=targets)
 
 
 def _check_blocks(shape: PagedShape, pairs: Tensor, *ends: int) -> None:
     """Sources and targets lie in pools that end before these numbers."""
     beyond = (pairs < shape.first_block) | (pairs >= ends)
     last = np.array(ends) - 1
-    axes = (*_PAIR, "side")
-    refuse_where(beyond, Constraint.TRANSFER_BLOCK, axes, block=pairs, last_block=last)
+    refuse_where(beyond, Constraint.TRANSFER_BLOCK, _SIDES, block=pairs, last_block=last)
 
 
 def _check_targets(pairs: Tensor) -> None:
@@ -54,8 +56,8 @@ def _check_not_read(copies: Tensor) -> None:
     refuse_where(is_read, Constraint.TRANSFER_READ, _PAIR, source=sources, target=targets)
 
 
-def _check_swapped(given: Transfers, was_swapped: Flags) -> None:
-    """What comes back from the CPU has gone there."""
-    sources, targets = given.swaps_in.T
-    unknown = ~was_swapped[sources] & ~np.isin(sources, given.swaps_out[:, 1])
-    refuse_where(unknown, Constraint.SWAP_SOURCE, _PAIR, source=sources, target=targets)
+def _check_order(given: Transfers) -> None:
+    """What swaps do is the same in either order."""
+    back = given.swaps_in[:, ::-1]  # of each pair the GPU's block first, as in those that go out
+    sides = [np.isin(given.swaps_out[:, side], back[:, side]) for side in (0, 1)]
+    refuse_where(np.array(sides).T, Constraint.SWAP_ORDER, _SIDES, block=given.swaps_out)

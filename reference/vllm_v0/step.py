@@ -165,7 +165,7 @@ def _reported_lookahead(run: Decisions) -> int:
     all_prompts = len(run.chunked) == len(run.scheduled)
     if config.chunked_prefill:
         return 0 if all_prompts and not config.is_multi_step else config.num_lookahead_slots
-    return config.num_lookahead_slots if not run.new else 0
+    return 0 if run.new and all_prompts else config.num_lookahead_slots
 
 
 def held_to_limits(run: Decisions) -> None:

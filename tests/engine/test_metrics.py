@@ -335,7 +335,7 @@ def test_waits_that_differ_by_rounding_only_are_equal() -> None:
 
 def test_transfers_add_up_by_kind_where_steps_have_them() -> None:
     one, swaps = request("a", prompt_len=6, max_tokens=3), {"swapped_out": 2, "swapped_in": 0}
-    metrics = Metrics(
+    metrics: Metrics[Step] = Metrics(
         {one.id: one}, CostModel(), lambda step: Work(kind=step.kind, transfers=swaps)
     )
     for step in steps_of(config(), [one]):

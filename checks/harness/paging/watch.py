@@ -107,7 +107,7 @@ class PagedWatch(Generic[StepT]):
     def _compare(self, step: StepT, request_id: str, row: Row, samples: Sequence[int]) -> None:
         """Each token that is due or given, by the device and by the scheduler, with that alone."""
         request, outputs = self.requests[request_id], self.outputs_of(step).get(request_id, ())
-        first = row.sampled_from - request.prompt_len
+        first = max(row.sampled_from - request.prompt_len, 0)  # a prompt may be cut before its end
         due = min(row.due, 1) if request_id in step.finished else row.due
         for place in range(max(len(outputs), due)):
             index = first + place

@@ -239,4 +239,16 @@ PAGED_CASES: Cases = {
             before=(SWAPPED,),
         ),
     },
+    C.SWAP_ORDER: {
+        "a block that makes room for what comes in": Case(
+            Transfers.of(swaps_out=[(3, 3), (4, 2)], swaps_in=[(1, 4)]),
+            "pair 1, side 0, block 4",
+            before=(SWAPPED,),
+        ),
+        "a block that goes out to what comes in": Case(
+            Transfers.of(swaps_out=[(3, 1)], swaps_in=[(1, 7)]),
+            "pair 0, side 1, block 1",
+            before=(SWAPPED,),
+        ),
+    },
 }

@@ -194,16 +194,15 @@ def test_wrong_copy_is_refused(copies: Pairs, constraint: Constraint) -> None:
     assert refused.value.constraint == constraint
 
 
-def test_transfers_are_done_out_then_in_then_on_the_gpu() -> None:
-    """Block 1 goes out, what was on the CPU takes its place, and is copied from there."""
+def test_blocks_are_copied_after_they_came_in_and_over_those_that_went_out() -> None:
     device = device_with(OTHER)
     device.transfer(Transfers.of(swaps_out=[(1, 1)]))
     device.compute(PROMPT)
 
-    device.transfer(Transfers.of(swaps_out=[(1, 2)], swaps_in=[(1, 1)], copies=[(1, 5)]))
+    device.transfer(Transfers.of(swaps_out=[(1, 2)], swaps_in=[(1, 5)], copies=[(5, 1)]))
     device.transfer(Transfers.of(swaps_in=[(2, 6)]))
 
-    assert device.compute(row([5], 4, [5, 7])).tolist() == [alone(9, 8, 7, 6, 5)]
+    assert device.compute(row([5], 4, [1, 7])).tolist() == [alone(9, 8, 7, 6, 5)]
     assert device.compute(row([5], 4, [6, 8])).tolist() == [alone(1, 2, 3, 4, 5)]
 
 
