@@ -1,0 +1,159 @@
+"""Rules of admission: blocks and a watermark, prompts that are too long, adapters, the delay.
+
+Source: vllm-v0, "Managing Prompt Prefill Requests".
+"""
+
+from collections.abc import Iterator
+
+from spec.vllm_v0.config import VllmV0Config
+from spec.vllm_v0.records import Context, Group, Step
+from spec.vllm_v0.rules.counting import (
+    blocks_for,
+    brought,
+    fits,
+    is_passed_over,
+    is_too_long,
+    prompt_needs,
+    room_for_prompts,
+)
+from spec.vllm_v0.rules.registry import by_id, of_step, text
+
+_PREFILLS = text("`_schedule_prefills` - Managing Prompt Prefill Requests")
+_TOO_LONG = text("Handles very long prompts that exceed token limits")
+
+
+@of_step("V0-ADM-1", _PREFILLS, witness=lambda _ctx, step: step.refusal == "V0-ADM-1")
+def admitted_have_their_blocks(ctx: Context, step: Step) -> Iterator[str]:
+    """A request is admitted only if there are enough free blocks for all of its tokens and its
+    encoder's, and admission leaves the watermark free.
+    """
+    # Under the default strategy prompts come first, chunked they come last.
+    size, rows = ctx.config.block_size, by_id(step.planned.running)
+    for one in (rows[one] for one in step.admitted):
+        tables = (len(one.unfinished[0].blocks), len(one.cross))
+        least = (blocks_for(one.tokens, size), blocks_for(ctx.requests[one.id].encoder_len, size))
+        if tables[0] < least[0] or tables[1] != least[1]:
+            yield f"{one.id} is admitted with {tables} blocks of {least}"
+    left = len(step.before.pool.free) - len(brought(ctx, step))
+    if ctx.config.chunked_prefill:
+        left = len(step.planned.pool.free)
+    if step.admitted and left < ctx.config.watermark_blocks:
+        yield f"{left} blocks are left, watermark {ctx.config.watermark_blocks}"
+
+
+def never_fits(ctx: Context, group: Group) -> bool:
+    """True if a waiting group needs more blocks than all of them less the watermark."""
+    return prompt_needs(ctx, group) > ctx.config.pool_blocks - ctx.config.watermark_blocks
+
+
+@of_step(
+    "V0-ADM-2",
+    _TOO_LONG,
+    witness=lambda _ctx, step: any(one.id in step.ignored for one in step.before.waiting),
+)
+def only_too_long_prompts_are_ignored(ctx: Context, step: Step) -> Iterator[str]:
+    """A prompt is ignored only if it exceeds the configured maximum length, or the blocks that
+    there are.
+    """
+    # For those that were preempted see V0-ADM-4.
+    for one in step.before.waiting:
+        fits = not is_too_long(ctx.config, one.tokens) and not never_fits(ctx, one)
+        if one.id in step.ignored and not one.generated and fits:
+            yield f"{one.id} of {one.tokens} tokens is ignored"
+
+
+@of_step(
+    "V0-ADM-3",
+    _TOO_LONG,
+    witness=lambda _ctx, step: bool(step.ignored) and bool(step.admitted),
+)
+def too_long_prompts_are_ignored(ctx: Context, step: Step) -> Iterator[str]:
+    """A prompt that is too long, or will never fit, is not admitted: it leaves the queue and is
+    reported.
+    """
+    # What has left without having all its tokens is what the step reports.
+    for one in step.before.waiting:
+        if one.id in step.admitted and (
+            is_too_long(ctx.config, one.tokens) or never_fits(ctx, one)
+        ):
+            yield f"{one.id} of {one.tokens} tokens is admitted"
+    if {*step.ignored} != step.after.ignored - step.before.ignored:
+        yield f"reported {list(step.ignored)}"
+
+
+@of_step(
+    "V0-ADM-4",
+    text("Preempting via Recompute (`_preempt_by_recompute`)"),
+    witness=lambda _ctx, step: any(
+        one.generated and one.id in step.admitted for one in step.before.waiting
+    ),
+)
+def preempted_are_not_discarded(_ctx: Context, step: Step) -> Iterator[str]:
+    """A request that was preempted is kept for later instead of being discarded."""
+    # What it has sampled belongs to its prompt then, which may make it too long.
+    for one in step.before.waiting:
+        if one.id in step.ignored and one.generated:
+            yield f"{one.id} is ignored with {one.generated} sampled tokens"
+
+
+@of_step(
+    "V0-ADM-5",
+    text("Updates scheduling constraints"),
+    witness=lambda ctx, step: (
+        len({ctx.requests[one].lora for one in step.scheduled} - {0}) == ctx.config.max_loras
+        and any(ctx.requests[one.id].lora for one in step.after.waiting)
+    ),
+    applies=lambda config: config.max_loras > 0,
+)
+def adapters_are_limited(ctx: Context, step: Step) -> Iterator[str]:
+    """A batch has no more adapters than allowed."""
+    # Requests without an adapter are no matter.
+    adapters = {ctx.requests[one].lora for one in step.scheduled} - {0}
+    if len(adapters) > ctx.config.max_loras:
+        yield f"adapters {sorted(adapters)}"
+
+
+@of_step(
+    "V0-ADM-6",
+    text("Delaying Scheduling for Efficiency (`_passed_delay`)"),
+    witness=lambda _ctx, step: bool(step.before.waiting) and not step.admitted,
+    applies=lambda config: config.delay_factor > 0,
+)
+def prompts_are_held_back(ctx: Context, step: Step) -> Iterator[str]:
+    """While requests run, a prompt is admitted only after the longest waiting one has waited for
+    longer than the delay.
+    """
+    # So many durations of the last step with prompts; 0 before there was one.
+    last = ctx.config.prefill_time if step.before.has_prefilled else 0.0
+    waited = {one.id: one.waited for one in step.before.waiting}
+    running = {*step.scheduled} & {one.id for one in step.before.running}
+    for one in step.admitted:
+        if running and max(waited.values()) <= ctx.config.delay_factor * last:
+            yield f"{one} is admitted, the longest wait is {max(waited.values())}"
+        del waited[one]
+
+
+def _is_at_once(config: VllmV0Config) -> bool:
+    return config.delay_factor == 0
+
+
+@of_step(
+    "V0-ADM-7",
+    text("`_schedule_prefills` - Managing Prompt Prefill Requests, Why It's Needed"),
+    witness=lambda _ctx, step: bool(step.admitted) and bool(step.planned.waiting),
+    applies=_is_at_once,
+)
+def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
+    """The first of the waiting requests that none of its own limits keeps back waits only for
+    tokens, blocks or sequences, or for those that are swapped out.
+    """
+    # Judged by what was left when it was looked at.
+    swapped_first = not ctx.config.chunked_prefill and bool(step.before.swapped)
+    if swapped_first or step.after.failure:
+        return
+    left = {*step.admitted, *step.ignored}
+    others = (one for one in step.before.waiting if one.id not in left)
+    first = next((one for one in others if not is_passed_over(ctx, step, one)), None)
+    room = room_for_prompts(ctx, step)
+    if first is not None and fits(ctx, first, room):
+        yield f"{first.id} waits, {room.blocks} blocks, {room.tokens} tokens, {room.seqs} seqs left"

@@ -1,0 +1,221 @@
+"""Rules of the block manager: both pools, tables and slots, the order of free blocks.
+
+Source: vllm-v0, "Memory Management & Preemption" and "Freeing Sequences"; the orders are those of
+the release.
+"""
+
+from collections.abc import Iterator
+
+from spec.core import judging
+from spec.core.blocks import BlockPool
+from spec.vllm_v0.block_keys import depth
+from spec.vllm_v0.config import VllmV0Config
+from spec.vllm_v0.records import Context, State, Step
+from spec.vllm_v0.rules.counting import blocks_for, holders, tokens_of
+from spec.vllm_v0.rules.registry import always, code, of_step, text, victims
+
+_FREE = text("Freeing Sequences (`free_seq`)")
+_SWAP = text("Swapping Functions")
+_SLOTS = text("Appending Memory Slots (`_append_slots`)")
+
+
+def _is_caching(config: VllmV0Config) -> bool:
+    return config.prefix_caching
+
+
+def _free_or_held(pool: BlockPool) -> Iterator[str]:
+    yield from judging.free_or_held(pool)
+    beyond = {*pool.free, *pool.references} - {*range(1, pool.size + 1)}
+    if beyond:
+        yield f"blocks {sorted(beyond)} of {pool.size}"
+
+
+@always("V0-BLK-1", _FREE, witness=lambda _ctx, step: bool(step.after.pool.references))
+def free_or_held_on_the_gpu(_ctx: Context, state: State) -> Iterator[str]:
+    """Every block of the GPU is either free, once, or held."""
+    # Free and held blocks together are the pool, numbered from 1.
+    yield from _free_or_held(state.pool)
+
+
+@always("V0-BLK-2", _SWAP, witness=lambda _ctx, step: bool(step.after.cpu.references))
+def free_or_held_on_the_cpu(_ctx: Context, state: State) -> Iterator[str]:
+    """Every block of the CPU is either free, once, or held."""
+    # Over any sequence of swaps.
+    yield from _free_or_held(state.cpu)
+
+
+@always(
+    "V0-BLK-3",
+    _FREE,
+    witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
+)
+def references_on_the_gpu_are_holders(_ctx: Context, state: State) -> Iterator[str]:
+    """The count of a GPU block is the number of tables of running groups in which it stands:
+    what leaves, is preempted or swapped out holds nothing any more.
+    """
+    # Tables of sequences and of encoders alike.
+    yield from judging.references_are_holders(state.pool, state.running)
+
+
+@always("V0-BLK-4", _SWAP, witness=lambda _ctx, step: len(step.after.swapped) > 1)
+def references_on_the_cpu_are_holders(_ctx: Context, state: State) -> Iterator[str]:
+    """The count of a CPU block is the number of tables of swapped groups in which it stands:
+    what leaves or comes back holds nothing any more.
+    """
+    # A group that ends while it is swapped out, too.
+    yield from judging.references_are_holders(state.cpu, state.swapped)
+
+
+@always(
+    "V0-BLK-5",
+    _FREE,
+    witness=lambda _ctx, step: step.after.is_idle and bool(step.finished),
+)
+def nothing_leaks(_ctx: Context, state: State) -> Iterator[str]:
+    """When no request is left every block of both devices is free."""
+    # Whatever ended the requests.
+    held = {**state.pool.references}, {**state.cpu.references}
+    if not state.present and any(held):
+        yield f"held on GPU and CPU: {held}"
+
+
+@always(
+    "V0-BLK-6",
+    _SLOTS,
+    witness=lambda ctx, step: any(
+        len(sequence.blocks) > 1 and sequence.slots % ctx.config.block_size
+        for one in step.after.running
+        for sequence in one.sequences
+    ),
+)
+def tables_cover_slots(ctx: Context, state: State) -> Iterator[str]:
+    """A table has a block for each of its slots, and none beyond the lookahead: it grows as needed
+    instead of being allocated ahead.
+    """
+    # Only tokens have slots; the newest may have none yet.
+    config = ctx.config
+    extra = config.num_lookahead_slots + (config.num_scheduler_steps > 1 and config.chunked_prefill)
+    for group in (*state.running, *state.swapped):
+        for one in group.unfinished:
+            least = blocks_for(one.slots, config.block_size)
+            most = blocks_for(one.slots + extra, config.block_size)
+            if not least <= len(one.blocks) <= most or one.slots > group.tokens:
+                yield f"{one.id}: {one.slots} slots of {group.tokens}, {len(one.blocks)} blocks"
+
+
+@always(
+    "V0-BLK-7",
+    text("Caching & Lookahead Slots"),
+    witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
+)
+def each_slot_is_mapped_once(ctx: Context, state: State) -> Iterator[str]:
+    """A slot belongs to one token of one sequence, unless several have the same tokens up to it: a
+    shared prefix, or what a fork began with.
+    """
+    # The tokens are compared, and where in its table each has the block.
+    for queue in (state.running, state.swapped):
+        for block, held in holders(queue, ctx.config.block_size).items():
+            first, *others = sorted(held, key=lambda one: -one.end)
+            for other in others:
+                is_same = tokens_of(ctx, first.id, other.end) == tokens_of(ctx, other.id, other.end)
+                if other.place != first.place or not is_same:
+                    yield f"block {block} is held by {first.id} and {other.id}"
+
+
+@always(
+    "V0-BLK-8",
+    text("Handling Prefix Caching"),
+    witness=lambda _ctx, step: bool(step.before.pool.keys.keys() - step.after.pool.keys.keys()),
+    applies=_is_caching,
+)
+def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
+    """The content of every cached block leads to it and back, on either device."""
+    # A block that is handed out anew has lost its content.
+    yield from judging.cache_maps_agree(state.pool)
+    yield from judging.cache_maps_agree(state.cpu)
+
+
+@of_step(
+    "V0-BLK-9",
+    text("Retrieving Sequence Data & Memory Blocks"),
+    witness=lambda _ctx, step: bool(_evicted(step)) and bool(_kept(step)),
+    applies=_is_caching,
+)
+def least_recently_used_goes_first(_ctx: Context, step: Step) -> Iterator[str]:
+    """Blocks that were accessed are kept from being evicted: of the free ones those without
+    contents go first, then those that were used the longest ago, of these the deepest.
+    """
+    # Of the blocks that were free before the step and still are.
+    evicted, kept = _evicted(step), _kept(step)
+    blank = {*step.before.pool.free} - step.before.pool.keys.keys()
+    blank &= {*step.planned.pool.free} - step.planned.pool.keys.keys()
+    if evicted and blank:
+        yield f"evicted {sorted(evicted)}, {sorted(blank)} are free and blank"
+    for block in evicted:
+        older = [one for one in kept if _age(step.before, one) < _age(step.before, block)]
+        if older:
+            yield f"evicted {block}, used longer ago or deeper: {older}"
+
+
+def _age(state: State, block: int) -> tuple[int, int]:
+    return state.marks.get(block, -1), -depth(state.pool.keys[block])
+
+
+def _idle(step: Step) -> set[int]:
+    """Free blocks with contents, before the step."""
+    return {*step.before.pool.free} & step.before.pool.keys.keys()
+
+
+def _evicted(step: Step) -> set[int]:
+    pool, planned = step.before.pool, step.planned.pool
+    return {block for block in _idle(step) if planned.keys.get(block) != pool.keys[block]}
+
+
+def _kept(step: Step) -> set[int]:
+    return (_idle(step) - _evicted(step)) & {*step.planned.pool.free}
+
+
+@of_step(
+    "V0-BLK-10",
+    code("naive block allocator"),
+    witness=lambda _ctx, step: len(step.finished) == 1 and bool(step.after.pool.references),
+    applies=lambda config: not config.prefix_caching,
+)
+def last_freed_is_first_handed_out(_ctx: Context, step: Step) -> Iterator[str]:
+    """Without prefix caching blocks are handed out from the front of the free list, and go back to
+    its front, a table's tail before its head.
+    """
+    # Judged where no group gives way in the step, and one sequence gives its table back.
+    before, planned = step.before.pool, step.planned.pool
+    fresh = planned.references.keys() - before.references.keys()
+    expected = {*tuple(before.free)[: len(fresh)]}, tuple(before.free)[len(fresh) :]
+    if not victims(step) and not step.ignored and (fresh, tuple(planned.free)) != expected:
+        yield f"handed out {sorted(fresh)}, next were {list(before.free)}"
+    after = {one.id for group in step.after.present for one in group.unfinished}
+    left = [
+        one
+        for group in step.planned.running
+        for one in group.unfinished
+        if one.id not in after and not group.cross
+    ]
+    if len(left) == 1 and not step.forked:
+        freed = [block for block in left[0].blocks[::-1] if planned.references[block] == 1]
+        if tuple(step.after.pool.free) != (*freed, *planned.free):
+            yield f"free {list(step.after.pool.free)}, freed {freed} before {list(planned.free)}"
+
+
+@always(
+    "V0-BLK-11",
+    text("Handling Encoder-Decoder Models"),
+    witness=lambda _ctx, step: any(one.cross for one in step.after.running),
+)
+def encoders_have_their_blocks(ctx: Context, state: State) -> Iterator[str]:
+    """Of an encoder-decoder model each group that has begun has blocks for all that its encoder
+    computed, apart from its sequences'.
+    """
+    # Others have none.
+    for one in (*state.running, *state.swapped):
+        expected = blocks_for(ctx.requests[one.id].encoder_len, ctx.config.block_size)
+        own = {block for sequence in one.sequences for block in sequence.blocks}
+        if len({*one.cross}) != expected or own & {*one.cross}:
+            yield f"{one.id} has {list(one.cross)} of {expected} blocks"

@@ -1,0 +1,117 @@
+"""Rules of the scheduling budget: tokens, cached ones apart, and sequences.
+
+Source: vllm-v0, "Scheduling Budget (`SchedulingBudget`)".
+"""
+
+from collections.abc import Iterator
+
+from spec.vllm_v0.records import Context, State, Step
+from spec.vllm_v0.rules.counting import batched, will_have
+from spec.vllm_v0.rules.registry import always, by_id, code, ids, of_step, text, victims
+
+_BUDGET = text("Scheduling Budget (`SchedulingBudget`)")
+_RUNNING = text("`_schedule_running` - Scheduling Active Sequences")
+
+
+@of_step(
+    "V0-BUD-1",
+    _BUDGET,
+    witness=lambda ctx, step: sum(batched(step).values()) == ctx.config.token_budget,
+)
+def within_token_budget(ctx: Context, step: Step) -> Iterator[str]:
+    """The uncached tokens of a step are never more than its token budget."""
+    # A decoding sequence computes one, a prompt those behind the cached ones.
+    computed = batched(step)
+    if sum(computed.values()) > ctx.config.token_budget:
+        yield f"{computed} tokens, budget {ctx.config.token_budget}"
+
+
+@always(
+    "V0-BUD-2",
+    text("Ensures no overcommitment"),
+    witness=lambda ctx, step: (
+        sum(len(one.unfinished) for one in step.after.running) == ctx.config.max_num_seqs
+        and bool(step.after.waiting)
+    ),
+)
+def within_sequence_limit(ctx: Context, state: State) -> Iterator[str]:
+    """Running sequences do not exceed the configured maximum."""
+    # Each sequence of a group counts; those that have finished do not.
+    running = {one.id: len(one.unfinished) for one in state.running}
+    if sum(running.values()) > ctx.config.max_num_seqs:
+        yield f"{running} sequences run, limit {ctx.config.max_num_seqs}"
+
+
+@of_step("V0-BUD-3", _BUDGET, witness=lambda _ctx, step: len(step.scheduled) > 1)
+def tokens_are_counted_once(_ctx: Context, step: Step) -> Iterator[str]:
+    """The budget counts the tokens that a step computes, those of each request once."""
+    # A request that gave way is not among them.
+    counted = {one: count for one, count in step.budget.batched.items() if count}
+    if counted != batched(step):
+        yield f"counted {counted}, computed {batched(step)}"
+
+
+@of_step(
+    "V0-BUD-4",
+    _BUDGET,
+    witness=lambda _ctx, step: any(step.budget.cached.values()),
+    applies=lambda config: config.prefix_caching,
+)
+def cached_tokens_are_counted_apart(_ctx: Context, step: Step) -> Iterator[str]:
+    """Tokens retrieved from the cache are counted apart from those that are computed."""
+    # What is scheduled is both together.
+    counted = {one: count for one, count in step.budget.cached.items() if count}
+    rest = {one: step.scheduled[one] - count for one, count in batched(step).items()}
+    if counted != {one: count for one, count in rest.items() if count}:
+        yield f"counted {counted}, cached {rest}"
+
+
+@of_step(
+    "V0-BUD-5",
+    text("Initializes the scheduling budget"),
+    witness=lambda _ctx, step: any(count > 1 for count in step.budget.seqs.values()),
+)
+def sequences_are_counted_once(ctx: Context, step: Step) -> Iterator[str]:
+    """The budget counts the sequences that a request has or will have, once, and by default those
+    of requests that run already, too.
+    """
+    # Where prompts are chunked, of the scheduled ones.
+    rows = by_id(step.planned.running)
+    expected = {one: will_have(ctx, rows[one]) for one in rows if one in step.scheduled}
+    if not ctx.config.chunked_prefill:
+        expected |= {one.id: will_have(ctx, one) for one in rows.values()}
+    counted = {one: count for one, count in step.budget.seqs.items() if one not in victims(step)}
+    if not step.after.failure and counted != expected:
+        yield f"counted {counted}, sequences {expected}"
+
+
+@of_step(
+    "V0-BUD-6",
+    _RUNNING,
+    witness=lambda _ctx, step: any(count > 1 for count in step.scheduled.values()),
+)
+def one_token_for_each_sequence(_ctx: Context, step: Step) -> Iterator[str]:
+    """A decoding request is assigned one token per step for each of its sequences."""
+    # Tokens that it may speculate on are no part of them.
+    for one in step.planned.running:
+        count = step.scheduled.get(one.id)
+        if count is not None and not one.is_prefill and count != len(one.unfinished):
+            yield f"{one.id} decodes {count} tokens with {len(one.unfinished)} sequences"
+
+
+@of_step(
+    "V0-BUD-7",
+    code("ends of the running loop"),
+    witness=lambda _ctx, step: len(step.scheduled) > 1 and not step.prefills,
+)
+def budget_is_used(ctx: Context, step: Step) -> Iterator[str]:
+    """Where a step leaves budget for all sequences of a decoding request, it is scheduled, but for
+    a step of prompts alone.
+    """
+    # A prompt in front of it that takes no part of the budget must not end the walk.
+    if step.admitted and not ctx.config.chunked_prefill:
+        return
+    left = ctx.config.token_budget - sum(batched(step).values())
+    for one in step.planned.running:
+        if one.id not in step.scheduled and not one.is_prefill and len(one.unfinished) <= left:
+            yield f"{one.id} is given nothing of {left} tokens, {ids(step.planned.running)} run"

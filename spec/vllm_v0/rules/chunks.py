@@ -1,0 +1,153 @@
+"""Rules of prompts in chunks: how much of a prompt a step computes, and when it samples.
+
+Source: vllm-v0, "Chunking New Tokens Based on Budget (`_chunk_new_tokens_to_schedule`)" and
+"Managing Prefill Sequences & Sampling"; partial prefills are the release's.
+"""
+
+from collections.abc import Iterator
+
+from spec.vllm_v0.config import VllmV0Config
+from spec.vllm_v0.records import Context, Group, State, Step
+from spec.vllm_v0.rules.counting import batched, is_finishing, uncached
+from spec.vllm_v0.rules.registry import always, by_id, code, of_step, text
+
+_CHUNKING = text("Chunking New Tokens Based on Budget (`_chunk_new_tokens_to_schedule`)")
+_SAMPLING = text("Managing Prefill Sequences & Sampling")
+
+
+def cuts(config: VllmV0Config) -> bool:
+    """True where prompts are cut: several steps for one decision compute them whole."""
+    return config.chunked_prefill and config.num_scheduler_steps == 1
+
+
+def shares(config: VllmV0Config) -> bool:
+    """True where several unfinished prompts share a step."""
+    return config.max_num_partial_prefills > 1
+
+
+def _prompts(step: Step) -> list[Group]:
+    return [one for one in step.planned.running if one.id in step.prefills]
+
+
+def _unfinished(step: Step) -> list[Group]:
+    return [one for one in _prompts(step) if not is_finishing(step, one)]
+
+
+def _is_cut(_ctx: Context, step: Step) -> bool:
+    return bool(_unfinished(step))
+
+
+@of_step(
+    "V0-CHK-1",
+    text("Chunking Prefills"),
+    witness=lambda _ctx, step: any(
+        one.computed and is_finishing(step, one) for one in _prompts(step)
+    ),
+)
+def chunks_follow_each_other(ctx: Context, step: Step) -> Iterator[str]:
+    """A prompt is computed from its first token to its last, in parts where prompts are chunked,
+    else at once.
+    """
+    # After the step what was scheduled is computed, and what is sampled beyond one token.
+    after = by_id(step.after.running)
+    for one in _prompts(step):
+        end = one.computed + step.scheduled[one.id]
+        if not one.computed < end <= one.tokens or (end < one.tokens and not cuts(ctx.config)):
+            yield f"{one.id} computes {one.computed} to {end} of {one.tokens} tokens"
+        if one.id in after:
+            beyond = max(after[one.id].generated - one.generated - 1, 0)
+            if after[one.id].computed != end + beyond:
+                yield f"{one.id} has computed {after[one.id].computed}, scheduled to {end}"
+
+
+@of_step(
+    "V0-CHK-2",
+    _CHUNKING,
+    witness=_is_cut,
+    applies=lambda config: cuts(config) and config.prefix_caching,
+)
+def chunks_are_whole_blocks(ctx: Context, step: Step) -> Iterator[str]:
+    """With prefix caching a chunk that does not end its prompt ends with a block."""
+    # So no partial block is ever matched.
+    for one in _unfinished(step):
+        end = one.computed + step.scheduled[one.id]
+        if end % ctx.config.block_size:
+            yield f"{one.id} computes {one.computed} to {end} of {one.tokens} tokens"
+
+
+@of_step("V0-CHK-3", _CHUNKING, witness=_is_cut, applies=cuts)
+def chunks_are_as_large_as_fits(ctx: Context, step: Step) -> Iterator[str]:
+    """A prompt is cut only to what the budget leaves, or to its share where several are under way:
+    as many whole blocks as fit with prefix caching, as many tokens without.
+    """
+    # A token, or a block, more would not have fit.
+    config = ctx.config
+    left = config.token_budget - sum(batched(step).values())
+    more = config.block_size if config.prefix_caching else 1
+    for one in _unfinished(step):
+        given, share = uncached(step, one), config.token_budget // config.max_num_partial_prefills
+        if left >= more and (given + more <= share or not shares(config)):
+            yield f"{one.id} is given {given} tokens, {left} are left"
+
+
+@always(
+    "V0-CHK-4",
+    code("partial prefills"),
+    witness=lambda ctx, step: (
+        sum(one.is_prefill for one in step.after.running) == ctx.config.max_num_partial_prefills
+    ),
+    applies=cuts,
+)
+def partial_prefills_are_limited(ctx: Context, state: State) -> Iterator[str]:
+    """No more prompts are under way than may be."""
+    # Between two steps; those that are swapped out do not count.
+    under_way = [one.id for one in state.running if one.is_prefill]
+    if len(under_way) > ctx.config.max_num_partial_prefills:
+        yield f"{under_way} are under way"
+
+
+@of_step(
+    "V0-CHK-5",
+    code("partial prefills"),
+    witness=lambda ctx, step: any(
+        one.prompt_len > ctx.config.long_threshold for one in step.planned.waiting
+    ),
+    applies=shares,
+)
+def long_prompts_are_limited(ctx: Context, step: Step) -> Iterator[str]:
+    """A long prompt begins only while fewer long ones are under way than may be."""
+    # Long is what is left of it when the step begins.
+    long = [
+        one.id
+        for one in (*step.before.running, *step.before.waiting)
+        if one.tokens - one.computed > ctx.config.long_threshold
+    ]
+    runs = {one.id for one in step.before.running} | {*step.admitted}
+    begun = [one for one in long if one in runs]
+    if len(begun) > ctx.config.max_long_partial_prefills and {*begun} & {*step.admitted}:
+        yield f"long prompts {begun} are under way"
+
+
+@of_step(
+    "V0-CHK-6",
+    _SAMPLING,
+    witness=lambda _ctx, step: len(step.sampling) not in (0, len(step.scheduled)),
+)
+def only_complete_prompts_sample(_ctx: Context, step: Step) -> Iterator[str]:
+    """Sampling is disabled while a prompt is still being computed, and enabled with its last token
+    and while decoding.
+    """
+    # What samples is what gets tokens.
+    rows = by_id(step.planned.running)
+    expected = {one for one in step.scheduled if is_finishing(step, rows[one])}
+    if {*step.sampling} != expected or step.outputs.keys() != {*step.sampling}:
+        yield f"sampling {list(step.sampling)}, complete {sorted(expected)}"
+
+
+@of_step("V0-CHK-7", _SAMPLING, witness=_is_cut, applies=cuts)
+def first_chunks_sample(_ctx: Context, step: Step) -> Iterator[str]:
+    """Sampling is enabled in the first prefill of a request."""
+    # Nothing of it is computed before the step.
+    for one in _prompts(step):
+        if one.computed == 0 and one.id not in step.sampling:
+            yield f"{one.id} computes its first {step.scheduled[one.id]} tokens and does not sample"

@@ -1,0 +1,221 @@
+"""What rules count for themselves: tokens, blocks and sequences, one by one.
+
+The machine has a closed form for most of this; here it is what the words mean.
+"""
+
+from collections.abc import Iterable
+
+from attrs import frozen
+
+from spec.core.requests import BlockKey
+from spec.vllm_v0.config import Scheduling, VllmV0Config
+from spec.vllm_v0.records import Context, Group, Sequence, State, Step
+from spec.vllm_v0.rules.registry import by_id
+
+# --- blocks of tokens ----------------------------------------------------------------------------
+
+
+def places(start: int, end: int, size: int) -> range:
+    """Places in a table of the blocks that the positions from `start` up to `end` lie in."""
+    return range(start // size, (end - 1) // size + 1) if end > start else range(0)
+
+
+def blocks_for(tokens: int, size: int) -> int:
+    """Blocks that begin below so many tokens."""
+    return len(range(0, tokens, size))
+
+
+def ahead(group: Group, config: VllmV0Config) -> int:
+    """Slots that a sequence of the group is promised beyond its known tokens.
+
+    A prompt has them where it decodes in the same step: several steps for one decision, and chunks.
+    """
+    if not group.is_prefill:
+        return config.num_lookahead_slots
+    decodes_too = config.chunked_prefill and config.num_scheduler_steps > 1
+    return config.num_lookahead_slots + 1 if decodes_too else 0
+
+
+def written(group: Group, sequence: Sequence, config: VllmV0Config) -> range:
+    """Places of the blocks in which a sequence has tokens without a slot, or lookahead slots."""
+    end = group.prompt_len + sequence.generated + ahead(group, config)
+    return places(sequence.slots, end, config.block_size)
+
+
+def prompt_needs(ctx: Context, group: Group) -> int:
+    """GPU blocks of a waiting group: for all its tokens, what is ahead, and its encoder."""
+    size, tokens = ctx.config.block_size, group.tokens + ahead(group, ctx.config)
+    return blocks_for(tokens, size) + blocks_for(ctx.requests[group.id].encoder_len, size)
+
+
+def swapped_needs(ctx: Context, group: Group) -> int:
+    """GPU blocks of a swapped group: its tables, tokens without a slot, and what is ahead."""
+    size, tokens = ctx.config.block_size, group.tokens + ahead(group, ctx.config)
+    tables = (max(len(one.blocks), blocks_for(tokens, size)) for one in group.unfinished)
+    return sum(tables) + len(group.cross)
+
+
+def brought(ctx: Context, step: Step) -> set[int]:
+    """GPU blocks that no group held before the step and that those admitted in it hold."""
+    rows = by_id(step.planned.running)
+    tables = (rows[one].blocks for one in step.admitted if one in rows)
+    return {block for table in tables for block in table} - step.before.pool.references.keys()
+
+
+# --- tokens of a step ----------------------------------------------------------------------------
+
+
+def uncached(step: Step, group: Group) -> int:
+    """Tokens that a scheduled group computes: of a prompt those behind the cached ones.
+
+    The last one of a prompt is computed in any case.
+    """
+    if not group.is_prefill:
+        return len(group.unfinished)
+    end = group.computed + step.scheduled[group.id]
+    return max(len(range(max(group.computed, group.cached or 0), end)), 1)
+
+
+def batched(step: Step) -> dict[str, int]:
+    """Tokens that are computed, by request."""
+    rows = by_id(step.planned.running)
+    return {one: uncached(step, rows[one]) for one in step.scheduled if one in rows}
+
+
+def is_finishing(step: Step, group: Group) -> bool:
+    """True if the step computes the last of the group's tokens."""
+    return group.computed + step.scheduled[group.id] >= group.tokens
+
+
+def decodes_of(step: Step) -> list[Group]:
+    """Groups that ran before the step and computed no prompt any more."""
+    return [one for one in step.before.running if not one.is_prefill]
+
+
+# --- tokens themselves ---------------------------------------------------------------------------
+
+
+def tokens_of(ctx: Context, sequence_id: str, count: int) -> tuple[int, list[int]]:
+    """The adapter of a sequence and its first `count` tokens: what a block's content follows from.
+
+    Equal tokens of different adapters have different keys and values.
+    """
+    request = ctx.sequences[sequence_id]
+    outputs = (request.output_token(index) for index in range(count - request.prompt_len))
+    return request.lora, [*request.prompt.tokens()[:count], *outputs]
+
+
+@frozen
+class Holder:
+    """A sequence that has a block at a place of its table, and slots up to its token `end` there.
+
+    `end`: at most the block's own end.
+    """
+
+    id: str
+    place: int
+    end: int
+
+
+def holders(groups: Iterable[Group], size: int) -> dict[int, list[Holder]]:
+    """The sequences that have each block in their tables, as often as it stands there."""
+    held: dict[int, list[Holder]] = {}
+    for one in (sequence for group in groups for sequence in group.sequences):
+        for place, block in enumerate(one.blocks):
+            holder = Holder(one.id, place, min(one.slots, (place + 1) * size))
+            held.setdefault(block, []).append(holder)
+    return held
+
+
+def longest_run(ctx: Context, group: Group, contents: set[BlockKey]) -> int:
+    """Blocks at the beginning of a group's tokens that are all among the contents."""
+    full = group.tokens // ctx.config.block_size
+    keys = ctx.keys.of(group.unfinished[0].id, full)
+    return next((place for place, key in enumerate(keys) if key not in contents), full)
+
+
+def computed_contents(state: State) -> set[BlockKey]:
+    """What the blocks that count as computed hold."""
+    return {state.pool.keys[block] for block in state.computed if block in state.pool.keys}
+
+
+# --- order and room ------------------------------------------------------------------------------
+
+
+def rank(ctx: Context, group: Group) -> tuple[int, int]:
+    """Urgency, then arrival: the smallest is served first.
+
+    Which priority is the more urgent one is the reading's to say.
+    """
+    priority = ctx.requests[group.id].priority
+    if ctx.config.choices.higher_number_first:
+        priority = -priority
+    return priority, group.arrival
+
+
+def is_by_priority(config: VllmV0Config) -> bool:
+    """True where requests are served by priority."""
+    return config.scheduling is Scheduling.PRIORITY
+
+
+def is_too_long(config: VllmV0Config, tokens: int) -> bool:
+    """True for a prompt beyond the model, or beyond a step where none is cut."""
+    is_cut = config.chunked_prefill and config.num_scheduler_steps == 1
+    return tokens > config.max_model_len or (tokens > config.token_budget and not is_cut)
+
+
+@frozen
+class Room:
+    """What a step had left: free GPU blocks, uncached tokens, sequences."""
+
+    blocks: int
+    tokens: int
+    seqs: int
+
+
+def room_for_prompts(ctx: Context, step: Step) -> Room:
+    """What was left when the last waiting request was looked at.
+
+    Prompts come first under the default strategy, and last where they are chunked.
+    """
+    config, before = ctx.config, step.before
+    computed, rows = batched(step), by_id(step.planned.running)
+    if config.chunked_prefill:
+        blocks, taken = len(step.planned.pool.free), sum(computed.values())
+        runs = [rows[one] for one in step.scheduled if one in rows]
+    else:
+        blocks = len(before.pool.free) - len(brought(ctx, step))
+        taken = sum(computed[one] for one in step.admitted)
+        runs = [*before.running, *(rows[one] for one in step.admitted)]
+    seqs = sum(will_have(ctx, one) for one in runs)
+    return Room(blocks, config.token_budget - taken, config.max_num_seqs - seqs)
+
+
+def will_have(ctx: Context, group: Group) -> int:
+    """Sequences of the group that go on, or those that it will have."""
+    return len(group.unfinished) if group.generated else ctx.requests[group.id].n
+
+
+def fits(ctx: Context, group: Group, room: Room) -> bool:
+    """True if a waiting request fits what was left, even if none of its tokens is cached.
+
+    Where prompts are cut a block of it is enough, or a token without prefix caching.
+    """
+    config, tokens = ctx.config, group.tokens
+    if config.chunked_prefill and config.num_scheduler_steps == 1:
+        tokens = min(tokens, config.block_size if config.prefix_caching else 1)
+    share = config.token_budget // config.max_num_partial_prefills
+    has_tokens = tokens <= room.tokens and (tokens <= share or not config.chunked_prefill)
+    has_blocks = prompt_needs(ctx, group) <= room.blocks - config.watermark_blocks
+    return has_tokens and has_blocks and ctx.requests[group.id].n <= room.seqs
+
+
+def is_passed_over(ctx: Context, step: Step, group: Group) -> bool:
+    """True if the group's adapter, or its length, may keep it waiting while others are admitted."""
+    lora = ctx.requests[group.id].lora
+    others = {ctx.requests[one].lora for one in step.scheduled} | {
+        ctx.requests[one.id].lora for one in step.before.running
+    }
+    is_foreign = lora not in {0, *others} and len(others - {0}) >= ctx.config.max_loras > 0
+    several = ctx.config.max_num_partial_prefills > 1
+    return is_foreign or (several and group.tokens > ctx.config.long_threshold)

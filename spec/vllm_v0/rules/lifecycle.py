@@ -1,0 +1,178 @@
+"""Rules of a group's life: one place, one end, and what it holds in each queue.
+
+Source: vllm-v0, "Handling Aborted Sequences", "Freeing Sequences" and "What the Scheduler Does".
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from attrs import evolve
+
+from spec.core import judging
+from spec.vllm_v0.records import Context, Group, State, Step
+from spec.vllm_v0.rules.registry import always, between, by_id, ids, of_step, text
+
+_STATES = text("Managing Different Sequence States")
+_ABORT = text("Handling Aborted Sequences")
+
+
+@always("V0-LIF-1", _STATES, witness=lambda _ctx, step: len(step.after.present) > 1)
+def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
+    """A request is in exactly one place: waiting, running, swapped, or gone."""
+    # The ignored are among the finished.
+    yield from judging.one_place_each(state)
+    if not state.ignored <= state.finished:
+        yield f"ignored and not gone: {sorted(state.ignored - state.finished)}"
+
+
+@of_step("V0-LIF-2", _STATES, witness=lambda _ctx, step: bool(step.finished and step.after.present))
+def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
+    """No step loses or invents a request between the queues."""
+    # A request that was there is there, has finished, or is ignored.
+    before = Counter(ids(step.before.present))
+    after = Counter(ids(step.after.present)) + Counter({*step.finished, *step.ignored})
+    if before != after:
+        yield f"before {sorted(before)}, after {sorted(after)}"
+
+
+@between("V0-LIF-3", _STATES, witness=lambda _ctx, step: bool(step.before.aborted))
+def others_are_untouched(_ctx: Context, before: State, after: State) -> Iterator[str]:
+    """Between two steps requests only arrive, at the end of the waiting queue, and go away."""
+    # Those that stay are as they were; those gone are among the aborted.
+    gone = {*ids(before.present)} - {*ids(after.present)}
+    if gone != after.aborted - before.aborted or after.finished != before.finished:
+        yield f"gone are {sorted(gone)}"
+    for name in ("running", "swapped"):
+        stayed = [_known(one) for one in getattr(before, name) if one.id not in gone]
+        if [_known(one) for one in getattr(after, name)] != stayed:
+            yield f"{name} {ids(getattr(after, name))}, before {ids(getattr(before, name))}"
+    waiting = [_known(one) for one in before.waiting if one.id not in gone]
+    if [_known(one) for one in after.waiting][: len(waiting)] != waiting:
+        yield f"waiting {ids(after.waiting)}, before {ids(before.waiting)}"
+
+
+def _known(group: Group) -> Group:
+    """Without the ranks, which are relative to others."""
+    return evolve(group, mark=0, arrival=0)
+
+
+@of_step(
+    "V0-LIF-4",
+    text("Freeing Finished Sequences (`_free_finished_seqs`)"),
+    witness=lambda _ctx, step: bool(step.finished) and bool(step.after.running),
+)
+def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
+    """A sequence ends with all its tokens, a group with the last of its sequences, and once."""
+    # With max_tokens tokens, or when it samples the end of sequence.
+    if {*step.finished, *step.ignored} != step.after.finished - step.before.finished:
+        yield f"reported {[*step.finished, *step.ignored]}"
+    rows, after = by_id(step.planned.running), by_id(step.after.present)
+    for group in rows.values():
+        names = [one.id for one in group.unfinished]
+        names += [child for child, parent in step.forked.items() if parent in names]
+        generated = {one.id: one.generated for one in group.sequences}
+        over = [one for one in names if _is_over(ctx, step, one, generated.get(one, 0))]
+        if (group.id in step.finished) != (len(over) == len(names)):
+            yield f"{group.id}: {over} of {names} have all their tokens"
+        for one in after[group.id].sequences if group.id in after else ():
+            count = generated.get(one.id, 0) + len(step.sampled.get(one.id, ()))
+            if one.generated != count or (one.id in names and one.is_finished != (one.id in over)):
+                yield f"{one.id} has {one.generated} tokens, sampled {count}"
+
+
+def _is_over(ctx: Context, step: Step, sequence: str, generated: int) -> bool:
+    count = generated + len(step.sampled.get(sequence, ()))
+    request = ctx.sequences[sequence]
+    return count >= request.max_tokens or (
+        sequence in step.sampled and (sequence in step.ended or count == request.end)
+    )
+
+
+@between("V0-LIF-5", _ABORT, witness=lambda _ctx, step: bool(step.before.aborted))
+def aborted_hold_nothing(_ctx: Context, before: State, after: State) -> Iterator[str]:
+    """A request whose client goes away holds nothing any more, whatever queue it was in and
+    however many sequences it had.
+    """
+    # Its blocks are free, unless others hold them.
+    stays = {*ids(after.present)}
+    for pool, groups in (
+        (after.pool, (*before.waiting, *before.running)),
+        (after.cpu, before.swapped),
+    ):
+        held = _blocks(one for one in groups if one.id in stays)
+        kept = _blocks(one for one in groups if one.id not in stays) - held - {*pool.free}
+        if kept:
+            yield f"blocks {sorted(kept)} of aborted groups are not free"
+
+
+def _blocks(groups: Iterable[Group]) -> set[int]:
+    return {block for one in groups for block in one.blocks}
+
+
+@always(
+    "V0-LIF-6",
+    _STATES,
+    witness=lambda _ctx, step: bool(step.after.waiting and step.after.swapped),
+)
+def queues_hold_what_they_say(_ctx: Context, state: State) -> Iterator[str]:
+    """A waiting group has no blocks and nothing computed, a running one has blocks on the GPU, a
+    swapped one on the CPU.
+    """
+    # Each unfinished sequence of a group that has begun has a table.
+    for one in state.waiting:
+        if one.blocks or one.computed or one.is_swapped:
+            yield f"{one.id} waits with {len(one.blocks)} blocks, {one.computed} tokens"
+    for queue, on_cpu in ((state.running, False), (state.swapped, True)):
+        for one in queue:
+            has_tables = all(sequence.blocks for sequence in one.unfinished)
+            if one.is_swapped != on_cpu or not has_tables:
+                yield f"{one.id} is on the {'CPU' if one.is_swapped else 'GPU'}"
+
+
+@always(
+    "V0-LIF-7",
+    text("Freeing Finished Sequences (`_free_finished_seqs`)"),
+    witness=lambda _ctx, step: any(
+        one.is_finished for group in step.after.running for one in group.sequences
+    ),
+)
+def finished_sequences_hold_nothing(_ctx: Context, state: State) -> Iterator[str]:
+    """Sequences that have finished hold no blocks while the others of their group go on."""
+    # A group stays as long as one of its sequences is unfinished.
+    for group in state.present:
+        if not group.unfinished:
+            yield f"{group.id} stays with all its sequences finished"
+        for one in group.sequences:
+            if one.is_finished and one.blocks:
+                yield f"{one.id} has finished and holds {list(one.blocks)}"
+
+
+@of_step(
+    "V0-LIF-8",
+    text("Update state queues, merge scheduling outputs"),
+    witness=lambda _ctx, step: bool(step.admitted and step.scheduled.keys() - {*step.admitted}),
+)
+def decisions_are_between_the_right_queues(_ctx: Context, step: Step) -> Iterator[str]:
+    """What a step says it did to a group is what the queues show: it was admitted from waiting,
+    swapped in from swapped, preempted or swapped out from running, and what is scheduled runs.
+    """
+    # From queue to queue, by name.
+    before, planned = step.before, step.planned
+    for what, named, source, target in (
+        ("admitted", step.admitted, before.waiting, planned.running),
+        ("swapped in", step.swapped_in, before.swapped, planned.running),
+        ("preempted", step.preempted, before.running, planned.waiting),
+        ("swapped out", step.swapped_out, before.running, (*planned.swapped, *planned.waiting)),
+    ):
+        came = {*ids(source)} & {*ids(target)}
+        if not {*named} <= came:
+            yield f"{what} {list(named)}, queues say {sorted(came)}"
+    running = {*step.admitted, *step.swapped_in, *ids(before.running)}
+    gone = {*step.preempted, *step.swapped_out, *step.ignored}
+    if {*ids(planned.running)} != running - gone:
+        yield f"running {ids(planned.running)}, expected {sorted(running - gone)}"
+    if not {*step.prefills, *step.sampling} <= step.scheduled.keys() <= {*ids(planned.running)}:
+        yield f"scheduled {list(step.scheduled)}, running {ids(planned.running)}"
+    prompts = {one.id for one in planned.running if one.is_prefill} & step.scheduled.keys()
+    if {*step.prefills} != prompts:
+        yield f"prefills {list(step.prefills)}, computing prompts {sorted(prompts)}"

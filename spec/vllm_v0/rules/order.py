@@ -1,0 +1,172 @@
+"""Rules of order: of the queues, between prompts, decodes and swapped groups, and in the batch.
+
+Source: vllm-v0, "General Scheduling Strategy", "Optimized Prefill & Decode Scheduling" and
+"Prioritizing Prefill Completion".
+"""
+
+from collections.abc import Iterator
+
+from spec.vllm_v0.config import VllmV0Config
+from spec.vllm_v0.records import Context, Group, Step
+from spec.vllm_v0.rules.counting import batched, decodes_of, is_by_priority, is_finishing, rank
+from spec.vllm_v0.rules.registry import by_id, code, ids, of_step, text, victims
+from spec.vllm_v0.variants import Strategy
+
+_DEFAULT = text("`_schedule_default` - General Scheduling Strategy")
+_CHUNKED = text("`_schedule_chunked_prefill` - Optimized Prefill & Decode Scheduling")
+_FINISHING = text("`_order_finishing_prefills_first` - Prioritizing Prefill Completion")
+
+
+def _is_exclusive(config: VllmV0Config) -> bool:
+    return not config.chunked_prefill and config.strategy is Strategy.EXCLUSIVE
+
+
+def _is_combined(config: VllmV0Config) -> bool:
+    return not config.chunked_prefill and config.strategy is Strategy.COMBINED
+
+
+def _is_chunked(config: VllmV0Config) -> bool:
+    return config.chunked_prefill
+
+
+@of_step(
+    "V0-ORD-1",
+    _CHUNKED,
+    witness=lambda _ctx, step: bool(step.admitted) and bool(step.planned.waiting),
+    applies=lambda config: not is_by_priority(config),
+)
+def first_come_first_served(_ctx: Context, step: Step) -> Iterator[str]:
+    """Requests are served first come, first served: none is admitted past another that waits."""
+    # Those that gave way in the step came before.
+    places = {one: place for place, one in enumerate(ids(step.planned.waiting))}
+    queue = [*(one for one in places if one in victims(step)), *ids(step.before.waiting)]
+    for place, one in enumerate(queue):
+        later = {*queue[place:]} & {*step.admitted}
+        if one in places and later:
+            yield f"{sorted(later)} are admitted, {one} waits in front of them"
+
+
+@of_step(
+    "V0-ORD-2", _DEFAULT, witness=lambda _ctx, step: bool(step.admitted), applies=_is_exclusive
+)
+def prompts_alone_or_decodes(_ctx: Context, step: Step) -> Iterator[str]:
+    """Prompts come first: only if none was scheduled, decodes and swapped groups are."""
+    # So a step has either.
+    others = step.scheduled.keys() - {*step.admitted}
+    if step.admitted and others:
+        yield f"admitted {list(step.admitted)} beside {sorted(others)}"
+
+
+@of_step(
+    "V0-ORD-3",
+    _DEFAULT,
+    witness=lambda _ctx, step: bool(step.before.swapped) and bool(step.before.waiting),
+    applies=_is_exclusive,
+)
+def swapped_before_prompts(ctx: Context, step: Step) -> Iterator[str]:
+    """While a group is swapped out no prompt is admitted, unless by priority it is more urgent."""
+    # Swapped groups go first.
+    rows = by_id(step.planned.running)
+    for one in step.admitted:
+        for swapped in step.before.swapped:
+            is_urgent = is_by_priority(ctx.config) and rank(ctx, rows[one]) < rank(ctx, swapped)
+            if not is_urgent:
+                yield f"{one} is admitted, {swapped.id} is swapped out"
+
+
+@of_step(
+    "V0-ORD-4",
+    _CHUNKED,
+    witness=lambda _ctx, step: bool(decodes_of(step)) and bool(step.prefills),
+    applies=_is_chunked,
+)
+def decodes_go_first(_ctx: Context, step: Step) -> Iterator[str]:
+    """Decoding requests are scheduled first: no prompt is given a token while one of them goes
+    without.
+    """
+    # Those that gave way aside.
+    without = [one.id for one in decodes_of(step) if one.id not in step.scheduled]
+    without = [one for one in without if one not in victims(step)]
+    if without and step.prefills:
+        yield f"{without} are given nothing, prompts {list(step.prefills)} are"
+
+
+def _prompts(step: Step) -> list[Group]:
+    return [one for one in step.planned.running if one.id in step.prefills]
+
+
+def _some_finish(_ctx: Context, step: Step) -> bool:
+    return len({is_finishing(step, one) for one in _prompts(step)}) == 2
+
+
+@of_step("V0-ORD-5", _FINISHING, witness=_some_finish, applies=_is_chunked)
+def finishing_prompts_stand_first(_ctx: Context, step: Step) -> Iterator[str]:
+    """Of the prompts under way those that end in this step stand in the running queue before the
+    others, both in the order that they had: of B, A, C, where A and C end, come A, C, B.
+    """
+    # Under way: they ran before the step.
+    place = {one: index for index, one in enumerate(ids(step.before.running))}
+    prompts = [one for one in _prompts(step) if one.id in place]
+    keys = [(not is_finishing(step, one), place[one.id]) for one in prompts]
+    if keys != sorted(keys):
+        finishing = [one.id for one in prompts if is_finishing(step, one)]
+        yield f"prompts {ids(prompts)}, finishing {finishing}"
+
+
+@of_step("V0-ORD-6", _CHUNKED, witness=_some_finish, applies=_is_chunked)
+def all_finishing_prompts_stand_first(_ctx: Context, step: Step) -> Iterator[str]:
+    """Prompts that are about to decode stand before all others, whether new or under way."""
+    # In the running queue that the step leaves.
+    goes_on = [not is_finishing(step, one) for one in _prompts(step)]
+    if goes_on != sorted(goes_on):
+        yield f"prompts {ids(_prompts(step))}, not finishing: {goes_on}"
+
+
+@of_step(
+    "V0-ORD-7",
+    code("order of the batch"),
+    witness=lambda _ctx, step: bool(step.prefills) and len(step.prefills) < len(step.scheduled),
+)
+def prompts_lead_the_batch(_ctx: Context, step: Step) -> Iterator[str]:
+    """In the batch requests that compute a prompt stand before those that decode."""
+    # So that their number says which they are.
+    if list(step.scheduled)[: len(step.prefills)] != list(step.prefills):
+        yield f"batch {list(step.scheduled)}, prompts {list(step.prefills)}"
+
+
+@of_step(
+    "V0-ORD-8",
+    text("`_schedule_swapped`, moved to a temporary list for later retry"),
+    witness=lambda _ctx, step: len(step.planned.waiting) > 1 and bool(step.admitted),
+)
+def what_is_not_admitted_keeps_its_place(ctx: Context, step: Step) -> Iterator[str]:
+    """Waiting requests that are not admitted keep their places, those passed over included."""
+    # Where the queue is sorted by priority they are where that puts them.
+    gone = {*step.admitted, *step.ignored}
+    kept = [one for one in step.before.waiting if one.id not in gone]
+    sorts = is_by_priority(ctx.config) and not ctx.config.chunked_prefill and not step.admitted
+    if sorts and not step.after.failure:
+        kept.sort(key=lambda one: rank(ctx, one))
+    now = [one.id for one in step.planned.waiting if one.id not in victims(step)]
+    if now != ids(kept):
+        yield f"waiting {now}, expected {ids(kept)}"
+
+
+@of_step(
+    "V0-ORD-9",
+    text("`_schedule_default`, Example Scenario"),
+    witness=lambda _ctx, step: bool(step.admitted and decodes_of(step) and step.swapped_in),
+    applies=_is_combined,
+)
+def prompts_then_decodes_then_swapped(ctx: Context, step: Step) -> Iterator[str]:
+    """Prompts are scheduled first, decodes if these leave space, and swapped groups are restored if
+    enough is left then.
+    """
+    # So a swapped group comes back only where all decodes go on, and these wait for budget only.
+    without = [one for one in decodes_of(step) if one.id not in step.scheduled]
+    without = [one for one in without if one.id not in victims(step)]
+    if without and step.swapped_in:
+        yield f"{ids(without)} are given nothing, {list(step.swapped_in)} come back"
+    left = ctx.config.token_budget - sum(batched(step).values())
+    if without and len(without[0].unfinished) <= left and not step.after.failure:
+        yield f"{without[0].id} is given nothing of {left} tokens"

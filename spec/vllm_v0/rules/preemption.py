@@ -1,0 +1,216 @@
+"""Rules of preemption: its reason, the victim, the mode, what is lost and what is kept.
+
+Source: vllm-v0, "Preempting Sequences (`_preempt`)" and "Scheduling Active Sequences".
+"""
+
+from collections.abc import Iterable, Iterator
+
+from spec.vllm_v0.config import PreemptionMode, VllmV0Config
+from spec.vllm_v0.records import Context, Group, State, Step
+from spec.vllm_v0.rules.counting import is_by_priority, rank, written
+from spec.vllm_v0.rules.registry import (
+    by_id,
+    code,
+    crowded_out,
+    eventually,
+    ids,
+    of_step,
+    text,
+    victims,
+)
+
+_RUNNING = text("`_schedule_running` - Scheduling Active Sequences")
+_DECISION = text("Preempting Sequences (`_preempt`), Decision Logic")
+_RECOMPUTE = text("Preempting via Recompute (`_preempt_by_recompute`)")
+
+
+def _gives_way(_ctx: Context, step: Step) -> bool:
+    return bool(crowded_out(step))
+
+
+def _touched(ctx: Context, groups: Iterable[Group]) -> int:
+    """Blocks that the groups' new slots lie in."""
+    return sum(len(written(group, one, ctx.config)) for group in groups for one in group.unfinished)
+
+
+def _lacking(ctx: Context, state: State, groups: Iterable[Group]) -> int:
+    """Blocks that the groups' new slots lack: beyond a table, or to be copied for being shared."""
+    return sum(
+        place >= len(one.blocks) or state.pool.references[one.blocks[place]] > 1
+        for group in groups
+        for one in group.unfinished
+        for place in written(group, one, ctx.config)
+    )
+
+
+def is_not_forced(config: VllmV0Config) -> bool:
+    """True where no group is preempted for a test."""
+    return config.artificial_preemptions == 0
+
+
+@of_step("V0-PRE-1", _RUNNING, witness=_gives_way, applies=is_not_forced)
+def preempted_without_a_free_slot(ctx: Context, step: Step) -> Iterator[str]:
+    """A running request is preempted only if no slots are available for new tokens."""
+    # Free blocks before the step, against those that all running requests lack.
+    lacking, free = _lacking(ctx, step.before, step.before.running), len(step.before.pool.free)
+    if crowded_out(step) and lacking <= free:
+        yield f"{sorted(crowded_out(step))} give way, {free} blocks are free, {lacking} lacking"
+
+
+@of_step("V0-PRE-2", text("`_can_append_slots`"), witness=_gives_way)
+def preempted_in_the_worst_case_only(ctx: Context, step: Step) -> Iterator[str]:
+    """A running request is preempted only if the free blocks do not suffice where each block that
+    is written to needs a new one, or artificially, for testing.
+    """
+    # An artificial preemption uses up one of those that are left.
+    touched, free = _touched(ctx, step.before.running), len(step.before.pool.free)
+    artificial = step.before.artificial - step.after.artificial
+    if len(crowded_out(step)) > artificial and touched <= free:
+        yield f"{sorted(crowded_out(step))} give way, {free} blocks are free, {touched} touched"
+
+
+@of_step("V0-PRE-3", code("choice of the victim"), witness=lambda _ctx, step: _several(step))
+def victims_are_the_last(ctx: Context, step: Step) -> Iterator[str]:
+    """Groups that give way for want of slots are the last of the running queue, the last one first;
+    under the default strategy by priority it is sorted before.
+    """
+    # Those that gave way to a more urgent request are gone by then.
+    queue = [one for one in step.before.running if one.id not in step.by_priority]
+    if is_by_priority(ctx.config) and not ctx.config.chunked_prefill and not step.admitted:
+        queue.sort(key=lambda one: rank(ctx, one))
+    last = ids(queue)[::-1][: len(crowded_out(step))]
+    if {*last} != crowded_out(step):
+        yield f"{sorted(crowded_out(step))} give way, last of the queue are {last}"
+    for named in (step.preempted, step.swapped_out):
+        found = [one for one in named if one in last]
+        if found != [one for one in last if one in found]:
+            yield f"{found} give way in this order, the queue ends with {last[::-1]}"
+
+
+def _several(step: Step) -> bool:
+    return len(crowded_out(step)) > 1
+
+
+@of_step(
+    "V0-PRE-4",
+    text("`_preempt()`"),
+    witness=lambda _ctx, step: len(step.before.running) > 1 and bool(victims(step)),
+    applies=is_by_priority,
+)
+def the_least_urgent_give_way(ctx: Context, step: Step) -> Iterator[str]:
+    """By priority it is the least urgent of the running requests that are preempted."""
+    # None that keeps running is less urgent.
+    ranks = {one.id: rank(ctx, one) for one in step.before.running}
+    for victim in victims(step):
+        kept = [one for one in ranks.keys() - victims(step) if ranks[one] > ranks[victim]]
+        if kept:
+            yield f"{victim} gives way, {sorted(kept)} are less urgent"
+
+
+@of_step("V0-PRE-5", _DECISION, witness=_gives_way)
+def mode_is_as_configured(ctx: Context, step: Step) -> Iterator[str]:
+    """A victim is recomputed or swapped out as configured; where that is left open, a single
+    sequence is recomputed, several are swapped out.
+    """
+    # Unless the CPU has no room for it.
+    rows, mode = by_id(step.before.running), ctx.config.preemption_mode
+    for victim in victims(step):
+        has_several = len(rows[victim].unfinished) > 1
+        swaps = mode is PreemptionMode.SWAP or (mode is PreemptionMode.AUTO and has_several)
+        has_no_room = len(step.planned.cpu.free) < len(rows[victim].blocks)
+        if swaps != (victim in step.swapped_out) and not (swaps and has_no_room):
+            yield f"{victim} is {'not ' * swaps}swapped out, mode {mode}"
+
+
+@of_step(
+    "V0-PRE-6",
+    _DECISION,
+    witness=lambda _ctx, step: any(
+        len(one.unfinished) > 1 and one.id in victims(step) for one in step.before.running
+    ),
+)
+def several_sequences_are_swapped_only(_ctx: Context, step: Step) -> Iterator[str]:
+    """A group with several sequences is never recomputed: it gives way only by swapping."""
+    # Finished ones do not count.
+    for one in step.before.running:
+        if one.id in step.preempted and len(one.unfinished) > 1:
+            yield f"{one.id} has {len(one.unfinished)} sequences and is recomputed"
+
+
+@of_step("V0-PRE-7", _RECOMPUTE, witness=lambda _ctx, step: bool(step.preempted))
+def recomputed_start_over(_ctx: Context, step: Step) -> Iterator[str]:
+    """A victim that is to be recomputed loses all that it has computed, keeps what it has sampled,
+    and waits as a new prompt.
+    """
+    # No blocks, nothing remembered of the cache.
+    before, waiting = by_id(step.before.running), by_id(step.planned.waiting)
+    for one in (waiting[one] for one in step.preempted):
+        tokens = [(it.id, it.generated) for it in one.sequences]
+        kept = [(it.id, it.generated) for it in before[one.id].sequences]
+        lost = (one.computed, one.blocks, one.cached, one.is_prefill) == (0, (), None, True)
+        if not lost or tokens != kept:
+            yield f"victim {one.id} has {one.computed} computed, {tokens} of {kept} sampled"
+
+
+@of_step("V0-PRE-8", _RECOMPUTE, witness=lambda _ctx, step: len(step.preempted) > 1)
+def victims_wait_in_front(_ctx: Context, step: Step) -> Iterator[str]:
+    """Victims that are to be recomputed go back to the front of the waiting queue, in the order in
+    which they ran.
+    """
+    # Those that gave way to a more urgent request are sorted in.
+    crowded = [one for one in reversed(step.preempted) if one not in step.by_priority]
+    if ids(step.planned.waiting)[: len(crowded)] != crowded:
+        yield f"waiting {ids(step.planned.waiting)}, gave way {crowded}"
+
+
+@of_step(
+    "V0-PRE-9",
+    _RUNNING,
+    witness=lambda _ctx, step: _gives_way(_ctx, step) and bool(step.scheduled),
+    applies=is_not_forced,
+)
+def no_more_victims_than_needed(ctx: Context, step: Step) -> Iterator[str]:
+    """Requests give way until there are enough slots, and no longer: without the last victim the
+    blocks would not have sufficed.
+    """
+    # Those that still run, and the victim itself, in the worst case; blocks that are given back.
+    queue = [one for one in step.before.running if one.id not in step.by_priority]
+    gone = [one for one in queue if one.id in crowded_out(step)]
+    if is_by_priority(ctx.config):
+        gone.sort(key=lambda one: rank(ctx, one))
+    if not gone:
+        return
+    last, others = gone[0], {*ids(gone[1:]), *step.by_priority}
+    held = {block for one in step.before.running if one.id not in others for block in one.blocks}
+    given = {b for one in step.before.running for b in one.blocks if one.id in others} - held
+    runs = [one for one in queue if one.id not in crowded_out(step) or one is last]
+    free = len(step.before.pool.free) + len(given)
+    if _touched(ctx, runs) <= free:
+        yield f"{last.id} gives way, {free} blocks are free, {_touched(ctx, runs)} touched"
+
+
+@of_step(
+    "V0-PRE-10",
+    _RUNNING,
+    witness=lambda _ctx, step: len(step.before.running) > len(step.scheduled),
+    applies=lambda config: config.chunked_prefill,
+)
+def without_budget_is_preempted(_ctx: Context, step: Step) -> Iterator[str]:
+    """A running request that cannot be scheduled for want of budget is preempted or swapped out."""
+    # What ran has tokens in this step or has given way.
+    left_out = {*ids(step.before.running)} - step.scheduled.keys() - victims(step)
+    if left_out and not step.after.failure:
+        yield f"{sorted(left_out)} are given nothing and keep their blocks"
+
+
+@eventually(
+    "V0-PRE-11",
+    _RECOMPUTE,
+    witness=lambda _ctx, step: any(
+        one.generated for one in step.before.waiting if one.id in step.admitted
+    ),
+)
+def preempted_are_served_again(state: State) -> bool:
+    """A request that was preempted is served again, or leaves."""
+    # Of those that wait only such a one has tokens; unless the engine has ended.
+    return not any(one.generated for one in state.waiting) or bool(state.failure)

@@ -1,0 +1,157 @@
+"""Rules of prefix caching: what is found, what is counted, what is in a cached block.
+
+Source: vllm-v0, "Calculating New Cached & Uncached Tokens", "Handling Prefix Caching" and "Marking
+Blocks as Computed".
+"""
+
+from collections.abc import Iterator
+
+from spec.vllm_v0.config import VllmV0Config
+from spec.vllm_v0.records import Context, State, Step
+from spec.vllm_v0.rules.counting import batched, computed_contents, longest_run
+from spec.vllm_v0.rules.registry import always, by_id, of_step, text
+
+_CACHING = text("Handling Prefix Caching")
+_CACHED = text("Calculating New Cached & Uncached Tokens")
+_MARKING = text("Marking Blocks as Computed")
+
+
+def _is_caching(config: VllmV0Config) -> bool:
+    return config.prefix_caching
+
+
+def _hits(_ctx: Context, step: Step) -> bool:
+    return any(step.budget.cached.get(one) for one in step.admitted)
+
+
+@of_step(
+    "V0-PFX-1",
+    _CACHING,
+    witness=lambda _ctx, step: bool(step.prefills),
+    applies=lambda config: not config.prefix_caching,
+)
+def without_caching_all_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
+    """Without prefix caching every request computes everything from scratch."""
+    # No content is remembered, and no request has a block of another.
+    if step.after.pool.keys or any(step.budget.cached.values()):
+        yield f"cached {dict(step.budget.cached)}, remembered {sorted(step.after.pool.keys)}"
+    owners: dict[int, str] = {}
+    for one in step.planned.running:
+        for block in {*one.blocks}:
+            if owners.setdefault(block, one.id) != one.id:
+                yield f"block {block} is of {owners[block]} and {one.id}"
+
+
+@of_step("V0-PFX-2", _CACHED, witness=_hits, applies=_is_caching)
+def the_longest_prefix_counts_as_cached(ctx: Context, step: Step) -> Iterator[str]:
+    """Of a prompt as many tokens count as cached as its longest run of computed blocks has, block
+    by block from its first.
+    """
+    # Blocks that the step itself takes from the cache may be there no more.
+    before, planned = computed_contents(step.before), {*step.planned.pool.keys.values()}
+    rows = by_id(step.planned.running)
+    for one in (rows[one] for one in step.admitted):
+        found = (one.cached or 0) // ctx.config.block_size
+        most, least = (longest_run(ctx, one, it) for it in (before, before & planned))
+        if not least <= found <= most or (one.cached or 0) % ctx.config.block_size:
+            yield f"{one.id}: {one.cached} tokens count as cached, {most} blocks are"
+
+
+@always(
+    "V0-PFX-3",
+    _MARKING,
+    witness=lambda _ctx, step: bool(step.after.computed & step.after.pool.references.keys()),
+    applies=_is_caching,
+)
+def computed_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
+    """A block that counts as computed, and is held, is full of computed tokens."""
+    # One of its holders at least has computed it to its end.
+    size = ctx.config.block_size
+    done = {
+        block
+        for group in state.running
+        for one in group.unfinished
+        for block in one.blocks[: group.computed // size]
+    }
+    wrong = (state.computed & state.pool.references.keys()) - done
+    if wrong:
+        yield f"blocks {sorted(wrong)} count as computed"
+
+
+@always(
+    "V0-PFX-4",
+    _MARKING,
+    witness=lambda _ctx, step: bool(step.after.computed - step.before.computed),
+    applies=_is_caching,
+)
+def processed_blocks_are_marked(ctx: Context, state: State) -> Iterator[str]:
+    """Every block whose tokens were processed counts as computed, so that later requests need not
+    compute the same block again.
+    """
+    # Full blocks of the groups that run.
+    size = ctx.config.block_size
+    for group in state.running:
+        for one in group.unfinished:
+            unmarked = {*one.blocks[: group.computed // size]} - state.computed
+            if unmarked:
+                yield f"{one.id} has computed blocks {sorted(unmarked)}"
+
+
+@of_step(
+    "V0-PFX-5",
+    _CACHED,
+    witness=lambda _ctx, step: any(
+        step.scheduled[one] > 1 and count == 1
+        for one, count in step.budget.batched.items()
+        if one in step.scheduled
+    ),
+    applies=_is_caching,
+)
+def one_token_at_least_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
+    """However much of a request is cached, its last token is computed: at least one of the tokens
+    counted is uncached.
+    """
+    # A request that is scheduled counts with one token or more.
+    rows = by_id(step.planned.running)
+    for one, count in step.scheduled.items():
+        cached = step.budget.cached.get(one, 0)
+        if cached >= count or rows[one].computed + cached >= rows[one].tokens:
+            yield f"{one}: {cached} of {count} tokens are cached, {batched(step)} computed"
+
+
+@always(
+    "V0-PFX-6",
+    _CACHING,
+    witness=lambda _ctx, step: bool(
+        step.after.pool.keys.keys() & step.after.pool.references.keys()
+    ),
+    applies=_is_caching,
+)
+def contents_are_those_of_the_holders(ctx: Context, state: State) -> Iterator[str]:
+    """A cached block in a table is full, and known by the tokens of that sequence at that place and
+    all before it.
+    """
+    # On either device.
+    size = ctx.config.block_size
+    for pool, groups in ((state.pool, state.running), (state.cpu, state.swapped)):
+        for one in (sequence for group in groups for sequence in group.unfinished):
+            keys = ctx.keys.of(one.id, one.slots // size)
+            for place, block in enumerate(one.blocks):
+                key = pool.keys.get(block)
+                if key is not None and (place >= len(keys) or key != keys[place]):
+                    yield f"{one.id}: block {block} at place {place} is known by other tokens"
+
+
+@of_step("V0-PFX-7", _CACHED, witness=_hits, applies=_is_caching)
+def cached_tokens_lie_in_computed_blocks(ctx: Context, step: Step) -> Iterator[str]:
+    """Tokens that count as cached lie in blocks of the request's table that were computed in an
+    earlier step for the same tokens.
+    """
+    # With the content that they had then.
+    rows, before = by_id(step.planned.running), step.before
+    for one in (rows[one] for one in step.admitted):
+        found = (one.cached or 0) // ctx.config.block_size
+        keys = ctx.keys.of(one.unfinished[0].id, found)
+        for place, block in enumerate(one.unfinished[0].blocks[:found]):
+            if block not in before.computed or before.pool.keys.get(block) != keys[place]:
+                yield f"{one.id}: block {block} at place {place} was not computed"

@@ -1,0 +1,173 @@
+"""Rules of priorities: order of the queues, what gives way to what, what the text denies.
+
+Source: vllm-v0, "Handling High-Priority Requests"; `rank` is urgency, then arrival.
+"""
+
+from collections.abc import Iterator
+
+from spec.vllm_v0.config import VllmV0Config
+from spec.vllm_v0.records import Context, Group, Step
+from spec.vllm_v0.rules.counting import (
+    Room,
+    fits,
+    is_by_priority,
+    rank,
+    will_have,
+)
+from spec.vllm_v0.rules.registry import by_id, code, crowded_out, ids, of_step, text, victims
+
+_PRIORITY = text("`_schedule_priority_preemption` - Handling High-Priority Requests")
+_NEEDED = text("`_schedule_priority_preemption`, Why It's Needed")
+
+
+def _by_default(config: VllmV0Config) -> bool:
+    return is_by_priority(config) and not config.chunked_prefill
+
+
+def _waiting(step: Step) -> list[Group]:
+    return [one for one in step.before.waiting if one.id not in step.ignored]
+
+
+@of_step(
+    "V0-PRI-1",
+    _PRIORITY,
+    witness=lambda _ctx, step: len(step.before.running) > 1 and len(step.planned.waiting) > 1,
+    applies=_by_default,
+)
+def queues_are_sorted(ctx: Context, step: Step) -> Iterator[str]:
+    """A step without new prompts sorts both queues by priority, and equal ones by arrival."""
+    # Groups that then give way for want of slots go to the front, swapped ones come back behind.
+    if step.admitted or step.after.failure:
+        return
+    before, waiting = by_id(step.before.running), list(step.planned.waiting)
+    scheduled = (one for one in step.planned.running if one.id in step.scheduled)
+    running = [one for one in scheduled if one.id in before]
+    waiting = [one for one in waiting if one.id not in crowded_out(step)]
+    for queue in (running, waiting):
+        if queue != sorted(queue, key=lambda one: rank(ctx, one)):
+            yield f"out of order: {[(one.id, *rank(ctx, one)) for one in queue]}"
+
+
+def _gives_way(_ctx: Context, step: Step) -> bool:
+    return bool(step.by_priority)
+
+
+@of_step("V0-PRI-2", _PRIORITY, witness=_gives_way, applies=is_by_priority)
+def only_the_less_urgent_give_way(ctx: Context, step: Step) -> Iterator[str]:
+    """Only requests of lower priority than the one that does not fit are preempted for it, the
+    lowest first.
+    """
+    # It stands in front of the waiting queue.
+    rows = by_id(step.before.running)
+    if not step.by_priority:
+        return
+    order = sorted(rows.values(), key=lambda one: rank(ctx, one), reverse=True)
+    if list(step.by_priority) != ids(order)[: len(step.by_priority)]:
+        yield f"{list(step.by_priority)} give way, least urgent are {ids(order)}"
+    urgent = [one for one in _waiting(step)[:1] if rank(ctx, one) < rank(ctx, rows[order[0].id])]
+    least = rows[step.by_priority[-1]]
+    if not urgent or rank(ctx, urgent[0]) > rank(ctx, least):
+        yield f"{least.id} gives way to {ids(_waiting(step)[:1])}"
+
+
+@of_step("V0-PRI-3", _PRIORITY, witness=_gives_way, applies=is_by_priority)
+def no_more_give_way_than_needed(ctx: Context, step: Step) -> Iterator[str]:
+    """Requests are preempted for a more urgent one only if it does not fit otherwise."""
+    # What there would be if the last of them still ran.
+    if not step.by_priority:
+        return
+    last, others = step.by_priority[-1], {*step.by_priority[:-1]}
+    runs = [one for one in step.before.running if one.id not in others]
+    held = {block for one in runs for block in one.blocks}
+    given = {b for one in step.before.running for b in one.blocks if one.id in others} - held
+    room = Room(
+        len(step.before.pool.free) + len(given),
+        ctx.config.token_budget,
+        ctx.config.max_num_seqs - sum(will_have(ctx, one) for one in runs),
+    )
+    front = _waiting(step)[0]
+    if fits(ctx, front, room):
+        yield f"{last} gives way to {front.id}, which fits {room}"
+
+
+@of_step(
+    "V0-PRI-4",
+    _PRIORITY,
+    witness=lambda _ctx, step: len(step.before.waiting) > 1 and bool(step.by_priority),
+    applies=_by_default,
+)
+def room_is_made_for_the_most_urgent(ctx: Context, step: Step) -> Iterator[str]:
+    """Where the most urgent waiting request does not fit, no less urgent one keeps running in a
+    step without new prompts.
+    """
+    # Unless enough of them have given way.
+    waiting = _waiting(step)
+    if step.admitted or step.after.failure or not waiting:
+        return
+    most = min(waiting, key=lambda one: rank(ctx, one))
+    kept = [one for one in step.before.running if one.id not in victims(step)]
+    room = Room(
+        len(step.planned.pool.free),
+        ctx.config.token_budget,
+        ctx.config.max_num_seqs - sum(will_have(ctx, one) for one in kept),
+    )
+    below = [one.id for one in kept if rank(ctx, one) > rank(ctx, most)]
+    if below and not fits(ctx, most, room):
+        yield f"{most.id} does not fit {room}, {below} run"
+
+
+@of_step(
+    "V0-PRI-5",
+    _NEEDED,
+    witness=lambda _ctx, step: bool(step.scheduled) and bool(step.planned.waiting),
+    applies=is_by_priority,
+)
+def no_priority_inversion(ctx: Context, step: Step) -> Iterator[str]:
+    """No request is scheduled while a more urgent one waits: a low priority never blocks a higher
+    one.
+    """
+    # Whatever the step found waiting, and did not ignore.
+    rows = by_id(step.planned.running)
+    waiting = [one for one in step.planned.waiting if one.id not in step.preempted]
+    for one in waiting:
+        below = [it for it in step.scheduled if rank(ctx, rows[it]) > rank(ctx, one)]
+        if below:
+            yield f"{one.id} waits, {below} are scheduled"
+
+
+@of_step("V0-PRI-6", _PRIORITY, witness=_gives_way, applies=is_by_priority)
+def what_gave_way_waits(_ctx: Context, step: Step) -> Iterator[str]:
+    """A request that gave way to a more urgent one is moved back to the waiting queue."""
+    # However it gave its blocks up.
+    elsewhere = {*step.by_priority} - {*ids(step.planned.waiting)}
+    if elsewhere:
+        yield f"{sorted(elsewhere)} do not wait"
+
+
+@of_step("V0-PRI-7", code("_schedule_default"), witness=_gives_way)
+def priority_preempts_by_default_only(ctx: Context, step: Step) -> Iterator[str]:
+    """Only by priority, under the default strategy and in a step without new prompts does a request
+    give way to a more urgent one.
+    """
+    # And what does is a victim.
+    if step.by_priority and (not _by_default(ctx.config) or step.admitted):
+        yield f"{list(step.by_priority)} give way, admitted {list(step.admitted)}"
+    if not {*step.by_priority} <= victims(step):
+        yield f"{list(step.by_priority)} give way, victims {sorted(victims(step))}"
+
+
+@of_step(
+    "V0-PRI-8",
+    _PRIORITY,
+    witness=lambda _ctx, step: bool(step.admitted) and bool(step.planned.waiting),
+    applies=is_by_priority,
+)
+def urgent_are_admitted_first(ctx: Context, step: Step) -> Iterator[str]:
+    """More urgent requests are scheduled before less urgent ones, even if they arrive later."""
+    # Of those waiting at the same time.
+    rows = by_id(step.planned.running)
+    least = max((rank(ctx, rows[one]) for one in step.admitted), default=None)
+    left = [one for one in _waiting(step) if one.id not in step.admitted]
+    passed = [one.id for one in left if least is not None and rank(ctx, one) < least]
+    if passed:
+        yield f"{list(step.admitted)} are admitted, {passed} are more urgent"

@@ -1,0 +1,100 @@
+"""Rules of getting on: the engine goes on, capacity is used, all requests leave; what starves.
+
+Source: vllm-v0, "What the Scheduler Achieves" and the sections named at each rule.
+"""
+
+from collections.abc import Iterator
+
+from spec.vllm_v0.records import Context, State, Step
+from spec.vllm_v0.rules.counting import (
+    decodes_of,
+    fits,
+    is_passed_over,
+    is_too_long,
+    room_for_prompts,
+)
+from spec.vllm_v0.rules.registry import always, code, eventually, of_step, text, victims
+
+_ACHIEVES = text("What the Scheduler Achieves")
+_ASYNC = text("`_allow_async_output_proc` - Allowing Asynchronous Postprocessing")
+
+
+@always(
+    "V0-PRG-1", code("assertions of the engine"), witness=lambda _ctx, step: bool(step.finished)
+)
+def the_engine_goes_on(_ctx: Context, state: State) -> Iterator[str]:
+    """Nothing ends the engine."""
+    # Neither an assertion nor a shortage.
+    if state.failure:
+        yield state.failure
+
+
+@of_step("V0-PRG-2", _ACHIEVES, witness=lambda _ctx, step: bool(step.scheduled))
+def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
+    """No step is idle while a request is pending."""
+    # A step that only preempts or ignores is not idle.
+    acts = step.scheduled or victims(step) or step.ignored
+    if step.before.present and not acts and not step.after.failure:
+        yield f"nothing runs of {[one.id for one in step.before.present]}"
+
+
+@eventually("V0-PRG-3", _ACHIEVES, witness=lambda _ctx, step: bool(step.finished))
+def all_requests_leave(state: State) -> bool:
+    """Every request that arrives finishes, is aborted or is ignored: none is preempted and admitted
+    again for ever.
+    """
+    # With finitely many requests: sooner or later none is left, or the engine has ended.
+    return state.is_idle
+
+
+@of_step(
+    "V0-PRG-4",
+    text("`_schedule_running`, Why It's Needed"),
+    witness=lambda _ctx, step: bool(decodes_of(step)) and bool(step.before.waiting),
+)
+def decodes_do_not_starve(_ctx: Context, step: Step) -> Iterator[str]:
+    """Prompts do not keep decoding requests from their tokens: in every step each of them is given
+    some, or gives way.
+    """
+    # Whichever strategy: the text claims it of running requests.
+    starved = [one.id for one in decodes_of(step) if one.id not in step.scheduled]
+    starved = [one for one in starved if one not in victims(step)]
+    if starved and not step.after.failure:
+        yield f"{starved} are given nothing, prompts are {list(step.prefills)}"
+
+
+@of_step(
+    "V0-PRG-5",
+    text("`_schedule_prefills()`"),
+    witness=lambda _ctx, step: len(step.planned.waiting) > 1,
+)
+def small_are_not_blocked_by_long(ctx: Context, step: Step) -> Iterator[str]:
+    """Long requests do not block smaller ones: none waits behind others that would fit itself."""
+    # Judged by what the step left, which is no more than when it was looked at.
+    swapped_first = not ctx.config.chunked_prefill and bool(step.before.swapped)
+    if swapped_first or step.after.failure or ctx.config.delay_factor:
+        return
+    room, left = room_for_prompts(ctx, step), {*step.admitted, *step.ignored}
+    waiting = [one for one in step.before.waiting if one.id not in left]
+    for one in waiting[1:]:
+        limited = is_passed_over(ctx, step, one) or is_too_long(ctx.config, one.tokens)
+        if not limited and fits(ctx, one, room):
+            yield f"{one.id} waits behind {waiting[0].id}, {room} is left"
+
+
+@eventually("V0-PRG-6", _ACHIEVES, witness=lambda _ctx, step: bool(step.admitted))
+def waiting_requests_are_served(state: State) -> bool:
+    """Waiting requests are processed fairly: none is stuck in the queue for ever."""
+    # With finitely many requests; unless the engine has ended.
+    return not state.waiting or bool(state.failure)
+
+
+@of_step("V0-PRG-7", _ASYNC, witness=lambda _ctx, step: bool(step.scheduled) and step.is_async)
+def async_for_single_sequences_only(ctx: Context, step: Step) -> Iterator[str]:
+    """Output is processed asynchronously only where it is configured and every request of the batch
+    has one sequence, and there always.
+    """
+    # As many as it asks for, not as many as are left.
+    single = all(ctx.requests[one].n == 1 for one in step.scheduled)
+    if step.scheduled and step.is_async != (ctx.config.async_output and single):
+        yield f"asynchronous {step.is_async}, batch {list(step.scheduled)}"

@@ -1,0 +1,41 @@
+"""The registry of vLLM V0's rules, their sources, and what most of them look at."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TypeAlias
+
+from spec.core import rule
+from spec.core.rule import Registry, Source
+from spec.vllm_v0.config import VllmV0Config
+from spec.vllm_v0.records import Context, Group, State, Step
+
+Rule: TypeAlias = rule.Rule[VllmV0Config, Context, State, Step]
+
+VLLM_V0: Registry[VllmV0Config, Context, State, Step] = Registry()
+REGISTRY = VLLM_V0.rules
+always, of_step = VLLM_V0.always, VLLM_V0.of_step
+between, eventually, applicable = VLLM_V0.between, VLLM_V0.eventually, VLLM_V0.applicable
+
+text = partial(Source, "vllm-v0")  # a section of the text on vLLM V0's scheduler
+code = partial(Source, "vLLM 0.9.2")  # what the release does and its text does not mention
+
+
+def by_id(groups: Iterable[Group]) -> dict[str, Group]:
+    """The groups by their names."""
+    return {one.id: one for one in groups}
+
+
+def ids(groups: Iterable[Group]) -> list[str]:
+    """The names of the groups, in their order."""
+    return [one.id for one in groups]
+
+
+def victims(step: Step) -> set[str]:
+    """Groups that ran and gave their blocks up in this step, for whatever reason."""
+    ended = {one.id for one in step.before.running} & {*step.ignored}
+    return {*step.preempted, *step.swapped_out} | ended
+
+
+def crowded_out(step: Step) -> set[str]:
+    """Groups that gave way for want of slots, not to a more urgent one."""
+    return victims(step).difference(step.by_priority)

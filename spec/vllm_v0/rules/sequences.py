@@ -1,0 +1,146 @@
+"""Rules of groups with several sequences: forks, copy-on-write, and tokens of their own.
+
+Source: vllm-v0, "Forking Sequences (`fork_seq`)".
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from spec.vllm_v0.records import Context, Sequence, State, Step
+from spec.vllm_v0.rules.counting import holders, tokens_of
+from spec.vllm_v0.rules.registry import always, by_id, code, of_step, text
+
+_FORK = text("Forking Sequences (`fork_seq`)")
+
+
+def _forks(_ctx: Context, step: Step) -> bool:
+    return bool(step.forked)
+
+
+@of_step("V0-SEQ-1", _FORK, witness=_forks)
+def forked_with_the_first_token(ctx: Context, step: Step) -> Iterator[str]:
+    """A request that asks for several sequences is forked into them when it samples its first
+    token, and only then.
+    """
+    # Each of the others is forked from the first.
+    expected = {
+        f"{group.id}/{index}": group.id
+        for group in step.planned.running
+        if group.id in step.sampling and not group.generated
+        for index in range(1, ctx.requests[group.id].n)
+    }
+    if dict(step.forked) != expected:
+        yield f"forked {dict(step.forked)}, expected {expected}"
+    for group in step.after.present:
+        names = [group.id, *(child for child, one in expected.items() if one == group.id)]
+        known = [one.id for one in by_id(step.before.present)[group.id].sequences]
+        if [one.id for one in group.sequences] != (names if len(names) > 1 else known):
+            yield f"{group.id} has {[one.id for one in group.sequences]}"
+
+
+@of_step("V0-SEQ-2", _FORK, witness=_forks)
+def forked_begin_alike(_ctx: Context, step: Step) -> Iterator[str]:
+    """Forked sequences have the same memory as the one that they were forked from."""
+    # The same blocks and slots, before any of them writes.
+    parents = {one.id: one for group in step.planned.running for one in group.sequences}
+    for one in (one for group in step.after.running for one in group.unfinished):
+        parent = parents.get(step.forked.get(one.id, ""))
+        if parent is not None and (one.blocks, one.slots) != (parent.blocks, parent.slots):
+            yield f"{one.id} has blocks {list(one.blocks)}, {parent.id} {list(parent.blocks)}"
+
+
+def _writes(step: Step) -> Iterator[tuple[Sequence, range]]:
+    """Sequences that are scheduled, with the positions of the tokens that they write."""
+    for group in step.planned.running:
+        count = step.scheduled.get(group.id)
+        if count is None:
+            continue
+        start, end = group.computed, group.computed + count
+        if not group.is_prefill:
+            end = group.tokens
+        elif group.cached:
+            start = min(max(start, group.cached), end - 1)
+        for one in group.unfinished:
+            yield one, range(start, end)
+
+
+@of_step(
+    "V0-SEQ-3",
+    _FORK,
+    witness=lambda _ctx, step: any(
+        not one.is_prefill and len(one.unfinished) > 1 and one.id in step.scheduled
+        for one in step.planned.running
+    ),
+)
+def sequences_write_apart(ctx: Context, step: Step) -> Iterator[str]:
+    """What a sequence writes is independent of all others: a block that it writes to is held by
+    another only if that has the same tokens up to what is written.
+    """
+    # The tokens are compared, up to each that is written.
+    size = ctx.config.block_size
+    held = holders(step.planned.running, size)
+    for one, positions in _writes(step):
+        for place in sorted({position // size for position in positions}):
+            last = min(positions.stop, (place + 1) * size)
+            for other in held[one.blocks[place]] if place < len(one.blocks) else ():
+                if other.id == one.id:
+                    continue
+                is_same = tokens_of(ctx, one.id, last) == tokens_of(ctx, other.id, last)
+                if other.end < last or not is_same:
+                    yield f"{one.id} writes to block {one.blocks[place]} of {other.id}"
+
+
+@of_step("V0-SEQ-4", _FORK, witness=lambda _ctx, step: bool(step.copies))
+def shared_blocks_are_copied(_ctx: Context, step: Step) -> Iterator[str]:
+    """A block that several hold is copied for the one that is to write to it, to a block of its
+    own, and no other block is copied.
+    """
+    # In its place of the table, which held the other before.
+    targets = Counter(target for _, target in step.copies)
+    before = {one.id: one for group in step.before.present for one in group.sequences}
+    after = {one.id: one for group in step.planned.running for one in group.sequences}
+    swapped = {target: source for source, target in step.swaps_in}
+    for source, target in step.copies:
+        owners = [
+            one.id
+            for one in after.values()
+            if target in one.blocks
+            and before[one.id].blocks[one.blocks.index(target)] in (source, swapped.get(source))
+        ]
+        kept = step.planned.pool.references.get(source, 0)
+        alone = step.planned.pool.references.get(target, 0)
+        was_held = step.before.pool.references.get(target, 0)
+        if len(owners) != 1 or targets[target] > 1 or not kept or alone != 1 or was_held:
+            yield f"{source} is copied to {target}, which {owners} have, {kept} keep the other"
+
+
+@of_step("V0-SEQ-5", _FORK, witness=lambda _ctx, step: len(step.sampled) > len(step.outputs) > 0)
+def sequences_sample_their_own_tokens(ctx: Context, step: Step) -> Iterator[str]:
+    """Each sequence samples what it would sample alone, whatever its siblings do."""
+    # From the first token that it had not sampled yet; outputs have those of a group together.
+    generated = {one.id: one.generated for it in step.planned.running for one in it.sequences}
+    outputs: dict[str, list[int]] = {}
+    for name, tokens in step.sampled.items():
+        first, request = generated.get(name, 0), ctx.sequences[name]
+        own = [request.output_token(first + index) for index in range(len(tokens))]
+        outputs.setdefault(ctx.group_of(name).id, []).extend(own)
+        if list(tokens) != own:
+            yield f"{name} samples {list(tokens)}, alone {own}"
+    if {one: list(tokens) for one, tokens in step.outputs.items()} != outputs:
+        yield f"outputs {dict(step.outputs)}, sampled {dict(step.sampled)}"
+
+
+@always(
+    "V0-SEQ-6",
+    code("sequence groups"),
+    witness=lambda _ctx, step: any(len(one.unfinished) > 1 for one in step.after.running),
+)
+def sequences_go_on_together(_ctx: Context, state: State) -> Iterator[str]:
+    """All sequences of a group that are unfinished have sampled equally many tokens; a prompt is
+    computed by one sequence alone.
+    """
+    # Computed again after a preemption, too.
+    for group in state.present:
+        lengths = {(one.generated, one.slots) for one in group.unfinished}
+        if len(lengths) > 1 or (group.is_prefill and len(group.unfinished) > 1):
+            yield f"{group.id}: tokens and slots {sorted(lengths)}, prefill {group.is_prefill}"

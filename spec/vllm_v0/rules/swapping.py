@@ -1,0 +1,251 @@
+"""Rules of swapping: what is copied, what is kept, what comes back.
+
+Source: vllm-v0, "Swapping Functions", "Managing Swapped-Out Sequences" and "Preempting via Swap".
+"""
+
+from collections.abc import Iterator
+
+from spec.vllm_v0.records import Context, Group, State, Step
+from spec.vllm_v0.rules.counting import (
+    batched,
+    brought,
+    is_by_priority,
+    is_passed_over,
+    rank,
+    swapped_needs,
+    will_have,
+)
+from spec.vllm_v0.rules.registry import by_id, code, eventually, ids, of_step, text, victims
+
+_OUT = text("Swapping Out a Sequence (`_swap_out`)")
+_IN = text("Swapping In a Sequence (`_swap_in`)")
+_SWAPPED = text("`_schedule_swapped` - Managing Swapped-Out Sequences")
+
+
+def _swaps(_ctx: Context, step: Step) -> bool:
+    return bool(step.swaps_in or step.swaps_out)
+
+
+@of_step("V0-SWP-1", text("Swapping Functions"), witness=_swaps)
+def pairs_are_one_to_one(ctx: Context, step: Step) -> Iterator[str]:
+    """No block is swapped onto by two others, nor from where nothing is held, nor onto what others
+    hold.
+    """
+    # With prefix caching a block of the same content may be there already.
+    gpu, cpu = step.before.pool, step.before.cpu
+    for pairs, source, target in ((step.swaps_out, gpu, cpu), (step.swaps_in, cpu, gpu)):
+        onto = [to for _, to in {*pairs}]
+        if len({*onto}) != len(onto) or not {one for one, _ in pairs} <= source.references.keys():
+            yield f"copied {sorted(pairs)}, held {sorted(source.references)}"
+        taken = target.references.keys() & {*onto}
+        if taken and not ctx.config.prefix_caching:
+            yield f"copied onto {sorted(taken)}, which are held"
+
+
+@of_step("V0-SWP-2", text("Swapping Functions"), witness=_swaps)
+def tables_are_copied(ctx: Context, step: Step) -> Iterator[str]:
+    """Each block of a swapped group that holds computed tokens is copied to the block at the same
+    place of its table on the other device, and no other block is.
+    """
+    # The encoder's, too.
+    before, planned = by_id(step.before.present), by_id(step.planned.present)
+    for pairs, named in ((step.swaps_out, step.swapped_out), (step.swaps_in, step.swapped_in)):
+        may: set[tuple[int, int]] = set()
+        for one in named:
+            for is_computed, pair in _moved(ctx, before[one], planned[one]):
+                found = {it for it in pairs if it == pair or (pair[1] == _ANY and it[0] == pair[0])}
+                may |= found
+                if is_computed and not found:
+                    yield f"{one}: {pair} is not among {sorted(pairs)}"
+        if not {*pairs} <= may:
+            yield f"copied {sorted({*pairs} - may)}, which is not in the tables"
+
+
+_ANY = 0  # where the block that was copied onto is not in the table any more
+
+
+def _moved(ctx: Context, old: Group, new: Group) -> Iterator[tuple[bool, tuple[int, int]]]:
+    """Blocks of a group on both devices, place by place; whether they hold computed tokens.
+
+    A partial block that came back may have been filled since, and given way to one of its content.
+    """
+    size = ctx.config.block_size
+    for was, now in zip(old.sequences, new.sequences, strict=True):
+        for place, block in enumerate(was.blocks):
+            settled = new.is_swapped or place < was.slots // size
+            target = now.blocks[place] if place < len(now.blocks) and settled else _ANY
+            yield place * size < old.computed, (block, target)
+    if old.cross != new.cross:
+        yield from ((True, pair) for pair in zip(old.cross, new.cross, strict=False))
+
+
+@of_step(
+    "V0-SWP-3",
+    text("Schedules swapped-out requests if possible"),
+    witness=lambda _ctx, step: bool(victims(step)) and bool(step.before.swapped),
+)
+def no_swap_in_with_a_preemption(_ctx: Context, step: Step) -> Iterator[str]:
+    """Swapped-out groups are restored only in a step without any preemption."""
+    # So nothing is swapped in and out at once.
+    if step.swapped_in and victims(step):
+        yield f"swapped in {list(step.swapped_in)}, gave way {sorted(victims(step))}"
+
+
+def _progress(group: Group) -> object:
+    tables = [
+        (one.id, one.generated, one.slots, len(one.blocks), one.is_finished)
+        for one in group.sequences
+    ]
+    return group.computed, group.is_prefill, tables
+
+
+@of_step(
+    "V0-SWP-4",
+    text("Preemption Modes"),
+    witness=lambda _ctx, step: bool(step.swapped_out),
+)
+def swapping_keeps_computation(_ctx: Context, step: Step) -> Iterator[str]:
+    """A group that is swapped out keeps what it has computed and sampled."""
+    # And tables of the same lengths.
+    before, planned = by_id(step.before.running), by_id(step.planned.present)
+    for one in step.swapped_out:
+        if _progress(before[one]) != _progress(planned[one]):
+            yield f"{one} had {_progress(before[one])}, has {_progress(planned[one])}"
+
+
+@of_step("V0-SWP-5", _IN, witness=lambda _ctx, step: bool(step.swapped_in))
+def swapped_in_resume(_ctx: Context, step: Step) -> Iterator[str]:
+    """A group that is swapped in resumes at once, without computing again what it had computed."""
+    # Its next tokens are scheduled in this very step.
+    before, planned = by_id(step.before.swapped), by_id(step.planned.running)
+    for one in step.swapped_in:
+        was, now = before[one], planned[one]
+        if one not in step.scheduled or (was.computed, was.tokens) != (now.computed, now.tokens):
+            yield f"{one} had computed {was.computed} of {was.tokens}, has {now.computed}"
+
+
+@of_step(
+    "V0-SWP-6",
+    text("`_schedule_swapped` - Managing Swapped-Out Sequences, Why It's Needed"),
+    witness=lambda _ctx, step: bool(step.before.swapped) and not step.swapped_in,
+)
+def swapped_out_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
+    """Swapped-out sequences resume when memory becomes available: the first waits only for blocks,
+    tokens, sequences or its adapter, and never for new prompts.
+    """
+    # The watermark is a reason while others run. A more urgent waiting request is one, too.
+    if victims(step) or step.after.failure or _is_outranked(ctx, step):
+        return
+    others = (one for one in step.planned.swapped if one.id not in step.swapped_out)
+    first = next((one for one in others if not is_passed_over(ctx, step, one)), None)
+    if first is None:
+        return
+    rows = by_id(step.planned.running)
+    runs = [one for one in rows.values() if one.id in step.scheduled]
+    old = [one for one in runs if one.id not in step.admitted or not ctx.config.chunked_prefill]
+    blocks = len(step.planned.pool.free)
+    if ctx.config.chunked_prefill:
+        blocks += len(brought(ctx, step))
+    tokens = ctx.config.token_budget - sum(batched(step)[one.id] for one in old)
+    seqs = ctx.config.max_num_seqs - sum(will_have(ctx, one) for one in old)
+    watermark = ctx.config.watermark_blocks if old else 0
+    least = min(first.tokens - first.computed, _least_chunk(ctx)) if first.is_prefill else 0
+    wanted = least or len(first.unfinished)
+    fits = swapped_needs(ctx, first) <= blocks - watermark
+    if fits and wanted <= tokens and len(first.unfinished) <= seqs:
+        yield f"{first.id} stays, {blocks} blocks, {tokens} tokens, {seqs} sequences are left"
+
+
+def _least_chunk(ctx: Context) -> int:
+    return ctx.config.block_size if ctx.config.prefix_caching else 1
+
+
+def _is_outranked(ctx: Context, step: Step) -> bool:
+    """True if a waiting request is more urgent than all swapped ones."""
+    if not is_by_priority(ctx.config) or not step.before.swapped:
+        return False
+    most = min(rank(ctx, one) for one in step.before.swapped)
+    return any(rank(ctx, one) < most for one in step.before.waiting)
+
+
+@of_step(
+    "V0-SWP-7",
+    text("Handles cases where a sequence cannot be swapped in"),
+    witness=lambda _ctx, step: any(one.id in step.ignored for one in step.before.swapped),
+)
+def only_infeasible_are_ended(ctx: Context, step: Step) -> Iterator[str]:
+    """A swapped group is ended as infeasible only if it needs more blocks than the GPU has."""
+    # Its tables, the tokens without a slot, and what is ahead.
+    for one in step.before.swapped:
+        needed = swapped_needs(ctx, one)
+        if one.id in step.ignored and needed <= ctx.config.pool_blocks:
+            yield f"{one.id} is ended, it needs {needed} of {ctx.config.pool_blocks} blocks"
+
+
+@of_step("V0-SWP-8", _OUT, witness=lambda _ctx, step: bool(step.swapped_out))
+def swapping_avoids_killing(_ctx: Context, step: Step) -> Iterator[str]:
+    """A request that has run is not killed when memory runs low."""
+    # Whether it runs or is swapped out by then.
+    killed = {*ids((*step.before.running, *step.before.swapped))} & {*step.ignored}
+    if killed:
+        yield f"{sorted(killed)} are ended"
+
+
+@of_step(
+    "V0-SWP-9",
+    text("`_schedule_swapped()`"),
+    witness=lambda _ctx, step: bool(step.swapped_in),
+)
+def swapped_in_fit_fully(_ctx: Context, step: Step) -> Iterator[str]:
+    """A group that is swapped in fits fully into the current budget: it is given all the tokens
+    that it has not computed.
+    """
+    # A decoding sequence has one.
+    planned = by_id(step.planned.running)
+    for one in step.swapped_in:
+        rest = planned[one].tokens - planned[one].computed
+        if planned[one].is_prefill and step.scheduled.get(one) != rest:
+            yield f"{one} is given {step.scheduled.get(one)} of {rest} tokens"
+
+
+@eventually("V0-SWP-10", _SWAPPED, witness=lambda _ctx, step: bool(step.swapped_in))
+def swapped_out_come_back_or_leave(state: State) -> bool:
+    """A group that is swapped out comes back or leaves: nothing is swapped for ever."""
+    # Sooner or later none is swapped out, or the engine has ended.
+    return not state.swapped or bool(state.failure)
+
+
+@of_step(
+    "V0-SWP-11",
+    code("order of the swapped queue"),
+    witness=lambda _ctx, step: bool(step.swapped_out) and bool(step.before.swapped),
+)
+def victims_queue_up(_ctx: Context, step: Step) -> Iterator[str]:
+    """Groups that are swapped out join the end of their queue in the order of giving way; the
+    others keep their places.
+    """
+    # Those swapped in or ended are gone.
+    stay = [one for one in ids(step.before.swapped) if one in {*ids(step.planned.swapped)}]
+    came = [one for one in step.swapped_out if one not in {*ids(step.planned.waiting)}]
+    if ids(step.planned.swapped) != [*stay, *came]:
+        yield f"swapped {ids(step.planned.swapped)}, were {stay}, swapped out {came}"
+
+
+@of_step(
+    "V0-SWP-12",
+    text("Preemption Modes"),
+    witness=lambda _ctx, step: any(block in step.before.pool.keys for _, block in step.swaps_in),
+    applies=lambda config: config.prefix_caching,
+)
+def copies_do_not_overwrite(ctx: Context, step: Step) -> Iterator[str]:
+    """A swap retains computation: it never overwrites what is computed with what is not."""
+    # Onto a block that is found by its content, which was computed there.
+    keys, planned = step.before.pool.keys, step.planned.pool.keys
+    kept = {block for block in step.before.computed if keys.get(block) == planned.get(block)}
+    for group in step.before.swapped:
+        if group.id in step.swapped_in:
+            full = group.computed // ctx.config.block_size
+            behind = {block for one in group.sequences for block in one.blocks[full:]}
+            wrong = [pair for pair in step.swaps_in if pair[0] in behind and pair[1] in kept]
+            if wrong:
+                yield f"{group.id} has computed {group.computed} tokens, copies {wrong}"
