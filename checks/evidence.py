@@ -6,7 +6,7 @@ them.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,19 +127,14 @@ def _by_bounds(obligations: Mapping[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def verdicts(
-    rules: Iterable[AnyRule], explored: dict[str, Any], proven: dict[str, Any]
-) -> list[Verdict]:
-    """The verdict on each rule, from both records."""
-    return [_verdict(rule, explored, proven) for rule in rules]
-
-
 def recorded_verdicts(rules: Iterable[AnyRule]) -> list[Verdict]:
     """The verdict on each rule, from the records kept with the project."""
-    return verdicts(rules, recorded(EXPLORED), recorded(PROVEN))
+    explored, proven = recorded(EXPLORED), recorded(PROVEN)
+    return [verdict_on(rule, explored, proven) for rule in rules]
 
 
-def _verdict(rule: AnyRule, explored: dict[str, Any], proven: dict[str, Any]) -> Verdict:
+def verdict_on(rule: AnyRule, explored: dict[str, Any], proven: dict[str, Any]) -> Verdict:
+    """The verdict on a rule, from both records."""
     judged = {name: one for name, one in explored.items() if rule.id in one["rules"]}
     refuted = tuple(name for name, one in judged.items() if rule.id in one["violations"])
     holds = tuple(name for name in judged if name not in refuted)
@@ -159,11 +154,6 @@ def _verdict(rule: AnyRule, explored: dict[str, Any], proven: dict[str, Any]) ->
 def _decided(serving: dict[str, Any], verdict: str) -> dict[str, str]:
     """The obligations that came out so, each with its bounds."""
     return {name: one["bounds"] for name, one in serving.items() if one["verdict"] == verdict}
-
-
-def unwitnessed(rules: Sequence[AnyRule], explored: dict[str, Any]) -> list[str]:
-    """Ids of rules that no instance judges, or whose witness was seen in none: vacuous so far."""
-    return [one.rule.id for one in verdicts(rules, explored, {}) if not one.witnessed]
 
 
 # --- campaigns with releases ----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve, fields, frozen
+from attrs import evolve, frozen
 
 from checks.cli.toml_file import MOST, brief, line_of, text_of, toml_of
 from checks.harness.serving import Settings
@@ -117,16 +117,12 @@ def _refuse_misplaced(one: _Given, policy: AnyPolicy) -> None:
     if isinstance(one.value, (dict, list)):
         kind = "table" if isinstance(one.value, dict) else "array"
         raise ConfigError(kind, brief(one.key), "only keys with a single value").at(*where)
-    keys = _keys_of(policy)
+    keys = policy.keys
     if one.key not in keys and not one.key.startswith(_COST):
         nearest = "".join(f"; nearest: {key}" for key in get_close_matches(one.key, keys, n=1))
-        others = [other.name for other in POLICIES.values() if one.key in _keys_of(other)]
+        others = [other.name for other in POLICIES.values() if one.key in other.keys]
         hint = f"; {one.key} is a key of {', '.join(others)}" if others else nearest
         raise ConfigError("key", brief(one.key), f"{', '.join(keys)}{hint}").at(*where)
-
-
-def _keys_of(policy: AnyPolicy) -> tuple[str, ...]:
-    return tuple(key.name for key in fields(policy.config))
 
 
 def _refuse_excess(one: _Given) -> None:
@@ -240,8 +236,8 @@ def _from_set(settings: Sequence[str]) -> Iterator[_Given]:
 def _is_known(key: str) -> bool:
     name, _, own = key.partition(".")
     if name in POLICIES:
-        return own in _keys_of(POLICIES[name])
-    return key.startswith(_COST) or any(key in _keys_of(one) for one in POLICIES.values())
+        return own in POLICIES[name].keys
+    return key.startswith(_COST) or any(key in one.keys for one in POLICIES.values())
 
 
 def _value(text: str) -> Any:

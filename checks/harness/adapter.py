@@ -58,23 +58,17 @@ class Adapter:
     rules_know_leavers: bool = False
 
 
+@frozen
 class PagedDevice:
     """The paged device behind a driver's scheduler, which needs nothing but the steps.
 
     It is shown every step of an episode, in their order, up to the first that it refuses.
-    Implements `Device`.
+    `inferred_events`: as the policy's adapter has it. Implements `Device`.
     """
 
-    def __init__(
-        self,
-        watch: PagedWatch[Any],
-        config: PolicyConfig,
-        inferred_events: Callable[[Step, Any], tuple[Event, ...]],
-    ) -> None:
-        """`inferred_events`: as the policy's adapter has it."""
-        self._watch = watch
-        self._config = config
-        self._inferred_events = inferred_events
+    _watch: PagedWatch[Any]
+    _config: PolicyConfig
+    _inferred_events: Callable[[Step, Any], tuple[Event, ...]]
 
     @property
     def steps(self) -> int:

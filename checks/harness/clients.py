@@ -1,17 +1,15 @@
 """The clients of a workload: which requests arrive and which leave before a step."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from checks.harness.system import Action, Step
 from spec.core.requests import Request
 
 
-def _by_time_of(
-    requests: Iterable[Request], when: Callable[[Request], float | None]
-) -> list[Request]:
+def _by_time_of(requests: Iterable[Request], when: Callable[[Request], Any]) -> list[Request]:
     """The requests for which there is such a moment, the earliest last."""
-    dated = [(moment, one) for one in requests if (moment := when(one)) is not None]
-    return [one for _, one in sorted(dated, key=lambda pair: pair[0])][::-1]
+    return sorted((one for one in requests if when(one) is not None), key=when)[::-1]
 
 
 class Clients:

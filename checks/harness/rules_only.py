@@ -25,11 +25,12 @@ def judged_by_rules(system: System, script: Script) -> Episode:
     actions += [Action()] * (most_steps(script.case) - len(actions))
     episode = Episode()
     own = OwnSteps(system, script.case.config, script.ctx, episode)
-    for taken, action in _with_actions(system, script, actions):
+    for index, taken in enumerate(system.play(script.case, actions)):
         if isinstance(taken, Failure):
             episode.note(Finding(Kind.CRASH, episode.steps, taken.cause, str(taken)))
             break
-        for cause, says, broken in chain(own.wrong(taken, action), _wrong_totals(script, taken)):
+        wrong = own.wrong(taken, actions[index])
+        for cause, says, broken in chain(wrong, _wrong_totals(script, taken)):
             finding = Finding(Kind.BROKEN_RULE, episode.steps, cause, says, broken=broken)
             episode.note(finding)
         episode.steps += 1
@@ -41,14 +42,6 @@ def judged_by_rules(system: System, script: Script) -> Episode:
             says = f"a request still waits after {episode.steps} steps"
             episode.note(Finding(Kind.ENDLESS, episode.steps, FOR_EVER, says))
     return episode
-
-
-def _with_actions(
-    system: System, script: Script, actions: list[Action]
-) -> Iterator[tuple[Taken | Failure, Action]]:
-    """What came of each action, with the action."""
-    for index, taken in enumerate(system.play(script.case, actions)):
-        yield taken, actions[min(index, len(actions) - 1)]
 
 
 def _wrong_totals(script: Script, taken: Taken) -> Iterator[Wrong]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
 from checks.explore.environment import MachineModel, model_of
 from checks.explore.instance import Instance
@@ -161,6 +161,11 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     def name(self) -> str:
         """As the key `policy` of a configuration says it."""
         return self.config.name_of_policy()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of its configurations."""
+        return tuple(key.name for key in fields(self.config))
 
     def properties_of(self, model: MachineModel[ContextT, StateT]) -> Properties[StateT]:
         """The rules that apply to the instance of a model, in the explorer's terms."""

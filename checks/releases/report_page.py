@@ -111,25 +111,24 @@ def _quoted(value: object) -> str:
 
 def _actions(actions: Sequence[Json]) -> Iterator[str]:
     """What the environment does, step by step, where it does something."""
-    done = [(index, what) for index, action in enumerate(actions) for what in _done(action)]
-    for index, what in done[:_MOST_ACTIONS]:
-        yield f"- {what.format(step=index)}"
+    done = [line for index, action in enumerate(actions) for line in _done(index, action)]
+    yield from done[:_MOST_ACTIONS]
     if len(done) > _MOST_ACTIONS:
         yield f"- and {len(done) - _MOST_ACTIONS} more of these"
 
 
-def _done(action: Json) -> Iterator[str]:
-    names = {key: ", ".join(ids) for key, ids in action.items()}
+_SAYS = {
+    "arrive": "before step {step} `add_request` hands over {}",
+    "abort": "before step {step} the client of {} leaves: `abort_requests`",
+    "abort_running": "while step {step} runs the client of {} leaves",
+    "loaded": "before step {step} the keys and values of {} have come",
+    "lost": "in step {step} the keys and values of {} turn out not to come",
+    "accepted": "in step {step} these drafts are right: {}",
+}
+
+
+def _done(step: int, action: Json) -> Iterator[str]:
     accepted = [f"{count} of {one}" for one, count in action.get("accepted", {}).items() if count]
-    if "arrive" in names:
-        yield f"before step {{step}} `add_request` hands over {names['arrive']}"
-    if "abort" in names:
-        yield f"before step {{step}} the client of {names['abort']} leaves: `abort_requests`"
-    if "abort_running" in names:
-        yield f"while step {{step}} runs the client of {names['abort_running']} leaves"
-    if "loaded" in names:
-        yield f"before step {{step}} the keys and values of {names['loaded']} have come"
-    if "lost" in names:
-        yield f"in step {{step}} the keys and values of {names['lost']} turn out not to come"
-    if accepted:
-        yield f"in step {{step}} these drafts are right: {', '.join(accepted)}"
+    for key, says in _SAYS.items():
+        if ids := accepted if key == "accepted" else action.get(key):
+            yield "- " + says.format(", ".join(ids), step=step)

@@ -2,14 +2,15 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import evolve
 
 import reference
-from checks.evidence import EXPLORED, record_of, recorded, unwitnessed, verdicts
+from checks.evidence import EXPLORED, record_of, recorded, verdict_on
 from checks.explore.exploring import explore_instance
 from checks.explore.instance import Instance
 from checks.policies import POLICIES
@@ -129,14 +130,19 @@ def test_a_rule_that_is_not_there_would_be_noticed() -> None:
 # --- witnesses ------------------------------------------------------------------------------------
 
 
+def unwitnessed(rules: Iterable[AnyRule], explored: dict[str, Any]) -> list[str]:
+    """Rules that no instance judges, or whose witness was seen in none: vacuous so far."""
+    return [rule.id for rule in rules if not verdict_on(rule, explored, {}).witnessed]
+
+
 def test_every_rule_is_judged_and_witnessed_on_record() -> None:
     assert unwitnessed(RULES, recorded(EXPLORED)) == []
 
 
 def test_every_rule_holds_somewhere_on_record() -> None:
-    nowhere = [one.rule.id for one in verdicts(RULES, recorded(EXPLORED), {}) if not one.holds_in]
+    explored = recorded(EXPLORED)
 
-    assert nowhere == []
+    assert [one.id for one in RULES if not verdict_on(one, explored, {}).holds_in] == []
 
 
 SMALL = Instance(
@@ -169,7 +175,7 @@ def test_rule_that_was_never_judged_fails_the_check() -> None:
     nowhere = evolve(REGISTRY["SPY-DEC-1"], id="TST-1")
 
     assert unwitnessed([nowhere], recorded(EXPLORED)) == ["TST-1"]
-    assert verdicts([nowhere], recorded(EXPLORED), {})[0].explored == "not judged"
+    assert verdict_on(nowhere, recorded(EXPLORED), {}).explored == "not judged"
 
 
 # --- how rules are registered and judged ----------------------------------------------------------

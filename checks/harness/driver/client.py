@@ -130,10 +130,7 @@ class Driver:
 
     def _last_words(self, what: str) -> str:
         """What happened, with the exit code and the last lines of standard error."""
-        code = None
-        if what == "ended":
-            code = self._process.wait()
+        said = f"ended with code {self._process.wait()}" if what == "ended" else what
         self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
-        said = what if code is None else f"{what} with code {code}"
-        return "\n".join([f"it {said}", *lines])
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return "\n".join([f"it {said}", *lines[-_LAST_LINES:]])

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from attrs import fields, frozen
+from attrs import frozen
 
 from checks.harness.case import Case
 from checks.harness.system import Action, Failure, Hello, Json
@@ -46,10 +46,9 @@ def hello_of(line: str) -> Hello:
     if policy not in POLICIES:
         allowed = f"{', '.join(POLICIES)}; no other has a machine yet to compare a driver with"
         raise NoMachineError("driver's policy", policy, allowed)
-    _refuse_others("config", said.get("config", ()), _keys_of(policy))
+    _refuse_others("config", said.get("config", ()), POLICIES[policy].keys)
     _refuse_others("abilities", said.get("abilities", ()), _ABILITIES)
-    names = POLICIES[policy].adapter.fields.names
-    _refuse_others("left_out", said.get("left_out", ()), names)
+    _refuse_others("left_out", said.get("left_out", ()), POLICIES[policy].adapter.fields.names)
     return Hello(
         name=str(said.get("name", "")),
         release=str(said.get("release", "")),
@@ -58,10 +57,6 @@ def hello_of(line: str) -> Hello:
         abilities=frozenset(said.get("abilities", ())),
         unreported=frozenset(said.get("left_out", ())),
     )
-
-
-def _keys_of(policy: str) -> tuple[str, ...]:
-    return tuple(key.name for key in fields(POLICIES[policy].config))
 
 
 def _refuse_others(key: str, words: Iterable[str], allowed: Collection[str]) -> None:

@@ -44,19 +44,18 @@ class EngineScheduler:
     """Implements `Scheduler`: the engine, observed, for requests that are given beforehand."""
 
     engine: Engine
-    _requests: dict[str, Request]
-    _observer: StepObserver
+    requests: Iterable[Request]
+    _by_id: dict[str, Request] = field(init=False)
+    _observer: StepObserver = field(init=False)
     _aborted: list[str] = field(factory=list, init=False)
 
-    @staticmethod
-    def of(engine: Engine, requests: Iterable[Request]) -> "EngineScheduler":
-        """The engine, no request arrived."""
-        by_id = {request.id: request for request in requests}
-        return EngineScheduler(engine, by_id, StepObserver(engine.scheduler))
+    def __attrs_post_init__(self) -> None:
+        self._by_id = {request.id: request for request in self.requests}
+        self._observer = StepObserver(self.engine.scheduler)
 
     def arrive(self, request_id: str) -> None:
         """The request is handed in between two steps."""
-        self.engine.add(self._requests[request_id])
+        self.engine.add(self._by_id[request_id])
 
     def abort(self, request_id: str) -> None:
         """The client goes away between two steps; nothing happens if the request has left."""
@@ -87,12 +86,12 @@ def engine(case: Case) -> EngineScheduler:
 
 def on_device(device: Device, case: Case) -> EngineScheduler:
     """The engine on this device."""
-    return EngineScheduler.of(Engine(case.config, device), case.requests)
+    return EngineScheduler(Engine(case.config, device), case.requests)
 
 
 def without_device(case: Case) -> EngineScheduler:
     """The engine, where the device's part is what the specification says of the tokens."""
-    return EngineScheduler.of(SpecifiedEngine(case.config), case.requests)
+    return EngineScheduler(SpecifiedEngine(case.config), case.requests)
 
 
 def engine_under_test(case: Case) -> EngineScheduler:

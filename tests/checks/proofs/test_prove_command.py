@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from checks.evidence import PROVEN, recorded, verdicts
+from checks.evidence import PROVEN, recorded, verdict_on
 from checks.policies import RULES
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Integer, Numbers, Obligation, Statement, Verdict
@@ -92,5 +92,5 @@ def test_every_obligation_of_the_default_tier_comes_out_as_recorded() -> None:
 def test_a_rule_shows_that_what_was_proven_of_it_is_stale() -> None:
     rule = RULES["SPY-PRI-3"]
     kept = {"PRV-MAC-2": recorded(PROVEN)["PRV-MAC-2"] | {"verdict": "stale", "bounds": "all"}}
-    (verdict,) = verdicts([rule], {}, kept)
+    verdict = verdict_on(rule, {}, kept)
     assert (verdict.proven, verdict.proofs) == ({}, "stale: PRV-MAC-2, all")
