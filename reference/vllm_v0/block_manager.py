@@ -161,7 +161,7 @@ def append_slots(
     """
     # guard
     on_gpu = not group.is_swapped and all(one.blocks for one in group.unfinished)
-    require(on_gpu, "append_slots", "V0-BLK-1")
+    require(on_gpu, "append_slots", "V0-LIF-6")
     # effect
     memory, copies, grown = gpu(state), [], []
     for one in group.sequences:
@@ -196,7 +196,7 @@ def fork(ctx: Context, state: State, group: Group, ids: tuple[str, ...]) -> tupl
     """New sequences that hold all blocks of the first one, too ("Forking Sequences")."""
     # guard
     (parent,) = group.sequences
-    require(not group.is_swapped and bool(parent.blocks), "fork", "V0-BLK-1")
+    require(not group.is_swapped and bool(parent.blocks), "fork", "V0-LIF-6")
     # effect
     memory = hold(gpu(state), parent.blocks, len(ids))
     children = (evolve(parent, id=one) for one in ids)
@@ -255,7 +255,7 @@ def swap_out(ctx: Context, state: State, group: Group) -> tuple[State, Group, Pa
         EngineEnds: the CPU has fewer free blocks than the group has.
     """
     # guard
-    require(not group.is_swapped, "swap_out", "V0-BLK-1")
+    require(not group.is_swapped, "swap_out", "V0-LIF-6")
     # effect
     source, target, moved, pairs = _swap(ctx, group, gpu(state), Memory(state.cpu))
     after = evolve(with_gpu(state, source), cpu=target.pool)
@@ -269,7 +269,7 @@ def swap_in(ctx: Context, state: State, group: Group) -> tuple[State, Group, Pai
         EngineEnds: the GPU has fewer free blocks than the group has.
     """
     # guard
-    require(group.is_swapped, "swap_in", "V0-BLK-1")
+    require(group.is_swapped, "swap_in", "V0-LIF-6")
     # effect
     source, target, moved, pairs = _swap(ctx, group, Memory(state.cpu), gpu(state))
     after = evolve(with_gpu(state, target), cpu=source.pool)

@@ -35,7 +35,7 @@ def preempt(run: Decisions, victim: Group) -> None:
     elif run.config.choices.needs_cpu_space:
         raise EngineEnds("the CPU has no space for a victim")
     else:
-        run.take(transitions.ignore, victim, "V0-SWP-2")
+        run.take(transitions.ignore, victim, "V0-PRE-6")
         run.ignored.append(victim.id)
 
 

@@ -68,7 +68,7 @@ def schedule_swapped(run: Decisions) -> None:
         fit = block_manager.can_swap_in(run.ctx, run.state, group, lookahead)
         if fit is Fit.NEVER:
             frees = run.config.choices.frees_infeasible
-            run.take(transitions.ignore, group, "V0-SWP-5", frees)
+            run.take(transitions.ignore, group, "V0-SWP-7", frees)
             run.ignored.append(group.id)
             continue
         if fit is Fit.LATER:
@@ -109,10 +109,10 @@ def schedule_prefills(run: Decisions, share: Partial | None) -> None:
         refusal = _refusal(run, group, share)
         if refusal is None:
             _admit(run, group, share)
-        elif refusal in ("V0-ADM-4", "V0-ADM-5"):
+        elif refusal in ("V0-ADM-2", "V0-ADM-3"):
             run.take(transitions.ignore, group, refusal)
             run.ignored.append(group.id)
-        elif refusal != "V0-LRA-1":
+        elif refusal != "V0-ADM-5":
             run.refusal = run.refusal or refusal
             if run.config.choices.blocked_by_long:
                 break
@@ -125,13 +125,13 @@ def _refusal(run: Decisions, group: Group, share: Partial | None) -> str | None:
     by_chunk = chunked and run.config.choices.limits_chunks
     whole = tokens + cached if by_chunk else group.tokens
     if whole > run.config.prompt_limit:
-        return "V0-ADM-4"
+        return "V0-ADM-3"
     lookahead = lookahead_slots(True, run.config)
     fit = block_manager.can_allocate(run.ctx, run.state, group, lookahead)
     if fit is not Fit.NOW:
-        return "V0-ADM-5" if fit is Fit.NEVER else "V0-ADM-1"
+        return "V0-ADM-2" if fit is Fit.NEVER else "V0-ADM-1"
     if _lora_is_one_too_many(run, group):
-        return "V0-LRA-1"
+        return "V0-ADM-5"
     admits = run.budget.admits(tokens, seqs_of(run.ctx, group))
     return None if tokens and admits else "V0-BUD-1"
 

@@ -93,7 +93,7 @@ def abort(ctx: Context, state: State, request_id: str) -> State:
 def admit(ctx: Context, state: State, group: Group, tokens: int) -> Moved:
     """A waiting group gets its blocks and runs ("Allocating and Running Sequences")."""
     # guard
-    require(group.id in {one.id for one in state.waiting}, "admit", "V0-LIF-2")
+    require(group.id in {one.id for one in state.waiting}, "admit", "V0-LIF-8")
     if group.is_swapped:
         raise EngineEnds("a waiting group has no waiting sequence")
     # effect
@@ -109,13 +109,13 @@ def append(ctx: Context, state: State, place: int, lookahead: int) -> Copied:
     Source: "Appending Memory Slots"; blocks that it shares are copied before it writes to them.
     """
     # guard
-    require(0 <= place < len(state.running), "append", "V0-LIF-2")
+    require(0 <= place < len(state.running), "append", "V0-LIF-8")
     # effect
     group = state.running[place]
     after, grown, copies = block_manager.append_slots(ctx, state, group, lookahead)
     held, holds = (sum(len(one.blocks) for one in it.sequences) for it in (group, grown))
     events = [Event("append", group.id, "V0-LKA-1", held, holds)] if holds > held else []
-    events += [Event("copy", group.id, "V0-SEQ-3", source, target) for source, target in copies]
+    events += [Event("copy", group.id, "V0-SEQ-4", source, target) for source, target in copies]
     running = (*state.running[:place], grown, *state.running[place + 1 :])
     return evolve(after, running=running), copies, tuple(events)
 
@@ -126,43 +126,43 @@ def recompute(ctx: Context, state: State, group: Group) -> Moved:
     Source: "Preempting via Recompute"; its place in the waiting queue is the step's to say.
     """
     # guard
-    require(group in state.running, "preempt", "V0-PRE-1")
-    require(len(group.unfinished) == 1, "preempt", "V0-PRE-3")
+    require(group in state.running, "preempt", "V0-LIF-8")
+    require(len(group.unfinished) == 1, "preempt", "V0-PRE-6")
     # effect
     freed, left = block_manager.free(ctx, state, group, group.unfinished)
     fresh = evolve(left, computed=0, is_prefill=True, cached=None, mark=0)
     after = without(freed, group.id)
-    event = Event("preempt", group.id, "V0-PRE-1", group.computed, 0)
+    event = Event("preempt", group.id, "V0-PRE-2", group.computed, 0)
     return evolve(after, waiting=(fresh, *after.waiting)), (event,)
 
 
 def swap_out(ctx: Context, state: State, group: Group) -> Copied:
     """A running group's blocks go to the CPU ("Swapping Out a Sequence")."""
     # guard
-    require(group in state.running, "swap_out", "V0-SWP-1")
-    require(block_manager.can_swap_out(ctx, state, group), "swap_out", "V0-SWP-2")
+    require(group in state.running, "swap_out", "V0-LIF-8")
+    require(block_manager.can_swap_out(ctx, state, group), "swap_out", "V0-PRE-5")
     # effect
     moved, out, pairs = block_manager.swap_out(ctx, state, group)
     after = without(moved, group.id)
-    event = Event("swap_out", group.id, "V0-SWP-1", after=len(pairs))
+    event = Event("swap_out", group.id, "V0-PRE-5", after=len(pairs))
     return evolve(after, swapped=(*after.swapped, out)), pairs, (event,)
 
 
 def swap_in(ctx: Context, state: State, group: Group) -> Copied:
     """A swapped group's blocks come back to the GPU and it runs ("Swapping In a Sequence")."""
     # guard
-    require(group in state.swapped, "swap_in", "V0-SWP-3")
+    require(group in state.swapped, "swap_in", "V0-LIF-8")
     # effect
     moved, back, pairs = block_manager.swap_in(ctx, state, group)
     after = without(moved, group.id)
-    event = Event("swap_in", group.id, "V0-SWP-3", after=len(pairs))
+    event = Event("swap_in", group.id, "V0-SWP-6", after=len(pairs))
     return evolve(after, running=(*after.running, back)), pairs, (event,)
 
 
 def ignore(ctx: Context, state: State, group: Group, rule: str, frees: bool = True) -> Moved:
     """A group that can never be served leaves and is reported ("very long prompts")."""
     # guard
-    require(group in state.present, "ignore", "V0-ADM-4")
+    require(group in state.present, "ignore", "V0-ADM-3")
     # effect
     freed = block_manager.free(ctx, state, group, group.unfinished)[0] if frees else state
     after = without(freed, group.id)
@@ -179,13 +179,15 @@ def compute(_ctx: Context, state: State, tokens: Mapping[str, int]) -> Moved:
     With all tokens of a group its prefill is over.
     """
     # guard
-    require(tokens.keys() <= {one.id for one in state.running}, "compute", "V0-LIF-2")
+    require(tokens.keys() <= {one.id for one in state.running}, "compute", "V0-LIF-8")
     # effect
     running = tuple(
         _computed(one, tokens[one.id]) if one.id in tokens else one for one in state.running
     )
     events = tuple(
-        Event("chunk" if one.is_prefill else "decode", one.id, "V0-CHK-1", after=tokens[one.id])
+        Event("chunk", one.id, "V0-CHK-1", after=tokens[one.id])
+        if one.is_prefill
+        else Event("decode", one.id, "V0-BUD-6", after=tokens[one.id])
         for one in state.running
         if one.id in tokens
     )
@@ -221,7 +223,7 @@ def sample(_ctx: Context, state: State, sampled: Mapping[str, int], ended: Conta
     """
     # guard
     known = {one.id for group in state.running for one in group.unfinished}
-    require(sampled.keys() <= known, "sample", "V0-CHK-4")
+    require(sampled.keys() <= known, "sample", "V0-CHK-6")
 
     # effect
     def grown(one: Sequence) -> Sequence:
@@ -237,7 +239,7 @@ def sample(_ctx: Context, state: State, sampled: Mapping[str, int], ended: Conta
         computed = group.computed + max(counts) - 1
         return evolve(group, sequences=tuple(map(grown, group.sequences)), computed=computed)
 
-    events = tuple(Event("sample", one.split("/")[0], "V0-CHK-4", after=one) for one in sampled)
+    events = tuple(Event("sample", one.split("/")[0], "V0-CHK-6", after=one) for one in sampled)
     return evolve(state, running=tuple(map(grown_group, state.running))), events
 
 
