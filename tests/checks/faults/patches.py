@@ -13,7 +13,7 @@ Change = Callable[[Any], Any]
 
 def always(value: Any) -> Wrong:
     """The value, whatever the arguments."""
-    return lambda _right, *_given: value
+    return lambda _right, *_given, **_more: value
 
 
 def result(**fields: Any) -> Wrong:

@@ -4,7 +4,6 @@ Each policy has a table of faults of its own, and instances to look for them in.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -19,27 +18,42 @@ from tests.checks.faults.patches import Wrong
 
 
 @frozen
-class Fault:
-    """A wrong version of a transition, or of what decides whether it is taken.
-
-    It replaces the function `attribute` of the module `place`. `instance` is where to look.
-    `rules` are exactly those that the shortest runs into any violation break. "guard" before a
-    rule: the machine stopped at a guard that names that rule.
-    """
+class Planted:
+    """A wrong version of the function or method `attribute` of `place`, a module or a class."""
 
     name: str
     sentence: str
-    transition: str
-    place: ModuleType
+    place: Any
     attribute: str
     wrong: Wrong
-    instance: str
-    rules: tuple[str, ...]
 
     def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Switch the fault in."""
-        right = getattr(self.place, self.attribute)
-        monkeypatch.setattr(self.place, self.attribute, partial(self.wrong, right))
+        right, wrong = getattr(self.place, self.attribute), self.wrong
+
+        def planted(*given: Any, **more: Any) -> Any:
+            return wrong(right, *given, **more)
+
+        monkeypatch.setattr(self.place, self.attribute, planted)
+
+
+@frozen
+class Fault(Planted):
+    """A wrong version of a transition, or of what decides whether it is taken.
+
+    `instance` is where to look. `rules` are exactly those that the shortest runs into any violation
+    break. "guard" before a rule: the machine stopped at a guard that names that rule.
+    """
+
+    transition: str
+    instance: str
+    rules: tuple[str, ...]
+
+
+def name_and_sentence(wrong: Wrong, text: str) -> tuple[str, str]:
+    """Of a text, apart by a colon; of a decorated function its own name and docstring."""
+    name, _, sentence = text.partition(": ")
+    return name or wrong.__name__.replace("_", " "), sentence or wrong.__doc__ or ""
 
 
 class FaultTable(list[Fault]):
@@ -66,11 +80,11 @@ class FaultTable(list[Fault]):
         """
 
         def register(wrong: Wrong, text: str = "") -> Wrong:
-            name, _, sentence = text.partition(": ")
+            name, sentence = name_and_sentence(wrong, text)
             self.append(
                 Fault(
-                    name=name or wrong.__name__.replace("_", " "),
-                    sentence=sentence or wrong.__doc__ or "",
+                    name=name,
+                    sentence=sentence,
                     transition=of or attribute,
                     place=place,
                     attribute=attribute,

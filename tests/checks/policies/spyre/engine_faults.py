@@ -5,8 +5,7 @@ what is kept from an earlier step although it no longer holds. Run as a module, 
 each is found, and how soon.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -18,45 +17,27 @@ from engine.spyre.scheduler import admission, apply, decode, prefill
 from engine.spyre.scheduler.admission import LastChunk, Projection
 from engine.spyre.scheduler.requests import Batch, RequestState, WaitingQueue
 from engine.spyre.scheduler.state import SchedulerState
+from tests.checks.faults.patches import Wrong, always
+from tests.checks.faults.planting import Planted, name_and_sentence
 from tests.checks.harness.cases import ENGINE, Hunt, hunt, table_of
-
-Right = Callable[..., Any]
 
 
 @frozen
-class EngineFault:
-    """A wrong version of `attribute` of a module or class."""
+class EngineFault(Planted):
+    """A wrong version of a part of the engine, and what it is about."""
 
-    name: str
-    sentence: str
     area: str
-    place: Any
-    attribute: str
-    wrong: Right
-
-    def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Switch the fault in."""
-        right = getattr(self.place, self.attribute)
-        if isinstance(self.place, type):
-            wrong = self.wrong
-
-            def method(*given: Any, **more: Any) -> Any:
-                return wrong(right, *given, **more)
-
-            monkeypatch.setattr(self.place, self.attribute, method)
-        else:
-            monkeypatch.setattr(self.place, self.attribute, partial(self.wrong, right))
 
 
 ENGINE_FAULTS: list[EngineFault] = []
 
 
-def fault(area: str, place: Any, attribute: str) -> Callable[[Right], Right]:
-    """Enter the decorated function, which is given the right one first, then the arguments."""
+def fault(area: str, place: Any, attribute: str) -> Callable[..., Wrong]:
+    """Decorator for a wrong function; or to be called with one and a text, as of the reference."""
 
-    def register(wrong: Right) -> Right:
-        name, sentence = wrong.__name__.replace("_", " "), wrong.__doc__ or ""
-        ENGINE_FAULTS.append(EngineFault(name, sentence, area, place, attribute, wrong))
+    def register(wrong: Wrong, text: str = "") -> Wrong:
+        name, sentence = name_and_sentence(wrong, text)
+        ENGINE_FAULTS.append(EngineFault(name, sentence, place, attribute, wrong, area))
         return wrong
 
     return register
@@ -64,143 +45,126 @@ def fault(area: str, place: Any, attribute: str) -> Callable[[Right], Right]:
 
 # --- admission ------------------------------------------------------------------------------------
 
-
-@fault("admission", LastChunk, "_exact_volume_holds")
-def volume_never_refuses(_right: Right, *_given: Any) -> bool:
-    """The exact volume rule admits everybody."""
-    return True
-
-
-@fault("admission", admission, "exact_volume_holds")
-def limit_one_too_high(right: Right, *given: Any) -> bool:
-    """The exact rule admits one token over the limit."""
-    *batch, limit, block_size = given
-    return bool(right(*batch, limit + 1, block_size))
-
-
-@fault("admission", admission, "exact_volume_holds")
-def limit_one_too_low(right: Right, *given: Any) -> bool:
-    """The exact rule refuses what just reaches the limit."""
-    *batch, limit, block_size = given
-    return bool(right(*batch, limit - 1, block_size))
+fault("admission", LastChunk, "_exact_volume_holds")(
+    always(True), "volume never refuses: the exact volume rule admits every request"
+)
+fault("admission", admission, "exact_volume_holds")(
+    lambda right, *batch: right(*batch[:3], batch[3] + 1, batch[4]),
+    "limit one too high: the exact rule admits one token over the limit",
+)
+fault("admission", admission, "exact_volume_holds")(
+    lambda right, *batch: right(*batch[:3], batch[3] - 1, batch[4]),
+    "limit one too low: the exact rule refuses what just reaches the limit",
+)
 
 
 @fault("admission", admission, "exact_volume_holds")
-def last_token_not_counted(right: Right, *given: Any) -> bool:
+def last_token_not_counted(right: Wrong, *given: Any) -> bool:
     """The exact rule takes the candidate to generate one token fewer."""
     lengths, remaining, (length, still), limit, size = given
     return bool(right(lengths, remaining, (length, max(still - 1, 1)), limit, size))
 
 
-@fault("admission", admission, "surely_exceed")
-def shapes_refused_too_soon(right: Right, lengths: Any, remaining: Any, *rest: Any) -> Any:
-    """The bound for many shapes at once refuses what just reaches the limit."""
-    candidates, limit = rest
-    return right(lengths, remaining, candidates, limit - 1)
-
-
-@fault("admission", Projection, "is_of")
-def projection_outlives_its_moment(_right: Right, *_given: Any) -> bool:
-    """The projected tkv of the batch are kept although the batch has moved on."""
-    return True
-
-
-@fault("admission", LastChunk, "_joining")
-def model_length_not_asked(right: Right, *given: Any) -> Any:
-    """The text's maximum-length condition always holds."""
-    return evolve(right(*given), max_model_len=2**31)
-
-
-@fault("admission", prefill, "_has_free_slot")
-def one_slot_too_many(_right: Right, state: SchedulerState) -> bool:
-    """One request more is admitted than there are slots."""
-    return len(state.decoding) <= state.config.max_num_seqs
-
-
-@fault("admission", prefill, "_starts_with_last_chunk")
-def judged_without_the_hit(_right: Right, state: SchedulerState, request: RequestState) -> bool:
-    """Who needs one chunk only thanks to the cache is not judged."""
-    return request.prefill_len <= state.config.chunk_size
-
-
-@fault("admission", prefill, "may_reserve")
-def shared_blocks_asked_for_again(right: Right, *given: int) -> bool:
-    """Blocks that somebody holds already are set aside all the same."""
-    worst_case, _, free, reserved = given
-    return bool(right(worst_case, 0, free, reserved))
-
-
-@fault("admission", prefill, "may_reserve")
-def promises_forgotten(right: Right, *given: int) -> bool:
-    """What is promised to others counts as free."""
-    worst_case, shared, free, _ = given
-    return bool(right(worst_case, shared, free, 0))
+fault("admission", admission, "surely_exceed")(
+    lambda right, lengths, remaining, shapes, limit: right(lengths, remaining, shapes, limit - 1),
+    "shapes refused too soon: the bound for many shapes at once refuses what reaches the limit",
+)
+fault("admission", Projection, "is_of")(
+    always(True),
+    "projection outlives its moment: the batch's projected tkv are kept although it has changed",
+)
+fault("admission", LastChunk, "_joining")(
+    lambda right, *given: evolve(right(*given), max_model_len=2**31),
+    "model length not asked: the text's maximum-length condition always holds",
+)
+fault("admission", prefill, "_has_free_slot")(
+    lambda _right, state: len(state.decoding) <= state.config.max_num_seqs,
+    "one slot too many: one request more is admitted than there are slots",
+)
+fault("admission", prefill, "_starts_with_last_chunk")(
+    lambda _right, state, request: request.prefill_len <= state.config.chunk_size,
+    "judged without the hit: one that needs one chunk only thanks to the cache is not judged",
+)
+fault("admission", prefill, "may_reserve")(
+    lambda right, worst, _shared, free, reserved: right(worst, 0, free, reserved),
+    "shared blocks asked for again: blocks that others hold already are set aside all the same",
+)
+fault("admission", prefill, "may_reserve")(
+    lambda right, worst, shared, free, _reserved: right(worst, shared, free, 0),
+    "promises forgotten: what is promised to others counts as free",
+)
+fault("admission", prefill, "promised_blocks")(
+    always(0), "nothing promised: no blocks are set aside for a request"
+)
 
 
 # --- padding and jumps ----------------------------------------------------------------------------
 
 
 @fault("padding", decode, "layout")
-def a_column_too_many(right: Right, lengths: Any, block_size: int) -> Any:
+def a_column_too_many(right: Wrong, lengths: Any, block_size: int) -> Any:
     """Every row gets one padding block more than it needs."""
     padding, tkv = right(lengths, block_size)
     return padding + block_size, tkv + block_size
 
 
-@fault("padding", decode, "max_tkv")
-def tkv_of_the_longest(_right: Right, decisive: Sequence[int], _block_size: int) -> int:
-    """The tkv is that of the longest row, whoever reaches further into the last block."""
-    return max(decisive)
+fault("padding", decode, "max_tkv")(
+    lambda _right, decisive, _block_size: max(decisive),
+    "tkv of the longest: the row that reaches further into the last block is not looked at",
+)
 
 
-@fault("padding", decode, "row_left_padding")
-def padding_by_tokens(_right: Right, lengths: Any, width: int, block_size: int) -> Any:
-    """Rows are padded by tokens and not by whole blocks."""
-    return width * block_size - lengths - (-lengths.max() % block_size)
+fault("padding", decode, "row_left_padding")(
+    lambda _right, rows, width, size: width * size - rows - (-rows.max() % size),
+    "padding by tokens: rows are padded by tokens and not by whole blocks",
+)
 
 
-@fault("jumps", Batch, "of_rows")
-def departure_not_noticed(right: Right, batch: Batch, rows: Sequence[int]) -> Batch:
-    """When somebody leaves, the others keep their padding until one fills its block."""
-    rest: Batch = right(batch, rows)
-    rest.tkv = batch.tkv
-    return rest
+def with_old_tkv(right: Wrong, batch: Batch, *given: Any) -> Batch:
+    """The new batch, whose rows keep their padding until one of them fills its block."""
+    changed: Batch = right(batch, *given)
+    changed.tkv = batch.tkv
+    return changed
 
 
-@fault("jumps", Batch, "with_front")
-def newcomer_not_noticed(right: Right, batch: Batch, newcomer: RequestState) -> Batch:
-    """When somebody joins, the others keep their padding until one fills its block."""
-    joined: Batch = right(batch, newcomer)
-    joined.tkv = batch.tkv
-    return joined
+fault("jumps", Batch, "of_rows")(
+    with_old_tkv, "departure not noticed: when a request leaves, the others keep their padding"
+)
+fault("jumps", Batch, "with_front")(
+    with_old_tkv, "newcomer not noticed: when a request joins, the others keep their padding"
+)
 
 
 # --- blocks ---------------------------------------------------------------------------------------
 
 
-@fault("blocks", BlockManager, "freed_by")
-def table_head_first(right: Right, blocks: BlockManager, tables: Any) -> Any:
-    """A table is given back from its head on."""
-    return right(blocks, [tuple(table)[::-1] for table in tables])
+fault("blocks", BlockManager, "freed_by")(
+    lambda right, blocks, tables: right(blocks, [tuple(table)[::-1] for table in tables]),
+    "table head first: what a table will free is foretold from its head on",
+)
+fault("blocks", BlockManager, "release")(
+    lambda right, blocks, table: right(blocks, table[::-1]),
+    "released head first: a table is given back from its head on",
+)
 
 
-@fault("blocks", FreeList, "put_front")
-def plain_blocks_last(_right: Right, free: FreeList, blocks: Sequence[int]) -> None:
-    """Blocks without content go to the end of the free list."""
-    free.put_back(blocks)
+fault("blocks", FreeList, "put_front")(
+    lambda _right, free, blocks: free.put_back(blocks),
+    "plain blocks last: blocks without content go to the end of the free list",
+)
 
 
 @fault("blocks", BlockManager, "watch")
-def free_blocks_count_as_held(right: Right, blocks: BlockManager, hit: tuple[int, ...]) -> Any:
-    """Cached blocks that nobody holds count as shared."""
+def free_blocks_count_as_held(right: Wrong, blocks: BlockManager, hit: tuple[int, ...]) -> Any:
+    """Cached blocks that no request holds count as shared."""
     watched = right(blocks, hit)
     watched.held = len(hit)
     return watched
 
 
 @fault("blocks", apply, "preempt")
-def preempted_keeps_its_blocks(right: Right, state: SchedulerState, victim: RequestState) -> None:
-    """Who is preempted gives no block back."""
+def preempted_keeps_its_blocks(right: Wrong, state: SchedulerState, victim: RequestState) -> None:
+    """A preempted request gives no block back."""
     victim.blocks = ()
     right(state, victim)
 
@@ -208,34 +172,42 @@ def preempted_keeps_its_blocks(right: Right, state: SchedulerState, victim: Requ
 # --- caching --------------------------------------------------------------------------------------
 
 
-@fault("caching", prefill, "prefix_hit")
-def lookup_not_repeated(right: Right, state: SchedulerState, request: RequestState) -> Any:
-    """What a lookup found stays true whatever changes."""
-    return request.hit or right(state, request)
+fault("caching", prefill, "prefix_hit")(
+    lambda right, state, request: request.hit or right(state, request),
+    "lookup not repeated: what a lookup found stays true whatever changes",
+)
 
 
-@fault("caching", prefill, "_full_blocks")
-def last_block_missed(right: Right, state: SchedulerState, request: RequestState) -> int:
-    """The last full block of a prompt is not looked up."""
-    return max(int(right(state, request)) - 1, 0)
+fault("caching", prefill, "_full_blocks")(
+    lambda right, *given: max(right(*given) - 1, 0),
+    "last block missed: the last full block of a prompt is not looked up",
+)
 
 
-@fault("caching", apply, "_register_filled")
-def answers_not_cached(_right: Right, _state: SchedulerState, _rows: Batch) -> None:
-    """Blocks that are filled while decoding are not found by lookups."""
+fault("caching", apply, "_register_filled")(
+    always(None), "answers not cached: blocks filled while decoding are not found by lookups"
+)
 
 
-@fault("caching", apply, "_register_full_blocks")
-def cached_a_token_late(
-    right: Right, state: SchedulerState, request: RequestState, computed: int
-) -> None:
-    """A full block is found only once a token stands behind it."""
-    right(state, request, computed - 1)
+fault("caching", apply, "_register_full_blocks")(
+    lambda right, state, request, computed: right(state, request, computed - 1),
+    "cached a token late: a full block is found only once a token stands behind it",
+)
+fault("caching", SchedulerState, "tokens_of")(
+    lambda _right, _state, _request, start, end: np.zeros(end - start, np.int64),
+    "keys without tokens: no token counts in the key of a block",
+)
+
+
+@fault("caching", BlockManager, "_evict")
+def evictions_forgotten(_right: Wrong, blocks: BlockManager, block: int, _key: Any) -> None:
+    """A block that is handed out anew can still be found by its old content."""
+    blocks.keys[block] = None
 
 
 @fault("caching", SchedulerState, "tokens_of")
 def keys_without_answers(
-    right: Right, state: SchedulerState, request: RequestState, *span: int
+    right: Wrong, state: SchedulerState, request: RequestState, *span: int
 ) -> Any:
     """What was sampled does not count in the key of a block."""
     tokens = np.array(right(state, request, *span))
@@ -244,48 +216,48 @@ def keys_without_answers(
     return tokens
 
 
-@fault("caching", prefill, "redirected_blocks")
-def redirection_not_told(_right: Right, *_given: int) -> int:
-    """Blocks of a boundary chunk whose writes are redirected are not reported."""
-    return 0
+fault("caching", prefill, "redirected_blocks")(
+    always(0),
+    "redirection not reported: blocks of a boundary chunk whose writes are redirected are left out",
+)
 
 
 # --- order ----------------------------------------------------------------------------------------
 
 
 @fault("order", Batch, "with_front")
-def joins_at_the_back(right: Right, batch: Batch, newcomer: RequestState) -> Batch:
+def joins_at_the_back(right: Wrong, batch: Batch, newcomer: RequestState) -> Batch:
     """A newcomer stands behind the batch."""
     joined: Batch = right(batch, newcomer)
     return joined.of_rows([*range(1, len(joined)), 0])
 
 
-@fault("order", WaitingQueue, "put_front")
-def preempted_waits_last(_right: Right, queue: WaitingQueue, request: RequestState) -> None:
-    """Who is preempted goes to the end of the queue."""
-    queue.put_back(request)
+fault("order", WaitingQueue, "put_front")(
+    lambda _right, queue, request: queue.put_back(request),
+    "preempted waits last: a preempted request goes to the end of the queue",
+)
 
 
-@fault("order", decode, "_preempted")
-def first_admitted_preempted(right: Right, state: SchedulerState, rows: Batch) -> Any:
-    """The batch is preempted from its other end."""
-    return right(state, rows.of_rows(range(len(rows))[::-1]))
+fault("order", decode, "_preempted")(
+    lambda right, state, rows: right(state, rows.of_rows(range(len(rows))[::-1])),
+    "first admitted preempted: the batch is preempted from its other end",
+)
 
 
-@fault("order", prefill, "_first_to_overtake")
-def nobody_overtakes(_right: Right, _state: SchedulerState) -> None:
-    """With overtaking, nobody is looked at behind the head."""
+fault("order", prefill, "_first_to_overtake")(
+    always(None), "none overtakes: with overtaking, no request is looked at behind the head"
+)
 
 
 @fault("order", prefill, "_priority_refusal")
-def not_interleaved(right: Right, state: SchedulerState) -> Any:
+def not_interleaved(right: Wrong, state: SchedulerState) -> Any:
     """Prefill steps follow each other although interleaving is on."""
     refusal = right(state)
     return None if refusal == "SPY-PRI-3" else refusal
 
 
 @fault("order", decode, "choose_rows")
-def longest_answer_first(right: Right, state: SchedulerState) -> Any:
+def longest_answer_first(right: Wrong, state: SchedulerState) -> Any:
     """Pausing serves in the opposite order of answers."""
     config = state.config
     state.config = evolve(config, long_output_first=not config.long_output_first)
@@ -299,38 +271,37 @@ def longest_answer_first(right: Right, state: SchedulerState) -> Any:
 
 
 @fault("accounting", apply, "release")
-def promise_not_taken_back(right: Right, state: SchedulerState, request: RequestState) -> None:
-    """What was promised to somebody who leaves stays set aside."""
+def promise_not_taken_back(right: Wrong, state: SchedulerState, request: RequestState) -> None:
+    """What was promised to a request that leaves stays set aside."""
     state.reserved += request.reserved
     right(state, request)
 
 
-@fault("accounting", apply, "still_promised")
-def promised_for_ever(_right: Right, promised: int, _handed_out: int) -> int:
-    """Blocks that are handed out stay promised."""
-    return promised
+fault("accounting", apply, "still_promised")(
+    lambda _right, promised, _handed_out: promised,
+    "promised for ever: blocks that are handed out stay promised",
+)
 
 
 @fault("accounting", Batch, "advance")
-def tokens_generated_not_counted(right: Right, batch: Batch, tkv: int) -> None:
+def tokens_generated_not_counted(right: Wrong, batch: Batch, tkv: int) -> None:
     """The count-down to the first end stands still."""
     batch.steps_to_end += 1
     right(batch, tkv)
 
 
 @fault("accounting", apply, "_ending_rows")
-def ends_a_token_early(right: Right, rows: Batch, ends: Collection[str] | None) -> Any:
+def ends_a_token_early(right: Wrong, rows: Batch, ends: Collection[str] | None) -> Any:
     """Requests leave one token before their last."""
     if ends is None:
         return np.flatnonzero(rows.computed + 1 >= rows.ends_at).tolist()
     return right(rows, ends)
 
 
-@fault("accounting", RequestState, "again")
-def answer_lost_with_preemption(right: Right, request: RequestState, outputs: Any) -> RequestState:
-    """Who is preempted loses the newest token."""
-    again: RequestState = right(request, outputs[:-1])
-    return again
+fault("accounting", RequestState, "again")(
+    lambda right, request, outputs: right(request, outputs[:-1]),
+    "answer lost with preemption: a preempted request loses its newest token",
+)
 
 
 def hunt_engine_fault(fault: EngineFault, episodes: int) -> Hunt:

@@ -11,19 +11,11 @@ EPISODES = 100  # within which every planted fault is found, but for
 RARE = {"shapes refused too soon": 500}  # many that wait, one of which just reaches the limit
 
 FAST = {
-    "volume never refuses",
-    "model length not asked",
-    "promises forgotten",
-    "a column too many",
-    "tkv of the longest",
-    "newcomer not noticed",
-    "table head first",
-    "last block missed",
-    "keys without answers",
-    "joins at the back",
-    "nobody overtakes",
-    "promise not taken back",
-    "tokens generated not counted",
+    *("volume never refuses", "model length not asked", "promises forgotten", "nothing promised"),
+    *("a column too many", "tkv of the longest", "newcomer not noticed", "departure not noticed"),
+    *("table head first", "released head first", "evictions forgotten", "last block missed"),
+    *("keys without answers", "keys without tokens", "joins at the back", "none overtakes"),
+    *("promise not taken back", "tokens generated not counted"),
 }
 
 
