@@ -1,9 +1,20 @@
 """What is refused, as text."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
+from engine.core.faults import Constraint, ConstraintError
+
+
+@contextmanager
+def device_refuses(constraint: Constraint, **numbers: int) -> Iterator[None]:
+    """The device refuses what is done here by this constraint, with these numbers."""
+    with pytest.raises(ConstraintError) as refused:
+        yield
+    assert (refused.value.constraint, refused.value.numbers) == (constraint, numbers)
 
 
 def refusal(kind: type[Exception], call: Callable[..., object], *given: Any, **named: Any) -> str:

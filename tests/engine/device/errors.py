@@ -35,11 +35,11 @@ def moved(tensor: Tensor, place: Any, by: int) -> Tensor:
 class Planted:
     """An error, and every way in which it is noticed."""
 
-    error: Error
+    error: Callable[..., Any]
     noticed: frozenset[Sign]
 
 
-def planted(error: Error, *noticed: Sign) -> Planted:
+def planted(error: Callable[..., Any], *noticed: Sign) -> Planted:
     return Planted(error, frozenset(noticed))
 
 

@@ -6,15 +6,14 @@ apply. The tables tell how each is noticed: by refusing, or by other tokens.
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Any
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import evolve
 
 from checks.harness.paging import Row
 from engine.core.faults import Constraint
 from engine.paged.inputs import PagedInput, PagedShape
-from tests.engine.device.errors import READS, TOKENS, Sign, moved
+from tests.engine.device.errors import READS, TOKENS, Planted, moved, planted
 
 C = Constraint
 # Another block can be as good as the right one: it holds equal tokens, or has no holder yet.
@@ -23,18 +22,6 @@ WRITES = (C.WRITE_GAP, C.WRITE_HELD, C.REWRITE)
 
 RowsError = Callable[[PagedShape, Sequence[Row], Random], list[Row] | None]
 TensorsError = Callable[[PagedShape, PagedInput, Random], PagedInput | None]
-
-
-@frozen
-class Planted:
-    """An error, and every way in which it is noticed."""
-
-    error: Any
-    noticed: frozenset[Sign]
-
-
-def planted(error: RowsError | TensorsError, *noticed: Sign) -> Planted:
-    return Planted(error, frozenset(noticed))
 
 
 # --- tensors --------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from engine.core.tensors import Tensor
 from engine.paged.device import PagedDevice
 from engine.paged.inputs import PagedInput, PagedShape
 from tests.checks.harness.paging.episodes import Episode, nano_vllm_episode, vllm_v1_episode
-from tests.checks.harness.paging.errors import NOTHING, ROW_ERRORS, TENSOR_ERRORS, Planted
-from tests.engine.device.errors import TOKENS, Sign
+from tests.checks.harness.paging.errors import NOTHING, ROW_ERRORS, TENSOR_ERRORS
+from tests.engine.device.errors import TOKENS, Planted, Sign
 from tests.engine.device.slots import PagedSlotBySlotDevice
 
 FAST, MANY = range(10), range(10, 110)

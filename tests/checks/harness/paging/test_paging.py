@@ -1,8 +1,7 @@
 """The paged device agrees with nano-vLLM and vLLM V1, and shows where their rules do not hold."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +14,7 @@ import spec
 from checks.harness.paging import Row, WrongToken, paged_input
 from checks.policies.nano_vllm.paging import nano_vllm_watch, nano_vllm_work
 from checks.policies.vllm_v1.paging import vllm_v1_watch, vllm_v1_work
-from engine.core.faults import Constraint, ConstraintError
+from engine.core.faults import Constraint
 from reference.nano_vllm.handoff import handoff
 from reference.nano_vllm.machine import NanoVllmMachine
 from reference.nano_vllm.step import schedule
@@ -34,6 +33,7 @@ from tests.checks.harness.paging.episodes import (
     serve_in_turn,
     vllm_v1_episode,
 )
+from tests.refusals import device_refuses
 
 CHAPTERS = Path(spec.__file__).parent / "chapters"
 SMALL: dict[str, Any] = {
@@ -126,21 +126,12 @@ def tensors(machine: NanoVllmMachine, step: Step) -> Any:
 # --- what does not hold shows on the device -------------------------------------------------------
 
 
-@contextmanager
-def refused(constraint: Constraint, **numbers: int) -> Iterator[None]:
-    """The device refuses what is done here."""
-    with pytest.raises(ConstraintError) as refusal:
-        yield
-    assert refusal.value.constraint == constraint
-    assert refusal.value.numbers == numbers
-
-
 @pytest.mark.parametrize("check", [HitCheck.TOKENS, HitCheck.NOTHING])
 def test_false_hit_is_refused(check: HitCheck) -> None:
     """NANO-PFX-3: the second block of `ppaax` is found, and was computed behind `qq`."""
     config = NanoVllmConfig(**SMALL, num_blocks=3, hit_check=check)
 
-    with refused(Constraint.READ_CONTENT, row=0, column=1, block=1, position=2):
+    with device_refuses(Constraint.READ_CONTENT, row=0, column=1, block=1, position=2):
         serve_in_turn(config, asking("ppaa", "qqaa", "ppaax"))
 
 
@@ -150,7 +141,7 @@ def test_hit_that_carries_its_hash_is_served() -> None:
 
 def test_token_from_nothing_is_refused() -> None:
     """NANO-PFX-8: all of the second prompt is cached, and it should get a token all the same."""
-    with refused(Constraint.EMPTY_QUERY, row=0, computed=0, cached=4):
+    with device_refuses(Constraint.EMPTY_QUERY, row=0, computed=0, cached=4):
         serve_in_turn(NanoVllmConfig(**SMALL, num_blocks=4), asking("ssss", "ssss"))
 
 
@@ -165,7 +156,7 @@ def test_decode_batch_above_the_captured_sizes_is_refused() -> None:
     prefill = machine.step(state)
     watch.observe(prefill)
 
-    with refused(Constraint.CAPTURED_SIZE, rows=17, tokens=17, largest=16):
+    with device_refuses(Constraint.CAPTURED_SIZE, rows=17, tokens=17, largest=16):
         watch.observe(machine.step(prefill.after))
 
 
@@ -179,7 +170,7 @@ def test_block_that_is_handed_out_at_the_boundary_comes_too_late() -> None:
     (row,) = schedule(machine.ctx, prefill.after).batch
     decode = paged_input([Row(np.array([1]), row.computed, row.blocks, samples=1, due=1)], 2)
 
-    with refused(Constraint.TABLE_LENGTH, row=0, blocks=1, context=3):
+    with device_refuses(Constraint.TABLE_LENGTH, row=0, blocks=1, context=3):
         device.compute(decode)
 
 
@@ -195,7 +186,7 @@ def test_blocks_of_a_lost_load_are_found_and_hold_nothing() -> None:
     watch.observe(lost)
     found = machine.step(machine.arrive(machine.abort(lost.after, "0"), "1"))
 
-    with refused(Constraint.READ_UNWRITTEN, row=0, column=0, block=1, read=2, written=0):
+    with device_refuses(Constraint.READ_UNWRITTEN, row=0, column=0, block=1, read=2, written=0):
         watch.observe(found)
 
 
