@@ -33,9 +33,20 @@ def test_what_a_line_leaves_out_has_a_default(file: Path) -> None:
     assert (request.output, request.end, request.priority) == (None, 10, 0)
 
 
-def test_arrival_in_seconds_is_a_moment_on_the_clock(file: Path) -> None:
-    assert only_request(file, entry(arrival_s=0.731)).arrival_time == 0.731
-    assert only_request(file, entry(arrival_s=2)).arrival_time == 2.0
+@pytest.mark.parametrize(
+    ("says", "field", "value"),
+    [
+        pytest.param({"arrival_s": 0.731}, "arrival_time", 0.731, id="a moment on the clock"),
+        pytest.param({"arrival_s": 2}, "arrival_time", 2.0, id="a whole number of seconds"),
+        pytest.param({"output_len": 10}, "end", 10, id="all of max_tokens"),
+        pytest.param({"output": [7] * 10, "output_len": 10}, "end", 10, id="all, prescribed"),
+        pytest.param({"arrival": 5, "abort_at": 5}, "abort_at", 5, id="leaves as it comes"),
+    ],
+)
+def test_line_at_the_edge_of_what_is_allowed(
+    file: Path, says: dict[str, object], field: str, value: object
+) -> None:
+    assert getattr(only_request(file, entry(**says)), field) == value
 
 
 def test_token_ids_of_prompt_and_output_are_taken_literally(file: Path) -> None:
@@ -43,15 +54,6 @@ def test_token_ids_of_prompt_and_output_are_taken_literally(file: Path) -> None:
 
     assert list(request.prompt.tokens()) == [17, 17, 4]
     assert [request.output_token(index) for index in range(request.end)] == [5, 5]
-
-
-def test_an_output_may_use_all_of_max_tokens(file: Path) -> None:
-    assert only_request(file, entry(output_len=10)).end == 10
-    assert only_request(file, entry(output=[7] * 10, output_len=10)).end == 10
-
-
-def test_a_client_may_leave_before_the_step_that_it_came_for(file: Path) -> None:
-    assert only_request(file, entry(arrival=5, abort_at=5)).abort_at == 5
 
 
 def test_equal_names_are_equal_tokens(file: Path) -> None:

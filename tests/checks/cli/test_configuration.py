@@ -19,6 +19,7 @@ from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import Admission
 from spec.vllm_v1.config import VllmV1Config
 from tests.checks.command import transcript
+from tests.refusals import refusal as refused
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LIMIT = "VLLM_DT_MAX_BATCH_TKV_LIMIT"
@@ -40,9 +41,7 @@ def read(file: Path, text: str, env: Any = None, settings: Sequence[str] = ()) -
 
 
 def refusal(path: Path | None, *settings: str, env: Mapping[str, str] | None = None) -> str:
-    with pytest.raises(ConfigError) as caught:
-        read_config(path, settings, env)
-    return shortened(str(caught.value))
+    return shortened(refused(ConfigError, read_config, path, settings, env))
 
 
 def shortened(message: str) -> str:

@@ -20,6 +20,7 @@ from spec.core.errors import TraceError
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from tests.checks.export.runs import VIOLATION, lines_of, tight_run, written
+from tests.refusals import refusal as refused
 
 # --- there and back ---------------------------------------------------------------------------
 
@@ -106,9 +107,7 @@ def changed(path: Path, place: str, value: Any, full: bool = True) -> Path:
 
 def refusal(path: Path) -> str:
     """What is said of a trace whose steps are asked for."""
-    with pytest.raises(TraceError) as error:
-        list(steps_of(read_trace(path)))
-    return str(error.value)
+    return refused(TraceError, lambda: list(steps_of(read_trace(path))))
 
 
 WHOLE = "allowed: a whole number, 0 or more"
@@ -179,10 +178,7 @@ def test_bad_line_is_refused_with_place_value_and_what_is_allowed(
 ) -> None:
     path = changed(tmp_path / "t", place, value)
 
-    with pytest.raises(TraceError) as error:
-        read_trace(path)
-
-    assert str(error.value).startswith(f"{path}, {message}")
+    assert refused(TraceError, read_trace, path).startswith(f"{path}, {message}")
 
 
 def test_line_after_the_violation_is_refused(tmp_path: Path) -> None:
@@ -206,10 +202,9 @@ def test_line_that_is_no_json_object_is_refused(
     path = tmp_path / "t"
     path.write_bytes(content)
 
-    with pytest.raises(TraceError) as error:
-        read_trace(path)
-
-    assert str(error.value) == f"{path}, line {line}: line: found {found}; allowed: a JSON object"
+    assert refused(TraceError, read_trace, path) == (
+        f"{path}, line {line}: line: found {found}; allowed: a JSON object"
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,11 +213,9 @@ def test_line_that_is_no_json_object_is_refused(
 def test_file_that_cannot_be_read_is_refused(tmp_path: Path, name: str, reason: str) -> None:
     path = tmp_path / name
 
-    with pytest.raises(TraceError) as error:
-        read_trace(path)
-
-    allowed = "a file that can be read"
-    assert str(error.value) == f"{path}: file: found {reason!r}; allowed: {allowed}"
+    assert refused(TraceError, read_trace, path) == (
+        f"{path}: file: found {reason!r}; allowed: a file that can be read"
+    )
 
 
 def test_steps_of_a_plain_trace_are_refused_with_the_remedy(tmp_path: Path) -> None:

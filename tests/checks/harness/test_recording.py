@@ -21,6 +21,7 @@ from checks.harness.system import Json
 from checks.policies import POLICIES
 from tests.checks.policies.spyre.driver import driver
 from tests.recorded.scenes import FILE_NAMES, SCENES
+from tests.refusals import refusal
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 FILES = sorted(RECORDED.glob("*.jsonl"))
@@ -173,10 +174,7 @@ def test_a_file_that_is_no_recording_is_refused(
     path = tmp_path / "r.jsonl"
     path.write_text("\n".join(lines), encoding="utf-8")
 
-    with pytest.raises(RecordingError) as refused:
-        read_recording(path)
-
-    assert told in str(refused.value)
+    assert told in refusal(RecordingError, read_recording, path)
 
 
 def test_what_is_recorded_comes_back(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from checks.policies import POLICIES, RULES, AnyPolicy, policy_of
 from engine.core.clock import CostModel, Prefill, Work
 from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import Prompt, Request
+from tests.refusals import refusal
 from tests.requests import request
 
 SIZES: dict[str, Any] = {"block_size": 4, "max_model_len": 32, "max_num_seqs": 4, "num_blocks": 20}
@@ -96,10 +97,7 @@ def test_policy_without_an_engine_refuses_to_be_run_on_it(policy: AnyPolicy) -> 
     config = configured(policy)
     settings = Settings(config, CostModel.from_mapping({}, config))
 
-    with pytest.raises(ConfigError) as refused:
-        run_workload(settings, several(), using="engine")
-
-    assert str(refused.value) == (
+    assert refusal(ConfigError, run_workload, settings, several(), using="engine") == (
         f"--using: found 'engine'; allowed: reference for {policy.name}, which has no engine"
     )
 

@@ -48,16 +48,14 @@ def assert_refuted(obligation: Obligation) -> None:
 # --- wrong machines -----------------------------------------------------------------------------
 
 
-def without_interleaving(
-    setting: Setting, clients: Sequence[Client], state: SchedulerState
-) -> StepResult:
-    return step(evolve(setting, interleave=False), clients, state)
+def with_setting(**changes: Formula) -> Formula:
+    """The machine under another value of a key."""
 
+    def wrong(setting: Setting, clients: Sequence[Client], state: SchedulerState) -> StepResult:
+        others = {key: change(getattr(setting, key)) for key, change in changes.items()}
+        return step(evolve(setting, **others), clients, state)
 
-def with_a_slot_too_many(
-    setting: Setting, clients: Sequence[Client], state: SchedulerState
-) -> StepResult:
-    return step(evolve(setting, max_num_seqs=setting.max_num_seqs + 1), clients, state)
+    return wrong
 
 
 def last_come_first_served(
@@ -102,8 +100,8 @@ def generating_while_waiting(
     ("name", "function", "wrong"),
     [
         ("PRV-MAC-1", "step", overlooking_the_prefill),
-        ("PRV-MAC-2", "step", without_interleaving),
-        ("PRV-MAC-3", "step", with_a_slot_too_many),
+        ("PRV-MAC-2", "step", with_setting(interleave=lambda _: False)),
+        ("PRV-MAC-3", "step", with_setting(max_num_seqs=lambda most: most + 1)),
         ("PRV-MAC-4", "step", last_come_first_served),
         ("PRV-MAC-5B1", "step", decoding_twice),
         ("PRV-TOC-1B1", "between", generating_while_waiting),
@@ -127,12 +125,6 @@ def without_the_candidates_end(
 ) -> Truth:
     *volumes, _own = admission.worst_case_volumes(batch, candidate, block_size)
     return every(one <= limit for one in volumes)
-
-
-def one_too_generous(
-    batch: Sequence[Member], candidate: Member, limit: Number, block_size: Number
-) -> Truth:
-    return admission.exact_volume_holds(batch, candidate, limit + 1, block_size)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +154,12 @@ def one_too_generous(
         ),
         ("PRV-TOC-2B3", future_steps, "max_tkv", lambda lengths, _size: lengths[0]),
         ("PRV-TOC-3B", future_steps, "exact_volume_holds", without_the_candidates_end),
-        ("PRV-TOC-3B", future_steps, "exact_volume_holds", one_too_generous),
+        (
+            "PRV-TOC-3B",
+            future_steps,
+            "exact_volume_holds",
+            lambda rows, one, limit, size: admission.exact_volume_holds(rows, one, limit + 1, size),
+        ),
     ],
 )
 def test_a_wrong_formula_is_refuted(

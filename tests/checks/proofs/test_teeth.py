@@ -34,10 +34,6 @@ from spec.vllm_v1 import config as v1
 from tests.checks.proofs.faults import Fault, Formula, always, is_caught, one_less, one_more, proven
 
 
-def never(*_: Any) -> bool:
-    return False
-
-
 def doubled(*batch: Any) -> list[Number]:
     return [2 * number for number in admission.worst_case_volumes(*batch)]
 
@@ -48,16 +44,6 @@ def without_the_candidates_end(
     """As the text stops where the candidate outlives all."""
     *volumes, _ = admission.worst_case_volumes(decoding, candidate, block_size)
     return arithmetic.every(volume <= limit for volume in volumes)
-
-
-def by_tokens(row: Number, width_blocks: Number, block_size: Number) -> Number:
-    """As if rows were padded up to the batch's width exactly, inside a block."""
-    return width_blocks * block_size - row
-
-
-def of_the_last_row(lengths: Any, _block_size: Number) -> Number:
-    """A tkv that looks at one row only."""
-    return lengths[-1]
 
 
 def of_the_last_step(lengths: Any, steps: Number, block_size: Number) -> Number:
@@ -81,54 +67,6 @@ def with_argument(index: int, change: Formula, formula: Formula) -> Formula:
 
 def limit_off_by(tokens: int, rule: Formula) -> Formula:
     return with_argument(2, lambda limit: limit + tokens, rule)
-
-
-def rows_less_tkv(rows: Number, tkv: Number) -> Number:
-    return rows - tkv
-
-
-def as_if_cached_blocks_were_free(worst: int, shared: int, free: int, reserved: int) -> Any:
-    return worst - shared <= free
-
-
-# --- nano-vLLM and vLLM V1 ----------------------------------------------------------------------
-
-
-def unlimited(_budget: Number) -> Number:
-    return 10**9
-
-
-def a_token_at_a_time(*_: Number) -> Number:
-    return 1
-
-
-def without_offset(block: Number, _position: Number, block_size: Number) -> Number:
-    return block * block_size
-
-
-def offset_alone(block: Number, position: Number, block_size: Number) -> Number:
-    """As if blocks held one token."""
-    return block + position % block_size
-
-
-def at_boundary(length: Number, block_size: Number, *_: Any) -> Any:
-    return length % block_size == 0
-
-
-def after_boundary(length: Number, block_size: Number) -> Any:
-    return length % block_size == 1
-
-
-def a_block_for_every_token(free: Number, *_: Any) -> Any:
-    return free >= 1
-
-
-def one_to_spare(free: Number, blocks: Number, *_: Any) -> Any:
-    return free > blocks
-
-
-def without_the_largest(sizes: Formula) -> Formula:
-    return lambda *arguments: sizes(*arguments)[:-1]
 
 
 def of_each(names: str, fault: Fault) -> dict[str, Fault]:
@@ -161,7 +99,7 @@ FAULTS: Mapping[str, Fault] = {
     **of_each(
         "PRV-DEC-8B PRV-DEC-8C PRV-TKV-2 PRV-TKV-3 PRV-TKV-4 PRV-TKV-5A "
         "PRV-TKV-6 PRV-TKV-7 PRV-TKV-8A PRV-TKV-8B PRV-TKV-8C PRV-TKV-8D PRV-TKV-8E PRV-TKV-8F",
-        Fault(decode_batch, "row_left_padding", by_tokens),
+        Fault(decode_batch, "row_left_padding", lambda row, width, size: width * size - row),
     ),
     "PRV-TKV-1B": Fault(
         decode_batch, "batch_width_blocks", without_last_row(formulas.batch_width_blocks)
@@ -170,9 +108,9 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-MON-1A": Fault(monotonicity, "max_tkv", without_last_row(formulas.max_tkv)),
     **of_each(
         "PRV-MON-1B PRV-MON-2A PRV-MON-2B PRV-MON-2C",
-        Fault(monotonicity, "max_tkv", of_the_last_row),
+        Fault(monotonicity, "max_tkv", lambda lengths, _size: lengths[-1]),
     ),
-    "PRV-MON-1C": Fault(monotonicity, "volume", rows_less_tkv),
+    "PRV-MON-1C": Fault(monotonicity, "volume", lambda rows, tkv: rows - tkv),
     "PRV-PEAK-1A": Fault(rows, "reaches_block_end", lambda *_: False),
     "PRV-PEAK-1B": Fault(rows, "last_block_offset", lambda row, size: -row),
     "PRV-PEAK-1C": Fault(rows, "batch_width_blocks", lambda lengths, size: -lengths[0]),
@@ -191,7 +129,7 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-PEAK-4A": Fault(peak, "peak_tkv", lambda lengths, steps, size: lengths[0] - steps),
     "PRV-EXA-1": Fault(exact, "negate", always),
     "PRV-EXA-2": Fault(exact, "peak_tkv", without_last_row(formulas.peak_tkv)),
-    "PRV-EXA-3": Fault(exact, "volume", rows_less_tkv),
+    "PRV-EXA-3": Fault(exact, "volume", lambda rows, tkv: rows - tkv),
     **of_each("PRV-EXA-4A PRV-EXA-4B PRV-EXA-4C", Fault(exact, "worst_case_volumes", doubled)),
     **of_each(
         "PRV-EXA-5A PRV-EXA-5B PRV-EXA-5C",
@@ -200,7 +138,7 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-EXA-6A": Fault(
         exact, "exact_volume_holds", limit_off_by(-1, admission.exact_volume_holds)
     ),
-    **of_each("PRV-EXA-6B PRV-EXA-6C", Fault(exact, "exact_volume_holds", never)),
+    **of_each("PRV-EXA-6B PRV-EXA-6C", Fault(exact, "exact_volume_holds", lambda *_: False)),
     "PRV-EXA-7": Fault(exact, "exact_volume_holds", limit_off_by(1, admission.exact_volume_holds)),
     "PRV-LEN-1": Fault(model_length, "last_block_offset", one_less(formulas.last_block_offset)),
     "PRV-LEN-2": Fault(model_length, "max_tkv", without_last_row(formulas.max_tkv)),
@@ -218,7 +156,9 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-POOL-4": Fault(
         block_pool, "registered", lambda block: evolve(block, is_free=1, is_cached=1)
     ),
-    "PRV-RES-1": Fault(reservation, "may_reserve", as_if_cached_blocks_were_free),
+    "PRV-RES-1": Fault(
+        reservation, "may_reserve", lambda worst, shared, free, _: worst - shared <= free
+    ),
     "PRV-RES-2": Fault(reservation, "still_promised", lambda promised, handed_out: promised),
     "PRV-RES-3": Fault(reservation, "_promises_hold", lambda free, reserved: reserved == free),
     "PRV-RES-4": Fault(
@@ -233,10 +173,10 @@ FAULTS: Mapping[str, Fault] = {
     ),
     **of_each("PRV-SHP-3B PRV-SHP-3C", Fault(shipped, "shipped_volume_holds", always)),
     "PRV-V1-BUD-1A": Fault(
-        vllm_v1, "running_tokens", with_argument(4, unlimited, v1.running_tokens)
+        vllm_v1, "running_tokens", with_argument(4, lambda _budget: 10**9, v1.running_tokens)
     ),
     "PRV-V1-BUD-1B": Fault(
-        vllm_v1, "waiting_tokens", with_argument(3, unlimited, v1.waiting_tokens)
+        vllm_v1, "waiting_tokens", with_argument(3, lambda _budget: 10**9, v1.waiting_tokens)
     ),
     "PRV-V1-BUD-1C": Fault(vllm_v1, "taken_back", lambda left, tokens: left),
     "PRV-V1-BUD-2": Fault(
@@ -246,7 +186,7 @@ FAULTS: Mapping[str, Fault] = {
         "PRV-V1-BUD-3 PRV-V1-SPC-3", Fault(vllm_v1, "running_tokens", one_more(v1.running_tokens))
     ),
     "PRV-V1-BUD-4": Fault(vllm_v1, "waiting_tokens", one_more(v1.waiting_tokens)),
-    "PRV-V1-BUD-5": Fault(vllm_v1, "running_tokens", a_token_at_a_time),
+    "PRV-V1-BUD-5": Fault(vllm_v1, "running_tokens", lambda *_: 1),
     "PRV-V1-BUD-6": Fault(vllm_v1, "default_batched_tokens", lambda max_model_len: 2_048),
     "PRV-V1-CHK-1": Fault(vllm_v1, "capped_tokens", minimum),
     "PRV-V1-CHK-2": Fault(vllm_v1, "waiting_tokens", one_less(v1.waiting_tokens)),
@@ -265,21 +205,28 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "PRV-V1-SPC-2": Fault(vllm_v1_drafts, "verified", lambda one, new_tokens: new_tokens),
     "PRV-V1-SPC-4": Fault(vllm_v1_drafts, "rolled_back", one_less(v1.rolled_back)),
-    **of_each("PRV-NANO-SLT-1 PRV-NANO-SLT-2", Fault(nano_vllm, "slot", without_offset)),
-    "PRV-NANO-SLT-3": Fault(nano_vllm, "slot", offset_alone),
+    **of_each(
+        "PRV-NANO-SLT-1 PRV-NANO-SLT-2",
+        Fault(nano_vllm, "slot", lambda block, _position, size: block * size),
+    ),
+    "PRV-NANO-SLT-3": Fault(
+        nano_vllm, "slot", lambda block, position, size: block + position % size
+    ),
     "PRV-NANO-SLT-4": Fault(
         nano_vllm, "slot", with_argument(0, lambda block: block + 1, blocks.slot)
     ),
     "PRV-NANO-SLT-5": Fault(nano_vllm, "block_count", floor_div),
-    "PRV-NANO-DEC-1": Fault(nano_vllm, "starts_block", at_boundary),
+    "PRV-NANO-DEC-1": Fault(nano_vllm, "starts_block", lambda length, size, *_: length % size == 0),
     "PRV-NANO-DEC-4": Fault(nano_vllm, "can_append", always),
-    "PRV-NANO-DEC-5": Fault(nano_vllm, "fills_block", after_boundary),
-    "PRV-NANO-DEC-6": Fault(nano_vllm, "can_append", a_block_for_every_token),
+    "PRV-NANO-DEC-5": Fault(nano_vllm, "fills_block", lambda length, size: length % size == 1),
+    "PRV-NANO-DEC-6": Fault(nano_vllm, "can_append", lambda free, *_: free >= 1),
     "PRV-NANO-ADM-1": Fault(
         nano_vllm_admission, "counted_tokens", lambda length, cached, gate: cached
     ),
     "PRV-NANO-ADM-2": Fault(nano_vllm_admission, "can_allocate", always),
-    "PRV-NANO-ADM-3": Fault(nano_vllm_admission, "can_allocate", one_to_spare),
+    "PRV-NANO-ADM-3": Fault(
+        nano_vllm_admission, "can_allocate", lambda free, blocks, *_: free > blocks
+    ),
     "PRV-NANO-PFX-1": Fault(
         nano_vllm_admission, "counted_tokens", lambda length, cached, gate: length
     ),
@@ -288,7 +235,9 @@ FAULTS: Mapping[str, Fault] = {
     ),
     **of_each(
         "PRV-NANO-GRA-1 PRV-NANO-GRA-2",
-        Fault(nano_vllm_admission, "captured_sizes", without_the_largest(nano.captured_sizes)),
+        Fault(
+            nano_vllm_admission, "captured_sizes", lambda *given: nano.captured_sizes(*given)[:-1]
+        ),
     ),
 }
 

@@ -3,7 +3,6 @@
 # ruff: noqa: E501 - the pages
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,35 +11,12 @@ from inline_snapshot import snapshot
 from checks.harness.case import Case
 from checks.harness.comparison import Terms
 from checks.harness.finding import Finding, Kind
-from checks.releases import bisecting, environments, recipes
-from checks.releases.recipes import Recipe
 from checks.releases.survey import Small, chosen
 from spec.spyre.config import SpyreConfig
 from tests.checks.command import lockstep
-from tests.checks.harness.driver.files import TEMPLATE, faulty_driver
 from tests.recorded.scenes import asks
 
-RELEASES = (
-    Recipe("toy", "1.2", "template.py", vllm="0"),
-    Recipe("toy", "1.1", "mine.py", vllm="0"),
-    Recipe("toy", "1.0", "template.py", vllm="0"),
-)
-
-
-@pytest.fixture(autouse=True)
-def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1.2, and 1.1, which serves who came last; 1.0 is not installed."""
-    monkeypatch.setenv("LOCKSTEP_DRIVERS", str(tmp_path / "drivers"))
-    faulty_driver(tmp_path, "last come first served")
-    (tmp_path / "template.py").write_text(TEMPLATE.read_text(encoding="utf-8"), encoding="utf-8")
-    for room in (bisecting, environments, recipes):
-        monkeypatch.setattr(room, "RECIPES", RELEASES)
-    monkeypatch.setattr(environments, "DRIVER_FILES", tmp_path)
-    for recipe in RELEASES[:2]:
-        environment = environments.environment_of(recipe)
-        environment.python.parent.mkdir(parents=True)
-        environment.python.symlink_to(sys.executable)
-        environment.note([part.what for part in recipe.installations()])
+pytestmark = pytest.mark.usefixtures("toys")
 
 
 def test_the_page_names_what_each_release_breaks_and_the_smallest_case() -> None:

@@ -13,6 +13,7 @@ from engine.spyre.observing import snapshot
 from engine.spyre.scheduler import (
     DecodePlan,
     IdlePlan,
+    Plan,
     PrefillPlan,
     Scheduler,
     StalePlanError,
@@ -127,19 +128,18 @@ def test_name_is_used_only_once(later: Callable[[Scheduler], object]) -> None:
         scheduler.add(request("a", 3, 3))
 
 
-def test_plan_is_carried_out_once() -> None:
+@pytest.mark.parametrize(
+    "then",
+    [
+        lambda scheduler, plan: scheduler.update(plan, sampled_alone(plan)),
+        lambda scheduler, _plan: scheduler.abort("a"),
+    ],
+    ids=["it was applied", "a client left"],
+)
+def test_plan_is_stale_once(then: Callable[[Scheduler, Plan], object]) -> None:
     scheduler = scheduler_with(config(), [request("a", 3, 3)])
     plan = scheduler.schedule()
-    scheduler.update(plan, sampled_alone(plan))
-
-    with pytest.raises(StalePlanError):
-        scheduler.update(plan, sampled_alone(plan))
-
-
-def test_plan_made_before_an_abort_is_stale() -> None:
-    scheduler = scheduler_with(config(), [request("a", 3, 3)])
-    plan = scheduler.schedule()
-    scheduler.abort("a")
+    then(scheduler, plan)
 
     with pytest.raises(StalePlanError):
         scheduler.update(plan, sampled_alone(plan))

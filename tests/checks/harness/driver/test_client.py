@@ -19,6 +19,7 @@ from checks.releases.trial import trial_case
 from tests.checks.harness.cases import There
 from tests.checks.harness.driver.files import TEMPLATE, faulty_driver
 from tests.recorded.scenes import asks
+from tests.refusals import refusal
 
 
 def driver_of(path: Path) -> Driver:
@@ -57,10 +58,7 @@ def test_an_episode_can_begin_again_at_any_time() -> None:
 
 
 def test_a_driver_that_is_not_there_is_refused() -> None:
-    with pytest.raises(DriverError) as refused:
-        Driver(["./no-such-driver"])
-
-    assert str(refused.value) == (
+    assert refusal(DriverError, Driver, ["./no-such-driver"]) == (
         "driver: found './no-such-driver'; "
         "allowed: a driver that can be started (No such file or directory)"
     )

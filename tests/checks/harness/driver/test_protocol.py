@@ -18,6 +18,7 @@ from checks.harness.system import Action, Hello
 from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import Admission, Queue
 from tests.recorded.scenes import asks
+from tests.refusals import refusal
 
 HELLO: dict[str, Any] = {
     "format": "lockstep-driver",
@@ -55,10 +56,7 @@ def test_what_a_driver_can_do_one_value_of_is_pinned_as_the_configuration_has_it
     ],
 )
 def test_a_hello_that_is_none_is_refused(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(DriverError) as refused:
-        hello(**changes)
-
-    assert says in str(refused.value)
+    assert says in refusal(DriverError, hello, **changes)
 
 
 @pytest.mark.parametrize("line", ["", "nonsense", "[1]"])
