@@ -1,43 +1,18 @@
-"""The rule that judges exact admission says what the specification says, from fewer ends."""
+"""The rule that judges exact admission looks at few ends, and does not lean on the formula."""
 
 from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spec.spyre import admission
 from spec.spyre.admission import Member, worst_case_volumes
 from spec.spyre.padding import max_tkv
 from spec.spyre.rules import exact_volume
 
-members = st.builds(Member, st.integers(1, 40), st.integers(1, 30))
-batches = st.lists(members, max_size=8)
-
 
 def peak_volume(decoding: list[Member], candidate: Member, block_size: int) -> int:
     return int(max(worst_case_volumes(decoding, candidate, block_size)))
-
-
-@given(batches, members, st.integers(1, 9), st.integers(-2, 2))
-def test_verdict_is_the_specified_one_around_the_tightest_limit(
-    decoding: list[Member], candidate: Member, block_size: int, off: int
-) -> None:
-    limit = max(peak_volume(decoding, candidate, block_size) + off, 0)
-
-    verdict = exact_volume.exact_volume_holds(decoding, candidate, limit, block_size)
-
-    assert verdict == admission.exact_volume_holds(decoding, candidate, limit, block_size)
-
-
-@given(batches, members, st.integers(1, 9), st.integers(0, 400))
-def test_verdict_is_the_specified_one_for_any_limit(
-    decoding: list[Member], candidate: Member, block_size: int, limit: int
-) -> None:
-    verdict = exact_volume.exact_volume_holds(decoding, candidate, limit, block_size)
-
-    assert verdict == admission.exact_volume_holds(decoding, candidate, limit, block_size)
 
 
 def test_of_a_large_batch_few_ends_are_looked_at_in_detail(

@@ -9,8 +9,9 @@ import z3
 from attrs import astuple, evolve, fields, make_class
 
 from checks.explore.instance import Instance
-from checks.harness.case import Case
+from checks.harness.campaign import Plan
 from checks.harness.serving import served
+from checks.harness.system import Own
 from checks.proofs.nano_vllm import scope as nano_vllm
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.scope import Scope
@@ -39,7 +40,6 @@ from checks.proofs.spyre.numeric_machine import (
     rule_of,
     step,
 )
-from checks.proofs.unshared import unshared
 from checks.proofs.vllm_v1 import scope as vllm_v1
 from reference.spyre import admission as prefill_refusals
 from spec.core.requests import Request
@@ -131,48 +131,21 @@ def test_the_prover_compares_every_action_and_every_refusal() -> None:
 # --- random runs --------------------------------------------------------------------------------
 
 
-def drawn(random: Random) -> tuple[SpyreConfig, list[Request]]:
-    """A configuration and requests that can be served under it, in order of arrival."""
-    block_size = random.choice([1, 2, 3, 4, 64])
-    longest, most = random.choice([(3, 3), (9, 8), (17, 4), (200, 70)])
-    sizes = [
-        (random.randint(1, longest), random.randint(1, most)) for _ in range(random.randint(1, 5))
-    ]
-    total = max(map(sum, sizes))
-    config = SpyreConfig(
-        block_size=block_size,
-        chunk_size=block_size * random.randint(1, 3),
-        max_model_len=total + random.randint(0, 6),
-        max_num_seqs=random.randint(1, 4),
-        max_batch_tkv_limit=random.randint(max(total - 1, 1), total * len(sizes) + block_size),
-        interleave=random.random() < 0.5,
-        admission=random.choice(list(Admission)),
-        prefix_caching=False,
-    )
-    arrivals = sorted(random.randint(0, 12) for _ in sizes)
-    return config, [
-        evolve(
-            one,
-            arrival=arrival,
-            output_len=random.choice([one.max_tokens, random.randint(1, one.max_tokens)]),
-            abort_at=random.choice([None, None, random.randint(0, 30)]),
-        )
-        for one, arrival in zip(unshared(*sizes), arrivals, strict=True)
-    ]
-
-
 def as_client(one: Request) -> Client:
     gone = NEVER if one.abort_at is None else one.abort_at
     return Client(one.prompt_len, one.max_tokens, one.end, one.arrival, gone)
 
 
 def test_random_runs_are_those_of_the_reference() -> None:
-    random, taken = Random(0), Counter[str]()
-    for _ in range(250):
-        config, requests = drawn(random)
-        clients = [as_client(one) for one in requests]
+    taken: Counter[str] = Counter()
+    pinned = {"prefix_caching": False, "queue": "fcfs", "pausing": False, "num_blocks": None}
+    small = Plan(Own("spyre", "reference"), pinned=pinned)
+    large = evolve(small, pinned=pinned | {"block_size": 64})
+    for case in (*map(small.case, range(120)), *map(large.case, range(6))):
+        config: Any = case.config
+        clients = [as_client(one) for one in case.requests]
         state = at_the_start(clients)
-        for index, done in enumerate(served(Case(config, tuple(requests)))):
+        for index, done in enumerate(served(case)):
             if done.after.paused:
                 break  # the numeric machine never pauses
             result = step(setting_of(config), clients, between(clients, state, index))
@@ -182,7 +155,7 @@ def test_random_runs_are_those_of_the_reference() -> None:
                 done.tkv,
                 done.volume,
             )
-            expected = numeric_state(done.after, requests)
+            expected = numeric_state(done.after, case.requests)
             for client, one, found in zip(clients, expected.requests, state.requests, strict=True):
                 # A request whose client goes away before it arrives is in neither of the phases.
                 never = one.phase == ABSENT and client.abort_at <= index

@@ -1,7 +1,7 @@
-"""The volume rule on arrays says what the specification says."""
+"""The volume rule on arrays, and the rule that judges it, say what the specification says."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from engine.spyre.scheduler import admission
 from spec.spyre.admission import Member, exact_volume_holds, worst_case_volumes
+from spec.spyre.rules import exact_volume
 
 Pair = tuple[int, int]
+Holds = Callable[[Sequence[Pair], Pair, int, int], bool]
 members = st.tuples(st.integers(1, 40), st.integers(1, 30))
 batches = st.lists(members, max_size=8)
 
@@ -31,25 +33,37 @@ def peak_volume(decoding: Sequence[Pair], candidate: Pair, block_size: int) -> i
     return int(max(worst_case_volumes(everyone, Member(*candidate), block_size)))
 
 
+def of_the_rule(decoding: Sequence[Pair], candidate: Pair, limit: int, block_size: int) -> bool:
+    everyone = [Member(*one) for one in decoding]
+    return exact_volume.exact_volume_holds(everyone, Member(*candidate), limit, block_size)
+
+
+each_version = pytest.mark.parametrize(
+    "holds", [on_arrays, of_the_rule], ids=["the engine's", "that of the rule that judges it"]
+)
+
+
+@each_version
 @given(batches, members, st.integers(1, 9), st.integers(-2, 2))
 def test_verdict_is_the_specified_one_around_the_tightest_limit(
-    decoding: list[Pair], candidate: Pair, block_size: int, off: int
+    holds: Holds, decoding: list[Pair], candidate: Pair, block_size: int, off: int
 ) -> None:
     limit = peak_volume(decoding, candidate, block_size) + off
     assume(limit >= 0)  # where no row decodes the peak is 0
 
-    verdict = on_arrays(decoding, candidate, limit, block_size)
+    verdict = holds(decoding, candidate, limit, block_size)
 
     assert verdict == as_specified(decoding, candidate, limit, block_size) == (off >= 0)
 
 
-@given(batches, members, st.integers(1, 9), st.integers(1, 400))
+@each_version
+@given(batches, members, st.integers(1, 9), st.integers(0, 400))
 def test_verdict_is_the_specified_one_for_any_limit(
-    decoding: list[Pair], candidate: Pair, block_size: int, limit: int
+    holds: Holds, decoding: list[Pair], candidate: Pair, block_size: int, limit: int
 ) -> None:
     expected = as_specified(decoding, candidate, limit, block_size)
 
-    assert on_arrays(decoding, candidate, limit, block_size) == expected
+    assert holds(decoding, candidate, limit, block_size) == expected
 
 
 def test_large_batches_are_judged_alike() -> None:
