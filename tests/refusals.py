@@ -11,7 +11,7 @@ from engine.core.faults import Constraint, ConstraintError
 
 @contextmanager
 def device_refuses(constraint: Constraint, **numbers: int) -> Iterator[None]:
-    """The device refuses what is done here by this constraint; with `numbers`, if some are named."""
+    """The device refuses what is done here by this constraint, with `numbers` if there are any."""
     with pytest.raises(ConstraintError) as refused:
         yield
     assert refused.value.constraint == constraint
