@@ -10,7 +10,7 @@ from functools import partial
 from inspect import Parameter, signature
 from typing import Annotated, Any
 
-from attrs import evolve, field, frozen, has
+from attrs import field, frozen, has
 
 from spec.core.arithmetic import Number, Truth, every, negate
 from spec.core.configuration import PolicyConfig
@@ -99,6 +99,7 @@ def obligation(
     thorough: bool = False,
     scenario: Scenario | None = None,
     basis: Basis | None = None,
+    each: Iterable[Mapping[str, Any]] = ({},),
     **case: Any,
 ) -> Callable[[Written], Written]:
     """Register the decorated function of numbers as a statement; it is returned as it was.
@@ -106,7 +107,8 @@ def obligation(
     Unless a `sentence` is given, its docstring begins with it. Each of its parameters is the
     integer of that name, given to be at least what its type says, or a record of such integers;
     but for `integer`, which is the choice of integers itself, and for those of the `case`, which
-    also fills the braces in the sentence. `given` is written alike: what is given besides.
+    also fills the braces in the sentence. `each`: what further parameters are, where it is claimed
+    of several choices. `given` is written alike: what is given besides.
 
     Raises:
         ValueError: another obligation has the id.
@@ -120,7 +122,7 @@ def obligation(
             sentence=(sentence or sentence_of(written)).format(**case),
             bounds=bounds,
             rules=tuple(rules),
-            statement=partial(_stated, written, given, case),
+            statement=partial(_stated, written, given, tuple(each), case),
             expected=expected,
             thorough=thorough,
             scenario=scenario,
@@ -134,14 +136,23 @@ def obligation(
 def _stated(
     written: Written,
     given: Callable[..., Sequence[Truth]] | None,
+    each: Iterable[Mapping[str, Any]],
     case: Mapping[str, Any],
     integer: Integer,
 ) -> Statement:
     """The statement of these integers; given are their bounds, and what is given besides."""
-    chosen = {"integer": integer, **case}
     bounds: dict[str, Truth] = {}
 
-    def applied(function: Callable[..., Any]) -> Any:
+    def applied(function: Callable[..., Any], chosen: Mapping[str, Any]) -> Any:
+        def argument(name: str, annotation: Any) -> Any:
+            if name in chosen:
+                return chosen[name]
+            drawn = getattr(annotation, "drawn", annotation)  # how a record is made of integers
+            value = applied(drawn, chosen) if has(annotation) else integer(name)
+            for least in getattr(annotation, "__metadata__", ()):
+                bounds[name] = value >= least
+            return value
+
         return function(
             **{
                 name: argument(name, parameter.annotation)
@@ -150,18 +161,11 @@ def _stated(
             }
         )
 
-    def argument(name: str, annotation: Any) -> Any:
-        if name in chosen:
-            return chosen[name]
-        drawn = getattr(annotation, "drawn", annotation)  # how a record is made of integers
-        value = applied(drawn) if has(annotation) else integer(name)
-        for least in getattr(annotation, "__metadata__", ()):
-            bounds[name] = value >= least
-        return value
-
-    before = () if given is None else applied(given)
-    statement: Statement = applied(written)
-    return evolve(statement, given=[*bounds.values(), *before, *statement.given])
+    fixed = {"integer": integer, **case}
+    before = () if given is None else applied(given, fixed)
+    first, *others = (applied(written, {**fixed, **one}) for one in each)
+    claim = [first.claim, *(one.claim for one in others)] if others else first.claim
+    return Statement(claim, [*bounds.values(), *before, *first.given], first.known, first.tops)
 
 
 @frozen

@@ -49,15 +49,15 @@ def _passes(
     "PRV-NANO-ADM-1",
     bounds="any number of sequences; every length, hit and budget; both readings of the gate",
     rules=["NANO-ADM-1"],
+    each=[{"gate": gate} for gate in TokenGate],
 )
 def token_gate_keeps_the_budget(
-    batched: Number, budget: Number, length: Number, cached: Number
+    batched: Number, budget: Number, length: Number, cached: Number, gate: TokenGate
 ) -> Statement:
     """Whoever passes the token gate leaves the tokens that the step computes within the budget."""
     # Only what is not cached is computed, whatever was held against the budget.
-    fits = batched + length - cached <= budget
-    passed = [_passes(batched, budget, length, cached, gate) for gate in TokenGate]
-    return Statement([implies(passes, fits) for passes in passed])
+    passes = _passes(batched, budget, length, cached, gate)
+    return Statement(implies(passes, batched + length - cached <= budget))
 
 
 @_of_prefill("PRV-NANO-PFX-1", rules=["NANO-PFX-7"])
@@ -123,14 +123,8 @@ def memory_gate_is_enough(
     # Of its blocks `shared` are found and held by others, `revived` are found and free.
     fresh = blocks - shared - revived
     enough = free - revived - fresh >= 0
-
-    def passes(gate: MemoryGate) -> Truth:
-        return can_allocate(free, blocks, shared, gate)
-
-    return Statement(
-        [implies(passes(MemoryGate.ALL_BLOCKS), enough), passes(MemoryGate.NEW_BLOCKS) == enough],
-        given=[fresh >= 0],
-    )
+    all_free, new_free = (can_allocate(free, blocks, shared, gate) for gate in MemoryGate)
+    return Statement([implies(all_free, enough), new_free == enough], given=[fresh >= 0])
 
 
 @obligation(

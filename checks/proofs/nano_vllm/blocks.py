@@ -172,20 +172,18 @@ def at_boundary_matches_the_tokens(block_size: BlockSize, computed: Positive) ->
     "PRV-NANO-DEC-4",
     bounds="every length, every block size, any number of free blocks, both readings of a boundary",
     rules=["NANO-DEC-3", "NANO-PRE-1"],
+    each=[{"reading": reading} for reading in NewBlock],
 )
-def can_append_is_exact(free: Natural, length: Positive, block_size: BlockSize) -> Statement:
+def can_append_is_exact(
+    free: Natural, length: Positive, block_size: BlockSize, reading: NewBlock
+) -> Statement:
     """`can_append` is enough and asks for no more: whoever passes finds its block, and whoever is
     refused needs one and none is free.
     """
     # So a sequence is preempted only if no block is free.
-
-    def claim(reading: NewBlock) -> Truth:
-        starts = starts_block(length, block_size, reading)
-        left = free - select(starts, 1, 0)
-        refused = every([starts, free == 0])
-        return select(can_append(free, length, block_size, reading), left >= 0, refused)
-
-    return Statement(map(claim, NewBlock))
+    starts = starts_block(length, block_size, reading)
+    left, refused = free - select(starts, 1, 0), every([starts, free == 0])
+    return Statement(select(can_append(free, length, block_size, reading), left >= 0, refused))
 
 
 @_of_decoding("PRV-NANO-DEC-5", rules=["NANO-PFX-1"])

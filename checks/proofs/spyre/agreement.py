@@ -15,23 +15,7 @@ from checks.explore import Transition
 from checks.explore.instance import Instance
 from checks.policies.spyre.model import spyre_model
 from checks.proofs import registry
-from checks.proofs.spyre.numeric_machine import (
-    ABSENT,
-    DECODING,
-    GONE,
-    NEVER,
-    PREFILLING,
-    WAITING,
-    Client,
-    RequestState,
-    SchedulerState,
-    Setting,
-    StepResult,
-    at_the_start,
-    between,
-    rule_of,
-    step,
-)
+from checks.proofs.spyre import numeric_machine as numeric
 from checks.proofs.spyre.scope import SCOPE
 from checks.proofs.unshared import unshared
 from reference.core.guards import GuardError
@@ -44,34 +28,34 @@ from spec.spyre.variants import Admission
 # --- the reference in the words of the numeric machine ------------------------------------------
 
 
-def setting_of(config: SpyreConfig) -> Setting:
+def setting_of(config: SpyreConfig) -> numeric.Setting:
     """The configuration as the numeric machine has it."""
-    return Setting(
+    return numeric.Setting(
         block_size=config.block_size,
         chunk_size=config.chunk_size,
         interleave=config.interleave,
         limit=config.max_batch_tkv_limit,
         max_num_seqs=config.max_num_seqs,
         max_model_len=config.max_model_len,
-        rule=rule_of(config.admission),
+        rule=numeric.rule_of(config.admission),
         judged_first=config.variant.is_judged_first(interleave=config.interleave),
     )
 
 
-def numeric_state(state: State, requests: Sequence[Request]) -> SchedulerState:
+def numeric_state(state: State, requests: Sequence[Request]) -> numeric.SchedulerState:
     """A state of the reference; its requests in this order, which is that of their arrival."""
-    places = {WAITING: state.waiting, DECODING: state.decoding}
+    places = {numeric.WAITING: state.waiting, numeric.DECODING: state.decoding}
     if state.prefilling is not None:
-        places[PREFILLING] = (state.prefilling,)
+        places[numeric.PREFILLING] = (state.prefilling,)
     present = {
-        row.id: RequestState(phase, row.computed, row.generated)
+        row.id: numeric.RequestState(phase, row.computed, row.generated)
         for phase, rows in places.items()
         for row in rows
     }
-    absent, gone = RequestState(ABSENT, 0, 0), RequestState(GONE, 0, 0)
+    absent, gone = (numeric.RequestState(phase, 0, 0) for phase in (numeric.ABSENT, numeric.GONE))
     left = state.finished | state.aborted
     found = (present.get(one.id, gone if one.id in left else absent) for one in requests)
-    return SchedulerState(tuple(found), state.last_kind == "prefill", state.last_tkv)
+    return numeric.SchedulerState(tuple(found), state.last_kind == "prefill", state.last_tkv)
 
 
 def in_order_of_arrival(state: State, requests: Sequence[Request]) -> list[Request]:
@@ -90,12 +74,12 @@ def in_order_of_arrival(state: State, requests: Sequence[Request]) -> list[Reque
 # --- one transition -----------------------------------------------------------------------------
 
 
-def kind_of(result: StepResult) -> str:
+def kind_of(result: numeric.StepResult) -> str:
     """What a step was, as the reference names it."""
     return "prefill" if result.is_prefill else "decode" if result.is_decode else "idle"
 
 
-Take = Callable[[tuple[Client, ...], SchedulerState], StepResult]
+Take = Callable[[tuple[numeric.Client, ...], numeric.SchedulerState], numeric.StepResult]
 
 
 def difference(
@@ -117,7 +101,7 @@ def difference(
         found = _fields(result.after, ordered)
         found |= {"kind": kind_of(result), "tkv": result.tkv, "volume": result.volume}
     else:
-        found = _fields(between(clients, before, 0), ordered)
+        found = _fields(numeric.between(clients, before, 0), ordered)
     # The reference keeps the last tkv for the rule that reads it alone.
     unkept = () if one.config.variant.uses_last_tkv else ("last_tkv",)
     for name, value in expected.items():
@@ -128,19 +112,20 @@ def difference(
 
 def _clients(
     requests: Sequence[Request], state: State, edge: Transition[State]
-) -> tuple[Client, ...]:
+) -> tuple[numeric.Client, ...]:
     """The clients of whose behaviour this transition is one step."""
     action, _, subject = edge.action.partition(" ")
     ended = edge.record.ended if isinstance(edge.record, Step) else ()
     come = {row.id for row in state.present} | state.finished | state.aborted
+    come |= {subject} if action == "arrive" else set()
     generated = {row.id: row.generated for row in state.present}
     return tuple(
-        Client(
+        numeric.Client(
             prompt_len=one.prompt_len,
             max_tokens=one.max_tokens,
             output_len=generated[one.id] + 1 if one.id in ended else one.max_tokens,
-            arrival=0 if one.id in come or (action, subject) == ("arrive", one.id) else NEVER,
-            abort_at=0 if (action, subject) == ("abort", one.id) else NEVER,
+            arrival=0 if one.id in come else numeric.NEVER,
+            abort_at=0 if (action, subject) == ("abort", one.id) else numeric.NEVER,
         )
         for one in requests
     )
@@ -149,11 +134,11 @@ def _clients(
 _PHASES = ("absent", "waiting", "prefilling", "decoding", "gone")
 
 
-def _fields(state: SchedulerState, requests: Sequence[Request]) -> dict[str, Any]:
+def _fields(state: numeric.SchedulerState, requests: Sequence[Request]) -> dict[str, Any]:
     """Everything that a numeric state holds, by name."""
     ids = {
         name: [one.id for one, found in zip(requests, state.are(phase), strict=True) if found]
-        for name, phase in (("waiting", WAITING), ("decoding", DECODING))
+        for name, phase in (("waiting", numeric.WAITING), ("decoding", numeric.DECODING))
     }
     fields: dict[str, Any] = {"prefilled": state.prefilled, "last_tkv": state.last_tkv}
     fields |= {"waiting": ids["waiting"], "decoding": sorted(ids["decoding"])}
@@ -175,7 +160,7 @@ def transitions(
     A request that is paused ends the way there: the numeric machine never pauses one. Many states
     are alike to it, so what it has computed is kept.
     """
-    model, take = spyre_model(one), cache(partial(step, setting_of(one.config)))
+    model, take = spyre_model(one), cache(partial(numeric.step, setting_of(one.config)))
     pending = deque(model.initial())
     seen = set(pending)
     while pending:
@@ -234,7 +219,7 @@ INSTANCES = {
 def disagreement(name: str, one: Instance[SpyreConfig]) -> str | None:
     """The first transition of the instance that the numeric machine takes otherwise, in words."""
     (start,) = spyre_model(one).initial()
-    if numeric_state(start, one.requests) != at_the_start(one.requests):
+    if numeric_state(start, one.requests) != numeric.at_the_start(one.requests):
         return f"instance {name}: the machines start in different states"
     try:
         for state, edge, found in transitions(one):

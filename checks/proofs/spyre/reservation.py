@@ -23,6 +23,7 @@ _of_promises = partial(obligation, bounds="any number of requests, any pool, any
 _of_lengths = partial(
     obligation,
     bounds=f"every prompt length and maximum output; blocks {', '.join(map(str, BLOCKS))}",
+    each=[{"size": size} for size in BLOCKS],
 )
 
 
@@ -82,26 +83,19 @@ def leaving_keeps_promises(free: Number, own: Natural, others: Natural, sole: Na
 
 @_of_lengths("PRV-RES-4", rules=["SPY-RES-3", "BLK-8"])
 def no_request_lacks_a_block(
-    prefill_len: Positive, remaining: Positive, length: Positive
+    prefill_len: Positive, remaining: Positive, length: Positive, size: int
 ) -> Statement:
     """A request never needs more blocks than it holds and was promised, at any length that it can
     reach.
     """
-
     # It writes at most the keys and values of all its tokens but the last.
-    def claim(size: int) -> Truth:
-        return block_count(length, size) <= worst_case_blocks(prefill_len, remaining, size)
-
-    return Statement(map(claim, BLOCKS), given=[length <= prefill_len + remaining - 1])
+    most = worst_case_blocks(prefill_len, remaining, size)
+    return Statement(block_count(length, size) <= most, [length <= prefill_len + remaining - 1])
 
 
 @_of_lengths("PRV-RES-5", rules=["SPY-RES-2"])
-def reservation_wastes_little(prefill_len: Positive, remaining: Positive) -> Statement:
+def reservation_wastes_little(prefill_len: Positive, remaining: Positive, size: int) -> Statement:
     """Reservation sets aside at most one block more than the request can fill."""
     # The block too many is there where prompt and output end exactly with one.
-
-    def claim(size: int) -> Truth:
-        written = block_count(prefill_len + remaining - 1, size)
-        return worst_case_blocks(prefill_len, remaining, size) <= written + 1
-
-    return Statement(map(claim, BLOCKS))
+    written = block_count(prefill_len + remaining - 1, size)
+    return Statement(worst_case_blocks(prefill_len, remaining, size) <= written + 1)
