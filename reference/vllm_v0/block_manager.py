@@ -123,7 +123,8 @@ def allocate(ctx: Context, state: State, group: Group) -> tuple[State, Group]:
     memory, table = fill(gpu(state), keys, count - len(keys))
     memory, cross = hand_out(memory, block_count(ctx.requests[group.id].encoder_len, size))
     running = evolve(first, slots=group.tokens, blocks=table)
-    return with_gpu(state, memory), evolve(group, sequences=(running,), cross=cross)
+    sequences = tuple(running if one.id == first.id else one for one in group.sequences)
+    return with_gpu(state, memory), evolve(group, sequences=sequences, cross=cross)
 
 
 # --- slots of new tokens --------------------------------------------------------------------------

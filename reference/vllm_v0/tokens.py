@@ -76,7 +76,8 @@ def new_tokens(
         return _decoding(run, len(group.unfinished), share, cuts), 0
     missing = group.tokens - group.computed
     known = cached_tokens(run, group)
-    if group.is_swapped and known < group.computed and not run.config.choices.swaps_in_chunks:
+    is_short = run.config.prefix_caching and known < group.computed
+    if group.is_swapped and is_short and not run.config.choices.swaps_in_chunks:
         raise EngineEnds("fewer tokens are cached than computed")
     hit = max(known - group.computed, 0)
     uncached = int(uncached_tokens(missing, hit))
@@ -107,7 +108,10 @@ def _cut(run: Decisions, tokens: int, share: Partial | None) -> int:
         return tokens if tokens > config.prompt_limit or tokens <= left else 0
     slots = 1 if share is None else max(share.slots, 1)
     size = config.block_size if config.prefix_caching else 1
-    return int(chunk_of(tokens, left, config.token_budget // slots, size))
+    share = config.token_budget // slots
+    if not config.choices.shares_any_budget:
+        share = max(share, size)
+    return int(chunk_of(tokens, left, share, size))
 
 
 def samples(ctx: Context, group: Group, tokens: int) -> bool:

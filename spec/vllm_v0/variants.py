@@ -62,6 +62,8 @@ class Choices:
       group of several, and all where prompts are not chunked.
     - `rounds_decodes`: where prompts are chunked and prefixes cached, a decode, too, needs a budget
       of a whole block.
+    - `shares_any_budget`: a prompt's share of the budget may be less than a block, or than a token,
+      so that none of those that share it gets any; else it is one of these at least.
     - `computed_when_allocated`: with prefix caching all blocks of a prompt count as computed after
       the step that admitted it; else those whose tokens were computed.
     - `bisects_prefix`: the end of the cached prefix is found by halving, as if each cached block
@@ -88,6 +90,7 @@ class Choices:
     limits_chunks: bool = False
     overdraws: bool = False
     rounds_decodes: bool = False
+    shares_any_budget: bool = False
     computed_when_allocated: bool = False
     bisects_prefix: bool = False
     swaps_uncomputed: bool = False
@@ -112,6 +115,7 @@ CHOICES = {
         limits_chunks=True,
         overdraws=True,
         rounds_decodes=True,
+        shares_any_budget=True,
         computed_when_allocated=True,
         bisects_prefix=True,
         swaps_uncomputed=True,

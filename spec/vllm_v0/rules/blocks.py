@@ -216,6 +216,9 @@ def encoders_have_their_blocks(ctx: Context, state: State) -> Iterator[str]:
     # Others have none.
     for one in (*state.running, *state.swapped):
         expected = blocks_for(ctx.requests[one.id].encoder_len, ctx.config.block_size)
-        own = {block for sequence in one.sequences for block in sequence.blocks}
-        if len({*one.cross}) != expected or own & {*one.cross}:
+        if len({*one.cross}) != expected:
             yield f"{one.id} has {list(one.cross)} of {expected} blocks"
+    for one in state.running:
+        shared = {block for sequence in one.sequences for block in sequence.blocks} & {*one.cross}
+        if shared:
+            yield f"{one.id}: {sorted(shared)} are its encoder's and its sequences'"

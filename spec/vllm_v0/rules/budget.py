@@ -47,7 +47,7 @@ def tokens_are_counted_once(_ctx: Context, step: Step) -> Iterator[str]:
     """The budget counts the tokens that a step computes, those of each request once."""
     # A request that gave way is not among them.
     counted = {one: count for one, count in step.budget.batched.items() if count}
-    if counted != batched(step):
+    if counted != batched(step) and not step.after.failure:
         yield f"counted {counted}, computed {batched(step)}"
 
 
@@ -109,7 +109,7 @@ def budget_is_used(ctx: Context, step: Step) -> Iterator[str]:
     a step of prompts alone.
     """
     # A prompt in front of it that takes no part of the budget must not end the walk.
-    if step.admitted and not ctx.config.chunked_prefill:
+    if step.after.failure or (step.admitted and not ctx.config.chunked_prefill):
         return
     left = ctx.config.token_budget - sum(batched(step).values())
     for one in step.planned.running:

@@ -203,7 +203,7 @@ def fits(ctx: Context, group: Group, room: Room) -> bool:
     """
     config, tokens = ctx.config, group.tokens
     if config.chunked_prefill and config.num_scheduler_steps == 1:
-        tokens = min(tokens, config.block_size if config.prefix_caching else 1)
+        tokens = config.block_size if config.prefix_caching else 1
     share = config.token_budget // config.max_num_partial_prefills
     has_tokens = tokens <= room.tokens and (tokens <= share or not config.chunked_prefill)
     has_blocks = prompt_needs(ctx, group) <= room.blocks - config.watermark_blocks

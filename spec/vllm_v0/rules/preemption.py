@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from spec.vllm_v0.config import PreemptionMode, VllmV0Config
 from spec.vllm_v0.records import Context, Group, State, Step
-from spec.vllm_v0.rules.counting import is_by_priority, rank, written
+from spec.vllm_v0.rules.counting import brought, is_by_priority, rank, written
 from spec.vllm_v0.rules.registry import (
     by_id,
     code,
@@ -26,6 +26,15 @@ _RECOMPUTE = text("Preempting via Recompute (`_preempt_by_recompute`)")
 
 def _gives_way(_ctx: Context, step: Step) -> bool:
     return bool(crowded_out(step))
+
+
+def _free(ctx: Context, step: Step) -> int:
+    """Blocks that were free when the running requests were looked at.
+
+    Under the default strategy prompts come before them.
+    """
+    prompts = set[int]() if ctx.config.chunked_prefill else brought(ctx, step)
+    return len(step.before.pool.free) - len(prompts)
 
 
 def _touched(ctx: Context, groups: Iterable[Group]) -> int:
@@ -51,8 +60,8 @@ def is_not_forced(config: VllmV0Config) -> bool:
 @of_step("V0-PRE-1", _RUNNING, witness=_gives_way, applies=is_not_forced)
 def preempted_without_a_free_slot(ctx: Context, step: Step) -> Iterator[str]:
     """A running request is preempted only if no slots are available for new tokens."""
-    # Free blocks before the step, against those that all running requests lack.
-    lacking, free = _lacking(ctx, step.before, step.before.running), len(step.before.pool.free)
+    # Free blocks against those that all running requests lack.
+    lacking, free = _lacking(ctx, step.before, step.before.running), _free(ctx, step)
     if crowded_out(step) and lacking <= free:
         yield f"{sorted(crowded_out(step))} give way, {free} blocks are free, {lacking} lacking"
 
@@ -63,7 +72,7 @@ def preempted_in_the_worst_case_only(ctx: Context, step: Step) -> Iterator[str]:
     is written to needs a new one, or artificially, for testing.
     """
     # An artificial preemption uses up one of those that are left.
-    touched, free = _touched(ctx, step.before.running), len(step.before.pool.free)
+    touched, free = _touched(ctx, step.before.running), _free(ctx, step)
     artificial = step.before.artificial - step.after.artificial
     if len(crowded_out(step)) > artificial and touched <= free:
         yield f"{sorted(crowded_out(step))} give way, {free} blocks are free, {touched} touched"
@@ -75,16 +84,21 @@ def victims_are_the_last(ctx: Context, step: Step) -> Iterator[str]:
     under the default strategy by priority it is sorted before.
     """
     # Those that gave way to a more urgent request are gone by then.
-    queue = [one for one in step.before.running if one.id not in step.by_priority]
-    if is_by_priority(ctx.config) and not ctx.config.chunked_prefill and not step.admitted:
-        queue.sort(key=lambda one: rank(ctx, one))
-    last = ids(queue)[::-1][: len(crowded_out(step))]
+    last = ids(_queue(ctx, step))[::-1][: len(crowded_out(step))]
     if {*last} != crowded_out(step):
         yield f"{sorted(crowded_out(step))} give way, last of the queue are {last}"
     for named in (step.preempted, step.swapped_out):
         found = [one for one in named if one in last]
         if found != [one for one in last if one in found]:
             yield f"{found} give way in this order, the queue ends with {last[::-1]}"
+
+
+def _queue(ctx: Context, step: Step) -> list[Group]:
+    """The running queue when slots are looked for: sorted in a step that sorts it."""
+    queue = [one for one in step.before.running if one.id not in step.by_priority]
+    if is_by_priority(ctx.config) and not ctx.config.chunked_prefill and not step.admitted:
+        queue.sort(key=lambda one: rank(ctx, one))
+    return queue
 
 
 def _several(step: Step) -> bool:
@@ -174,17 +188,15 @@ def no_more_victims_than_needed(ctx: Context, step: Step) -> Iterator[str]:
     blocks would not have sufficed.
     """
     # Those that still run, and the victim itself, in the worst case; blocks that are given back.
-    queue = [one for one in step.before.running if one.id not in step.by_priority]
+    queue = _queue(ctx, step)
     gone = [one for one in queue if one.id in crowded_out(step)]
-    if is_by_priority(ctx.config):
-        gone.sort(key=lambda one: rank(ctx, one))
     if not gone:
         return
     last, others = gone[0], {*ids(gone[1:]), *step.by_priority}
     held = {block for one in step.before.running if one.id not in others for block in one.blocks}
     given = {b for one in step.before.running for b in one.blocks if one.id in others} - held
     runs = [one for one in queue if one.id not in crowded_out(step) or one is last]
-    free = len(step.before.pool.free) + len(given)
+    free = _free(ctx, step) + len(given)
     if _touched(ctx, runs) <= free:
         yield f"{last.id} gives way, {free} blocks are free, {_touched(ctx, runs)} touched"
 

@@ -109,8 +109,7 @@ def shared_blocks_are_copied(_ctx: Context, step: Step) -> Iterator[str]:
         ]
         kept = step.planned.pool.references.get(source, 0)
         alone = step.planned.pool.references.get(target, 0)
-        was_held = step.before.pool.references.get(target, 0)
-        if len(owners) != 1 or targets[target] > 1 or not kept or alone != 1 or was_held:
+        if len(owners) != 1 or targets[target] > 1 or not kept or alone != 1:
             yield f"{source} is copied to {target}, which {owners} have, {kept} keep the other"
 
 

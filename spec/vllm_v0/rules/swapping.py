@@ -75,8 +75,7 @@ def _moved(ctx: Context, old: Group, new: Group) -> Iterator[tuple[bool, tuple[i
             settled = new.is_swapped or place < was.slots // size
             target = now.blocks[place] if place < len(now.blocks) and settled else _ANY
             yield place * size < old.computed, (block, target)
-    if old.cross != new.cross:
-        yield from ((True, pair) for pair in zip(old.cross, new.cross, strict=False))
+    yield from ((True, pair) for pair in zip(old.cross, new.cross, strict=True))
 
 
 @of_step(
