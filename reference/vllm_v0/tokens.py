@@ -108,10 +108,8 @@ def _cut(run: Decisions, tokens: int, share: Partial | None) -> int:
         return tokens if tokens > config.prompt_limit or tokens <= left else 0
     slots = 1 if share is None else max(share.slots, 1)
     size = config.block_size if config.prefix_caching else 1
-    share = config.token_budget // slots
-    if not config.choices.shares_any_budget:
-        share = max(share, size)
-    return int(chunk_of(tokens, left, share, size))
+    least = 0 if config.choices.shares_any_budget else size
+    return int(chunk_of(tokens, left, max(config.token_budget // slots, least), size))
 
 
 def samples(ctx: Context, group: Group, tokens: int) -> bool:
