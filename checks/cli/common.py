@@ -70,14 +70,14 @@ NEW_DIRECTORY = _NewDirectory()
 def gathered(name: str, make: Callable[..., object], *options: Option) -> Option:
     """Options that a command takes as one argument, `name`: what `make` makes of their values.
 
-    The parameters of `make` are named like options: these, or others of the same command.
+    Parameters of `make` are named like options: these, or others of the same command.
     """
     keys = tuple(signature(make).parameters)
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
         def with_one_argument(**values: Any) -> Any:
-            made = make(**{key: values.pop(key) for key in keys})
+            made = make(**{key: values.pop(key) for key in keys if key in values})
             return command(**values, **{name: made})
 
         decorated: Callable[..., Any] = with_one_argument

@@ -46,10 +46,6 @@ from spec.core.errors import InputError
 _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">bytes/state", "verdict")
 
 
-def _bounds(max_states: int | None, max_depth: int | None, max_seconds: float | None) -> Bounds:
-    return Bounds(max_states, max_seconds, max_depth)
-
-
 @click.command()
 @click.argument("names", nargs=-1, metavar="[INSTANCE …]")
 @config_options
@@ -58,7 +54,7 @@ def _bounds(max_states: int | None, max_depth: int | None, max_seconds: float | 
 @click.option("--no-aborts", is_flag=True, help="Own instance: no client goes away.")
 @gathered(
     "bounds",
-    _bounds,
+    Bounds,
     click.option("--max-states", type=click.IntRange(1), help="Stop after so many states."),
     click.option("--max-depth", type=click.IntRange(1), help="Go no further from the start."),
     click.option(

@@ -12,7 +12,6 @@ one that the reference followed there, else the kind of the finding. `found` has
 """
 
 from pathlib import Path
-from typing import Any
 
 from attrs import frozen
 
@@ -58,22 +57,18 @@ def write_finding(directory: Path, using: str, case: Case, finding: Finding, ter
     with TraceWriter(path, case.config, case.requests, surroundings=case.surroundings) as trace:
         for step in finding.steps:
             trace.write(step)
-        found = _found_as_json(using, finding, terms)
+        found = {
+            "target": using,
+            "strictness": terms.strictness.value,
+            "judged": terms.judged,
+            "kind": finding.kind.value,
+            "step": finding.step,
+            "cause": finding.cause,
+            "differences": [plain_json(one) for one in finding.differences],
+        }
         says = f"{finding.kind} in step {finding.step}: {finding.says}"
         trace.violated(Violation(finding.rule, says, found))
     return path
-
-
-def _found_as_json(using: str, finding: Finding, terms: Terms) -> dict[str, Any]:
-    return {
-        "target": using,
-        "strictness": terms.strictness.value,
-        "judged": terms.judged,
-        "kind": finding.kind.value,
-        "step": finding.step,
-        "cause": finding.cause,
-        "differences": [plain_json(one) for one in finding.differences],
-    }
 
 
 def recorded(trace: Trace) -> Recorded | None:

@@ -39,7 +39,6 @@ from spec.core.errors import InputError
 FORMAT = "lockstep-recording"
 VERSION = 1
 
-
 _HEADER = ("config", "requests", "format", "version", "about", "command", "driver", "release")
 _HOW = ("abilities", "left_out", "strictness", "aborts_while_running", "judged", "alone")
 
@@ -91,18 +90,11 @@ def fitted(hello: Hello, case: Case) -> Case:
 
 def outcome_as_json(episode: Episode, terms: Terms) -> Json:
     """What the last line says."""
-    found = [_finding_as_json(one) for one in _in_order(episode)]
+    in_order = sorted(episode.findings.values(), key=lambda one: (one.step, one.signature))
+    found = [{"kind": one.kind.value, "step": one.step, "cause": one.cause} for one in in_order]
     if terms.rules_only:
         return {"steps": episode.steps, "broken": found}
     return {"steps": episode.steps, "known": episode.known, "finding": found[0] if found else None}
-
-
-def _in_order(episode: Episode) -> list[Finding]:
-    return sorted(episode.findings.values(), key=lambda one: (one.step, one.signature))
-
-
-def _finding_as_json(finding: Finding) -> Json:
-    return {"kind": finding.kind.value, "step": finding.step, "cause": finding.cause}
 
 
 def record(
@@ -215,14 +207,12 @@ def read_recording(path: Path) -> Recording:
             ),
             actions=[line["action"] for line in steps],
             records=[line["record"] for line in steps],
-            failure=_failure(lines),
+            failure=next((failure_of(one["failure"]) for one in lines if "failure" in one), None),
             outcome=lines[-1]["outcome"],
         )
     except (KeyError, TypeError, ValueError) as error:
-        allowed = "what `lockstep conform` writes"
-        raise RecordingError("recording", f"{type(error).__name__} {error}", allowed).at(
-            path
-        ) from None
+        found, allowed = f"{type(error).__name__} {error}", "what `lockstep conform` writes"
+        raise RecordingError("recording", found, allowed).at(path) from None
 
 
 def _case(header: Json) -> Case:
@@ -234,11 +224,6 @@ def _case(header: Json) -> Case:
 
 def _policy(header: Json) -> str:
     return str(header["config"].get("policy", DEFAULT))
-
-
-def _failure(lines: Iterable[Json]) -> Failure | None:
-    failure = next((line["failure"] for line in lines if "failure" in line), None)
-    return None if failure is None else failure_of(failure)
 
 
 def _objects(path: Path) -> Iterator[Json]:

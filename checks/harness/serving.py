@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from multiprocessing import Pipe, Process
 from multiprocessing.connection import Connection
@@ -149,16 +149,14 @@ def run_workload(
     config, case = settings.config, Case(settings.config, tuple(requests))
     policy, rules = policy_of(config), judgeable(config)
     scheduler = scheduler_for(using, case)
-    apart = frozenset(rule.id for rule in rules if rule.id.startswith(policy.judged_apart))
-    is_long = len(requests) >= _LONG and (os.cpu_count() or 1) > 1 and bool(apart)
-    with ExitStack() as stack:
-        second = None
-        if is_long:
-            second = stack.enter_context(_judging_apart(settings, requests, using, apart))
+    is_long = len(requests) >= _LONG and (os.cpu_count() or 1) > 1
+    prefixes = policy.judged_apart if is_long else ()
+    apart = frozenset(rule.id for rule in rules if rule.id.startswith(prefixes))
+    with _judging_apart(settings, requests, using, apart) if apart else nullcontext() as second:
         ctx = policy.context_of(config, requests)
         metrics = _metrics(settings, ctx.requests, objective)
         device = None if policy.watch is None else policy.watch(ctx)
-        judging = _Judging(ctx, [rule for rule in rules if not is_long or rule.id not in apart])
+        judging = _Judging(ctx, [rule for rule in rules if rule.id not in apart])
         looking: list[Callable[[Any], None]] = [metrics.observe]
         looking += [] if device is None else [device.observe]
         looking += [_forgetting(ctx), *observers]

@@ -39,17 +39,15 @@ class DriverSystem:
         Raises:
             DriverError: the driver does not speak the protocol, or cannot be started again.
         """
-        episode = _Episode(case, iter(actions))
-        try:
-            yield from episode.taken(self._parts(episode, _PART))
-            return
-        except DriverGoneError:
-            self.close()
-        try:
-            yield from episode.taken(self._parts(episode, 1))
-        except DriverGoneError as gone:
-            self.close()
-            yield Failure("DriverGone", str(gone))
+        episode, last_words = _Episode(case, iter(actions)), ""
+        for length in (_PART, 1):
+            try:
+                yield from episode.taken(self._parts(episode, length))
+                return
+            except DriverGoneError as gone:
+                self.close()
+                last_words = str(gone)
+        yield Failure("DriverGone", last_words)
 
     def _parts(self, episode: "_Episode", length: int) -> Iterator[Played]:
         """So many steps at a time, up to the first that fails.
@@ -83,9 +81,8 @@ class _Episode:
         self._rest = rest
         self._known: list[Action] = []
         self._taken = 0  # steps that were given on
-        adapter = policy_of(case.config).adapter
-        context_of = policy_of(case.config).context_of
-        self._decoder = adapter.decoder(context_of(case.config, case.requests))
+        policy = policy_of(case.config)
+        self._decoder = policy.adapter.decoder(policy.context_of(case.config, case.requests))
 
     def actions(self) -> Iterator[Action]:
         """All actions from the first, those that are already known before the rest."""
