@@ -9,6 +9,7 @@ Each raises GuardError, with the rule that its guard stands for, where the guard
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from enum import StrEnum
@@ -136,18 +137,38 @@ def unseen(group: Group, sequence: Sequence) -> int:
 
 
 def can_append_slots(ctx: Context, state: State, group: Group, lookahead: int) -> bool:
-    """Whether there are free blocks for the worst case: each block written to is a new one.
+    """Whether there are free blocks for what the group's sequences write next.
 
-    Source: "Checking if More Slots Can Be Added".
+    Source: "Checking if More Slots Can Be Added". The release reckons with the worst case: each
+    block written to is a new one.
     """
+    count = _blocks_at_worst if ctx.config.choices.slots_at_worst else _blocks_lacking
+    return count(ctx, state, group, lookahead) <= len(state.pool.free)
 
-    def touched(one: Sequence) -> int:
-        slots = unseen(group, one) + lookahead
-        if slots == 0 and not ctx.config.choices.touches_without_tokens:
-            return 0
-        return int(touched_blocks(one.slots, slots, ctx.config.block_size))
 
-    return sum(map(touched, group.unfinished)) <= len(state.pool.free)
+def _blocks_at_worst(ctx: Context, _state: State, group: Group, lookahead: int) -> int:
+    """Blocks that the unseen tokens and the lookahead touch."""
+    size = ctx.config.block_size
+    return sum(
+        int(touched_blocks(one.slots, unseen(group, one) + lookahead, size))
+        for one in group.unfinished
+    )
+
+
+def _blocks_lacking(ctx: Context, state: State, group: Group, lookahead: int) -> int:
+    """Blocks that the tables lack, and copies of partial blocks that several sequences write to.
+
+    The last of them that writes keeps the block.
+    """
+    size = ctx.config.block_size
+    lacking, writers = 0, Counter[int]()
+    for one in group.unfinished:
+        new = unseen(group, one)
+        lacking += int(missing_blocks(one.slots, new + lookahead, len(one.blocks), size))
+        if new and one.slots % size:
+            writers[one.blocks[one.slots // size]] += 1
+    holders = state.pool.references
+    return lacking + sum(min(count, holders[block] - 1) for block, count in writers.items())
 
 
 def append_slots(

@@ -48,8 +48,9 @@ class Choices:
     - `marks_swapped`: with prefix caching, the blocks of a group that is freed while swapped out
       are marked as accessed on the GPU, which does not have them.
     - `watermark_when_alone`: a swapped group leaves the watermark free even when nothing runs.
-    - `touches_without_tokens`: a sequence that needs no new slot still counts its last block as
-      touched.
+    - `slots_at_worst`: each block that a running sequence may write to counts as a new one, its own
+      last block, too, and that one even if nothing is written; else what is lacking counts, and
+      what must be copied.
     - `frees_infeasible`: a swapped group that will never fit gives its CPU blocks back.
     - `needs_cpu_space`: the engine ends where a victim does not fit the CPU; else it is recomputed
       or, having several sequences, ignored.
@@ -82,7 +83,7 @@ class Choices:
     keeps_victims_apart: bool = True
     marks_swapped: bool = False
     watermark_when_alone: bool = False
-    touches_without_tokens: bool = False
+    slots_at_worst: bool = False
     frees_infeasible: bool = True
     needs_cpu_space: bool = False
     swaps_in_chunks: bool = True
@@ -107,7 +108,7 @@ CHOICES = {
         keeps_victims_apart=False,
         marks_swapped=True,
         watermark_when_alone=True,
-        touches_without_tokens=True,
+        slots_at_worst=True,
         frees_infeasible=False,
         needs_cpu_space=True,
         swaps_in_chunks=False,

@@ -24,7 +24,7 @@ def asks(name: str, prompt_len: int, max_tokens: int = 2, arrival: int = 0, **mo
 def served(config: Json, *requests: Json) -> list[Json]:
     """The steps of a run in which every rule holds, as its trace has them."""
     ran, steps = attempted(config, *requests)
-    assert ran == 0
+    assert ran == 0, steps
     return steps
 
 
@@ -35,6 +35,7 @@ def attempted(config: Json, *requests: Json) -> tuple[int, list[Json]]:
     pairs = [f"{key}={json.dumps(value).strip(chr(34))}" for key, value in keys.items()]
     ran = lockstep("run", "w.jsonl", *settings(*pairs), "--trace", "t", "--full")
     lines = [json.loads(line) for line in Path("t").read_text().splitlines()]
+    print(ran.out, ran.err)
     return ran.code, [line for line in lines if "scheduled" in line]
 
 
@@ -152,7 +153,7 @@ def test_ten_slots_can_be_appended_to_50_of_100_and_not_to_95(
 
 
 def test_an_eight_step_decode_has_seven_lookahead_slots() -> None:
-    """"How Does Lookahead Work?": one token as usual and seven more."""
+    """ "How Does Lookahead Work?": one token as usual and seven more."""
     config = {"num_scheduler_steps": 8, "num_lookahead_slots": 7, "block_size": 1}
 
     steps = served(config, asks("A", 5, 9))
@@ -189,9 +190,7 @@ def test_cached_tokens_of_a_new_a_partly_and_a_fully_cached_prompt() -> None:
 @pytest.mark.parametrize(
     ("budget", "caching", "chunk"), [(100, False, 100), (50, False, 50), (99, True, 64)]
 )
-def test_a_hundred_tokens_as_far_as_the_budget_goes(
-    budget: int, caching: bool, chunk: int
-) -> None:
+def test_a_hundred_tokens_as_far_as_the_budget_goes(budget: int, caching: bool, chunk: int) -> None:
     """Table "Chunking New Tokens Based on Budget"."""
     config = {"block_size": 64, "max_model_len": 128, "chunked_prefill": True}
 
