@@ -19,16 +19,6 @@ def pool_of(blocks: BlockManager) -> BlockPool:
 # --- the free list ------------------------------------------------------------------------------
 
 
-def test_blocks_are_free_in_the_order_in_which_they_were_put() -> None:
-    free = FreeList([2, 1], size=6)
-
-    free.put_front([5, 3])
-    free.put_back([6, 4])
-
-    assert list(free) == [5, 3, 2, 1, 6, 4]
-    assert free.count == 6
-
-
 free_lists = st.one_of(
     st.tuples(st.just("front"), st.integers(0, 3)),
     st.tuples(st.just("back"), st.integers(0, 3)),
@@ -97,26 +87,7 @@ def test_free_list_stays_short() -> None:
     assert len(free._order) <= 4 * 4 + 1
 
 
-@pytest.mark.parametrize(("taken", "left"), [(1, [2, 3]), (2, [1, 3]), (3, [1, 2])])
-def test_block_can_be_taken_from_anywhere(taken: int, left: list[int]) -> None:
-    free = FreeList([1, 2, 3], size=3)
-
-    free.take(taken)
-
-    assert (list(free), free.count) == (left, 2)
-
-
 # --- handing out and giving back ----------------------------------------------------------------
-
-
-def test_tail_of_a_table_is_handed_out_first_and_cached_blocks_last() -> None:
-    blocks = BlockManager(6)
-    blocks.allocate((1, 2, 3, 4))
-    blocks.register([1, 2], [b"one", b"two"])
-
-    blocks.release((1, 2, 3, 4))
-
-    assert list(blocks.free) == [4, 3, 5, 6, 2, 1]
 
 
 def test_what_would_be_freed_is_foretold() -> None:

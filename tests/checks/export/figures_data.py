@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
-from tests.checks.export.runs import Run, configured, of_prompt, run_of
+from tests.checks.export.runs import Run, configured, run_of
+from tests.requests import request
 
 
 def small_config(max_batch_tkv_limit: int) -> SpyreConfig:
@@ -17,7 +18,7 @@ def small_config(max_batch_tkv_limit: int) -> SpyreConfig:
 
 
 def prefill_figure(prompt_len: int) -> Run:
-    return run_of(small_config(1024), of_prompt("0", prompt_len, max_tokens=3))
+    return run_of(small_config(1024), request("0", prompt_len, max_tokens=3))
 
 
 # The published header says 1024. The New Request alone may grow to 1,818 tokens of tkv, and the
@@ -41,9 +42,9 @@ def tkv_jump_figure() -> Run:
     """Three requests that end early: with their 62nd, 71st and 67th token."""
     return run_of(
         small_config(LIMIT_THAT_ADMITS),
-        of_prompt("0", 264, max_tokens=100, output_len=62),
-        of_prompt("1", 45, max_tokens=100, output_len=71),
-        of_prompt("2", 115, max_tokens=100, output_len=67),
+        request("0", 264, max_tokens=100, output_len=62),
+        request("1", 45, max_tokens=100, output_len=71),
+        request("2", 115, max_tokens=100, output_len=67),
     )
 
 

@@ -34,11 +34,6 @@ def run_of(config: SpyreConfig, *requests: Request) -> Run:
     return Run(config, requests, tuple(served(Case(config, requests))))
 
 
-def of_prompt(id_: str, prompt_len: int, max_tokens: int, output_len: int | None = None) -> Request:
-    prompt = Prompt.of_stream(f"prompt {id_}", prompt_len)
-    return Request(id=id_, prompt=prompt, max_tokens=max_tokens, output_len=output_len)
-
-
 VIOLATION = Violation("SPY-VOL-1", "The volume never exceeds the limit.", "3 x 6 = 18 > 16")
 
 

@@ -12,7 +12,7 @@ from spec.core.blocks import BlockPool
 from spec.core.records import StepRecord
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.nano_vllm.records import Sequence
-from tests.checks.export.runs import of_prompt
+from tests.requests import request
 
 
 @frozen
@@ -50,7 +50,7 @@ CODEC: Codec[State, Step] = Codec(state=State, step=Step)
 
 
 def test_fields_of_a_policy_are_written_and_read_without_a_word_in_its_codec() -> None:
-    done = next(iter(served(Case(NanoVllmConfig(), (of_prompt("a", 3, 2),)))))
+    done = next(iter(served(Case(NanoVllmConfig(), (request("a", 3, 2),)))))
     before = State(done.before.pool, done.before.waiting, streak=1)
     after = State(done.after.pool, running=done.after.running, streak=2)
     step = Step(

@@ -24,7 +24,8 @@ from tests.checks.export.figures_data import (
     small_config,
     tkv_jump_figure,
 )
-from tests.checks.export.runs import Run, configured, of_prompt, run_of
+from tests.checks.export.runs import Run, configured, run_of
+from tests.requests import request
 
 PUBLISHED = Path(__file__).parents[3].parent / "shared" / "figures"
 
@@ -233,7 +234,7 @@ def test_drawn_tkv_is_one_more_than_that_of_the_device_and_jumps_one_step_before
 
 
 def test_request_that_ends_with_its_prefill_is_drawn_in_that_line_only() -> None:
-    run = run_of(small_config(1024), of_prompt("0", 10, max_tokens=1))
+    run = run_of(small_config(1024), request("0", 10, max_tokens=1))
 
     _, prefill, done = drawn(run)
 
@@ -244,7 +245,7 @@ def test_request_that_ends_with_its_prefill_is_drawn_in_that_line_only() -> None
 
 def held_prefill() -> Run:
     """The second request's last chunk waits until the first has left."""
-    return run_of(small_config(250), of_prompt("0", 20, 4), of_prompt("1", 200, 5))
+    return run_of(small_config(250), request("0", 20, 4), request("1", 200, 5))
 
 
 def test_prefill_under_way_is_drawn_between_its_chunks_with_an_empty_range() -> None:
@@ -301,7 +302,7 @@ def test_hit_in_the_first_chunk_is_all_inner_padding() -> None:
 
 
 def test_waiting_request_is_listed_until_its_first_chunk() -> None:
-    run = run_of(small_config(2048), of_prompt("0", 20, 20), of_prompt("1", 200, 5))
+    run = run_of(small_config(2048), request("0", 20, 20), request("1", 200, 5))
 
     _, *lines = drawn(run)
 
@@ -311,7 +312,7 @@ def test_waiting_request_is_listed_until_its_first_chunk() -> None:
 
 def test_paused_request_is_listed_and_out_of_the_batch() -> None:
     config = configured(4, 4, 16, max_num_seqs=2, max_batch_tkv_limit=12, pausing=True)
-    run = run_of(config, of_prompt("a", 4, 8), of_prompt("b", 4, 8))
+    run = run_of(config, request("a", 4, 8), request("b", 4, 8))
 
     paused = next(line for line in drawn(run)[1:] if "paused" in line)
 
@@ -321,7 +322,7 @@ def test_paused_request_is_listed_and_out_of_the_batch() -> None:
 
 def test_rows_keep_the_order_of_admission_after_a_pause() -> None:
     config = configured(4, 4, 32, max_num_seqs=3, max_batch_tkv_limit=24, pausing=True)
-    run = run_of(config, *(of_prompt(id_, 4, 12) for id_ in "abc"))
+    run = run_of(config, *(request(id_, 4, 12) for id_ in "abc"))
 
     batches = ["".join(row["id"] for row in line["decoding"]) for line in drawn(run)[1:]]
 
@@ -333,7 +334,7 @@ def test_preempted_request_is_prefilled_with_what_it_had_generated() -> None:
     config = configured(
         2, 2, 12, max_num_seqs=2, num_blocks=6, reservation=False, max_batch_tkv_limit=64
     )
-    run = run_of(config, of_prompt("a", 4, 8), of_prompt("b", 4, 8))
+    run = run_of(config, request("a", 4, 8), request("b", 4, 8))
 
     chunks = [line["prefilling"] for line in drawn(run)[1:] if line["prefilling"]]
 

@@ -17,7 +17,8 @@ from spec.core.requests import Prompt, Request
 from spec.core.sharing import FrozenMap
 from spec.spyre.records import Step
 from spec.spyre.state import Sequence, State
-from tests.checks.export.runs import Run, configured, of_prompt, run_of
+from tests.checks.export.runs import Run, configured, run_of
+from tests.requests import request
 
 Json = dict[str, Any]
 
@@ -35,7 +36,7 @@ def sharing_run() -> Run:
 def tiny_run() -> Run:
     """One request of one token that generates one token."""
     config = configured(2, 2, 2, num_blocks=1)
-    return run_of(config, of_prompt("a", 1, max_tokens=1))
+    return run_of(config, request("a", 1, max_tokens=1))
 
 
 # --- a reader of our own: what the format says, and nothing of how we write it ----------------
@@ -209,7 +210,7 @@ def test_loop_behind_the_last_step_stays_in_the_last_state() -> None:
 
 def test_state_that_no_step_follows_is_the_last_moment() -> None:
     run = tiny_run()
-    machine = SpyreMachine.of(run.config, [*run.requests, of_prompt("b", 1, max_tokens=1)])
+    machine = SpyreMachine.of(run.config, [*run.requests, request("b", 1, max_tokens=1)])
     end = machine.arrive(run.steps[-1].after, "b")
 
     trace = itf_trace(

@@ -7,16 +7,12 @@ from typing import Any
 from checks.export.timeline import new_timeline
 from checks.harness.case import Case
 from checks.harness.serving import served
-from spec.core.requests import Prompt, Request
+from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 from tests.checks.export.runs import configured
+from tests.requests import request
 
 CONFIG = configured(4, 8, 64, max_num_seqs=2, max_batch_tkv_limit=64)
-
-
-def request(name: str, prompt_len: int, max_tokens: int, **more: Any) -> Request:
-    prompt = Prompt.of_stream(name, prompt_len)
-    return Request(id=name, prompt=prompt, max_tokens=max_tokens, **more)
 
 
 def drawn(path: Path, config: SpyreConfig, *requests: Request) -> list[dict[str, Any]]:

@@ -21,11 +21,11 @@ from tests.checks.export.runs import (
     VIOLATION,
     configured,
     lines_of,
-    of_prompt,
     run_of,
     tight_run,
     written,
 )
+from tests.requests import request
 
 # --- what is written --------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ def test_request_that_came_and_left_between_two_steps_is_in_both_lists() -> None
 
 def test_prefill_under_way_shows_the_chunk_that_it_computed_last() -> None:
     config = configured(4, 4, 32, max_batch_tkv_limit=20)
-    run = run_of(config, of_prompt("0", 4, 5), of_prompt("1", 10, 2))
+    run = run_of(config, request("0", 4, 5), request("1", 10, 2))
     past, shown = Past(), []
 
     for step in run.steps:
@@ -148,7 +148,7 @@ def test_prefill_under_way_shows_the_chunk_that_it_computed_last() -> None:
 
 def test_chunk_of_another_request_is_not_shown_for_a_prefill_under_way() -> None:
     config = configured(4, 4, 32)
-    steps = run_of(config, of_prompt("0", 4, 5), of_prompt("1", 10, 2)).steps
+    steps = run_of(config, request("0", 4, 5), request("1", 10, 2)).steps
 
     line = CODEC.step_as_json(steps[3], Past(steps[2].after, steps[0].chunk))
 
@@ -164,7 +164,7 @@ def test_used_and_free_blocks_add_up_to_the_pool(tmp_path: Path) -> None:
 
 def test_refusal_names_the_rule_that_kept_a_request_from_a_prefill() -> None:
     config = configured(2, 2, 8)
-    run = run_of(config, of_prompt("a", 2, 3), of_prompt("b", 2, 1))
+    run = run_of(config, request("a", 2, 3), request("b", 2, 1))
 
     lines = [CODEC.step_as_json(step) for step in run.steps]
 

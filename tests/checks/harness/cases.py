@@ -1,6 +1,7 @@
 """Cases and systems that the tests of the harness share, and the search for a planted fault."""
 
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,36 +84,21 @@ def changed(change: Callable[[Step], dict[str, Any]], **hello: Any) -> InProcess
     return system("changed", lambda case: _Changed(_reference(case), change), **hello)
 
 
-@frozen
-class _Faulty:
-    """The reference with a fault that is switched in for its own calls only."""
-
-    fault: Fault
-    reference: Reference
-
-    def arrive(self, request_id: str) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            self.fault.plant(patch)
-            self.reference.arrive(request_id)
-
-    def abort(self, request_id: str) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            self.fault.plant(patch)
-            self.reference.abort(request_id)
-
-    def step(self, index: int, action: Action) -> Step:
-        with pytest.MonkeyPatch.context() as patch:
-            self.fault.plant(patch)
-            return self.reference.step(index, action)
-
-
 def faulty(fault: Fault, policy: str = DEFAULT) -> InProcess:
-    """The reference of a policy with a planted fault."""
+    """The reference of a policy with a fault that is switched in for its own calls only."""
 
-    def start(case: Case) -> _Faulty:
-        with pytest.MonkeyPatch.context() as patch:
-            fault.plant(patch)
-            return _Faulty(fault, _reference(case))
+    def planted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrong(*given: Any) -> Any:
+            with pytest.MonkeyPatch.context() as patch:
+                fault.plant(patch)
+                return call(*given)
+
+        return wrong
+
+    def start(case: Case) -> Any:
+        reference = planted(_reference)(case)
+        calls = {name: planted(getattr(reference, name)) for name in ("arrive", "abort", "step")}
+        return SimpleNamespace(**calls)
 
     return system(fault.name, start, policy)
 

@@ -118,22 +118,11 @@ def test_error_is_noticed(kind: type, planted: Planted) -> None:
 
 
 CHANGE_TOKENS = (
-    "slot off by one",
-    "slot of another block",
-    "slots of two rows swapped",
-    "position off by one",
-    "mask one too short",
-    "a position computed again",
-    "padding mask off by one",
-    "padding one block too long",
-    "padding one block too short",
-    "padding of two rows swapped",
-    "tables of two rows swapped",
-    "other token",
-    "tokens of two rows swapped",
-    "stale block",
-    "one block for two",
-    "a block of another row",
+    *("slot off by one", "slot of another block", "slots of two rows swapped"),
+    *("position off by one", "mask one too short", "a position computed again"),
+    *("padding mask off by one", "padding one block too long", "padding one block too short"),
+    *("padding of two rows swapped", "tables of two rows swapped", "other token"),
+    *("tokens of two rows swapped", "stale block", "one block for two", "a block of another row"),
 )
 
 

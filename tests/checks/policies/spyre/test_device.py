@@ -49,36 +49,30 @@ def test_after_an_abort_a_block_is_read_that_was_never_written() -> None:
     assert refusals("unwritten_block") == dict.fromkeys((4, 5), "device: read unwritten")
 
 
-def first(records: list[Json], kind: str) -> Json:
-    tensors: Json = next(one["tensors"] for one in records if one["kind"] == kind)
-    return tensors
+def one_more(kind: str, tensor: str, *place: int, by: int = 1) -> Callable[[list[Json]], None]:
+    """Another number in this place of a tensor, in the first step of the kind."""
+
+    def change(records: list[Json]) -> None:
+        values = next(one["tensors"] for one in records if one["kind"] == kind)[tensor]
+        for index in place[:-1]:
+            values = values[index]
+        values[place[-1]] += by
+
+    return change
 
 
-def written_elsewhere(records: list[Json]) -> None:
-    first(records, "decode")["slot_mapping"][0] += 1
+TAMPERED = {
+    "written elsewhere": (one_more("decode", "slot_mapping", 0), "device: write offset"),
+    "another token": (one_more("decode", "token_ids", 0), "device: token"),
+    "another block": (one_more("decode", "block_table", 0, -1), "device: write outside"),
+    "padding that is not masked": (
+        one_more("prefill", "left_padding", 0, by=-64),
+        "device: padding blocks",
+    ),
+}
 
 
-def another_token(records: list[Json]) -> None:
-    first(records, "decode")["token_ids"][0] += 1
-
-
-def another_block(records: list[Json]) -> None:
-    first(records, "decode")["block_table"][0][-1] += 1
-
-
-def padding_that_is_not_masked(records: list[Json]) -> None:
-    first(records, "prefill")["left_padding"][0] = 0
-
-
-@pytest.mark.parametrize(
-    ("change", "constraint"),
-    [
-        (written_elsewhere, "device: write offset"),
-        (another_token, "device: token"),
-        (another_block, "device: write outside"),
-        (padding_that_is_not_masked, "device: padding blocks"),
-    ],
-)
+@pytest.mark.parametrize(("change", "constraint"), TAMPERED.values(), ids=TAMPERED)
 def test_a_tensor_that_is_wrong_in_one_place_is_noticed(
     change: Callable[[list[Json]], None], constraint: str
 ) -> None:
