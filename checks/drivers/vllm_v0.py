@@ -3,15 +3,17 @@
 Run by the Python of an environment that has the release; needs nothing else. The engine
 (`LLMEngine.step`, in its synchronous form) is the released one, unmodified, and with it the order
 of calls: schedule, execute, count tokens as computed, append what was sampled, stop, free. What
-executes is a stand-in: it computes nothing and samples the tokens of the script.
+executes is a stand-in: it computes nothing and samples the tokens of the script. So is what
+processes the output of groups of several sequences, which these releases can schedule and never
+make: it forks them when the first token is sampled.
 """
 
 # ruff: noqa: E402 - the environment is set before the release is imported, which reads it then
-# mypy: disable-error-code="import-not-found"
+# mypy: disable-error-code="import-not-found, misc"
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -32,11 +34,20 @@ protected_output()
 import torch
 
 torch.set_num_threads(1)
+import vllm.core.scheduler as released
 from vllm import SamplingParams
 from vllm.config import CacheConfig, ParallelConfig, SchedulerConfig
 from vllm.engine.llm_engine import LLMEngine
+from vllm.lora.request import LoRARequest
 from vllm.model_executor.layers.sampler import SamplerOutput
-from vllm.sequence import CompletionSequenceGroupOutput, Logprob, SequenceOutput
+from vllm.sequence import (
+    VLLM_INVALID_TOKEN_ID,
+    CompletionSequenceGroupOutput,
+    Logprob,
+    Sequence,
+    SequenceOutput,
+    SequenceStatus,
+)
 from vllm.utils import Device
 
 logging.disable(logging.WARNING)
@@ -45,46 +56,68 @@ HELLO = {
     "policy": "vllm-v0",
     "name": "vllm-v0",
     "release": f"vLLM {version('vllm').removesuffix('+empty')}",
-    "config": {},
+    "config": {
+        "reading": ["released"],
+        "strategy": ["exclusive"],
+        "artificial_preemptions": [0],
+        "async_output": [False],
+    },
     "abilities": ["abort", "ends"],
     "left_out": [],
 }
-DEFAULTS: Json = {
-    "block_size": 16,  # tokens
-    "num_gpu_blocks": 64,
-    "num_cpu_blocks": 0,
-    "max_model_len": 256,  # tokens
-    "max_num_seqs": 8,
-    "max_num_batched_tokens": 256,
-    "scheduling": "fcfs",  # or priority; the release calls it policy
-    "chunked_prefill": False,
-    "prefix_caching": False,
-    "preemption_mode": None,  # recompute, swap, or None: the release chooses
-    "watermark": 0.01,  # share of the GPU's blocks that admission leaves free
-    "num_lookahead_slots": 0,
-    "max_num_partial_prefills": 1,
-    "max_long_partial_prefills": 1,
-    "long_prefill_token_threshold": 0,
-}
-CACHE_KEYS = ("block_size", "num_gpu_blocks", "num_cpu_blocks", "prefix_caching", "watermark")
+SCHEDULER_KEYS = {
+    **{"scheduling": "policy", "chunked_prefill": "enable_chunked_prefill"},
+    **{"max_num_seqs": "", "max_num_batched_tokens": "", "max_model_len": "", "delay_factor": ""},
+    **{"num_lookahead_slots": "", "num_scheduler_steps": "", "max_num_partial_prefills": ""},
+    **{"max_long_partial_prefills": "", "long_prefill_token_threshold": ""},
+}  # our keys of the scheduler's configuration, with its own names where these are others
+QUEUES = ("waiting", "running", "swapped")
 NOTHING: Json = {
-    **{"kind": "idle", "scheduled": {}, "sampling": [], "cached_blocks": {}, "lookahead_slots": 0},
-    **{"admitted": [], "swapped_in": [], "preempted": [], "swapped_out": [], "ignored": []},
-    **{"copies": [], "swaps_in": [], "swaps_out": [], "outputs": {}, "finished": []},
+    **{"scheduled": {}, "prefills": [], "sampling": [], "lookahead_slots": 0},
+    **{"admitted": [], "swapped_in": [], "preempted": [], "swapped_out": [], "by_priority": []},
+    **{"ignored": [], "copies": [], "swaps_in": [], "swaps_out": []},
+    "budget": {"batched": {}, "cached": {}, "seqs": {}},
 }
 
 
-def completed(config: Json) -> Json:
-    """A configuration with the defaults of the keys that it does not name.
+class NotedBudget(released.SchedulingBudget):
+    """The released budget, which only keeps sums, with what each request counts for."""
 
-    Raises:
-        ValueError: it has a key that is none.
-    """
-    own = {key: value for key, value in config.items() if key != "policy"}
-    unknown = sorted(own.keys() - DEFAULTS.keys())
-    if unknown:
-        raise ValueError(f"no such key: {', '.join(unknown)}; known: {', '.join(DEFAULTS)}")
-    return DEFAULTS | own
+    latest: "NotedBudget"
+
+    def __init__(self, **limits: int) -> None:
+        super().__init__(**limits)
+        self.batched: dict[str, int] = {}
+        self.cached: dict[str, int] = {}
+        self.seqs: dict[str, int] = {}
+        NotedBudget.latest = self
+
+    def add_num_batched_tokens(
+        self, req_id: str, num_batched_tokens: int, num_cached_tokens: int = 0
+    ) -> None:
+        """Tokens of a request, unless it is counted already."""
+        super().add_num_batched_tokens(req_id, num_batched_tokens, num_cached_tokens)
+        self.batched.setdefault(req_id, num_batched_tokens)
+        self.cached.setdefault(req_id, num_cached_tokens)
+
+    def subtract_num_batched_tokens(self, req_id: str, num_batched_tokens: int) -> None:
+        """The tokens of a request do not count any more."""
+        super().subtract_num_batched_tokens(req_id, num_batched_tokens)
+        for tokens in (self.batched, self.cached):
+            tokens.pop(req_id, None)
+
+    def add_num_seqs(self, req_id: str, num_curr_seqs: int) -> None:
+        """Sequences of a request, unless it is counted already."""
+        super().add_num_seqs(req_id, num_curr_seqs)
+        self.seqs.setdefault(req_id, num_curr_seqs)
+
+    def subtract_num_seqs(self, req_id: str, num_curr_seqs: int) -> None:
+        """The sequences of a request do not count any more."""
+        super().subtract_num_seqs(req_id, num_curr_seqs)
+        self.seqs.pop(req_id, None)
+
+
+released.SchedulingBudget = NotedBudget
 
 
 def engine_config(config: Json) -> Any:
@@ -93,9 +126,11 @@ def engine_config(config: Json) -> Any:
     Raises:
         ValueError: the release refuses it.
     """
-    renamed = {"chunked_prefill": "enable_chunked_prefill", "scheduling": "policy"}
+    mode = config["preemption_mode"]
     scheduler = SchedulerConfig(
-        **{renamed.get(key, key): config[key] for key in DEFAULTS if key not in CACHE_KEYS}
+        **{theirs or ours: config[ours] for ours, theirs in SCHEDULER_KEYS.items()},
+        preemption_mode=None if mode == "auto" else mode,
+        multi_step_stream_outputs=False,
     )
     model = SimpleNamespace(
         runner_type="generate",
@@ -107,7 +142,9 @@ def engine_config(config: Json) -> Any:
         is_multimodal_model=False,
         try_get_generation_config=dict,
     )
-    unused = ("device", "load", "lora", "speculative", "decoding", "prompt_adapter")
+    adapters, speculated = config["max_loras"], config["num_lookahead_slots"]
+    speculates = speculated and config["num_scheduler_steps"] == 1
+    unused = ("device", "load", "decoding", "prompt_adapter")
     return SimpleNamespace(
         model_config=model,
         scheduler_config=scheduler,
@@ -115,6 +152,10 @@ def engine_config(config: Json) -> Any:
             block_size=config["block_size"],
             enable_prefix_caching=config["prefix_caching"],
             swap_space=0,
+        ),
+        lora_config=SimpleNamespace(max_loras=adapters) if adapters else None,
+        speculative_config=(
+            SimpleNamespace(num_speculative_tokens=speculated) if speculates else None
         ),
         parallel_config=ParallelConfig(),
         observability_config=None,
@@ -130,18 +171,40 @@ class StandInExecutor:
 
     def determine_num_available_blocks(self) -> tuple[int, int]:
         """Blocks of the GPU and of the CPU."""
-        return self.driver.config["num_gpu_blocks"], self.driver.config["num_cpu_blocks"]
+        return self.driver.config["num_blocks"], self.driver.config["num_cpu_blocks"]
 
     def execute_model(self, execute_model_req: Any) -> list[Any]:
-        """One sample for each group; the engine looks at those only that are to sample."""
-        groups = execute_model_req.seq_group_metadata_list
-        return [SamplerOutput(outputs=[self.sample(group) for group in groups])] if groups else []
+        """Samples of each group; of several steps for one decision, all with the last of them.
 
-    def sample(self, group: Any) -> Any:
-        """The group's next token, with a certain probability."""
-        ((sequence, data),) = group.seq_data.items()
-        index = data.get_output_len()
-        token = self.driver.token(group.request_id, index) if group.do_sample else 0
+        Where tokens are speculated on, first those of each prompt and then step by step those of
+        the decodes. The engine looks at those groups only that are to sample.
+        """
+        groups = execute_model_req.seq_group_metadata_list
+        if not groups or groups[0].state.remaining_steps > 1:
+            return []
+        batches = [(groups, step) for step in range(groups[0].state.num_steps)]
+        if self.driver.engine.speculative_config:
+            decodes = [one for one in groups if not one.is_prompt]
+            right = max((self.driver.right(one.request_id) for one in decodes), default=-1)
+            batches = [([one], 0) for one in groups if one.is_prompt]
+            batches += [(decodes, step) for step in range(1 + right)]
+        return [
+            SamplerOutput(outputs=[self.sample(one, step) for one in batch])
+            for batch, step in batches
+        ]
+
+    def sample(self, group: Any, step: int) -> Any:
+        """The group's token of a step, with a certain probability; of the first of its sequences.
+
+        What the others sample is asked for when the output is processed.
+        """
+        sequence, data = next(iter(group.seq_data.items()))
+        token = 0
+        if self.driver.engine.speculative_config and step > self.driver.right(group.request_id):
+            token = VLLM_INVALID_TOKEN_ID
+        elif group.do_sample:
+            name = self.driver.names[sequence]
+            token = self.driver.token_of(name, data.get_output_len() + step)
         output = SequenceOutput(sequence, token, {token: Logprob(0.0)})
         return CompletionSequenceGroupOutput([output], None)
 
@@ -154,10 +217,9 @@ class StandInExecutor:
 class VllmV0(Driver):
     """The released engine, fresh in each episode.
 
-    `planned`: what its scheduler decided in this step. `victims`: ids of the requests that it
-    preempted in this step, by how; `aborted`: of those whose clients left before it. `delivered`:
-    tokens of each request that clients have. `contents`: of each block's hash the request and the
-    index there.
+    `planned`: what its scheduler decided in this step, and `decided`: in which order. `names`: of
+    sequences by the engine's numbers. `delivered`: tokens of each sequence that clients have.
+    `contents`: of each block's hash the sequence and the index there. `clock`: simulated time.
     """
 
     hello = HELLO
@@ -166,27 +228,32 @@ class VllmV0(Driver):
         """Begin an episode.
 
         Raises:
-            ValueError: the configuration has a key that is none, or the release refuses it.
+            ValueError: the release refuses the configuration.
         """
-        self.config = completed(config)
+        self.config = config
         executor = partial(StandInExecutor, self)
-        self.engine = LLMEngine(engine_config(self.config), executor, log_stats=False)
+        self.engine = LLMEngine(engine_config(config), executor, log_stats=False)
         (self.scheduler,) = self.engine.scheduler
         self.manager = self.scheduler.block_manager
-        self.manager.watermark_blocks = int(
-            self.config["watermark"] * self.config["num_gpu_blocks"]
-        )  # the release has no option for it
+        self.manager.watermark_blocks = config["watermark_blocks"]  # a share that is not an option
         self.schedule, self.scheduler.schedule = self.scheduler.schedule, self.note_decisions
-        self.preempt, self.scheduler._preempt = self.scheduler._preempt, self.note_victim
+        for name, noted in self.decisions().items():
+            setattr(self.scheduler, name, partial(noted, getattr(self.scheduler, name)))
+        processor = self.engine.output_processor
+        self.process, processor.process_outputs = processor.process_outputs, self.process_outputs
         self.planned: Json = {}
-        self.victims: dict[str, list[str]] = {}
-        self.aborted: list[str] = []
+        self.decided: dict[str, list[str]] = {}
+        self.names: dict[int, str] = {}
         self.delivered: dict[str, int] = {}
         self.contents: dict[int, list[Any]] = {}
-        self.arrivals = 0
+        self.clock, self.arrivals, self.schedules, self.is_preempting = 0.0, 0, 0, False
+        # Blocks are marked with the time of their last use: here with the number of the decision.
+        released.time = SimpleNamespace(time=lambda: self.schedules, perf_counter=lambda: 0.0)
+
+    # --- requests ---------------------------------------------------------------------------------
 
     def arrive(self, request_id: str) -> None:
-        """Hand a request to the engine."""
+        """Hand a request to the engine, as one sequence."""
         given = self.requests[request_id]
         params = SamplingParams(
             max_tokens=given["max_tokens"],
@@ -194,160 +261,269 @@ class VllmV0(Driver):
             stop_token_ids=[END_OF_SEQUENCE],
             detokenize=False,
         )
+        adapter = given.get("lora", 0) if self.config["max_loras"] else 0
         self.arrivals += 1
         self.engine.add_request(
             request_id,
             {"prompt_token_ids": list(given["prompt"])},
             params,
             arrival_time=float(self.arrivals),
+            lora_request=LoRARequest(str(adapter), adapter, "none") if adapter else None,
             priority=given.get("priority", 0),
         )
+        group = self.scheduler.waiting[-1]
+        group.metrics.arrival_time = self.clock
+        group.sampling_params.n = given.get("n", 1)
+        self.names[group.first_seq.seq_id] = request_id
+        if given.get("encoder_len", 0):
+            read = {"type": "token", "prompt_token_ids": [0] * given["encoder_len"]}
+            group.encoder_seq = Sequence(group.first_seq.seq_id, read, self.config["block_size"])
 
     def abort(self, request_id: str) -> None:
         """A request's client leaves."""
-        if request_id in ids(self.groups()):
-            self.aborted.append(request_id)
         self.engine.abort_request(request_id)
 
-    def run(self) -> Json:
-        """One step of the engine."""
-        record = NOTHING | {"aborted": self.aborted}
-        self.planned, self.aborted = {}, []
-        self.victims = {"preempted": [], "swapped_out": []}
-        if not self.engine.has_unfinished_requests():  # then the engine is not called
-            return record
-        return record | self.results(self.engine.step()) | self.planned
+    def token_of(self, name: str, index: int) -> int:
+        """What a sequence samples as its token `index`, from 0; in the end END_OF_SEQUENCE."""
+        request, output = self.requests[name.partition("/")[0]], self.output_of(name)
+        by_length = index + 1 == request["output_len"] < request["max_tokens"]
+        is_end = name in self.action["ends"] if "ends" in self.action else by_length
+        if is_end or index >= len(output):  # behind the last one nothing is looked at
+            return END_OF_SEQUENCE
+        return int(output[index])
 
-    def note_victim(self, group: Any, swaps: list[Any]) -> Any:
-        """Called by the scheduler where it preempts a request."""
-        mode = self.preempt(group, swaps)
-        how = "preempted" if mode.name == "RECOMPUTE" else "swapped_out"
-        self.victims[how].append(group.request_id)
-        return mode
+    def right(self, request_id: str) -> int:
+        """How many of the tokens that a request speculates on are right in this step."""
+        return int(self.action.get("accepted", {}).get(request_id, 0))
+
+    def output_of(self, name: str) -> list[int]:
+        """The tokens that a sequence samples, without an end of sequence."""
+        request = self.requests[name.partition("/")[0]]
+        return [*request.get("siblings", {}).get(name, request["output"])]
+
+    def process_outputs(self, group: Any, outputs: list[Any], is_async: bool) -> None:
+        """Called by the engine for a group that sampled; by hand if it asks for several sequences.
+
+        With the first token the others are forked: each gets a first token of its own.
+        """
+        if group.sampling_params.n == 1:
+            self.process(group, outputs, is_async)
+            return
+        running = group.get_seqs(status=SequenceStatus.RUNNING)
+        if group.first_seq.get_output_len() == 0:
+            running += self.forked(group)
+        for sequence in running:
+            token = self.token_of(self.names[sequence.seq_id], sequence.get_output_len())
+            sequence.append_token_id(token, {token: Logprob(0.0)})
+            stop = self.engine.output_processor.stop_checker
+            stop.maybe_stop_sequence(sequence, 0, group.sampling_params)
+            if sequence.is_finished():
+                self.scheduler.free_seq(sequence)
+
+    def forked(self, group: Any) -> list[Any]:
+        """The sequences that a group of one becomes, without the first one."""
+        children = []
+        for index in range(1, group.sampling_params.n):
+            child = group.first_seq.fork(next(self.engine.seq_counter))
+            self.scheduler.fork_seq(group.first_seq, child)
+            self.names[child.seq_id] = f"{group.request_id}/{index}"
+            children.append(child)
+        group.seqs = [*group.seqs, *children]
+        group.seqs_dict = {one.seq_id: one for one in group.seqs}
+        group.is_single_seq = False
+        return children
+
+    # --- a step -----------------------------------------------------------------------------------
+
+    def run(self) -> Json:
+        """One decision of the engine and the steps that follow it."""
+        self.planned, self.decided = {}, {}
+        answers: list[Any] = []
+        if self.engine.has_unfinished_requests():  # else the engine is not called
+            answers = [*self.engine.step()]
+            while self.engine._has_remaining_steps(
+                self.engine.cached_scheduler_outputs[0].seq_group_metadata_list
+            ):
+                answers = [*self.engine.step()]
+        record = NOTHING | {"planned": self.state()} | self.planned | self.results(answers)
+        self.clock += self.config["prefill_time" if record["prefills"] else "decode_time"]
+        return record
+
+    def decisions(self) -> dict[str, Callable[..., Any]]:
+        """What notes a decision, by the method of the scheduler that it is called around."""
+
+        def of_group(name: str) -> Callable[..., Any]:
+            def noted(method: Callable[..., Any], group: Any, *others: Any) -> Any:
+                self.note(name, group.request_id)
+                return method(group, *others)
+
+            return noted
+
+        def preempted(method: Callable[..., Any], group: Any, swaps: list[Any]) -> Any:
+            mode = method(group, swaps)
+            self.note("preempted" if mode.name == "RECOMPUTE" else "swapped_out", group.request_id)
+            if self.is_preempting:
+                self.note("by_priority", group.request_id)
+            return mode
+
+        def by_priority(method: Callable[..., Any], budget: Any) -> Any:
+            self.is_preempting = True
+            count = method(budget)
+            self.is_preempting = False
+            return count
+
+        return {
+            "_allocate_and_set_running": of_group("admitted"),
+            "_swap_in": of_group("swapped_in"),
+            "_preempt": preempted,
+            "_schedule_priority_preemption": by_priority,
+            "_passed_delay": lambda method, _now: method(self.clock),
+        }
+
+    def note(self, name: str, request_id: str) -> None:
+        """Note one of the decisions of this step."""
+        self.decided.setdefault(name, []).append(request_id)
 
     def note_decisions(self) -> Any:
         """Called by the engine for the decisions of a step."""
-        waiting, swapped = ids(self.scheduler.waiting), ids(self.scheduler.swapped)
+        self.schedules += 1
         decided = self.schedule()
         groups, outputs, _ = decided
-        if self.config["prefix_caching"]:
-            self.learn_hashes()  # a request that ends in this step is gone after it
-        tokens = {one.request_id: one.token_chunk_size for one in groups}
-        self.planned = self.victims | {
-            "kind": kind_of(outputs.num_prefill_groups, len(groups)),
-            "scheduled": tokens,
+        budget = NotedBudget.latest
+        self.planned = self.decided | {
+            "planned": self.state(),
+            "scheduled": {one.request_id: one.token_chunk_size for one in groups},
+            "prefills": [one.request_id for one in groups if one.is_prompt],
             "sampling": [one.request_id for one in groups if one.do_sample],
-            "cached_blocks": {
-                one.request_id: len(one.computed_block_nums or ())
-                for one in groups
-                if one.is_prompt
-            },
-            "admitted": [one for one in tokens if one in waiting],
-            "swapped_in": [one for one in tokens if one in swapped],
+            "budget": {"batched": budget.batched, "cached": budget.cached, "seqs": budget.seqs},
             "ignored": ids(outputs.ignored_seq_groups),
             "lookahead_slots": outputs.num_lookahead_slots,
-            "copies": [list(pair) for pair in outputs.blocks_to_copy],
-            "swaps_in": [list(pair) for pair in outputs.blocks_to_swap_in],
-            "swaps_out": [list(pair) for pair in outputs.blocks_to_swap_out],
+            "copies": outputs.blocks_to_copy[:],
+            "swaps_in": outputs.blocks_to_swap_in[:],
+            "swaps_out": outputs.blocks_to_swap_out[:],
         }
         return decided
 
     def results(self, answers: list[Any]) -> Json:
-        """What clients get of the step: new tokens, and the requests that ended with one."""
-        lengths = {one.request_id: len(one.outputs[0].token_ids) for one in answers}
-        outputs = {
-            one: self.requests[one]["output"][self.delivered.get(one, 0) : length]
-            for one, length in lengths.items()
-            if length > self.delivered.get(one, 0)
-        }
-        self.delivered |= lengths
-        finished = [one for one in ids(one for one in answers if one.finished) if one in outputs]
-        return {"outputs": outputs, "finished": finished}
+        """What clients get of the step: new tokens, and the requests that ended."""
+        sampled: dict[str, list[int]] = {}
+        outputs: dict[str, list[int]] = {}
+        for answer in answers:
+            for one in answer.outputs:
+                name = f"{answer.request_id}/{one.index}" if one.index else answer.request_id
+                first, self.delivered[name] = self.delivered.get(name, 0), len(one.token_ids)
+                if new := self.output_of(name)[first : len(one.token_ids)]:
+                    sampled[name] = new
+                    outputs[answer.request_id] = outputs.get(answer.request_id, []) + new
+        ignored = self.planned.get("ignored", ())
+        ended = ids(one for one in answers if one.finished and one.request_id not in ignored)
+        return {"outputs": outputs, "sampled": sampled, "finished": ended}
 
-    def groups(self) -> list[Any]:
-        """Sequence groups in the three queues; each is one request with one sequence."""
-        scheduler = self.scheduler
-        return [*scheduler.waiting, *scheduler.running, *scheduler.swapped]
+    # --- the scheduler at rest --------------------------------------------------------------------
 
     def state(self) -> Json:
-        """Queues, requests and blocks; on the GPU of those that run, on the CPU of swapped ones."""
-        queues = ("waiting", "running", "swapped")
-        tables, blocks = self.device(Device.GPU, self.scheduler.running)
-        cpu_tables, cpu_blocks = self.device(Device.CPU, self.scheduler.swapped)
+        """Queues, groups and blocks of both devices."""
+        if self.config["prefix_caching"]:
+            self.learn_hashes()
         return {
-            **{name: ids(getattr(self.scheduler, name)) for name in queues},
-            "rows": [row(group) for group in self.groups()],
-            "block_tables": tables,
-            "cpu_block_tables": cpu_tables,
-            "blocks": blocks,
-            "cpu_blocks": cpu_blocks,
-            "cached": self.cached(),
+            **{name: ids(getattr(self.scheduler, name)) for name in QUEUES},
+            "rows": [self.row(group) for group in self.groups()],
+            "blocks": self.blocks(Device.GPU),
+            "cpu_blocks": self.blocks(Device.CPU),
         }
 
-    def device(self, device: Any, groups: Iterable[Any]) -> tuple[Json, Json]:
-        """Block tables of these groups, and the device's blocks: how many, free ones, holders.
+    def groups(self) -> list[Any]:
+        """Sequence groups in the three queues."""
+        return [group for name in QUEUES for group in getattr(self.scheduler, name)]
+
+    def row(self, group: Any) -> Json:
+        """A group as the scheduler knows it, lengths in tokens."""
+        going = next(one for one in group.seqs if not one.is_finished())
+        tracker = self.manager._computed_blocks_tracker
+        accessed = self.manager._last_access_blocks_tracker._seq_last_access
+        cross = self.manager.cross_block_tables.get(group.request_id)
+        return {
+            "id": group.request_id,
+            "computed": going.data.get_num_computed_tokens(),
+            "prefilling": going.is_prefill(),
+            "swapped": going.status is SequenceStatus.SWAPPED,
+            "cached": tracker._seq_id_to_num_tokens_computed.get(going.seq_id),
+            "accessed": accessed.get(going.seq_id) or 0,
+            "waited": self.clock - group.metrics.arrival_time,
+            "sequences": [self.sequence(one) for one in group.seqs],
+            "cross": cross.physical_block_ids if cross else [],
+        }
+
+    def sequence(self, sequence: Any) -> Json:
+        """A sequence with its block table, which is on the GPU or on the CPU."""
+        table = self.manager.block_tables.get(sequence.seq_id)
+        on_gpu = self.config["num_blocks"]
+        blocks = table.physical_block_ids if table else []
+        return {
+            "id": self.names[sequence.seq_id],
+            "generated": sequence.get_output_len(),
+            "slots": table.num_full_slots if table else 0,
+            "blocks": [block if block < on_gpu else block - on_gpu for block in blocks],
+            "finished": sequence.is_finished(),
+        }
+
+    def blocks(self, device: Any) -> Json:
+        """A device's blocks: how many, free ones, holders, contents.
 
         The release numbers the CPU's blocks behind the GPU's, here each device's begin at 0.
         `free_list`: free blocks without contents, in their order. `evictable`: free blocks with
-        contents, the next to be evicted first. `references`: holders of each held block.
+        contents, the next to be evicted first. `references`: holders of each held block. `cached`:
+        sequence and index of a block, then the block; `computed`: those of them that count as
+        computed. `accessed`: when blocks were used last that a sequence has given back.
         """
-        first = self.config["num_gpu_blocks"] if device is Device.CPU else 0
+        first = self.config["num_blocks"] if device is Device.CPU else 0
         allocator = self.manager.block_allocator._allocators[device]
         blank = getattr(allocator, "_hashless_allocator", allocator)._free_block_indices
-        evictable = evictable_blocks(allocator.evictor) if hasattr(allocator, "evictor") else []
         counts = allocator._refcounter._refcounts
-        tables = {one.request_id: self.manager.get_block_table(one.first_seq) for one in groups}
-        return {one: [block - first for block in table] for one, table in tables.items()}, {
+        known = {
             "total": allocator.get_num_total_blocks(),
             "free": allocator.get_num_free_blocks(),
             "free_list": [block - first for block in blank],
-            "evictable": [block - first for block in evictable],
             "references": {block - first: count for block, count in counts.items() if count},
         }
-
-    def cached(self) -> list[list[Any]]:
-        """What a lookup finds on the GPU: request and index of a block, then the block."""
         if not self.config["prefix_caching"]:
-            return []
-        allocator = self.manager.block_allocator._allocators[Device.GPU]
-        found = allocator._cached_blocks.items()
-        computed = ((key, block) for key, block in found if allocator.block_is_computed(block))
-        return [[*self.contents[key], block] for key, block in computed]
+            return known
+        contents, free = allocator._cached_blocks.items(), allocator.evictor.free_table
+        uses = {**allocator._block_tracker, **free}.items()
+        return known | {
+            "evictable": [block - first for block in evictable_blocks(allocator.evictor)],
+            "accessed": {
+                block - first: kept.last_accessed for block, kept in uses if kept.last_accessed > 0
+            },
+            "cached": [[*self.contents[key], block - first] for key, block in contents],
+            "computed": [
+                block - first for _, block in contents if allocator.block_is_computed(block)
+            ],
+        }
 
     def learn_hashes(self) -> None:
         """Note what the hashes of all held blocks stand for."""
-        for group in self.groups():
-            table = self.manager.block_tables.get(group.first_seq.seq_id)
+        for sequence in (one for group in self.groups() for one in group.seqs):
+            table = self.manager.block_tables.get(sequence.seq_id)
             for index, block in enumerate(() if table is None else table.blocks):
                 if block.content_hash is not None:
-                    self.contents.setdefault(block.content_hash, [group.request_id, index])
+                    name = self.names[sequence.seq_id]
+                    self.contents.setdefault(block.content_hash, [name, index])
 
 
-def kind_of(prefills: int, scheduled: int) -> str:
-    """What ran: prefills, decodes, both, or nothing."""
-    if not scheduled:
-        return "idle"
-    if prefills in (0, scheduled):
-        return "prefill" if prefills else "decode"
-    return "mixed"
+def evictable_blocks(evictor: Any) -> Iterable[int]:
+    """Free blocks with contents, in the order of eviction; entries that are outdated do not count.
 
+    Those used longest ago come first, of these the deepest in their sequence.
+    """
 
-def row(group: Any) -> Json:
-    """A request as the scheduler knows it, lengths in tokens."""
-    data = group.first_seq.data
-    return {
-        "id": group.request_id,
-        "computed": data.get_num_computed_tokens(),
-        "generated": data.get_output_len(),
-        "prefilling": group.is_prefill(),
-    }
+    def valid() -> Iterator[int]:
+        for accessed, _, block, _ in sorted(evictor.priority_queue):
+            kept = evictor.free_table.get(block)
+            if kept is not None and kept.last_accessed == accessed:
+                yield block
 
-
-def evictable_blocks(evictor: Any) -> list[int]:
-    """Free blocks with contents: used longest ago first, of those the deepest in its prompt."""
-    known = evictor.free_table.items()
-    order = [(kept.last_accessed, -kept.num_hashed_tokens, block) for block, kept in known]
-    return [block for _, _, block in sorted(order)]
+    return dict.fromkeys(valid())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""vLLM V0 as the harness knows it."""

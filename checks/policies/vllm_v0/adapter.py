@@ -1,0 +1,236 @@
+"""How drivers of vLLM V0 are understood: their records as steps, and the events that show."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from attrs import evolve
+
+from checks.harness.adapter import Adapter
+from checks.harness.case import Case
+from checks.harness.comparing import Difference, Strictness
+from checks.harness.decoding import Pools, StepDecoder
+from checks.harness.system import Action, Json
+from checks.harness.unreported import Fields
+from reference.vllm_v0.machine import VllmV0Machine
+from spec.core.blocks import BlockPool
+from spec.core.records import Event
+from spec.core.sharing import FrozenMap
+from spec.vllm_v0.config import Scheduling, VllmV0Config
+from spec.vllm_v0.records import Budget, Context, Group, Pairs, Sequence, State, Step, sequences_of
+
+_FIRST = 1  # the number of a device's first block; drivers begin with 0
+_DECIDED = ("admitted", "swapped_in", "preempted", "swapped_out", "by_priority", "ignored")
+
+
+class VllmV0Decoder(StepDecoder[State]):
+    """Makes steps of the records of one episode, in their order."""
+
+    queues = ("waiting", "running", "swapped")
+
+    def __init__(self, machine: VllmV0Machine) -> None:
+        """`machine`: the reference's, for the requests of the episode."""
+        super().__init__(machine)
+        self._arrived: list[str] = []
+        self._cpu = Pools(self.ctx.keys)
+
+    def past_before(self, action: Action) -> Json:
+        """What was ignored, and whether a prompt was computed."""
+        self._arrived += action.arrive
+        return {"ignored": self.last.ignored, "has_prefilled": self.last.has_prefilled}
+
+    def past_after(self, record: Json, _action: Action, before: State) -> Json:
+        """The same once the step is over."""
+        has_prefilled = before.has_prefilled or _prefills(self.ctx.config, record)
+        return {"ignored": before.ignored.union(record["ignored"]), "has_prefilled": has_prefilled}
+
+    def state(self, record: Json, **past: Any) -> State:
+        """Queues, groups and blocks as a record has them."""
+        rows, used = {row["id"]: row for row in record["rows"]}, _ranks(record)
+        queues: Json = {
+            name: tuple(self._group(rows[one], used) for one in record[name])
+            for name in self.queues
+        }
+        blocks = record.get("blocks", {})
+        return State(
+            pool=_decoded(self.pools, blocks, self.last.pool),
+            cpu=_decoded(self._cpu, record.get("cpu_blocks", {}), self.last.cpu),
+            computed=frozenset(_FIRST + block for block in blocks.get("computed", ())),
+            marks=FrozenMap(
+                (_FIRST + int(block), used[time])
+                for block, time in blocks.get("accessed", {}).items()
+            ),
+            **queues,
+            **past | {"finished": past["finished"] | past["ignored"]},
+        )
+
+    def row(self, row: Json, _blocks: Iterable[int]) -> Group:
+        """A group that has just arrived."""
+        return self._group(row | {"sequences": [row]}, {})
+
+    def whole_step(self, record: Json, common: Json) -> Step:
+        """The step with what was decided, copied, sampled and forked in it."""
+        before, config = common["before"], self.ctx.config
+        past = {name: getattr(before, name) for name in ("finished", "aborted", "has_prefilled")}
+        past["ignored"] = before.ignored.union(record["ignored"])
+        planned = self.state(record.get("planned", record), **past)
+        budget: Json = record.get("budget", {})
+        sampled = {one: tuple(tokens) for one, tokens in record["sampled"].items()}
+        ended = [one for one in common["ended"] if one in sampled]
+        return Step(
+            **common
+            | {
+                "outputs": {one: tuple(tokens) for one, tokens in record["outputs"].items()},
+                "ended": tuple(ended),
+            },
+            planned=planned,
+            prefills=tuple(record["prefills"]),
+            sampling=tuple(record["sampling"]),
+            budget=Budget(config.token_budget, config.max_num_seqs, **budget),
+            **{name: tuple(record[name]) for name in _DECIDED},
+            **{name: _pairs(record[name]) for name in ("swaps_out", "swaps_in", "copies")},
+            lookahead_slots=record["lookahead_slots"],
+            forked=_forked(planned, sampled),
+            sampled=sampled,
+        )
+
+    def _group(self, row: Json, used: Mapping[int, int]) -> Group:
+        config, is_prefill = self.ctx.config, row.get("prefilling", True)
+        by_priority = config.scheduling is Scheduling.PRIORITY
+        # As far as the delay looks at it.
+        most = config.delay_factor * config.prefill_time + 1 if config.delay_factor else 0.0
+        return Group(
+            row["id"],
+            prompt_len=self.ctx.requests[row["id"]].prompt_len,
+            sequences=tuple(map(_sequence, row["sequences"])),
+            arrival=self._arrived.index(row["id"]) if by_priority else 0,
+            computed=row.get("computed", 0),
+            is_prefill=is_prefill,
+            is_swapped=row.get("swapped", False),
+            cached=row.get("cached") if is_prefill else None,
+            cross=_shifted(row.get("cross", ())),
+            mark=used.get(row.get("accessed", 0), 0),
+            waited=min(row.get("waited", 0.0), most),
+        )
+
+
+def _sequence(row: Json) -> Sequence:
+    return Sequence(
+        row["id"],
+        generated=row.get("generated", 0),
+        slots=row.get("slots", 0),
+        blocks=_shifted(row.get("blocks", ())),
+        is_finished=row.get("finished", False),
+    )
+
+
+def _shifted(blocks: Iterable[int]) -> tuple[int, ...]:
+    return tuple(_FIRST + block for block in blocks)
+
+
+def _pairs(pairs: Iterable[tuple[int, int]]) -> Pairs:
+    return tuple((_FIRST + source, _FIRST + target) for source, target in pairs)
+
+
+def _decoded(pools: Pools, blocks: Json, last: BlockPool) -> BlockPool:
+    """The pool of a device; free blocks with contents are handed out after those without."""
+    if "free_list" not in blocks:
+        return last
+    free = _shifted((*blocks["free_list"], *blocks.get("evictable", ())))
+    shifted = {
+        "free_list": free,
+        "references": {_FIRST + int(block): n for block, n in blocks["references"].items()},
+        "cached": [(one, index, _FIRST + block) for one, index, block in blocks.get("cached", ())],
+    }
+    return pools.decoded(shifted, last)
+
+
+def _ranks(record: Json) -> dict[int, int]:
+    """Times of last uses as ranks; 0: never."""
+    times = {0, *record.get("blocks", {}).get("accessed", {}).values()}
+    times |= {row.get("accessed", 0) for row in record["rows"]}
+    return {time: rank for rank, time in enumerate(sorted(times))}
+
+
+def _prefills(config: VllmV0Config, record: Json) -> bool:
+    """True if a prompt was computed, where the delay asks for it."""
+    return config.delay_factor > 0 and bool(record["prefills"])
+
+
+def _forked(planned: State, sampled: Iterable[str]) -> dict[str, str]:
+    """Sequences that sample and were not there when the step was decided, each with its parent."""
+    known = {one.id for group in planned.present for one in group.sequences}
+    return {one: one.split("/")[0] for one in sampled if one not in known}
+
+
+def request_extras(case: Case) -> Mapping[str, Json]:
+    """What only this policy's requests have: sequences with their tokens, adapter, encoder."""
+    extras: dict[str, Json] = {}
+    for one in case.requests:
+        _, *siblings = sequences_of(one).values()
+        tokens = {
+            other.id: [other.output_token(index) for index in range(one.max_tokens)]
+            for other in siblings
+        }
+        numbers = {"n": one.n, "lora": one.lora, "encoder_len": one.encoder_len}
+        extras[one.id] = numbers | {"siblings": tokens}
+    return extras
+
+
+def totals(
+    _ctx: Context, step: Step, record: Json, strictness: Strictness
+) -> Iterator[Difference]:
+    """Where the release counts free blocks otherwise than its pools have them."""
+    if strictness is Strictness.DECISIONS:
+        return
+    for name, pool in (("blocks", step.after.pool), ("cpu_blocks", step.after.cpu)):
+        due, found = len(pool.free), record.get(name, {}).get("free", len(pool.free))
+        if due != found:
+            yield Difference(f"{name}.free", "", due, found)
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+_VISIBLE = (
+    *("preempt", "swap_out", "swap_in", "admit", "ignore", "copy"),
+    *("chunk", "decode", "fork", "sample", "finish"),
+)
+
+
+def inferred_events(step: Step, _config: VllmV0Config) -> tuple[Event, ...]:
+    """What was decided, and then what came of it."""
+    decided = {
+        "preempt": step.preempted,
+        "swap_out": step.swapped_out,
+        "swap_in": step.swapped_in,
+        "admit": step.admitted,
+        "ignore": step.ignored,
+    }
+    return (
+        *(Event(name, one, "") for name, ids in decided.items() for one in ids),
+        *(Event("copy", "", "", source, target) for source, target in step.copies),
+        *(Event("chunk" if one in step.prefills else "decode", one, "") for one in step.scheduled),
+        *(Event("fork", parent, "", parent, child) for child, parent in step.forked.items()),
+        *(Event("sample", one.split("/")[0], "", after=one) for one in step.sampled),
+        *(Event("finish", one, "") for one in step.finished),
+    )
+
+
+FIELDS = Fields(
+    left_out={
+        "planned": ((Step, "planned"),),
+        "budget": ((Step, "budget"),),
+        "blocks": ((State, "pool"), (State, "cpu"), (Sequence, "blocks"), (Group, "cross")),
+        "computed": ((Group, "computed"), (State, "computed")),
+        "marks": ((State, "marks"), (Group, "mark")),
+    },
+    step=Step,
+    visible=_VISIBLE,
+)
+
+ADAPTER = Adapter(
+    decoder=lambda ctx: VllmV0Decoder(VllmV0Machine(ctx)),
+    inferred_events=inferred_events,
+    fields=FIELDS,
+    reported_twice=totals,
+    request_extras=request_extras,
+)

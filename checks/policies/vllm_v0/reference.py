@@ -1,0 +1,58 @@
+"""The vLLM V0 reference serving a case, which says which speculated tokens are right."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import define, evolve
+
+from checks.harness.case import Case
+from checks.harness.reference import Reference
+from checks.harness.system import Action
+from reference.vllm_v0.decisions import Environment
+from reference.vllm_v0.machine import VllmV0Machine
+from spec.vllm_v0.records import Group, Step
+
+
+@define
+class VllmV0Reference(Reference):
+    """The machine with what speculates for it."""
+
+    @staticmethod
+    def of(case: Case) -> "VllmV0Reference":
+        """The reference for a case.
+
+        Raises:
+            WorkloadError: a request that could never be served.
+        """
+        return VllmV0Reference(VllmV0Machine.of(case.config, case.requests), case)
+
+    def surroundings(self, step: Step) -> Mapping[str, Any]:
+        """How many speculated tokens were right, by request, as an action says it."""
+        if self.case.config.is_multi_step:
+            return {}
+        counts = {one: len(tokens) - 1 for one, tokens in step.sampled.items()}
+        return {"accepted": {one: count for one, count in counts.items() if count}}
+
+    def _as_the_case_says(self, index: int, time: float) -> Step:
+        environment = Environment(self.machine.sequence_ends, self._right)
+        return self.machine.step(self.state, environment, index, time)
+
+    def _taken(self, index: int, action: Action) -> Step:
+        ends, accepted = action.ends, action.accepted
+        environment = Environment(
+            self.machine.sequence_ends if ends is None else lambda one: one.id in ends,
+            self._right
+            if accepted is None
+            else lambda group, slots: min(accepted.get(group.id, 0), slots),
+        )
+        step = self.machine.step(self.state, environment, index, action.time)
+        if ends is None:
+            return step
+        return evolve(step, ended=tuple(one for one in step.sampled if one in ends))
+
+    def _right(self, group: Group, slots: int) -> int:
+        """How many of its next speculated tokens are right, before the first wrong one."""
+        right = self.case.surroundings.get("right_drafts", {}).get(group.id, "0")
+        places = range(group.generated, group.generated + slots)
+        wrong = (n for n, place in enumerate(places) if right[place % len(right)] == "0")
+        return next(wrong, slots)
