@@ -262,6 +262,7 @@ class VllmV0(Driver):
             detokenize=False,
         )
         adapter = given.get("lora", 0) if self.config["max_loras"] else 0
+        by_priority = self.config["scheduling"] == "priority"  # else the release takes none
         self.arrivals += 1
         self.engine.add_request(
             request_id,
@@ -269,7 +270,7 @@ class VllmV0(Driver):
             params,
             arrival_time=float(self.arrivals),
             lora_request=LoRARequest(str(adapter), adapter, "none") if adapter else None,
-            priority=given.get("priority", 0),
+            priority=given.get("priority", 0) if by_priority else 0,
         )
         group = self.scheduler.waiting[-1]
         group.metrics.arrival_time = self.clock
@@ -392,12 +393,15 @@ class VllmV0(Driver):
         budget = NotedBudget.latest
         self.planned = self.decided | {
             "planned": self.state(),
-            "scheduled": {one.request_id: one.token_chunk_size for one in groups},
+            "scheduled": {
+                one.request_id: one.token_chunk_size if one.is_prompt else len(one.seq_data)
+                for one in groups
+            },
             "prefills": [one.request_id for one in groups if one.is_prompt],
             "sampling": [one.request_id for one in groups if one.do_sample],
             "budget": {"batched": budget.batched, "cached": budget.cached, "seqs": budget.seqs},
             "ignored": ids(outputs.ignored_seq_groups),
-            "lookahead_slots": outputs.num_lookahead_slots,
+            "lookahead_slots": outputs.num_lookahead_slots if groups else 0,
             "copies": outputs.blocks_to_copy[:],
             "swaps_in": outputs.blocks_to_swap_in[:],
             "swaps_out": outputs.blocks_to_swap_out[:],

@@ -52,7 +52,9 @@ class _Rules(Mapping[str, "AnyRule"]):
 
 
 # The package of each policy, whose POLICY it is; the first is the default of every command.
-_BUILT_IN: dict[str, Any] = {"spyre": "spyre", "nano-vllm": "nano_vllm", "vllm-v1": "vllm_v1"}
+_BUILT_IN: dict[str, Any] = {
+    **{"spyre": "spyre", "nano-vllm": "nano_vllm", "vllm-v1": "vllm_v1", "vllm-v0": "vllm_v0"}
+}
 DEFAULT = next(iter(_BUILT_IN))
 POLICIES: "MutableMapping[str, AnyPolicy]" = _Policies(_BUILT_IN)
 RULES: "Mapping[str, AnyRule]" = _Rules()

@@ -39,7 +39,7 @@ def scheduler_step(
     planned, order = run.state, batch_order(run)
     rows = {one.id: one for one in planned.running}
     sampling = tuple(one for one in order if samples(ctx, rows[one], run.scheduled[one]))
-    results = Run(ctx, accessed(ctx, planned, run.scheduled))
+    results = Run(ctx, planned)
     sampled, forked = work_in(results, run, order, sampling)
     return Step(
         index=index,
@@ -75,8 +75,9 @@ def schedule(run: Decisions) -> None:
     """The decisions of a step (vllm-v0, "Deciding Which Scheduling Strategy to Use")."""
     # both strategies leave the queues in their final order
     (schedule_chunked_prefill if run.config.chunked_prefill else schedule_default)(run)
-    # what was scheduled counts as in the cache from now on
-    run.state = block_manager.mark_computed(run.ctx, run.state, run.scheduled)
+    # what was scheduled counts as in the cache from now on, and is the last that was used
+    computed = block_manager.mark_computed(run.ctx, run.state, run.scheduled)
+    run.state = compressed(run.ctx, accessed(run.ctx, computed, run.scheduled))
 
 
 def schedule_default(run: Decisions) -> None:
@@ -162,6 +163,8 @@ def batch_order(run: Decisions) -> list[str]:
 def _reported_lookahead(run: Decisions) -> int:
     """Lookahead slots of the step as the workers get them: none if all compute prompts."""
     config = run.config
+    if not run.scheduled:
+        return 0
     all_prompts = len(run.chunked) == len(run.scheduled)
     if config.chunked_prefill:
         return 0 if all_prompts and not config.is_multi_step else config.num_lookahead_slots

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from attrs import evolve
-
 from checks.harness.adapter import Adapter
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, Strictness
@@ -73,7 +71,6 @@ class VllmV0Decoder(StepDecoder[State]):
         past = {name: getattr(before, name) for name in ("finished", "aborted", "has_prefilled")}
         past["ignored"] = before.ignored.union(record["ignored"])
         planned = self.state(record.get("planned", record), **past)
-        budget: Json = record.get("budget", {})
         sampled = {one: tuple(tokens) for one, tokens in record["sampled"].items()}
         ended = [one for one in common["ended"] if one in sampled]
         return Step(
@@ -85,7 +82,7 @@ class VllmV0Decoder(StepDecoder[State]):
             planned=planned,
             prefills=tuple(record["prefills"]),
             sampling=tuple(record["sampling"]),
-            budget=Budget(config.token_budget, config.max_num_seqs, **budget),
+            budget=_budget(config, record.get("budget", {})),
             **{name: tuple(record[name]) for name in _DECIDED},
             **{name: _pairs(record[name]) for name in ("swaps_out", "swaps_in", "copies")},
             lookahead_slots=record["lookahead_slots"],
@@ -121,6 +118,13 @@ def _sequence(row: Json) -> Sequence:
         blocks=_shifted(row.get("blocks", ())),
         is_finished=row.get("finished", False),
     )
+
+
+def _budget(config: VllmV0Config, tables: Json) -> Budget:
+    """What was counted; a request that has counted sequences has no tokens, where none are named."""
+    seqs = tables.get("seqs", {})
+    tokens = ({**dict.fromkeys(seqs, 0), **tables.get(name, {})} for name in ("batched", "cached"))
+    return Budget(config.token_budget, config.max_num_seqs, *tokens, seqs)
 
 
 def _shifted(blocks: Iterable[int]) -> tuple[int, ...]:
@@ -176,9 +180,7 @@ def request_extras(case: Case) -> Mapping[str, Json]:
     return extras
 
 
-def totals(
-    _ctx: Context, step: Step, record: Json, strictness: Strictness
-) -> Iterator[Difference]:
+def totals(_ctx: Context, step: Step, record: Json, strictness: Strictness) -> Iterator[Difference]:
     """Where the release counts free blocks otherwise than its pools have them."""
     if strictness is Strictness.DECISIONS:
         return

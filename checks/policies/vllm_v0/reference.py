@@ -7,6 +7,7 @@ from attrs import define, evolve
 
 from checks.harness.case import Case
 from checks.harness.reference import Reference
+from checks.harness.speculation import foreseen
 from checks.harness.system import Action
 from reference.vllm_v0.decisions import Environment
 from reference.vllm_v0.machine import VllmV0Machine
@@ -53,6 +54,4 @@ class VllmV0Reference(Reference):
     def _right(self, group: Group, slots: int) -> int:
         """How many of its next speculated tokens are right, before the first wrong one."""
         right = self.case.surroundings.get("right_drafts", {}).get(group.id, "0")
-        places = range(group.generated, group.generated + slots)
-        wrong = (n for n, place in enumerate(places) if right[place % len(right)] == "0")
-        return next(wrong, slots)
+        return foreseen(right, group.generated, slots)

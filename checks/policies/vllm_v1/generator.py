@@ -19,6 +19,7 @@ from checks.harness.generating import (
     swarm_of,
     with_tight_pool,
 )
+from checks.harness.speculation import foresight
 from checks.policies.vllm_v1.reference import External
 from spec.core.arithmetic import cdiv
 from spec.core.requests import Request
@@ -46,7 +47,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
 
     def surround(drawn: Choices, request: Request) -> None:
         if config.num_speculative_tokens:
-            right_drafts[request.id] = _right_drafts(drawn, swarm)
+            right_drafts[request.id] = foresight(drawn, swarm.right)
         # A prompt of one token has nothing: once all of it is loaded it would be loaded again.
         has_connector = config.connector is not Connector.NONE
         if has_connector and request.prompt_len > 1 and drawn.chance(0.6):
@@ -93,11 +94,6 @@ def _blocks(config: VllmV1Config, request: Request) -> int:
     length, tokens = request.prompt_len, request.max_tokens
     end = largest_end(length, tokens, drafts, lookahead, config.max_model_len)
     return int(cdiv(end, config.block_size))
-
-
-def _right_drafts(choices: Choices, swarm: VllmV1Swarm) -> str:
-    """Which of a request's tokens a drafter foresees: "110" the first two of every three."""
-    return "".join("01"[choices.chance(swarm.right)] for _ in range(choices.between(1, 6)))
 
 
 def _external(choices: Choices, block: int, request: Request) -> External:

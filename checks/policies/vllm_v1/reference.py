@@ -7,6 +7,7 @@ from attrs import define, evolve, field, frozen
 
 from checks.harness.case import Case
 from checks.harness.reference import Reference
+from checks.harness.speculation import foreseen
 from checks.harness.system import Action
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
@@ -129,7 +130,4 @@ class VllmV1Reference(Reference):
 
     def _accepted(self, row: Row, drafts: int) -> int:
         """How many of its next drafts are right, before the first wrong one."""
-        right = self.right_drafts.get(row.id, "0")
-        places = range(row.generated, row.generated + drafts)
-        wrong = (n for n, place in enumerate(places) if right[place % len(right)] == "0")
-        return next(wrong, drafts)
+        return foreseen(self.right_drafts.get(row.id, "0"), row.generated, drafts)

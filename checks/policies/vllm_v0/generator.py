@@ -1,0 +1,122 @@
+"""Random cases of vLLM V0: features on and off, small pools, groups, adapters, encoders."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import asdict, evolve, frozen
+
+from checks.harness.case import Case
+from checks.harness.choices import Choices
+from checks.harness.generating import (
+    BLOCK_SIZES,
+    SLOTS,
+    Limits,
+    Swarm,
+    model_len,
+    most_tokens,
+    near,
+    requests_of,
+    share_of,
+    swarm_of,
+    with_tight_pool,
+)
+from checks.harness.speculation import foresight
+from spec.core.arithmetic import cdiv
+from spec.core.requests import Request
+from spec.vllm_v0.config import PreemptionMode, Scheduling, VllmV0Config
+from spec.vllm_v0.variants import Reading, Strategy
+
+
+@frozen
+class VllmV0Swarm(Swarm):
+    """With shares of requests for several sequences, of adapters, encoders and right guesses."""
+
+    several: float
+    adapters: float
+    encoders: float
+    right: float
+
+
+def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
+    """A random case that the release takes; `pinned`: configuration keys that are not drawn.
+
+    Raises:
+        ConfigError: the configuration is not allowed.
+    """
+    swarm = VllmV0Swarm(
+        **asdict(swarm_of(choices)),
+        several=share_of(choices, 0.6),
+        adapters=share_of(choices, 0.8),
+        encoders=share_of(choices, 0.6),
+        right=choices.one_of((0.0, 0.5, 0.8, 1.0)),
+    )
+    config = VllmV0Config(**_keys(choices, swarm, pinned))
+    speculates = config.num_lookahead_slots > 0 and not config.is_multi_step
+    right_drafts: dict[str, str] = {}
+    further: dict[str, dict[str, int]] = {}
+
+    def surround(drawn: Choices, request: Request) -> None:
+        further[request.id] = _further(drawn, swarm, config)
+        if speculates:
+            right_drafts[request.id] = foresight(drawn, swarm.right)
+
+    limits = Limits((config.block_size,), most_tokens(config), config.max_num_seqs, priorities=True)
+    drawn = requests_of(choices, swarm, limits, surround)
+    requests = tuple(evolve(one, **further[one.id]) for one in drawn)
+    blocks = (_blocks(config, one) for one in requests)
+    config = with_tight_pool(choices, swarm, config, blocks, pinned)
+    surroundings = {"right_drafts": right_drafts} if speculates else {}
+    return Case(config, requests, surroundings=surroundings, swarm=swarm)
+
+
+def _keys(choices: Choices, swarm: Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
+    """The release wants a budget for all sequences and, without chunks, for the longest prompt."""
+    block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
+    length = pinned.get("max_model_len") or model_len(choices.part(), block)
+    chunked = pinned.get("chunked_prefill", choices.chance(0.5))
+    steps = pinned.get("num_scheduler_steps", choices.one_of((1, 1, 1, 1, 2, 3)))
+    budget = near(choices.part(), swarm, (block,), block * choices.between(1, 8))
+    slots = pinned.get("max_num_seqs") or choices.one_of(SLOTS)
+    prompts = choices.one_of((1, 1, 2, 3)) if chunked else 1
+    keys = {
+        "block_size": block,
+        "num_cpu_blocks": choices.one_of((0, 4, 12, 40, 40)),
+        "max_num_seqs": slots,
+        "max_num_batched_tokens": max(budget, slots, 0 if chunked else length),
+        "max_model_len": length,
+        "scheduling": choices.one_of(tuple(Scheduling)),
+        "strategy": choices.one_of(tuple(Strategy)),
+        "chunked_prefill": chunked,
+        "prefix_caching": choices.chance(0.5),
+        "preemption_mode": choices.one_of(tuple(PreemptionMode)),
+        "watermark_blocks": choices.one_of((0, 0, 1, 2)),
+        "num_lookahead_slots": steps - 1 or choices.one_of((0, 0, 0, 1, 3)),
+        "num_scheduler_steps": steps,
+        "max_num_partial_prefills": prompts,
+        "max_long_partial_prefills": choices.between(1, prompts),
+        "long_prefill_token_threshold": near(choices.part(), swarm, (block,), length),
+        "delay_factor": choices.one_of((0.0, 0.0, 0.0, 0.5, 2.0)),
+        "max_loras": choices.one_of((0, 0, 1, 2)),
+        "reading": choices.one_of(tuple(Reading)),
+    }
+    return keys | dict(pinned)
+
+
+def _further(choices: Choices, swarm: VllmV0Swarm, config: VllmV0Config) -> dict[str, int]:
+    """What a request asks for beyond its tokens, where the release can do it."""
+    several = choices.chance(swarm.several) and not config.num_lookahead_slots
+    adapter = choices.chance(swarm.adapters) and config.max_loras > 0
+    encoder = choices.chance(swarm.encoders) and not config.prefix_caching
+    return {
+        "n": choices.between(1, min(3, config.max_num_seqs)) if several else 1,
+        "lora": choices.between(1, 3) if adapter else 0,
+        "encoder_len": choices.between(1, 2 * config.block_size) if encoder else 0,
+    }
+
+
+def _blocks(config: VllmV0Config, request: Request) -> int:
+    """Blocks that a request may need, and that a device must have beside them."""
+    size, lookahead = config.block_size, config.num_lookahead_slots
+    most = min(request.prompt_len + request.max_tokens + lookahead, config.max_model_len)
+    sequences = request.n * int(cdiv(most, size))
+    return sequences + int(cdiv(request.encoder_len, size)) + config.watermark_blocks
