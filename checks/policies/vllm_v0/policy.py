@@ -8,14 +8,13 @@ from checks.policies.vllm_v0.codec import CODEC
 from checks.policies.vllm_v0.differences import KNOWN_DIFFERENCES
 from checks.policies.vllm_v0.generator import generate
 from checks.policies.vllm_v0.model import vllm_v0_model
+from checks.policies.vllm_v0.paging import vllm_v0_watch
 from checks.policies.vllm_v0.reference import VllmV0Reference
 from engine.core.clock import Prefill, Work
 from reference.vllm_v0.machine import VllmV0Machine
-from spec.core.rule import Registry
 from spec.vllm_v0.config import VllmV0Config, refuse_unservable
 from spec.vllm_v0.records import Context, State, Step, context_of
-
-RULES: Registry[VllmV0Config, Context, State, Step] = Registry()
+from spec.vllm_v0.rules import VLLM_V0 as RULES
 
 _DECISIONS = ("scheduled", "preempted", "swapped_out", "swapped_in", "outputs", "finished")
 # What a step decided comes before what follows from it.
@@ -103,4 +102,5 @@ POLICY: Policy[VllmV0Config, Context, State, Step] = Policy(
     adapter=ADAPTER,
     known_differences=KNOWN_DIFFERENCES,
     work=work,
+    watch=vllm_v0_watch,
 )
