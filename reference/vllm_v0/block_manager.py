@@ -329,13 +329,23 @@ def _swap(
 def free(
     ctx: Context, state: State, group: Group, sequences: Iterable[Sequence]
 ) -> tuple[State, Group]:
-    """These sequences give their tables back, and with the last of them the encoder's goes.
-
-    Source: "Freeing Sequences" and the sections after it. Of a group that has finished the
-    encoder's goes first, as in the release.
+    """These sequences give their tables back, and then the encoder's goes ("Freeing Sequences").
 
     Raises:
-        EngineEnds: under the release, blocks on the CPU are marked as used on the GPU.
+        EngineEnds: under the release, see `free_tables`.
+    """
+    freed, left = free_tables(ctx, state, group, sequences)
+    return free_cross(ctx, freed, left)
+
+
+def free_tables(
+    ctx: Context, state: State, group: Group, sequences: Iterable[Sequence]
+) -> tuple[State, Group]:
+    """These sequences give their tables back.
+
+    Raises:
+        EngineEnds: under the release, blocks on the CPU are marked as used on the GPU, or the cache
+            does not know of a sequence that was forked and not scheduled since.
     """
     leaving = {one.id for one in sequences}
     held = [one for one in group.sequences if one.id in leaving and one.blocks]
@@ -345,14 +355,18 @@ def free(
             evolve(one, blocks=(), slots=0) if one.id in leaving else one for one in group.sequences
         ),
     )
-    tables = [(one.blocks, True) for one in held]
-    if not any(one.blocks for one in left.unfinished):
-        left = evolve(left, cross=())
-        tables.insert(len(tables) if group.unfinished else 0, (group.cross, False))
-    for table, is_own in tables:
-        on_cpu = group.is_swapped and (is_own or not ctx.config.choices.keeps_cross)
-        state = _give_back(ctx, state, group, table, on_cpu)
+    for one in held:
+        is_new = one.id != group.id and one.generated == 1
+        if is_new and ctx.config.prefix_caching and ctx.config.choices.forgets_forks:
+            raise EngineEnds("a forked sequence leaves before it was scheduled")
+        state = _give_back(ctx, state, group, one.blocks, group.is_swapped)
     return state, left
+
+
+def free_cross(ctx: Context, state: State, group: Group) -> tuple[State, Group]:
+    """What was computed of a group's encoder is given back ("Freeing a Finished Sequence Group")."""
+    on_cpu = group.is_swapped and not ctx.config.choices.keeps_cross
+    return _give_back(ctx, state, group, group.cross, on_cpu), evolve(group, cross=())
 
 
 def _give_back(

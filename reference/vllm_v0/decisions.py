@@ -37,6 +37,7 @@ class Spending:
     """What a step has scheduled so far of what it may (vllm-v0, "Scheduling Budget").
 
     `remaining`: tokens; `free_seqs`: sequences. `batched`, `cached`, `seqs`: as in `Budget`.
+    `overlooked`: groups whose sequences are not counted any more.
     """
 
     remaining: int
@@ -44,14 +45,16 @@ class Spending:
     batched: dict[str, int] = field(factory=dict)
     cached: dict[str, int] = field(factory=dict)
     seqs: dict[str, int] = field(factory=dict)
+    overlooked: set[str] = field(factory=set)
 
     def count(self, request_id: str, seqs: int, tokens: int = 0, cached: int = 0) -> None:
         """Count a group's sequences and tokens, in the place of those counted before."""
         self.refund(request_id)
         self.batched[request_id], self.cached[request_id] = tokens, cached
-        self.seqs[request_id] = seqs
         self.remaining -= tokens
-        self.free_seqs -= seqs
+        if request_id not in self.overlooked:
+            self.seqs[request_id] = seqs
+            self.free_seqs -= seqs
 
     def refund(self, request_id: str) -> None:
         """Count a group no longer."""

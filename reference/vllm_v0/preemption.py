@@ -25,7 +25,6 @@ def preempt(run: Decisions, victim: Group) -> None:
     Raises:
         EngineEnds: under the release, it can neither be recomputed nor swapped out.
     """
-    run.budget.refund(victim.id)
     if preemption_mode(run, victim) is PreemptionMode.RECOMPUTE:
         run.take(transitions.recompute, victim)
         run.preempted.append(victim.id)
@@ -75,6 +74,7 @@ def preempt_by_priority(run: Decisions) -> None:
 def _give_way(run: Decisions, victim: Group) -> None:
     """A group is preempted for a more urgent one; the release mislays it if it is swapped out."""
     swaps = run.swaps_out
+    run.budget.refund(victim.id)
     preempt(run, victim)
     run.by_priority.append(victim.id)
     if victim.id in run.swapped_out and not run.config.choices.keeps_victims_apart:

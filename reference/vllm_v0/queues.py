@@ -35,10 +35,24 @@ def make_room(run: Decisions, group: Group) -> bool:
     """Preempt from the end of the queue until the group finds its slots; False: it is a victim."""
     while not can_append(run, group):
         victim = [one for one in run.state.running if one.id not in run.scheduled][-1]
+        refund(run, group, victim)
         preempt(run, victim)
         if victim.id == group.id:
             return False
     return True
+
+
+def refund(run: Decisions, group: Group, victim: Group) -> None:
+    """The victim does not count any more; the release takes the group instead that lacks slots.
+
+    By default it counts the sequences of that group no more in this step.
+    """
+    if run.config.choices.refunds_victims:
+        run.budget.refund(victim.id)
+        return
+    run.budget.refund(group.id)
+    if not run.config.chunked_prefill:
+        run.budget.overlooked.add(group.id)
 
 
 def can_append(run: Decisions, group: Group) -> bool:

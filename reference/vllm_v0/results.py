@@ -37,9 +37,14 @@ def work_in(
     sequences = {seq.id: seq for one in sampling for seq in rows[one].unfinished}
     over = {one for one, given in sampled.items() if _is_over(run, sequences[one], len(given))}
     results.take(transitions.sample, {one: len(given) for one, given in sampled.items()}, over)
-    # those that have all their tokens give their blocks back
-    for one in dict.fromkeys(one.split("/")[0] for one in sampled if one in over):
-        results.take(transitions.finish, one, over)
+    # those that have all their tokens give their blocks back: where one step can sample several,
+    # with their groups, else before them and in the order of the batch
+    ending = dict.fromkeys(one.split("/")[0] for one in sampled if one in over)
+    for one in () if run.config.num_lookahead_slots else ending:
+        results.take(transitions.free_finished, one)
+    for group in results.state.running:
+        if group.id in ending and not group.unfinished:
+            results.take(transitions.finish, group.id)
     return sampled, forked
 
 

@@ -66,7 +66,7 @@ def scheduler_step(
         forked=forked,
         sampled=sampled,
         outputs=by_request(order, sampled),
-        finished=results.ids_of("finish"),
+        finished=tuple(one for one in order if one in results.ids_of("finish")),
         events=(*run.events, *results.events),
     )
 
@@ -153,11 +153,18 @@ def _requeued(state: State, ids: Iterable[str]) -> tuple[Group, ...]:
 
 
 def batch_order(run: Decisions) -> list[str]:
-    """The groups as the model gets them: those that compute a prompt first."""
+    """The groups as the model gets them: those that compute a prompt first.
+
+    Where any is for an adapter, they are in the order of these ("LoRA requests", vLLM 0.9.2).
+    """
     prompts = (*run.new, *_those(run, run.running, prefill=True))
     swapped = _those(run, run.swapped_in, prefill=True)
     decodes = _those(run, run.running, prefill=False)
-    return [*prompts, *swapped, *decodes, *_those(run, run.swapped_in, prefill=False)]
+    order = [*prompts, *swapped, *decodes, *_those(run, run.swapped_in, prefill=False)]
+    adapters = {one: run.ctx.requests[one].lora for one in order}
+    if not (run.config.max_loras and any(adapters.values())):
+        return order
+    return sorted(order, key=lambda one: (one not in run.chunked, adapters[one], one))
 
 
 def _reported_lookahead(run: Decisions) -> int:

@@ -243,18 +243,26 @@ def sample(_ctx: Context, state: State, sampled: Mapping[str, int], ended: Conta
     return evolve(state, running=tuple(map(grown_group, state.running))), events
 
 
-def finish(ctx: Context, state: State, request_id: str, ended: Iterable[str]) -> Moved:
-    """Finished sequences give their blocks back; with the last of them the group leaves.
+def free_finished(ctx: Context, state: State, request_id: str) -> Moved:
+    """Finished sequences give their blocks back ("Freeing Finished Sequences")."""
+    # guard
+    group = require_among(state.running, request_id, "free_finished", "V0-LIF-4")
+    # effect
+    over = [one for one in group.sequences if one.is_finished]
+    freed, left = block_manager.free_tables(ctx, state, group, over)
+    return changed(freed, left), ()
 
-    Source: "Freeing Finished Sequences" and the two sections after it.
+
+def finish(ctx: Context, state: State, request_id: str) -> Moved:
+    """A group without unfinished sequences gives all that it holds back and leaves.
+
+    Source: "Freeing a Finished Sequence Group"; what its encoder computed goes first.
     """
     # guard
     group = require_among(state.running, request_id, "finish", "V0-LIF-4")
-    over = [one for one in group.sequences if one.id in set(ended)]
-    require(bool(over), "finish", "V0-LIF-4")
+    require(not group.unfinished, "finish", "V0-LIF-4")
     # effect
-    freed, left = block_manager.free(ctx, state, group, over)
-    if left.unfinished:
-        return changed(freed, left), ()
+    freed, left = block_manager.free_cross(ctx, state, group)
+    freed, _ = block_manager.free_tables(ctx, freed, left, left.sequences)
     after = evolve(without(freed, group.id), finished=state.finished | {group.id})
     return after, (Event("finish", group.id, "V0-LIF-4"),)

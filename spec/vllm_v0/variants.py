@@ -73,6 +73,10 @@ class Choices:
       equal contents that are computed there; else those that hold computed tokens.
     - `counts_filled_only`: whether a swapped group fits is asked without its empty lookahead
       blocks, though they are swapped, too.
+    - `forgets_forks`: with prefix caching, the engine ends where a sequence leaves that was forked
+      and not scheduled since.
+    - `refunds_victims`: where a group gives way for another in the running queue, the budget counts
+      it no longer; else that other one, whose sequences it does not count again by default.
     - `keeps_cross`: a swapped group leaves on the GPU what its encoder computed.
     """
 
@@ -96,6 +100,8 @@ class Choices:
     bisects_prefix: bool = False
     swaps_uncomputed: bool = False
     counts_filled_only: bool = False
+    forgets_forks: bool = False
+    refunds_victims: bool = True
     keeps_cross: bool = False
 
 
@@ -121,6 +127,8 @@ CHOICES = {
         bisects_prefix=True,
         swaps_uncomputed=True,
         counts_filled_only=True,
+        forgets_forks=True,
+        refunds_victims=False,
         keeps_cross=True,
     ),
     Reading.REPAIRED: Choices(),
