@@ -1,5 +1,8 @@
 """vLLM V0: the reference, which has no engine, next to the paged device."""
 
+from pathlib import Path
+
+from checks.explore.instance import read_instances
 from checks.harness.comparing import Strictness, by_fields
 from checks.policies.labels import STEPS, Labels, named_actions
 from checks.policies.policy import Policy
@@ -96,6 +99,7 @@ POLICY: Policy[VllmV0Config, Context, State, Step] = Policy(
     reference=VllmV0Reference.of,
     tokens_at_once=lambda config: config.token_budget if config.chunked_prefill else 8_192,
     model=vllm_v0_model,
+    instances=read_instances(Path(__file__).with_name("instances.toml"), plain=VllmV0Config),
     generate=generate,
     compared=_COMPARED,
     labels=_LABELS,
