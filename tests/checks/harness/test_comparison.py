@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks.harness.campaign import Batch, Batches, Plan, campaign, run_batch
+from checks.harness.campaign import Batch, Plan, run_batch
 from checks.harness.case import Case
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms, compare
@@ -29,8 +29,6 @@ from tests.checks.harness.cases import (
 )
 from tests.recorded.scenes import asks
 
-OWN_ENGINE = Own("spyre", "engine")
-
 
 @pytest.mark.parametrize(
     ("policy", "steps", "never"),
@@ -48,23 +46,6 @@ def test_reference_and_reference_take_the_same_steps_and_meet_every_action(
     assert seen.first_seen == {}
     assert (seen.episodes, seen.never) == (200, never)
     assert seen.steps > steps
-
-
-def test_the_engine_takes_the_steps_of_the_reference() -> None:
-    seen = run_batch(Plan(OWN_ENGINE, 2, UNJUDGED), Batch(0, 60))
-
-    assert seen.first_seen == {}
-    assert seen.steps > 2_000
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", [10, 11])
-def test_the_engine_takes_the_steps_of_the_reference_for_long(seed: int) -> None:
-    seen = campaign(Plan(OWN_ENGINE, seed), Batches(25, 800, 0), lambda _: None)
-
-    assert seen.first_seen == {}
-    assert (seen.episodes, seen.never) == (800, [])
-    assert seen.steps > 30_000
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -10,9 +10,8 @@ from checks.harness.serving import Run, Settings, run_workload, served
 from checks.harness.system import REFERENCE
 from checks.policies import POLICIES, RULES, AnyPolicy, policy_of
 from engine.core.clock import CostModel, Prefill, Work
-from spec.core.errors import ConfigError, WorkloadError
+from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request
-from tests.refusals import refusal
 from tests.requests import request
 
 SIZES: dict[str, Any] = {"block_size": 4, "max_model_len": 32, "max_num_seqs": 4, "num_blocks": 20}
@@ -90,16 +89,6 @@ def test_shared_prefix_is_found_in_the_cache(
 def test_request_that_no_run_completes_is_refused(policy: AnyPolicy) -> None:
     with pytest.raises(WorkloadError, match="prompt_len \\+ max_tokens: found 33"):
         policy.refuse_unservable(request("0", 30, 3), configured(policy))
-
-
-@pytest.mark.parametrize("policy", [NANO_VLLM, VLLM_V1], ids=lambda one: str(one.name))
-def test_policy_without_an_engine_refuses_to_be_run_on_it(policy: AnyPolicy) -> None:
-    config = configured(policy)
-    settings = Settings(config, CostModel.from_mapping({}, config))
-
-    assert refusal(ConfigError, run_workload, settings, several(), using="engine") == (
-        f"--using: found 'engine'; allowed: reference for {policy.name}, which has no engine"
-    )
 
 
 def works_of(policy: AnyPolicy, requests: list[Request], **more: Any) -> list[Work]:

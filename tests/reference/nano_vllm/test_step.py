@@ -8,7 +8,7 @@ from spec.core.errors import WorkloadError
 from spec.core.records import Event
 from spec.nano_vllm.config import FullHit, MemoryGate, Oversized, SequenceLimit, TokenGate
 from tests.reference.nano_vllm.scenes import log, machine, queues
-from tests.reference.scenes import arrived, of_parts, steps_from, steps_to_the_end
+from tests.reference.scenes import arrived, of_parts, steps_from
 from tests.requests import request
 
 
@@ -131,16 +131,3 @@ def test_request_that_never_fits_is_refused_or_waits_for_ever() -> None:
     assert [log(step) for step in steps] == ["prefill a", "decode a", "idle", "idle", "idle"]
     assert [step.refusal for step in steps] == ["NANO-ADM-2"] * 5
     assert queues(steps[-1].after) == ("a b", "")
-
-
-def test_every_request_gets_the_tokens_that_it_samples_alone() -> None:
-    requests = [request(str(index), 1 + index % 7, 6) for index in range(12)]
-    scene = machine(*requests, num_blocks=9)
-
-    steps = steps_to_the_end(scene, arrived(scene))
-
-    sampled = {
-        one.id: [t for step in steps for t in step.outputs.get(one.id, ())] for one in requests
-    }
-    assert sampled == {one.id: [one.output_token(index) for index in range(6)] for one in requests}
-    assert sum(len(step.happened("preempt")) for step in steps) > 0

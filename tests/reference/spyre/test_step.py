@@ -38,17 +38,6 @@ def test_prompt_of_302_tokens_is_prefilled_in_three_steps() -> None:
     assert [step.finished for step in steps] == [(), (), (), (), ("a",)]
 
 
-def test_prompt_of_15_tokens_is_one_chunk_behind_a_block_of_padding() -> None:
-    scene = machine(request("a", 15), **LARGE)
-
-    chunk = scene.step(arrived(scene)).chunk
-
-    assert chunk is not None
-    assert (chunk.chunks, chunk.start, chunk.end) == (1, 0, 15)
-    assert (chunk.left_padding, chunk.right_padding) == (64, 49)
-    assert (chunk.block_table, chunk.writes) == ((0, 1), (0, 1))
-
-
 def test_request_that_may_generate_one_token_finishes_with_its_last_chunk() -> None:
     scene = machine(request("a", 3, 1))
 
@@ -362,16 +351,6 @@ def test_no_row_is_preempted_while_the_blocks_suffice() -> None:
 
     assert step.happened("preempt") == []
     assert step.after.pool.free == ()
-
-
-def test_preempted_request_samples_what_it_would_have_sampled() -> None:
-    scene = machine(request("a", 4, 9), request("b", 4, 9), num_blocks=4, reservation=False)
-
-    steps = steps_to_the_end(scene, arrived(scene))
-
-    assert any(step.happened("preempt") for step in steps)
-    sampled = [token for step in steps for token in step.outputs.get("b", ())]
-    assert sampled == [request("b", 4, 9).output_token(index) for index in range(9)]
 
 
 # --- pausing --------------------------------------------------------------------------------------
