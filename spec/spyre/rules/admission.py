@@ -3,8 +3,8 @@
 Source: spyre, sections "Key concepts" and "Admission constraints".
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 from spec.core.arithmetic import Truth
 from spec.core.rule import Source
@@ -91,6 +91,8 @@ def decode_batch_has_room(ctx: Context, state: State) -> Iterator[str]:
         yield f"{rows} decoding, {ctx.config.max_num_seqs} slots"
 
 
+OfStep: TypeAlias = Callable[[Context, Step], Iterator[str]]
+
 # --- the last-chunk conditions of each variant --------------------------------------------------
 
 
@@ -110,10 +112,26 @@ def _joining(ctx: Context, step: Step, candidate: Sequence) -> Joining:
     )
 
 
-def _judged(
-    ctx: Context, step: Step, rule: str, condition: Callable[[Joining], Any]
-) -> Iterator[str]:
+# What the rule says of a request that would join.
+_CONDITIONS: Mapping[str, Callable[[Joining], Truth]] = {
+    "SPY-LEN-2": lambda one: model_length_holds(
+        one.decoding, one.candidate, one.max_model_len, one.block_size
+    ),
+    "SPY-VOL-2": lambda one: documented_volume_holds(
+        one.decoding, one.candidate, one.limit, one.block_size
+    ),
+    "SPY-VOL-3": lambda one: shipped_volume_holds(
+        one.decoding, one.candidate, one.limit, one.block_size, one.last_tkv
+    ),
+    "SPY-VOL-4": lambda one: exact_volume_holds(
+        one.decoding, one.candidate, one.limit, one.block_size
+    ),
+}
+
+
+def _judged(ctx: Context, step: Step, rule: str) -> Iterator[str]:
     """The condition held for a request that passed, and not for one refused by this rule."""
+    condition = _CONDITIONS[rule]
     chunk = last_chunk(step)
     if ctx.config.is_judged_first:
         chunk = step.chunk if step.happened("admit") else None
@@ -128,73 +146,49 @@ def _judged(
             yield f"{refused.id} refused, batch of {rows}"
 
 
-def _decides(rule: str) -> Callable[[SpyreConfig], bool]:
-    """Under which configurations the rule is a condition of joining."""
-    return lambda config: (
-        not config.pausing and rule in [one.rule for one in config.variant.conditions]
-    )
+def _condition(id_: str, source: Source) -> Callable[[OfStep], OfStep]:
+    """Registers a rule that is a condition of joining, where the configuration has it."""
+
+    def applies(config: SpyreConfig) -> bool:
+        return not config.pausing and id_ in [one.rule for one in config.variant.conditions]
+
+    return guard(id_, source, applies=applies)
 
 
-@guard(
-    "SPY-LEN-2",
-    spyre("Last-chunk constraints, Max-model-length constraint"),
-    applies=_decides("SPY-LEN-2"),
-)
+@_condition("SPY-LEN-2", spyre("Last-chunk constraints, Max-model-length constraint"))
 def model_length_at_admission(ctx: Context, step: Step) -> Iterator[str]:
     """A request joins only if what each decoding request and itself may still generate fits the
     model's context length.
     """
     # Removed in the shipped version: left padding is said to be taken back in time.
-
-    def condition(one: Joining) -> Truth:
-        return model_length_holds(one.decoding, one.candidate, one.max_model_len, one.block_size)
-
-    yield from _judged(ctx, step, "SPY-LEN-2", condition)
+    yield from _judged(ctx, step, "SPY-LEN-2")
 
 
-@guard(
-    "SPY-VOL-2", spyre("Volumetric Constraint - Additional Details"), applies=_decides("SPY-VOL-2")
-)
+@_condition("SPY-VOL-2", spyre("Volumetric Constraint - Additional Details"))
 def documented_projection(ctx: Context, step: Step) -> Iterator[str]:
     """A request joins only if the projection with one block of slack for each decoding request, and
     none for the new one, stays within the limit.
     """
     # The text, literally; whether it keeps SPY-VOL-1 is for the checks to show.
-
-    def condition(one: Joining) -> Truth:
-        return documented_volume_holds(one.decoding, one.candidate, one.limit, one.block_size)
-
-    yield from _judged(ctx, step, "SPY-VOL-2", condition)
+    yield from _judged(ctx, step, "SPY-VOL-2")
 
 
-@guard(
-    "SPY-VOL-3", release("last-chunk constraints with pausing off"), applies=_decides("SPY-VOL-3")
-)
+@_condition("SPY-VOL-3", release("last-chunk constraints with pausing off"))
 def shipped_projection(ctx: Context, step: Step) -> Iterator[str]:
     """A request joins only if the projection from the last step's tkv, rounded up and with a block
     of slack on both sides, stays within the limit.
     """
     # Without interleaving the release judges at the first chunk and not again.
-
-    def condition(one: Joining) -> Truth:
-        return shipped_volume_holds(
-            one.decoding, one.candidate, one.limit, one.block_size, one.last_tkv
-        )
-
     if step.after.last_tkv != step.tkv:
         yield f"the next step is told tkv {step.after.last_tkv}, it was {step.tkv}"
-    yield from _judged(ctx, step, "SPY-VOL-3", condition)
+    yield from _judged(ctx, step, "SPY-VOL-3")
 
 
-@guard("SPY-VOL-4", Source("lockstep", "admission = exact"), applies=_decides("SPY-VOL-4"))
+@_condition("SPY-VOL-4", Source("lockstep", "admission = exact"))
 def exact_projection(ctx: Context, step: Step) -> Iterator[str]:
     """A request joins if and only if no step of the worst case exceeds the limit."""
     # Sound and tight: what it refuses would exceed the limit if all generated all they may.
-
-    def condition(one: Joining) -> Truth:
-        return exact_volume_holds(one.decoding, one.candidate, one.limit, one.block_size)
-
-    yield from _judged(ctx, step, "SPY-VOL-4", condition)
+    yield from _judged(ctx, step, "SPY-VOL-4")
 
 
 _LAST_CHUNK_RULES = {
