@@ -117,41 +117,47 @@ def _everywhere(_config: object) -> bool:
 class Registry(Generic[ConfigT, ContextT, StateT, StepT]):
     """The rules of one policy by id, in the order in which they are registered.
 
-    Each method but the last makes a decorator that registers the function and returns it as it is:
-    the function's docstring begins with the rule's sentence. Registering raises ValueError if the
-    id is taken or the sentence missing.
+    `always`, `of_step`, `guard`, `between` and `eventually` make a decorator that registers the
+    function and returns it as it is: the function's docstring begins with the rule's sentence. The
+    witness is given to them, or by the decorator `witness` below them. Registering raises
+    ValueError if the id is taken, or the sentence or the witness missing.
     """
 
     rules: dict[str, Rule[ConfigT, ContextT, StateT, StepT]] = field(factory=dict)
+    _witnesses: dict[Callable[..., Any], Witness[ContextT, StepT]] = field(factory=dict)
+
+    def witness(self, seen: Witness[ContextT, StepT]) -> Callable[[PredicateT], PredicateT]:
+        """A step that must be reachable somewhere, for the rule that is registered above."""
+
+        def note(predicate: PredicateT) -> PredicateT:
+            self._witnesses[predicate] = seen
+            return predicate
+
+        return note
 
     def always(
         self,
         id_: str,
         source: Source,
         *,
-        witness: Witness[ContextT, StepT],
+        witness: Witness[ContextT, StepT] | None = None,
         applies: Applies[ConfigT] = _everywhere,
         look: Look[ContextT, StateT] = _whole,
     ) -> Callable[[InState[ContextT, StateT]], InState[ContextT, StateT]]:
         """A rule about every state."""
-        rule = source, Kind.ALWAYS, witness, applies, look
-        return self._registering(
-            lambda predicate: Rule(id_, sentence_of(predicate), *rule, in_state=predicate)
-        )
+        rule = id_, source, Kind.ALWAYS, witness, applies, look
+        return self._registering("in_state", *rule)
 
     def of_step(
         self,
         id_: str,
         source: Source,
         *,
-        witness: Witness[ContextT, StepT],
+        witness: Witness[ContextT, StepT] | None = None,
         applies: Applies[ConfigT] = _everywhere,
     ) -> Callable[[OfStep[ContextT, StepT]], OfStep[ContextT, StepT]]:
         """A rule about every step."""
-        rule = source, Kind.STEP, witness, applies
-        return self._registering(
-            lambda predicate: Rule(id_, sentence_of(predicate), *rule, of_step=predicate)
-        )
+        return self._registering("of_step", id_, source, Kind.STEP, witness, applies)
 
     def guard(
         self,
@@ -163,51 +169,57 @@ class Registry(Generic[ConfigT, ContextT, StateT, StepT]):
     ) -> Callable[[OfStep[ContextT, StepT]], OfStep[ContextT, StepT]]:
         """A rule about every step that takes or refuses what it guards; witness: it refused."""
         seen = witness or (lambda _ctx, step: step.refusal == id_)
-        rule = source, Kind.GUARD, seen, applies
-        return self._registering(
-            lambda predicate: Rule(id_, sentence_of(predicate), *rule, of_step=predicate)
-        )
+        return self._registering("of_step", id_, source, Kind.GUARD, seen, applies)
 
     def between(
         self,
         id_: str,
         source: Source,
         *,
-        witness: Witness[ContextT, StepT],
+        witness: Witness[ContextT, StepT] | None = None,
         applies: Applies[ConfigT] = _everywhere,
     ) -> Callable[[OfChange[ContextT, StateT]], OfChange[ContextT, StateT]]:
         """A rule about what happens between two steps."""
-        rule = source, Kind.BETWEEN, witness, applies
-        return self._registering(
-            lambda predicate: Rule(id_, sentence_of(predicate), *rule, of_change=predicate)
-        )
+        return self._registering("of_change", id_, source, Kind.BETWEEN, witness, applies)
 
     def eventually(
         self,
         id_: str,
         source: Source,
         *,
-        witness: Witness[ContextT, StepT],
+        witness: Witness[ContextT, StepT] | None = None,
         applies: Applies[ConfigT] = _everywhere,
     ) -> Callable[[Goal[StateT]], Goal[StateT]]:
         """A rule about every fair path; the function is true of the states that are the goal."""
-        rule = source, Kind.EVENTUALLY, witness, applies
-        return self._registering(lambda goal: Rule(id_, sentence_of(goal), *rule, goal=goal))
+        return self._registering("goal", id_, source, Kind.EVENTUALLY, witness, applies)
 
     def applicable(self, config: ConfigT) -> list[Rule[ConfigT, ContextT, StateT, StepT]]:
         """The rules that are meant under this configuration, in the order of the registry."""
         return [rule for rule in self.rules.values() if rule.applies(config)]
 
     def _registering(
-        self, rule_with: Callable[[PredicateT], Rule[ConfigT, ContextT, StateT, StepT]]
+        self,
+        place: str,
+        id_: str,
+        source: Source,
+        kind: Kind,
+        witness: Witness[ContextT, StepT] | None,
+        applies: Applies[ConfigT],
+        look: Look[ContextT, StateT] = _whole,
     ) -> Callable[[PredicateT], PredicateT]:
+        """Registers a rule with its predicate in this place of a `Rule`."""
+
         def register(predicate: PredicateT) -> PredicateT:
-            rule = rule_with(predicate)
-            if rule.id in self.rules:
-                raise ValueError(f"two rules are called {rule.id}")
-            if not rule.sentence:
-                raise ValueError(f"{rule.id} says nothing: its docstring is empty")
-            self.rules[rule.id] = rule
+            sentence, seen = sentence_of(predicate), self._witnesses.pop(predicate, witness)
+            if id_ in self.rules:
+                raise ValueError(f"two rules are called {id_}")
+            if not sentence:
+                raise ValueError(f"{id_} says nothing: its docstring is empty")
+            if seen is None:
+                raise ValueError(f"{id_} has no witness: it may hold only because it never applies")
+            judged: Any = {place: predicate}
+            rule = Rule(id_, sentence, source, kind, seen, applies, look, **judged)
+            self.rules[id_] = rule
             return predicate
 
         return register

@@ -248,6 +248,20 @@ def test_a_rule_without_a_sentence_is_refused() -> None:
         registry.eventually("A-1", HERE, witness=never)(lambda _state: True)
 
 
+def test_a_witness_may_stand_below_its_rule_and_must_stand_somewhere() -> None:
+    registry: Registry[SpyreConfig, Context, State, Step] = Registry()
+
+    def reached(_state: State) -> bool:
+        """One."""
+        return True
+
+    registry.eventually("A-1", HERE)(registry.witness(never)(reached))
+
+    assert registry.rules["A-1"].witness is never
+    with pytest.raises(ValueError, match="A-2 has no witness"):
+        registry.eventually("A-2", HERE)(reached)
+
+
 def test_rules_apply_where_they_are_meant() -> None:
     def ids(config: SpyreConfig) -> set[str]:
         return {rule.id for rule in applicable(config)}

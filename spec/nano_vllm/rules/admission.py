@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from spec.core.records import DECODE, PREFILL
 from spec.nano_vllm.records import Context, Step
 from spec.nano_vllm.rules.gates import MEMORY, SEQUENCES, TOKENS, passes, refusing_gates
-from spec.nano_vllm.rules.registry import guard, of_step, release, text
+from spec.nano_vllm.rules.registry import guard, of_step, release, text, witness
 from spec.nano_vllm.rules.replay import candidates
 
 
@@ -47,11 +47,8 @@ def sequences_keep_the_limit(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{len(step.batch)} sequences in the batch"
 
 
-@of_step(
-    "NANO-ADM-4",
-    text("The Prefill Path: Admitting Sequences"),
-    witness=lambda _, step: step.kind == PREFILL and step.after.waiting,
-)
+@of_step("NANO-ADM-4", text("The Prefill Path: Admitting Sequences"))
+@witness(lambda _, step: step.kind == PREFILL and step.after.waiting)
 def the_queue_is_not_jumped(_ctx: Context, step: Step) -> Iterator[str]:
     """Nobody jumps the queue: the admitted are the first of waiting, in its order."""
     # A preempted sequence cannot be skipped by new arrivals either.
@@ -61,11 +58,8 @@ def the_queue_is_not_jumped(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"admitted {admitted}, first in the queue were {first}"
 
 
-@of_step(
-    "NANO-ADM-5",
-    text("schedule() — The Entire Logic"),
-    witness=lambda _, step: step.kind == DECODE and step.before.waiting,
-)
+@of_step("NANO-ADM-5", text("schedule() — The Entire Logic"))
+@witness(lambda _, step: step.kind == DECODE and step.before.waiting)
 def admitting_ends_at_a_gate(ctx: Context, step: Step) -> Iterator[str]:
     """Admitting goes on until a gate refuses the front of waiting or nobody waits."""
     # So a decode step beside a waiting sequence needs a gate that refuses it.
@@ -74,11 +68,8 @@ def admitting_ends_at_a_gate(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {one.sequence.id} waits, no gate refused it"
 
 
-@of_step(
-    "NANO-ADM-6",
-    text("What Does schedule() Actually Do?"),
-    witness=lambda _, step: step.kind == PREFILL and len(step.before.running) > 0,
-)
+@of_step("NANO-ADM-6", text("What Does schedule() Actually Do?"))
+@witness(lambda _, step: step.kind == PREFILL and len(step.before.running) > 0)
 def prefill_or_decode(_ctx: Context, step: Step) -> Iterator[str]:
     """A step is a prefill of exactly those it admitted, or a decode; never both."""
     # The kind of the step says which.
@@ -89,11 +80,8 @@ def prefill_or_decode(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"admitted {admitted}, computed {[row.id for row in step.batch]}"
 
 
-@of_step(
-    "NANO-ADM-7",
-    text("Why BREAK and not CONTINUE?"),
-    witness=lambda _, step: step.happened("preempt") and len(step.after.present) > 2,
-)
+@of_step("NANO-ADM-7", text("Why BREAK and not CONTINUE?"))
+@witness(lambda _, step: step.happened("preempt") and len(step.after.present) > 2)
 def both_queues_keep_the_order_of_arrival(_ctx: Context, step: Step) -> Iterator[str]:
     """Running and then waiting, all sequences stand in the order of their arrival."""
     # What a step moves over the border between the queues keeps its place.

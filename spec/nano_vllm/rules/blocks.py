@@ -8,15 +8,12 @@ from collections.abc import Iterator
 from spec.core import judging
 from spec.core.blocks import block_count
 from spec.nano_vllm.records import Context, State, Step
-from spec.nano_vllm.rules.registry import always, between, of_step, release, text
+from spec.nano_vllm.rules.registry import always, between, of_step, release, text, witness
 from spec.nano_vllm.rules.replay import Books, replayed
 
 
-@always(
-    "NANO-BLK-1",
-    text("BlockManager Architecture"),
-    witness=lambda _, step: step.after.pool.references,
-)
+@always("NANO-BLK-1", text("BlockManager Architecture"))
+@witness(lambda _, step: step.after.pool.references)
 def free_or_used(_ctx: Context, state: State) -> Iterator[str]:
     """Every block is either in the free list, once, or used."""
     # Free and used blocks together are those of the pool, numbered from 0.
@@ -26,13 +23,12 @@ def free_or_used(_ctx: Context, state: State) -> Iterator[str]:
         yield f"free {list(pool.free)}, used {sorted(pool.references)} of {pool.size} blocks"
 
 
-@always(
-    "NANO-BLK-2",
-    text("Reference Counting: Safe Shared Ownership"),
-    witness=lambda _, step: any(
+@always("NANO-BLK-2", text("Reference Counting: Safe Shared Ownership"))
+@witness(
+    lambda _, step: any(
         count == 1 and step.before.pool.references.get(block) == 2
         for block, count in step.after.pool.references.items()
-    ),
+    )
 )
 def counts_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     """A block's count is the number of sequences that hold it: the last one frees it."""
@@ -40,11 +36,8 @@ def counts_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     yield from judging.references_are_holders(state.pool, state.present)
 
 
-@always(
-    "NANO-BLK-3",
-    text("Request journey, FINISHED"),
-    witness=lambda _, step: step.after.is_idle and step.finished,
-)
+@always("NANO-BLK-3", text("Request journey, FINISHED"))
+@witness(lambda _, step: step.after.is_idle and step.finished)
 def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
     """When nobody is left, every block is free."""
     # Finished sequences give everything back at once.
@@ -52,11 +45,8 @@ def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
         yield f"{len(state.pool.free)} of {state.pool.size} blocks are free"
 
 
-@always(
-    "NANO-BLK-4",
-    text("What Blocks Look Like in GPU Memory"),
-    witness=lambda _, step: any(len(one.blocks) > 1 for one in step.after.running),
-)
+@always("NANO-BLK-4", text("What Blocks Look Like in GPU Memory"))
+@witness(lambda _, step: any(len(one.blocks) > 1 for one in step.after.running))
 def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
     """A running sequence holds exactly the blocks of its computed tokens, each once."""
     # Nothing is handed out before it is needed.
@@ -66,12 +56,11 @@ def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
             yield f"request {one.id}: {one.computed} tokens, blocks {list(one.blocks)}"
 
 
-@of_step(
-    "NANO-BLK-5",
-    release("free_block_ids"),
-    witness=lambda _, step: (
+@of_step("NANO-BLK-5", release("free_block_ids"))
+@witness(
+    lambda _, step: (
         step.happened("allocate") and list(step.before.pool.free) != sorted(step.before.pool.free)
-    ),
+    )
 )
 def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
     """Blocks are handed out first in, first out; a table is given back with its last block
@@ -88,11 +77,8 @@ def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
         yield f"free list {list(step.after.pool.free)}, expected {list(books.free)}"
 
 
-@between(
-    "NANO-BLK-6",
-    release("deallocate"),
-    witness=lambda _, step: step.before.aborted and step.before.pool.references,
-)
+@between("NANO-BLK-6", release("deallocate"))
+@witness(lambda _, step: step.before.aborted and step.before.pool.references)
 def given_back_after_abort(ctx: Context, before: State, after: State) -> Iterator[str]:
     """Who goes away gives blocks back in the same order as who finishes."""
     # Where several go at once their order is not known, so that only one is judged.

@@ -10,18 +10,15 @@ from spec.core.records import DECODE, PREFILL
 from spec.nano_vllm.config import GraphSizes
 from spec.nano_vllm.formulas import graph_batch_size
 from spec.nano_vllm.records import Context, Sequence, Step
-from spec.nano_vllm.rules.registry import of_step, text
+from spec.nano_vllm.rules.registry import of_step, text, witness
 
 
 def _ids(rows: tuple[Sequence, ...]) -> list[str]:
     return [row.id for row in rows]
 
 
-@of_step(
-    "NANO-DEC-1",
-    text("The Decode Path: Advancing All Running Sequences"),
-    witness=lambda _, step: step.kind == DECODE and len(step.batch) > 1,
-)
+@of_step("NANO-DEC-1", text("The Decode Path: Advancing All Running Sequences"))
+@witness(lambda _, step: step.kind == DECODE and len(step.batch) > 1)
 def all_running_decode(_ctx: Context, step: Step) -> Iterator[str]:
     """In a decode step every running sequence that is not preempted gets a token."""
     # A sequence limit on the step alone leaves some out.
@@ -31,11 +28,8 @@ def all_running_decode(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"running {expected}, decoded {_ids(step.batch)}"
 
 
-@of_step(
-    "NANO-DEC-2",
-    text("The Decode Path: Advancing All Running Sequences"),
-    witness=lambda _, step: step.kind == DECODE and len(step.after.running) > 1,
-)
+@of_step("NANO-DEC-2", text("The Decode Path: Advancing All Running Sequences"))
+@witness(lambda _, step: step.kind == DECODE and len(step.after.running) > 1)
 def running_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
     """The running queue keeps its order: who is admitted goes to the back, the others stay."""
     # What was taken out for the batch is put back in its place.
@@ -46,11 +40,8 @@ def running_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"running {_ids(step.after.running)}, expected {expected}"
 
 
-@of_step(
-    "NANO-DEC-3",
-    text("BlockManager: Three Core Operations"),
-    witness=lambda _, step: step.kind == DECODE and step.happened("allocate"),
-)
+@of_step("NANO-DEC-3", text("BlockManager: Three Core Operations"))
+@witness(lambda _, step: step.kind == DECODE and step.happened("allocate"))
 def one_block_at_a_boundary(ctx: Context, step: Step) -> Iterator[str]:
     """A decode step hands a sequence one new block if its newest token starts one, else none."""
     # The newest token stands at the position of the tokens computed before the step.
@@ -64,11 +55,8 @@ def one_block_at_a_boundary(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id}: blocks {list(old)}, then {list(row.blocks)}"
 
 
-@of_step(
-    "NANO-DEC-4",
-    text("CUDA Graphs: Why Decode Gets Special Treatment"),
-    witness=lambda _, step: step.kind == DECODE and len(step.batch) == 3,
-)
+@of_step("NANO-DEC-4", text("CUDA Graphs: Why Decode Gets Special Treatment"))
+@witness(lambda _, step: step.kind == DECODE and len(step.batch) == 3)
 def some_graph_holds_the_batch(ctx: Context, step: Step) -> Iterator[str]:
     """A decode batch is padded to a captured size that holds it."""
     # The next larger one; a power of two is less than twice the batch.
@@ -80,13 +68,8 @@ def some_graph_holds_the_batch(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{len(step.batch)} sequences, captured size {padded}"
 
 
-@of_step(
-    "NANO-SLT-1",
-    text("Block Tables: Logical Memory Map"),
-    witness=lambda ctx, step: any(
-        count > ctx.config.block_size for count in step.scheduled.values()
-    ),
-)
+@of_step("NANO-SLT-1", text("Block Tables: Logical Memory Map"))
+@witness(lambda ctx, step: any(count > ctx.config.block_size for count in step.scheduled.values()))
 def every_token_has_its_slot(ctx: Context, step: Step) -> Iterator[str]:
     """Each token that a step computes has a slot of its own, in a block of its sequence's table."""
     # Position p lies in block table[p // block_size], at p % block_size.

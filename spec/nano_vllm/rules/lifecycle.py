@@ -8,25 +8,27 @@ from collections.abc import Iterator
 from spec.core import judging
 from spec.core.records import IDLE, PREFILL
 from spec.nano_vllm.records import Context, Sequence, State, Step
-from spec.nano_vllm.rules.registry import always, between, eventually, of_step, release, text
-
-
-@always(
-    "NANO-LIF-1",
-    text("Sequence Status: Three States"),
-    witness=lambda _, step: step.after.waiting and step.after.running,
+from spec.nano_vllm.rules.registry import (
+    always,
+    between,
+    eventually,
+    of_step,
+    release,
+    text,
+    witness,
 )
+
+
+@always("NANO-LIF-1", text("Sequence Status: Three States"))
+@witness(lambda _, step: step.after.waiting and step.after.running)
 def one_state_each(_ctx: Context, state: State) -> Iterator[str]:
     """A sequence is always in exactly one state: waiting, running, or gone."""
     # No sequence is in both queues.
     yield from judging.one_place_each(state)
 
 
-@of_step(
-    "NANO-LIF-2",
-    text("The Decode Path"),
-    witness=lambda _, step: step.finished and len(step.after.present) > 1,
-)
+@of_step("NANO-LIF-2", text("The Decode Path"))
+@witness(lambda _, step: step.finished and len(step.after.present) > 1)
 def no_sequence_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
     """No sequence is forgotten: whoever was in a queue is in one, or has finished."""
     # And none comes out of nothing.
@@ -36,11 +38,8 @@ def no_sequence_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"before {sorted(before)}, after {sorted(after)}"
 
 
-@of_step(
-    "NANO-LIF-3",
-    text("One Decode Step: What Happens"),
-    witness=lambda _, step: step.finished and step.ended,
-)
+@of_step("NANO-LIF-3", text("One Decode Step: What Happens"))
+@witness(lambda _, step: step.finished and step.ended)
 def finishes_at_once(ctx: Context, step: Step) -> Iterator[str]:
     """A sequence finishes with max_tokens tokens or with the end of sequence, in that step."""
     # What finished was in the batch; what stays has fewer than max_tokens.
@@ -68,9 +67,8 @@ def only_the_running_hold(_ctx: Context, state: State) -> Iterator[str]:
             yield f"request {one.id} runs without a block"
 
 
-@between(
-    "NANO-LIF-5", text("The Waiting Queue"), witness=lambda _, step: len(step.before.waiting) > 1
-)
+@between("NANO-LIF-5", text("The Waiting Queue"))
+@witness(lambda _, step: len(step.before.waiting) > 1)
 def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterator[str]:
     """A request that arrives goes to the back of the waiting queue; nobody else moves."""
     # An abort leaves the others in their places.
@@ -85,18 +83,16 @@ def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterat
         yield "the running queue changed"
 
 
-@eventually(
-    "NANO-LIF-6", text("Why BREAK and not CONTINUE?"), witness=lambda _, step: step.finished
-)
+@eventually("NANO-LIF-6", text("Why BREAK and not CONTINUE?"))
+@witness(lambda _, step: step.finished)
 def all_requests_leave(state: State) -> bool:
     """Nobody starves: every request that arrives finishes or goes away."""
     # With finitely many requests: sooner or later both queues are empty.
     return state.is_idle
 
 
-@of_step(
-    "NANO-LIF-7", release("schedule() asserts it"), witness=lambda _, step: len(step.batch) > 1
-)
+@of_step("NANO-LIF-7", release("schedule() asserts it"))
+@witness(lambda _, step: len(step.batch) > 1)
 def no_empty_batch(_ctx: Context, step: Step) -> Iterator[str]:
     """While somebody waits or runs, every step has a batch."""
     # The release stops where this fails.
@@ -109,11 +105,8 @@ def _queues(state: State) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
     return state.waiting, state.running
 
 
-@always(
-    "NANO-LIF-8",
-    text("The Cost of Preemption"),
-    witness=lambda _, step: any(one.generated for one in step.after.waiting),
-)
+@always("NANO-LIF-8", text("The Cost of Preemption"))
+@witness(lambda _, step: any(one.generated for one in step.after.waiting))
 def all_but_the_newest_is_computed(ctx: Context, state: State) -> Iterator[str]:
     """Whoever waits will compute prompt and answer; whoever runs has computed all but the
     newest.
@@ -127,11 +120,8 @@ def all_but_the_newest_is_computed(ctx: Context, state: State) -> Iterator[str]:
             yield f"request {one.id}: {found} tokens, expected {expected}"
 
 
-@of_step(
-    "NANO-LIF-9",
-    text("Why the Scheduler Separates Prefill and Decode"),
-    witness=lambda _, step: step.kind == PREFILL and len(step.batch) > 1,
-)
+@of_step("NANO-LIF-9", text("Why the Scheduler Separates Prefill and Decode"))
+@witness(lambda _, step: step.kind == PREFILL and len(step.batch) > 1)
 def tokens_of_a_step(ctx: Context, step: Step) -> Iterator[str]:
     """A prefill computes all tokens that are not cached, a decode one; either yields one token."""
     # No sequence outside the batch computes or gains anything.

@@ -6,7 +6,7 @@ Source: nano-vllm, chapter 8.
 from collections.abc import Iterator
 
 from spec.nano_vllm.records import Context, Sequence, Step
-from spec.nano_vllm.rules.registry import of_step, text
+from spec.nano_vllm.rules.registry import of_step, text, witness
 from spec.nano_vllm.rules.replay import replayed
 
 
@@ -57,11 +57,8 @@ def _smaller_than_victims(step: Step, amount: dict[str, int]) -> Iterator[str]:
         remaining.pop(victim, None)
 
 
-@of_step(
-    "NANO-PRE-5",
-    text("Three Lines That Do Everything"),
-    witness=lambda _, step: _victims(step) and step.before.waiting,
-)
+@of_step("NANO-PRE-5", text("Three Lines That Do Everything"))
+@witness(lambda _, step: _victims(step) and step.before.waiting)
 def victims_wait_in_front(ctx: Context, step: Step) -> Iterator[str]:
     """A victim waits in front of all others, keeps its tokens and has nothing computed."""
     # Of several, the first admitted is in front: the order of admission is restored.

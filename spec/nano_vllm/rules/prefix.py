@@ -11,7 +11,7 @@ from spec.nano_vllm.block_hashes import leading_tokens
 from spec.nano_vllm.formulas import lookup_blocks
 from spec.nano_vllm.records import Context, State, Step
 from spec.nano_vllm.rules.gates import TOKENS, refusing_gates
-from spec.nano_vllm.rules.registry import always, of_step, text
+from spec.nano_vllm.rules.registry import always, of_step, text, witness
 from spec.nano_vllm.rules.replay import candidates
 
 
@@ -19,13 +19,12 @@ def _has_hit(_ctx: Context, step: Step) -> bool:
     return bool(step.happened("prefix_hit"))
 
 
-@always(
-    "NANO-PFX-1",
-    text("With Prefix Cache: Reuse the Work"),
-    witness=lambda ctx, step: any(
+@always("NANO-PFX-1", text("With Prefix Cache: Reuse the Work"))
+@witness(
+    lambda ctx, step: any(
         one.computed > ctx.config.block_size and one.computed % ctx.config.block_size
         for one in step.after.running
-    ),
+    )
 )
 def full_blocks_are_hashed(ctx: Context, state: State) -> Iterator[str]:
     """Exactly the full blocks of a running sequence are hashed."""
@@ -37,12 +36,9 @@ def full_blocks_are_hashed(ctx: Context, state: State) -> Iterator[str]:
             yield f"request {one.id}: {full} full blocks, hashed {hashed}"
 
 
-@always(
-    "NANO-PFX-2",
-    text("Hash Chaining: Position-Sensitive Fingerprinting"),
-    witness=lambda ctx, step: any(
-        one.computed >= 2 * ctx.config.block_size for one in step.after.running
-    ),
+@always("NANO-PFX-2", text("Hash Chaining: Position-Sensitive Fingerprinting"))
+@witness(
+    lambda ctx, step: any(one.computed >= 2 * ctx.config.block_size for one in step.after.running)
 )
 def hashes_are_chained(ctx: Context, state: State) -> Iterator[str]:
     """A block's hash stands for its tokens and all tokens before it."""
@@ -65,11 +61,8 @@ def no_false_hit(ctx: Context, step: Step) -> Iterator[str]:
                 yield f"request {one.sequence.id} found block {block}, written for other tokens"
 
 
-@always(
-    "NANO-PFX-4",
-    text("Shared Prefix Blocks: Visual"),
-    witness=lambda _, step: any(count > 1 for count in step.after.pool.references.values()),
-)
+@always("NANO-PFX-4", text("Shared Prefix Blocks: Visual"))
+@witness(lambda _, step: any(count > 1 for count in step.after.pool.references.values()))
 def shared_blocks_hold_equal_tokens(ctx: Context, state: State) -> Iterator[str]:
     """Sequences that share a block have the same tokens up to its end."""
     # The tokens themselves are compared, not their hashes.
@@ -85,11 +78,8 @@ def shared_blocks_hold_equal_tokens(ctx: Context, state: State) -> Iterator[str]
                 yield f"block {block} is shared by {owner} and {one.id}"
 
 
-@of_step(
-    "NANO-PFX-5",
-    text("With Prefix Cache: Reuse the Work"),
-    witness=lambda _, step: any(len(event.after) > 1 for event in step.happened("prefix_hit")),
-)
+@of_step("NANO-PFX-5", text("With Prefix Cache: Reuse the Work"))
+@witness(lambda _, step: any(len(event.after) > 1 for event in step.happened("prefix_hit")))
 def longest_run_is_taken(ctx: Context, step: Step) -> Iterator[str]:
     """A new sequence takes the longest leading run of blocks that are found, and no other."""
     # The first miss ends the run.
@@ -107,11 +97,8 @@ def hits_are_computed(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {one.sequence.id} found {sorted(one.uncomputed)}, not computed yet"
 
 
-@of_step(
-    "NANO-PFX-7",
-    text("Why Prefix Caching Matters in Practice"),
-    witness=lambda _, step: step.refusal == TOKENS and step.happened("prefix_hit"),
-)
+@of_step("NANO-PFX-7", text("Why Prefix Caching Matters in Practice"))
+@witness(lambda _, step: step.refusal == TOKENS and step.happened("prefix_hit"))
 def cached_tokens_are_free(ctx: Context, step: Step) -> Iterator[str]:
     """Tokens that are found in the cache do not count against max_num_batched_tokens."""
     # No sequence is refused whose new tokens fit.
@@ -131,11 +118,8 @@ def something_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {one} computed {count} tokens in a {step.kind} step"
 
 
-@of_step(
-    "NANO-PFX-9",
-    text("With Prefix Cache: Reuse the Work"),
-    witness=lambda ctx, step: step.kind == PREFILL and _has_hit(ctx, step),
-)
+@of_step("NANO-PFX-9", text("With Prefix Cache: Reuse the Work"))
+@witness(lambda ctx, step: step.kind == PREFILL and _has_hit(ctx, step))
 def held_prefixes_are_reused(ctx: Context, step: Step) -> Iterator[str]:
     """A prefix that a running sequence holds, computed and full, is reused."""
     # Only the last block that was hashed for some tokens is found, and not after it is gone.

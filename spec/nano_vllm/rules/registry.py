@@ -13,6 +13,7 @@ Rule: TypeAlias = rule.Rule[NanoVllmConfig, Context, State, Step]
 NANO_VLLM: Registry[NanoVllmConfig, Context, State, Step] = Registry()
 REGISTRY = NANO_VLLM.rules
 always, of_step, guard = NANO_VLLM.always, NANO_VLLM.of_step, NANO_VLLM.guard
+witness = NANO_VLLM.witness
 between, eventually, applicable = NANO_VLLM.between, NANO_VLLM.eventually, NANO_VLLM.applicable
 
 text = partial(Source, "nano-vllm")  # a slide of the text on nano-vLLM's scheduler

@@ -18,16 +18,13 @@ from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.exact_volume import exact_volume_holds
 from spec.spyre.rules.observed import computed_when_admitted, entering, last_chunk, refused
-from spec.spyre.rules.registry import always, guard, of_step, release, spyre
+from spec.spyre.rules.registry import always, guard, of_step, release, spyre, witness
 from spec.spyre.state import Sequence, State
 from spec.spyre.variants import ADMISSIONS, Joining
 
 
-@of_step(
-    "SPY-VOL-1",
-    spyre("Key concepts, Max batch-tkv limit"),
-    witness=lambda ctx, step: len(step.batch) > 1 and step.volume > 0.9 * _limit(ctx),
-)
+@of_step("SPY-VOL-1", spyre("Key concepts, Max batch-tkv limit"))
+@witness(lambda ctx, step: len(step.batch) > 1 and step.volume > 0.9 * _limit(ctx))
 def volume_within_limit(ctx: Context, step: Step) -> Iterator[str]:
     """Batch size times max-tkv never exceeds the limit, in any step."""
     # Judged by the rows themselves; a prefill is one row of its prompt length.
@@ -42,13 +39,12 @@ def _limit(ctx: Context) -> int:
     return ctx.config.max_batch_tkv_limit
 
 
-@of_step(
-    "SPY-LEN-1",
-    spyre("Last-chunk constraints, Max-model-length constraint"),
-    witness=lambda ctx, step: (
+@of_step("SPY-LEN-1", spyre("Last-chunk constraints, Max-model-length constraint"))
+@witness(
+    lambda ctx, step: (
         any(row.left_padding for row in step.batch)
         and step.tkv > ctx.config.max_model_len - ctx.config.block_size
-    ),
+    )
 )
 def tkv_within_model_length(ctx: Context, step: Step) -> Iterator[str]:
     """No tkv exceeds the model's context length."""
@@ -65,11 +61,8 @@ def free_slot_at_admission(ctx: Context, step: Step) -> Iterator[str]:
         yield f"admitted into a batch of {len(step.before.running)}"
 
 
-@guard(
-    "SPY-ADM-2",
-    spyre("First-chunk constraints, Single prefill slot"),
-    witness=lambda _, step: step.before.prefilling and step.before.waiting,
-)
+@guard("SPY-ADM-2", spyre("First-chunk constraints, Single prefill slot"))
+@witness(lambda _, step: step.before.prefilling and step.before.waiting)
 def free_prefill_slot_at_admission(_ctx: Context, step: Step) -> Iterator[str]:
     """A request is admitted only if no prefill is in progress."""
     # One admission a step, into an empty slot.
@@ -78,11 +71,8 @@ def free_prefill_slot_at_admission(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"admitted {admitted}, prefilling {step.before.prefilling}"
 
 
-@always(
-    "SPY-ADM-3",
-    spyre("Last-chunk constraints, Decode batch capacity"),
-    witness=lambda ctx, step: len(step.after.decoding) == ctx.config.max_num_seqs,
-)
+@always("SPY-ADM-3", spyre("Last-chunk constraints, Decode batch capacity"))
+@witness(lambda ctx, step: len(step.after.decoding) == ctx.config.max_num_seqs)
 def decode_batch_has_room(ctx: Context, state: State) -> Iterator[str]:
     """A request completes its prefill only if the decode batch has room for it."""
     # The batch with the paused requests, which will come back, never exceeds the slots.
@@ -197,12 +187,11 @@ _LAST_CHUNK_RULES = {
 }
 
 
-@guard(
-    "SPY-ADM-4",
-    spyre("Scheduling with prefix caching"),
-    witness=lambda _, step: (
+@guard("SPY-ADM-4", spyre("Scheduling with prefix caching"))
+@witness(
+    lambda _, step: (
         (chunk := last_chunk(step)) is not None and chunk.chunks > 1 and step.happened("admit")
-    ),
+    )
 )
 def last_chunk_after_the_hit(ctx: Context, step: Step) -> Iterator[str]:
     """The last-chunk conditions are judged when what is left of the prompt, after the prefix hit,

@@ -25,6 +25,7 @@ from spec.spyre.rules.registry import (
     looking_at,
     of_step,
     spyre,
+    witness,
 )
 from spec.spyre.state import PADDING_BLOCK, Sequence, State
 
@@ -60,24 +61,16 @@ def _moved_blocks(_ctx: Context, change: Change) -> State | None:
     return State(pool, decoding=tuple(Sequence("", 0, blocks=table) for table in entered))
 
 
-@always(
-    "BLK-2",
-    _POOL,
-    witness=lambda _, step: any(count > 1 for count in step.after.pool.references.values()),
-    look=_moved_blocks,
-)
+@always("BLK-2", _POOL, look=_moved_blocks)
+@witness(lambda _, step: any(count > 1 for count in step.after.pool.references.values()))
 def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     """A block's reference count is the number of requests that hold it."""
     # Also: no block twice in one table, and requests that wait or have left hold none.
     yield from judging.references_are_holders(state.pool, state.present)
 
 
-@always(
-    "BLK-3",
-    spyre("Padding, Rectangular Decode"),
-    witness=lambda _, step: any(row.left_padding for row in step.batch),
-    look=changed_pool,
-)
+@always("BLK-3", spyre("Padding, Rectangular Decode"), look=changed_pool)
+@witness(lambda _, step: any(row.left_padding for row in step.batch))
 def block_zero_is_padding(_ctx: Context, state: State) -> Iterator[str]:
     """Block 0 is never handed out."""
     # It is neither free nor in anybody's table.
@@ -130,9 +123,8 @@ def _by_content(freed: list[int], state: State) -> tuple[list[int], list[int]]:
     return [block for block in freed if block not in state.pool.keys], known
 
 
-@between(
-    "BLK-10", _POOL, witness=lambda _, step: step.before.aborted and step.before.pool.references
-)
+@between("BLK-10", _POOL)
+@witness(lambda _, step: step.before.aborted and step.before.pool.references)
 def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """An abort gives blocks back in the same order as an end."""
     # Where several go at once their order is not known, so that only one is judged.
@@ -146,16 +138,13 @@ def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterat
         yield f"free list {list(after.pool.free)}, expected {list(books.free)}"
 
 
-@always(
-    "BLK-5",
-    _POOL,
-    witness=lambda _, step: any(
+@always("BLK-5", _POOL, applies=lambda config: config.prefix_caching, look=changed_pool)
+@witness(
+    lambda _, step: any(
         block in step.before.pool.keys
         for event in step.happened("allocate")
         for block in event.after
-    ),
-    applies=lambda config: config.prefix_caching,
-    look=changed_pool,
+    )
 )
 def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
     """Keys and cached blocks name each other; a block handed out anew has lost its old content."""
@@ -171,12 +160,8 @@ def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
         yield f"held by nobody: {sorted(state.pool.references)}"
 
 
-@of_step(
-    "BLK-7",
-    spyre("Boundary chunk"),
-    witness=lambda _, step: any(count > 1 for count in step.after.pool.references.values()),
-    applies=lambda config: config.prefix_caching,
-)
+@of_step("BLK-7", spyre("Boundary chunk"), applies=lambda config: config.prefix_caching)
+@witness(lambda _, step: any(count > 1 for count in step.after.pool.references.values()))
 def shared_blocks_are_not_written(_ctx: Context, step: Step) -> Iterator[str]:
     """A block that several requests hold is never written."""
     # Written are a chunk's blocks and the last block of each decode row.
@@ -188,12 +173,8 @@ def shared_blocks_are_not_written(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"block {block} is written, {holders} requests hold it"
 
 
-@always(
-    "BLK-8",
-    _POOL,
-    witness=lambda _, step: any(len(one.blocks) > 1 for one in step.after.admitted),
-    look=each_request,
-)
+@always("BLK-8", _POOL, look=each_request)
+@witness(lambda _, step: any(len(one.blocks) > 1 for one in step.after.admitted))
 def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
     """A request holds exactly the blocks of its computed tokens, or its cached blocks if more."""
     # Nothing is handed out before it is needed; the waiting hold nothing.
@@ -208,9 +189,8 @@ def _without_reservation(config: SpyreConfig) -> bool:
     return not config.reservation
 
 
-@of_step(
-    "BLK-9", _POOL, witness=lambda _, step: step.refusal == "BLK-9", applies=_without_reservation
-)
+@of_step("BLK-9", _POOL, applies=_without_reservation)
+@witness(lambda _, step: step.refusal == "BLK-9")
 def chunk_finds_its_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """Without reservation, a chunk is computed only if the free blocks suffice for it."""
     # None is preempted for a prefill, and none is refused one while the blocks are there.

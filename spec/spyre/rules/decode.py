@@ -11,7 +11,7 @@ from spec.core.judging import once
 from spec.core.records import PREFILL
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.observed import entering, is_decode
-from spec.spyre.rules.registry import of_step, release, spyre
+from spec.spyre.rules.registry import of_step, release, spyre, witness
 from spec.spyre.state import Sequence
 
 
@@ -33,11 +33,8 @@ def one_token_per_request(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id}: {tokens} tokens, computed {row.computed}"
 
 
-@of_step(
-    "SPY-DEC-2",
-    spyre("Padding, Rectangular Decode"),
-    witness=lambda _, step: len({len(row.blocks) for row in step.batch}) > 1,
-)
+@of_step("SPY-DEC-2", spyre("Padding, Rectangular Decode"))
+@witness(lambda _, step: len({len(row.blocks) for row in step.batch}) > 1)
 def table_is_rectangular(ctx: Context, step: Step) -> Iterator[str]:
     """All rows of a decode batch occupy equally many KV blocks."""
     # Padding blocks and own blocks add up to the same width.
@@ -47,11 +44,8 @@ def table_is_rectangular(ctx: Context, step: Step) -> Iterator[str]:
         yield f"blocks per row {widths}"
 
 
-@of_step(
-    "SPY-DEC-3",
-    spyre("Left-padding with full blocks"),
-    witness=lambda _, step: any(row.left_padding for row in step.batch),
-)
+@of_step("SPY-DEC-3", spyre("Left-padding with full blocks"))
+@witness(lambda _, step: any(row.left_padding for row in step.batch))
 def some_row_has_no_left_padding(_ctx: Context, step: Step) -> Iterator[str]:
     """Left padding is minimal: the row with the most blocks has none."""
     # If every row were padded, a column of padding could go.
@@ -60,11 +54,8 @@ def some_row_has_no_left_padding(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"left padding {paddings}"
 
 
-@of_step(
-    "SPY-DEC-4",
-    spyre("Left-padding with full blocks"),
-    witness=lambda ctx, step: any(row.left_padding > ctx.config.block_size for row in step.batch),
-)
+@of_step("SPY-DEC-4", spyre("Left-padding with full blocks"))
+@witness(lambda ctx, step: any(row.left_padding > ctx.config.block_size for row in step.batch))
 def row_padding_is_whole_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """Rows are left-padded by whole blocks."""
     # No negative padding, none inside a block.
@@ -73,11 +64,8 @@ def row_padding_is_whole_blocks(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id}: left padding {row.left_padding}"
 
 
-@of_step(
-    "SPY-DEC-5",
-    spyre("Right-padding until next block boundary"),
-    witness=lambda ctx, step: any(row.computed % ctx.config.block_size for row in step.batch),
-)
+@of_step("SPY-DEC-5", spyre("Right-padding until next block boundary"))
+@witness(lambda ctx, step: any(row.computed % ctx.config.block_size for row in step.batch))
 def last_block_holds_the_newest_token(ctx: Context, step: Step) -> Iterator[str]:
     """A row's last block holds its newest token and is padded to the block's right boundary."""
     # The room behind the newest token is less than a block.
@@ -87,11 +75,8 @@ def last_block_holds_the_newest_token(ctx: Context, step: Step) -> Iterator[str]
             yield f"request {row.id}: {row.computed} tokens in {len(row.blocks)} blocks"
 
 
-@of_step(
-    "SPY-DEC-6",
-    spyre("Padding, Rectangular Decode"),
-    witness=lambda _, step: len({row.tkv for row in step.batch}) > 1,
-)
+@of_step("SPY-DEC-6", spyre("Padding, Rectangular Decode"))
+@witness(lambda _, step: len({row.tkv for row in step.batch}) > 1)
 def all_tkv_in_one_block(ctx: Context, step: Step) -> Iterator[str]:
     """The tkv of all rows lie in the same block."""
     # A tkv of exactly n blocks lies in the n-th.
@@ -100,11 +85,8 @@ def all_tkv_in_one_block(ctx: Context, step: Step) -> Iterator[str]:
         yield f"tkv {tkvs}"
 
 
-@of_step(
-    "SPY-TKV-1",
-    spyre("Per-request tkv"),
-    witness=lambda _, step: any(row.left_padding for row in step.batch),
-)
+@of_step("SPY-TKV-1", spyre("Per-request tkv"))
+@witness(lambda _, step: any(row.left_padding for row in step.batch))
 def tkv_of_a_row(_ctx: Context, step: Step) -> Iterator[str]:
     """A row's tkv is its left padding, plus the tokens computed so far, plus one for this
     step's.
@@ -116,11 +98,8 @@ def tkv_of_a_row(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id}: tkv {row.tkv} with {row.left_padding} + {computed[row.id]}"
 
 
-@of_step(
-    "SPY-TKV-2",
-    spyre("Per-request tkv"),
-    witness=lambda ctx, step: any(row.tkv == step.tkv and row.left_padding for row in step.batch),
-)
+@of_step("SPY-TKV-2", spyre("Per-request tkv"))
+@witness(lambda ctx, step: any(row.tkv == step.tkv and row.left_padding for row in step.batch))
 def tkv_of_the_step(_ctx: Context, step: Step) -> Iterator[str]:
     """The tkv of a decode step is that of the row that reaches furthest into the last block; of a
     prefill step it is the prompt length.
@@ -174,12 +153,9 @@ def _moves(ctx: Context, step: Step) -> _Moves:
     )
 
 
-@of_step(
-    "SPY-TKV-3",
-    spyre("tkv jumping"),
-    witness=lambda ctx, step: any(
-        moved == 1 - ctx.config.block_size for _, moved in _moves(ctx, step).rows
-    ),
+@of_step("SPY-TKV-3", spyre("tkv jumping"))
+@witness(
+    lambda ctx, step: any(moved == 1 - ctx.config.block_size for _, moved in _moves(ctx, step).rows)
 )
 def padded_row_jumps_back(ctx: Context, step: Step) -> Iterator[str]:
     """A padded row that crosses into a new block gives up one padding block: its tkv jumps back."""
@@ -192,13 +168,12 @@ def padded_row_jumps_back(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id} crosses with padding {row.left_padding}: tkv moved {moved}"
 
 
-@of_step(
-    "SPY-TKV-4",
-    spyre("tkv jumping"),
-    witness=lambda ctx, step: (
+@of_step("SPY-TKV-4", spyre("tkv jumping"))
+@witness(
+    lambda ctx, step: (
         _moves(ctx, step).grows(ctx.config.block_size)
         and any(moved == 1 + ctx.config.block_size for _, moved in _moves(ctx, step).rows)
-    ),
+    )
 )
 def others_jump_forward(ctx: Context, step: Step) -> Iterator[str]:
     """When an unpadded row crosses into a new block, all others get one more padding block: their
@@ -213,11 +188,8 @@ def others_jump_forward(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id}: tkv moved {moved} while the batch grew by a block"
 
 
-@of_step(
-    "SPY-TKV-5",
-    spyre("Left-padding with full blocks"),
-    witness=lambda ctx, step: _moves(ctx, step).left_by > 0,
-)
+@of_step("SPY-TKV-5", spyre("Left-padding with full blocks"))
+@witness(lambda ctx, step: _moves(ctx, step).left_by > 0)
 def longest_leaves(ctx: Context, step: Step) -> Iterator[str]:
     """When the longest request leaves, the padding that only it caused is removed: tkv jump
     back.
@@ -232,11 +204,8 @@ def longest_leaves(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id}: tkv moved {moved}, {moves.left_by} of padding to remove"
 
 
-@of_step(
-    "SPY-TKV-6",
-    spyre("Visualization - Decode Padding"),
-    witness=lambda ctx, step: any(moved == 1 for _, moved in _moves(ctx, step).rows),
-)
+@of_step("SPY-TKV-6", spyre("Visualization - Decode Padding"))
+@witness(lambda ctx, step: any(moved == 1 for _, moved in _moves(ctx, step).rows))
 def nothing_else_moves_tkv(ctx: Context, step: Step) -> Iterator[str]:
     """Without a block crossed, a request gone or a request new, every tkv moves by exactly one."""
     # Whatever the cause, a move is one plus whole blocks.
@@ -248,11 +217,8 @@ def nothing_else_moves_tkv(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {row.id}: tkv moved {moved}"
 
 
-@of_step(
-    "SPY-TKV-7",
-    spyre("Left-padding with full blocks"),
-    witness=lambda ctx, step: 0 < _moves(ctx, step).width < _moves(ctx, step).joined_width,
-)
+@of_step("SPY-TKV-7", spyre("Left-padding with full blocks"))
+@witness(lambda ctx, step: 0 < _moves(ctx, step).width < _moves(ctx, step).joined_width)
 def longer_request_joins(ctx: Context, step: Step) -> Iterator[str]:
     """When a request with more blocks joins, the others are padded to its width: tkv jump
     forward.
@@ -283,11 +249,8 @@ def jumps_are_reported(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"told {sorted(told)}, jumped {sorted(jumped)}"
 
 
-@of_step(
-    "SPY-DEC-7",
-    release("order of the batch"),
-    witness=lambda _, step: step.happened("join") and len(step.after.decoding) > 1,
-)
+@of_step("SPY-DEC-7", release("order of the batch"))
+@witness(lambda _, step: step.happened("join") and len(step.after.decoding) > 1)
 def batch_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
     """Who joins the batch is put in front, who is resumed behind; the others keep their places."""
     # So that the front of the batch was admitted last, which is what preemption looks at.

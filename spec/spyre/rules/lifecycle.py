@@ -17,18 +17,15 @@ from spec.spyre.rules.registry import (
     looking_at,
     of_step,
     spyre,
+    witness,
 )
 from spec.spyre.state import Sequence, State
 
 _CORE = Source("vllm-v1", "request lifecycle")
 
 
-@always(
-    "LIF-1",
-    _CORE,
-    witness=lambda _, step: len(step.after.present) > 1,
-    look=looking_at(lambda _ctx, change: change.places),
-)
+@always("LIF-1", _CORE, look=looking_at(lambda _ctx, change: change.places))
+@witness(lambda _, step: len(step.after.present) > 1)
 def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     """A request is in exactly one place: a queue, the prefill slot, the batch, paused, or gone."""
     # Counted over all places.

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from spec.core.records import PREFILL
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.rules.observed import computed_before, entering, last_chunk
-from spec.spyre.rules.registry import of_chunk, of_step, spyre
+from spec.spyre.rules.registry import of_chunk, of_step, spyre, witness
 from spec.spyre.state import PADDING_BLOCK
 
 
-@of_step(
-    "SPY-KEY-1", spyre("Key concepts"), witness=lambda ctx, _step: ctx.config.blocks_per_chunk > 1
-)
+@of_step("SPY-KEY-1", spyre("Key concepts"))
+@witness(lambda ctx, _step: ctx.config.blocks_per_chunk > 1)
 def chunk_is_whole_blocks(ctx: Context, _step: Step) -> Iterator[str]:
     """The chunk size is a multiple of the block size."""
     # The configuration never changes, so every step shows the same.
@@ -51,11 +50,8 @@ def left_padding_is_whole_blocks(ctx: Context, _step: Step, chunk: Chunk) -> Ite
         yield f"left padding {padding}, block {ctx.config.block_size}"
 
 
-@of_step(
-    "SPY-PAD-4",
-    spyre("Padding, Prefill Alignment"),
-    witness=lambda ctx, step: last_chunk(step) is not None and ctx.config.blocks_per_chunk > 1,
-)
+@of_step("SPY-PAD-4", spyre("Padding, Prefill Alignment"))
+@witness(lambda ctx, step: last_chunk(step) is not None and ctx.config.blocks_per_chunk > 1)
 def no_empty_block_on_the_right(ctx: Context, step: Step) -> Iterator[str]:
     """The last block of a prompt's final chunk holds at least one of its tokens."""
     # Judged by the block table: what its last block covers must reach into the prompt.
@@ -81,11 +77,8 @@ def padding_is_block_zero(ctx: Context, _step: Step, chunk: Chunk) -> Iterator[s
         yield f"block table {list(table)} with {padding} padding blocks"
 
 
-@of_step(
-    "SPY-CHK-1",
-    spyre("Chunked Prefill"),
-    witness=lambda _, step: step.chunk is not None and not step.chunk.is_last,
-)
+@of_step("SPY-CHK-1", spyre("Chunked Prefill"))
+@witness(lambda _, step: step.chunk is not None and not step.chunk.is_last)
 def one_chunk_a_step(ctx: Context, step: Step) -> Iterator[str]:
     """A prefill step computes one chunk and no more."""
     # The step's table ends with its chunk, its tokens fit in one chunk.
@@ -100,11 +93,8 @@ def one_chunk_a_step(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{tokens} tokens, {len(step.chunk.block_table)} blocks up to chunk {blocks}"
 
 
-@of_step(
-    "SPY-CHK-2",
-    spyre("Padding, Prefill Alignment"),
-    witness=lambda _, step: step.kind == PREFILL and step.before.decoding,
-)
+@of_step("SPY-CHK-2", spyre("Padding, Prefill Alignment"))
+@witness(lambda _, step: step.kind == PREFILL and step.before.decoding)
 def prefill_is_alone(_ctx: Context, step: Step) -> Iterator[str]:
     """A prefill has batch size one and shares its step with no decode."""
     # Only the chunk's request is scheduled.

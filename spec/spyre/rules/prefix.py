@@ -14,7 +14,7 @@ from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.rules.changes import Change, changed
 from spec.spyre.rules.observed import entering
-from spec.spyre.rules.registry import always, looking_at, of_chunk, of_step, spyre
+from spec.spyre.rules.registry import always, looking_at, of_chunk, of_step, spyre, witness
 from spec.spyre.state import PADDING_BLOCK, State
 
 
@@ -57,13 +57,12 @@ def _has_hit(_ctx: Context, step: Step) -> bool:
     return _hit(step) is not None
 
 
-@_always(
-    "SPY-PFX-1",
-    spyre("Padding, Prefix caching"),
-    witness=lambda ctx, step: any(
+@_always("SPY-PFX-1", spyre("Padding, Prefix caching"))
+@witness(
+    lambda ctx, step: any(
         one.computed % ctx.config.block_size and one.blocks[0] in step.after.pool.keys
         for one in step.after.decoding
-    ),
+    )
 )
 def only_full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
     """Only blocks that are full of computed tokens can be found in the cache."""
@@ -88,11 +87,8 @@ def keys_are_chained(ctx: Context, state: State) -> Iterator[str]:
                 yield f"request {one.id}: block {block} holds other tokens"
 
 
-@_of_step(
-    "SPY-PFX-3",
-    spyre("Skipping full chunks"),
-    witness=lambda _, step: step.chunk is not None and step.chunk.cached_tokens > 0,
-)
+@_of_step("SPY-PFX-3", spyre("Skipping full chunks"))
+@witness(lambda _, step: step.chunk is not None and step.chunk.cached_tokens > 0)
 def whole_cached_chunks_are_skipped(ctx: Context, step: Step) -> Iterator[str]:
     """Whole chunks whose blocks are all cached are skipped, and no part of a chunk is."""
     # What is skipped ends on a chunk boundary; the next chunk is not fully cached or is last.
@@ -107,16 +103,15 @@ def whole_cached_chunks_are_skipped(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{chunk.cached_tokens} tokens reused of {hit} cached blocks"
 
 
-@_of_step(
-    "SPY-PFX-4",
-    spyre("Skipping full chunks"),
-    witness=lambda ctx, step: (
+@_of_step("SPY-PFX-4", spyre("Skipping full chunks"))
+@witness(
+    lambda ctx, step: (
         step.chunk is not None
         and step.happened("admit")
         and step.chunk.is_last
         and step.chunk.cached_tokens + step.chunk.inner_padding
         >= entering(step, step.chunk.id).prefill_len - ctx.config.block_size
-    ),
+    )
 )
 def last_chunk_is_always_computed(ctx: Context, step: Step) -> Iterator[str]:
     """The last chunk of a prompt is computed even if all its blocks are cached."""
@@ -154,11 +149,8 @@ def cached_blocks_are_not_written(ctx: Context, step: Step, chunk: Chunk) -> Ite
         yield f"writes to {list(chunk.writes)}, expected {list(expected)}"
 
 
-@_of_step(
-    "SPY-PFX-6",
-    spyre("Boundary chunk"),
-    witness=lambda _, step: step.chunk is not None and step.chunk.inner_padding > 0,
-)
+@_of_step("SPY-PFX-6", spyre("Boundary chunk"))
+@witness(lambda _, step: step.chunk is not None and step.chunk.inner_padding > 0)
 def cached_blocks_are_read(ctx: Context, step: Step) -> Iterator[str]:
     """Attention reads the cached blocks themselves, also in a chunk that is computed again."""
     # The table names, at each cached position, a block that was cached under its key.
@@ -173,14 +165,13 @@ def cached_blocks_are_read(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {hit.id} reads block {block} for other tokens"
 
 
-@_of_step(
-    "SPY-PFX-7",
-    spyre("Boundary chunk"),
-    witness=lambda ctx, step: (
+@_of_step("SPY-PFX-7", spyre("Boundary chunk"))
+@witness(
+    lambda ctx, step: (
         (hit := _hit(step)) is not None
         and len(hit.after) > 0
         and (len(hit.after) + 1) * ctx.config.block_size == entering(step, hit.id).prefill_len
-    ),
+    )
 )
 def only_the_last_block_is_duplicated(ctx: Context, step: Step) -> Iterator[str]:
     """Every cached block of a prompt is shared, only the block of its last token is duplicated."""
@@ -194,11 +185,8 @@ def only_the_last_block_is_duplicated(ctx: Context, step: Step) -> Iterator[str]
             yield f"request {event.id} shares {taken} of {full} full blocks"
 
 
-@_always(
-    "SPY-PFX-8",
-    spyre("Visualization - Prefix Caching"),
-    witness=lambda ctx, step: (hit := _hit(step)) is not None and _hits_output(ctx, step, hit),
-)
+@_always("SPY-PFX-8", spyre("Visualization - Prefix Caching"))
+@witness(lambda ctx, step: (hit := _hit(step)) is not None and _hits_output(ctx, step, hit))
 def full_blocks_are_cached(ctx: Context, state: State) -> Iterator[str]:
     """Blocks of generated tokens can be reused by a later prompt."""
     # Every full block of an admitted request, of prompt or output, has its key in the pool.
@@ -222,13 +210,12 @@ def _hits_output(ctx: Context, step: Step, hit: Event) -> bool:
     )
 
 
-@_of_step(
-    "SPY-PFX-10",
-    spyre("Padding, Prefix caching"),
-    witness=lambda _, step: (
+@_of_step("SPY-PFX-10", spyre("Padding, Prefix caching"))
+@witness(
+    lambda _, step: (
         (hit := _hit(step)) is not None
         and any(hit.after[-1] in one.blocks for one in step.before.admitted)
-    ),
+    )
 )
 def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
     """Requests that share a block have the same tokens up to its end."""
@@ -256,11 +243,8 @@ def _first_tokens(ctx: Context, request_id: str, count: int) -> list[int]:
     return [*request.prompt.tokens()[:count], *(request.output_token(one) for one in answer)]
 
 
-@of_step(
-    "SPY-PFX-9",
-    spyre("Padding, Prefix caching"),
-    witness=lambda _, step: step.chunk is not None and step.chunk.start > 0,
-)
+@of_step("SPY-PFX-9", spyre("Padding, Prefix caching"))
+@witness(lambda _, step: step.chunk is not None and step.chunk.start > 0)
 def chunks_start_at_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """Prompts are aligned to block boundaries: every chunk starts at a block of the prompt."""
     # So that equal tokens always fill equal blocks, whatever the padding before them.

@@ -7,17 +7,13 @@ from collections.abc import Iterator
 
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.registry import always, each_request, of_step, release, spyre
+from spec.spyre.rules.registry import always, each_request, of_step, release, spyre, witness
 from spec.spyre.state import State
 from spec.spyre.variants import Queue
 
 
-@always(
-    "SPY-PRI-1",
-    spyre("Priority rules, One prefill at a time"),
-    witness=lambda _, step: step.before.prefilling and step.before.waiting,
-    look=each_request,
-)
+@always("SPY-PRI-1", spyre("Priority rules, One prefill at a time"), look=each_request)
+@witness(lambda _, step: step.before.prefilling and step.before.waiting)
 def one_prefill_at_a_time(_ctx: Context, state: State) -> Iterator[str]:
     """At most one request is in its prefill phase."""
     # Partly prefilled requests are found by their tokens, wherever they are queued.
@@ -27,11 +23,8 @@ def one_prefill_at_a_time(_ctx: Context, state: State) -> Iterator[str]:
         yield f"prefilling: {partial}"
 
 
-@of_step(
-    "SPY-PRI-2",
-    spyre("Priority rules, Ongoing prefill has priority"),
-    witness=lambda _, step: step.kind == PREFILL and step.before.prefilling and step.before.waiting,
-)
+@of_step("SPY-PRI-2", spyre("Priority rules, Ongoing prefill has priority"))
+@witness(lambda _, step: step.kind == PREFILL and step.before.prefilling and step.before.waiting)
 def ongoing_prefill_first(_ctx: Context, step: Step) -> Iterator[str]:
     """A request whose prefill has begun goes before any new request."""
     # None is admitted while a prefill is under way.
@@ -45,9 +38,9 @@ def ongoing_prefill_first(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "SPY-PRI-3",
     spyre("Priority rules, Prefill-decode interleaving"),
-    witness=lambda _, step: step.refusal == "SPY-PRI-3" and step.kind == DECODE,
     applies=lambda config: config.interleave,
 )
+@witness(lambda _, step: step.refusal == "SPY-PRI-3" and step.kind == DECODE)
 def prefills_are_interleaved(_ctx: Context, step: Step) -> Iterator[str]:
     """With interleaving, two prefill steps do not follow each other while requests decode."""
     # Paused requests do not decode and so do not count; the next step remembers what this was.
@@ -57,11 +50,8 @@ def prefills_are_interleaved(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"second prefill step in a row, {len(step.before.decoding)} decoding"
 
 
-@of_step(
-    "SPY-PRI-4",
-    spyre("Priority rules, No idle steps"),
-    witness=lambda _, step: step.refusal is not None and step.kind == DECODE,
-)
+@of_step("SPY-PRI-4", spyre("Priority rules, No idle steps"))
+@witness(lambda _, step: step.refusal is not None and step.kind == DECODE)
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
     """No step is idle while a request is pending."""
     # Something is computed whenever a request waits, prefills, decodes or is paused.
@@ -69,12 +59,8 @@ def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"{step.kind} step, {len(step.before.present)} requests pending"
 
 
-@of_step(
-    "SPY-PRI-5",
-    spyre("Priority rules"),
-    witness=lambda _, step: step.happened("admit") and len(step.before.waiting) > 1,
-    applies=lambda config: config.queue is Queue.FCFS,
-)
+@of_step("SPY-PRI-5", spyre("Priority rules"), applies=lambda config: config.queue is Queue.FCFS)
+@witness(lambda _, step: step.happened("admit") and len(step.before.waiting) > 1)
 def first_come_first_served(_ctx: Context, step: Step) -> Iterator[str]:
     """Requests are admitted in the order of their arrival."""
     # What is admitted was the head of the waiting queue.
@@ -83,11 +69,8 @@ def first_come_first_served(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"{event.id} admitted before {step.before.waiting[0].id}"
 
 
-@of_step(
-    "SPY-PRI-6",
-    spyre("Priority rules, No idle steps"),
-    witness=lambda _, step: step.kind == PREFILL and step.before.decoding,
-)
+@of_step("SPY-PRI-6", spyre("Priority rules, No idle steps"))
+@witness(lambda _, step: step.kind == PREFILL and step.before.decoding)
 def prefill_goes_first(ctx: Context, step: Step) -> Iterator[str]:
     """A prefill goes before a decode: a decode step needs a rule that refuses the prefill."""
     # Where the refusal can be seen in the state, it is checked that it is true.
@@ -109,10 +92,10 @@ def prefill_goes_first(ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "SPY-PRI-7",
     release("prefill candidates"),
-    witness=lambda _, step: any(
-        event.id != step.before.waiting[0].id for event in step.happened("admit")
-    ),
     applies=lambda config: config.queue is Queue.OVERTAKING,
+)
+@witness(
+    lambda _, step: any(event.id != step.before.waiting[0].id for event in step.happened("admit"))
 )
 def only_the_refused_are_overtaken(_ctx: Context, step: Step) -> Iterator[str]:
     """With overtaking, only requests that a rule refuses are stepped over."""

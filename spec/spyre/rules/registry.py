@@ -17,7 +17,7 @@ Look: TypeAlias = Callable[[Context, State, State], State | None]
 
 SPYRE: Registry[SpyreConfig, Context, State, Step] = Registry()
 REGISTRY = SPYRE.rules
-always, of_step, guard = SPYRE.always, SPYRE.of_step, SPYRE.guard
+always, of_step, guard, witness = SPYRE.always, SPYRE.of_step, SPYRE.guard, SPYRE.witness
 between, eventually, applicable = SPYRE.between, SPYRE.eventually, SPYRE.applicable
 
 spyre = partial(Source, "spyre")  # the text on scheduling and padding in sendnn-inference

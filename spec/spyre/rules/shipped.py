@@ -12,7 +12,15 @@ from spec.spyre.padding import max_tkv
 from spec.spyre.records import Context, Step
 from spec.spyre.reservation import may_reserve, worst_case_blocks
 from spec.spyre.rules.observed import prefix_hits, refused
-from spec.spyre.rules.registry import always, each_request, eventually, guard, of_step, release
+from spec.spyre.rules.registry import (
+    always,
+    each_request,
+    eventually,
+    guard,
+    of_step,
+    release,
+    witness,
+)
 from spec.spyre.state import Sequence, State
 
 
@@ -30,9 +38,8 @@ _of_preemption = partial(
 )
 
 
-@_always_reserved(
-    "SPY-RES-1", witness=lambda _, step: step.refusal == "SPY-RES-1", look=each_request
-)
+@_always_reserved("SPY-RES-1", look=each_request)
+@witness(lambda _, step: step.refusal == "SPY-RES-1")
 def promises_can_be_kept(_ctx: Context, state: State) -> Iterator[str]:
     """Blocks promised to admitted requests are never more than the free ones."""
     # Cached blocks that no request holds count as free.
@@ -41,9 +48,8 @@ def promises_can_be_kept(_ctx: Context, state: State) -> Iterator[str]:
         yield f"{promised} blocks promised, {len(state.pool.free)} free"
 
 
-@_always_reserved(
-    "SPY-RES-2", witness=lambda _, step: any(one.reserved for one in step.after.admitted)
-)
+@_always_reserved("SPY-RES-2")
+@witness(lambda _, step: any(one.reserved for one in step.after.admitted))
 def worst_case_is_set_aside(ctx: Context, state: State) -> Iterator[str]:
     """An admitted request holds, or is promised, all blocks that it may ever need."""
     # Counted for prompt and maximum output; the last token's key and value need no slot.
@@ -55,12 +61,8 @@ def worst_case_is_set_aside(ctx: Context, state: State) -> Iterator[str]:
             yield f"request {one.id}: {len(one.blocks)} held, {one.reserved} promised of {needed}"
 
 
-@guard(
-    "SPY-RES-4",
-    _RESERVATION,
-    witness=lambda _, step: step.refusal == "SPY-RES-1",
-    applies=_reserving,
-)
+@guard("SPY-RES-4", _RESERVATION, applies=_reserving)
+@witness(lambda _, step: step.refusal == "SPY-RES-1")
 def refused_only_for_lack_of_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """A request is refused for lack of blocks only if its worst case, less the cached blocks that
     others hold, exceeds the free blocks that nobody is promised.
@@ -80,13 +82,11 @@ def refused_only_for_lack_of_blocks(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{one.id} refused: needs {worst_case}, {free} free, {promised} promised"
 
 
-@of_step(
-    "SPY-RES-3",
-    _RESERVATION,
-    witness=lambda _, step: (
+@of_step("SPY-RES-3", _RESERVATION, applies=_reserving)
+@witness(
+    lambda _, step: (
         len({block for row in step.batch for block in row.blocks}) == step.before.pool.size
-    ),
-    applies=_reserving,
+    )
 )
 def no_request_is_preempted(_ctx: Context, step: Step) -> Iterator[str]:
     """With reservation no request ever loses its blocks before it leaves."""
@@ -148,12 +148,8 @@ def paused_before_prefills(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"chunk of {step.chunk.id} with {len(step.before.paused)} paused"
 
 
-@eventually(
-    "SPY-PAU-5",
-    release("decode pausing"),
-    witness=lambda _, step: step.happened("resume"),
-    applies=lambda config: config.may_pause,
-)
+@eventually("SPY-PAU-5", release("decode pausing"), applies=lambda config: config.may_pause)
+@witness(lambda _, step: step.happened("resume"))
 def paused_is_resumed(state: State) -> bool:
     """A paused request decodes again or leaves."""
     # With finitely many requests: sooner or later none is paused.
@@ -163,9 +159,9 @@ def paused_is_resumed(state: State) -> bool:
 @of_step(
     "SPY-PAU-6",
     release("last-chunk constraints with pausing off"),
-    witness=lambda ctx, step: len(step.batch) > 1 and step.refusal == "SPY-VOL-3",
     applies=lambda config: config.may_pause and not config.pausing,
 )
+@witness(lambda ctx, step: len(step.batch) > 1 and step.refusal == "SPY-VOL-3")
 def admission_alone_keeps_the_limit(_ctx: Context, step: Step) -> Iterator[str]:
     """With pausing switched off nobody is ever paused: the admission rule alone keeps the limit."""
     # The release pauses even then, which hides an admission that was too generous.
@@ -190,9 +186,8 @@ def last_admitted_is_preempted(ctx: Context, step: Step) -> Iterator[str]:
         yield f"preempted {victims} of {order}, {needed} blocks needed"
 
 
-@_of_preemption(
-    "SPY-PRE-2", witness=lambda _, step: any(one.generated for one in step.after.waiting)
-)
+@_of_preemption("SPY-PRE-2")
+@witness(lambda _, step: any(one.generated for one in step.after.waiting))
 def preempted_starts_again(_ctx: Context, step: Step) -> Iterator[str]:
     """A preempted request waits first in the queue, keeps its tokens and computes all again."""
     # Its next prefill covers the prompt and what it had generated.

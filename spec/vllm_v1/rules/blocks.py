@@ -15,7 +15,7 @@ from spec.core.judging import FreeList
 from spec.core.records import Event
 from spec.vllm_v1.config import Connector, Release
 from spec.vllm_v1.records import Context, Load, State, Step
-from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text
+from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text, witness
 
 _MEMORY = text("Memory Management & Preemption")
 
@@ -27,11 +27,8 @@ def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
     yield from judging.free_or_held(state.pool)
 
 
-@always(
-    "V1-KV-2",
-    text("Prefix Caching - Shared KV Blocks"),
-    witness=lambda _, step: any(count > 1 for count in step.after.pool.references.values()),
-)
+@always("V1-KV-2", text("Prefix Caching - Shared KV Blocks"))
+@witness(lambda _, step: any(count > 1 for count in step.after.pool.references.values()))
 def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     """A block's reference count is the number of requests that hold it: shared blocks are not freed
     before all of them are gone.
@@ -40,15 +37,13 @@ def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     yield from judging.references_are_holders(state.pool, (*state.present, *state.draining))
 
 
-@always(
-    "V1-KV-3",
-    code("block pool"),
-    witness=lambda _, step: any(
+@always("V1-KV-3", code("block pool"), applies=lambda config: config.prefix_caching)
+@witness(
+    lambda _, step: any(
         block in step.before.pool.keys
         for event in step.happened("allocate")
         for block in event.after
-    ),
-    applies=lambda config: config.prefix_caching,
+    )
 )
 def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
     """Every cached block's hash maps to it and back."""
@@ -67,11 +62,8 @@ def waiting_own_nothing(ctx: Context, state: State) -> Iterator[str]:
             yield f"{one.id} waits with {len(one.blocks)} blocks, {one.computed} tokens"
 
 
-@always(
-    "V1-KV-7",
-    _MEMORY,
-    witness=lambda _, step: any(len(one.blocks) > 1 for one in step.after.running),
-)
+@always("V1-KV-7", _MEMORY)
+@witness(lambda _, step: any(len(one.blocks) > 1 for one in step.after.running))
 def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
     """A request's blocks have a slot for each computed token, and none beyond its tokens, drafts
     and lookahead.
@@ -85,11 +77,8 @@ def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
             yield f"{one.id}: {one.computed} of {one.tokens} tokens, {len(one.blocks)} blocks"
 
 
-@of_step(
-    "V1-KV-9",
-    code("block pool"),
-    witness=lambda _, step: any(count > 1 for count in step.planned.pool.references.values()),
-)
+@of_step("V1-KV-9", code("block pool"))
+@witness(lambda _, step: any(count > 1 for count in step.planned.pool.references.values()))
 def no_block_is_written_twice(ctx: Context, step: Step) -> Iterator[str]:
     """No two requests write the same block in a step."""
     # Requests of one step share what one of them writes: hashes are kept when it is planned.
@@ -161,11 +150,8 @@ class _Replay(FreeList):
         self.put(front, [block for block in freed if block not in front])
 
 
-@of_step(
-    "V1-KV-8",
-    code("free block queue"),
-    witness=lambda _, step: step.finished and step.before.pool.free,
-)
+@of_step("V1-KV-8", code("free block queue"))
+@witness(lambda _, step: step.finished and step.before.pool.free)
 def free_order(ctx: Context, step: Step) -> Iterator[str]:
     """Blocks are handed out from the head of the free list, the least recently used first; of those
     given back, a table's tail goes first, and in 0.28.0 those without content go to the front.

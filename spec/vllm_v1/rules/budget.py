@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from spec.vllm_v1.config import VllmV1Config, capped_tokens, running_tokens, waiting_tokens
 from spec.vllm_v1.records import Context, Sequence, State, Step
-from spec.vllm_v1.rules.registry import always, by_id, code, hits, of_step, text
+from spec.vllm_v1.rules.registry import always, by_id, code, hits, of_step, text, witness
 
 _BUDGET = text("Token Budget Management")
 _COUNTS = text("What Counts Toward num_batched_tokens?")
@@ -23,9 +23,8 @@ def within_budget(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{dict(step.scheduled)} tokens, budget {ctx.config.token_budget}"
 
 
-@of_step(
-    "V1-BUD-2", _COUNTS, witness=lambda _, step: any(one in hits(step) for one in step.admitted)
-)
+@of_step("V1-BUD-2", _COUNTS)
+@witness(lambda _, step: any(one in hits(step) for one in step.admitted))
 def only_new_tokens_count(ctx: Context, step: Step) -> Iterator[str]:
     """Only tokens that are computed count: cached ones do not, and a victim's are given back."""
     # What is left of the budget and what is scheduled add up to the budget.
@@ -34,11 +33,8 @@ def only_new_tokens_count(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{dict(step.scheduled)} tokens and {step.budget_left} left"
 
 
-@of_step(
-    "V1-BUD-3",
-    text("The Fundamental Insight"),
-    witness=lambda _, step: any(step.scheduled.get(one.id, 0) > 1 for one in step.before.running),
-)
+@of_step("V1-BUD-3", text("The Fundamental Insight"))
+@witness(lambda _, step: any(step.scheduled.get(one.id, 0) > 1 for one in step.before.running))
 def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
     """A running request is given what it is behind, drafts included, as far as threshold, budget
     and model length allow.
@@ -57,11 +53,8 @@ def _of_running(ctx: Context, one: Sequence, budget: int) -> int:
     return int(running_tokens(one.tokens, one.drafts, one.computed, threshold, budget, length))
 
 
-@of_step(
-    "V1-BUD-4",
-    code("ends of the running loop"),
-    witness=lambda _, step: step.budget_left > 0 and len(step.planned.running) > 1,
-)
+@of_step("V1-BUD-4", code("ends of the running loop"))
+@witness(lambda _, step: step.budget_left > 0 and len(step.planned.running) > 1)
 def no_running_request_is_left_out(_ctx: Context, step: Step) -> Iterator[str]:
     """Budget left over means that every request still running was given a token."""
     # A request that preempts itself ends the loop: those behind it get nothing.
@@ -94,9 +87,9 @@ def admitted_requests_get_their_share(ctx: Context, step: Step) -> Iterator[str]
 @of_step(
     "V1-CHK-1",
     text("Chunked Prefill - Balancing Prefill vs Decode"),
-    witness=lambda ctx, step: ctx.config.long_prefill_token_threshold in step.scheduled.values(),
     applies=lambda config: config.long_prefill_token_threshold > 0,
 )
+@witness(lambda ctx, step: ctx.config.long_prefill_token_threshold in step.scheduled.values())
 def threshold_caps(ctx: Context, step: Step) -> Iterator[str]:
     """No request is given more tokens in a step than the threshold."""
     # Drafts count too.
@@ -110,12 +103,8 @@ def _uncut(config: VllmV1Config) -> bool:
     return not config.chunked_prefill
 
 
-@of_step(
-    "V1-CHK-2",
-    text("Chunked Prefill Example"),
-    witness=lambda _, step: step.refusal == "V1-CHK-2",
-    applies=_uncut,
-)
+@of_step("V1-CHK-2", text("Chunked Prefill Example"), applies=_uncut)
+@witness(lambda _, step: step.refusal == "V1-CHK-2")
 def prompts_are_not_cut(ctx: Context, step: Step) -> Iterator[str]:
     """Without chunked prefill a prompt is never cut to what is left of the budget."""
     # The threshold still cuts.
@@ -127,11 +116,8 @@ def prompts_are_not_cut(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one_id} is given {step.scheduled.get(one_id)} of {whole} tokens"
 
 
-@always(
-    "V1-SEQ-1",
-    text("Example: Character.AI Workload"),
-    witness=lambda _, step: step.refusal == "V1-SEQ-1",
-)
+@always("V1-SEQ-1", text("Example: Character.AI Workload"))
+@witness(lambda _, step: step.refusal == "V1-SEQ-1")
 def within_sequence_limit(ctx: Context, state: State) -> Iterator[str]:
     """At most max_num_seqs requests run."""
     # Between two steps.

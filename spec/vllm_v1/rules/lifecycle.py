@@ -6,7 +6,7 @@ from spec.core import judging
 from spec.vllm_v1.config import Scheduling, blocks_alone
 from spec.vllm_v1.records import Context, Sequence, State, Step
 from spec.vllm_v1.rules.order import rank
-from spec.vllm_v1.rules.registry import always, between, by_id, code, of_step, text
+from spec.vllm_v1.rules.registry import always, between, by_id, code, of_step, text, witness
 
 _CORE = code("request lifecycle")
 
@@ -76,11 +76,8 @@ def reported_once(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"reported {list(step.reported)}, left {sorted(step.before.unreported)}"
 
 
-@between(
-    "V1-LIF-6",
-    _CORE,
-    witness=lambda _, step: any(one in step.before.aborted for one in step.reported),
-)
+@between("V1-LIF-6", _CORE)
+@witness(lambda _, step: any(one in step.before.aborted for one in step.reported))
 def aborts_are_kept(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """Whoever is aborted between two steps is kept for the next report."""
     # No other request comes or goes there.
@@ -88,12 +85,9 @@ def aborts_are_kept(_ctx: Context, before: State, after: State) -> Iterator[str]
         yield f"to report {sorted(after.unreported)}"
 
 
-@always(
-    "V1-LIF-7",
-    code("engine core"),
-    witness=lambda ctx, step: any(
-        _needed(ctx, one) == step.before.pool.size for one in step.before.present
-    ),
+@always("V1-LIF-7", code("engine core"))
+@witness(
+    lambda ctx, step: any(_needed(ctx, one) == step.before.pool.size for one in step.before.present)
 )
 def each_request_fits_alone(ctx: Context, state: State) -> Iterator[str]:
     """A request larger than the whole pool is refused: whoever is queued fits in alone."""
@@ -107,11 +101,8 @@ def _needed(ctx: Context, one: Sequence) -> int:
     return blocks_alone(ctx.requests[one.id], ctx.config)
 
 
-@of_step(
-    "V1-STA-1",
-    text("Real-World Tuning"),
-    witness=lambda _, step: step.statistics.usage > 0 and step.statistics.waiting > 0,
-)
+@of_step("V1-STA-1", text("Real-World Tuning"))
+@witness(lambda _, step: step.statistics.usage > 0 and step.statistics.waiting > 0)
 def statistics_are_right(_ctx: Context, step: Step) -> Iterator[str]:
     """The statistics count who waits and who runs, and the part of the blocks that is held."""
     # Compared with the state after the step.

@@ -8,7 +8,7 @@ from functools import partial
 
 from spec.vllm_v1.config import Connector, VllmV1Config, missing_blocks
 from spec.vllm_v1.records import Context, Load, State, Step
-from spec.vllm_v1.rules.registry import always, between, by_id, code, of_step
+from spec.vllm_v1.rules.registry import always, between, by_id, code, of_step, witness
 
 _LOAD = code("KV connector")
 
@@ -21,9 +21,8 @@ _of_loads = partial(of_step, source=_LOAD, applies=_async)
 _between_loads = partial(between, source=_LOAD, applies=_async)
 
 
-@_of_loads(
-    "V1-EXT-1", witness=lambda _, step: any(one.load is Load.LOADING for one in step.before.skipped)
-)
+@_of_loads("V1-EXT-1")
+@witness(lambda _, step: any(one.load is Load.LOADING for one in step.before.skipped))
 def loading_is_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
     """Whoever loads is not scheduled, preempted or finished."""
     # It stays as it is; its blocks are kept if its client leaves meanwhile.
@@ -64,12 +63,8 @@ def loaded_requests_go_on(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{event.id}: blocks {hidden} cannot be found"
 
 
-@of_step(
-    "V1-EXT-4",
-    _LOAD,
-    witness=lambda _, step: step.failed_loads,
-    applies=lambda config: config.connector is Connector.SYNC,
-)
+@of_step("V1-EXT-4", _LOAD, applies=lambda config: config.connector is Connector.SYNC)
+@witness(lambda _, step: step.failed_loads)
 def lost_loads_are_computed(_ctx: Context, step: Step) -> Iterator[str]:
     """What a connector failed to bring within a step is computed again: no output in this step."""
     # A sharer of the blocks that were not filled gets none either, and keeps what came for it.
@@ -81,12 +76,8 @@ def lost_loads_are_computed(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one_id} goes on from {after[one_id].computed} tokens, {most} are there"
 
 
-@of_step(
-    "V1-EXT-5",
-    code("reserved blocks"),
-    witness=lambda _, step: step.happened("load") and step.planned.running,
-    applies=_async,
-)
+@of_step("V1-EXT-5", code("reserved blocks"), applies=_async)
+@witness(lambda _, step: step.happened("load") and step.planned.running)
 def loads_leave_room(ctx: Context, step: Step) -> Iterator[str]:
     """A load begins only if it leaves the blocks that prompts in progress still need."""
     # Judged where the load is the last thing decided.
@@ -118,9 +109,8 @@ def aborted_loads_drain(_ctx: Context, before: State, after: State) -> Iterator[
             yield f"{one.id} gave its blocks back while they are written"
 
 
-@_between_loads(
-    "V1-EXT-7", witness=lambda _, step: any(one.load is Load.FAILED for one in step.before.skipped)
-)
+@_between_loads("V1-EXT-7")
+@witness(lambda _, step: any(one.load is Load.FAILED for one in step.before.skipped))
 def failed_loads_count_nothing(ctx: Context, before: State, after: State) -> Iterator[str]:
     """After a failed load only what was cached before it counts as computed."""
     # The blocks that should have been filled are not cached yet.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from spec.vllm_v1.config import Release, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, Step
-from spec.vllm_v1.rules.registry import by_id, code, of_step, text
+from spec.vllm_v1.rules.registry import by_id, code, of_step, text, witness
 
 
 def rank(ctx: Context, one: Sequence) -> tuple[int, int]:
@@ -15,11 +15,8 @@ def rank(ctx: Context, one: Sequence) -> tuple[int, int]:
     return ctx.requests[one.id].priority, one.arrival
 
 
-@of_step(
-    "V1-ORD-1",
-    text("Token Budget Management"),
-    witness=lambda _, step: step.before.running and step.admitted,
-)
+@of_step("V1-ORD-1", text("Token Budget Management"))
+@witness(lambda _, step: step.before.running and step.admitted)
 def running_go_first(_ctx: Context, step: Step) -> Iterator[str]:
     """Running requests go first and keep their order; whoever is admitted stands behind them."""
     # The tokens are handed out in the order of the running queue.
@@ -36,12 +33,8 @@ def _no_stepping_over(config: VllmV1Config) -> bool:
     return config.chunked_prefill or config.release is Release.V0_28_0
 
 
-@of_step(
-    "V1-ORD-2",
-    code("waiting loop"),
-    witness=lambda _, step: len(step.before.queued) > 1 and step.admitted,
-    applies=_no_stepping_over,
-)
+@of_step("V1-ORD-2", code("waiting loop"), applies=_no_stepping_over)
+@witness(lambda _, step: len(step.before.queued) > 1 and step.admitted)
 def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
     """Requests are admitted in the order of the queue; only who loads is passed over."""
     # All that stood before the last that was admitted are admitted too, or load.
@@ -54,9 +47,8 @@ def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
         yield f"admitted {list(step.admitted)}, queue {could}"
 
 
-@of_step(
-    "V1-ORD-3", code("waiting loop"), witness=lambda _, step: step.planned.waiting and step.admitted
-)
+@of_step("V1-ORD-3", code("waiting loop"))
+@witness(lambda _, step: step.planned.waiting and step.admitted)
 def queue_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
     """Whoever is not admitted keeps its place in the queue."""
     # Victims aside, the queues lose some and gain none but those that begin to load.
@@ -77,11 +69,8 @@ def scheduled_are_running(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"scheduled {sorted(named)}, running {sorted(running)}"
 
 
-@of_step(
-    "V1-OUT-2",
-    code("refund of a priority victim"),
-    witness=lambda _, step: any(event.id in step.preempted for event in step.happened("catch_up")),
-)
+@of_step("V1-OUT-2", code("refund of a priority victim"))
+@witness(lambda _, step: any(event.id in step.preempted for event in step.happened("catch_up")))
 def victims_are_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
     """A victim appears in no part of what the step hands out."""
     # Neither tokens nor drafts nor an output, and it is not among the admitted.

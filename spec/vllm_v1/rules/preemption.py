@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from spec.vllm_v1.config import Scheduling, missing_blocks, running_tokens, slots_end
 from spec.vllm_v1.records import Context, Sequence, Step
 from spec.vllm_v1.rules.order import rank
-from spec.vllm_v1.rules.registry import code, of_step, text
+from spec.vllm_v1.rules.registry import code, of_step, text, witness
 
 _PREEMPTION = text("Memory Management & Preemption")
 
@@ -75,9 +75,8 @@ def victims_start_over(ctx: Context, step: Step) -> Iterator[str]:
             yield f"victim {one.id} has {kept}"
 
 
-@of_step(
-    "V1-PRE-4", code("waiting loop"), witness=lambda _, step: step.preempted and step.before.queued
-)
+@of_step("V1-PRE-4", code("waiting loop"))
+@witness(lambda _, step: step.preempted and step.before.queued)
 def no_admission_after_preemption(_ctx: Context, step: Step) -> Iterator[str]:
     """After a preemption no waiting request is looked at in that step; none ever causes one."""
     # Neither admitted nor loaded nor promoted.

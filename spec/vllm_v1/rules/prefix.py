@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from spec.core.requests import BlockKey
 from spec.vllm_v1.config import VllmV1Config, hit_blocks_at_most
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
-from spec.vllm_v1.rules.registry import always, by_id, code, hits, of_step, text
+from spec.vllm_v1.rules.registry import always, by_id, code, hits, of_step, text, witness
 
 _PREFIX = text("Prefix Caching - Shared KV Blocks")
 
@@ -41,14 +41,12 @@ def longest_prefix_is_hit(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one_id} takes {len(taken)} cached blocks, the next is cached too"
 
 
-@of_step(
-    "V1-KV-5",
-    code("limit of a hit"),
-    witness=lambda ctx, step: any(
+@of_step("V1-KV-5", code("limit of a hit"), applies=_caching)
+@witness(
+    lambda ctx, step: any(
         (len(found) + 1) * ctx.config.block_size == by_id(step.before.present)[one_id].tokens
         for one_id, found in hits(step).items()
-    ),
-    applies=_caching,
+    )
 )
 def last_token_is_computed(ctx: Context, step: Step) -> Iterator[str]:
     """However much of a request is cached, one token at least is computed, and its whole block."""
@@ -82,13 +80,9 @@ def found_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
         yield f"blocks {sorted(empty)} can be found and are not computed"
 
 
-@always(
-    "V1-KV-11",
-    code("allocate_slots"),
-    witness=lambda _, step: any(
-        count > step.accepted.get(one, 0) for one, count in step.drafts.items()
-    ),
-    applies=_caching,
+@always("V1-KV-11", code("allocate_slots"), applies=_caching)
+@witness(
+    lambda _, step: any(count > step.accepted.get(one, 0) for one, count in step.drafts.items())
 )
 def drafts_are_not_cached(ctx: Context, state: State) -> Iterator[str]:
     """Only blocks full of a request's own final tokens are cached, drafts never; equal hashes mean
@@ -117,12 +111,8 @@ def _filled(ctx: Context, one: Sequence, computed: int) -> Contents:
     return {*zip(one.blocks, ctx.keys.of(one.id, full), strict=False)}
 
 
-@of_step(
-    "V1-KV-12",
-    _PREFIX,
-    witness=lambda _, step: step.after.pool.keys.keys() - step.before.pool.keys.keys(),
-    applies=_caching,
-)
+@of_step("V1-KV-12", _PREFIX, applies=_caching)
+@witness(lambda _, step: step.after.pool.keys.keys() - step.before.pool.keys.keys())
 def what_is_found_anew_is_computed(ctx: Context, step: Step) -> Iterator[str]:
     """A step lets only those contents be found that somebody has computed, or that were brought."""
     # By a request that held the block before the step or after it, or left in it.

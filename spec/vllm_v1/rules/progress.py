@@ -15,14 +15,11 @@ from spec.vllm_v1.config import (
     waiting_tokens,
 )
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
-from spec.vllm_v1.rules.registry import always, by_id, code, eventually, of_step, text
+from spec.vllm_v1.rules.registry import always, by_id, code, eventually, of_step, text, witness
 
 
-@always(
-    "V1-PRG-1",
-    text("The Fundamental Insight"),
-    witness=lambda _, step: step.outputs and step.after.running,
-)
+@always("V1-PRG-1", text("The Fundamental Insight"))
+@witness(lambda _, step: step.outputs and step.after.running)
 def unfinished_are_behind(_ctx: Context, state: State) -> Iterator[str]:
     """An unfinished request is behind: it has a token that is not computed."""
     # While it loads, all of its tokens may be on their way.
@@ -31,11 +28,8 @@ def unfinished_are_behind(_ctx: Context, state: State) -> Iterator[str]:
             yield f"{one.id} has computed {one.computed} of {one.tokens} tokens"
 
 
-@of_step(
-    "V1-PRG-2",
-    text("The Fundamental Insight"),
-    witness=lambda _, step: any(one not in step.outputs for one in step.scheduled),
-)
+@of_step("V1-PRG-2", text("The Fundamental Insight"))
+@witness(lambda _, step: any(one not in step.outputs for one in step.scheduled))
 def caught_up_requests_sample(_ctx: Context, step: Step) -> Iterator[str]:
     """A request samples in exactly the steps that compute the last of its tokens."""
     # Nothing is sampled where a load was lost, nor where the client has left meanwhile.
@@ -55,12 +49,8 @@ def _judgeable(config: VllmV1Config) -> bool:
     return config.connector is not Connector.ASYNC and not uncut
 
 
-@of_step(
-    "V1-PRG-3",
-    text("How They Work Together"),
-    witness=lambda _, step: step.refusal == "V1-KV-1",
-    applies=_judgeable,
-)
+@of_step("V1-PRG-3", text("How They Work Together"), applies=_judgeable)
+@witness(lambda _, step: step.refusal == "V1-KV-1")
 def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     """Free capacity and a waiting request lead to admission: somebody waits only for budget, a slot
     or blocks.

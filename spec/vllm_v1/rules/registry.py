@@ -12,7 +12,7 @@ Rule: TypeAlias = rule.Rule[VllmV1Config, Context, State, Step]
 
 VLLM_V1: Registry[VllmV1Config, Context, State, Step] = Registry()
 REGISTRY = VLLM_V1.rules
-always, of_step = VLLM_V1.always, VLLM_V1.of_step
+always, of_step, witness = VLLM_V1.always, VLLM_V1.of_step, VLLM_V1.witness
 between, eventually, applicable = VLLM_V1.between, VLLM_V1.eventually, VLLM_V1.applicable
 
 text = partial(Source, "vllm-v1")  # a section of the text on vLLM V1's scheduler

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from spec.vllm_v1.config import Release, VllmV1Config, rolled_back
 from spec.vllm_v1.records import Context, State, Step
-from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text
+from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text, witness
 
 _ROLLBACK = text("Speculative Decoding - Rollback Logic")
 
@@ -70,9 +70,9 @@ def accepted_and_one_more(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "V1-SPC-5",
     code("uniform decode"),
-    witness=lambda _, step: any(one in step.drafts for one in step.admitted),
     applies=lambda config: _speculates(config) and config.release is Release.V0_28_0,
 )
+@witness(lambda _, step: any(one in step.drafts for one in step.admitted))
 def padding_is_rejected(ctx: Context, step: Step) -> Iterator[str]:
     """Drafts of a request that is only just admitted are padding: as many as any, none accepted."""
     # A threshold may cut the padding.
