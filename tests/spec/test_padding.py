@@ -143,19 +143,6 @@ def test_chunks_are_those_of_the_drawn_prompt(prompt: tuple[int, int, int]) -> N
         assert active_chunk(positions[0], padding, chunk_size) == index
 
 
-@given(prompts())
-def test_padding_is_whole_blocks_on_the_left_and_less_than_a_block_on_the_right(
-    prompt: tuple[int, int, int],
-) -> None:
-    length, size, chunk_size = prompt
-    left, right = left_padding(length, size, chunk_size), right_padding(length, size)
-
-    assert left % size == 0
-    assert 0 <= left < chunk_size
-    assert 0 <= right < size
-    assert (left + length + right) % chunk_size == 0
-
-
 @given(prompts(), st.data())
 def test_skipped_are_the_leading_chunks_without_a_block_to_compute_but_never_the_last(
     prompt: tuple[int, int, int], data: st.DataObject

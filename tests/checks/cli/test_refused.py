@@ -7,11 +7,30 @@ import pytest
 
 from tests.checks.command import lockstep
 
-# What each is refused for, whole or up to the dots. In the directory are a file, a directory and a
-# workload; no driver is installed.
+# What each is refused for, whole or up to the dots. In the directory are a file, a directory, a
+# workload and a broken one; no driver is installed.
 REFUSED = {
     "run directory": "directory: file: found 'Is a directory'; allowed: a file that can be read",
     "run w.jsonl --config directory": "directory: file: found 'Is a directory'; …",
+    "run broken.jsonl": (
+        'broken.jsonl, line 1: line: found \'{"id": "1",\'; allowed: one JSON object; this is '
+        "broken at column 12"
+    ),
+    "run w.jsonl --set chunk=64": "--set: key: found 'chunk'; allowed: policy, block_size, …",
+    "run w.jsonl --set chunk_size=100": (
+        "--set chunk_size: chunk_size: found 100; allowed: a multiple of block_size (64)"
+    ),
+    "run w.jsonl --set max_batch_tkv_limit=3": (
+        "w.jsonl, line 1: prompt_len + max_tokens - 1 (its largest tkv): found 4; allowed: at most "
+        "max_batch_tkv_limit (3)"
+    ),
+    "run w.jsonl --set max_model_len=4": (
+        "w.jsonl, line 1: prompt_len + max_tokens: found 5; allowed: at most max_model_len (4)"
+    ),
+    "run w.jsonl --set block_size=1 --set num_blocks=4": (
+        "w.jsonl, line 1: blocks of prompt_len + max_tokens: found 5; allowed: at most num_blocks "
+        "(4)"
+    ),
     "run w.jsonl --trace no/t.jsonl": "file: found 'no/t.jsonl'; allowed: a file that can be …",
     "run w.jsonl --slo ttft=2,tpot=1": (
         "--slo: bound: found 'tpot=1'; allowed: ttft=X, itl=X, e2e=X, each once"
@@ -105,12 +124,15 @@ def _files(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("file").touch()
     Path("directory").mkdir()
     Path("w.jsonl").write_text('{"id": "0", "prompt_len": 1, "max_tokens": 4}\n', encoding="utf-8")
+    Path("broken.jsonl").write_text('{"id": "1", \n', encoding="utf-8")
 
 
 def refusal(line: str) -> str:
     ran = lockstep(*shlex.split(line))
     assert (ran.code, ran.out) == (2, "")
-    assert {path.name for path in Path().iterdir()} == {"file", "directory", "w.jsonl"}
+    assert {path.name for path in Path().iterdir()} == {
+        *("file", "directory", "w.jsonl", "broken.jsonl")
+    }
     return ran.err
 
 
