@@ -6,7 +6,7 @@ import numpy as np
 from attrs import define, field
 
 from engine.core.tensors import Tensor
-from engine.paged.inputs import PagedInput, PagedShape
+from engine.paged.inputs import PagedInput, PagedShape, Transfers
 from engine.spyre.device import DecodeInput, PrefillInput
 from spec.core.requests import WORD, cached_value, sampled_token
 from spec.spyre.config import SpyreConfig
@@ -22,6 +22,13 @@ class Slots:
     def write(self, given: PrefillInput | DecodeInput | PagedInput) -> None:
         for slot, *token in zip(given.slot_mapping, given.token_ids, given.positions, strict=True):
             self.words[int(slot)] = cached_value(*map(int, token))
+
+    def copy(self, pairs: Tensor) -> None:
+        """Whole blocks at once; a slot that was never written takes the word of its target away."""
+        size, before = self.block_size, dict(self.words)
+        for source, target in pairs.tolist():
+            for offset in range(size):
+                self.words[target * size + offset] = before.get(source * size + offset, 0)
 
     def sampled(self, table: Tensor, attended: Iterable[int]) -> int:
         size = self.block_size
@@ -49,10 +56,18 @@ class SlotBySlotDevice:
 
 
 class PagedSlotBySlotDevice:
-    """A paged device."""
+    """A paged device; slots of the CPU have negative numbers."""
 
     def __init__(self, shape: PagedShape) -> None:
         self._slots = Slots(shape.block_size)
+
+    def transfer(self, given: Transfers) -> None:
+        for pairs, signs in (
+            (given.swaps_out, (1, -1)),
+            (given.swaps_in, (-1, 1)),
+            (given.copies, (1, 1)),
+        ):
+            self._slots.copy(pairs * signs)
 
     def compute(self, given: PagedInput) -> Tensor:
         """All tokens are written first, then each that samples attends to its row up to itself."""

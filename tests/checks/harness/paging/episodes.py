@@ -1,16 +1,19 @@
-"""Random workloads of nano-vLLM and vLLM V1, step by step, for the paged device to do as well."""
+"""Random workloads of each policy, step by step, for the paged device to do as well."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Any, Generic, TypeVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from checks.harness.paging import PagedWatch
 from checks.policies.nano_vllm.paging import nano_vllm_watch
+from checks.policies.vllm_v0.paging import vllm_v0_watch
 from checks.policies.vllm_v1.paging import vllm_v1_watch
 from reference.nano_vllm.machine import NanoVllmMachine
+from reference.vllm_v0 import decisions
+from reference.vllm_v0.machine import VllmV0Machine
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
 from spec.core.requests import Prompt, Request
@@ -23,12 +26,15 @@ from spec.nano_vllm.config import (
     TokenGate,
 )
 from spec.nano_vllm.records import Step
+from spec.vllm_v0 import config as v0_config
+from spec.vllm_v0 import records as v0
+from spec.vllm_v0.variants import Strategy
 from spec.vllm_v1 import records as v1
 from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
 
 REQUESTS = 12
 SIZES: dict[str, Any] = {"max_num_seqs": 6, "max_model_len": 32}
-StepT = TypeVar("StepT", Step, v1.Step)
+StepT = TypeVar("StepT", Step, v0.Step, v1.Step)
 
 
 @frozen
@@ -173,3 +179,76 @@ def _disturbed(machine: VllmV1Machine, state: v1.State, dice: Random) -> v1.Stat
     if state.present and dice.random() < 0.03:
         state = machine.abort(state, dice.choice(state.present).id)
     return state
+
+
+# --- vLLM V0 --------------------------------------------------------------------------------------
+
+
+def random_vllm_v0_config(dice: Random, **fixed: Any) -> v0_config.VllmV0Config:
+    """Any choices of the repaired reading; `fixed`: those that are not drawn."""
+    size, steps, chunked = dice.choice([2, 4, 5]), dice.choice([1, 1, 1, 3]), dice.random() < 0.5
+    choices = {
+        "block_size": size,
+        "num_blocks": -(-SIZES["max_model_len"] // size) + dice.randrange(10),
+        "num_cpu_blocks": dice.choice([0, 8, 20]),
+        "max_num_batched_tokens": dice.choice([8, 16, 40]),
+        "scheduling": dice.choice([*v0_config.Scheduling]),
+        "strategy": dice.choice([*Strategy]),
+        "chunked_prefill": chunked,
+        "prefix_caching": dice.random() < 0.5,
+        "preemption_mode": dice.choice([*v0_config.PreemptionMode]),
+        "watermark_blocks": dice.choice([0, 0, 1]),
+        "num_scheduler_steps": steps,
+        "num_lookahead_slots": steps - 1 if steps > 1 else dice.choice([0, 0, 2]),
+        "max_num_partial_prefills": dice.choice([1, 2]) if chunked else 1,
+        "artificial_preemptions": dice.choice([0, 3]),
+    }
+    return v0_config.VllmV0Config(**SIZES, **(choices | fixed))
+
+
+def vllm_v0_episode(seed: int, siblings: int = 3, **fixed: Any) -> Episode[v0.Step]:
+    """As above, with up to so many sequences a request where no lookahead is configured."""
+    dice = Random(seed)
+    config = random_vllm_v0_config(dice, **fixed)
+    most = 1 if config.num_lookahead_slots else siblings
+    requests = [evolve(one, n=dice.randint(1, most)) for one in random_requests(dice)]
+    machine = VllmV0Machine.of(config, requests)
+    return Episode(vllm_v0_watch(machine.ctx), _vllm_v0_steps(machine, dice))
+
+
+_ONE_STEP: dict[str, Any] = {"num_scheduler_steps": 1, "num_lookahead_slots": 0}
+
+
+def swapping_episode(seed: int) -> Episode[v0.Step]:
+    """As above, where victims are swapped out and their blocks are soon used by others."""
+    memory = {"block_size": 4, "num_blocks": 10, "num_cpu_blocks": 40, "prefix_caching": False}
+    mode = v0_config.PreemptionMode.SWAP
+    return vllm_v0_episode(seed, siblings=1, preemption_mode=mode, **memory, **_ONE_STEP)
+
+
+def forking_episode(seed: int) -> Episode[v0.Step]:
+    """As above, where requests have several sequences."""
+    return vllm_v0_episode(seed, **_ONE_STEP)
+
+
+def _vllm_v0_steps(machine: VllmV0Machine, dice: Random) -> Iterator[v0.Step]:
+    early = {
+        (name, index)
+        for name in machine.ctx.sequences
+        for index in range(SIZES["max_model_len"])
+        if dice.random() < 0.02
+    }
+    environment = decisions.Environment(
+        ends=lambda one: machine.sequence_ends(one) or (one.id, one.generated) in early,
+        accepted=lambda _group, slots: dice.randrange(slots + 1),
+        preempts=lambda _group: dice.random() < 0.2,
+    )
+    state, to_come = machine.initial(), list(machine.ctx.requests)
+    while to_come or not state.is_idle:
+        if to_come and dice.random() < 0.5:
+            state = machine.arrive(state, to_come.pop(0))
+        if state.present and dice.random() < 0.03:
+            state = machine.abort(state, dice.choice(state.present).id)
+        step = machine.step(state, environment)
+        yield step
+        state = step.after

@@ -1,7 +1,7 @@
 """Errors in otherwise legal paged steps: what a builder of the tensors may get wrong.
 
-Each takes the rows of a step, or its tensors, and gives wrong ones, or None where it does not
-apply. The tables tell how each is noticed: by refusing, or by other tokens.
+Each takes the rows of a step, its tensors or its transfers, and gives wrong ones, or None where it
+does not apply. The tables tell how each is noticed: by refusing, or by other tokens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,8 @@ from attrs import evolve
 
 from checks.harness.paging import Row
 from engine.core.faults import Constraint
-from engine.paged.inputs import PagedInput, PagedShape
+from engine.core.tensors import Tensor
+from engine.paged.inputs import PagedInput, PagedShape, Transfers
 from tests.engine.device.errors import READS, TOKENS, Planted, moved, planted
 
 C = Constraint
@@ -22,6 +23,7 @@ WRITES = (C.WRITE_GAP, C.WRITE_HELD, C.REWRITE)
 
 RowsError = Callable[[PagedShape, Sequence[Row], Random], list[Row] | None]
 TensorsError = Callable[[PagedShape, PagedInput, Random], PagedInput | None]
+TransfersError = Callable[[PagedShape, Transfers, Random], Transfers | None]
 
 
 # --- tensors --------------------------------------------------------------------------------------
@@ -100,13 +102,16 @@ def in_a_row(change: Callable[[PagedShape, Row, Random], Row | None]) -> RowsErr
     return error
 
 
-def in_two_rows(change: Callable[[PagedShape, Row, Row], tuple[Row, Row]]) -> RowsError:
+def in_two_rows(change: Callable[[PagedShape, Row, Row], tuple[Row, Row] | None]) -> RowsError:
     def error(shape: PagedShape, rows: Sequence[Row], draw: Random) -> list[Row] | None:
         if len(rows) < 2:
             return None
         one, other = draw.sample(range(len(rows)), 2)
+        changed = change(shape, rows[one], rows[other])
+        if changed is None:
+            return None
         wrong = [*rows]
-        wrong[one], wrong[other] = change(shape, rows[one], rows[other])
+        wrong[one], wrong[other] = changed
         return wrong
 
     return error
@@ -170,7 +175,10 @@ def no_sample(_shape: PagedShape, row: Row, _draw: Random) -> Row:
     return evolve(row, samples=row.samples - 1)
 
 
-def swapped_tables(_shape: PagedShape, one: Row, other: Row) -> tuple[Row, Row]:
+def swapped_tables(_shape: PagedShape, one: Row, other: Row) -> tuple[Row, Row] | None:
+    """Not of forked sequences: their last blocks are alike at first."""
+    if list(one.blocks[:-1]) == list(other.blocks[:-1]) != []:
+        return None
     return evolve(one, blocks=other.blocks), evolve(other, blocks=one.blocks)
 
 
@@ -199,4 +207,58 @@ ROW_ERRORS: Mapping[str, Planted] = {
         *(C.TABLE_LENGTH, C.WRITE_GAP, C.REWRITE, *READS, TOKENS),
     ),
     "two rows with the same last block": planted(in_two_rows(same_last_block), C.WRITE_HELD),
+}
+
+
+# --- transfers ------------------------------------------------------------------------------------
+
+
+def in_pairs(kind: str, change: Callable[[Tensor, Random], Tensor | None]) -> TransfersError:
+    """The change in the pairs of one kind, where there are any."""
+
+    def error(_shape: PagedShape, given: Transfers, draw: Random) -> Transfers | None:
+        pairs: Tensor = getattr(given, kind)
+        wrong = change(pairs, draw) if len(pairs) else None
+        return None if wrong is None else evolve(given, **{kind: wrong})
+
+    return error
+
+
+def lost(pairs: Tensor, draw: Random) -> Tensor:
+    return np.delete(pairs, draw.randrange(len(pairs)), axis=0)
+
+
+def turned_round(pairs: Tensor, _draw: Random) -> Tensor:
+    return pairs[:, ::-1]
+
+
+def exchanged(pairs: Tensor, draw: Random) -> Tensor | None:
+    """The targets of two different pairs."""
+    one, other = draw.choices(range(len(pairs)), k=2)
+    if (pairs[one] == pairs[other]).any():
+        return None
+    wrong = pairs.copy()
+    wrong[[one, other], 1] = pairs[[other, one], 1]
+    return wrong
+
+
+# Nothing is wrong where a block has not changed since it was last swapped or is not read any more.
+SWAPPED = (*READS, C.WRITE_GAP, C.REWRITE, TOKENS, NOTHING)
+COPIED = (*READS, C.WRITE_GAP, C.REWRITE)
+
+SWAP_ERRORS: Mapping[str, Planted] = {
+    "a block not swapped out": planted(in_pairs("swaps_out", lost), *SWAPPED, C.SWAP_SOURCE),
+    "a block not swapped in": planted(in_pairs("swaps_in", lost), *SWAPPED),
+    "blocks swapped out the wrong way": planted(
+        in_pairs("swaps_out", turned_round),
+        *(*SWAPPED, C.SWAP_SOURCE, C.TRANSFER_BLOCK, C.TRANSFER_TARGET),
+    ),
+    "blocks exchanged on their way out": planted(in_pairs("swaps_out", exchanged), *SWAPPED),
+    "blocks exchanged on their way in": planted(in_pairs("swaps_in", exchanged), *SWAPPED),
+}
+COPY_ERRORS: Mapping[str, Planted] = {
+    "a shared block not copied": planted(in_pairs("copies", lost), *COPIED),
+    "blocks copied the wrong way": planted(
+        in_pairs("copies", turned_round), *COPIED, C.TRANSFER_TARGET
+    ),
 }

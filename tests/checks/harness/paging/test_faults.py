@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 
 from engine.core.faults import Constraint, ConstraintError
+from reference.vllm_v0 import block_manager
+from spec.vllm_v0.records import Pairs
 from tests.checks.faults.nano_vllm import FALSE_PREFIX
 from tests.checks.faults.nano_vllm import FAULTS as NANO_VLLM_FAULTS
 from tests.checks.faults.vllm_v1 import FAULTS as VLLM_V1_FAULTS
 from tests.checks.harness.paging.episodes import (
     Episode,
+    forking_episode,
     nano_vllm_episode,
     serve_in_turn,
+    swapping_episode,
     vllm_v1_episode,
 )
 from tests.refusals import device_refuses
@@ -74,6 +78,49 @@ def test_fault_is_noticed(
 def test_nothing_is_noticed_where_no_fault_is_planted(number: int) -> None:
     assert first_sign(nano_vllm_episode(number)) == "nothing"
     assert first_sign(vllm_v1_episode(number)) == "nothing"
+
+
+def without_first(pairs: Pairs) -> Pairs:
+    return pairs[1:]
+
+
+def turned_round(pairs: Pairs) -> Pairs:
+    return tuple((target, source) for source, target in pairs)
+
+
+def exchanged(pairs: Pairs) -> Pairs:
+    if len(pairs) < 2:
+        return pairs
+    (source, target), (other, others_target), *more = pairs
+    return ((source, others_target), (other, target), *more)
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong", "sign"),
+    [
+        ("swap_out", without_first, Constraint.SWAP_SOURCE),
+        ("swap_out", exchanged, Constraint.READ_POSITION),
+        ("swap_out", turned_round, Constraint.SWAP_SOURCE),
+        ("swap_in", without_first, Constraint.READ_UNWRITTEN),
+        ("swap_in", exchanged, Constraint.READ_POSITION),
+        ("append_slots", without_first, Constraint.WRITE_GAP),
+        ("append_slots", turned_round, Constraint.TRANSFER_TARGET),
+    ],
+)
+def test_wrong_pairs_of_a_block_manager_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, function: str, wrong: Any, sign: Constraint
+) -> None:
+    """Tables and pools are right, the pairs of blocks are not."""
+    right = getattr(block_manager, function)
+
+    def misled(*given: Any) -> Any:
+        *others, pairs = right(*given)
+        return *others, wrong(pairs)
+
+    monkeypatch.setattr(block_manager, function, misled)
+    episode = forking_episode if function == "append_slots" else swapping_episode
+
+    assert first_sign(episode(0)) == sign
 
 
 def test_hash_that_is_not_chained_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

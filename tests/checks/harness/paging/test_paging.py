@@ -13,24 +13,31 @@ from attrs import evolve
 import spec
 from checks.harness.paging import Row, WrongToken, paged_input
 from checks.policies.nano_vllm.paging import nano_vllm_watch, nano_vllm_work
+from checks.policies.vllm_v0.paging import vllm_v0_watch
 from checks.policies.vllm_v1.paging import vllm_v1_watch, vllm_v1_work
 from engine.core.faults import Constraint
 from reference.nano_vllm.handoff import handoff
 from reference.nano_vllm.machine import NanoVllmMachine
 from reference.nano_vllm.step import schedule
+from reference.vllm_v0.machine import VllmV0Machine
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
 from spec.core.records import IDLE
 from spec.core.requests import Prompt, Request
 from spec.nano_vllm.config import HitCheck, NanoVllmConfig, NewBlock, repaired
 from spec.nano_vllm.records import Step
+from spec.vllm_v0.config import VllmV0Config
+from spec.vllm_v0.variants import Reading
 from spec.vllm_v1.config import Connector, VllmV1Config
 from tests.checks.harness.paging.episodes import (
     Episode,
+    forking_episode,
     nano_vllm_episode,
     random_nano_vllm_config,
     random_requests,
     serve_in_turn,
+    swapping_episode,
+    vllm_v0_episode,
     vllm_v1_episode,
 )
 from tests.refusals import device_refuses
@@ -78,6 +85,24 @@ def test_device_does_every_step_of_vllm_v1_with_the_tokens_of_each_request_alone
         assert met[needed] > 300, met
     assert met["lose_load"] > 10, met
     assert met["sampled"] > 9_000, met
+
+
+@pytest.mark.parametrize(
+    ("episode", "needed"),
+    [
+        (vllm_v0_episode, {"preempt": 100, "swap_in": 50, "fork": 300, "copy": 100}),
+        (swapping_episode, {"swap_out": 300, "swap_in": 300}),
+        (forking_episode, {"preempt": 100, "swap_in": 100, "fork": 600, "copy": 300}),
+    ],
+)
+def test_device_does_every_step_of_vllm_v0_with_the_tokens_of_each_sequence_alone(
+    episode: Callable[[int], Episode[Any]], needed: dict[str, int]
+) -> None:
+    met = met_in(episode, range(80))
+
+    assert met["sampled"] > 5_000, met
+    for transition, least in needed.items():
+        assert met[transition] > least, met
 
 
 @pytest.mark.thorough
@@ -188,6 +213,37 @@ def test_blocks_of_a_lost_load_are_found_and_hold_nothing() -> None:
 
     with device_refuses(Constraint.READ_UNWRITTEN, row=0, column=0, block=1, read=2, written=0):
         watch.observe(found)
+
+
+def vllm_v0(prompts: Iterable[str], **choices: Any) -> VllmV0Machine:
+    """Requests of which a step computes four tokens, in blocks of two."""
+    sizes = SMALL | {"num_blocks": 12, "max_num_batched_tokens": 4}
+    config = VllmV0Config(**sizes, chunked_prefill=True, **choices)
+    return VllmV0Machine.of(config, asking(*prompts))
+
+
+def test_block_that_counts_as_computed_when_it_is_allocated_is_read_unwritten() -> None:
+    """vLLM 0.9.2: the first request leaves in its prompt, the second finds all of it cached."""
+    prompts = ["aabbccdde"] * 2
+    machine = vllm_v0(prompts, prefix_caching=True, reading=Reading.RELEASED)
+    watch = vllm_v0_watch(machine.ctx)
+    half = machine.step(machine.arrive(machine.initial(), "0"))
+    watch.observe(half)
+    found = machine.step(machine.arrive(machine.abort(half.after, "0"), "1"))
+
+    with device_refuses(Constraint.READ_UNWRITTEN, row=0, column=2, block=3, read=2, written=0):
+        watch.observe(found)
+
+
+def test_first_chunk_of_a_prompt_samples_another_token_than_the_prompt() -> None:
+    """The text has sampling enabled in the first chunk, whether it is the last one or not."""
+    machine = vllm_v0(["aabbccdde"], reading=Reading.DOCUMENTED)
+    watch = vllm_v0_watch(machine.ctx)
+
+    watch.observe(machine.step(machine.arrive(machine.initial(), "0")))
+
+    (wrong,) = watch.wrong
+    assert (wrong.id, wrong.index, wrong.by) == ("0", 0, "device")
 
 
 # --- what the watch itself would notice -----------------------------------------------------------
