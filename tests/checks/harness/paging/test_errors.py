@@ -183,8 +183,14 @@ BY_ID = {one.id: one for one in ERRORS}
 def test_error_would_change_the_tokens_if_nothing_were_refused(
     kind: Any, planted: Planted, part: str
 ) -> None:
-    """Shown with slots one by one, where an error has the effect that it has on hardware."""
-    assert set(all_ways(kind, PagedSlotBySlotDevice, planted.error, part, FAST)) == {TOKENS}
+    """Shown with slots one by one, where an error has the effect that it has on hardware.
+
+    It has none if a block that is not swapped has come back unchanged to where it was.
+    """
+    ways = all_ways(kind, PagedSlotBySlotDevice, planted.error, part, FAST)
+
+    assert set(ways) - ({NOTHING} if kind is swapping_episode else set()) == {TOKENS}
+    assert ways[TOKENS] > len(FAST) // 2
 
 
 @pytest.mark.parametrize("kind", [nano_vllm_episode, swapping_episode, forking_episode])

@@ -90,9 +90,9 @@ def test_device_does_every_step_of_vllm_v1_with_the_tokens_of_each_request_alone
 @pytest.mark.parametrize(
     ("episode", "needed"),
     [
-        (vllm_v0_episode, {"preempt": 100, "swap_in": 50, "fork": 300, "copy": 100}),
-        (swapping_episode, {"swap_out": 300, "swap_in": 300}),
-        (forking_episode, {"preempt": 100, "swap_in": 100, "fork": 600, "copy": 300}),
+        (vllm_v0_episode, {"preempt": 60, "swap_in": 20, "fork": 200, "copy": 100}),
+        (swapping_episode, {"swap_out": 150, "swap_in": 150}),
+        (forking_episode, {"preempt": 40, "swap_in": 40, "fork": 400, "copy": 200}),
     ],
 )
 def test_device_does_every_step_of_vllm_v0_with_the_tokens_of_each_sequence_alone(
@@ -100,7 +100,7 @@ def test_device_does_every_step_of_vllm_v0_with_the_tokens_of_each_sequence_alon
 ) -> None:
     met = met_in(episode, range(80))
 
-    assert met["sampled"] > 5_000, met
+    assert met["sampled"] > 4_000, met
     for transition, least in needed.items():
         assert met[transition] > least, met
 
