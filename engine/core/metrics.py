@@ -118,7 +118,8 @@ class Summary:
     `slo`: the bounds that were asked for. `good`: finished requests that meet all of them;
     `goodput_per_unit`: these over the duration, `goodput_share`: these of all that finished.
 
-    `waits`: steps in which a request was kept from a prefill, by the rule that did so first.
+    `preemptions`: requests that lost their progress, or whose blocks were swapped out. `waits`:
+    steps in which a request was kept from a prefill, by the rule that did so first.
     `peak_volume` against `volume_limit`, over all steps; None where nothing limits it.
     `peak_batch`: rows that decode in a step. `peak_scheduled_tokens`, `peak_scheduled_requests`: of
     a step, prefills and decodes together. `transfers`: blocks that were swapped or copied, by kind;
@@ -347,7 +348,7 @@ class Metrics(Generic[StepT]):
             reused_tokens=counts["reused_tokens"],
             recomputed_tokens=counts["recomputed_tokens"],
             prefix_hit_rate=_ratio(counts["reused_tokens"], counts["prefill_tokens"]),
-            preemptions=self._transitions["preempt"],
+            preemptions=self._transitions["preempt"] + self._transitions["swap_out"],
             pauses=self._transitions["pause"],
             tkv_jumps=self._transitions["jump_tkv"],
             waits=dict(sorted(self._waits.items())),

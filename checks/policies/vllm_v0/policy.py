@@ -51,6 +51,11 @@ def work(_config: VllmV0Config, step: Step) -> Work:
             for one in prompts
             if one.id in step.admitted
         ),
+        transfers={
+            "swapped_out": len(step.swaps_out),
+            "swapped_in": len(step.swaps_in),
+            "copied": len(step.copies),
+        },
     )
 
 

@@ -144,7 +144,7 @@ ERRORS = [
 def signs_of(planted: Planted, kind: Any) -> frozenset[Sign]:
     """All of them; where rows may share what they write, it may show later that they should not."""
     is_shared = kind is vllm_v0_episode and Constraint.WRITE_HELD in planted.noticed
-    return planted.noticed | {*READS, *WRITES} if is_shared else planted.noticed
+    return planted.noticed | {*READS, *WRITES, TOKENS} if is_shared else planted.noticed
 
 
 @pytest.mark.parametrize(("kind", "planted", "part"), ERRORS)
