@@ -364,7 +364,7 @@ def free_tables(
 
 
 def free_cross(ctx: Context, state: State, group: Group) -> tuple[State, Group]:
-    """What was computed of a group's encoder is given back ("Freeing a Finished Sequence Group")."""
+    """The encoder's blocks are given back ("Freeing a Finished Sequence Group")."""
     on_cpu = group.is_swapped and not ctx.config.choices.keeps_cross
     return _give_back(ctx, state, group, group.cross, on_cpu), evolve(group, cross=())
 

@@ -68,6 +68,12 @@ def preempt_by_priority(run: Decisions) -> None:
             if fits and tokens and run.budget.admits(tokens, seqs_of(run.ctx, front)):
                 break
             _give_way(run, run.state.running[-1])
+    sort_waiting(run)
+
+
+def sort_waiting(run: Decisions) -> None:
+    """The waiting queue is brought into the order of urgency."""
+    by_rank = partial(rank, run.ctx)
     run.state = evolve(run.state, waiting=tuple(sorted(run.state.waiting, key=by_rank)))
 
 

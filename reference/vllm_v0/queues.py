@@ -173,4 +173,5 @@ def passed_delay(run: Decisions) -> bool:
         return True
     last_prefill = config.prefill_time if run.state.has_prefilled else 0.0
     is_late = max(one.waited for one in waiting) > config.delay_factor * last_prefill
-    return is_late or not any(one.id not in run.scheduled for one in run.state.running)
+    gone = run.scheduled if config.choices.forgets_scheduled else run.new
+    return is_late or not any(one.id not in gone for one in run.state.running)

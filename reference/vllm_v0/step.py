@@ -12,7 +12,12 @@ from reference.core.run import Run
 from reference.vllm_v0 import block_manager
 from reference.vllm_v0.block_manager import EngineEnds
 from reference.vllm_v0.decisions import Decisions, Environment
-from reference.vllm_v0.preemption import keeps_swapped_out, preempt_by_priority, urgent_goes_first
+from reference.vllm_v0.preemption import (
+    keeps_swapped_out,
+    preempt_by_priority,
+    sort_waiting,
+    urgent_goes_first,
+)
 from reference.vllm_v0.queues import schedule_prefills, schedule_running, schedule_swapped
 from reference.vllm_v0.results import accessed, aged, by_request, compressed, work_in
 from reference.vllm_v0.tokens import Partial, samples
@@ -86,6 +91,9 @@ def schedule_default(run: Decisions) -> None:
     Source: vllm-v0, "General Scheduling Strategy", whose example has them in one step.
     """
     exclusive = run.config.strategy is Strategy.EXCLUSIVE
+    # the most urgent stand in front
+    if run.config.scheduling is Scheduling.PRIORITY and not run.config.choices.sorts_late:
+        sort_waiting(run)
     # running sequences take their places before any prompt does
     for one in run.state.running:
         run.count(one)
@@ -118,13 +126,17 @@ def schedule_chunked_prefill(run: Decisions) -> None:
     # new prompts
     schedule_prefills(run, share)
     held_to_limits(run)
-    # decodes first; of the prompts under way those that end in this step before the others
+    # decodes first, then prompts, those that end in this step before the others
+    prompts = _those(run, run.running, prefill=True)
+    if run.config.choices.finishing_first_under_way:
+        prompts = [*finishing_first(run, prompts), *run.new]
+    else:
+        prompts = finishing_first(run, [*prompts, *run.new])
     order = (
         *_those(run, run.swapped_in, prefill=False),
         *_those(run, run.swapped_in, prefill=True),
         *_those(run, run.running, prefill=False),
-        *finishing_first(run, _those(run, run.running, prefill=True)),
-        *run.new,
+        *prompts,
     )
     run.state = evolve(run.state, running=_requeued(run.state, order))
 

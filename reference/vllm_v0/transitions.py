@@ -7,7 +7,7 @@ Each raises GuardError, with the rule that its guard stands for, where the guard
 EngineEnds where the release dies.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from typing import TypeAlias
 
 from attrs import evolve

@@ -237,9 +237,12 @@ def lookahead_slots(is_prefill: bool, config: VllmV0Config) -> int:
 def refuse_unservable(request: Request, config: VllmV0Config) -> None:
     """Raise if the request could outgrow the model; a prompt that is too long is ignored instead.
 
+    A request that is preempted computes its answer again like a prompt; without chunks that must
+    fit the budget, too.
+
     Raises:
-        WorkloadError: prompt and output exceed the model length, there are more sequences than may
-            run, or several are to sample several tokens a step.
+        WorkloadError: prompt and output exceed the model length or, uncut, the budget, there are
+            more sequences than may run, or several are to sample several tokens a step.
     """
     refuse_above("n", request.n, "max_num_seqs", config.max_num_seqs)
     if request.n > 1 and config.num_lookahead_slots:
@@ -247,3 +250,6 @@ def refuse_unservable(request: Request, config: VllmV0Config) -> None:
     if request.prompt_len <= config.prompt_limit:
         total = request.prompt_len + request.max_tokens
         refuse_above("prompt_len + max_tokens", total, "max_model_len", config.max_model_len)
+        if total - 1 > config.prompt_limit:
+            allowed = f"at most max_num_batched_tokens ({config.token_budget}) without chunks"
+            raise WorkloadError("prompt_len + max_tokens - 1", total - 1, allowed)

@@ -65,6 +65,11 @@ class Choices:
       of a whole block.
     - `shares_any_budget`: a prompt's share of the budget may be less than a block, or than a token,
       so that none of those that share it gets any; else it is one of these at least.
+    - `sorts_late`: by priority, the waiting queue is brought into its order only in a step without
+      prompts, after its front was looked at; else before anything else.
+    - `finishing_first_under_way`: only prompts under way are put in the order of their ends, new
+      ones behind them as they come.
+    - `forgets_scheduled`: the delay takes requests that this step runs for gone.
     - `computed_when_allocated`: with prefix caching all blocks of a prompt count as computed after
       the step that admitted it; else those whose tokens were computed.
     - `bisects_prefix`: the end of the cached prefix is found by halving, as if each cached block
@@ -96,6 +101,9 @@ class Choices:
     overdraws: bool = False
     rounds_decodes: bool = False
     shares_any_budget: bool = False
+    sorts_late: bool = False
+    finishing_first_under_way: bool = False
+    forgets_scheduled: bool = False
     computed_when_allocated: bool = False
     bisects_prefix: bool = False
     swaps_uncomputed: bool = False
@@ -123,6 +131,9 @@ CHOICES = {
         overdraws=True,
         rounds_decodes=True,
         shares_any_budget=True,
+        sorts_late=True,
+        finishing_first_under_way=True,
+        forgets_scheduled=True,
         computed_when_allocated=True,
         bisects_prefix=True,
         swaps_uncomputed=True,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, State, Step
 from spec.vllm_v0.rules.counting import batched, is_finishing, uncached
-from spec.vllm_v0.rules.registry import always, by_id, code, of_step, text
+from spec.vllm_v0.rules.registry import always, by_id, code, is_documented, of_step, text
 
 _CHUNKING = text("Chunking New Tokens Based on Budget (`_chunk_new_tokens_to_schedule`)")
 _SAMPLING = text("Managing Prefill Sequences & Sampling")
@@ -144,7 +144,12 @@ def only_complete_prompts_sample(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"sampling {list(step.sampling)}, complete {sorted(expected)}"
 
 
-@of_step("V0-CHK-7", _SAMPLING, witness=_is_cut, applies=cuts)
+@of_step(
+    "V0-CHK-7",
+    _SAMPLING,
+    witness=_is_cut,
+    applies=lambda config: cuts(config) and is_documented(config),
+)
 def first_chunks_sample(_ctx: Context, step: Step) -> Iterator[str]:
     """Sampling is enabled in the first prefill of a request."""
     # Nothing of it is computed before the step.

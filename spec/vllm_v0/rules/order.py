@@ -8,8 +8,15 @@ from collections.abc import Iterator
 
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, Step
-from spec.vllm_v0.rules.counting import batched, decodes_of, is_by_priority, is_finishing, rank
-from spec.vllm_v0.rules.registry import by_id, code, ids, of_step, text, victims
+from spec.vllm_v0.rules.counting import (
+    batched,
+    decodes_of,
+    is_by_priority,
+    is_finishing,
+    is_passed_over,
+    rank,
+)
+from spec.vllm_v0.rules.registry import by_id, code, ids, is_documented, of_step, text, victims
 from spec.vllm_v0.variants import Strategy
 
 _DEFAULT = text("`_schedule_default` - General Scheduling Strategy")
@@ -33,17 +40,18 @@ def _is_chunked(config: VllmV0Config) -> bool:
     "V0-ORD-1",
     _CHUNKED,
     witness=lambda _ctx, step: bool(step.admitted) and bool(step.planned.waiting),
-    applies=lambda config: not is_by_priority(config),
+    applies=lambda config: not is_by_priority(config) and not is_documented(config),
 )
-def first_come_first_served(_ctx: Context, step: Step) -> Iterator[str]:
-    """Requests are served first come, first served: none is admitted past another that waits."""
-    # Those that gave way in the step came before.
-    places = {one: place for place, one in enumerate(ids(step.planned.waiting))}
-    queue = [*(one for one in places if one in victims(step)), *ids(step.before.waiting)]
-    for place, one in enumerate(queue):
-        later = {*queue[place:]} & {*step.admitted}
-        if one in places and later:
-            yield f"{sorted(later)} are admitted, {one} waits in front of them"
+def first_come_first_served(ctx: Context, step: Step) -> Iterator[str]:
+    """Requests are served first come, first served: none is admitted past another that waits, but
+    for those that their adapter or their length keeps back.
+    """
+    # Those that give way in the step wait from the next one on.
+    waits = {*ids(step.planned.waiting)} - victims(step)
+    for place, one in enumerate(step.before.waiting):
+        later = {*ids(step.before.waiting[place:])} & {*step.admitted}
+        if one.id in waits and later and not is_passed_over(ctx, step, one):
+            yield f"{sorted(later)} are admitted, {one.id} waits in front of them"
 
 
 @of_step(
@@ -144,7 +152,8 @@ def what_is_not_admitted_keeps_its_place(ctx: Context, step: Step) -> Iterator[s
     # Where the queue is sorted by priority they are where that puts them.
     gone = {*step.admitted, *step.ignored}
     kept = [one for one in step.before.waiting if one.id not in gone]
-    sorts = is_by_priority(ctx.config) and not ctx.config.chunked_prefill and not step.admitted
+    sorts = is_by_priority(ctx.config) and not ctx.config.chunked_prefill
+    sorts &= not step.admitted or not ctx.config.choices.sorts_late
     if sorts and not step.after.failure:
         kept.sort(key=lambda one: rank(ctx, one))
     now = [one.id for one in step.planned.waiting if one.id not in victims(step)]

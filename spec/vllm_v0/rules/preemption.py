@@ -14,6 +14,7 @@ from spec.vllm_v0.rules.registry import (
     crowded_out,
     eventually,
     ids,
+    is_documented,
     of_step,
     text,
     victims,
@@ -109,7 +110,7 @@ def _several(step: Step) -> bool:
     "V0-PRE-4",
     text("`_preempt()`"),
     witness=lambda _ctx, step: len(step.before.running) > 1 and bool(victims(step)),
-    applies=is_by_priority,
+    applies=lambda config: is_by_priority(config) and not config.chunked_prefill,
 )
 def the_least_urgent_give_way(ctx: Context, step: Step) -> Iterator[str]:
     """By priority it is the least urgent of the running requests that are preempted."""
@@ -124,13 +125,13 @@ def the_least_urgent_give_way(ctx: Context, step: Step) -> Iterator[str]:
 @of_step("V0-PRE-5", _DECISION, witness=_gives_way)
 def mode_is_as_configured(ctx: Context, step: Step) -> Iterator[str]:
     """A victim is recomputed or swapped out as configured; where that is left open, a single
-    sequence is recomputed, several are swapped out.
+    sequence is recomputed; several are swapped out in any case.
     """
     # Unless the CPU has no room for it.
     rows, mode = by_id(step.before.running), ctx.config.preemption_mode
     for victim in victims(step):
         has_several = len(rows[victim].unfinished) > 1
-        swaps = mode is PreemptionMode.SWAP or (mode is PreemptionMode.AUTO and has_several)
+        swaps = mode is PreemptionMode.SWAP or has_several
         has_no_room = len(step.planned.cpu.free) < len(rows[victim].blocks)
         if swaps != (victim in step.swapped_out) and not (swaps and has_no_room):
             yield f"{victim} is {'not ' * swaps}swapped out, mode {mode}"
@@ -205,7 +206,7 @@ def no_more_victims_than_needed(ctx: Context, step: Step) -> Iterator[str]:
     "V0-PRE-10",
     _RUNNING,
     witness=lambda _ctx, step: len(step.before.running) > len(step.scheduled),
-    applies=lambda config: config.chunked_prefill,
+    applies=lambda config: config.chunked_prefill and is_documented(config),
 )
 def without_budget_is_preempted(_ctx: Context, step: Step) -> Iterator[str]:
     """A running request that cannot be scheduled for want of budget is preempted or swapped out."""

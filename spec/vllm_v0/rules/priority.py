@@ -14,7 +14,16 @@ from spec.vllm_v0.rules.counting import (
     rank,
     will_have,
 )
-from spec.vllm_v0.rules.registry import by_id, code, crowded_out, ids, of_step, text, victims
+from spec.vllm_v0.rules.registry import (
+    by_id,
+    code,
+    crowded_out,
+    ids,
+    is_documented,
+    of_step,
+    text,
+    victims,
+)
 
 _PRIORITY = text("`_schedule_priority_preemption` - Handling High-Priority Requests")
 _NEEDED = text("`_schedule_priority_preemption`, Why It's Needed")
@@ -26,6 +35,14 @@ def _by_default(config: VllmV0Config) -> bool:
 
 def _waiting(step: Step) -> list[Group]:
     return [one for one in step.before.waiting if one.id not in step.ignored]
+
+
+def _front(ctx: Context, step: Step) -> Group | None:
+    """The request that others give way to: the first in the queue as the step finds or sorts it."""
+    queue = _waiting(step)
+    if not ctx.config.choices.sorts_late:
+        queue.sort(key=lambda one: rank(ctx, one))
+    return queue[0] if queue else None
 
 
 @of_step(
@@ -64,10 +81,9 @@ def only_the_less_urgent_give_way(ctx: Context, step: Step) -> Iterator[str]:
     order = sorted(rows.values(), key=lambda one: rank(ctx, one), reverse=True)
     if list(step.by_priority) != ids(order)[: len(step.by_priority)]:
         yield f"{list(step.by_priority)} give way, least urgent are {ids(order)}"
-    urgent = [one for one in _waiting(step)[:1] if rank(ctx, one) < rank(ctx, rows[order[0].id])]
-    least = rows[step.by_priority[-1]]
-    if not urgent or rank(ctx, urgent[0]) > rank(ctx, least):
-        yield f"{least.id} gives way to {ids(_waiting(step)[:1])}"
+    front, least = _front(ctx, step), rows[step.by_priority[-1]]
+    if front is None or rank(ctx, front) > rank(ctx, least):
+        yield f"{least.id} gives way to {'none' if front is None else front.id}"
 
 
 @of_step("V0-PRI-3", _PRIORITY, witness=_gives_way, applies=is_by_priority)
@@ -85,8 +101,8 @@ def no_more_give_way_than_needed(ctx: Context, step: Step) -> Iterator[str]:
         ctx.config.token_budget,
         ctx.config.max_num_seqs - sum(will_have(ctx, one) for one in runs),
     )
-    front = _waiting(step)[0]
-    if fits(ctx, front, room):
+    front = _front(ctx, step)
+    if front is not None and fits(ctx, front, room):
         yield f"{last} gives way to {front.id}, which fits {room}"
 
 
@@ -120,7 +136,7 @@ def room_is_made_for_the_most_urgent(ctx: Context, step: Step) -> Iterator[str]:
     "V0-PRI-5",
     _NEEDED,
     witness=lambda _ctx, step: bool(step.scheduled) and bool(step.planned.waiting),
-    applies=is_by_priority,
+    applies=lambda config: is_by_priority(config) and is_documented(config),
 )
 def no_priority_inversion(ctx: Context, step: Step) -> Iterator[str]:
     """No request is scheduled while a more urgent one waits: a low priority never blocks a higher
@@ -137,9 +153,13 @@ def no_priority_inversion(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step("V0-PRI-6", _PRIORITY, witness=_gives_way, applies=is_by_priority)
 def what_gave_way_waits(_ctx: Context, step: Step) -> Iterator[str]:
-    """A request that gave way to a more urgent one is moved back to the waiting queue."""
-    # However it gave its blocks up.
-    elsewhere = {*step.by_priority} - {*ids(step.planned.waiting)}
+    """A request that gave way to a more urgent one is moved back to the waiting queue, or to the
+    swapped one with its blocks.
+    """
+    # A swapped one among the waiting would have no blocks to start from.
+    moved = {*ids(step.planned.waiting)} - {*step.swapped_out}
+    moved |= {*ids(step.planned.swapped)} & {*step.swapped_out} | {*step.ignored}
+    elsewhere = {*step.by_priority} - moved
     if elsewhere:
         yield f"{sorted(elsewhere)} do not wait"
 
@@ -160,7 +180,7 @@ def priority_preempts_by_default_only(ctx: Context, step: Step) -> Iterator[str]
     "V0-PRI-8",
     _PRIORITY,
     witness=lambda _ctx, step: bool(step.admitted) and bool(step.planned.waiting),
-    applies=is_by_priority,
+    applies=_by_default,
 )
 def urgent_are_admitted_first(ctx: Context, step: Step) -> Iterator[str]:
     """More urgent requests are scheduled before less urgent ones, even if they arrive later."""

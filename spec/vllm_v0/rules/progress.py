@@ -13,7 +13,15 @@ from spec.vllm_v0.rules.counting import (
     is_too_long,
     room_for_prompts,
 )
-from spec.vllm_v0.rules.registry import always, code, eventually, of_step, text, victims
+from spec.vllm_v0.rules.registry import (
+    always,
+    code,
+    eventually,
+    is_documented,
+    of_step,
+    text,
+    victims,
+)
 
 _ACHIEVES = text("What the Scheduler Achieves")
 _ASYNC = text("`_allow_async_output_proc` - Allowing Asynchronous Postprocessing")
@@ -51,12 +59,13 @@ def all_requests_leave(state: State) -> bool:
     "V0-PRG-4",
     text("`_schedule_running`, Why It's Needed"),
     witness=lambda _ctx, step: bool(decodes_of(step)) and bool(step.before.waiting),
+    applies=lambda config: config.chunked_prefill or is_documented(config),
 )
 def decodes_do_not_starve(_ctx: Context, step: Step) -> Iterator[str]:
     """Prompts do not keep decoding requests from their tokens: in every step each of them is given
     some, or gives way.
     """
-    # Whichever strategy: the text claims it of running requests.
+    # The text claims it of running requests under whichever strategy.
     starved = [one.id for one in decodes_of(step) if one.id not in step.scheduled]
     starved = [one for one in starved if one not in victims(step)]
     if starved and not step.after.failure:
@@ -67,6 +76,7 @@ def decodes_do_not_starve(_ctx: Context, step: Step) -> Iterator[str]:
     "V0-PRG-5",
     text("`_schedule_prefills()`"),
     witness=lambda _ctx, step: len(step.planned.waiting) > 1,
+    applies=is_documented,
 )
 def small_are_not_blocked_by_long(ctx: Context, step: Step) -> Iterator[str]:
     """Long requests do not block smaller ones: none waits behind others that would fit itself."""

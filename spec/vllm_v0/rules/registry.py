@@ -8,6 +8,7 @@ from spec.core import rule
 from spec.core.rule import Registry, Source
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, State, Step
+from spec.vllm_v0.variants import Reading
 
 Rule: TypeAlias = rule.Rule[VllmV0Config, Context, State, Step]
 
@@ -18,6 +19,11 @@ between, eventually, applicable = VLLM_V0.between, VLLM_V0.eventually, VLLM_V0.a
 
 text = partial(Source, "vllm-v0")  # a section of the text on vLLM V0's scheduler
 code = partial(Source, "vLLM 0.9.2")  # what the release does and its text does not mention
+
+
+def is_documented(config: VllmV0Config) -> bool:
+    """True where the text is taken literally, also where the release and its repair differ."""
+    return config.reading is Reading.DOCUMENTED
 
 
 def by_id(groups: Iterable[Group]) -> dict[str, Group]:

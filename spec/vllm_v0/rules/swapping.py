@@ -15,7 +15,16 @@ from spec.vllm_v0.rules.counting import (
     swapped_needs,
     will_have,
 )
-from spec.vllm_v0.rules.registry import by_id, code, eventually, ids, of_step, text, victims
+from spec.vllm_v0.rules.registry import (
+    by_id,
+    code,
+    eventually,
+    ids,
+    is_documented,
+    of_step,
+    text,
+    victims,
+)
 
 _OUT = text("Swapping Out a Sequence (`_swap_out`)")
 _IN = text("Swapping In a Sequence (`_swap_in`)")
@@ -182,18 +191,23 @@ def only_infeasible_are_ended(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step("V0-SWP-8", _OUT, witness=lambda _ctx, step: bool(step.swapped_out))
-def swapping_avoids_killing(_ctx: Context, step: Step) -> Iterator[str]:
-    """A request that has run is not killed when memory runs low."""
+def swapping_avoids_killing(ctx: Context, step: Step) -> Iterator[str]:
+    """A request that has run is not killed when memory runs low, unless all of the memory would not
+    do for it, on the GPU or, of several sequences, on the CPU.
+    """
     # Whether it runs or is swapped out by then.
-    killed = {*ids((*step.before.running, *step.before.swapped))} & {*step.ignored}
-    if killed:
-        yield f"{sorted(killed)} are ended"
+    for one in (*step.before.running, *step.before.swapped):
+        fits = swapped_needs(ctx, one) <= step.before.pool.size
+        fits &= len(one.unfinished) == 1 or len(one.blocks) <= len(step.planned.cpu.free)
+        if one.id in step.ignored and fits:
+            yield f"{one.id} is ended"
 
 
 @of_step(
     "V0-SWP-9",
     text("`_schedule_swapped()`"),
     witness=lambda _ctx, step: bool(step.swapped_in),
+    applies=lambda config: not config.chunked_prefill or is_documented(config),
 )
 def swapped_in_fit_fully(_ctx: Context, step: Step) -> Iterator[str]:
     """A group that is swapped in fits fully into the current budget: it is given all the tokens
