@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, Strictness
@@ -12,7 +12,6 @@ from checks.harness.paging import PagedWatch
 from checks.harness.system import Json, Step
 from checks.harness.unreported import Fields
 from engine.core.faults import ConstraintError
-from spec.core.configuration import PolicyConfig
 from spec.core.records import Event
 
 
@@ -60,15 +59,13 @@ class Adapter:
 
 @frozen
 class PagedDevice:
-    """The paged device behind a driver's scheduler, which needs nothing but the steps.
+    """The paged device behind a driver's scheduler, which needs nothing but steps with events.
 
     It is shown every step of an episode, in their order, up to the first that it refuses.
-    `inferred_events`: as the policy's adapter has it. Implements `Device`.
+    Implements `Device`.
     """
 
     _watch: PagedWatch[Any]
-    _config: PolicyConfig
-    _inferred_events: Callable[[Step, Any], tuple[Event, ...]]
 
     @property
     def steps(self) -> int:
@@ -82,7 +79,7 @@ class PagedDevice:
         """
         gone = step.after.aborted - step.before.aborted
         try:
-            self._watch.observe(evolve(step, events=self._inferred_events(step, self._config)))
+            self._watch.observe(step)
         except ConstraintError as error:
             return f"device: {error.constraint}", str(error)
         wrong = [one for one in self._watch.wrong if one.by == "device" or one.id not in gone]

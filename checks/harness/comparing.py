@@ -40,27 +40,21 @@ class Difference:
     found: Any
 
 
-Look: TypeAlias = Callable[[Any, Any], Iterator[Difference]]
-"""Where the second step differs from the first, which is the reference's."""
+Look: TypeAlias = Callable[[Any], Mapping[str, Any]]
+"""The values of a step that are compared, by name: the decisive ones first."""
 
 
 def by_fields(*names: str) -> Look:
-    """Looks at the fields of these names, in their order: the decisive ones first."""
-
-    def look(expected: Any, found: Any) -> Iterator[Difference]:
-        for name in names:
-            yield from differing(name, getattr(expected, name), getattr(found, name))
-
-    return look
+    """Looks at the fields of these names."""
+    return lambda step: {name: getattr(step, name) for name in names}
 
 
 def in_lines(as_json: Callable[[Any], Mapping[str, Any]], *names: str) -> Look:
     """Looks at these fields of the lines of a trace that steps are written as."""
 
-    def look(expected: Any, found: Any) -> Iterator[Difference]:
-        ours, theirs = as_json(expected), as_json(found)
-        for name in names:
-            yield from differing(name, ours[name], theirs[name])
+    def look(step: Any) -> Mapping[str, Any]:
+        line = as_json(step)
+        return {name: line[name] for name in names}
 
     return look
 
@@ -83,11 +77,6 @@ def looks_at(step: type, *decisions: str) -> dict[Strictness, Look]:
     }
 
 
-def differing(name: str, expected: Any, found: Any) -> Iterator[Difference]:
-    """Where two values of a field called `name` differ."""
-    yield from _between(name, "", expected, found)
-
-
 def differences(
     look: Look, expected: Any, found: Any, unreported: Collection[str] = ()
 ) -> tuple[Difference, ...]:
@@ -95,9 +84,12 @@ def differences(
 
     `unreported`: fields, each with all below it, that do not count.
     """
-    if expected == found:
+    if not unreported and expected == found:
         return ()
-    return tuple(one for one in look(expected, found) if not _is_unreported(one.field, unreported))
+    ours, theirs = look(expected), look(found)
+    differing = [name for name in ours if name not in unreported and ours[name] != theirs[name]]
+    seen = (one for name in differing for one in _between(name, "", ours[name], theirs[name]))
+    return tuple(one for one in seen if not _is_unreported(one.field, unreported))
 
 
 def _is_unreported(field: str, unreported: Collection[str]) -> bool:

@@ -67,6 +67,23 @@ class Pools:
         return self._known[name]
 
 
+class RowsById(dict[str, Json]):
+    """Rows as a record has them, by request; of a request without one only the id is known."""
+
+    def __missing__(self, request_id: str) -> Json:
+        return {"id": request_id}
+
+
+def present_of(
+    ids: Sequence[str], state: SomeState, arrived: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Those of the requests that are in the state or have just arrived."""
+    if not ids:
+        return ()
+    present = {row.id for row in state.present}.union(arrived)
+    return tuple(one for one in ids if one in present)
+
+
 class RecordDecoder(ABC, Generic[StateT]):
     """Makes steps of the records of one episode, in their order; a policy's decoder extends it."""
 
@@ -79,21 +96,11 @@ class RecordDecoder(ABC, Generic[StateT]):
 
     def step(self, record: Json, action: Action, index: int) -> Step:
         """The step of a record; `action` is what was done around it."""
-        last = self.last
-        present = {row.id for row in last.present} | set(action.arrive)
-        aborted = tuple(one for one in action.abort if one in present)
-        past = {"finished": last.finished, "aborted": last.aborted | set(aborted)}
-        past |= self.past_before(action)
-        if "before" in record:
-            before = self.state(record["before"], **past)
-        else:
-            before = self.as_scripted(action.arrive, frozenset(aborted), past)
+        aborted = present_of(action.abort, self.last, action.arrive)
+        before = self._before(record, action, frozenset(aborted))
         finished = tuple(record["finished"])
-        left = {row.id for row in before.present}.difference(finished)
-        past = {
-            "finished": before.finished | set(finished),
-            "aborted": before.aborted | left.intersection(action.abort_running),
-        }
+        left = frozenset(present_of(action.abort_running, before)).difference(finished)
+        past = {"finished": before.finished.union(finished), "aborted": before.aborted | left}
         after = self.state(record, **past, **self.past_after(record, action, before))
         self.last = after
         common = {
@@ -108,6 +115,17 @@ class RecordDecoder(ABC, Generic[StateT]):
             "aborted": aborted,
         }
         return self.whole_step(record, common)
+
+    def _before(self, record: Json, action: Action, gone: frozenset[str]) -> StateT:
+        """The state that the step started from, after arrivals and aborts."""
+        last = self.last
+        past = {"finished": last.finished, "aborted": last.aborted | gone}
+        past |= self.past_before(action)
+        if "before" in record:
+            return self.state(record["before"], **past)
+        if not (action.arrive or gone or action.lost):
+            return last
+        return self.as_scripted(action.arrive, gone, past)
 
     def past_before(self, action: Action) -> Json:
         """What else a state before a step knows of the past."""
@@ -151,8 +169,10 @@ class StepDecoder(RecordDecoder[StateT]):
         scripted: StateT = evolve(last, **stay, **past)
         return scripted
 
-    def queue(self, ids: Iterable[str], rows: Mapping[str, Json], record: Json) -> tuple[Any, ...]:
+    def queue(self, ids: Sequence[str], rows: Mapping[str, Json], record: Json) -> tuple[Any, ...]:
         """The requests of a queue, with the block tables that the record has."""
+        if not ids:
+            return ()
         tables = record.get("block_tables", {})
         return tuple(self.row(rows[one], tables.get(one, ())) for one in ids)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from checks.harness.adapter import Adapter
 from checks.harness.system import Step
@@ -42,7 +42,7 @@ class Judge:
         adapter: Adapter | None = None,
         unreported: Collection[str] = (),
     ) -> None:
-        """`adapter`: of a driver, whose events are inferred and some of whose fields are missing.
+        """`adapter`: of a driver, some of whose steps' fields are missing.
 
         `unreported`: these fields, as its hello names them.
         """
@@ -55,7 +55,10 @@ class Judge:
         self._reports_before = BEFORE not in unreported
         # What changed of a state shows only where nothing of it is left out.
         self._states_are_whole = not set(unreported) - {BEFORE}
+        whole = self._states_are_whole
         self._of_state = [rule for rule in self.rules if rule.in_state]
+        self._of_change = [rule for rule in self.rules if rule.of_change]
+        self._of_step = [rule for rule in self.rules if rule.of_step or (whole and rule.in_state)]
         self._left: Any = None  # the state that the last step left
 
     def observe(self, step: Step, *, aborted_while_running: bool = False) -> list[Broken]:
@@ -96,7 +99,7 @@ class Judge:
         if left is None:  # the first state, of which nothing is known
             yield from self._each(self._of_state, Rule.found_in_state, before)
         elif left != step.before:
-            yield from self._each(self.rules, Rule.found_between, self._shown(left), before)
+            yield from self._each(self._of_change, Rule.found_between, self._shown(left), before)
             yield from self._each(self._of_state, Rule.found_after, self._shown(left), before)
 
     def _of(self, step: Step, aborted_while_running: bool) -> Iterator[tuple[AnyRule, str]]:
@@ -105,14 +108,9 @@ class Judge:
         if adapter is not None and aborted_while_running and not adapter.rules_know_leavers:
             yield from self._each(self._of_state, Rule.found_in_state, self._shown(step.after))
             return
-        if adapter is not None:
-            step = evolve(step, events=adapter.inferred_events(step, self.ctx.config))
-        if self._states_are_whole:
-            yield from self._each(self.rules, Rule.found_of_step, self._shown(step))
-            return
-        of_step = [rule for rule in self.rules if rule.of_step]
-        yield from self._each(of_step, Rule.found_of_step, self._shown(step))
-        yield from self._each(self._of_state, Rule.found_in_state, self._shown(step.after))
+        yield from self._each(self._of_step, Rule.found_of_step, self._shown(step))
+        if not self._states_are_whole:
+            yield from self._each(self._of_state, Rule.found_in_state, self._shown(step.after))
 
     def _shown(self, value: Any) -> Any:
         """A step or state as rules may see it."""
@@ -122,13 +120,14 @@ class Judge:
         self, rules: Iterable[AnyRule], ask: Callable[..., str | None], *given: Any
     ) -> Iterator[tuple[AnyRule, str]]:
         """The rules that find something, asked in the way that suits their kind."""
+        ctx, not_evaluated = self.ctx, self.not_evaluated
         for rule in rules:
-            if rule.id in self.not_evaluated:
+            if rule.id in not_evaluated:
                 continue
             try:
-                found = ask(rule, self.ctx, *given)
+                found = ask(rule, ctx, *given)
             except UnreportedError as error:
-                self.not_evaluated[rule.id] = str(error)
+                not_evaluated[rule.id] = str(error)
                 continue
             if found is not None:
                 yield rule, found

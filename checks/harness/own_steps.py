@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
+from checks.harness.adapter import Adapter
 from checks.harness.finding import Episode
 from checks.harness.judging import Judge
 from checks.harness.system import Action, Step, System, Taken
@@ -27,34 +28,42 @@ class OwnSteps:
     ctx: Any
     episode: Episode
     is_driver: bool = field(init=False)
+    _adapter: Adapter | None = field(init=False)
     _judge: Judge = field(init=False)
     _device: Any = field(init=False)  # None once it has refused a step
 
     def __attrs_post_init__(self) -> None:
         hello, policy = self.system.hello, policy_of(self.config)
         self.is_driver = "events" not in hello.abilities
-        adapter = policy.adapter if self.is_driver else None
+        self._adapter = policy.adapter if self.is_driver else None
         unreported = hello.unreported if self.is_driver else ()
-        self._judge = Judge(self.ctx, adapter=adapter, unreported=unreported)
+        self._judge = Judge(self.ctx, adapter=self._adapter, unreported=unreported)
         self.episode.not_evaluated = self._judge.not_evaluated
         make_device = policy.device if self.is_driver else None
         self._device = None if make_device is None else make_device(self.ctx)
 
     def wrong(self, taken: Taken, action: Action, *, judged: bool = True) -> Iterator[Wrong]:
         """Each thing that is wrong with the next step."""
+        step = self._with_events(taken.step)
         if judged:
             leave = bool(action.abort_running)
             self.episode.judged += 1
-            for one in self._judge.observe(taken.step, aborted_while_running=leave):
+            for one in self._judge.observe(step, aborted_while_running=leave):
                 yield one.rule.id, one.rule.sentence, ((one.rule.id, one.found),)
         else:
-            self._judge.pass_over(taken.step)
+            self._judge.pass_over(step)
         if self._device is not None:
-            wrong = self._device.wrong(taken.step, taken.record)
+            wrong = self._device.wrong(step, taken.record)
             self.episode.on_device = self._device.steps
             if wrong is not None:
                 self._device = None
                 yield *wrong, ()
+
+    def _with_events(self, step: Step) -> Step:
+        """The step; of a driver with the events that show in its states."""
+        if self._adapter is None:
+            return step
+        return evolve(step, events=self._adapter.inferred_events(step, self.config))
 
     def broken_by(self, step: Step) -> Iterator[tuple[str, str]]:
         """Rules that a step breaks by itself, but for those that are known not to hold."""

@@ -154,8 +154,8 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
 
     @device.default
     def _paged_device(self) -> Callable[[ContextT], Device] | None:
-        watch, inferred = self.watch, self.adapter.inferred_events
-        return watch and (lambda ctx: PagedDevice(watch(ctx), ctx.config, inferred))
+        watch = self.watch
+        return watch and (lambda ctx: PagedDevice(watch(ctx)))
 
     @property
     def name(self) -> str:

@@ -124,8 +124,8 @@ def _decode_step(run: SpyreRun, ends: Ends) -> None:
 
 def _at_rest(ctx: Context, state: State, kind: str, tkv: int) -> State:
     """The state between steps, with what is remembered of this one."""
-    past = past_after(ctx.config, state, kind, tkv)
-    return evolve(state, **remembered(past))
+    past = remembered(past_after(ctx.config, state, kind, tkv))
+    return state if past == remembered(state) else evolve(state, **past)
 
 
 def _outputs(ctx: Context, rows: tuple[Sequence, ...]) -> dict[str, list[int]]:

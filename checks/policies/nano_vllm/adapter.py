@@ -7,7 +7,7 @@ from typing import Any
 from attrs import evolve
 
 from checks.harness.adapter import Adapter
-from checks.harness.decoding import StepDecoder
+from checks.harness.decoding import RowsById, StepDecoder
 from checks.harness.system import Json
 from checks.harness.unreported import Fields
 from reference.nano_vllm.machine import NanoVllmMachine
@@ -26,8 +26,8 @@ class NanoVllmDecoder(StepDecoder[State]):
 
     def state(self, record: Json, **past: Any) -> State:
         """Queues, sequences and blocks as a record has them."""
-        rows = {one: {"id": one} for one in (*record["waiting"], *record["running"])}
-        rows |= {row["id"]: row for row in (*record["decoding"], *record.get("others", ()))}
+        listed = (*record["decoding"], *record.get("others", ()))
+        rows = RowsById({row["id"]: row for row in listed})
         queues: Json = {name: self.queue(record[name], rows, record) for name in self.queues}
         return State(pool=self._pool(record), **queues, **past)
 

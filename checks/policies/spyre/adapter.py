@@ -3,11 +3,9 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from attrs import asdict, fields
-
 from checks.harness.adapter import Adapter
 from checks.harness.comparing import Difference, Strictness
-from checks.harness.decoding import StepDecoder
+from checks.harness.decoding import RowsById, StepDecoder
 from checks.harness.system import Action, Json
 from checks.harness.unreported import Fields
 from reference.spyre.machine import SpyreMachine
@@ -15,8 +13,8 @@ from spec.core.records import DECODE, PREFILL, Event
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import volume
 from spec.spyre.records import Chunk, Context, Step
-from spec.spyre.state import Past, State, past_after
 from spec.spyre.state import Sequence as Row
+from spec.spyre.state import State, past_after, remembered
 
 _CHUNK_LENGTHS = (
     *("chunk", "chunks", "start", "end"),
@@ -35,26 +33,27 @@ class SpyreDecoder(StepDecoder[State]):
 
     def past_before(self, _action: Action) -> Json:
         """Kind and tkv of the step before."""
-        return {key.name: getattr(self.last, key.name) for key in fields(Past)}
+        return remembered(self.last)
 
     def past_after(self, record: Json, _action: Action, before: State) -> Json:
         """What is remembered of this step."""
-        past = past_after(self.ctx.config, before, record["kind"], record.get("tkv", 0))
-        return asdict(past)
+        tkv = record.get("tkv", 0)
+        return remembered(past_after(self.ctx.config, before, record["kind"], tkv))
 
     def state(self, record: Json, **past: Any) -> State:
         """Queues, requests and blocks as a record has them."""
+        waiting = record["waiting"]
         others = {row["id"]: row for row in record.get("others", ())}
-        rows = {one: {"id": one} for one in record["waiting"]} | others
-        rows |= {row["id"]: row for row in record["decoding"]}
-        queued = {*record["waiting"], *record["paused"]}
-        slot = [one for one in others if one not in queued]
+        rows = RowsById(others)
+        rows.update((row["id"], row) for row in record["decoding"])
+        paused = [one for one in record["paused"] if one in others]
+        slot = [one for one in others if one not in paused and one not in waiting]
         return State(
             pool=self.pools.decoded(record, self.last.pool),
-            waiting=self.queue(record["waiting"], rows, record),
+            waiting=self.queue(waiting, rows, record),
             prefilling=next(iter(self.queue(slot, rows, record)), None),
-            decoding=self.queue((row["id"] for row in record["decoding"]), rows, record),
-            paused=self.queue((one for one in record["paused"] if one in others), rows, record),
+            decoding=self.queue([row["id"] for row in record["decoding"]], rows, record),
+            paused=self.queue(paused, rows, record),
             **past,
         )
 

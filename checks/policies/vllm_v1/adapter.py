@@ -6,7 +6,7 @@ from typing import Any
 
 from checks.harness.adapter import Adapter
 from checks.harness.case import Case
-from checks.harness.decoding import StepDecoder
+from checks.harness.decoding import StepDecoder, present_of
 from checks.harness.system import Action, Json
 from checks.harness.unreported import Fields
 from checks.policies.vllm_v1.reference import externals
@@ -33,15 +33,14 @@ class VllmV1Decoder(StepDecoder[State]):
         """The loads that turned out not to come; those within a step are lost in it."""
         self._arrived += action.arrive
         lost = self.last.lost
-        if self.ctx.config.connector is Connector.ASYNC:
+        if action.lost and self.ctx.config.connector is Connector.ASYNC:
             present = {row.id for row in self.last.present} | set(action.arrive)
             lost |= present.difference(action.abort).intersection(action.lost)
         return {"lost": lost}
 
     def past_after(self, _record: Json, action: Action, before: State) -> Json:
         """The loads that were lost before or in the step."""
-        present = {row.id for row in before.present}
-        return {"lost": before.lost | present.intersection(action.lost)}
+        return {"lost": before.lost | set(present_of(action.lost, before))}
 
     def state(self, record: Json, **past: Any) -> State:
         """Queues, requests and blocks as a record has them."""
