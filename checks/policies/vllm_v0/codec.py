@@ -4,8 +4,8 @@
 longest row of the step; `prefilling` is null, `paused` empty, `volume` 0. `block_tables` has the
 tables of sequences, on the GPU and on the CPU. Further fields, as they stand in
 `spec.vllm_v0.records.Step`: `prefills`, `sampling`, `admitted`, `preempted`, `swapped_in`,
-`swapped_out`, `ignored`, `swaps_in`, `swaps_out`, `copies`, `lookahead_slots`, `sampled`; and
-`swapped`, the groups whose blocks are on the CPU.
+`swapped_out`, `ignored`, `swaps_in`, `swaps_out`, `copies`, `lookahead_slots`, `sampled`,
+`budget`, `is_async`; and `swapped`, the groups whose blocks are on the CPU.
 
 In full traces `state` has `planned`, the state when all was decided and nothing computed.
 """
@@ -45,6 +45,7 @@ CODEC = VllmV0Codec(
     further=(
         *("prefills", "sampling", "admitted", "preempted", "swapped_in", "swapped_out"),
         *("ignored", "swaps_in", "swaps_out", "copies", "lookahead_slots", "sampled"),
+        *("budget", "is_async"),
     ),
     done={"preempted": (), "swapped_out": (), "swapped_in": ()},
 )
