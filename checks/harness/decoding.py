@@ -103,6 +103,7 @@ class RecordDecoder(ABC, Generic[StateT]):
         past = {"finished": before.finished.union(finished), "aborted": before.aborted | left}
         after = self.state(record, **past, **self.past_after(record, action, before))
         self.last = after
+        sampled = record["sampled" if "sampled" in record else "outputs"]  # by sequence, or request
         common = {
             "index": index,
             "time": action.time,
@@ -110,7 +111,7 @@ class RecordDecoder(ABC, Generic[StateT]):
             "after": after,
             "scheduled": record["scheduled"],
             "outputs": record["outputs"],
-            "ended": tuple(one for one in action.ends or () if one in record["outputs"]),
+            "ended": tuple(one for one in action.ends or () if one in sampled),
             "finished": finished,
             "aborted": aborted,
         }

@@ -1,5 +1,7 @@
 """What a step takes from the running, the swapped and the waiting queue."""
 
+from collections.abc import Iterable
+
 from attrs import evolve
 
 from reference.vllm_v0 import block_manager, transitions
@@ -113,8 +115,8 @@ def schedule_prefills(run: Decisions, share: Partial | None) -> None:
     """
     if run.budget.remaining <= 0:
         return
-    for group in run.state.waiting:
-        if not passed_delay(run):
+    for place, group in enumerate(waiting := run.state.waiting):
+        if not passed_delay(run, waiting[place:]):
             break
         if group.id in run.preempted or (share is not None and not share.admits(run, group)):
             continue
@@ -163,12 +165,15 @@ def _admit(run: Decisions, group: Group, share: Partial | None) -> None:
     run.new.append(group.id)
 
 
-def passed_delay(run: Decisions) -> bool:
+def passed_delay(run: Decisions, rest: Iterable[Group]) -> bool:
     """True if prompts have waited long enough for others (vllm-v0, "Delaying Scheduling").
 
-    Where nothing is left to run there is nothing to wait for.
+    Where nothing is left to run there is nothing to wait for. `rest`: those of the waiting groups
+    that were not looked at yet.
     """
-    config, waiting = run.config, run.state.waiting
+    config = run.config
+    counted = rest if config.choices.delays_by_rest else run.state.waiting
+    waiting = [one for one in counted if one.id not in run.preempted]
     if config.delay_factor == 0 or not waiting:
         return True
     last_prefill = config.prefill_time if run.state.has_prefilled else 0.0

@@ -7,7 +7,6 @@ from attrs import evolve
 from reference.core.run import Run
 from reference.vllm_v0 import transitions
 from reference.vllm_v0.decisions import Decisions
-from spec.core.sharing import FrozenMap
 from spec.vllm_v0.records import Context, Group, Sequence, State
 
 
@@ -88,25 +87,6 @@ def accessed(ctx: Context, state: State, scheduled: Iterable[str]) -> State:
     now = 1 + max((0, *state.marks.values(), *(one.mark for one in state.present)))
     running = tuple(evolve(one, mark=now) if one.id in names else one for one in state.running)
     return evolve(state, running=running)
-
-
-def compressed(ctx: Context, state: State) -> State:
-    """The same order of last uses in the smallest numbers, so that states repeat."""
-    if not ctx.config.prefix_caching:
-        return state
-    known = sorted({0, *state.marks.values(), *(one.mark for one in state.present)})
-    ranks = {mark: index for index, mark in enumerate(known)}
-
-    def ranked(queue: tuple[Group, ...]) -> tuple[Group, ...]:
-        return tuple(evolve(one, mark=ranks[one.mark]) for one in queue)
-
-    return evolve(
-        state,
-        marks=FrozenMap({block: ranks[mark] for block, mark in state.marks.items()}),
-        waiting=ranked(state.waiting),
-        running=ranked(state.running),
-        swapped=ranked(state.swapped),
-    )
 
 
 def aged(ctx: Context, state: State, is_prefill: bool) -> State:

@@ -19,8 +19,9 @@ from reference.vllm_v0.preemption import (
     urgent_goes_first,
 )
 from reference.vllm_v0.queues import schedule_prefills, schedule_running, schedule_swapped
-from reference.vllm_v0.results import accessed, aged, by_request, compressed, work_in
+from reference.vllm_v0.results import accessed, aged, by_request, work_in
 from reference.vllm_v0.tokens import Partial, samples
+from reference.vllm_v0.transitions import compressed
 from spec.vllm_v0.config import (
     Scheduling,
 )
@@ -36,16 +37,16 @@ def scheduler_step(
     try:
         if not state.failure:
             schedule(run)
+        planned, order = run.state, batch_order(run)
+        rows = {one.id: one for one in planned.running}
+        sampling = tuple(one for one in order if samples(ctx, rows[one], run.scheduled[one]))
+        results = Run(ctx, planned)
+        sampled, forked = work_in(results, run, order, sampling)
     except EngineEnds as end:
         dead = evolve(state, failure=end.reason)
         return Step(
             index=index, time=time, before=state, planned=dead, after=dead, budget=run.spent()
         )
-    planned, order = run.state, batch_order(run)
-    rows = {one.id: one for one in planned.running}
-    sampling = tuple(one for one in order if samples(ctx, rows[one], run.scheduled[one]))
-    results = Run(ctx, planned)
-    sampled, forked = work_in(results, run, order, sampling)
     return Step(
         index=index,
         time=time,

@@ -17,6 +17,7 @@ from reference.core.guards import require, require_among, require_new
 from reference.vllm_v0 import block_manager
 from reference.vllm_v0.block_manager import EngineEnds
 from spec.core.records import Event
+from spec.core.sharing import FrozenMap
 from spec.vllm_v0.config import Scheduling
 from spec.vllm_v0.records import Context, Group, Pairs, Sequence, State
 
@@ -56,6 +57,25 @@ def changed(state: State, group: Group) -> State:
     )
 
 
+def compressed(ctx: Context, state: State) -> State:
+    """The same order of last uses in the smallest numbers, so that states repeat."""
+    if not ctx.config.prefix_caching:
+        return state
+    known = sorted({0, *state.marks.values(), *(one.mark for one in state.present)})
+    ranks = {mark: index for index, mark in enumerate(known)}
+
+    def ranked(queue: tuple[Group, ...]) -> tuple[Group, ...]:
+        return tuple(evolve(one, mark=ranks[one.mark]) for one in queue)
+
+    return evolve(
+        state,
+        marks=FrozenMap({block: ranks[mark] for block, mark in state.marks.items()}),
+        waiting=ranked(state.waiting),
+        running=ranked(state.running),
+        swapped=ranked(state.swapped),
+    )
+
+
 # --- between two steps ----------------------------------------------------------------------
 
 
@@ -84,7 +104,8 @@ def abort(ctx: Context, state: State, request_id: str) -> State:
         freed, _ = block_manager.free(ctx, state, leaver, leaver.unfinished)
     except EngineEnds as end:
         return evolve(state, failure=end.reason)
-    return evolve(without(freed, request_id), aborted=state.aborted | {request_id})
+    left = evolve(without(freed, request_id), aborted=state.aborted | {request_id})
+    return compressed(ctx, left)
 
 
 # --- decisions ------------------------------------------------------------------------------

@@ -82,6 +82,8 @@ class Choices:
       and not scheduled since.
     - `refunds_victims`: where a group gives way for another in the running queue, the budget counts
       it no longer; else that other one, whose sequences it does not count again by default.
+    - `delays_by_rest`: only those that were not looked at yet count for the delay; else also those
+      that were passed over in this step.
     - `keeps_cross`: a swapped group leaves on the GPU what its encoder computed.
     """
 
@@ -110,6 +112,7 @@ class Choices:
     counts_filled_only: bool = False
     forgets_forks: bool = False
     refunds_victims: bool = True
+    delays_by_rest: bool = False
     keeps_cross: bool = False
 
 
@@ -140,6 +143,7 @@ CHOICES = {
         counts_filled_only=True,
         forgets_forks=True,
         refunds_victims=False,
+        delays_by_rest=True,
         keeps_cross=True,
     ),
     Reading.REPAIRED: Choices(),

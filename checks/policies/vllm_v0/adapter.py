@@ -17,7 +17,11 @@ from spec.vllm_v0.config import Scheduling, VllmV0Config
 from spec.vllm_v0.records import Budget, Context, Group, Pairs, Sequence, State, Step, sequences_of
 
 _FIRST = 1  # the number of a device's first block; drivers begin with 0
-_DECIDED = ("admitted", "swapped_in", "preempted", "swapped_out", "by_priority", "ignored")
+_DECIDED = (
+    *("admitted", "swapped_in", "preempted", "swapped_out", "by_priority", "ignored"),
+    *("prefills", "sampling"),
+)
+_COPIED = ("swaps_out", "swaps_in", "copies")
 
 
 class VllmV0Decoder(StepDecoder[State]):
@@ -72,19 +76,13 @@ class VllmV0Decoder(StepDecoder[State]):
         past["ignored"] = before.ignored.union(record["ignored"])
         planned = self.state(record.get("planned", record), **past)
         sampled = {one: tuple(tokens) for one, tokens in record["sampled"].items()}
-        ended = [one for one in common["ended"] if one in sampled]
+        decided: Json = {name: tuple(record[name]) for name in _DECIDED}
+        decided |= {name: _pairs(record[name]) for name in _COPIED}
+        common["outputs"] = {one: tuple(tokens) for one, tokens in record["outputs"].items()}
         return Step(
-            **common
-            | {
-                "outputs": {one: tuple(tokens) for one, tokens in record["outputs"].items()},
-                "ended": tuple(ended),
-            },
+            **common | decided,
             planned=planned,
-            prefills=tuple(record["prefills"]),
-            sampling=tuple(record["sampling"]),
             budget=_budget(config, record.get("budget", {})),
-            **{name: tuple(record[name]) for name in _DECIDED},
-            **{name: _pairs(record[name]) for name in ("swaps_out", "swaps_in", "copies")},
             lookahead_slots=record["lookahead_slots"],
             forked=_forked(planned, sampled),
             sampled=sampled,
@@ -121,10 +119,11 @@ def _sequence(row: Json) -> Sequence:
 
 
 def _budget(config: VllmV0Config, tables: Json) -> Budget:
-    """What was counted; a request that has counted sequences has no tokens, where none are named."""
+    """What was counted: no tokens of requests of which only the sequences are."""
     seqs = tables.get("seqs", {})
-    tokens = ({**dict.fromkeys(seqs, 0), **tables.get(name, {})} for name in ("batched", "cached"))
-    return Budget(config.token_budget, config.max_num_seqs, *tokens, seqs)
+    none = dict.fromkeys(seqs, 0)
+    batched, cached = (none | tables.get(name, {}) for name in ("batched", "cached"))
+    return Budget(config.token_budget, config.max_num_seqs, batched, cached, seqs)
 
 
 def _shifted(blocks: Iterable[int]) -> tuple[int, ...]:

@@ -1,5 +1,83 @@
-"""What releases of vLLM V0 do otherwise: nothing that is known."""
+"""Where releases of vLLM V0 end: their machine says the same of each step, and goes no further."""
 
-from checks.harness.difference import KnownDifference
+from checks.harness.difference import Evidence, KnownDifference, first_step
+from spec.vllm_v0.config import VllmV0Config
+from spec.vllm_v0.records import Step
 
-KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = ()
+
+def _end(id_: str, reason: str, cause: str, says: str, because: str) -> KnownDifference:
+    """The engine dies in a step of which the machine says so.
+
+    `reason`: the machine's words; `cause`: what the release raises and where.
+    """
+
+    def occurs(evidence: Evidence) -> bool:
+        failure, expected = evidence.failure, evidence.expected[evidence.index]
+        return failure is not None and (failure.cause, expected.after.failure) == (cause, reason)
+
+    def ends(_config: VllmV0Config, _action: object, step: Step) -> bool:
+        return step.after.failure == reason
+
+    due = first_step(ends)
+    return KnownDifference(id_, "vllm-v0", ("vLLM 0.9.2",), says, because, occurs, due)
+
+
+KNOWN_DIFFERENCES = (
+    _end(
+        "VLZ-1",
+        "a waiting group has no waiting sequence",
+        "AssertionError _schedule_prefills",
+        "a request that is swapped out for a more urgent one ends the engine",
+        "it is put among the waiting ones, where each is expected to have a prompt to compute",
+    ),
+    _end(
+        "VLZ-2",
+        "a block of the CPU is marked as used on the GPU",
+        "KeyError mark_blocks_as_accessed",
+        "with prefix caching, the abort of a swapped request ends the engine",
+        "when its blocks are given back they are marked as used, as if they were on the GPU",
+    ),
+    _end(
+        "VLZ-3",
+        "fewer tokens are cached than computed",
+        "AssertionError _get_num_new_uncached_and_cached_tokens",
+        "with prefix caching, a prompt that was swapped out half done ends the engine",
+        "what it has computed is on the CPU, where no lookup finds it",
+    ),
+    _end(
+        "VLZ-4",
+        "the CPU has no space for a victim",
+        "RuntimeError _swap_out",
+        "the engine ends where a victim does not fit the CPU",
+        "that it could be recomputed, or aborted alone, is not thought of",
+    ),
+    _end(
+        "VLZ-5",
+        "more is scheduled than the budget allows",
+        "AssertionError _schedule_default",
+        "a request for several sequences ends the engine once these are more than may run",
+        "it counts for one until its prompt is computed",
+    ),
+    _end(
+        "VLZ-6",
+        "more is scheduled than the budget allows",
+        "AssertionError _schedule_chunked_prefill",
+        "where prompts are chunked, a request for several sequences ends the engine once these have"
+        " more tokens than the budget, or are more than may run",
+        "it counts for one until its prompt is computed, and its decodes do not ask the budget",
+    ),
+    _end(
+        "VLZ-7",
+        "a group of several sequences cannot be recomputed",
+        "AssertionError _preempt_by_recompute",
+        "where victims are to be recomputed, one of several sequences ends the engine",
+        "recomputing is made for one sequence, and nothing else is tried",
+    ),
+    _end(
+        "VLZ-8",
+        "a forked sequence leaves before it was scheduled",
+        "AssertionError remove_seq",
+        "with prefix caching, a forked sequence that ends with its first token ends the engine",
+        "the cache learns of a sequence when it is scheduled, and not when it is forked",
+    ),
+)

@@ -53,7 +53,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     config = VllmV0Config(**_keys(choices, swarm, pinned))
     speculates = config.num_lookahead_slots > 0 and not config.is_multi_step
     right_drafts: dict[str, str] = {}
-    further: dict[str, dict[str, int]] = {}
+    further: dict[str, dict[str, Any]] = {}
 
     def surround(drawn: Choices, request: Request) -> None:
         further[request.id] = _further(drawn, swarm, config)
@@ -102,7 +102,7 @@ def _keys(choices: Choices, swarm: Swarm, pinned: Mapping[str, Any]) -> dict[str
     return keys | dict(pinned)
 
 
-def _further(choices: Choices, swarm: VllmV0Swarm, config: VllmV0Config) -> dict[str, int]:
+def _further(choices: Choices, swarm: VllmV0Swarm, config: VllmV0Config) -> dict[str, Any]:
     """What a request asks for beyond its tokens, where the release can do it."""
     several = choices.chance(swarm.several) and not config.num_lookahead_slots
     adapter = choices.chance(swarm.adapters) and config.max_loras > 0

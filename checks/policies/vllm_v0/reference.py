@@ -36,7 +36,8 @@ class VllmV0Reference(Reference):
 
     def _as_the_case_says(self, index: int, time: float) -> Step:
         environment = Environment(self.machine.sequence_ends, self._right)
-        return self.machine.step(self.state, environment, index, time)
+        step: Step = self.machine.step(self.state, environment, index, time)
+        return step
 
     def _taken(self, index: int, action: Action) -> Step:
         ends, accepted = action.ends, action.accepted
@@ -46,7 +47,7 @@ class VllmV0Reference(Reference):
             if accepted is None
             else lambda group, slots: min(accepted.get(group.id, 0), slots),
         )
-        step = self.machine.step(self.state, environment, index, action.time)
+        step: Step = self.machine.step(self.state, environment, index, action.time)
         if ends is None:
             return step
         return evolve(step, ended=tuple(one for one in step.sampled if one in ends))
