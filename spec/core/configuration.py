@@ -23,8 +23,8 @@ def checked_keys(_class: type, keys: list["Attribute[Any]"]) -> list["Attribute[
 class PolicyConfig:
     """A configuration; lengths in tokens, times in units of the simulated clock.
 
-    A subclass says which policy it is of, and gives what keys it has their defaults; `LEAST` says
-    how small a number may be.
+    A subclass says which policy it is of, and gives what keys it has their defaults. Whole numbers
+    are 1 or more, unless `LEAST` says how small one may be; others 0 or more.
 
     Raises:
         ConfigError: another policy's name, a value of the wrong type or below the least.
@@ -44,8 +44,10 @@ class PolicyConfig:
         name = self.name_of_policy()
         if self.policy != name:
             raise ConfigError("policy", self.policy, name)
-        for key, least in {**self.LEAST, "prefill_time": 0, "decode_time": 0}.items():
-            _check_range(key, getattr(self, key), least)
+        for key in fields(type(self)):
+            if key.type in _LEAST:
+                least = self.LEAST.get(key.name, _LEAST[key.type])
+                _check_range(key.name, getattr(self, key.name), least)
 
     @classmethod
     def name_of_policy(cls) -> str:
@@ -79,6 +81,9 @@ class PolicyConfig:
         if self.num_blocks is not None:
             return self.num_blocks
         return self.max_num_seqs * int(cdiv(self.max_model_len, self.block_size))
+
+
+_LEAST: Mapping[Any, int] = {int: 1, int | None: 1, float: 0}
 
 
 def _check_range(name: str, value: float | None, least: int) -> None:

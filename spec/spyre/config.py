@@ -4,9 +4,8 @@ The keys are those of the configuration file. `released_2_6_3` gives the values 
 the machine behaves as sendnn-inference 2.6.3 does.
 """
 
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from attrs import frozen
 
@@ -43,15 +42,6 @@ class SpyreConfig(PolicyConfig):
             of the block, requests that may be paused without reservation, an admission that is
             only half added.
     """
-
-    LEAST: ClassVar[Mapping[str, int]] = {
-        "block_size": 1,
-        "chunk_size": 1,
-        "max_model_len": 1,
-        "max_num_seqs": 1,
-        "max_batch_tkv_limit": 1,
-        "num_blocks": 1,
-    }
 
     policy: str = "spyre"
     block_size: int = 64

@@ -83,10 +83,6 @@ class VllmV1Config(PolicyConfig):
     """
 
     LEAST: ClassVar[Mapping[str, int]] = {
-        "block_size": 1,
-        "num_blocks": 1,
-        "max_num_seqs": 1,
-        "max_num_batched_tokens": 1,
         "max_model_len": 2,
         "long_prefill_token_threshold": 0,
         "num_speculative_tokens": 0,
