@@ -18,7 +18,6 @@ from engine.spyre.scheduler.prefill import with_block_table
 from engine.spyre.scheduler.requests import Batch, RequestState
 from spec.core.blocks import BlockPool
 from spec.core.records import Event
-from spec.core.requests import BlockKey
 from spec.core.sharing import DerivedMap, SharedMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import volume
@@ -28,11 +27,6 @@ from spec.spyre.state import Past, Sequence, State, remembered
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 Rows = tuple[Sequence, ...]
-
-
-def snapshot(scheduler: Scheduler) -> State:
-    """The scheduler's state; to see several of them, keep one `Observer`."""
-    return Observer(scheduler).state()
 
 
 # --- a step -------------------------------------------------------------------------------------
@@ -310,37 +304,21 @@ class PoolObserver:
     def pool(self) -> BlockPool:
         """The pool as it is now; maps in which nothing changed are those of the last one."""
         if self._changed:
+            now, before, changed = self._blocks, self._pool, self._changed
+            # Also contents that a block had before and has again: it stands behind others now.
+            pairs = ((now.keys[block], before.keys.get(block)) for block in changed)
+            contents = {key for pair in pairs for key in pair if key}
+            holders = {block: now.references[block] or None for block in changed}
+            blocks = {key: tuple(now.cached.get(key, ())) or None for key in contents}
             self._pool = BlockPool(
-                size=self._blocks.size,
-                free=self._blocks.free.as_order(),
-                references=self._references(),
-                cached=self._cached(),  # before the keys, which say what was cached
-                keys=self._keys(),
+                size=now.size,
+                free=now.free.as_order(),
+                references=_updated(before.references, holders),
+                keys=_updated(before.keys, {block: now.keys[block] for block in changed}),
+                cached=_updated(before.cached, blocks),
             )
-            self._changed.clear()
+            changed.clear()
         return self._pool
-
-    def _references(self) -> SharedMap[int, int]:
-        return _updated(
-            self._pool.references,
-            {block: self._blocks.references[block] or None for block in self._changed},
-        )
-
-    def _keys(self) -> SharedMap[int, BlockKey]:
-        return _updated(
-            self._pool.keys, {block: self._blocks.keys[block] for block in self._changed}
-        )
-
-    def _cached(self) -> SharedMap[BlockKey, tuple[int, ...]]:
-        # Also contents that a block had before and has again: it stands behind others now.
-        now, before = self._blocks.keys, self._pool.keys
-        contents = {
-            key for block in self._changed for key in (now[block], before.get(block)) if key
-        }
-        return _updated(
-            self._pool.cached,
-            {key: tuple(self._blocks.cached.get(key, ())) or None for key in contents},
-        )
 
 
 def _updated(

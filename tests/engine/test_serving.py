@@ -10,7 +10,7 @@ from attrs import define, field
 from engine.core.faults import ConstraintError, Failure
 from engine.core.tensors import Tensor
 from engine.spyre.device import DecodeInput, PrefillInput, SpyreDevice
-from engine.spyre.observing import snapshot
+from engine.spyre.observing import Observer
 from engine.spyre.scheduler import DecodePlan, PrefillPlan
 from engine.spyre.serving import Engine, StepResult
 from spec.core.blocks import BlockPool
@@ -44,10 +44,10 @@ class Run:
         return self
 
     def _step(self, engine: Engine) -> None:
-        before = snapshot(engine.scheduler)
+        before = Observer(engine.scheduler).state()
         result = engine.step()
         self.results.append(result)
-        after = snapshot(engine.scheduler)
+        after = Observer(engine.scheduler).state()
         if result.failure is None:
             self.states.append(after)
             for name, token in result.tokens.items():
@@ -56,7 +56,7 @@ class Run:
             assert after == before
         if result.failure is Failure.STOPPED:
             engine.replace_device(SpyreDevice(self.config))
-            self._assert_all_wait(before, snapshot(engine.scheduler))
+            self._assert_all_wait(before, Observer(engine.scheduler).state())
 
     def _assert_all_wait(self, before: State, after: State) -> None:
         """Those that were admitted stand in front, nothing is held, nothing found in the cache."""
@@ -227,9 +227,9 @@ class Refusing:
 def test_refused_step_changes_nothing() -> None:
     engine = Engine(config(), Refusing())
     engine.add(request("a", 10, 3))
-    before = snapshot(engine.scheduler)
+    before = Observer(engine.scheduler).state()
 
     with pytest.raises(ConstraintError):
         engine.step()
 
-    assert snapshot(engine.scheduler) == before
+    assert Observer(engine.scheduler).state() == before

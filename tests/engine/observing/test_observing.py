@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.spyre.observing import Observer, StepObserver, snapshot
+from engine.spyre.observing import Observer, StepObserver
 from engine.spyre.scheduler import DecodePlan, Scheduler
 from engine.spyre.scheduler.requests import RequestState
 from spec.core.blocks import BlockPool
@@ -34,7 +34,9 @@ def step_seen(observer: StepObserver, scheduler: Scheduler, index: int) -> Step:
 
 
 def test_idle_scheduler() -> None:
-    assert snapshot(Scheduler(config(num_blocks=3))) == State(BlockPool(size=3, free=(1, 2, 3)))
+    assert Observer(Scheduler(config(num_blocks=3))).state() == State(
+        BlockPool(size=3, free=(1, 2, 3))
+    )
 
 
 def test_same_state_is_the_same_object() -> None:
@@ -99,7 +101,7 @@ def test_queue_is_seen_as_it_is_whatever_came_and_went(history: list[list[str]])
             elif len(queue):
                 queue.remove(next(iter(queue) if change == "head" else reversed(queue)))
 
-        assert observer.state().waiting == snapshot(scheduler).waiting
+        assert observer.state().waiting == Observer(scheduler).state().waiting
 
 
 def test_decode_step_shares_its_rows_with_those_of_the_state() -> None:
@@ -135,7 +137,7 @@ def test_new_observer_sees_what_the_old_one_sees() -> None:
     for _ in range(7):
         before, after = observed(scheduler, 1)
 
-        assert after == snapshot(scheduler) != before
+        assert after == Observer(scheduler).state() != before
 
 
 def test_step_begins_where_the_last_one_ended_but_for_arrivals() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from checks.policies.spyre.engine import sampled_alone
 from engine.spyre.blocks import BlockManager
-from engine.spyre.observing import snapshot
+from engine.spyre.observing import Observer
 from engine.spyre.scheduler import (
     DecodePlan,
     IdlePlan,
@@ -151,7 +151,7 @@ def test_request_may_come_while_the_device_computes() -> None:
     scheduler.add(request("b", 3, 3))
     scheduler.update(plan, sampled_alone(plan))
 
-    assert [row.id for row in snapshot(scheduler).waiting] == ["b"]
+    assert [row.id for row in Observer(scheduler).state().waiting] == ["b"]
     assert len(list(steps(scheduler))) == 4
 
 
@@ -166,10 +166,10 @@ def test_wrong_number_of_tokens_is_refused(count: int) -> None:
 
 def test_abort_of_an_unknown_request_changes_nothing() -> None:
     scheduler = scheduler_with(config(), [request("a", 3, 3)])
-    before = snapshot(scheduler)
+    before = Observer(scheduler).state()
 
     assert not scheduler.abort("unknown")
-    assert snapshot(scheduler) == before
+    assert Observer(scheduler).state() == before
 
 
 @pytest.mark.parametrize("leaver", ["a", "b", "c", "unknown"])
@@ -207,10 +207,10 @@ def test_plan_made_twice_is_the_same_and_changes_nothing(
     scheduler = scheduler_with(config(**changes), requests)
     happened = False
     while scheduler.has_requests:
-        before = snapshot(scheduler)
+        before = Observer(scheduler).state()
         plan, again = scheduler.schedule(), scheduler.schedule()
 
-        assert snapshot(scheduler) == before
+        assert Observer(scheduler).state() == before
         assert described(plan) == described(again)
         happened |= bool(getattr(plan, happens, 0))
         scheduler.update(again, sampled_alone(again))
@@ -313,11 +313,11 @@ def test_copy_goes_its_own_way() -> None:
     scheduler = scheduler_with(config(), [sharing(name, 9, 3, 6) for name in "abc"])
     for _ in range(5):
         step(scheduler)
-    before = snapshot(scheduler)
+    before = Observer(scheduler).state()
 
     twin = scheduler.copy()
-    assert snapshot(twin) == before
+    assert Observer(twin).state() == before
     list(steps(twin))
 
-    assert snapshot(scheduler) == before
+    assert Observer(scheduler).state() == before
     assert [one.finished for _, one in steps(scheduler)][-1] == ("c",)

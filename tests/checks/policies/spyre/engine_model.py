@@ -13,7 +13,7 @@ from checks.explore.environment import MachineModel, with_early_ends
 from checks.explore.instance import Instance
 from checks.policies.spyre.engine import sampled_alone
 from checks.policies.spyre.model import canonical_in, spyre_model
-from engine.spyre.observing import snapshot
+from engine.spyre.observing import Observer
 from engine.spyre.scheduler import Scheduler
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context
@@ -70,7 +70,7 @@ class EngineMachine:
 
 
 def _node(scheduler: Scheduler) -> Node:
-    return Node(scheduler, snapshot(scheduler))
+    return Node(scheduler, Observer(scheduler).state())
 
 
 def engine_model(instance: Instance[SpyreConfig]) -> MachineModel[Context, Node]:
