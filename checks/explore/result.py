@@ -66,8 +66,3 @@ class Result(Generic[StateT]):
     def states_per_second(self) -> float:
         """Distinct states found per second of wall-clock time."""
         return self.states / self.seconds if self.seconds else 0.0
-
-    @property
-    def missing_witnesses(self) -> tuple[str, ...]:
-        """The rules whose witness was never seen; final only when the outcome is `HOLDS`."""
-        return tuple(rule for rule, seen in self.witnesses.items() if not seen.edges)

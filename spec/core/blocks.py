@@ -40,3 +40,13 @@ def block_index(position: Number, block_size: Number) -> Number:
 def slot(block: Number, position: Number, block_size: Number) -> Number:
     """Where `block` holds the token at `position` of its request (nano-vllm, "Block Tables")."""
     return block * block_size + position % block_size
+
+
+def block_bytes(
+    layers: Number, heads: Number, head_dim: Number, block_size: Number, element_bytes: Number
+) -> Number:
+    """Bytes of one block: keys and values of every layer.
+
+    Source: nano-vllm, "Physical KV Cache"; vllm-v1, "Memory Limit: KV Cache Blocks".
+    """
+    return 2 * layers * heads * head_dim * block_size * element_bytes

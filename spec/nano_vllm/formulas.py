@@ -67,10 +67,3 @@ def captured_sizes(largest: int, reading: GraphSizes) -> tuple[int, ...]:
 def graph_batch_size(batch: int, largest: int, reading: GraphSizes) -> int | None:
     """The captured size that a decode batch is padded to; None if no size holds it."""
     return next((size for size in captured_sizes(largest, reading) if size >= batch), None)
-
-
-def block_bytes(
-    layers: Number, heads: Number, head_dim: Number, element_bytes: Number, block_size: Number
-) -> Number:
-    """Bytes of one block: keys and values of every layer ("Physical KV Cache")."""
-    return layers * 2 * heads * head_dim * element_bytes * block_size

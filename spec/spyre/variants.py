@@ -75,10 +75,6 @@ class AdmissionVariant:
         """True if a prompt is judged before its first chunk, and not before its last."""
         return self.judged_once and not interleave
 
-    def always_keeps_limit(self, *, interleave: bool) -> bool:
-        """True if the conditions alone keep every decode step within the volume limit."""
-        return self.keeps_limit and not self.is_judged_first(interleave=interleave)
-
     def refusal(self, joining: Joining) -> str | None:
         """The rule of the first condition that does not hold, or None."""
         for condition in self.conditions:

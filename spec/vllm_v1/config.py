@@ -200,15 +200,8 @@ def rolled_back(computed: Number, drafts: Number, accepted: Number) -> Number:
 # --- the pool -------------------------------------------------------------------------------
 
 
-def block_bytes(
-    layers: Number, heads: Number, head_dim: Number, block_size: Number, element_bytes: Number
-) -> Number:
-    """Bytes of one block, keys and values (vllm-v1, "Memory Limit: KV Cache Blocks")."""
-    return 2 * layers * heads * head_dim * block_size * element_bytes
-
-
 def profiled_blocks(free_bytes: Number, bytes_per_block: Number) -> Number:
-    """Blocks that fit in nine tenths of the free memory (same section)."""
+    """Blocks that fit in nine tenths of the free memory ("Memory Limit: KV Cache Blocks")."""
     return floor_div(free_bytes * 9, bytes_per_block * 10)
 
 

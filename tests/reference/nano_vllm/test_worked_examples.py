@@ -10,10 +10,9 @@ from attrs import evolve
 from reference.nano_vllm.handoff import NO_BLOCK, handoff
 from reference.nano_vllm.machine import NanoVllmMachine
 from reference.nano_vllm.step import schedule
-from spec.core.blocks import block_index, slot
+from spec.core.blocks import block_bytes, block_index, slot
 from spec.core.records import Event
 from spec.nano_vllm.config import NanoVllmConfig
-from spec.nano_vllm.formulas import block_bytes
 from spec.nano_vllm.records import Sequence, State, Step
 from tests.reference import scenes
 from tests.reference.nano_vllm.scenes import log, machine, queues
