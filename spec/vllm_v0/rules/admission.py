@@ -144,16 +144,17 @@ def _is_at_once(config: VllmV0Config) -> bool:
     applies=_is_at_once,
 )
 def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
-    """The first of the waiting requests that none of its own limits keeps back waits only for
-    tokens, blocks or sequences, or for those that are swapped out.
+    """The first of the waiting requests waits only for tokens, blocks or sequences, for its adapter
+    or for being long, or for those that are swapped out.
     """
     # Judged by what was left when it was looked at.
     swapped_first = not ctx.config.chunked_prefill and bool(step.before.swapped)
     if swapped_first or step.after.failure:
         return
     left = {*step.admitted, *step.ignored}
-    others = (one for one in step.before.waiting if one.id not in left)
-    first = next((one for one in others if not is_passed_over(ctx, step, one)), None)
+    first = next((one for one in step.before.waiting if one.id not in left), None)
+    if first is None or is_passed_over(ctx, step, first):
+        return
     room = room_for_prompts(ctx, step)
-    if first is not None and fits(ctx, first, room):
+    if fits(ctx, first, room):
         yield f"{first.id} waits, {room.blocks} blocks, {room.tokens} tokens, {room.seqs} seqs left"

@@ -145,11 +145,11 @@ def least_recently_used_goes_first(_ctx: Context, step: Step) -> Iterator[str]:
     """Blocks that were accessed are kept from being evicted: of the free ones those without
     contents go first, then those that were used the longest ago, of these the deepest.
     """
-    # Of the blocks that were free before the step and still are.
+    # Of the blocks that were free before the step and still are; decodes may give blank ones back.
     evicted, kept = _evicted(step), _kept(step)
     blank = {*step.before.pool.free} - step.before.pool.keys.keys()
     blank &= {*step.planned.pool.free} - step.planned.pool.keys.keys()
-    if evicted and blank:
+    if evicted and blank and step.scheduled.keys() == {*step.admitted}:
         yield f"evicted {sorted(evicted)}, {sorted(blank)} are free and blank"
     for block in evicted:
         older = [one for one in kept if _age(step.before, one) < _age(step.before, block)]

@@ -80,7 +80,7 @@ def sequences_are_counted_once(ctx: Context, step: Step) -> Iterator[str]:
     expected = {one: will_have(ctx, rows[one]) for one in rows if one in step.scheduled}
     if not ctx.config.chunked_prefill:
         expected |= {one.id: will_have(ctx, one) for one in rows.values()}
-    counted = {one: count for one, count in step.budget.seqs.items() if one not in victims(step)}
+    counted = {one: count for one, count in step.budget.seqs.items() if one in expected}
     if not step.after.failure and counted != expected:
         yield f"counted {counted}, sequences {expected}"
 
@@ -105,13 +105,14 @@ def one_token_for_each_sequence(_ctx: Context, step: Step) -> Iterator[str]:
     witness=lambda _ctx, step: len(step.scheduled) > 1 and not step.prefills,
 )
 def budget_is_used(ctx: Context, step: Step) -> Iterator[str]:
-    """Where a step leaves budget for all sequences of a decoding request, it is scheduled, but for
-    a step of prompts alone.
+    """Running requests are scheduled in the order of their queue until the first does not fit: no
+    decoding request is the first to be left out where the budget has a token for each sequence.
     """
-    # A prompt in front of it that takes no part of the budget must not end the walk.
+    # But for a step of prompts alone.
     if step.after.failure or (step.admitted and not ctx.config.chunked_prefill):
         return
     left = ctx.config.token_budget - sum(batched(step).values())
-    for one in step.planned.running:
-        if one.id not in step.scheduled and not one.is_prefill and len(one.unfinished) <= left:
-            yield f"{one.id} is given nothing of {left} tokens, {ids(step.planned.running)} run"
+    kept = (one for one in step.before.running if one.id not in victims(step))
+    first = next((one for one in kept if one.id not in step.scheduled), None)
+    if first is not None and not first.is_prefill and len(first.unfinished) <= left:
+        yield f"{first.id} is given nothing of {left} tokens, {ids(step.before.running)} run"

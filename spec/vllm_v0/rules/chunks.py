@@ -117,13 +117,10 @@ def partial_prefills_are_limited(ctx: Context, state: State) -> Iterator[str]:
 def long_prompts_are_limited(ctx: Context, step: Step) -> Iterator[str]:
     """A long prompt begins only while fewer long ones are under way than may be."""
     # Long is what is left of it when the step begins.
-    long = [
-        one.id
-        for one in (*step.before.running, *step.before.waiting)
-        if one.tokens - one.computed > ctx.config.long_threshold
-    ]
-    runs = {one.id for one in step.before.running} | {*step.admitted}
-    begun = [one for one in long if one in runs]
+    under_way = [one for one in step.before.running if one.is_prefill]
+    prompts = [*under_way, *(one for one in step.before.waiting if one.id in step.admitted)]
+    threshold = ctx.config.long_threshold
+    begun = [one.id for one in prompts if one.tokens - one.computed > threshold]
     if len(begun) > ctx.config.max_long_partial_prefills and {*begun} & {*step.admitted}:
         yield f"long prompts {begun} are under way"
 

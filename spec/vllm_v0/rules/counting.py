@@ -212,10 +212,11 @@ def fits(ctx: Context, group: Group, room: Room) -> bool:
 
 def is_passed_over(ctx: Context, step: Step, group: Group) -> bool:
     """True if the group's adapter, or its length, may keep it waiting while others are admitted."""
-    lora = ctx.requests[group.id].lora
-    others = {ctx.requests[one].lora for one in step.scheduled} | {
-        ctx.requests[one.id].lora for one in step.before.running
-    }
-    is_foreign = lora not in {0, *others} and len(others - {0}) >= ctx.config.max_loras > 0
     several = ctx.config.max_num_partial_prefills > 1
-    return is_foreign or (several and group.tokens > ctx.config.long_threshold)
+    queues = (step.before.running, step.planned.running)
+    for batch in (step.scheduled, *([one.id for one in queue] for queue in queues)):
+        adapters = {ctx.requests[one].lora for one in batch} - {0}
+        is_full = len(adapters) >= ctx.config.max_loras > 0
+        if is_full and ctx.requests[group.id].lora not in {0, *adapters}:
+            return True
+    return several and group.tokens > ctx.config.long_threshold

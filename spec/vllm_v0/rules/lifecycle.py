@@ -39,8 +39,9 @@ def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
 def others_are_untouched(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """Between two steps requests only arrive, at the end of the waiting queue, and go away."""
     # Those that stay are as they were; those gone are among the aborted.
-    gone = {*ids(before.present)} - {*ids(after.present)}
-    if gone != after.aborted - before.aborted or after.finished != before.finished:
+    known, aborted = {*ids(before.present)}, after.aborted - before.aborted
+    gone = known - {*ids(after.present)}
+    if gone != aborted & known or after.finished != before.finished:
         yield f"gone are {sorted(gone)}"
     for name in ("running", "swapped"):
         stayed = [_known(one) for one in getattr(before, name) if one.id not in gone]

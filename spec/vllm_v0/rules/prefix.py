@@ -47,35 +47,42 @@ def the_longest_prefix_counts_as_cached(ctx: Context, step: Step) -> Iterator[st
     """Of a prompt as many tokens count as cached as its longest run of computed blocks has, block
     by block from its first.
     """
-    # Blocks that the step itself takes from the cache may be there no more.
-    before, planned = computed_contents(step.before), {*step.planned.pool.keys.values()}
+    # What is in blocks that the step has handed out anew may have been found before that, or not.
+    pool, planned = step.before.pool, step.planned.pool.keys
+    before = computed_contents(step.before)
+    lost = {key for block, key in pool.keys.items() if planned.get(block) != key}
     rows = by_id(step.planned.running)
     for one in (rows[one] for one in step.admitted):
         found = (one.cached or 0) // ctx.config.block_size
-        most, least = (longest_run(ctx, one, it) for it in (before, before & planned))
+        most, least = (longest_run(ctx, one, it) for it in (before, before - lost))
         if not least <= found <= most or (one.cached or 0) % ctx.config.block_size:
             yield f"{one.id}: {one.cached} tokens count as cached, {most} blocks are"
 
 
-@always(
+@of_step(
     "V0-PFX-3",
     _MARKING,
-    witness=lambda _ctx, step: bool(step.after.computed & step.after.pool.references.keys()),
+    witness=lambda _ctx, step: bool(step.after.computed - step.before.computed),
     applies=_is_caching,
 )
-def computed_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
-    """A block that counts as computed, and is held, is full of computed tokens."""
-    # One of its holders at least has computed it to its end.
-    size = ctx.config.block_size
-    done = {
+def computed_blocks_are_computed(ctx: Context, step: Step) -> Iterator[str]:
+    """A step lets only those blocks count as computed that it, or an earlier one, has computed to
+    their ends.
+    """
+    # One of the holders has, when what the step schedules is computed.
+    size, before, after = ctx.config.block_size, step.before, step.after
+    fresh = {
         block
-        for group in state.running
-        for one in group.unfinished
-        for block in one.blocks[: group.computed // size]
+        for block in after.computed
+        if block not in before.computed or before.pool.keys.get(block) != after.pool.keys.get(block)
     }
-    wrong = (state.computed & state.pool.references.keys()) - done
-    if wrong:
-        yield f"blocks {sorted(wrong)} count as computed"
+    for group in step.planned.running:
+        end = group.computed + step.scheduled.get(group.id, 0)
+        end = end if group.is_prefill else group.tokens
+        for one in group.unfinished:
+            fresh -= {*one.blocks[: end // size]}
+    if fresh:
+        yield f"blocks {sorted(fresh)} count as computed"
 
 
 @always(
@@ -88,11 +95,12 @@ def processed_blocks_are_marked(ctx: Context, state: State) -> Iterator[str]:
     """Every block whose tokens were processed counts as computed, so that later requests need not
     compute the same block again.
     """
-    # Full blocks of the groups that run.
+    # Full blocks of the groups that run; guesses that were right have no slots yet.
     size = ctx.config.block_size
     for group in state.running:
         for one in group.unfinished:
-            unmarked = {*one.blocks[: group.computed // size]} - state.computed
+            full = min(group.computed, one.slots) // size
+            unmarked = {*one.blocks[:full]} - state.computed
             if unmarked:
                 yield f"{one.id} has computed blocks {sorted(unmarked)}"
 

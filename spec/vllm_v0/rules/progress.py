@@ -17,6 +17,7 @@ from spec.vllm_v0.rules.registry import (
     always,
     code,
     eventually,
+    ids,
     is_documented,
     of_step,
     text,
@@ -39,10 +40,13 @@ def the_engine_goes_on(_ctx: Context, state: State) -> Iterator[str]:
 
 @of_step("V0-PRG-2", _ACHIEVES, witness=lambda _ctx, step: bool(step.scheduled))
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
-    """No step is idle while a request is pending."""
-    # A step that only preempts or ignores is not idle.
-    acts = step.scheduled or victims(step) or step.ignored
-    if step.before.present and not acts and not step.after.failure:
+    """No step is idle while a request is pending: something is scheduled, gives way or is ended, or
+    at least the queues are put in another order.
+    """
+    # Unless the engine ends.
+    acts = step.scheduled or victims(step) or step.ignored or step.after.failure
+    sorts = ids(step.before.present) != ids(step.after.present)
+    if step.before.present and not acts and not sorts:
         yield f"nothing runs of {[one.id for one in step.before.present]}"
 
 

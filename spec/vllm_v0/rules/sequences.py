@@ -91,26 +91,25 @@ def sequences_write_apart(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step("V0-SEQ-4", _FORK, witness=lambda _ctx, step: bool(step.copies))
-def shared_blocks_are_copied(_ctx: Context, step: Step) -> Iterator[str]:
+def shared_blocks_are_copied(ctx: Context, step: Step) -> Iterator[str]:
     """A block that several hold is copied for the one that is to write to it, to a block of its
     own, and no other block is copied.
     """
-    # In its place of the table, which held the other before.
-    targets = Counter(target for _, target in step.copies)
-    before = {one.id: one for group in step.before.present for one in group.sequences}
+    # In its place of the table; with prefix caching that may be a known block of the same content.
+    before = {one.id: one for group in step.before.running for one in group.sequences}
     after = {one.id: one for group in step.planned.running for one in group.sequences}
-    swapped = {target: source for source, target in step.swaps_in}
+    targets = Counter(target for _, target in step.copies)
     for source, target in step.copies:
-        owners = [
-            one.id
-            for one in after.values()
-            if target in one.blocks
-            and before[one.id].blocks[one.blocks.index(target)] in (source, swapped.get(source))
-        ]
-        kept = step.planned.pool.references.get(source, 0)
-        alone = step.planned.pool.references.get(target, 0)
-        if len(owners) != 1 or targets[target] > 1 or not kept or alone != 1:
-            yield f"{source} is copied to {target}, which {owners} have, {kept} keep the other"
+        now = {
+            one.blocks[before[name].blocks.index(source)]
+            for name, one in after.items()
+            if name in before and source in before[name].blocks
+        }
+        own = {block for block in now if block == target or block in step.planned.pool.keys}
+        is_shared = step.before.pool.references.get(source, 0) > 1
+        is_twice = targets[target] > 1 and not ctx.config.prefix_caching
+        if not own or not is_shared or is_twice:
+            yield f"{source} is copied to {target}, at its place are {sorted(now)}"
 
 
 @of_step("V0-SEQ-5", _FORK, witness=lambda _ctx, step: len(step.sampled) > len(step.outputs) > 0)

@@ -43,10 +43,12 @@ def pairs_are_one_to_one(ctx: Context, step: Step) -> Iterator[str]:
     # With prefix caching a block of the same content may be there already.
     gpu, cpu = step.before.pool, step.before.cpu
     for pairs, source, target in ((step.swaps_out, gpu, cpu), (step.swaps_in, cpu, gpu)):
-        onto = [to for _, to in {*pairs}]
+        known = (step.planned.cpu if target is cpu else step.planned.pool).keys
+        onto = [to for _, to in {*pairs} if to not in known]
         if len({*onto}) != len(onto) or not {one for one, _ in pairs} <= source.references.keys():
             yield f"copied {sorted(pairs)}, held {sorted(source.references)}"
-        taken = target.references.keys() & {*onto}
+        ended = {b for one in step.before.running if one.id in step.ignored for b in one.blocks}
+        taken = target.references.keys() & {*onto} - ended
         if taken and not ctx.config.prefix_caching:
             yield f"copied onto {sorted(taken)}, which are held"
 
@@ -95,8 +97,9 @@ def _moved(ctx: Context, old: Group, new: Group) -> Iterator[tuple[bool, tuple[i
 def no_swap_in_with_a_preemption(_ctx: Context, step: Step) -> Iterator[str]:
     """Swapped-out groups are restored only in a step without any preemption."""
     # So nothing is swapped in and out at once.
-    if step.swapped_in and victims(step):
-        yield f"swapped in {list(step.swapped_in)}, gave way {sorted(victims(step))}"
+    preempted = (*step.preempted, *step.swapped_out)
+    if step.swapped_in and preempted:
+        yield f"swapped in {list(step.swapped_in)}, preempted {list(preempted)}"
 
 
 def _progress(group: Group) -> object:
@@ -145,8 +148,8 @@ def swapped_out_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     if victims(step) or step.after.failure or _is_outranked(ctx, step):
         return
     others = (one for one in step.planned.swapped if one.id not in step.swapped_out)
-    first = next((one for one in others if not is_passed_over(ctx, step, one)), None)
-    if first is None:
+    first = next(others, None)
+    if first is None or is_passed_over(ctx, step, first):
         return
     rows = by_id(step.planned.running)
     runs = [one for one in rows.values() if one.id in step.scheduled]
@@ -157,15 +160,11 @@ def swapped_out_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     tokens = ctx.config.token_budget - sum(batched(step)[one.id] for one in old)
     seqs = ctx.config.max_num_seqs - sum(will_have(ctx, one) for one in old)
     watermark = ctx.config.watermark_blocks if old else 0
-    least = min(first.tokens - first.computed, _least_chunk(ctx)) if first.is_prefill else 0
-    wanted = least or len(first.unfinished)
+    chunk = ctx.config.block_size if ctx.config.prefix_caching else 1
+    wanted = chunk if first.is_prefill else len(first.unfinished)
     fits = swapped_needs(ctx, first) <= blocks - watermark
-    if fits and wanted <= tokens and len(first.unfinished) <= seqs:
+    if fits and wanted <= tokens and will_have(ctx, first) <= seqs:
         yield f"{first.id} stays, {blocks} blocks, {tokens} tokens, {seqs} sequences are left"
-
-
-def _least_chunk(ctx: Context) -> int:
-    return ctx.config.block_size if ctx.config.prefix_caching else 1
 
 
 def _is_outranked(ctx: Context, step: Step) -> bool:
@@ -255,10 +254,11 @@ def copies_do_not_overwrite(ctx: Context, step: Step) -> Iterator[str]:
     # Onto a block that is found by its content, which was computed there.
     keys, planned = step.before.pool.keys, step.planned.pool.keys
     kept = {block for block in step.before.computed if keys.get(block) == planned.get(block)}
+    full, computed = set[int](), set[int]()
     for group in step.before.swapped:
-        if group.id in step.swapped_in:
-            full = group.computed // ctx.config.block_size
-            behind = {block for one in group.sequences for block in one.blocks[full:]}
-            wrong = [pair for pair in step.swaps_in if pair[0] in behind and pair[1] in kept]
-            if wrong:
-                yield f"{group.id} has computed {group.computed} tokens, copies {wrong}"
+        for one in group.sequences:
+            full |= {*one.blocks[: one.slots // ctx.config.block_size]}
+            computed |= {*one.blocks[: group.computed // ctx.config.block_size]}
+    wrong = [pair for pair in step.swaps_in if pair[0] in full - computed and pair[1] in kept]
+    if wrong:
+        yield f"{wrong} are copied, computed are {sorted(computed)}"
