@@ -62,7 +62,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
 
     limits = Limits((config.block_size,), most_tokens(config), config.max_num_seqs, priorities=True)
     drawn = requests_of(choices, swarm, limits, surround)
-    requests = tuple(evolve(one, **further[one.id]) for one in drawn)
+    requests = tuple(_servable(config, evolve(one, **further[one.id])) for one in drawn)
     blocks = (_blocks(config, one) for one in requests)
     config = with_tight_pool(choices, swarm, config, blocks, pinned)
     surroundings = {"right_drafts": right_drafts} if speculates else {}
@@ -112,6 +112,19 @@ def _further(choices: Choices, swarm: VllmV0Swarm, config: VllmV0Config) -> dict
         "lora": choices.between(1, 3) if adapter else 0,
         "encoder_len": choices.between(1, 2 * config.block_size) if encoder else 0,
     }
+
+
+def _servable(config: VllmV0Config, request: Request) -> Request:
+    """The request, with no more output than can be computed again like a prompt."""
+    most = config.prompt_limit + 1 - request.prompt_len
+    if most < 1 or request.max_tokens <= most:  # a prompt that is too long is ignored
+        return request
+    return evolve(
+        request,
+        max_tokens=most,
+        output_len=request.output_len and min(request.output_len, most),
+        output=request.output and request.output[:most],
+    )
 
 
 def _blocks(config: VllmV0Config, request: Request) -> int:
