@@ -17,6 +17,7 @@ from spec.vllm_v0.config import (
     Scheduling,
 )
 from spec.vllm_v0.records import Group
+from spec.vllm_v0.variants import Strategy
 
 
 def preempt(run: Decisions, victim: Group) -> None:
@@ -90,19 +91,25 @@ def _give_way(run: Decisions, victim: Group) -> None:
         run.state = evolve(run.state, swapped=tuple(swapped), waiting=waiting)
 
 
-def urgent_goes_first(run: Decisions) -> bool:
-    """True if the front of the waiting queue is more urgent than all swapped groups.
+def swapped_go_first(run: Decisions, group: Group) -> bool:
+    """True if a waiting group is not looked at while others are swapped out."""
+    config = run.config
+    exclusive = not config.chunked_prefill and config.strategy is Strategy.EXCLUSIVE
+    return exclusive and bool(run.state.swapped) and not _outranks_swapped(run, group)
+
+
+def _outranks_swapped(run: Decisions, group: Group) -> bool:
+    """True if the group is more urgent than all swapped ones.
 
     Only where victims of priority are swapped out in order: what they gave way to comes first.
     """
-    if run.config.scheduling is not Scheduling.PRIORITY or not run.state.waiting:
+    if run.config.scheduling is not Scheduling.PRIORITY:
         return False
-    front = rank(run.ctx, run.state.waiting[0])
-    outranked = all(front < rank(run.ctx, one) for one in run.state.swapped)
+    outranked = all(rank(run.ctx, group) < rank(run.ctx, one) for one in run.state.swapped)
     return run.config.choices.keeps_victims_apart and outranked
 
 
 def keeps_swapped_out(run: Decisions) -> bool:
     """True if swapped groups wait because others gave way, or will, to a more urgent one."""
     gave_way = bool(run.by_priority) and run.config.choices.keeps_victims_apart
-    return gave_way or urgent_goes_first(run)
+    return gave_way or any(_outranks_swapped(run, one) for one in run.state.waiting[:1])

@@ -7,7 +7,7 @@ from attrs import evolve
 from reference.vllm_v0 import block_manager, transitions
 from reference.vllm_v0.block_manager import EngineEnds, Fit
 from reference.vllm_v0.decisions import Decisions, seqs_of
-from reference.vllm_v0.preemption import preempt
+from reference.vllm_v0.preemption import preempt, swapped_go_first
 from reference.vllm_v0.tokens import Partial, cached_tokens, new_tokens
 from spec.vllm_v0.config import (
     lookahead_slots,
@@ -116,7 +116,7 @@ def schedule_prefills(run: Decisions, share: Partial | None) -> None:
     if run.budget.remaining <= 0:
         return
     for place, group in enumerate(waiting := run.state.waiting):
-        if not passed_delay(run, waiting[place:]):
+        if not passed_delay(run, waiting[place:]) or swapped_go_first(run, group):
             break
         if group.id in run.preempted or (share is not None and not share.admits(run, group)):
             continue

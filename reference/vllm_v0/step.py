@@ -16,7 +16,6 @@ from reference.vllm_v0.preemption import (
     keeps_swapped_out,
     preempt_by_priority,
     sort_waiting,
-    urgent_goes_first,
 )
 from reference.vllm_v0.queues import schedule_prefills, schedule_running, schedule_swapped
 from reference.vllm_v0.results import accessed, aged, by_request, work_in
@@ -99,8 +98,7 @@ def schedule_default(run: Decisions) -> None:
     for one in run.state.running:
         run.count(one)
     # prefills, where no swapped group goes before them
-    if not exclusive or not run.state.swapped or urgent_goes_first(run):
-        schedule_prefills(run, share=None)
+    schedule_prefills(run, share=None)
     if not run.new and run.config.scheduling is Scheduling.PRIORITY:
         preempt_by_priority(run)
     # decodes, and swapped groups where there was memory for all decodes
@@ -119,6 +117,10 @@ def schedule_chunked_prefill(run: Decisions) -> None:
     Source: vllm-v0, "Optimized Prefill & Decode Scheduling".
     """
     share = Partial.of(run.ctx, run.state)
+    # running sequences take their places
+    if not run.config.choices.counts_scheduled_only:
+        for one in run.state.running:
+            run.count(one)
     # decodes and prompts under way, in queue order
     schedule_running(run, share)
     # swapped groups, where no running one had to give way

@@ -44,14 +44,26 @@ class Partial:
         return cls(min(slots, config.max_num_partial_prefills), long)
 
     def admits(self, run: Decisions, group: Group) -> bool:
-        """False for a long prompt where enough of them are under way."""
+        """False where enough prompts are under way, or for a long one enough long ones."""
         config = run.config
+        if config.max_num_partial_prefills == 1:
+            return True
         is_full = self.long >= config.max_long_partial_prefills
-        return not (config.max_num_partial_prefills > 1 and is_full and is_long(run.ctx, group))
+        return _leaves_a_place(run) and not (is_full and is_long(run.ctx, group))
 
     def note(self, run: Decisions, group: Group) -> None:
         """A prompt begins."""
         self.long += is_long(run.ctx, group)
+
+
+def _leaves_a_place(run: Decisions) -> bool:
+    """True if fewer prompts stay unfinished than may be under way."""
+    unfinished = sum(
+        one.is_prefill and one.computed + run.scheduled.get(one.id, 0) < one.tokens
+        for one in run.state.running
+    )
+    is_free = unfinished < run.config.max_num_partial_prefills
+    return is_free or run.config.choices.begins_with_leftovers
 
 
 def is_long(ctx: Context, group: Group) -> bool:

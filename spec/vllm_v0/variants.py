@@ -65,6 +65,10 @@ class Choices:
       of a whole block.
     - `shares_any_budget`: a prompt's share of the budget may be less than a block, or than a token,
       so that none of those that share it gets any; else it is one of these at least.
+    - `begins_with_leftovers`: a prompt begins with what the shares of others leave, though as many
+      are under way as may be.
+    - `counts_scheduled_only`: where prompts are chunked, running sequences that are not scheduled
+      do not count for the limit.
     - `sorts_late`: by priority, the waiting queue is brought into its order only in a step without
       prompts, after its front was looked at; else before anything else.
     - `finishing_first_under_way`: only prompts under way are put in the order of their ends, new
@@ -103,6 +107,8 @@ class Choices:
     overdraws: bool = False
     rounds_decodes: bool = False
     shares_any_budget: bool = False
+    begins_with_leftovers: bool = False
+    counts_scheduled_only: bool = False
     sorts_late: bool = False
     finishing_first_under_way: bool = False
     forgets_scheduled: bool = False
@@ -134,6 +140,8 @@ CHOICES = {
         overdraws=True,
         rounds_decodes=True,
         shares_any_budget=True,
+        begins_with_leftovers=True,
+        counts_scheduled_only=True,
         sorts_late=True,
         finishing_first_under_way=True,
         forgets_scheduled=True,

@@ -13,6 +13,7 @@ from spec.vllm_v0.rules.counting import (
     fits,
     is_passed_over,
     is_too_long,
+    looked_at,
     prompt_needs,
     room_for_prompts,
 )
@@ -151,8 +152,7 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     swapped_first = not ctx.config.chunked_prefill and bool(step.before.swapped)
     if swapped_first or step.after.failure:
         return
-    left = {*step.admitted, *step.ignored}
-    first = next((one for one in step.before.waiting if one.id not in left), None)
+    first = next((one for one in looked_at(ctx, step) if one.id not in step.admitted), None)
     if first is None or is_passed_over(ctx, step, first):
         return
     room = room_for_prompts(ctx, step)

@@ -153,6 +153,15 @@ def rank(ctx: Context, group: Group) -> tuple[int, int]:
     return priority, group.arrival
 
 
+def looked_at(ctx: Context, step: Step) -> list[Group]:
+    """Waiting requests that are not ignored, in the order in which the step looks at them."""
+    queue = [one for one in step.before.waiting if one.id not in step.ignored]
+    config = ctx.config
+    if is_by_priority(config) and not config.chunked_prefill and not config.choices.sorts_late:
+        queue.sort(key=lambda one: rank(ctx, one))
+    return queue
+
+
 def is_by_priority(config: VllmV0Config) -> bool:
     """True where requests are served by priority."""
     return config.scheduling is Scheduling.PRIORITY

@@ -11,6 +11,7 @@ from spec.vllm_v0.rules.counting import (
     Room,
     fits,
     is_by_priority,
+    looked_at,
     rank,
     will_have,
 )
@@ -33,16 +34,9 @@ def _by_default(config: VllmV0Config) -> bool:
     return is_by_priority(config) and not config.chunked_prefill
 
 
-def _waiting(step: Step) -> list[Group]:
-    return [one for one in step.before.waiting if one.id not in step.ignored]
-
-
 def _front(ctx: Context, step: Step) -> Group | None:
-    """The request that others give way to: the first in the queue as the step finds or sorts it."""
-    queue = _waiting(step)
-    if not ctx.config.choices.sorts_late:
-        queue.sort(key=lambda one: rank(ctx, one))
-    return queue[0] if queue else None
+    """The request that others give way to."""
+    return next(iter(looked_at(ctx, step)), None)
 
 
 @of_step(
@@ -117,7 +111,7 @@ def room_is_made_for_the_most_urgent(ctx: Context, step: Step) -> Iterator[str]:
     step without new prompts.
     """
     # Unless enough of them have given way.
-    waiting = _waiting(step)
+    waiting = looked_at(ctx, step)
     if step.admitted or step.after.failure or not waiting:
         return
     most = min(waiting, key=lambda one: rank(ctx, one))
@@ -187,7 +181,7 @@ def urgent_are_admitted_first(ctx: Context, step: Step) -> Iterator[str]:
     # Of those waiting at the same time.
     rows = by_id(step.planned.running)
     least = max((rank(ctx, rows[one]) for one in step.admitted), default=None)
-    left = [one for one in _waiting(step) if one.id not in step.admitted]
+    left = [one for one in looked_at(ctx, step) if one.id not in step.admitted]
     passed = [one.id for one in left if least is not None and rank(ctx, one) < least]
     if passed:
         yield f"{list(step.admitted)} are admitted, {passed} are more urgent"

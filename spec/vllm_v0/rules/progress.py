@@ -11,6 +11,7 @@ from spec.vllm_v0.rules.counting import (
     fits,
     is_passed_over,
     is_too_long,
+    looked_at,
     room_for_prompts,
 )
 from spec.vllm_v0.rules.registry import (
@@ -88,8 +89,8 @@ def small_are_not_blocked_by_long(ctx: Context, step: Step) -> Iterator[str]:
     swapped_first = not ctx.config.chunked_prefill and bool(step.before.swapped)
     if swapped_first or step.after.failure or ctx.config.delay_factor:
         return
-    room, left = room_for_prompts(ctx, step), {*step.admitted, *step.ignored}
-    waiting = [one for one in step.before.waiting if one.id not in left]
+    room = room_for_prompts(ctx, step)
+    waiting = [one for one in looked_at(ctx, step) if one.id not in step.admitted]
     for one in waiting[1:]:
         limited = is_passed_over(ctx, step, one) or is_too_long(ctx.config, one.tokens)
         if not limited and fits(ctx, one, room):
