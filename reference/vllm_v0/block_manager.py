@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from enum import StrEnum
-from itertools import takewhile
 
 from attrs import evolve
 
@@ -28,10 +27,9 @@ from reference.vllm_v0.memory import (
     hand_out,
     hold,
 )
-from spec.core.arithmetic import cdiv
 from spec.core.blocks import block_count
 from spec.core.requests import BlockKey
-from spec.vllm_v0.config import missing_blocks, prompt_blocks, swapped_blocks, touched_blocks
+from spec.vllm_v0.config import missing_blocks, prompt_blocks, touched_blocks
 from spec.vllm_v0.records import Context, Group, Pairs, Sequence, State
 
 __all__ = ["EngineEnds", "Fit"]
@@ -65,14 +63,13 @@ def full_keys(ctx: Context, sequence_id: str, tokens: int) -> Seq[BlockKey]:
     return ctx.keys.of(sequence_id, tokens // ctx.config.block_size)
 
 
-def with_tables(group: Group, tables: Mapping[str, tuple[int, ...]]) -> Group:
-    """The group with other tables for some of its sequences."""
-    return evolve(
-        group,
-        sequences=tuple(
-            evolve(one, blocks=tables.get(one.id, one.blocks)) for one in group.sequences
-        ),
-    )
+def last_uses(ctx: Context, memory: Memory, group: Group, sequence: Sequence) -> dict[int, int]:
+    """How recently the blocks of a sequence were used, where prefix caching asks for it."""
+    if not ctx.config.prefix_caching:
+        return {}
+    if not ctx.config.choices.keeps_latest_use:
+        return dict.fromkeys(sequence.blocks, group.mark)
+    return {block: max(group.mark, memory.marks.get(block, 0)) for block in sequence.blocks}
 
 
 # --- admission ------------------------------------------------------------------------------------
@@ -96,18 +93,15 @@ def can_allocate(ctx: Context, state: State, group: Group, lookahead: int) -> Fi
 def cached_tokens(ctx: Context, state: State, group: Group) -> int:
     """Tokens of the longest prefix of whole blocks that are cached and computed.
 
-    The release looks for its end by halving, as if no cached block could lack the one before it
+    Its end is found by halving, as in the release: each cached block is to follow a cached one
     ("Calculating New Cached & Uncached Tokens").
     """
-    keys = full_keys(ctx, group.unfinished[0].id, group.tokens)
 
     def is_missing(key: BlockKey) -> bool:
         return key not in state.pool.cached or state.pool.cached[key][0] not in state.computed
 
-    if ctx.config.choices.bisects_prefix:
-        return bisect_left(keys, True, key=is_missing) * ctx.config.block_size
-    found = takewhile(lambda key: not is_missing(key), keys)
-    return sum(1 for _ in found) * ctx.config.block_size
+    keys = full_keys(ctx, group.unfinished[0].id, group.tokens)
+    return bisect_left(keys, True, key=is_missing) * ctx.config.block_size
 
 
 def allocate(ctx: Context, state: State, group: Group) -> tuple[State, Group]:
@@ -160,14 +154,13 @@ def _blocks_lacking(ctx: Context, state: State, group: Group, lookahead: int) ->
 
     The last of them that writes keeps the block.
     """
-    size = ctx.config.block_size
+    size, holders = ctx.config.block_size, state.pool.references
     lacking, writers = 0, Counter[int]()
     for one in group.unfinished:
         new = unseen(group, one)
         lacking += int(missing_blocks(one.slots, new + lookahead, len(one.blocks), size))
         if new and one.slots % size:
             writers[one.blocks[one.slots // size]] += 1
-    holders = state.pool.references
     return lacking + sum(min(count, holders[block] - 1) for block, count in writers.items())
 
 
@@ -204,13 +197,19 @@ def _append(
     table, copies = [*sequence.blocks, *fresh], []
     # then block by block: a copy if it is shared, and its content if it is full
     keys = full_keys(ctx, sequence.id, tokens)
-    for index in range(sequence.slots // size, cdiv(tokens, size)) if new else ():
-        block = table[index]
+    for place in range(sequence.slots // size, block_count(tokens, size)) if new else ():
+        block = table[place]
         if memory.pool.references[block] > 1:
-            memory, table[index] = copy_on_write(memory, block)
-            copies.append((block, table[index]))
-        if index < len(keys):
-            memory, table[index] = become_full(memory, table[index], keys[index])
+            memory, table[place] = copy_on_write(memory, block)
+            copies.append((block, table[place]))
+        if place < len(keys):
+            own = table[place]
+            memory, known = become_full(memory, own, keys[place])
+            table[place] = known
+            # the one that it gives way to may not be computed yet
+            is_ahead = known != own and known not in memory.computed
+            if is_ahead and not ctx.config.choices.drops_computed:
+                copies.append((own, known))
     return memory, evolve(sequence, slots=tokens, blocks=tuple(table)), copies
 
 
@@ -223,104 +222,6 @@ def fork(ctx: Context, state: State, group: Group, ids: tuple[str, ...]) -> tupl
     memory = hold(gpu(state), parent.blocks, len(ids))
     children = (evolve(parent, id=one) for one in ids)
     return with_gpu(state, memory), evolve(group, sequences=(parent, *children))
-
-
-# --- swapping -------------------------------------------------------------------------------------
-
-
-def _fit(memory: Memory, needed: int, watermark: int) -> Fit:
-    if memory.pool.size < needed:
-        return Fit.NEVER
-    return Fit.NOW if len(memory.pool.free) - needed >= watermark else Fit.LATER
-
-
-def _needed(ctx: Context, target: Memory, group: Group, lookahead: int) -> int:
-    """Blocks of a device that a swapped group takes there, in the worst case.
-
-    Full blocks are not counted that others hold there already.
-    """
-    size, needed = ctx.config.block_size, 0
-    for one in group.unfinished:
-        full, pool = one.slots // size, target.pool
-        shared = sum(
-            key in pool.cached and pool.cached[key][0] in pool.references
-            for key in full_keys(ctx, one.id, one.slots)
-        )
-        written = touched_blocks(one.slots, unseen(group, one) + lookahead, size)
-        held = 0 if ctx.config.choices.counts_filled_only else len(one.blocks)
-        needed += int(swapped_blocks(full, written, held)) - shared
-    return needed if ctx.config.choices.keeps_cross else needed + len(group.cross)
-
-
-def can_swap_out(ctx: Context, state: State, group: Group) -> bool:
-    """Whether the CPU has room for the group's blocks ("Swapping Out a Sequence")."""
-    target = Memory(state.cpu)
-    return _fit(target, _needed(ctx, target, group, 0), 0) is Fit.NOW
-
-
-def can_swap_in(ctx: Context, state: State, group: Group, lookahead: int) -> Fit:
-    """Whether the GPU has room for the group's blocks and its next tokens.
-
-    The watermark stays free; unless the release is followed, only where something runs ("Swapping
-    In a Sequence").
-    """
-    target = gpu(state)
-    alone = not state.running and not ctx.config.choices.watermark_when_alone
-    watermark = 0 if alone else ctx.config.watermark_blocks
-    return _fit(target, _needed(ctx, target, group, lookahead), watermark)
-
-
-def swap_out(ctx: Context, state: State, group: Group) -> tuple[State, Group, Pairs]:
-    """The group's blocks move to the CPU; pairs of GPU and CPU blocks ("Swapping Out").
-
-    Raises:
-        EngineEnds: the CPU has fewer free blocks than the group has.
-    """
-    # guard
-    require(not group.is_swapped, "swap_out", "V0-LIF-6")
-    # effect
-    source, target, moved, pairs = _swap(ctx, group, gpu(state), Memory(state.cpu))
-    after = evolve(with_gpu(state, source), cpu=target.pool)
-    return after, evolve(moved, is_swapped=True), pairs
-
-
-def swap_in(ctx: Context, state: State, group: Group) -> tuple[State, Group, Pairs]:
-    """The group's blocks come back to the GPU; pairs of CPU and GPU blocks ("Swapping In").
-
-    Raises:
-        EngineEnds: the GPU has fewer free blocks than the group has.
-    """
-    # guard
-    require(group.is_swapped, "swap_in", "V0-LIF-6")
-    # effect
-    source, target, moved, pairs = _swap(ctx, group, Memory(state.cpu), gpu(state))
-    after = evolve(with_gpu(state, target), cpu=source.pool)
-    return after, evolve(moved, is_swapped=False), pairs
-
-
-def _swap(
-    ctx: Context, group: Group, source: Memory, target: Memory
-) -> tuple[Memory, Memory, Group, Pairs]:
-    """One sequence after the other; what they shared is shared afterwards by content only.
-
-    The release copies blocks, too, that hold nothing computed yet.
-    """
-    tables: dict[str, tuple[int, ...]] = {}
-    pairs: list[tuple[int, int]] = []
-    copied = None if ctx.config.choices.swaps_uncomputed else group.computed
-    for one in group.sequences:
-        keys = full_keys(ctx, one.id, one.slots if one.blocks else 0)
-        source = give_back(source, one.blocks)
-        target, tables[one.id] = fill(target, keys, len(one.blocks) - len(keys))
-        moved = zip(one.blocks, tables[one.id], strict=True)
-        end = None if copied is None else int(block_count(copied, ctx.config.block_size))
-        pairs += [*moved][:end]
-    cross = group.cross
-    if not ctx.config.choices.keeps_cross:
-        source = give_back(source, cross)
-        target, cross = fill(target, (), len(cross))
-        pairs += zip(group.cross, cross, strict=True)
-    return source, target, evolve(with_tables(group, tables), cross=cross), tuple(pairs)
 
 
 # --- giving back ----------------------------------------------------------------------------------
@@ -359,27 +260,27 @@ def free_tables(
         is_new = one.id != group.id and one.generated == 1
         if is_new and ctx.config.prefix_caching and ctx.config.choices.forgets_forks:
             raise EngineEnds("a forked sequence leaves before it was scheduled")
-        state = _give_back(ctx, state, group, one.blocks, group.is_swapped)
+        state = _give_back(ctx, state, group, one)
     return state, left
 
 
 def free_cross(ctx: Context, state: State, group: Group) -> tuple[State, Group]:
-    """The encoder's blocks are given back ("Freeing a Finished Sequence Group")."""
-    on_cpu = group.is_swapped and not ctx.config.choices.keeps_cross
-    return _give_back(ctx, state, group, group.cross, on_cpu), evolve(group, cross=())
+    """The blocks of a group's encoder are given back ("Freeing a Finished Sequence Group")."""
+    left = evolve(group, cross=())
+    if group.is_swapped and not ctx.config.choices.keeps_cross:
+        return evolve(state, cpu=give_back(Memory(state.cpu), group.cross).pool), left
+    return with_gpu(state, give_back(gpu(state), group.cross)), left
 
 
-def _give_back(
-    ctx: Context, state: State, group: Group, table: tuple[int, ...], on_cpu: bool
-) -> State:
-    if not on_cpu:
-        mark = group.mark if ctx.config.prefix_caching else None
-        return with_gpu(state, give_back(gpu(state), table, mark))
+def _give_back(ctx: Context, state: State, group: Group, sequence: Sequence) -> State:
+    if not group.is_swapped:
+        uses = last_uses(ctx, gpu(state), group, sequence)
+        return with_gpu(state, give_back(gpu(state), sequence.blocks, uses))
     # guard
-    if table and ctx.config.prefix_caching and ctx.config.choices.marks_swapped:
+    if ctx.config.prefix_caching and ctx.config.choices.marks_swapped:
         raise EngineEnds("a block of the CPU is marked as used on the GPU")
     # effect
-    return evolve(state, cpu=give_back(Memory(state.cpu), table).pool)
+    return evolve(state, cpu=give_back(Memory(state.cpu), sequence.blocks).pool)
 
 
 # --- computed blocks ------------------------------------------------------------------------------
@@ -388,7 +289,7 @@ def _give_back(
 def mark_computed(ctx: Context, state: State, groups: Mapping[str, int]) -> State:
     """The blocks that count as computed once each of `groups` computed its scheduled tokens.
 
-    Source: "Marking Blocks as Computed". The release takes all that the groups hold.
+    Source: "Marking Blocks as Computed". The release takes all that have contents.
     """
     if not ctx.config.prefix_caching or not groups:
         return state

@@ -5,7 +5,7 @@ without contents are handed out first, the last one freed before the others; the
 contents, which lose them: the longest unused first, of these the deepest in its sequence.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
 from attrs import define, evolve, field, frozen
@@ -70,18 +70,19 @@ def hold(memory: Memory, blocks: Sequence[int], holders: int) -> Memory:
     return evolve(memory, pool=evolve(memory.pool, references=references.set(held)))
 
 
-def give_back(memory: Memory, table: Sequence[int], mark: int | None = None) -> Memory:
-    """One holder less for the blocks of a table; `mark`: how recently they were used, if known.
+def give_back(
+    memory: Memory, table: Sequence[int], uses: Mapping[int, int] = FrozenMap()
+) -> Memory:
+    """One holder less for the blocks of a table; `uses`: how recently they were used, if known.
 
     Those without contents and holders are the next to be handed out, the table's tail first.
     """
     if not table:
         return memory
-    marks = memory.marks if mark is None else memory.marks.set(dict.fromkeys(table, mark))
     pool = release(memory.pool, table)
     unheld = [block for block in table if block not in pool.references]
     blank = [block for block in unheld if block not in pool.keys]
-    marks = _without(marks, blank)
+    marks = _without(memory.marks.set(uses) if uses else memory.marks, blank)
     return evolve(memory, pool=_in_eviction_order(pool, marks), marks=marks)
 
 

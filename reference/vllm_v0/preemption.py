@@ -7,7 +7,7 @@ from functools import partial
 
 from attrs import evolve
 
-from reference.vllm_v0 import block_manager, transitions
+from reference.vllm_v0 import block_manager, swapping, transitions
 from reference.vllm_v0.block_manager import EngineEnds, Fit
 from reference.vllm_v0.decisions import Decisions, seqs_of
 from reference.vllm_v0.tokens import new_tokens
@@ -29,7 +29,7 @@ def preempt(run: Decisions, victim: Group) -> None:
     if preemption_mode(run, victim) is PreemptionMode.RECOMPUTE:
         run.take(transitions.recompute, victim)
         run.preempted.append(victim.id)
-    elif block_manager.can_swap_out(run.ctx, run.state, victim):
+    elif swapping.can_swap_out(run.ctx, run.state, victim):
         run.swaps_out += run.make(transitions.swap_out, victim)
         run.swapped_out.append(victim.id)
     elif run.config.choices.needs_cpu_space:
@@ -45,7 +45,7 @@ def preemption_mode(run: Decisions, victim: Group) -> PreemptionMode:
     if mode is PreemptionMode.RECOMPUTE and not is_single and run.config.choices.recomputes_by_word:
         raise EngineEnds("a group of several sequences cannot be recomputed")
     if mode is PreemptionMode.SWAP and is_single and not run.config.choices.needs_cpu_space:
-        has_space = block_manager.can_swap_out(run.ctx, run.state, victim)
+        has_space = swapping.can_swap_out(run.ctx, run.state, victim)
         return PreemptionMode.SWAP if has_space else PreemptionMode.RECOMPUTE
     if mode is PreemptionMode.SWAP or not is_single:
         return PreemptionMode.SWAP

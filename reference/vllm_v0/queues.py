@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from attrs import evolve
 
-from reference.vllm_v0 import block_manager, transitions
+from reference.vllm_v0 import block_manager, swapping, transitions
 from reference.vllm_v0.block_manager import EngineEnds, Fit
 from reference.vllm_v0.decisions import Decisions, seqs_of
 from reference.vllm_v0.preemption import preempt, swapped_go_first
@@ -81,7 +81,7 @@ def schedule_swapped(run: Decisions) -> None:
     for group in run.state.swapped:
         chunks = run.config.chunked_prefill and run.config.choices.swaps_in_chunks
         lookahead = lookahead_slots(group.is_prefill, run.config)
-        fit = block_manager.can_swap_in(run.ctx, run.state, group, lookahead)
+        fit = swapping.can_swap_in(run.ctx, run.state, group, lookahead)
         if fit is Fit.NEVER:
             frees = run.config.choices.frees_infeasible
             run.take(transitions.ignore, group, "V0-SWP-7", frees)

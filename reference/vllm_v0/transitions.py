@@ -14,7 +14,7 @@ from attrs import evolve
 
 from reference.core import run
 from reference.core.guards import require, require_among, require_new
-from reference.vllm_v0 import block_manager
+from reference.vllm_v0 import block_manager, swapping
 from reference.vllm_v0.block_manager import EngineEnds
 from spec.core.records import Event
 from spec.core.sharing import FrozenMap
@@ -161,9 +161,9 @@ def swap_out(ctx: Context, state: State, group: Group) -> Copied:
     """A running group's blocks go to the CPU ("Swapping Out a Sequence")."""
     # guard
     require(group in state.running, "swap_out", "V0-LIF-8")
-    require(block_manager.can_swap_out(ctx, state, group), "swap_out", "V0-PRE-5")
+    require(swapping.can_swap_out(ctx, state, group), "swap_out", "V0-PRE-5")
     # effect
-    moved, out, pairs = block_manager.swap_out(ctx, state, group)
+    moved, out, pairs = swapping.swap_out(ctx, state, group)
     after = without(moved, group.id)
     event = Event("swap_out", group.id, "V0-PRE-5", after=len(pairs))
     return evolve(after, swapped=(*after.swapped, out)), pairs, (event,)
@@ -174,7 +174,7 @@ def swap_in(ctx: Context, state: State, group: Group) -> Copied:
     # guard
     require(group in state.swapped, "swap_in", "V0-LIF-8")
     # effect
-    moved, back, pairs = block_manager.swap_in(ctx, state, group)
+    moved, back, pairs = swapping.swap_in(ctx, state, group)
     after = without(moved, group.id)
     event = Event("swap_in", group.id, "V0-SWP-6", after=len(pairs))
     return evolve(after, running=(*after.running, back)), pairs, (event,)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.core.faults import Constraint, ConstraintError
-from reference.vllm_v0 import block_manager
+from reference.vllm_v0 import block_manager, swapping
 from spec.vllm_v0.records import Pairs
 from tests.checks.faults.nano_vllm import FALSE_PREFIX
 from tests.checks.faults.nano_vllm import FAULTS as NANO_VLLM_FAULTS
@@ -111,13 +111,14 @@ def test_wrong_pairs_of_a_block_manager_are_noticed(
     monkeypatch: pytest.MonkeyPatch, function: str, wrong: Any, sign: Constraint
 ) -> None:
     """Tables and pools are right, the pairs of blocks are not."""
-    right = getattr(block_manager, function)
+    module = block_manager if function == "append_slots" else swapping
+    right = getattr(module, function)
 
     def misled(*given: Any) -> Any:
         *others, pairs = right(*given)
         return *others, wrong(pairs)
 
-    monkeypatch.setattr(block_manager, function, misled)
+    monkeypatch.setattr(module, function, misled)
     episode = forking_episode if function == "append_slots" else swapping_episode
 
     assert first_sign(episode(0)) == sign
