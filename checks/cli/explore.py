@@ -26,7 +26,7 @@ from checks.cli.common import (
 )
 from checks.cli.configuration import Sources
 from checks.evidence import EXPLORED, record_of, write_record
-from checks.explore import Bounds, Order, Progress, state_graph
+from checks.explore.bounds import Bounds
 from checks.explore.exploring import (
     AnyInstance,
     Exploration,
@@ -37,7 +37,10 @@ from checks.explore.exploring import (
     sentence,
     write_counterexample,
 )
+from checks.explore.graph import state_graph
 from checks.explore.instance import Instance
+from checks.explore.result import Progress
+from checks.explore.search import Order
 from checks.policies import DEFAULT, POLICIES, policy_named, policy_of, title_of
 from engine.workloads import fit_for, read_workload
 from spec.core.configuration import PolicyConfig

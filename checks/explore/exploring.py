@@ -8,18 +8,12 @@ from typing import Any, TypeAlias
 from attrs import evolve, frozen
 
 from checks.cores import on_all_cores
-from checks.explore import (
-    DEADLOCK,
-    MACHINE_ERROR,
-    Bounds,
-    Order,
-    Progress,
-    Result,
-    explore,
-    load,
-    save,
-)
+from checks.explore.bounds import Bounds
+from checks.explore.checkpoint import load, save
+from checks.explore.examine import DEADLOCK, MACHINE_ERROR
 from checks.explore.instance import Instance
+from checks.explore.result import Progress, Result
+from checks.explore.search import Order, explore
 from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
 from checks.policies import RULES, policy_of, title_of

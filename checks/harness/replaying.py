@@ -5,7 +5,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from checks.explore import MACHINE_ERROR
+from checks.explore.examine import MACHINE_ERROR
 from checks.explore.exploring import sentence
 from checks.explore.instance import Instance
 from checks.explore.model import Transition

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from checks.explore import MACHINE_ERROR
+from checks.explore.examine import MACHINE_ERROR
 from checks.explore.exploring import sentence
 from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
-from checks.explore import Transition
 from checks.explore.instance import Instance
+from checks.explore.model import Transition
 from checks.policies.spyre.model import spyre_model
 from checks.proofs import registry
 from checks.proofs.spyre import numeric_machine as numeric

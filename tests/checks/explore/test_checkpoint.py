@@ -10,22 +10,11 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.explore import (
-    Always,
-    Bounds,
-    Checkpoint,
-    CheckpointError,
-    Eventually,
-    Order,
-    Outcome,
-    Property,
-    Result,
-    Witness,
-    explore,
-    load,
-    save,
-)
-from checks.explore.model import StateT
+from checks.explore.bounds import Bounds
+from checks.explore.checkpoint import Checkpoint, CheckpointError, load, save
+from checks.explore.model import Always, Eventually, Property, StateT, Witness
+from checks.explore.result import Outcome, Result
+from checks.explore.search import Order, explore
 from tests.checks.explore.toys import CRITICAL, TRYING, Counter, Drawn, Mutex, Processes, drawn
 from tests.refusals import refusal
 

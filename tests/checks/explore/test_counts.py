@@ -6,19 +6,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 
-from checks.explore import (
-    DEADLOCK,
-    Always,
-    Bounds,
-    Model,
-    Outcome,
-    Progress,
-    Sightings,
-    Transition,
-    Witness,
-    explore,
-)
+from checks.explore.bounds import Bounds
+from checks.explore.examine import DEADLOCK
 from checks.explore.memory import deep_bytes
+from checks.explore.model import Always, Model, Transition, Witness
+from checks.explore.result import Outcome, Progress, Sightings
+from checks.explore.search import explore
 from tests.checks.explore.toys import (
     CRITICAL,
     TRYING,
@@ -140,9 +133,7 @@ def test_witness_counts_edges_and_the_least_depth() -> None:
     assert result.witnesses == {"crowd": Sightings(3, 4), "entered": Sightings(12, 2)}
 
 
-def test_missing_witness_is_counted_and_leaves_the_outcome_to_the_caller() -> (
-    None
-):
+def test_missing_witness_is_counted_and_leaves_the_outcome_to_the_caller() -> None:
     never = Witness[Processes]("two inside", lambda _, t: t.state.count(CRITICAL) == 2)
 
     result = explore(Mutex(3), [], [never, Witness("entered", _entered)])

@@ -5,7 +5,8 @@ from io import BytesIO
 import networkx as nx
 import pytest
 
-from checks.explore import Bounds, MachineError, state_graph
+from checks.explore.bounds import Bounds
+from checks.explore.graph import MachineError, state_graph
 from tests.checks.explore.toys import Counter, Drawn, Mutex, Philosophers
 
 

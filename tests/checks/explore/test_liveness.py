@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.explore import Bounds, Counterexample, Eventually, Outcome, explore
+from checks.explore.bounds import Bounds
+from checks.explore.model import Counterexample, Eventually
+from checks.explore.result import Outcome
+from checks.explore.search import explore
 from tests.checks.explore.toys import (
     CRITICAL,
     TRYING,

@@ -8,24 +8,21 @@ from attrs import Factory, frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.explore import (
-    DEADLOCK,
-    MACHINE_ERROR,
+from checks.explore.examine import DEADLOCK, MACHINE_ERROR
+from checks.explore.model import (
     Always,
     Counterexample,
     Eventually,
     OnStep,
-    Order,
-    Outcome,
     Property,
-    Result,
+    StateT,
     Transition,
-    UnrepeatableError,
     Violation,
     Witness,
-    explore,
 )
-from checks.explore.model import StateT
+from checks.explore.replay import UnrepeatableError
+from checks.explore.result import Outcome, Result
+from checks.explore.search import Order, explore
 from tests.checks.explore.toys import (
     CRITICAL,
     Counter,

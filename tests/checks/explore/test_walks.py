@@ -5,7 +5,10 @@ from collections.abc import Iterable
 import pytest
 from attrs import evolve
 
-from checks.explore import Always, Bounds, Eventually, Outcome, Result, Transition, explore
+from checks.explore.bounds import Bounds
+from checks.explore.model import Always, Eventually, Transition
+from checks.explore.result import Outcome, Result
+from checks.explore.search import explore
 from tests.checks.explore.toys import CRITICAL, Counter, Drawn, Mutex, Processes
 
 ALONE = Always[Processes](

@@ -6,7 +6,7 @@ import networkx as nx
 from attrs import frozen
 from hypothesis import strategies as st
 
-from checks.explore import Transition
+from checks.explore.model import Transition
 
 
 @frozen

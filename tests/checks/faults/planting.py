@@ -11,8 +11,11 @@ import pytest
 from attrs import frozen
 
 from checks.evidence import EXPLORED, recorded
-from checks.explore import MACHINE_ERROR, Bounds, Model, Property, Violation, explore
+from checks.explore.bounds import Bounds
+from checks.explore.examine import MACHINE_ERROR
 from checks.explore.instance import Instance
+from checks.explore.model import Model, Property, Violation
+from checks.explore.search import explore
 from checks.policies import AnyPolicy, title_of
 from tests.checks.faults.patches import Wrong
 

@@ -6,7 +6,8 @@ from types import ModuleType
 import pytest
 from attrs import evolve
 
-from checks.explore import MACHINE_ERROR, explore
+from checks.explore.examine import MACHINE_ERROR
+from checks.explore.search import explore
 from reference.core import block_pool
 from reference.nano_vllm import block_manager
 from reference.nano_vllm import transitions as of_nano_vllm

@@ -3,7 +3,7 @@
 import pytest
 
 from checks.evidence import EXPLORED, recorded
-from checks.explore import MACHINE_ERROR
+from checks.explore.examine import MACHINE_ERROR
 
 RECORD = recorded(EXPLORED)
 

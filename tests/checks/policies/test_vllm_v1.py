@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from checks.evidence import EXPLORED, recorded
-from checks.explore import Counterexample, explore
+from checks.explore.model import Counterexample
+from checks.explore.search import explore
 from checks.policies import POLICIES
 from spec.vllm_v1.records import Load, State, Step
 from spec.vllm_v1.rules import REGISTRY

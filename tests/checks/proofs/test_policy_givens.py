@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from checks.evidence import EXPLORED, recorded
-from checks.explore import Always, explore
+from checks.explore.model import Always
+from checks.explore.search import explore
 from checks.policies import POLICIES
 from checks.proofs.registry import Numbers
 from spec.nano_vllm.records import Context as NanoVllmContext

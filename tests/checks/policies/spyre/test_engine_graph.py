@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import networkx as nx
 import pytest
 
-from checks.explore import state_graph
+from checks.explore.graph import state_graph
 from checks.explore.instance import Instance
 from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.policy import POLICY
