@@ -38,6 +38,12 @@ class PagedBatch:
         is_first[given.cu_seqlens_q[:-1]] = True
         return cls(rows, columns, given.block_tables[rows, columns], slots, is_first)
 
+    def taken(self, places: Tensor) -> Self:
+        """The tokens at these places of the batch, in the order of the slots that they go to."""
+        blocks, slots = self.blocks[places], self.slots[places]
+        goes_on = (np.diff(blocks, prepend=-1) == 0) & (np.diff(slots, prepend=-1) == 1)
+        return type(self)(self.rows[places], self.columns[places], blocks, slots, ~goes_on)
+
 
 def checked_batch(shape: PagedShape, given: PagedInput) -> PagedBatch:
     """The places of a step that breaks no constraint.

@@ -42,13 +42,20 @@ class PagedDevice:
         written = batch.blocks[batch.is_first]
         before = self._cache.saved(written)
         try:
-            drafts = self._shape.num_speculative_tokens
-            self._cache.write(batch, words, given.positions, drafts)
+            self._write(batch, words, given)
             attended = self._cache.attend(batch, given)
         except ConstraintError:
             self._cache.restore(written, before)
             raise
         return sampled_tokens(attended[given.logits_indices])
+
+    def _write(self, batch: PagedBatch, words: Words, given: PagedInput) -> None:
+        """Write the words; a slot that several rows write to, which have one token there, once."""
+        positions, drafts = given.positions, self._shape.num_speculative_tokens
+        if self._shape.shares_unwritten:
+            _, places = np.unique(given.slot_mapping, return_index=True)
+            batch, words, positions = batch.taken(places), words[places], positions[places]
+        self._cache.write(batch, words, positions, drafts)
 
     def transfer(self, given: Transfers) -> None:
         """Copy blocks out to the CPU and in from it, then on the GPU, before a step computes.

@@ -232,6 +232,14 @@ def test_rows_with_equal_tokens_may_write_one_block() -> None:
     assert tokens == [alone(1, 2, 3, 4, 5), alone(1, 2, 3, 4, 6)]
 
 
+def test_row_may_write_behind_what_another_writes_to_their_block_in_the_same_step() -> None:
+    """The second finds all of 1 2 3 4 cached, and computes its last token in spite of that."""
+    device = device_with(row([1, 2], 0, [1]), shares_unwritten=True)
+    both = paged_input(PagedRow([4], 3, [1]), PagedRow([3, 4, 5], 2, [1, 2]))
+
+    assert device.compute(both).tolist() == [alone(1, 2, 3, 4), alone(1, 2, 3, 4, 5)]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "constraint"),
     [

@@ -187,11 +187,12 @@ def _disturbed(machine: VllmV1Machine, state: v1.State, dice: Random) -> v1.Stat
 def random_vllm_v0_config(dice: Random, **fixed: Any) -> v0_config.VllmV0Config:
     """Any choices of the repaired reading; `fixed`: those that are not drawn."""
     size, steps, chunked = dice.choice([2, 4, 5]), dice.choice([1, 1, 1, 3]), dice.random() < 0.5
+    cuts = chunked and steps == 1  # else every request must fit into one step
     choices = {
         "block_size": size,
         "num_blocks": -(-SIZES["max_model_len"] // size) + dice.randrange(10),
         "num_cpu_blocks": dice.choice([0, 8, 20]),
-        "max_num_batched_tokens": dice.choice([8, 16, 40]),
+        "max_num_batched_tokens": dice.choice([8, 16, 40] if cuts else [32, 40]),
         "scheduling": dice.choice([*v0_config.Scheduling]),
         "strategy": dice.choice([*Strategy]),
         "chunked_prefill": chunked,
