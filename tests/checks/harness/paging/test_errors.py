@@ -9,7 +9,7 @@ import pytest
 from attrs import define, evolve
 
 from checks.harness.paging import PagedWatch, PagedWork
-from engine.core.faults import Constraint, ConstraintError
+from engine.core.faults import ConstraintError
 from engine.core.tensors import Tensor
 from engine.paged.device import PagedDevice
 from engine.paged.inputs import PagedInput, PagedShape, Transfers
@@ -143,7 +143,7 @@ ERRORS = [
 
 def signs_of(planted: Planted, kind: Any) -> frozenset[Sign]:
     """All of them; where rows may share what they write, it may show later that they should not."""
-    is_shared = kind is vllm_v0_episode and Constraint.WRITE_HELD in planted.noticed
+    is_shared = kind is vllm_v0_episode and planted.noticed & {*WRITES}
     return planted.noticed | {*READS, *WRITES, TOKENS} if is_shared else planted.noticed
 
 
