@@ -70,12 +70,18 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
 
 
 def _keys(choices: Choices, swarm: Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
-    """The release wants a budget for all sequences and, without chunks, for the longest prompt."""
+    """The release wants a budget for all sequences and, without chunks, for the longest prompt.
+
+    With prefix caching it hangs where a budget is smaller than a block; no other reading gets one.
+    """
     block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
     length = pinned.get("max_model_len") or model_len(choices.part(), block)
     chunked = pinned.get("chunked_prefill", choices.chance(0.5))
     steps = pinned.get("num_scheduler_steps", choices.one_of((1, 1, 1, 1, 2, 3)))
+    reading = Reading(pinned.get("reading") or choices.one_of(tuple(Reading)))
     budget = near(choices.part(), swarm, (block,), block * choices.between(1, 8))
+    if reading is not Reading.RELEASED:
+        budget = max(budget, block)
     slots = pinned.get("max_num_seqs") or choices.one_of(SLOTS)
     prompts = choices.one_of((1, 1, 2, 3)) if chunked else 1
     keys = {
@@ -97,7 +103,7 @@ def _keys(choices: Choices, swarm: Swarm, pinned: Mapping[str, Any]) -> dict[str
         "long_prefill_token_threshold": near(choices.part(), swarm, (block,), length),
         "delay_factor": choices.one_of((0.0, 0.0, 0.0, 0.5, 2.0)),
         "max_loras": choices.one_of((0, 0, 1, 2)),
-        "reading": choices.one_of(tuple(Reading)),
+        "reading": reading,
     }
     return keys | dict(pinned)
 
