@@ -47,12 +47,14 @@ def make_room(run: Decisions, group: Group) -> bool:
 def refund(run: Decisions, group: Group, victim: Group) -> None:
     """The victim does not count any more; the release takes the group instead that lacks slots.
 
-    By default it counts the sequences of that group no more in this step.
+    By default it counts the sequences of that group no more in this step, and its adapter is taken
+    out of the batch even where others have it.
     """
     if run.config.choices.refunds_victims:
         run.budget.refund(victim.id)
         return
     run.budget.refund(group.id)
+    run.loras.discard(run.ctx.requests[group.id].lora)
     if not run.config.chunked_prefill:
         run.budget.overlooked.add(group.id)
 

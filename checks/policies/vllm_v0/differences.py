@@ -5,15 +5,16 @@ from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Step
 
 
-def _end(id_: str, reason: str, cause: str, says: str, because: str) -> KnownDifference:
+def _end(id_: str, reason: str, causes: str, says: str, because: str) -> KnownDifference:
     """The engine dies in a step of which the machine says so.
 
-    `reason`: the machine's words; `cause`: what the release raises and where.
+    `reason`: the machine's words; `causes`: what the release raises, and in which function.
     """
 
     def occurs(evidence: Evidence) -> bool:
         failure, expected = evidence.failure, evidence.expected[evidence.index]
-        return failure is not None and (failure.cause, expected.after.failure) == (cause, reason)
+        is_raised = failure is not None and failure.cause in causes.split("; ")
+        return is_raised and expected.after.failure == reason
 
     def ends(_config: VllmV0Config, _action: object, step: Step) -> bool:
         return step.after.failure == reason
@@ -54,30 +55,31 @@ KNOWN_DIFFERENCES = (
     _end(
         "VLZ-5",
         "more is scheduled than the budget allows",
-        "AssertionError _schedule_default",
-        "a request for several sequences ends the engine once these are more than may run",
-        "it counts for one until its prompt is computed",
+        "AssertionError _schedule_default; AssertionError _schedule_chunked_prefill;"
+        " AssertionError add_num_batched_tokens",
+        "a request for several sequences ends the engine once these are more than may run, or where"
+        " prompts are chunked have more tokens than the budget",
+        "it counts for one until its prompt is computed, and then no decode of it asks the budget",
     ),
     _end(
         "VLZ-6",
-        "more is scheduled than the budget allows",
-        "AssertionError _schedule_chunked_prefill",
-        "where prompts are chunked, a request for several sequences ends the engine once these have"
-        " more tokens than the budget, or are more than may run",
-        "it counts for one until its prompt is computed, and its decodes do not ask the budget",
-    ),
-    _end(
-        "VLZ-7",
         "a group of several sequences cannot be recomputed",
         "AssertionError _preempt_by_recompute",
         "where victims are to be recomputed, one of several sequences ends the engine",
         "recomputing is made for one sequence, and nothing else is tried",
     ),
     _end(
-        "VLZ-8",
+        "VLZ-7",
         "a forked sequence leaves before it was scheduled",
         "AssertionError remove_seq",
         "with prefix caching, a forked sequence that ends with its first token ends the engine",
         "the cache learns of a sequence when it is scheduled, and not when it is forked",
+    ),
+    _end(
+        "VLZ-8",
+        "no free blocks",
+        "NoFreeBlocksError _allocate_block_id",
+        "a group with empty lookahead blocks ends the engine where these do not fit the CPU",
+        "whether it fits is asked without them, and then they are swapped, too",
     ),
 )

@@ -9,6 +9,7 @@ from checks.policies.policy import Policy
 from checks.policies.vllm_v0.adapter import ADAPTER
 from checks.policies.vllm_v0.codec import CODEC
 from checks.policies.vllm_v0.differences import KNOWN_DIFFERENCES
+from checks.policies.vllm_v0.expected import EXPECTED_VIOLATIONS
 from checks.policies.vllm_v0.generator import generate
 from checks.policies.vllm_v0.model import vllm_v0_model
 from checks.policies.vllm_v0.paging import vllm_v0_watch
@@ -109,6 +110,7 @@ POLICY: Policy[VllmV0Config, Context, State, Step] = Policy(
     compared=_COMPARED,
     labels=_LABELS,
     adapter=ADAPTER,
+    expected_violations=EXPECTED_VIOLATIONS,
     known_differences=KNOWN_DIFFERENCES,
     work=work,
     watch=vllm_v0_watch,
