@@ -193,13 +193,13 @@ def last_freed_is_first_handed_out(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"handed out {sorted(fresh)}, next were {list(before.free)}"
     after = {one.id for group in step.after.present for one in group.unfinished}
     left = [
-        one
+        (one.blocks, group.cross)
         for group in step.planned.running
         for one in group.unfinished
-        if one.id not in after and not group.cross
+        if one.id not in after
     ]
-    if len(left) == 1 and not step.forked:
-        freed = [block for block in left[0].blocks[::-1] if planned.references[block] == 1]
+    if len(left) == 1 and left[0][1] == () and not step.forked:
+        freed = [block for block in left[0][0][::-1] if planned.references[block] == 1]
         if tuple(step.after.pool.free) != (*freed, *planned.free):
             yield f"free {list(step.after.pool.free)}, freed {freed} before {list(planned.free)}"
 

@@ -13,7 +13,7 @@ from attrs import frozen
 from checks.harness.case import Case
 from checks.harness.driver.client import Driver
 from checks.harness.driver.system import DriverSystem
-from checks.harness.system import Action, Failure
+from checks.harness.system import Action, Failure, Taken
 from checks.releases.environments import command_of, environment_of
 from checks.releases.recipes import recipe_of
 from spec.core.records import IDLE
@@ -70,8 +70,9 @@ def serve() -> Iterator[Serve]:
             case = Case(VllmV0Config(**keys), tuple(requests))
             at_once = Action(arrive=tuple(one.id for one in requests))
             taken = [*release.play(case, [*(actions or [at_once]), *[Action()] * 40])]
-            failure = taken.pop() if isinstance(taken[-1], Failure) else None
-            return Answer([one.step for one in taken], failure)  # type: ignore[union-attr]
+            failures = [one for one in taken if isinstance(one, Failure)]
+            steps = [one.step for one in taken if isinstance(one, Taken)]
+            return Answer(steps, failures[0] if failures else None)
 
         yield serve
 
