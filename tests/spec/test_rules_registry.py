@@ -57,6 +57,7 @@ TEXTS = {
     *("spyre", "sendnn-inference 2.6.3", "lockstep"),
     *("vllm-v1", "vLLM 0.28.0"),
     *("nano-vllm", "nano-vllm 9e8507e"),
+    *("vllm-v0", "vLLM 0.9.2"),
 }
 
 
