@@ -11,7 +11,7 @@ from spec.core.blocks import BlockPool
 from spec.vllm_v0.block_keys import depth
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, State, Step
-from spec.vllm_v0.rules.counting import blocks_for, holders, tokens_of
+from spec.vllm_v0.rules.counting import blocks_for, holders, same_tokens
 from spec.vllm_v0.rules.registry import always, code, of_step, text, victims
 
 _FREE = text("Freeing Sequences (`free_seq`)")
@@ -113,13 +113,18 @@ def each_slot_is_mapped_once(ctx: Context, state: State) -> Iterator[str]:
     shared prefix, or what a fork began with.
     """
     # The tokens are compared, and where in its table each has the block.
+    shared: dict[tuple[str, str], int] = {}  # how many tokens two sequences must have in common
     for queue in (state.running, state.swapped):
         for block, held in holders(queue, ctx.config.block_size).items():
-            first, *others = sorted(held, key=lambda one: -one.end)
+            first, *others = sorted(held, key=lambda one: -one.end) if len(held) > 1 else held
             for other in others:
-                is_same = tokens_of(ctx, first.id, other.end) == tokens_of(ctx, other.id, other.end)
-                if other.place != first.place or not is_same:
+                pair = first.id, other.id
+                shared[pair] = max(shared.get(pair, 0), other.end)
+                if other.place != first.place:
                     yield f"block {block} is held by {first.id} and {other.id}"
+    for (one, other), count in shared.items():
+        if not same_tokens(ctx, one, other, count):
+            yield f"{one} and {other} share blocks, not their first {count} tokens"
 
 
 @always(

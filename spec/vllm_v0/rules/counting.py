@@ -105,6 +105,16 @@ def tokens_of(ctx: Context, sequence_id: str, count: int) -> tuple[int, list[int
     return request.lora, [*request.prompt.tokens()[:count], *outputs]
 
 
+def same_tokens(ctx: Context, one: str, other: str, count: int) -> bool:
+    """True if two sequences have the same adapter and the same first `count` tokens."""
+    first, second = ctx.sequences[one], ctx.sequences[other]
+    if first.lora != second.lora:
+        return False
+    if first.prompt.begins_like(second.prompt, count):  # their parts say so already
+        return True
+    return tokens_of(ctx, one, count) == tokens_of(ctx, other, count)
+
+
 @frozen
 class Holder:
     """A sequence that has a block at a place of its table, and slots up to its token `end` there.

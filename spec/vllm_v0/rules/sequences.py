@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from spec.vllm_v0.records import Context, Sequence, State, Step
-from spec.vllm_v0.rules.counting import holders, tokens_of
+from spec.vllm_v0.rules.counting import holders, same_tokens
 from spec.vllm_v0.rules.registry import always, by_id, code, of_step, text
 
 _FORK = text("Forking Sequences (`fork_seq`)")
@@ -85,8 +85,7 @@ def sequences_write_apart(ctx: Context, step: Step) -> Iterator[str]:
             for other in held[one.blocks[place]] if place < len(one.blocks) else ():
                 if other.id == one.id:
                     continue
-                is_same = tokens_of(ctx, one.id, last) == tokens_of(ctx, other.id, last)
-                if other.end < last or not is_same:
+                if other.end < last or not same_tokens(ctx, one.id, other.id, last):
                     yield f"{one.id} writes to block {one.blocks[place]} of {other.id}"
 
 
