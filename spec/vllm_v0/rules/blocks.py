@@ -11,7 +11,7 @@ from spec.core.blocks import BlockPool
 from spec.vllm_v0.block_keys import depth
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, State, Step
-from spec.vllm_v0.rules.counting import blocks_for, holders, same_tokens
+from spec.vllm_v0.rules.counting import blocks_for, same_tokens, sharers
 from spec.vllm_v0.rules.registry import always, code, of_step, text, victims
 
 _FREE = text("Freeing Sequences (`free_seq`)")
@@ -115,8 +115,8 @@ def each_slot_is_mapped_once(ctx: Context, state: State) -> Iterator[str]:
     # The tokens are compared, and where in its table each has the block.
     shared: dict[tuple[str, str], int] = {}  # how many tokens two sequences must have in common
     for queue in (state.running, state.swapped):
-        for block, held in holders(queue, ctx.config.block_size).items():
-            first, *others = sorted(held, key=lambda one: -one.end) if len(held) > 1 else held
+        for block, held in sharers(queue, ctx.config.block_size).items():
+            first, *others = sorted(held, key=lambda one: -one.end)
             for other in others:
                 pair = first.id, other.id
                 shared[pair] = max(shared.get(pair, 0), other.end)

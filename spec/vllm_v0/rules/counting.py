@@ -3,6 +3,7 @@
 The machine has a closed form for most of this; here it is what the words mean.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from attrs import frozen
@@ -127,13 +128,17 @@ class Holder:
     end: int
 
 
-def holders(groups: Iterable[Group], size: int) -> dict[int, list[Holder]]:
-    """The sequences that have each block in their tables, as often as it stands there."""
+def sharers(groups: Iterable[Group], size: int) -> dict[int, list[Holder]]:
+    """The sequences that have a block in their tables, of each block that stands in several."""
+    sequences = [sequence for group in groups for sequence in group.sequences]
+    times = Counter(block for one in sequences for block in one.blocks)
+    shared = {block for block, count in times.items() if count > 1}
     held: dict[int, list[Holder]] = {}
-    for one in (sequence for group in groups for sequence in group.sequences):
+    for one in sequences if shared else ():
         for place, block in enumerate(one.blocks):
-            holder = Holder(one.id, place, min(one.slots, (place + 1) * size))
-            held.setdefault(block, []).append(holder)
+            if block in shared:
+                holder = Holder(one.id, place, min(one.slots, (place + 1) * size))
+                held.setdefault(block, []).append(holder)
     return held
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from spec.vllm_v0.records import Context, Sequence, State, Step
-from spec.vllm_v0.rules.counting import holders, same_tokens
+from spec.vllm_v0.rules.counting import same_tokens, sharers
 from spec.vllm_v0.rules.registry import always, by_id, code, of_step, text
 
 _FORK = text("Forking Sequences (`fork_seq`)")
@@ -78,11 +78,11 @@ def sequences_write_apart(ctx: Context, step: Step) -> Iterator[str]:
     """
     # The tokens are compared, up to each that is written.
     size = ctx.config.block_size
-    held = holders(step.planned.running, size)
+    held = sharers(step.planned.running, size)
     for one, positions in _writes(step):
         for place in sorted({position // size for position in positions}):
             last = min(positions.stop, (place + 1) * size)
-            for other in held[one.blocks[place]] if place < len(one.blocks) else ():
+            for other in held.get(one.blocks[place], ()) if place < len(one.blocks) else ():
                 if other.id == one.id:
                     continue
                 if other.end < last or not same_tokens(ctx, one.id, other.id, last):
