@@ -122,9 +122,9 @@ def each_slot_is_mapped_once(ctx: Context, state: State) -> Iterator[str]:
                 shared[pair] = max(shared.get(pair, 0), other.end)
                 if other.place != first.place:
                     yield f"block {block} is held by {first.id} and {other.id}"
-    for (one, other), count in shared.items():
-        if not same_tokens(ctx, one, other, count):
-            yield f"{one} and {other} share blocks, not their first {count} tokens"
+    for (one, another), count in shared.items():
+        if not same_tokens(ctx, one, another, count):
+            yield f"{one} and {another} share blocks, not their first {count} tokens"
 
 
 @always(
