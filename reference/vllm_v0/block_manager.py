@@ -21,11 +21,14 @@ from reference.vllm_v0.memory import (
     EngineEnds,
     Memory,
     become_full,
+    compute,
     copy_on_write,
     fill,
+    forget,
     give_back,
     hand_out,
     hold,
+    is_computed,
 )
 from spec.core.blocks import block_count
 from spec.core.requests import BlockKey
@@ -63,15 +66,6 @@ def full_keys(ctx: Context, sequence_id: str, tokens: int) -> Seq[BlockKey]:
     return ctx.keys.of(sequence_id, tokens // ctx.config.block_size)
 
 
-def last_uses(ctx: Context, memory: Memory, group: Group, sequence: Sequence) -> dict[int, int]:
-    """How recently the blocks of a sequence were used, where prefix caching asks for it."""
-    if not ctx.config.prefix_caching:
-        return {}
-    if not ctx.config.choices.keeps_latest_use:
-        return dict.fromkeys(sequence.blocks, group.mark)
-    return {block: max(group.mark, memory.marks.get(block, 0)) for block in sequence.blocks}
-
-
 # --- admission ------------------------------------------------------------------------------------
 
 
@@ -93,15 +87,15 @@ def can_allocate(ctx: Context, state: State, group: Group, lookahead: int) -> Fi
 def cached_tokens(ctx: Context, state: State, group: Group) -> int:
     """Tokens of the longest prefix of whole blocks that are cached and computed.
 
-    Its end is found by halving, as in the release: each cached block is to follow a cached one
+    The release looks for its end by halving, as if no cached block could lack the one before it
     ("Calculating New Cached & Uncached Tokens").
     """
-
-    def is_missing(key: BlockKey) -> bool:
-        return key not in state.pool.cached or state.pool.cached[key][0] not in state.computed
-
+    memory = gpu(state)
     keys = full_keys(ctx, group.unfinished[0].id, group.tokens)
-    return bisect_left(keys, True, key=is_missing) * ctx.config.block_size
+    missing = [not is_computed(memory, key) for key in keys]
+    if ctx.config.choices.bisects_prefix:
+        return bisect_left(missing, True) * ctx.config.block_size
+    return [*missing, True].index(True) * ctx.config.block_size
 
 
 def allocate(ctx: Context, state: State, group: Group) -> tuple[State, Group]:
@@ -194,23 +188,37 @@ def _append(
     # blocks for all of them first
     missing = missing_blocks(sequence.slots, new + lookahead, len(sequence.blocks), size)
     memory, fresh = hand_out(memory, int(missing))
-    table, copies = [*sequence.blocks, *fresh], []
+    table = [*sequence.blocks, *fresh]
+    copies: list[tuple[int, int]] = []
     # then block by block: a copy if it is shared, and its content if it is full
     keys = full_keys(ctx, sequence.id, tokens)
     for place in range(sequence.slots // size, block_count(tokens, size)) if new else ():
-        block = table[place]
-        if memory.pool.references[block] > 1:
-            memory, table[place] = copy_on_write(memory, block)
-            copies.append((block, table[place]))
-        if place < len(keys):
-            own = table[place]
-            memory, known = become_full(memory, own, keys[place])
-            table[place] = known
-            # the one that it gives way to may not be computed yet
-            is_ahead = known != own and known not in memory.computed
-            if is_ahead and not ctx.config.choices.drops_computed:
-                copies.append((own, known))
+        key = keys[place] if place < len(keys) else None
+        memory, block, pairs = _written(ctx, memory, table[place], key)
+        table[place], copies = block, copies + pairs
     return memory, evolve(sequence, slots=tokens, blocks=tuple(table)), copies
+
+
+def _written(
+    ctx: Context, memory: Memory, block: int, key: BlockKey | None
+) -> tuple[Memory, int, list[tuple[int, int]]]:
+    """The block of a table after it was written to; `key`: its content if it is full.
+
+    It gives way to one of equal content that is computed; under the release also to one that is
+    not, and only after it was copied.
+    """
+    blindly = ctx.config.choices.gives_way_blindly
+    if key is not None and not blindly:
+        if is_computed(memory, key):
+            return *become_full(memory, block, key), []
+        memory = forget(memory, key)
+    own, copies = block, []
+    if memory.pool.references[block] > 1:
+        memory, own = copy_on_write(memory, block)
+        copies = [(block, own)]
+    if key is not None:
+        memory, own = become_full(memory, own, key)
+    return memory, own, copies
 
 
 def fork(ctx: Context, state: State, group: Group, ids: tuple[str, ...]) -> tuple[State, Group]:
@@ -274,8 +282,8 @@ def free_cross(ctx: Context, state: State, group: Group) -> tuple[State, Group]:
 
 def _give_back(ctx: Context, state: State, group: Group, sequence: Sequence) -> State:
     if not group.is_swapped:
-        uses = last_uses(ctx, gpu(state), group, sequence)
-        return with_gpu(state, give_back(gpu(state), sequence.blocks, uses))
+        mark = group.mark if ctx.config.prefix_caching else None
+        return with_gpu(state, give_back(gpu(state), sequence.blocks, mark))
     # guard
     if ctx.config.prefix_caching and ctx.config.choices.marks_swapped:
         raise EngineEnds("a block of the CPU is marked as used on the GPU")
@@ -295,12 +303,11 @@ def mark_computed(ctx: Context, state: State, groups: Mapping[str, int]) -> Stat
         return state
     if ctx.config.choices.computed_when_allocated:
         return evolve(state, computed=frozenset(state.pool.keys))
-    size = ctx.config.block_size
-    done = {
-        block
-        for group in state.running
-        if group.id in groups
-        for one in group.unfinished
-        for block in one.blocks[: (group.computed + groups[group.id]) // size]
-    }
-    return evolve(state, computed=state.computed | (done & state.pool.keys.keys()))
+    size, memory = ctx.config.block_size, gpu(state)
+    for group in state.running:
+        for one in group.unfinished if group.id in groups else ():
+            chunk = group.computed + groups[group.id]
+            keys = full_keys(ctx, one.id, min(chunk, one.slots) if group.is_prefill else one.slots)
+            begun = group.computed // size
+            memory = compute(memory, one.blocks[begun : len(keys)], keys[begun:])
+    return with_gpu(state, memory)

@@ -5,7 +5,7 @@ without contents are handed out first, the last one freed before the others; the
 contents, which lose them: the longest unused first, of these the deepest in its sequence.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
 from attrs import define, evolve, field, frozen
@@ -70,19 +70,17 @@ def hold(memory: Memory, blocks: Sequence[int], holders: int) -> Memory:
     return evolve(memory, pool=evolve(memory.pool, references=references.set(held)))
 
 
-def give_back(
-    memory: Memory, table: Sequence[int], uses: Mapping[int, int] = FrozenMap()
-) -> Memory:
-    """One holder less for the blocks of a table; `uses`: how recently they were used, if known.
+def give_back(memory: Memory, table: Sequence[int], mark: int | None = None) -> Memory:
+    """One holder less for the blocks of a table; `mark`: how recently they were used, if known.
 
     Those without contents and holders are the next to be handed out, the table's tail first.
     """
     if not table:
         return memory
+    marks = memory.marks if mark is None else memory.marks.set(dict.fromkeys(table, mark))
     pool = release(memory.pool, table)
     unheld = [block for block in table if block not in pool.references]
-    blank = [block for block in unheld if block not in pool.keys]
-    marks = _without(memory.marks.set(uses) if uses else memory.marks, blank)
+    marks = _without(marks, [block for block in unheld if block not in pool.keys])
     return evolve(memory, pool=_in_eviction_order(pool, marks), marks=marks)
 
 
@@ -113,6 +111,36 @@ def become_full(memory: Memory, block: int, key: BlockKey) -> tuple[Memory, int]
         known = memory.pool.cached[key][0]
         return hit(give_back(memory, (block,)), (known,)), known
     return evolve(memory, pool=register(memory.pool, (block,), (key,))), block
+
+
+def compute(memory: Memory, blocks: Sequence[int], keys: Sequence[BlockKey]) -> Memory:
+    """Blocks are full of computed tokens: known for it, unless another is known for the same."""
+    unknown = {
+        block: key
+        for block, key in zip(blocks, keys, strict=True)
+        if block not in memory.pool.keys and key not in memory.pool.cached
+    }
+    pool = register(memory.pool, [*unknown], [*unknown.values()])
+    known = {block for block in blocks if block in pool.keys}
+    return evolve(memory, pool=pool, computed=memory.computed | known)
+
+
+def is_computed(memory: Memory, key: BlockKey) -> bool:
+    """True if a block has this content and its tokens are computed."""
+    return key in memory.pool.cached and memory.pool.cached[key][0] in memory.computed
+
+
+def forget(memory: Memory, key: BlockKey) -> Memory:
+    """No block is found by this content any more; a free one that had it is handed out next."""
+    if key not in memory.pool.cached:
+        return memory
+    pool, (block,) = memory.pool, memory.pool.cached[key]
+    free = tuple(pool.free)
+    if block in free:
+        free = (block, *(one for one in free if one != block))
+    keys, cached = pool.keys.without(block), pool.cached.without(key)
+    pool = evolve(pool, free=free, keys=keys, cached=cached)
+    return Memory(pool, memory.computed - {block}, _without(memory.marks, [block]))
 
 
 def _unknown(pool: BlockPool, keys: Iterable[BlockKey]) -> list[BlockKey]:

@@ -10,7 +10,7 @@ Each raises GuardError, with the rule that its guard stands for, where the guard
 from attrs import evolve
 
 from reference.core.guards import require
-from reference.vllm_v0.block_manager import Fit, full_keys, gpu, last_uses, unseen, with_gpu
+from reference.vllm_v0.block_manager import Fit, full_keys, gpu, unseen, with_gpu
 from reference.vllm_v0.memory import Memory, fill, give_back
 from spec.core.blocks import block_count
 from spec.vllm_v0.config import swapped_blocks, touched_blocks
@@ -99,10 +99,7 @@ def _swap(
     copied = int(block_count(group.computed, ctx.config.block_size))
     pairs: list[tuple[int, int]] = []
     for one in group.sequences:
-        is_used = choices.keeps_latest_use and not group.is_swapped
-        source = give_back(
-            source, one.blocks, last_uses(ctx, source, group, one) if is_used else {}
-        )
+        source = give_back(source, one.blocks)
         keys = full_keys(ctx, one.id, one.slots)
         target, table = fill(target, keys, len(one.blocks) - len(keys))
         count = len(table) if choices.swaps_uncomputed else copied

@@ -76,11 +76,10 @@ class Choices:
     - `forgets_scheduled`: the delay takes requests that this step runs for gone.
     - `computed_when_allocated`: with prefix caching all blocks of a prompt count as computed after
       the step that admitted it; else those whose tokens were computed.
-    - `keeps_latest_use`: a block counts as last used when any of its holders last used it, so that
-      none is evicted before those behind it; else when the holder that gave it back last did, and
-      as never used if that was swapped out.
-    - `drops_computed`: a block that gives way, when it is full, to one of equal content takes
-      nothing along; else it is copied there unless that one is computed already.
+    - `bisects_prefix`: the end of the cached prefix is found by halving, as if each cached block
+      followed a cached one; else block by block.
+    - `gives_way_blindly`: a full block gives way to one of equal content though that may not be
+      computed yet, and is copied before if it is shared; else only to one that is computed.
     - `swaps_uncomputed`: all blocks of a table are copied when it is swapped, also onto blocks of
       equal contents that are computed there; else those that hold computed tokens.
     - `counts_filled_only`: whether a swapped group fits is asked without its empty lookahead
@@ -116,8 +115,8 @@ class Choices:
     finishing_first_under_way: bool = False
     forgets_scheduled: bool = False
     computed_when_allocated: bool = False
-    keeps_latest_use: bool = True
-    drops_computed: bool = False
+    bisects_prefix: bool = False
+    gives_way_blindly: bool = False
     swaps_uncomputed: bool = False
     counts_filled_only: bool = False
     forgets_forks: bool = False
@@ -150,8 +149,8 @@ CHOICES = {
         finishing_first_under_way=True,
         forgets_scheduled=True,
         computed_when_allocated=True,
-        keeps_latest_use=False,
-        drops_computed=True,
+        bisects_prefix=True,
+        gives_way_blindly=True,
         swaps_uncomputed=True,
         counts_filled_only=True,
         forgets_forks=True,

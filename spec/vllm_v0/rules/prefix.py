@@ -7,7 +7,7 @@ Blocks as Computed".
 from collections.abc import Iterator
 
 from spec.vllm_v0.config import VllmV0Config
-from spec.vllm_v0.records import Context, State, Step
+from spec.vllm_v0.records import Context, Group, State, Step
 from spec.vllm_v0.rules.counting import batched, computed_contents, longest_run
 from spec.vllm_v0.rules.registry import always, by_id, of_step, text
 
@@ -59,6 +59,12 @@ def the_longest_prefix_counts_as_cached(ctx: Context, step: Step) -> Iterator[st
             yield f"{one.id}: {one.cached} tokens count as cached, {most} blocks are"
 
 
+def _processed(step: Step, group: Group) -> int:
+    """Tokens of each of its sequences that have been computed after the step."""
+    chunk = group.computed + step.scheduled.get(group.id, 0)
+    return chunk if group.is_prefill else group.tokens
+
+
 @of_step(
     "V0-PFX-3",
     _MARKING,
@@ -77,32 +83,32 @@ def computed_blocks_are_computed(ctx: Context, step: Step) -> Iterator[str]:
         if block not in before.computed or before.pool.keys.get(block) != after.pool.keys.get(block)
     }
     for group in step.planned.running:
-        end = group.computed + step.scheduled.get(group.id, 0)
-        end = end if group.is_prefill else group.tokens
         for one in group.unfinished:
-            fresh -= {*one.blocks[: end // size]}
+            fresh -= {*one.blocks[: _processed(step, group) // size]}
     if fresh:
         yield f"blocks {sorted(fresh)} count as computed"
 
 
-@always(
+@of_step(
     "V0-PFX-4",
     _MARKING,
     witness=lambda _ctx, step: bool(step.after.computed - step.before.computed),
     applies=_is_caching,
 )
-def processed_blocks_are_marked(ctx: Context, state: State) -> Iterator[str]:
+def processed_blocks_are_marked(ctx: Context, step: Step) -> Iterator[str]:
     """Every block whose tokens were processed counts as computed, so that later requests need not
     compute the same block again.
     """
-    # Full blocks of the groups that run; guesses that were right have no slots yet.
-    size = ctx.config.block_size
-    for group in state.running:
-        for one in group.unfinished:
-            full = min(group.computed, one.slots) // size
-            unmarked = {*one.blocks[:full]} - state.computed
+    # Its content does, wherever it is.
+    known = computed_contents(step.after)
+    for group in step.planned.running:
+        for one in group.unfinished if group.id in step.scheduled else ():
+            end = _processed(step, group)
+            keys = ctx.keys.of(one.id, min(end, one.slots) // ctx.config.block_size)
+            begun = group.computed // ctx.config.block_size
+            unmarked = [place for place in range(begun, len(keys)) if keys[place] not in known]
             if unmarked:
-                yield f"{one.id} has computed blocks {sorted(unmarked)}"
+                yield f"{one.id} has computed its blocks at {unmarked}"
 
 
 @of_step(
