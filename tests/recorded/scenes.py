@@ -1,7 +1,7 @@
 """Small workloads that show what a released scheduler does, each worth a recording.
 
 `python -m tests.recorded.make sendnn` serves those of the installed release and writes a recording
-of each next to this file; so do `vllm-v1`, `vllm-v1==0.11.2` and `nano-vllm`.
+of each next to this file; so do `vllm-v1`, `vllm-v1==0.11.2`, `nano-vllm` and `vllm-v0`.
 """
 
 from typing import Any
@@ -14,6 +14,8 @@ from checks.policies.vllm_v1.reference import External
 from spec.core.requests import Prompt, Request
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.spyre.config import released_2_6_3
+from spec.vllm_v0.config import VllmV0Config
+from spec.vllm_v0.variants import Reading
 from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config
 
 SIZES: dict[str, Any] = {
@@ -82,6 +84,15 @@ def nano_vllm_scene(about: str, *requests: Request, **config: Any) -> Scene:
     return Scene(about, Case(NanoVllmConfig(**NANO_SIZES | config), requests), driver="nano-vllm")
 
 
+def vllm_v0_scene(about: str, *requests: Request, known: str | None = None, **config: Any) -> Scene:
+    """The requests served by vLLM V0 0.9.2."""
+    right = config.pop("right_drafts", None)
+    case = Case(
+        VllmV0Config(**V0_SIZES | config), requests, {"right_drafts": right} if right else {}
+    )
+    return Scene(about, case, known, driver="vllm-v0")
+
+
 SMALL: dict[str, Any] = {
     "block_size": 4,
     "max_model_len": 32,
@@ -90,6 +101,9 @@ SMALL: dict[str, Any] = {
 }
 NANO_SIZES = SMALL | {"max_num_batched_tokens": 32}
 V1_SIZES = SMALL | {"max_num_batched_tokens": 12}
+V0_SIZES = SMALL | {"max_num_seqs": 4, "max_num_batched_tokens": 32, "num_cpu_blocks": 16}
+V0_SIZES |= {"reading": Reading.RELEASED}
+SWAPPING: dict[str, Any] = {"num_blocks": 5, "preemption_mode": "swap"}
 OLD: dict[str, Any] = {"release": Release.V0_11_2, "reserve_full_prompt": False}
 
 SHARED = Prompt.of_parts([("system", 64), ("tail", 1)])
@@ -412,6 +426,133 @@ SCENES = {
         asks("b", 4, 6),
         asks("c", 4, 6, 1),
         max_num_seqs=2,
+    ),
+    "swapped_and_aborted": vllm_v0_scene(
+        "one of two is swapped out, comes back, and its client leaves",
+        asks("a", 4, 6),
+        asks("b", 4, 6),
+        asks("c", 8, 3, 2, abort_at=8),
+        **SWAPPING,
+    ),
+    "chunks_and_a_prefix": vllm_v0_scene(
+        "prompts in chunks of whole blocks, next to decodes; a prefix that is found",
+        asks("a", Prompt.of_parts([("system", 12), ("a", 1)]), 3),
+        asks("b", Prompt.of_parts([("system", 12), ("b", 1)]), 4, output_len=2),
+        asks("c", 3, 6, 2),
+        asks("d", Prompt.of_parts([("system", 8), ("d", 5)]), 2, 5),
+        num_blocks=9,
+        chunked_prefill=True,
+        prefix_caching=True,
+        max_num_batched_tokens=10,
+    ),
+    "forked_copied_and_swapped": vllm_v0_scene(
+        "two sequences of a prompt copy its last block, are swapped out together, and come back",
+        asks("a", 7, 6),
+        asks("b", 6, 4, n=2),
+        num_blocks=6,
+    ),
+    "several_steps": vllm_v0_scene(
+        "four decode steps follow one decision; one request ends within them",
+        asks("a", 4, 9),
+        asks("b", 6, 7, 1, output_len=3),
+        num_scheduler_steps=4,
+        num_lookahead_slots=3,
+    ),
+    "speculated": vllm_v0_scene(
+        "of three speculated tokens two are right, or none",
+        asks("a", 4, 9),
+        asks("b", 6, 5, 1),
+        num_lookahead_slots=3,
+        right_drafts={"a": "110", "b": "0"},
+    ),
+    "adapters_and_encoders": vllm_v0_scene(
+        "a batch has one adapter at most, and is in their order; encoders have tables of their own",
+        asks("a", 4, 3, lora=2),
+        asks("b", 4, 3, lora=1),
+        asks("c", 5, 2, encoder_len=6),
+        max_loras=1,
+    ),
+    "held_back_and_urgent": vllm_v0_scene(
+        "prompts wait for the delay; the urgent one then takes the place of another",
+        asks("a", 4, 12, priority=2),
+        asks("b", 4, 3, 1, priority=1),
+        asks("c", 4, 2, 2),
+        max_num_seqs=1,
+        scheduling="priority",
+        delay_factor=0.25,
+    ),
+    "never_swapped_in": vllm_v0_scene(
+        "a request that needs a part of the watermark is never swapped in, with every block free",
+        asks("a", 11, 5),
+        num_blocks=4,
+        watermark_blocks=1,
+        preemption_mode="swap",
+    ),
+    "mislaid": vllm_v0_scene(
+        "one that was swapped out for a more urgent one stands among the waiting",
+        asks("a", 4, 3, priority=1),
+        asks("b", 4, 3, 1),
+        known="VLZ-1",
+        max_num_seqs=1,
+        scheduling="priority",
+        preemption_mode="swap",
+    ),
+    "gone_while_swapped": vllm_v0_scene(
+        "with prefix caching, the client of a swapped request leaves",
+        asks("a", 8, 9),
+        asks("b", 8, 9, abort_at=2),
+        known="VLZ-2",
+        prefix_caching=True,
+        **SWAPPING,
+    ),
+    "swapped_half_done": vllm_v0_scene(
+        "with prefix caching, a prompt was swapped out half done and is to come back",
+        asks("a", 4, 20),
+        asks("b", 24, 1, 1),
+        known="VLZ-3",
+        num_blocks=8,
+        chunked_prefill=True,
+        prefix_caching=True,
+        max_num_batched_tokens=8,
+        preemption_mode="swap",
+    ),
+    "no_space_on_the_cpu": vllm_v0_scene(
+        "a victim does not fit the CPU",
+        asks("a", 8, 9),
+        asks("b", 8, 9),
+        known="VLZ-4",
+        **SWAPPING | {"num_cpu_blocks": 1},
+    ),
+    "more_than_may_run": vllm_v0_scene(
+        "two sequences come of one that was counted",
+        asks("a", 4, 3, n=2),
+        asks("b", 4, 3),
+        known="VLZ-5",
+        max_num_seqs=2,
+    ),
+    "not_to_be_recomputed": vllm_v0_scene(
+        "a group of two sequences is to be recomputed",
+        asks("a", 7, 6),
+        asks("b", 6, 4, n=2),
+        known="VLZ-6",
+        num_blocks=4,
+        preemption_mode="recompute",
+    ),
+    "gone_when_forked": vllm_v0_scene(
+        "with prefix caching, a forked sequence ends with its first token",
+        asks("a", 6, 1, n=2),
+        known="VLZ-7",
+        prefix_caching=True,
+    ),
+    "empty_blocks_swapped": vllm_v0_scene(
+        "the CPU has room for a victim's tokens, and not for its lookahead blocks",
+        asks("a", 4, 6),
+        asks("b", 3, 6),
+        known="VLZ-8",
+        num_blocks=4,
+        num_cpu_blocks=3,
+        num_lookahead_slots=5,
+        preemption_mode="swap",
     ),
 }
 

@@ -162,14 +162,14 @@ def test_setting_that_its_policy_does_not_know_is_refused() -> None:
     assert transcript(
         refusal(None, *settings)
         for settings in (
-            ["policy=vllm-v0"],
+            ["policy=vllm-v2"],
             ["policy=vllm-v1", "chunk_size=64"],
             ["policy=nano-vllm", "nano-vllm.hit_chek=hash"],
             ["policy=nano-vllm", "max_model_len=20000"],
             ["policy=vllm-v1", "vllm-v1.scheduling=sjf"],
         )
     ) == snapshot("""\
---set policy: policy: found 'vllm-v0'; allowed: spyre, nano-vllm, vllm-v1
+--set policy: policy: found 'vllm-v2'; allowed: spyre, nano-vllm, vllm-v1, vllm-v0
 --set chunk_size: key: found 'chunk_size'; allowed: (the keys of vllm-v1); chunk_size is a key
     of spyre
 --set: key: found 'hit_chek'; allowed: (the keys of nano-vllm); nearest: hit_check
@@ -235,7 +235,7 @@ c.toml, line 1: block_size: found 64.0; allowed: a whole number
 c.toml, line 1: block_size: found 0; allowed: 1 or more
 c.toml, line 1: pausing: found 1; allowed: true or false
 c.toml, line 2: admission: found 'exakt'; allowed: exact, documented, shipped
-c.toml, line 1: policy: found 'fifo'; allowed: spyre, nano-vllm, vllm-v1
+c.toml, line 1: policy: found 'fifo'; allowed: spyre, nano-vllm, vllm-v1, vllm-v0
 c.toml, line 1: decode_time: found nan; allowed: a number up to 1000000000
 c.toml, line 1: decode_time: found inf; allowed: a number up to 1000000000
 c.toml, line 2: chunk_size: found 96; allowed: a multiple of block_size (64)

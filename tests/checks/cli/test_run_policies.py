@@ -276,7 +276,7 @@ def test_line_of_vllm_v1_says_what_was_drafted_accepted_and_left_of_the_budget()
 @pytest.mark.parametrize(
     ("policy", "header", "message"),
     [
-        ("vllm-v0", {}, "policy: found 'vllm-v0'; allowed: spyre, nano-vllm, vllm-v1"),
+        ("vllm-v2", {}, "policy: found 'vllm-v2'; allowed: spyre, nano-vllm, vllm-v1, vllm-v0"),
         (
             "vllm-v1",
             {"chunk_size": 4},

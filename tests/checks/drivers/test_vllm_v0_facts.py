@@ -229,7 +229,7 @@ def test_chunked_the_limit_on_prompts_under_way_only_divides_the_budget(serve: S
     shares = {"max_num_partial_prefills": 2, "long_prefill_token_threshold": 20}
 
     answer = serve(
-        CHUNKED | shares | {"max_num_batched_tokens": 9}, [asks(one, 12, 2) for one in "abc"]
+        CHUNKED | shares | {"max_num_batched_tokens": 9}, [asks(one, 8, 2) for one in "abc"]
     )
 
     assert answer.steps[0].scheduled == {"a": 4, "b": 4, "c": 1}
@@ -466,6 +466,17 @@ def test_chunked_with_caching_a_budget_of_less_than_a_block_computes_nothing(ser
     answer = serve(config, [asks("a", 2, 1)])
 
     assert {step.kind for step in answer.steps} == {IDLE}
+
+
+def test_chunked_a_victim_of_its_own_frees_the_adapter_of_others(serve: Serve) -> None:
+    """One adapter is allowed, and two are in the batch."""
+    config = CHUNKED | {"max_loras": 1, "num_blocks": 5, "max_num_batched_tokens": 16}
+    requests = (asks("a", 4, 9, lora=1), asks("b", 4, 9, lora=1), asks("c", 1, 1, lora=2))
+
+    answer = serve(config, requests, BOTH, Action(), Action(arrive=("c",)))
+    step = answer.steps[first_with(answer, lambda step: "c" in step.scheduled)]
+
+    assert (step.preempted, step.scheduled) == (("b",), {"c": 1, "a": 1})
 
 
 # --- the same of groups of several sequences ------------------------------------------------------

@@ -16,7 +16,7 @@ from tests.requests import request
 
 SIZES: dict[str, Any] = {"block_size": 4, "max_model_len": 32, "max_num_seqs": 4, "num_blocks": 20}
 
-SPYRE, NANO_VLLM, VLLM_V1 = POLICIES.values()
+SPYRE, NANO_VLLM, VLLM_V1, VLLM_V0 = POLICIES.values()
 each_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 
 
@@ -42,7 +42,7 @@ def run_of(policy: AnyPolicy, requests: list[Request], **more: Any) -> Run:
 
 
 def test_policies_are_found_by_their_names_and_configurations() -> None:
-    assert list(POLICIES) == ["spyre", "nano-vllm", "vllm-v1"]
+    assert list(POLICIES) == ["spyre", "nano-vllm", "vllm-v1", "vllm-v0"]
     assert [policy_of(configured(one)) for one in POLICIES.values()] == [*POLICIES.values()]
 
 

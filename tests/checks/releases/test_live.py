@@ -6,8 +6,7 @@ from checks.releases.environments import environment_of
 from checks.releases.recipes import RECIPES, Recipe
 from tests.checks.command import lockstep
 
-# vLLM V0 has no machine yet.
-COMPARED = [one for one in RECIPES if one.driver != "vllm-v0" and not one.rules_only]
+COMPARED = [one for one in RECIPES if not one.rules_only]
 
 
 @pytest.mark.thorough

@@ -59,6 +59,6 @@ def test_there_is_nothing_to_compare_it_with(command: tuple[str, ...]) -> None:
 
     assert ran.code == 2
     assert ran.err == (
-        "lockstep: driver's policy: found 'mine'; allowed: spyre, nano-vllm, vllm-v1; "
+        "lockstep: driver's policy: found 'mine'; allowed: spyre, nano-vllm, vllm-v1, vllm-v0; "
         "no other has a machine yet to compare a driver with\n"
     )
