@@ -130,17 +130,12 @@ def schedule_chunked_prefill(run: Decisions) -> None:
     schedule_prefills(run, share)
     held_to_limits(run)
     # decodes first, then prompts, those that end in this step before the others
-    prompts = _those(run, run.running, prefill=True)
+    back = _those(run, run.swapped_in, prefill=False)
+    back_prompts = _those(run, run.swapped_in, prefill=True)
+    decodes, prompts = (_those(run, run.running, prefill=it) for it in (False, True))
+    order = [*back, *decodes, *finishing_first(run, [*back_prompts, *prompts, *run.new])]
     if run.config.choices.finishing_first_under_way:
-        prompts = [*finishing_first(run, prompts), *run.new]
-    else:
-        prompts = finishing_first(run, [*prompts, *run.new])
-    order = (
-        *_those(run, run.swapped_in, prefill=False),
-        *_those(run, run.swapped_in, prefill=True),
-        *_those(run, run.running, prefill=False),
-        *prompts,
-    )
+        order = [*back, *back_prompts, *decodes, *finishing_first(run, prompts), *run.new]
     run.state = evolve(run.state, running=_requeued(run.state, order))
 
 

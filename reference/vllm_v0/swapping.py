@@ -20,7 +20,8 @@ from spec.vllm_v0.records import Context, Group, Pairs, Sequence, State
 def can_swap_out(ctx: Context, state: State, group: Group) -> bool:
     """Whether the CPU has room for the group's blocks ("Swapping Out a Sequence")."""
     cpu = Memory(state.cpu)
-    return _fit(cpu, _needed(ctx, cpu, group, 0), 0) is Fit.NOW
+    lookahead = 0 if ctx.config.choices.counts_filled_only else None
+    return _fit(cpu, _needed(ctx, cpu, group, lookahead), 0) is Fit.NOW
 
 
 def can_swap_in(ctx: Context, state: State, group: Group, lookahead: int) -> Fit:
@@ -68,18 +69,22 @@ def _fit(target: Memory, needed: int, watermark: int) -> Fit:
     return Fit.NOW if len(target.pool.free) - needed >= watermark else Fit.LATER
 
 
-def _needed(ctx: Context, target: Memory, group: Group, lookahead: int) -> int:
-    """Free blocks that the group takes on a device, in the worst case."""
+def _needed(ctx: Context, target: Memory, group: Group, lookahead: int | None) -> int:
+    """Free blocks that the group takes on a device, in the worst case.
+
+    `lookahead`: slots that it is given there beyond its tokens; None: not even these have slots.
+    """
     needed = sum(_needed_of(ctx, target, group, one, lookahead) for one in group.unfinished)
     return needed if ctx.config.choices.keeps_cross else needed + len(group.cross)
 
 
 def _needed_of(
-    ctx: Context, target: Memory, group: Group, sequence: Sequence, lookahead: int
+    ctx: Context, target: Memory, group: Group, sequence: Sequence, lookahead: int | None
 ) -> int:
     """The same of one sequence: full blocks that other tables hold there are not counted."""
     size, pool = ctx.config.block_size, target.pool
-    touched = touched_blocks(sequence.slots, unseen(group, sequence) + lookahead, size)
+    slots = 0 if lookahead is None else unseen(group, sequence) + lookahead
+    touched = touched_blocks(sequence.slots, slots, size)
     table = 0 if ctx.config.choices.counts_filled_only else len(sequence.blocks)
     shared = sum(
         key in pool.cached and pool.cached[key][0] in pool.references

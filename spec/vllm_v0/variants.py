@@ -83,7 +83,7 @@ class Choices:
     - `swaps_uncomputed`: all blocks of a table are copied when it is swapped, also onto blocks of
       equal contents that are computed there; else those that hold computed tokens.
     - `counts_filled_only`: whether a swapped group fits is asked without its empty lookahead
-      blocks, though they are swapped, too.
+      blocks, though they are swapped, too, and on the CPU with the blocks of its next tokens.
     - `forgets_forks`: with prefix caching, the engine ends where a sequence leaves that was forked
       and not scheduled since.
     - `refunds_victims`: where a group gives way for another in the running queue, the budget counts

@@ -235,7 +235,7 @@ def fits(ctx: Context, group: Group, room: Room) -> bool:
 
 
 def is_passed_over(ctx: Context, step: Step, group: Group) -> bool:
-    """True if the group's adapter, or its length, may keep it waiting while others are admitted."""
+    """True if its adapter or length, or the number of prompts under way, may keep it waiting."""
     several = ctx.config.max_num_partial_prefills > 1
     queues = (step.before.running, step.planned.running)
     for batch in (step.scheduled, *([one.id for one in queue] for queue in queues)):
@@ -243,4 +243,7 @@ def is_passed_over(ctx: Context, step: Step, group: Group) -> bool:
         is_full = len(adapters) >= ctx.config.max_loras > 0
         if is_full and ctx.requests[group.id].lora not in {0, *adapters}:
             return True
-    return several and group.tokens > ctx.config.long_threshold
+    runs = [one for one in step.planned.running if one.id in step.scheduled]
+    unfinished = sum(not is_finishing(step, one) for one in runs)
+    is_full = unfinished >= ctx.config.max_num_partial_prefills
+    return several and (is_full or group.tokens > ctx.config.long_threshold)

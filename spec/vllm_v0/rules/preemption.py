@@ -132,7 +132,8 @@ def mode_is_as_configured(ctx: Context, step: Step) -> Iterator[str]:
     for victim in victims(step):
         has_several = len(rows[victim].unfinished) > 1
         swaps = mode is PreemptionMode.SWAP or has_several
-        has_no_room = len(step.planned.cpu.free) < len(rows[victim].blocks)
+        free = min(len(one.cpu.free) for one in (step.before, step.planned))
+        has_no_room = free < len(rows[victim].blocks)
         if swaps != (victim in step.swapped_out) and not (swaps and has_no_room):
             yield f"{victim} is {'not ' * swaps}swapped out, mode {mode}"
 

@@ -11,6 +11,7 @@ from spec.vllm_v0.rules.counting import (
     Room,
     fits,
     is_by_priority,
+    is_passed_over,
     looked_at,
     rank,
     will_have,
@@ -37,6 +38,15 @@ def _by_default(config: VllmV0Config) -> bool:
 def _front(ctx: Context, step: Step) -> Group | None:
     """The request that others give way to."""
     return next(iter(looked_at(ctx, step)), None)
+
+
+def _room_without(ctx: Context, step: Step, gone: set[str]) -> Room:
+    """What there would be, before decodes take any, if these running requests gave way alone."""
+    kept = [one for one in step.before.running if one.id not in gone]
+    held = {block for one in kept for block in one.blocks}
+    given = {b for one in step.before.running for b in one.blocks if one.id in gone} - held
+    seqs = ctx.config.max_num_seqs - sum(will_have(ctx, one) for one in kept)
+    return Room(len(step.before.pool.free) + len(given), ctx.config.token_budget, seqs)
 
 
 @of_step(
@@ -86,15 +96,7 @@ def no_more_give_way_than_needed(ctx: Context, step: Step) -> Iterator[str]:
     # What there would be if the last of them still ran.
     if not step.by_priority:
         return
-    last, others = step.by_priority[-1], {*step.by_priority[:-1]}
-    runs = [one for one in step.before.running if one.id not in others]
-    held = {block for one in runs for block in one.blocks}
-    given = {b for one in step.before.running for b in one.blocks if one.id in others} - held
-    room = Room(
-        len(step.before.pool.free) + len(given),
-        ctx.config.token_budget,
-        ctx.config.max_num_seqs - sum(will_have(ctx, one) for one in runs),
-    )
+    last, room = step.by_priority[-1], _room_without(ctx, step, {*step.by_priority[:-1]})
     front = _front(ctx, step)
     if front is not None and fits(ctx, front, room):
         yield f"{last} gives way to {front.id}, which fits {room}"
@@ -115,13 +117,9 @@ def room_is_made_for_the_most_urgent(ctx: Context, step: Step) -> Iterator[str]:
     if step.admitted or step.after.failure or not waiting:
         return
     most = min(waiting, key=lambda one: rank(ctx, one))
-    kept = [one for one in step.before.running if one.id not in victims(step)]
-    room = Room(
-        len(step.planned.pool.free),
-        ctx.config.token_budget,
-        ctx.config.max_num_seqs - sum(will_have(ctx, one) for one in kept),
-    )
+    kept = [one for one in step.before.running if one.id not in step.by_priority]
     below = [one.id for one in kept if rank(ctx, one) > rank(ctx, most)]
+    room = _room_without(ctx, step, {*step.by_priority})
     if below and not fits(ctx, most, room):
         yield f"{most.id} does not fit {room}, {below} run"
 
@@ -178,10 +176,11 @@ def priority_preempts_by_default_only(ctx: Context, step: Step) -> Iterator[str]
 )
 def urgent_are_admitted_first(ctx: Context, step: Step) -> Iterator[str]:
     """More urgent requests are scheduled before less urgent ones, even if they arrive later."""
-    # Of those waiting at the same time.
+    # Of those waiting at the same time; an adapter may keep one back.
     rows = by_id(step.planned.running)
     least = max((rank(ctx, rows[one]) for one in step.admitted), default=None)
     left = [one for one in looked_at(ctx, step) if one.id not in step.admitted]
+    left = [one for one in left if not is_passed_over(ctx, step, one)]
     passed = [one.id for one in left if least is not None and rank(ctx, one) < least]
     if passed:
         yield f"{list(step.admitted)} are admitted, {passed} are more urgent"

@@ -94,18 +94,19 @@ def shared_blocks_are_copied(ctx: Context, step: Step) -> Iterator[str]:
     """A block that several hold is copied for the one that is to write to it, to a block of its
     own, and no other block is copied.
     """
-    # In its place of the table; with prefix caching that may be a known block of the same content.
+    # In its place of the table; with prefix caching that may be a known block of the same content,
+    # for which a block of its own is given up.
     before = {one.id: one for group in step.before.running for one in group.sequences}
     after = {one.id: one for group in step.planned.running for one in group.sequences}
-    targets = Counter(target for _, target in step.copies)
+    targets, known = Counter(target for _, target in step.copies), {*step.planned.pool.keys}
     for source, target in step.copies:
         now = {
             one.blocks[before[name].blocks.index(source)]
             for name, one in after.items()
             if name in before and source in before[name].blocks
         }
-        own = {block for block in now if block == target or block in step.planned.pool.keys}
-        is_shared = step.before.pool.references.get(source, 0) > 1
+        own = now & {target, *known}
+        is_shared = step.before.pool.references.get(source, 0) > 1 or target in known & now
         is_twice = targets[target] > 1 and not ctx.config.prefix_caching
         if not own or not is_shared or is_twice:
             yield f"{source} is copied to {target}, at its place are {sorted(now)}"

@@ -197,7 +197,8 @@ def swapping_avoids_killing(ctx: Context, step: Step) -> Iterator[str]:
     # Whether it runs or is swapped out by then.
     for one in (*step.before.running, *step.before.swapped):
         fits = swapped_needs(ctx, one) <= step.before.pool.size
-        fits &= len(one.unfinished) == 1 or len(one.blocks) <= len(step.planned.cpu.free)
+        free = min(len(it.cpu.free) for it in (step.before, step.planned))
+        fits &= len(one.unfinished) == 1 or len(one.blocks) <= free
         if one.id in step.ignored and fits:
             yield f"{one.id} is ended"
 
