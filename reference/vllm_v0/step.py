@@ -123,11 +123,11 @@ def schedule_chunked_prefill(run: Decisions) -> None:
             run.count(one)
     # decodes and prompts under way, in queue order
     schedule_running(run, share)
-    # swapped groups, where no running one had to give way
-    if not run.preempts:
-        schedule_swapped(run)
-    # new prompts
-    schedule_prefills(run, share)
+    # swapped groups, where no running one had to give way, then new prompts
+    if run.config.choices.fills_gaps or all_decode(run):
+        if not run.preempts:
+            schedule_swapped(run)
+        schedule_prefills(run, share)
     held_to_limits(run)
     # decodes first, then prompts, those that end in this step before the others
     back = _those(run, run.swapped_in, prefill=False)
@@ -137,6 +137,11 @@ def schedule_chunked_prefill(run: Decisions) -> None:
     if run.config.choices.finishing_first_under_way:
         order = [*back, *back_prompts, *decodes, *finishing_first(run, prompts), *run.new]
     run.state = evolve(run.state, running=_requeued(run.state, order))
+
+
+def all_decode(run: Decisions) -> bool:
+    """True if no decoding group lacks a part of the budget."""
+    return all(one.is_prefill or one.id in run.scheduled for one in run.state.running)
 
 
 def finishing_first(run: Decisions, prefills: list[str]) -> list[str]:

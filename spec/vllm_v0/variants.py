@@ -69,6 +69,8 @@ class Choices:
       are under way as may be.
     - `counts_scheduled_only`: where prompts are chunked, running sequences that are not scheduled
       do not count for the limit.
+    - `fills_gaps`: where prompts are chunked, what is left of the budget where a group of several
+      sequences lacks some of it is given to swapped groups and prompts.
     - `sorts_late`: by priority, the waiting queue is brought into its order only in a step without
       prompts, after its front was looked at; else before anything else.
     - `finishing_first_under_way`: only prompts under way are put in the order of their ends, new
@@ -111,6 +113,7 @@ class Choices:
     shares_any_budget: bool = False
     begins_with_leftovers: bool = False
     counts_scheduled_only: bool = False
+    fills_gaps: bool = False
     sorts_late: bool = False
     finishing_first_under_way: bool = False
     forgets_scheduled: bool = False
@@ -145,6 +148,7 @@ CHOICES = {
         shares_any_budget=True,
         begins_with_leftovers=True,
         counts_scheduled_only=True,
+        fills_gaps=True,
         sorts_late=True,
         finishing_first_under_way=True,
         forgets_scheduled=True,

@@ -73,7 +73,7 @@ def decodes_do_not_starve(_ctx: Context, step: Step) -> Iterator[str]:
     # The text claims it of running requests under whichever strategy.
     starved = [one.id for one in decodes_of(step) if one.id not in step.scheduled]
     starved = [one for one in starved if one not in victims(step)]
-    if starved and not step.after.failure:
+    if starved and step.prefills:
         yield f"{starved} are given nothing, prompts are {list(step.prefills)}"
 
 
