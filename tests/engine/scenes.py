@@ -1,6 +1,7 @@
 """Small configurations and requests, and a run of the engine to its end."""
 
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from typing import Any
 
 from checks.policies.spyre.engine import sampled_alone
@@ -39,3 +40,12 @@ def scheduler_with(config: SpyreConfig, requests: Iterable[Request]) -> Schedule
     for one in requests:
         scheduler.add(one)
     return scheduler
+
+
+def copied(scheduler: Scheduler) -> Scheduler:
+    """A scheduler of its own in the same state; a plan that was made is not part of it."""
+    state = scheduler.state
+    shared = [state.config, *(one.request for one in (*state.queue, *state.admitted))]
+    copy = Scheduler(state.config)
+    copy.state = deepcopy(state, {id(one): one for one in shared})
+    return copy

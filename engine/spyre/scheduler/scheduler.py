@@ -1,7 +1,6 @@
 """The scheduler that a serving stack runs: hand in requests, plan a step, apply the plan."""
 
 from collections.abc import Collection
-from copy import deepcopy
 
 from engine.core.tensors import NO_TOKENS, Tensor
 from engine.spyre.blocks import BlockManager
@@ -41,14 +40,6 @@ class Scheduler:
     def has_requests(self) -> bool:
         """True if a request waits or was admitted and has not left."""
         return bool(len(self.state.queue) or self.state.admitted)
-
-    def copy(self) -> "Scheduler":
-        """A scheduler of its own in the same state; a plan that was made is not part of it."""
-        state = self.state
-        shared = [state.config, *(one.request for one in (*state.queue, *state.admitted))]
-        copy = Scheduler(state.config)
-        copy.state = deepcopy(state, {id(one): one for one in shared})
-        return copy
 
     def add(self, request: Request) -> None:
         """A client hands in a request: it goes to the end of the queue.

@@ -22,7 +22,7 @@ from engine.spyre.scheduler import (
 from engine.spyre.scheduler.requests import WaitingQueue
 from spec.core.errors import WorkloadError
 from spec.core.requests import BlockKeys, Prompt, Request
-from tests.engine.scenes import config, scheduler_with, sharing, step, steps
+from tests.engine.scenes import config, copied, scheduler_with, sharing, step, steps
 from tests.requests import request
 
 PREEMPTING = {"reservation": False, "num_blocks": 8, "max_num_seqs": 3}
@@ -315,7 +315,7 @@ def test_copy_goes_its_own_way() -> None:
         step(scheduler)
     before = Observer(scheduler).state()
 
-    twin = scheduler.copy()
+    twin = copied(scheduler)
     assert Observer(twin).state() == before
     list(steps(twin))
 

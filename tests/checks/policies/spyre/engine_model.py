@@ -18,6 +18,7 @@ from engine.spyre.scheduler import Scheduler
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context
 from spec.spyre.state import State
+from tests.engine.scenes import copied
 
 
 @frozen(eq=False)
@@ -57,14 +58,14 @@ class EngineMachine:
 
     def step(self, node: Node, ends: tuple[str, ...]) -> Stepped:
         """One scheduler step, in which these requests sample the end of sequence."""
-        scheduler = node.scheduler.copy()
+        scheduler = copied(node.scheduler)
         plan = scheduler.schedule()
         outcome = scheduler.update(plan, sampled_alone(plan), ends)
         return Stepped(_node(scheduler), outcome.sampled, outcome.finished)
 
     @staticmethod
     def _changed(node: Node, change: Callable[[Scheduler], object]) -> Node:
-        scheduler = node.scheduler.copy()
+        scheduler = copied(node.scheduler)
         change(scheduler)
         return _node(scheduler)
 
