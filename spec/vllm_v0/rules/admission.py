@@ -17,13 +17,13 @@ from spec.vllm_v0.rules.counting import (
     prompt_needs,
     room_for_prompts,
 )
-from spec.vllm_v0.rules.registry import by_id, of_step, text
+from spec.vllm_v0.rules.registry import by_id, of_step, text, witness
 
 _PREFILLS = text("`_schedule_prefills` - Managing Prompt Prefill Requests")
 _TOO_LONG = text("Handles very long prompts that exceed token limits")
 
 
-@of_step("V0-ADM-1", _PREFILLS, witness=lambda _ctx, step: step.refusal == "V0-ADM-1")
+@of_step("V0-ADM-1", _PREFILLS, witness=lambda _, step: step.refusal == "V0-ADM-1")
 def admitted_have_their_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """A request is admitted only if there are enough free blocks for all of its tokens and its
     encoder's, and admission leaves the watermark free.
@@ -47,11 +47,8 @@ def never_fits(ctx: Context, group: Group) -> bool:
     return prompt_needs(ctx, group) > ctx.config.pool_blocks - ctx.config.watermark_blocks
 
 
-@of_step(
-    "V0-ADM-2",
-    _TOO_LONG,
-    witness=lambda _ctx, step: any(one.id in step.ignored for one in step.before.waiting),
-)
+@of_step("V0-ADM-2", _TOO_LONG)
+@witness(lambda _, step: any(one.id in step.ignored for one in step.before.waiting))
 def only_too_long_prompts_are_ignored(ctx: Context, step: Step) -> Iterator[str]:
     """A prompt is ignored only if it exceeds the configured maximum length, or the blocks that
     there are.
@@ -63,11 +60,7 @@ def only_too_long_prompts_are_ignored(ctx: Context, step: Step) -> Iterator[str]
             yield f"{one.id} of {one.tokens} tokens is ignored"
 
 
-@of_step(
-    "V0-ADM-3",
-    _TOO_LONG,
-    witness=lambda _ctx, step: bool(step.ignored) and bool(step.admitted),
-)
+@of_step("V0-ADM-3", _TOO_LONG, witness=lambda _, step: step.ignored and step.admitted)
 def too_long_prompts_are_ignored(ctx: Context, step: Step) -> Iterator[str]:
     """A prompt that is too long, or will never fit, is not admitted: it leaves the queue and is
     reported.
@@ -82,12 +75,9 @@ def too_long_prompts_are_ignored(ctx: Context, step: Step) -> Iterator[str]:
         yield f"reported {list(step.ignored)}"
 
 
-@of_step(
-    "V0-ADM-4",
-    text("Preempting via Recompute (`_preempt_by_recompute`)"),
-    witness=lambda _ctx, step: any(
-        one.generated and one.id in step.admitted for one in step.before.waiting
-    ),
+@of_step("V0-ADM-4", text("Preempting via Recompute (`_preempt_by_recompute`)"))
+@witness(
+    lambda _, step: any(one.generated and one.id in step.admitted for one in step.before.waiting)
 )
 def preempted_are_not_discarded(_ctx: Context, step: Step) -> Iterator[str]:
     """A request that was preempted is kept for later instead of being discarded."""
@@ -98,13 +88,13 @@ def preempted_are_not_discarded(_ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step(
-    "V0-ADM-5",
-    text("Updates scheduling constraints"),
-    witness=lambda ctx, step: (
+    "V0-ADM-5", text("Updates scheduling constraints"), applies=lambda config: config.max_loras > 0
+)
+@witness(
+    lambda ctx, step: (
         len({ctx.requests[one].lora for one in step.scheduled} - {0}) == ctx.config.max_loras
         and any(ctx.requests[one.id].lora for one in step.after.waiting)
-    ),
-    applies=lambda config: config.max_loras > 0,
+    )
 )
 def adapters_are_limited(ctx: Context, step: Step) -> Iterator[str]:
     """A batch has no more adapters than allowed."""
@@ -117,9 +107,9 @@ def adapters_are_limited(ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "V0-ADM-6",
     text("Delaying Scheduling for Efficiency (`_passed_delay`)"),
-    witness=lambda _ctx, step: bool(step.before.waiting) and not step.admitted,
     applies=lambda config: config.delay_factor > 0,
 )
+@witness(lambda _, step: step.before.waiting and not step.admitted)
 def prompts_are_held_back(ctx: Context, step: Step) -> Iterator[str]:
     """While requests run, a prompt is admitted only after the longest waiting one has waited for
     longer than the delay.
@@ -141,9 +131,9 @@ def _is_at_once(config: VllmV0Config) -> bool:
 @of_step(
     "V0-ADM-7",
     text("`_schedule_prefills` - Managing Prompt Prefill Requests, Why It's Needed"),
-    witness=lambda _ctx, step: bool(step.admitted) and bool(step.planned.waiting),
     applies=_is_at_once,
 )
+@witness(lambda _, step: step.admitted and step.planned.waiting)
 def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     """The first of the waiting requests waits only for tokens, blocks or sequences, for its adapter
     or for being long, or for those that are swapped out.

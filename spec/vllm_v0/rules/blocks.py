@@ -12,7 +12,7 @@ from spec.vllm_v0.block_keys import depth
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, State, Step
 from spec.vllm_v0.rules.counting import blocks_for, same_tokens, sharers
-from spec.vllm_v0.rules.registry import always, code, of_step, text, victims
+from spec.vllm_v0.rules.registry import always, code, of_step, text, victims, witness
 
 _FREE = text("Freeing Sequences (`free_seq`)")
 _SWAP = text("Swapping Functions")
@@ -30,25 +30,22 @@ def _free_or_held(pool: BlockPool) -> Iterator[str]:
         yield f"blocks {sorted(beyond)} of {pool.size}"
 
 
-@always("V0-BLK-1", _FREE, witness=lambda _ctx, step: bool(step.after.pool.references))
+@always("V0-BLK-1", _FREE, witness=lambda _, step: step.after.pool.references)
 def free_or_held_on_the_gpu(_ctx: Context, state: State) -> Iterator[str]:
     """Every block of the GPU is either free, once, or held."""
     # Free and held blocks together are the pool, numbered from 1.
     yield from _free_or_held(state.pool)
 
 
-@always("V0-BLK-2", _SWAP, witness=lambda _ctx, step: bool(step.after.cpu.references))
+@always("V0-BLK-2", _SWAP, witness=lambda _, step: step.after.cpu.references)
 def free_or_held_on_the_cpu(_ctx: Context, state: State) -> Iterator[str]:
     """Every block of the CPU is either free, once, or held."""
     # Over any sequence of swaps.
     yield from _free_or_held(state.cpu)
 
 
-@always(
-    "V0-BLK-3",
-    _FREE,
-    witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
-)
+@always("V0-BLK-3", _FREE)
+@witness(lambda _, step: any(count > 1 for count in step.after.pool.references.values()))
 def references_on_the_gpu_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     """The count of a GPU block is the number of tables of running groups in which it stands:
     what leaves, is preempted or swapped out holds nothing any more.
@@ -57,7 +54,7 @@ def references_on_the_gpu_are_holders(_ctx: Context, state: State) -> Iterator[s
     yield from judging.references_are_holders(state.pool, state.running)
 
 
-@always("V0-BLK-4", _SWAP, witness=lambda _ctx, step: len(step.after.swapped) > 1)
+@always("V0-BLK-4", _SWAP, witness=lambda _, step: len(step.after.swapped) > 1)
 def references_on_the_cpu_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     """The count of a CPU block is the number of tables of swapped groups in which it stands:
     what leaves or comes back holds nothing any more.
@@ -66,11 +63,7 @@ def references_on_the_cpu_are_holders(_ctx: Context, state: State) -> Iterator[s
     yield from judging.references_are_holders(state.cpu, state.swapped)
 
 
-@always(
-    "V0-BLK-5",
-    _FREE,
-    witness=lambda _ctx, step: step.after.is_idle and bool(step.finished),
-)
+@always("V0-BLK-5", _FREE, witness=lambda _, step: step.after.is_idle and step.finished)
 def nothing_leaks(_ctx: Context, state: State) -> Iterator[str]:
     """When no request is left every block of both devices is free."""
     # Whatever ended the requests.
@@ -79,14 +72,13 @@ def nothing_leaks(_ctx: Context, state: State) -> Iterator[str]:
         yield f"held on GPU and CPU: {held}"
 
 
-@always(
-    "V0-BLK-6",
-    _SLOTS,
-    witness=lambda ctx, step: any(
+@always("V0-BLK-6", _SLOTS)
+@witness(
+    lambda ctx, step: any(
         len(sequence.blocks) > 1 and sequence.slots % ctx.config.block_size
         for one in step.after.running
         for sequence in one.sequences
-    ),
+    )
 )
 def tables_cover_slots(ctx: Context, state: State) -> Iterator[str]:
     """A table has a block for each of its slots, and none beyond the lookahead: it grows as needed
@@ -103,11 +95,8 @@ def tables_cover_slots(ctx: Context, state: State) -> Iterator[str]:
                 yield f"{one.id}: {one.slots} slots of {group.tokens}, {len(one.blocks)} blocks"
 
 
-@always(
-    "V0-BLK-7",
-    text("Caching & Lookahead Slots"),
-    witness=lambda _ctx, step: any(count > 1 for count in step.after.pool.references.values()),
-)
+@always("V0-BLK-7", text("Caching & Lookahead Slots"))
+@witness(lambda _, step: any(count > 1 for count in step.after.pool.references.values()))
 def each_slot_is_mapped_once(ctx: Context, state: State) -> Iterator[str]:
     """A slot belongs to one token of one sequence, unless several have the same tokens up to it: a
     shared prefix, or what a fork began with.
@@ -127,12 +116,8 @@ def each_slot_is_mapped_once(ctx: Context, state: State) -> Iterator[str]:
             yield f"{one} and {another} share blocks, not their first {count} tokens"
 
 
-@always(
-    "V0-BLK-8",
-    text("Handling Prefix Caching"),
-    witness=lambda _ctx, step: bool(step.before.pool.keys.keys() - step.after.pool.keys.keys()),
-    applies=_is_caching,
-)
+@always("V0-BLK-8", text("Handling Prefix Caching"), applies=_is_caching)
+@witness(lambda _, step: step.before.pool.keys.keys() - step.after.pool.keys.keys())
 def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
     """The content of every cached block leads to it and back, on either device."""
     # A block that is handed out anew has lost its content.
@@ -140,12 +125,8 @@ def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
     yield from judging.cache_maps_agree(state.cpu)
 
 
-@of_step(
-    "V0-BLK-9",
-    text("Retrieving Sequence Data & Memory Blocks"),
-    witness=lambda _ctx, step: bool(_evicted(step)) and bool(_kept(step)),
-    applies=_is_caching,
-)
+@of_step("V0-BLK-9", text("Retrieving Sequence Data & Memory Blocks"), applies=_is_caching)
+@witness(lambda _, step: _evicted(step) and _kept(step))
 def least_recently_used_goes_first(_ctx: Context, step: Step) -> Iterator[str]:
     """Blocks that were accessed are kept from being evicted: of the free ones those without
     contents go first, then those that were used the longest ago, of these the deepest.
@@ -181,11 +162,9 @@ def _kept(step: Step) -> set[int]:
 
 
 @of_step(
-    "V0-BLK-10",
-    code("naive block allocator"),
-    witness=lambda _ctx, step: len(step.finished) == 1 and bool(step.after.pool.references),
-    applies=lambda config: not config.prefix_caching,
+    "V0-BLK-10", code("naive block allocator"), applies=lambda config: not config.prefix_caching
 )
+@witness(lambda _, step: len(step.finished) == 1 and step.after.pool.references)
 def last_freed_is_first_handed_out(_ctx: Context, step: Step) -> Iterator[str]:
     """Without prefix caching blocks are handed out from the front of the free list, and go back to
     its front, a table's tail before its head.
@@ -209,11 +188,8 @@ def last_freed_is_first_handed_out(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"free {list(step.after.pool.free)}, freed {freed} before {list(planned.free)}"
 
 
-@always(
-    "V0-BLK-11",
-    text("Handling Encoder-Decoder Models"),
-    witness=lambda _ctx, step: any(one.cross for one in step.after.running),
-)
+@always("V0-BLK-11", text("Handling Encoder-Decoder Models"))
+@witness(lambda _, step: any(one.cross for one in step.after.running))
 def encoders_have_their_blocks(ctx: Context, state: State) -> Iterator[str]:
     """Of an encoder-decoder model each group that has begun has blocks for all that its encoder
     computed, apart from its sequences'.

@@ -7,17 +7,14 @@ from collections.abc import Iterator
 
 from spec.vllm_v0.records import Context, State, Step
 from spec.vllm_v0.rules.counting import batched, will_have
-from spec.vllm_v0.rules.registry import always, by_id, code, ids, of_step, text, victims
+from spec.vllm_v0.rules.registry import always, by_id, code, ids, of_step, text, victims, witness
 
 _BUDGET = text("Scheduling Budget (`SchedulingBudget`)")
 _RUNNING = text("`_schedule_running` - Scheduling Active Sequences")
 
 
-@of_step(
-    "V0-BUD-1",
-    _BUDGET,
-    witness=lambda ctx, step: sum(batched(step).values()) == ctx.config.token_budget,
-)
+@of_step("V0-BUD-1", _BUDGET)
+@witness(lambda ctx, step: sum(batched(step).values()) == ctx.config.token_budget)
 def within_token_budget(ctx: Context, step: Step) -> Iterator[str]:
     """The uncached tokens of a step are never more than its token budget."""
     # A decoding sequence computes one, a prompt those behind the cached ones.
@@ -26,13 +23,12 @@ def within_token_budget(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{computed} tokens, budget {ctx.config.token_budget}"
 
 
-@always(
-    "V0-BUD-2",
-    text("Ensures no overcommitment"),
-    witness=lambda ctx, step: (
+@always("V0-BUD-2", text("Ensures no overcommitment"))
+@witness(
+    lambda ctx, step: (
         sum(len(one.unfinished) for one in step.after.running) == ctx.config.max_num_seqs
-        and bool(step.after.waiting)
-    ),
+        and step.after.waiting
+    )
 )
 def within_sequence_limit(ctx: Context, state: State) -> Iterator[str]:
     """Running sequences do not exceed the configured maximum."""
@@ -42,7 +38,7 @@ def within_sequence_limit(ctx: Context, state: State) -> Iterator[str]:
         yield f"{running} sequences run, limit {ctx.config.max_num_seqs}"
 
 
-@of_step("V0-BUD-3", _BUDGET, witness=lambda _ctx, step: len(step.scheduled) > 1)
+@of_step("V0-BUD-3", _BUDGET, witness=lambda _, step: len(step.scheduled) > 1)
 def tokens_are_counted_once(_ctx: Context, step: Step) -> Iterator[str]:
     """The budget counts the tokens that a step computes, those of each request once."""
     # A request that gave way is not among them.
@@ -51,12 +47,8 @@ def tokens_are_counted_once(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"counted {counted}, computed {batched(step)}"
 
 
-@of_step(
-    "V0-BUD-4",
-    _BUDGET,
-    witness=lambda _ctx, step: any(step.budget.cached.values()),
-    applies=lambda config: config.prefix_caching,
-)
+@of_step("V0-BUD-4", _BUDGET, applies=lambda config: config.prefix_caching)
+@witness(lambda _, step: any(step.budget.cached.values()))
 def cached_tokens_are_counted_apart(_ctx: Context, step: Step) -> Iterator[str]:
     """Tokens retrieved from the cache are counted apart from those that are computed."""
     # What is scheduled is both together.
@@ -67,11 +59,8 @@ def cached_tokens_are_counted_apart(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"counted {counted}, cached {rest}"
 
 
-@of_step(
-    "V0-BUD-5",
-    text("Initializes the scheduling budget"),
-    witness=lambda _ctx, step: any(count > 1 for count in step.budget.seqs.values()),
-)
+@of_step("V0-BUD-5", text("Initializes the scheduling budget"))
+@witness(lambda _, step: any(count > 1 for count in step.budget.seqs.values()))
 def sequences_are_counted_once(ctx: Context, step: Step) -> Iterator[str]:
     """The budget counts the sequences that a request has or will have, once, and by default those
     of requests that run already, too.
@@ -86,11 +75,8 @@ def sequences_are_counted_once(ctx: Context, step: Step) -> Iterator[str]:
         yield f"counted {counted}, sequences {expected}"
 
 
-@of_step(
-    "V0-BUD-6",
-    _RUNNING,
-    witness=lambda _ctx, step: any(count > 1 for count in step.scheduled.values()),
-)
+@of_step("V0-BUD-6", _RUNNING)
+@witness(lambda _, step: any(count > 1 for count in step.scheduled.values()))
 def one_token_for_each_sequence(_ctx: Context, step: Step) -> Iterator[str]:
     """A decoding request is assigned one token per step for each of its sequences."""
     # Tokens that it may speculate on are no part of them.
@@ -100,11 +86,8 @@ def one_token_for_each_sequence(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one.id} decodes {count} tokens with {len(one.unfinished)} sequences"
 
 
-@of_step(
-    "V0-BUD-7",
-    code("ends of the running loop"),
-    witness=lambda _ctx, step: len(step.scheduled) > 1 and not step.prefills,
-)
+@of_step("V0-BUD-7", code("ends of the running loop"))
+@witness(lambda _, step: len(step.scheduled) > 1 and not step.prefills)
 def budget_is_used(ctx: Context, step: Step) -> Iterator[str]:
     """Running requests are scheduled in the order of their queue until the first does not fit: no
     decoding request is the first to be left out where the budget has a token for each sequence.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, State, Step
 from spec.vllm_v0.rules.counting import batched, is_finishing, uncached
-from spec.vllm_v0.rules.registry import always, by_id, code, is_documented, of_step, text
+from spec.vllm_v0.rules.registry import always, by_id, code, is_documented, of_step, text, witness
 
 _CHUNKING = text("Chunking New Tokens Based on Budget (`_chunk_new_tokens_to_schedule`)")
 _SAMPLING = text("Managing Prefill Sequences & Sampling")
@@ -37,13 +37,8 @@ def _is_cut(_ctx: Context, step: Step) -> bool:
     return bool(_unfinished(step))
 
 
-@of_step(
-    "V0-CHK-1",
-    text("Chunking Prefills"),
-    witness=lambda _ctx, step: any(
-        one.computed and is_finishing(step, one) for one in _prompts(step)
-    ),
-)
+@of_step("V0-CHK-1", text("Chunking Prefills"))
+@witness(lambda _, step: any(one.computed and is_finishing(step, one) for one in _prompts(step)))
 def chunks_follow_each_other(ctx: Context, step: Step) -> Iterator[str]:
     """A prompt is computed from its first token to its last, in parts where prompts are chunked,
     else at once.
@@ -60,12 +55,8 @@ def chunks_follow_each_other(ctx: Context, step: Step) -> Iterator[str]:
                 yield f"{one.id} has computed {after[one.id].computed}, scheduled to {end}"
 
 
-@of_step(
-    "V0-CHK-2",
-    _CHUNKING,
-    witness=_is_cut,
-    applies=lambda config: cuts(config) and config.prefix_caching,
-)
+@of_step("V0-CHK-2", _CHUNKING, applies=lambda config: cuts(config) and config.prefix_caching)
+@witness(_is_cut)
 def chunks_are_whole_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """With prefix caching a chunk that does not end its prompt ends with a block."""
     # So no partial block is ever matched.
@@ -90,13 +81,11 @@ def chunks_are_as_large_as_fits(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one.id} is given {given} tokens, {left} are left"
 
 
-@always(
-    "V0-CHK-4",
-    code("partial prefills"),
-    witness=lambda ctx, step: (
+@always("V0-CHK-4", code("partial prefills"), applies=cuts)
+@witness(
+    lambda ctx, step: (
         sum(one.is_prefill for one in step.after.running) == ctx.config.max_num_partial_prefills
-    ),
-    applies=cuts,
+    )
 )
 def partial_prefills_are_limited(ctx: Context, state: State) -> Iterator[str]:
     """No more prompts are under way than may be."""
@@ -106,13 +95,11 @@ def partial_prefills_are_limited(ctx: Context, state: State) -> Iterator[str]:
         yield f"{under_way} are under way"
 
 
-@of_step(
-    "V0-CHK-5",
-    code("partial prefills"),
-    witness=lambda ctx, step: any(
+@of_step("V0-CHK-5", code("partial prefills"), applies=shares)
+@witness(
+    lambda ctx, step: any(
         one.prompt_len > ctx.config.long_threshold for one in step.planned.waiting
-    ),
-    applies=shares,
+    )
 )
 def long_prompts_are_limited(ctx: Context, step: Step) -> Iterator[str]:
     """A long prompt begins only while fewer long ones are under way than may be."""
@@ -125,11 +112,8 @@ def long_prompts_are_limited(ctx: Context, step: Step) -> Iterator[str]:
         yield f"long prompts {begun} are under way"
 
 
-@of_step(
-    "V0-CHK-6",
-    _SAMPLING,
-    witness=lambda _ctx, step: len(step.sampling) not in (0, len(step.scheduled)),
-)
+@of_step("V0-CHK-6", _SAMPLING)
+@witness(lambda _, step: len(step.sampling) not in (0, len(step.scheduled)))
 def only_complete_prompts_sample(_ctx: Context, step: Step) -> Iterator[str]:
     """Sampling is disabled while a prompt is still being computed, and enabled with its last token
     and while decoding.
@@ -141,12 +125,8 @@ def only_complete_prompts_sample(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"sampling {list(step.sampling)}, complete {sorted(expected)}"
 
 
-@of_step(
-    "V0-CHK-7",
-    _SAMPLING,
-    witness=_is_cut,
-    applies=lambda config: cuts(config) and is_documented(config),
-)
+@of_step("V0-CHK-7", _SAMPLING, applies=lambda config: cuts(config) and is_documented(config))
+@witness(_is_cut)
 def first_chunks_sample(_ctx: Context, step: Step) -> Iterator[str]:
     """Sampling is enabled in the first prefill of a request."""
     # Nothing of it is computed before the step.

@@ -10,13 +10,13 @@ from attrs import evolve
 
 from spec.core import judging
 from spec.vllm_v0.records import Context, Group, State, Step
-from spec.vllm_v0.rules.registry import always, between, by_id, ids, of_step, text
+from spec.vllm_v0.rules.registry import always, between, by_id, ids, of_step, text, witness
 
 _STATES = text("Managing Different Sequence States")
 _ABORT = text("Handling Aborted Sequences")
 
 
-@always("V0-LIF-1", _STATES, witness=lambda _ctx, step: len(step.after.present) > 1)
+@always("V0-LIF-1", _STATES, witness=lambda _, step: len(step.after.present) > 1)
 def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     """A request is in exactly one place: waiting, running, swapped, or gone."""
     # The ignored are among the finished.
@@ -25,7 +25,7 @@ def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
         yield f"ignored and not gone: {sorted(state.ignored - state.finished)}"
 
 
-@of_step("V0-LIF-2", _STATES, witness=lambda _ctx, step: bool(step.finished and step.after.present))
+@of_step("V0-LIF-2", _STATES, witness=lambda _, step: step.finished and step.after.present)
 def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
     """No step loses or invents a request between the queues."""
     # A request that was there is there, has finished, or is ignored.
@@ -35,7 +35,7 @@ def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"before {sorted(before)}, after {sorted(after)}"
 
 
-@between("V0-LIF-3", _STATES, witness=lambda _ctx, step: bool(step.before.aborted))
+@between("V0-LIF-3", _STATES, witness=lambda _, step: step.before.aborted)
 def others_are_untouched(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """Between two steps requests only arrive, at the end of the waiting queue, and go away."""
     # Those that stay are as they were; those gone are among the aborted.
@@ -57,11 +57,8 @@ def _known(group: Group) -> Group:
     return evolve(group, mark=0, arrival=0)
 
 
-@of_step(
-    "V0-LIF-4",
-    text("Freeing Finished Sequences (`_free_finished_seqs`)"),
-    witness=lambda _ctx, step: bool(step.finished) and bool(step.after.running),
-)
+@of_step("V0-LIF-4", text("Freeing Finished Sequences (`_free_finished_seqs`)"))
+@witness(lambda _, step: step.finished and step.after.running)
 def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     """A sequence ends with all its tokens, a group with the last of its sequences, and once."""
     # With max_tokens tokens, or when it samples the end of sequence.
@@ -89,7 +86,7 @@ def _is_over(ctx: Context, step: Step, sequence: str, generated: int) -> bool:
     )
 
 
-@between("V0-LIF-5", _ABORT, witness=lambda _ctx, step: bool(step.before.aborted))
+@between("V0-LIF-5", _ABORT, witness=lambda _, step: step.before.aborted)
 def aborted_hold_nothing(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """A request whose client goes away holds nothing any more, whatever queue it was in and
     however many sequences it had.
@@ -110,11 +107,7 @@ def _blocks(groups: Iterable[Group]) -> set[int]:
     return {block for one in groups for block in one.blocks}
 
 
-@always(
-    "V0-LIF-6",
-    _STATES,
-    witness=lambda _ctx, step: bool(step.after.waiting and step.after.swapped),
-)
+@always("V0-LIF-6", _STATES, witness=lambda _, step: step.after.waiting and step.after.swapped)
 def queues_hold_what_they_say(_ctx: Context, state: State) -> Iterator[str]:
     """A waiting group has no blocks and nothing computed, a running one has blocks on the GPU, a
     swapped one on the CPU.
@@ -130,12 +123,9 @@ def queues_hold_what_they_say(_ctx: Context, state: State) -> Iterator[str]:
                 yield f"{one.id} is on the {'CPU' if one.is_swapped else 'GPU'}"
 
 
-@always(
-    "V0-LIF-7",
-    text("Freeing Finished Sequences (`_free_finished_seqs`)"),
-    witness=lambda _ctx, step: any(
-        one.is_finished for group in step.after.running for one in group.sequences
-    ),
+@always("V0-LIF-7", text("Freeing Finished Sequences (`_free_finished_seqs`)"))
+@witness(
+    lambda _, step: any(one.is_finished for group in step.after.running for one in group.sequences)
 )
 def finished_sequences_hold_nothing(_ctx: Context, state: State) -> Iterator[str]:
     """Sequences that have finished hold no blocks while the others of their group go on."""
@@ -148,11 +138,8 @@ def finished_sequences_hold_nothing(_ctx: Context, state: State) -> Iterator[str
                 yield f"{one.id} has finished and holds {list(one.blocks)}"
 
 
-@of_step(
-    "V0-LIF-8",
-    text("Update state queues, merge scheduling outputs"),
-    witness=lambda _ctx, step: bool(step.admitted and step.scheduled.keys() - {*step.admitted}),
-)
+@of_step("V0-LIF-8", text("Update state queues, merge scheduling outputs"))
+@witness(lambda _, step: step.admitted and step.scheduled.keys() - {*step.admitted})
 def decisions_are_between_the_right_queues(_ctx: Context, step: Step) -> Iterator[str]:
     """What a step says it did to a group is what the queues show: it was admitted from waiting,
     swapped in from swapped, preempted or swapped out from running, and what is scheduled runs.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Step
 from spec.vllm_v0.rules.counting import ahead, blocks_for
-from spec.vllm_v0.rules.registry import by_id, of_step, text
+from spec.vllm_v0.rules.registry import by_id, of_step, text, witness
 
 _SLOTS = text("Determining Lookahead Slots (`_get_num_lookahead_slots`)")
 _ALLOCATE = text("How Does Lookahead Work?, Allocate Lookahead Slots")
@@ -19,11 +19,7 @@ def _looks_ahead(config: VllmV0Config) -> bool:
     return config.num_lookahead_slots > 0
 
 
-@of_step(
-    "V0-LKA-1",
-    _ALLOCATE,
-    witness=lambda _ctx, step: bool(step.scheduled.keys() - {*step.prefills}),
-)
+@of_step("V0-LKA-1", _ALLOCATE, witness=lambda _, step: step.scheduled.keys() - {*step.prefills})
 def decoding_sequences_have_slots(ctx: Context, step: Step) -> Iterator[str]:
     """Each decoding sequence has slots for its tokens and for all that it may speculate on."""
     # From its first token to the last of its lookahead.
@@ -36,7 +32,7 @@ def decoding_sequences_have_slots(ctx: Context, step: Step) -> Iterator[str]:
                     yield f"{one.id} has {slots} slots for {wanted} tokens"
 
 
-@of_step("V0-LKA-2", _SLOTS, witness=lambda _ctx, step: bool(step.admitted))
+@of_step("V0-LKA-2", _SLOTS, witness=lambda _, step: step.admitted)
 def prompts_have_no_lookahead(ctx: Context, step: Step) -> Iterator[str]:
     """Prompts have no lookahead slots, unless several steps follow one decision and prompts are
     chunked.
@@ -49,12 +45,8 @@ def prompts_have_no_lookahead(ctx: Context, step: Step) -> Iterator[str]:
                 yield f"{group.id} has {len(group.unfinished[0].blocks)} of {wanted} blocks"
 
 
-@of_step(
-    "V0-LKA-3",
-    _DISCARD,
-    witness=lambda _ctx, step: any(len(tokens) > 1 for tokens in step.sampled.values()),
-    applies=_looks_ahead,
-)
+@of_step("V0-LKA-3", _DISCARD, applies=_looks_ahead)
+@witness(lambda _, step: any(len(tokens) > 1 for tokens in step.sampled.values()))
 def no_more_is_accepted_than_fits(ctx: Context, step: Step) -> Iterator[str]:
     """A sequence samples a token and at most as many more as it has lookahead slots; where several
     steps follow one decision, exactly so many unless it ends.
@@ -73,12 +65,7 @@ def no_more_is_accepted_than_fits(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{name} samples {len(tokens)} tokens, {most} at most"
 
 
-@of_step(
-    "V0-LKA-4",
-    _SLOTS,
-    witness=lambda _ctx, step: step.lookahead_slots > 0,
-    applies=_looks_ahead,
-)
+@of_step("V0-LKA-4", _SLOTS, witness=lambda _, step: step.lookahead_slots > 0, applies=_looks_ahead)
 def lookahead_is_as_configured(ctx: Context, step: Step) -> Iterator[str]:
     """A step announces the configured number of lookahead slots for what decodes, 7 for eight
     steps that follow one decision, and none for prompts alone.
@@ -97,12 +84,11 @@ def lookahead_is_as_configured(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{step.lookahead_slots} slots are announced, expected {expected}"
 
 
-@of_step(
-    "V0-LKA-5",
-    _DISCARD,
-    witness=lambda _ctx, step: any(
+@of_step("V0-LKA-5", _DISCARD)
+@witness(
+    lambda _, step: any(
         one.id in step.scheduled and not one.is_prefill for one in step.after.running
-    ),
+    )
 )
 def wrong_guesses_are_discarded(_ctx: Context, step: Step) -> Iterator[str]:
     """Guesses that are right need not be computed again, wrong ones count for nothing: after its

@@ -16,7 +16,16 @@ from spec.vllm_v0.rules.counting import (
     is_passed_over,
     rank,
 )
-from spec.vllm_v0.rules.registry import by_id, code, ids, is_documented, of_step, text, victims
+from spec.vllm_v0.rules.registry import (
+    by_id,
+    code,
+    ids,
+    is_documented,
+    of_step,
+    text,
+    victims,
+    witness,
+)
 from spec.vllm_v0.variants import Strategy
 
 _DEFAULT = text("`_schedule_default` - General Scheduling Strategy")
@@ -39,9 +48,9 @@ def _is_chunked(config: VllmV0Config) -> bool:
 @of_step(
     "V0-ORD-1",
     _CHUNKED,
-    witness=lambda _ctx, step: bool(step.admitted) and bool(step.planned.waiting),
     applies=lambda config: not is_by_priority(config) and not is_documented(config),
 )
+@witness(lambda _, step: step.admitted and step.planned.waiting)
 def first_come_first_served(ctx: Context, step: Step) -> Iterator[str]:
     """Requests are served first come, first served: none is admitted past another that waits, but
     for those that their adapter or their length keeps back.
@@ -54,9 +63,7 @@ def first_come_first_served(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{sorted(later)} are admitted, {one.id} waits in front of them"
 
 
-@of_step(
-    "V0-ORD-2", _DEFAULT, witness=lambda _ctx, step: bool(step.admitted), applies=_is_exclusive
-)
+@of_step("V0-ORD-2", _DEFAULT, witness=lambda _, step: step.admitted, applies=_is_exclusive)
 def prompts_alone_or_decodes(_ctx: Context, step: Step) -> Iterator[str]:
     """Prompts come first: only if none was scheduled, decodes and swapped groups are."""
     # So a step has either.
@@ -65,12 +72,8 @@ def prompts_alone_or_decodes(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"admitted {list(step.admitted)} beside {sorted(others)}"
 
 
-@of_step(
-    "V0-ORD-3",
-    _DEFAULT,
-    witness=lambda _ctx, step: bool(step.before.swapped) and bool(step.before.waiting),
-    applies=_is_exclusive,
-)
+@of_step("V0-ORD-3", _DEFAULT, applies=_is_exclusive)
+@witness(lambda _, step: step.before.swapped and step.before.waiting)
 def swapped_before_prompts(ctx: Context, step: Step) -> Iterator[str]:
     """While a group is swapped out no prompt is admitted, unless by priority it is more urgent."""
     # Swapped groups go first.
@@ -82,12 +85,8 @@ def swapped_before_prompts(ctx: Context, step: Step) -> Iterator[str]:
                 yield f"{one} is admitted, {swapped.id} is swapped out"
 
 
-@of_step(
-    "V0-ORD-4",
-    _CHUNKED,
-    witness=lambda _ctx, step: bool(decodes_of(step)) and bool(step.prefills),
-    applies=_is_chunked,
-)
+@of_step("V0-ORD-4", _CHUNKED, applies=_is_chunked)
+@witness(lambda _, step: decodes_of(step) and step.prefills)
 def decodes_go_first(_ctx: Context, step: Step) -> Iterator[str]:
     """Decoding requests are scheduled first: no prompt is given a token while one of them goes
     without.
@@ -130,11 +129,8 @@ def all_finishing_prompts_stand_first(_ctx: Context, step: Step) -> Iterator[str
         yield f"prompts {ids(_prompts(step))}, not finishing: {goes_on}"
 
 
-@of_step(
-    "V0-ORD-7",
-    code("order of the batch"),
-    witness=lambda _ctx, step: bool(step.prefills) and len(step.prefills) < len(step.scheduled),
-)
+@of_step("V0-ORD-7", code("order of the batch"))
+@witness(lambda _, step: step.prefills and len(step.prefills) < len(step.scheduled))
 def prompts_lead_the_batch(_ctx: Context, step: Step) -> Iterator[str]:
     """In the batch requests that compute a prompt stand before those that decode."""
     # So that their number says which they are.
@@ -142,11 +138,8 @@ def prompts_lead_the_batch(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"batch {list(step.scheduled)}, prompts {list(step.prefills)}"
 
 
-@of_step(
-    "V0-ORD-8",
-    text("`_schedule_swapped`, moved to a temporary list for later retry"),
-    witness=lambda _ctx, step: len(step.planned.waiting) > 1 and bool(step.admitted),
-)
+@of_step("V0-ORD-8", text("`_schedule_swapped`, moved to a temporary list for later retry"))
+@witness(lambda _, step: len(step.planned.waiting) > 1 and step.admitted)
 def what_is_not_admitted_keeps_its_place(ctx: Context, step: Step) -> Iterator[str]:
     """Waiting requests that are not admitted keep their places, those passed over included."""
     # Where the queue is sorted by priority they are where that puts them.
@@ -161,12 +154,8 @@ def what_is_not_admitted_keeps_its_place(ctx: Context, step: Step) -> Iterator[s
         yield f"waiting {now}, expected {ids(kept)}"
 
 
-@of_step(
-    "V0-ORD-9",
-    text("`_schedule_default`, Example Scenario"),
-    witness=lambda _ctx, step: bool(step.admitted and decodes_of(step) and step.swapped_in),
-    applies=_is_combined,
-)
+@of_step("V0-ORD-9", text("`_schedule_default`, Example Scenario"), applies=_is_combined)
+@witness(lambda _, step: step.admitted and decodes_of(step) and step.swapped_in)
 def prompts_then_decodes_then_swapped(ctx: Context, step: Step) -> Iterator[str]:
     """Prompts are scheduled first, decodes if these leave space, and swapped groups are restored if
     enough is left then.

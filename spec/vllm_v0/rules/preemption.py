@@ -18,6 +18,7 @@ from spec.vllm_v0.rules.registry import (
     of_step,
     text,
     victims,
+    witness,
 )
 
 _RUNNING = text("`_schedule_running` - Scheduling Active Sequences")
@@ -79,7 +80,7 @@ def preempted_in_the_worst_case_only(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{sorted(crowded_out(step))} give way, {free} blocks are free, {touched} touched"
 
 
-@of_step("V0-PRE-3", code("choice of the victim"), witness=lambda _ctx, step: _several(step))
+@of_step("V0-PRE-3", code("choice of the victim"), witness=lambda _, step: _several(step))
 def victims_are_the_last(ctx: Context, step: Step) -> Iterator[str]:
     """Groups that give way for want of slots are the last of the running queue, the last one first;
     under the default strategy by priority it is sorted before.
@@ -109,9 +110,9 @@ def _several(step: Step) -> bool:
 @of_step(
     "V0-PRE-4",
     text("`_preempt()`"),
-    witness=lambda _ctx, step: len(step.before.running) > 1 and bool(victims(step)),
     applies=lambda config: is_by_priority(config) and not config.chunked_prefill,
 )
+@witness(lambda _, step: len(step.before.running) > 1 and victims(step))
 def the_least_urgent_give_way(ctx: Context, step: Step) -> Iterator[str]:
     """By priority it is the least urgent of the running requests that are preempted."""
     # None that keeps running is less urgent.
@@ -138,12 +139,11 @@ def mode_is_as_configured(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{victim} is {'not ' * swaps}swapped out, mode {mode}"
 
 
-@of_step(
-    "V0-PRE-6",
-    _DECISION,
-    witness=lambda _ctx, step: any(
+@of_step("V0-PRE-6", _DECISION)
+@witness(
+    lambda _, step: any(
         len(one.unfinished) > 1 and one.id in victims(step) for one in step.before.running
-    ),
+    )
 )
 def several_sequences_are_swapped_only(_ctx: Context, step: Step) -> Iterator[str]:
     """A group with several sequences is never recomputed: it gives way only by swapping."""
@@ -153,7 +153,7 @@ def several_sequences_are_swapped_only(_ctx: Context, step: Step) -> Iterator[st
             yield f"{one.id} has {len(one.unfinished)} sequences and is recomputed"
 
 
-@of_step("V0-PRE-7", _RECOMPUTE, witness=lambda _ctx, step: bool(step.preempted))
+@of_step("V0-PRE-7", _RECOMPUTE, witness=lambda _, step: step.preempted)
 def recomputed_start_over(_ctx: Context, step: Step) -> Iterator[str]:
     """A victim that is to be recomputed loses all that it has computed, keeps what it has sampled,
     and waits as a new prompt.
@@ -168,7 +168,7 @@ def recomputed_start_over(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"victim {one.id} has {one.computed} computed, {tokens} of {kept} sampled"
 
 
-@of_step("V0-PRE-8", _RECOMPUTE, witness=lambda _ctx, step: len(step.preempted) > 1)
+@of_step("V0-PRE-8", _RECOMPUTE, witness=lambda _, step: len(step.preempted) > 1)
 def victims_wait_in_front(_ctx: Context, step: Step) -> Iterator[str]:
     """Victims that are to be recomputed go back to the front of the waiting queue, in the order in
     which they ran.
@@ -179,12 +179,8 @@ def victims_wait_in_front(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"waiting {ids(step.planned.waiting)}, gave way {crowded}"
 
 
-@of_step(
-    "V0-PRE-9",
-    _RUNNING,
-    witness=lambda _ctx, step: _gives_way(_ctx, step) and bool(step.scheduled),
-    applies=is_not_forced,
-)
+@of_step("V0-PRE-9", _RUNNING, applies=is_not_forced)
+@witness(lambda ctx, step: _gives_way(ctx, step) and step.scheduled)
 def no_more_victims_than_needed(ctx: Context, step: Step) -> Iterator[str]:
     """Requests give way until there are enough slots, and no longer: without the last victim the
     blocks would not have sufficed.
@@ -204,11 +200,9 @@ def no_more_victims_than_needed(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step(
-    "V0-PRE-10",
-    _RUNNING,
-    witness=lambda _ctx, step: len(step.before.running) > len(step.scheduled),
-    applies=lambda config: config.chunked_prefill and is_documented(config),
+    "V0-PRE-10", _RUNNING, applies=lambda config: config.chunked_prefill and is_documented(config)
 )
+@witness(lambda _, step: len(step.before.running) > len(step.scheduled))
 def without_budget_is_preempted(_ctx: Context, step: Step) -> Iterator[str]:
     """A running request that cannot be scheduled for want of budget is preempted or swapped out."""
     # What ran has tokens in this step or has given way.
@@ -217,12 +211,9 @@ def without_budget_is_preempted(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"{sorted(left_out)} are given nothing and keep their blocks"
 
 
-@eventually(
-    "V0-PRE-11",
-    _RECOMPUTE,
-    witness=lambda _ctx, step: any(
-        one.generated for one in step.before.waiting if one.id in step.admitted
-    ),
+@eventually("V0-PRE-11", _RECOMPUTE)
+@witness(
+    lambda _, step: any(one.generated for one in step.before.waiting if one.id in step.admitted)
 )
 def preempted_are_served_again(state: State) -> bool:
     """A request that was preempted is served again, or leaves."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, State, Step
 from spec.vllm_v0.rules.counting import batched, computed_contents, longest_run
-from spec.vllm_v0.rules.registry import always, by_id, of_step, text
+from spec.vllm_v0.rules.registry import always, by_id, of_step, text, witness
 
 _CACHING = text("Handling Prefix Caching")
 _CACHED = text("Calculating New Cached & Uncached Tokens")
@@ -24,12 +24,8 @@ def _hits(_ctx: Context, step: Step) -> bool:
     return any(step.budget.cached.get(one) for one in step.admitted)
 
 
-@of_step(
-    "V0-PFX-1",
-    _CACHING,
-    witness=lambda _ctx, step: bool(step.prefills),
-    applies=lambda config: not config.prefix_caching,
-)
+@of_step("V0-PFX-1", _CACHING, applies=lambda config: not config.prefix_caching)
+@witness(lambda _, step: step.prefills)
 def without_caching_all_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
     """Without prefix caching every request computes everything from scratch."""
     # No content is remembered, and no request has a block of another.
@@ -65,12 +61,8 @@ def _processed(step: Step, group: Group) -> int:
     return chunk if group.is_prefill else group.tokens
 
 
-@of_step(
-    "V0-PFX-3",
-    _MARKING,
-    witness=lambda _ctx, step: bool(step.after.computed - step.before.computed),
-    applies=_is_caching,
-)
+@of_step("V0-PFX-3", _MARKING, applies=_is_caching)
+@witness(lambda _, step: step.after.computed - step.before.computed)
 def computed_blocks_are_computed(ctx: Context, step: Step) -> Iterator[str]:
     """A step lets only those blocks count as computed that it, or an earlier one, has computed to
     their ends.
@@ -89,12 +81,8 @@ def computed_blocks_are_computed(ctx: Context, step: Step) -> Iterator[str]:
         yield f"blocks {sorted(fresh)} count as computed"
 
 
-@of_step(
-    "V0-PFX-4",
-    _MARKING,
-    witness=lambda _ctx, step: bool(step.after.computed - step.before.computed),
-    applies=_is_caching,
-)
+@of_step("V0-PFX-4", _MARKING, applies=_is_caching)
+@witness(lambda _, step: step.after.computed - step.before.computed)
 def processed_blocks_are_marked(ctx: Context, step: Step) -> Iterator[str]:
     """Every block whose tokens were processed counts as computed, so that later requests need not
     compute the same block again.
@@ -111,15 +99,13 @@ def processed_blocks_are_marked(ctx: Context, step: Step) -> Iterator[str]:
                 yield f"{one.id} has computed its blocks at {unmarked}"
 
 
-@of_step(
-    "V0-PFX-5",
-    _CACHED,
-    witness=lambda _ctx, step: any(
+@of_step("V0-PFX-5", _CACHED, applies=_is_caching)
+@witness(
+    lambda _, step: any(
         step.scheduled[one] > 1 and count == 1
         for one, count in step.budget.batched.items()
         if one in step.scheduled
-    ),
-    applies=_is_caching,
+    )
 )
 def one_token_at_least_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
     """However much of a request is cached, its last token is computed: at least one of the tokens
@@ -133,14 +119,8 @@ def one_token_at_least_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one}: {cached} of {count} tokens are cached, {batched(step)} computed"
 
 
-@always(
-    "V0-PFX-6",
-    _CACHING,
-    witness=lambda _ctx, step: bool(
-        step.after.pool.keys.keys() & step.after.pool.references.keys()
-    ),
-    applies=_is_caching,
-)
+@always("V0-PFX-6", _CACHING, applies=_is_caching)
+@witness(lambda _, step: step.after.pool.keys.keys() & step.after.pool.references.keys())
 def contents_are_those_of_the_holders(ctx: Context, state: State) -> Iterator[str]:
     """A cached block in a table is full, and known by the tokens of that sequence at that place and
     all before it.

@@ -25,6 +25,7 @@ from spec.vllm_v0.rules.registry import (
     of_step,
     text,
     victims,
+    witness,
 )
 
 _PRIORITY = text("`_schedule_priority_preemption` - Handling High-Priority Requests")
@@ -49,12 +50,8 @@ def _room_without(ctx: Context, step: Step, gone: set[str]) -> Room:
     return Room(len(step.before.pool.free) + len(given), ctx.config.token_budget, seqs)
 
 
-@of_step(
-    "V0-PRI-1",
-    _PRIORITY,
-    witness=lambda _ctx, step: len(step.before.running) > 1 and len(step.planned.waiting) > 1,
-    applies=_by_default,
-)
+@of_step("V0-PRI-1", _PRIORITY, applies=_by_default)
+@witness(lambda _, step: len(step.before.running) > 1 and len(step.planned.waiting) > 1)
 def queues_are_sorted(ctx: Context, step: Step) -> Iterator[str]:
     """A step without new prompts sorts both queues by priority, and equal ones by arrival."""
     # Groups that then give way for want of slots go to the front, swapped ones come back behind.
@@ -102,12 +99,8 @@ def no_more_give_way_than_needed(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{last} gives way to {front.id}, which fits {room}"
 
 
-@of_step(
-    "V0-PRI-4",
-    _PRIORITY,
-    witness=lambda _ctx, step: len(step.before.waiting) > 1 and bool(step.by_priority),
-    applies=_by_default,
-)
+@of_step("V0-PRI-4", _PRIORITY, applies=_by_default)
+@witness(lambda _, step: len(step.before.waiting) > 1 and step.by_priority)
 def room_is_made_for_the_most_urgent(ctx: Context, step: Step) -> Iterator[str]:
     """Where the most urgent waiting request does not fit, no less urgent one keeps running in a
     step without new prompts.
@@ -125,11 +118,9 @@ def room_is_made_for_the_most_urgent(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step(
-    "V0-PRI-5",
-    _NEEDED,
-    witness=lambda _ctx, step: bool(step.scheduled) and bool(step.planned.waiting),
-    applies=lambda config: is_by_priority(config) and is_documented(config),
+    "V0-PRI-5", _NEEDED, applies=lambda config: is_by_priority(config) and is_documented(config)
 )
+@witness(lambda _, step: step.scheduled and step.planned.waiting)
 def no_priority_inversion(ctx: Context, step: Step) -> Iterator[str]:
     """No request is scheduled while a more urgent one waits: a low priority never blocks a higher
     one.
@@ -168,12 +159,8 @@ def priority_preempts_by_default_only(ctx: Context, step: Step) -> Iterator[str]
         yield f"{list(step.by_priority)} give way, victims {sorted(victims(step))}"
 
 
-@of_step(
-    "V0-PRI-8",
-    _PRIORITY,
-    witness=lambda _ctx, step: bool(step.admitted) and bool(step.planned.waiting),
-    applies=_by_default,
-)
+@of_step("V0-PRI-8", _PRIORITY, applies=_by_default)
+@witness(lambda _, step: step.admitted and step.planned.waiting)
 def urgent_are_admitted_first(ctx: Context, step: Step) -> Iterator[str]:
     """More urgent requests are scheduled before less urgent ones, even if they arrive later."""
     # Of those waiting at the same time; an adapter may keep one back.

@@ -23,15 +23,14 @@ from spec.vllm_v0.rules.registry import (
     of_step,
     text,
     victims,
+    witness,
 )
 
 _ACHIEVES = text("What the Scheduler Achieves")
 _ASYNC = text("`_allow_async_output_proc` - Allowing Asynchronous Postprocessing")
 
 
-@always(
-    "V0-PRG-1", code("assertions of the engine"), witness=lambda _ctx, step: bool(step.finished)
-)
+@always("V0-PRG-1", code("assertions of the engine"), witness=lambda _, step: step.finished)
 def the_engine_goes_on(_ctx: Context, state: State) -> Iterator[str]:
     """Nothing ends the engine."""
     # Neither an assertion nor a shortage.
@@ -39,7 +38,7 @@ def the_engine_goes_on(_ctx: Context, state: State) -> Iterator[str]:
         yield state.failure
 
 
-@of_step("V0-PRG-2", _ACHIEVES, witness=lambda _ctx, step: bool(step.scheduled))
+@of_step("V0-PRG-2", _ACHIEVES, witness=lambda _, step: step.scheduled)
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
     """No step is idle while a request is pending: something is scheduled, gives way or is ended, or
     at least the queues are put in another order.
@@ -51,7 +50,7 @@ def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"nothing runs of {[one.id for one in step.before.present]}"
 
 
-@eventually("V0-PRG-3", _ACHIEVES, witness=lambda _ctx, step: bool(step.finished))
+@eventually("V0-PRG-3", _ACHIEVES, witness=lambda _, step: step.finished)
 def all_requests_leave(state: State) -> bool:
     """Every request that arrives finishes, is aborted or is ignored: none is preempted and admitted
     again for ever.
@@ -63,9 +62,9 @@ def all_requests_leave(state: State) -> bool:
 @of_step(
     "V0-PRG-4",
     text("`_schedule_running`, Why It's Needed"),
-    witness=lambda _ctx, step: bool(decodes_of(step)) and bool(step.before.waiting),
     applies=lambda config: config.chunked_prefill or is_documented(config),
 )
+@witness(lambda _, step: decodes_of(step) and step.before.waiting)
 def decodes_do_not_starve(_ctx: Context, step: Step) -> Iterator[str]:
     """Prompts do not keep decoding requests from their tokens: in every step each of them is given
     some, or gives way.
@@ -77,12 +76,8 @@ def decodes_do_not_starve(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"{starved} are given nothing, prompts are {list(step.prefills)}"
 
 
-@of_step(
-    "V0-PRG-5",
-    text("`_schedule_prefills()`"),
-    witness=lambda _ctx, step: len(step.planned.waiting) > 1,
-    applies=is_documented,
-)
+@of_step("V0-PRG-5", text("`_schedule_prefills()`"), applies=is_documented)
+@witness(lambda _, step: len(step.planned.waiting) > 1)
 def small_are_not_blocked_by_long(ctx: Context, step: Step) -> Iterator[str]:
     """Long requests do not block smaller ones: none waits behind others that would fit itself."""
     # Judged by what the step left, which is no more than when it was looked at.
@@ -97,14 +92,14 @@ def small_are_not_blocked_by_long(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one.id} waits behind {waiting[0].id}, {room} is left"
 
 
-@eventually("V0-PRG-6", _ACHIEVES, witness=lambda _ctx, step: bool(step.admitted))
+@eventually("V0-PRG-6", _ACHIEVES, witness=lambda _, step: step.admitted)
 def waiting_requests_are_served(state: State) -> bool:
     """Waiting requests are processed fairly: none is stuck in the queue for ever."""
     # With finitely many requests; unless the engine has ended.
     return not state.waiting or bool(state.failure)
 
 
-@of_step("V0-PRG-7", _ASYNC, witness=lambda _ctx, step: bool(step.scheduled) and step.is_async)
+@of_step("V0-PRG-7", _ASYNC, witness=lambda _, step: step.scheduled and step.is_async)
 def async_for_single_sequences_only(ctx: Context, step: Step) -> Iterator[str]:
     """Output is processed asynchronously only where it is configured and every request of the batch
     has one sequence, and there always.

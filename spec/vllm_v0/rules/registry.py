@@ -14,7 +14,7 @@ Rule: TypeAlias = rule.Rule[VllmV0Config, Context, State, Step]
 
 VLLM_V0: Registry[VllmV0Config, Context, State, Step] = Registry()
 REGISTRY = VLLM_V0.rules
-always, of_step = VLLM_V0.always, VLLM_V0.of_step
+always, of_step, witness = VLLM_V0.always, VLLM_V0.of_step, VLLM_V0.witness
 between, eventually, applicable = VLLM_V0.between, VLLM_V0.eventually, VLLM_V0.applicable
 
 text = partial(Source, "vllm-v0")  # a section of the text on vLLM V0's scheduler

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from spec.vllm_v0.records import Context, Sequence, State, Step
 from spec.vllm_v0.rules.counting import same_tokens, sharers
-from spec.vllm_v0.rules.registry import always, by_id, code, of_step, text
+from spec.vllm_v0.rules.registry import always, by_id, code, of_step, text, witness
 
 _FORK = text("Forking Sequences (`fork_seq`)")
 
@@ -64,13 +64,12 @@ def _writes(step: Step) -> Iterator[tuple[Sequence, range]]:
             yield one, range(start, end)
 
 
-@of_step(
-    "V0-SEQ-3",
-    _FORK,
-    witness=lambda _ctx, step: any(
+@of_step("V0-SEQ-3", _FORK)
+@witness(
+    lambda _, step: any(
         not one.is_prefill and len(one.unfinished) > 1 and one.id in step.scheduled
         for one in step.planned.running
-    ),
+    )
 )
 def sequences_write_apart(ctx: Context, step: Step) -> Iterator[str]:
     """What a sequence writes is independent of all others: a block that it writes to is held by
@@ -89,7 +88,7 @@ def sequences_write_apart(ctx: Context, step: Step) -> Iterator[str]:
                     yield f"{one.id} writes to block {one.blocks[place]} of {other.id}"
 
 
-@of_step("V0-SEQ-4", _FORK, witness=lambda _ctx, step: bool(step.copies))
+@of_step("V0-SEQ-4", _FORK, witness=lambda _, step: step.copies)
 def shared_blocks_are_copied(ctx: Context, step: Step) -> Iterator[str]:
     """A block that several hold is copied for the one that is to write to it, to a block of its
     own, and no other block is copied.
@@ -112,7 +111,7 @@ def shared_blocks_are_copied(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{source} is copied to {target}, at its place are {sorted(now)}"
 
 
-@of_step("V0-SEQ-5", _FORK, witness=lambda _ctx, step: len(step.sampled) > len(step.outputs) > 0)
+@of_step("V0-SEQ-5", _FORK, witness=lambda _, step: len(step.sampled) > len(step.outputs) > 0)
 def sequences_sample_their_own_tokens(ctx: Context, step: Step) -> Iterator[str]:
     """Each sequence samples what it would sample alone, whatever its siblings do."""
     # From the first token that it had not sampled yet; outputs have those of a group together.
@@ -128,11 +127,8 @@ def sequences_sample_their_own_tokens(ctx: Context, step: Step) -> Iterator[str]
         yield f"outputs {dict(step.outputs)}, sampled {dict(step.sampled)}"
 
 
-@always(
-    "V0-SEQ-6",
-    code("sequence groups"),
-    witness=lambda _ctx, step: any(len(one.unfinished) > 1 for one in step.after.running),
-)
+@always("V0-SEQ-6", code("sequence groups"))
+@witness(lambda _, step: any(len(one.unfinished) > 1 for one in step.after.running))
 def sequences_go_on_together(_ctx: Context, state: State) -> Iterator[str]:
     """All sequences of a group that are unfinished have sampled equally many tokens; a prompt is
     computed by one sequence alone.

@@ -24,6 +24,7 @@ from spec.vllm_v0.rules.registry import (
     of_step,
     text,
     victims,
+    witness,
 )
 
 _OUT = text("Swapping Out a Sequence (`_swap_out`)")
@@ -89,11 +90,8 @@ def _moved(ctx: Context, old: Group, new: Group) -> Iterator[tuple[bool, tuple[i
     yield from ((True, pair) for pair in zip(old.cross, new.cross, strict=True))
 
 
-@of_step(
-    "V0-SWP-3",
-    text("Schedules swapped-out requests if possible"),
-    witness=lambda _ctx, step: bool(victims(step)) and bool(step.before.swapped),
-)
+@of_step("V0-SWP-3", text("Schedules swapped-out requests if possible"))
+@witness(lambda _, step: victims(step) and step.before.swapped)
 def no_swap_in_with_a_preemption(_ctx: Context, step: Step) -> Iterator[str]:
     """Swapped-out groups are restored only in a step without any preemption."""
     # So nothing is swapped in and out at once.
@@ -110,11 +108,7 @@ def _progress(group: Group) -> object:
     return group.computed, group.is_prefill, tables
 
 
-@of_step(
-    "V0-SWP-4",
-    text("Preemption Modes"),
-    witness=lambda _ctx, step: bool(step.swapped_out),
-)
+@of_step("V0-SWP-4", text("Preemption Modes"), witness=lambda _, step: step.swapped_out)
 def swapping_keeps_computation(_ctx: Context, step: Step) -> Iterator[str]:
     """A group that is swapped out keeps what it has computed and sampled."""
     # And tables of the same lengths.
@@ -124,7 +118,7 @@ def swapping_keeps_computation(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one} had {_progress(before[one])}, has {_progress(planned[one])}"
 
 
-@of_step("V0-SWP-5", _IN, witness=lambda _ctx, step: bool(step.swapped_in))
+@of_step("V0-SWP-5", _IN, witness=lambda _, step: step.swapped_in)
 def swapped_in_resume(_ctx: Context, step: Step) -> Iterator[str]:
     """A group that is swapped in resumes at once, without computing again what it had computed."""
     # Its next tokens are scheduled in this very step.
@@ -135,11 +129,8 @@ def swapped_in_resume(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one} had computed {was.computed} of {was.tokens}, has {now.computed}"
 
 
-@of_step(
-    "V0-SWP-6",
-    text("`_schedule_swapped` - Managing Swapped-Out Sequences, Why It's Needed"),
-    witness=lambda _ctx, step: bool(step.before.swapped) and not step.swapped_in,
-)
+@of_step("V0-SWP-6", text("`_schedule_swapped` - Managing Swapped-Out Sequences, Why It's Needed"))
+@witness(lambda _, step: step.before.swapped and not step.swapped_in)
 def swapped_out_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     """Swapped-out sequences resume when memory becomes available: the first waits only for blocks,
     tokens, sequences or its adapter, and never for new prompts.
@@ -175,11 +166,8 @@ def _is_outranked(ctx: Context, step: Step) -> bool:
     return any(rank(ctx, one) < most for one in step.before.waiting)
 
 
-@of_step(
-    "V0-SWP-7",
-    text("Handles cases where a sequence cannot be swapped in"),
-    witness=lambda _ctx, step: any(one.id in step.ignored for one in step.before.swapped),
-)
+@of_step("V0-SWP-7", text("Handles cases where a sequence cannot be swapped in"))
+@witness(lambda _, step: any(one.id in step.ignored for one in step.before.swapped))
 def only_infeasible_are_ended(ctx: Context, step: Step) -> Iterator[str]:
     """A swapped group is ended as infeasible only if it needs more blocks than the GPU has."""
     # Its tables, the tokens without a slot, and what is ahead.
@@ -189,7 +177,7 @@ def only_infeasible_are_ended(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one.id} is ended, it needs {needed} of {ctx.config.pool_blocks} blocks"
 
 
-@of_step("V0-SWP-8", _OUT, witness=lambda _ctx, step: bool(step.swapped_out))
+@of_step("V0-SWP-8", _OUT, witness=lambda _, step: step.swapped_out)
 def swapping_avoids_killing(ctx: Context, step: Step) -> Iterator[str]:
     """A request that has run is not killed when memory runs low, unless all of the memory would not
     do for it, on the GPU or, of several sequences, on the CPU.
@@ -206,9 +194,9 @@ def swapping_avoids_killing(ctx: Context, step: Step) -> Iterator[str]:
 @of_step(
     "V0-SWP-9",
     text("`_schedule_swapped()`"),
-    witness=lambda _ctx, step: bool(step.swapped_in),
     applies=lambda config: not config.chunked_prefill or is_documented(config),
 )
+@witness(lambda _, step: step.swapped_in)
 def swapped_in_fit_fully(_ctx: Context, step: Step) -> Iterator[str]:
     """A group that is swapped in fits fully into the current budget: it is given all the tokens
     that it has not computed.
@@ -221,18 +209,15 @@ def swapped_in_fit_fully(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one} is given {step.scheduled.get(one)} of {rest} tokens"
 
 
-@eventually("V0-SWP-10", _SWAPPED, witness=lambda _ctx, step: bool(step.swapped_in))
+@eventually("V0-SWP-10", _SWAPPED, witness=lambda _, step: step.swapped_in)
 def swapped_out_come_back_or_leave(state: State) -> bool:
     """A group that is swapped out comes back or leaves: nothing is swapped for ever."""
     # Sooner or later none is swapped out, or the engine has ended.
     return not state.swapped or bool(state.failure)
 
 
-@of_step(
-    "V0-SWP-11",
-    code("order of the swapped queue"),
-    witness=lambda _ctx, step: bool(step.swapped_out) and bool(step.before.swapped),
-)
+@of_step("V0-SWP-11", code("order of the swapped queue"))
+@witness(lambda _, step: step.swapped_out and step.before.swapped)
 def victims_queue_up(_ctx: Context, step: Step) -> Iterator[str]:
     """Groups that are swapped out join the end of their queue in the order of giving way; the
     others keep their places.
@@ -244,12 +229,8 @@ def victims_queue_up(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"swapped {ids(step.planned.swapped)}, were {stay}, swapped out {came}"
 
 
-@of_step(
-    "V0-SWP-12",
-    text("Preemption Modes"),
-    witness=lambda _ctx, step: any(block in step.before.pool.keys for _, block in step.swaps_in),
-    applies=lambda config: config.prefix_caching,
-)
+@of_step("V0-SWP-12", text("Preemption Modes"), applies=lambda config: config.prefix_caching)
+@witness(lambda _, step: any(block in step.before.pool.keys for _, block in step.swaps_in))
 def copies_do_not_overwrite(ctx: Context, step: Step) -> Iterator[str]:
     """A swap retains computation: it never overwrites what is computed with what is not."""
     # Onto a block that is found by its content, which was computed there.
