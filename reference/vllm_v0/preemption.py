@@ -58,7 +58,7 @@ def preempt_by_priority(run: Decisions) -> None:
     Then both queues are in the order of urgency (vllm-v0, "Handling High-Priority Requests").
     """
     by_rank = partial(rank, run.ctx)
-    run.state = evolve(run.state, running=tuple(sorted(run.state.running, key=by_rank)))
+    sort_running(run)
     if run.state.waiting:
         front = run.state.waiting[0]
         tokens, _ = new_tokens(run, front, share=None)
@@ -70,6 +70,12 @@ def preempt_by_priority(run: Decisions) -> None:
                 break
             _give_way(run, run.state.running[-1])
     sort_waiting(run)
+
+
+def sort_running(run: Decisions) -> None:
+    """The running queue is brought into the order of urgency."""
+    by_rank = partial(rank, run.ctx)
+    run.state = evolve(run.state, running=tuple(sorted(run.state.running, key=by_rank)))
 
 
 def sort_waiting(run: Decisions) -> None:

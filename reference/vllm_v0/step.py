@@ -15,6 +15,7 @@ from reference.vllm_v0.decisions import Decisions, Environment
 from reference.vllm_v0.preemption import (
     keeps_swapped_out,
     preempt_by_priority,
+    sort_running,
     sort_waiting,
 )
 from reference.vllm_v0.queues import schedule_prefills, schedule_running, schedule_swapped
@@ -94,6 +95,7 @@ def schedule_default(run: Decisions) -> None:
     # the most urgent stand in front
     if run.config.scheduling is Scheduling.PRIORITY and not run.config.choices.sorts_late:
         sort_waiting(run)
+        sort_running(run)
     # running sequences take their places before any prompt does
     for one in run.state.running:
         run.count(one)
@@ -133,7 +135,10 @@ def schedule_chunked_prefill(run: Decisions) -> None:
     back = _those(run, run.swapped_in, prefill=False)
     back_prompts = _those(run, run.swapped_in, prefill=True)
     decodes, prompts = (_those(run, run.running, prefill=it) for it in (False, True))
-    order = [*back, *decodes, *finishing_first(run, [*back_prompts, *prompts, *run.new])]
+    stalled = [one.id for one in run.state.running if one.is_prefill]
+    stalled = [one for one in stalled if one not in run.scheduled]
+    unfinished = finishing_first(run, [*stalled, *back_prompts, *prompts, *run.new])
+    order = [*back, *decodes, *unfinished]
     if run.config.choices.finishing_first_under_way:
         order = [*back, *back_prompts, *decodes, *finishing_first(run, prompts), *run.new]
     run.state = evolve(run.state, running=_requeued(run.state, order))
@@ -152,7 +157,7 @@ def finishing_first(run: Decisions, prefills: list[str]) -> list[str]:
     missing = {one.id: one.tokens - one.computed for one in run.state.running if one.is_prefill}
 
     def goes_on(request_id: str) -> bool:
-        return missing[request_id] != run.scheduled[request_id]
+        return missing[request_id] != run.scheduled.get(request_id)
 
     return sorted(prefills, key=goes_on)
 

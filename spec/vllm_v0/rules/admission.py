@@ -13,6 +13,7 @@ from spec.vllm_v0.rules.counting import (
     fits,
     is_passed_over,
     is_too_long,
+    lacks_budget,
     looked_at,
     prompt_needs,
     room_for_prompts,
@@ -136,11 +137,11 @@ def _is_at_once(config: VllmV0Config) -> bool:
 @witness(lambda _, step: step.admitted and step.planned.waiting)
 def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     """The first of the waiting requests waits only for tokens, blocks or sequences, for its adapter
-    or for being long, or for those that are swapped out.
+    or for being long, for those that are swapped out, or for decodes that lack tokens.
     """
     # Judged by what was left when it was looked at.
     swapped_first = not ctx.config.chunked_prefill and bool(step.before.swapped)
-    if swapped_first or step.after.failure:
+    if swapped_first or step.after.failure or (ctx.config.chunked_prefill and lacks_budget(step)):
         return
     first = next((one for one in looked_at(ctx, step) if one.id not in step.admitted), None)
     if first is None or is_passed_over(ctx, step, first):

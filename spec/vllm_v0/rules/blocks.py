@@ -153,12 +153,14 @@ def _idle(step: Step) -> set[int]:
 
 
 def _evicted(step: Step) -> set[int]:
-    pool, planned = step.before.pool, step.planned.pool
-    return {block for block in _idle(step) if planned.keys.get(block) != pool.keys[block]}
+    known = {*step.planned.pool.keys.values()}
+    return {block for block in _idle(step) if step.before.pool.keys[block] not in known}
 
 
 def _kept(step: Step) -> set[int]:
-    return (_idle(step) - _evicted(step)) & {*step.planned.pool.free}
+    pool, planned = step.before.pool, step.planned.pool
+    stays = {block for block in _idle(step) if planned.keys.get(block) == pool.keys[block]}
+    return stays & {*planned.free}
 
 
 @of_step(

@@ -7,9 +7,9 @@ Source: vllm-v0, "Chunking New Tokens Based on Budget (`_chunk_new_tokens_to_sch
 from collections.abc import Iterator
 
 from spec.vllm_v0.config import VllmV0Config
-from spec.vllm_v0.records import Context, Group, State, Step
+from spec.vllm_v0.records import Context, Group, Step
 from spec.vllm_v0.rules.counting import batched, is_finishing, uncached
-from spec.vllm_v0.rules.registry import always, by_id, code, is_documented, of_step, text, witness
+from spec.vllm_v0.rules.registry import by_id, code, is_documented, of_step, text, witness
 
 _CHUNKING = text("Chunking New Tokens Based on Budget (`_chunk_new_tokens_to_schedule`)")
 _SAMPLING = text("Managing Prefill Sequences & Sampling")
@@ -81,18 +81,23 @@ def chunks_are_as_large_as_fits(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one.id} is given {given} tokens, {left} are left"
 
 
-@always("V0-CHK-4", code("partial prefills"), applies=cuts)
-@witness(
-    lambda ctx, step: (
-        sum(one.is_prefill for one in step.after.running) == ctx.config.max_num_partial_prefills
-    )
-)
-def partial_prefills_are_limited(ctx: Context, state: State) -> Iterator[str]:
-    """No more prompts are under way than may be."""
-    # Between two steps; those that are swapped out do not count.
-    under_way = [one.id for one in state.running if one.is_prefill]
-    if len(under_way) > ctx.config.max_num_partial_prefills:
+@of_step("V0-CHK-4", code("partial prefills"), applies=cuts)
+@witness(lambda ctx, step: len(_under_way(step)) == ctx.config.max_num_partial_prefills)
+def partial_prefills_are_limited(ctx: Context, step: Step) -> Iterator[str]:
+    """No prompt begins and stays unfinished while as many are under way as may be."""
+    # What is swapped in was under way before.
+    under_way = _under_way(step)
+    if len(under_way) > ctx.config.max_num_partial_prefills and {*under_way} & {*step.admitted}:
         yield f"{under_way} are under way"
+
+
+def _under_way(step: Step) -> list[str]:
+    """Prompts that the step leaves unfinished."""
+    return [
+        one.id
+        for one in step.planned.running
+        if one.is_prefill and (one.id not in step.scheduled or not is_finishing(step, one))
+    ]
 
 
 @of_step("V0-CHK-5", code("partial prefills"), applies=shares)

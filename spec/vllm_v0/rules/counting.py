@@ -11,7 +11,7 @@ from attrs import frozen
 from spec.core.requests import BlockKey
 from spec.vllm_v0.config import Scheduling, VllmV0Config
 from spec.vllm_v0.records import Context, Group, Sequence, State, Step
-from spec.vllm_v0.rules.registry import by_id
+from spec.vllm_v0.rules.registry import by_id, victims
 
 # --- blocks of tokens ----------------------------------------------------------------------------
 
@@ -195,6 +195,12 @@ class Room:
     blocks: int
     tokens: int
     seqs: int
+
+
+def lacks_budget(step: Step) -> bool:
+    """True if a decoding group was given nothing, and did not give way."""
+    gone = victims(step)
+    return any(one.id not in step.scheduled and one.id not in gone for one in decodes_of(step))
 
 
 def room_for_prompts(ctx: Context, step: Step) -> Room:

@@ -98,7 +98,8 @@ def victims_are_the_last(ctx: Context, step: Step) -> Iterator[str]:
 def _queue(ctx: Context, step: Step) -> list[Group]:
     """The running queue when slots are looked for: sorted in a step that sorts it."""
     queue = [one for one in step.before.running if one.id not in step.by_priority]
-    if is_by_priority(ctx.config) and not ctx.config.chunked_prefill and not step.admitted:
+    sorts = is_by_priority(ctx.config) and not ctx.config.chunked_prefill
+    if sorts and not (step.admitted and ctx.config.choices.sorts_late):
         queue.sort(key=lambda one: rank(ctx, one))
     return queue
 

@@ -11,6 +11,7 @@ from spec.vllm_v0.rules.counting import (
     brought,
     is_by_priority,
     is_passed_over,
+    lacks_budget,
     rank,
     swapped_needs,
     will_have,
@@ -135,8 +136,8 @@ def swapped_out_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     """Swapped-out sequences resume when memory becomes available: the first waits only for blocks,
     tokens, sequences or its adapter, and never for new prompts.
     """
-    # The watermark is a reason while others run. A more urgent waiting request is one, too.
-    if victims(step) or step.after.failure or _is_outranked(ctx, step):
+    # Reasons are the watermark while others run, decodes without tokens, and a more urgent request.
+    if victims(step) or lacks_budget(step) or step.after.failure or _is_outranked(ctx, step):
         return
     others = (one for one in step.planned.swapped if one.id not in step.swapped_out)
     first = next(others, None)

@@ -381,9 +381,13 @@ def fits_the_cpu(blocks: Blocks, name: str) -> bool:
     return swapping.can_swap_out(blocks.ctx, blocks.state, blocks.groups[name])
 
 
-@pytest.mark.parametrize(("cpu", "fits"), [(2, False), (3, True)])
-def test_swapping_out_needs_room_for_the_next_token_too(cpu: int, fits: bool) -> None:
-    blocks = Blocks.of(asks("a", 8), num_cpu_blocks=cpu)
+@pytest.mark.parametrize(
+    ("cpu", "reading", "fits"), [(2, RELEASED, False), (3, RELEASED, True), (2, REPAIRED, True)]
+)
+def test_under_the_release_swapping_out_needs_room_for_the_next_token_too(
+    cpu: int, reading: Reading, fits: bool
+) -> None:
+    blocks = Blocks.of(asks("a", 8), num_cpu_blocks=cpu, reading=reading)
     blocks.admit("a")
     blocks.sample("a")
 
