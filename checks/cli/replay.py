@@ -16,6 +16,7 @@ from checks.export.trace.reading import Trace, read_trace
 from checks.harness.comparison import compare
 from checks.harness.corpus import Recorded, recorded
 from checks.harness.driver.system import DriverCommand
+from checks.harness.elsewhere import done_by
 from checks.harness.finding import Episode
 from checks.harness.replaying import Replay, replay_of
 from checks.harness.report import print_finding
@@ -32,7 +33,7 @@ _OWN = f"{REFERENCE}, {ENGINE}"
 @click.argument("file", type=PATH)
 @click.option(
     "--target",
-    help=f"Who schedules this time: {_OWN}; of what fuzz found also a driver."
+    help=f"Who schedules this time: {_OWN}; of a counterexample or finding also a driver."
     "  [default: who diverged; of any other file the reference]",
 )
 @click.option("--steps", is_flag=True, help="Print the steps of a trace without violation too.")
@@ -62,7 +63,10 @@ def replay(
     target = target or REFERENCE
     policy = policy_of(trace.config)
     if target not in (REFERENCE, ENGINE):
-        raise InputError("--target", target, f"{_OWN} for a trace; a driver, for what fuzz found")
+        if "actions" not in trace.header:
+            allowed = f"{_OWN} for a trace; a driver, for a counterexample or what fuzz found"
+            raise InputError("--target", target, allowed)
+        return _done_elsewhere(trace, target, output)
     if target == ENGINE and policy.engine is None:
         raise InputError("--target", target, f"{REFERENCE} for {policy.name}, which has no engine")
     result = replay_of(trace, None if target == REFERENCE else policy.system(target))
@@ -82,6 +86,32 @@ def replay(
     }
     output.report(report)
     return exit_code(violated=result.broken or result.difference)
+
+
+def _done_elsewhere(trace: Trace, target: str, output: Output) -> int:
+    """A release is led where the counterexample led the reference."""
+    with closing(DriverCommand(command_of(target)).open()) as system:
+        name, result = system.hello.release, done_by(trace, system)
+    screen, confirmed = output.screen, result.confirms(trace)
+    screen.print(f"{name}: {result.steps} of {len(trace.steps)} steps as the reference")
+    for one in result.differs:
+        screen.print(f"  {one}")
+    if result.failure is not None:
+        screen.print(f"  raises {result.failure}")
+    for rule, found in result.broken.items():
+        screen.print(f"[bold red]{rule}[/bold red] is broken: {found}")
+    rule = trace.violation.rule if trace.violation else ""
+    screen.print(f"the violation of {rule} is {'' if confirmed else 'not '}confirmed")
+    report = {
+        "target": name,
+        "steps": result.steps,
+        "confirmed": confirmed,
+        "violations": [{"rule": rule, "found": found} for rule, found in result.broken.items()],
+        "failure": None if result.failure is None else str(result.failure),
+        "difference": [str(one) for one in result.differs] or None,
+    }
+    output.report(report)
+    return exit_code(violated=confirmed or result.differs)
 
 
 def _replay_finding(recorded: Recorded, target: str | None, steps: bool, output: Output) -> int:

@@ -67,8 +67,8 @@ def replay_of(trace: Trace, system: System | None = None) -> Replay:
         TraceError: the file does not name the requests, or an action that is not possible.
         WorkloadError: a request that could never be served.
     """
-    ctx, changes = trace.context(), list[_Change]()
-    model = _model(trace) if "actions" in trace.header else None
+    ctx, changes = trace.context(), list[Change]()
+    model = model_of_trace(trace) if "actions" in trace.header else None
     judge, result = Judge(ctx if model is None else model.ctx), Replay()
     broken: list[Broken] = []
     if model is None and trace.violation is None:  # a violation ends the run, one may wait for ever
@@ -120,7 +120,7 @@ def _raised(step: int, error: _RaisedError) -> BrokenRule:
 
 
 @frozen
-class _Change:
+class Change:
     """What an arrival or an abort did to the reference, before step `index`."""
 
     index: int
@@ -143,24 +143,24 @@ def _served(trace: Trace, system: System | None) -> Iterator[Step]:
 
 
 def _acted(
-    trace: Trace, model: AnyModel, system: System | None, changes: list[_Change]
+    trace: Trace, model: AnyModel, system: System | None, changes: list[Change]
 ) -> Iterator[Step]:
     """The steps as the actions of the header make them happen; what is between goes to `changes`.
 
     The reference finds the actions; another system is then made to do the same.
     """
     if system is None:
-        yield from (step for step, _ in _reference_steps(trace, model, changes))
+        yield from (step for step, _ in reference_steps(trace, model, changes))
         return
-    actions = (action for _, action in _reference_steps(trace, model, changes))
+    actions = (action for _, action in reference_steps(trace, model, changes))
     for taken in system.play(case_of_trace(trace), actions):
         if isinstance(taken, Failure):
             raise _RaisedError(system, taken)
         yield taken.step
 
 
-def _reference_steps(
-    trace: Trace, model: AnyModel, changes: list[_Change]
+def reference_steps(
+    trace: Trace, model: AnyModel, changes: list[Change]
 ) -> Iterator[tuple[Step, Action]]:
     """The reference's steps, each with what happened around it."""
     config, index, time = trace.config, 0, 0.0
@@ -179,7 +179,7 @@ def _reference_steps(
             index, time = index + 1, time + step_time(config, record.kind)
             gone = record.after.aborted
             continue
-        changes.append(_Change(index, before, edge.state))
+        changes.append(Change(index, before, edge.state))
         what, _, request_id = edge.action.partition(" ")
         if what in between:
             between[what].append(request_id)
@@ -198,7 +198,7 @@ def _cost_of(trace: Trace) -> CostModel:
         raise TraceError(error.field, error.found, error.allowed).at(trace.path, 1) from None
 
 
-def _model(trace: Trace) -> AnyModel:
+def model_of_trace(trace: Trace) -> AnyModel:
     """The reference with the requests of the trace, to whom anything may happen."""
     everybody = frozenset(trace.requests)
     instance = Instance(
@@ -233,7 +233,7 @@ def _edges(trace: Trace, model: AnyModel) -> Iterator[tuple[Any, Transition[Any]
         list(model.successors(state))
 
 
-def _broken_between(changes: Iterable[_Change], judge: Judge) -> Iterator[BrokenRule]:
+def _broken_between(changes: Iterable[Change], judge: Judge) -> Iterator[BrokenRule]:
     """Rules that an arrival or an abort breaks."""
     for one in changes:
         for rule in judge.rules:

@@ -126,6 +126,10 @@ class VllmV0Config(PolicyConfig):
         ):
             allowed = f"num_scheduler_steps - 1 ({self.num_scheduler_steps - 1})"
             raise ConfigError("num_lookahead_slots", self.num_lookahead_slots, allowed)
+        is_whole = not self.chunked_prefill and self.token_budget < self.max_model_len
+        if self.reading is Reading.RELEASED and is_whole:
+            allowed = f"max_model_len ({self.max_model_len}) or more, as the release has it"
+            raise ConfigError("max_num_batched_tokens", self.token_budget, allowed)
         if self.max_num_partial_prefills > 1 and not self.chunked_prefill:
             partial = self.max_num_partial_prefills
             raise ConfigError("max_num_partial_prefills", partial, "1 without chunked_prefill")

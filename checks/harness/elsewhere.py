@@ -1,0 +1,77 @@
+"""A counterexample, done by a release: what led the reference to a broken rule, in its place.
+
+The explorer's actions are those of the reference. A driver process is made to do the same, its
+steps are held against the reference's by what they decide, and judged by themselves.
+"""
+
+from attrs import define, field
+
+from checks.export.trace.reading import Trace
+from checks.harness.comparing import Difference, Strictness, differences
+from checks.harness.corpus import case_of_trace
+from checks.harness.finding import Episode
+from checks.harness.own_steps import OwnSteps
+from checks.harness.replaying import model_of_trace, reference_steps
+from checks.harness.system import Failure, System
+from checks.policies import RULES, policy_of
+from spec.core.rule import Kind
+
+
+@define
+class Elsewhere:
+    """What came of it.
+
+    `steps`: how many decide what the reference decides. `differs`: in what the next one does not.
+    `failure`: what the release raised instead of it. `broken`: rules that its own steps break, each
+    with what was found first. `not_evaluated`: rules about what it does not report.
+    """
+
+    steps: int = 0
+    differs: tuple[Difference, ...] = ()
+    failure: Failure | None = None
+    broken: dict[str, str] = field(factory=dict)
+    not_evaluated: frozenset[str] = frozenset()
+
+    def confirms(self, trace: Trace) -> bool:
+        """True if the release comes to what the file's violation says.
+
+        It breaks the rule itself, or raises in the step in which the machine breaks it, or does
+        every step alike where the rule looks at a whole run or at what the release does not report.
+        """
+        if trace.violation is None or self.differs:
+            return False
+        rule = trace.violation.rule
+        if self.failure is not None:
+            return rule in self.broken or self.steps == len(trace.steps) - 1 > 0
+        by_steps = RULES[rule].kind is Kind.EVENTUALLY or rule in self.not_evaluated
+        return rule in self.broken or by_steps
+
+
+def done_by(trace: Trace, system: System) -> Elsewhere:
+    """The actions of a counterexample, done by a driver's system.
+
+    Raises:
+        TraceError: an action that is not possible.
+        DriverError: the process does not speak the protocol.
+    """
+    policy, model = policy_of(trace.config), model_of_trace(trace)
+    script = list(reference_steps(trace, model, []))
+    actions = [action for _, action in script]
+    own = OwnSteps(system, trace.config, model.ctx, Episode())
+    look = policy.compared[Strictness.DECISIONS]
+    unreported = policy.adapter.fields.not_compared(system.hello.unreported)
+    result = Elsewhere()
+    for (expected, action), taken in zip(
+        script, system.play(case_of_trace(trace), actions), strict=False
+    ):
+        if isinstance(taken, Failure):
+            result.failure = taken
+            break
+        for cause, says, broken in own.wrong(taken, action):
+            result.broken.setdefault(cause, broken[0][1] if broken else says)
+        result.differs = differences(look, expected, taken.step, unreported)
+        if result.differs:
+            break
+        result.steps += 1
+    result.not_evaluated = frozenset(own.episode.not_evaluated)
+    return result
