@@ -48,22 +48,31 @@ def random_config(draw: Random, reading: Reading) -> VllmV0Config:
 
 
 def random_requests(draw: Random, config: VllmV0Config) -> list[Request]:
-    """Prompts that share beginnings or all of it; without caching some that an encoder reads.
+    """Prompts that share beginnings, or go on where another request's answer ends.
 
-    Several sequences only where there are no lookahead slots.
+    Without caching some are read by an encoder; several sequences only without lookahead slots.
     """
-    encoders = (0,) if config.prefix_caching else (0, 0, 5)
-    return [
-        Request(
+    requests: list[Request] = []
+    for number in range(25):
+        prompt = Prompt.of_stream(draw.choice("pq"), draw.randint(1, 5 * config.block_size))
+        if requests and draw.random() < 0.5:
+            prompt = with_answer(requests[-1], draw.randint(1, config.block_size + 1))
+        asked = Request(
             id=str(number),
-            prompt=Prompt.of_stream(draw.choice("pq"), draw.randint(1, 5 * config.block_size)),
+            prompt=prompt,
             max_tokens=draw.randint(2, 12),
             n=1 if config.num_lookahead_slots else draw.choice((1, 1, 2, 3)),
-            lora=draw.choice((0, 0, 0, 1)),
-            encoder_len=draw.choice(encoders),
+            lora=int(draw.random() < 0.1),
+            encoder_len=0 if config.prefix_caching else draw.choice((0, 0, 5)),
         )
-        for number in range(25)
-    ]
+        requests.append(asked)
+    return requests
+
+
+def with_answer(earlier: Request, count: int) -> Prompt:
+    """The prompt of an earlier request and so many tokens of its answer."""
+    answer = [earlier.output_token(index) for index in range(count)]
+    return Prompt.of_tokens([*earlier.prompt.tokens(), *answer])
 
 
 @define

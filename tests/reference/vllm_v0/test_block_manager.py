@@ -19,8 +19,8 @@ from reference.vllm_v0.memory import EngineEnds
 from spec.core.requests import Prompt, Request
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, Pairs, Sequence, State, context_of
-from spec.vllm_v0.variants import Reading
-from tests.reference.vllm_v0.block_walks import Walk, replaced
+from spec.vllm_v0.variants import CHOICES, Reading
+from tests.reference.vllm_v0.block_walks import Walk, replaced, with_answer
 
 RELEASED, REPAIRED = Reading.RELEASED, Reading.REPAIRED
 BOTH = pytest.mark.parametrize("reading", [RELEASED, REPAIRED])
@@ -288,21 +288,24 @@ def test_a_full_block_gives_way_to_a_computed_one_of_the_same_content(reading: R
     assert blocks.free[0] == 3
 
 
-@pytest.mark.parametrize(("reading", "table"), [(RELEASED, (1, 2)), (REPAIRED, (1, 3))])
+@pytest.mark.parametrize(("reading", "block"), [(RELEASED, 2), (REPAIRED, 4)])
 def test_only_under_the_release_a_block_gives_way_to_one_not_computed_yet(
-    reading: Reading, table: tuple[int, int]
+    reading: Reading, block: int
 ) -> None:
-    """Both fill their second block in one step; under the release b reads what a will write."""
-    blocks = Blocks.of(asks("a", 7, "s"), asks("b", 7, "s"), reading=reading, **CACHED)
-    blocks.admit("a", "b")
-    for name in "ab":
-        blocks.sample(name)
-        blocks.append(name)
+    """B goes on from a's answer, half done; under the release a loses what it computed itself."""
+    first = asks("a", 6)
+    prompts = first, Request(id="b", prompt=with_answer(first, 3), max_tokens=1)
+    blocks = Blocks.of(*prompts, reading=reading, **CACHED)
+    blocks.admit("b", computed=4)
+    blocks.admit("a")
+    assert (blocks["b"], blocks["a"]) == ((1, 2, 3), (1, 4))
+    for _ in range(2):
+        blocks.sample("a")
+        blocks.append("a")
+        blocks.compute("a")
 
-    assert (blocks["a"], blocks["b"]) == ((1, 2), table)
-    blocks.compute("a", "b")
-    assert {blocks.state.pool.keys.get(block) for block in table} <= {*blocks.state.pool.cached}
-    assert table[1] in blocks.state.computed
+    assert blocks["a"] == (1, block)
+    assert blocks.state.pool.keys.keys() == {1, block}
 
 
 # --- what counts as computed ----------------------------------------------------------------------
@@ -500,9 +503,17 @@ def test_repaired_every_sequence_reads_its_own_tokens_and_nothing_leaks() -> Non
         assert (held, walk.expected[-1].get("error")) == ({}, None)
 
 
-def test_under_the_release_some_sequences_read_what_others_wrote() -> None:
-    """The walks notice: blocks count as computed too early there."""
-    assert any(Walk.of(seed, 150, RELEASED).faults for seed in range(60))
+@pytest.mark.parametrize(
+    ("choice", "seed"),
+    [("computed_when_allocated", 18), ("gives_way_blindly", 236), ("swaps_uncomputed", 497)],
+)
+def test_with_a_single_choice_of_the_release_a_sequence_reads_what_is_not_its_own(
+    monkeypatch: pytest.MonkeyPatch, choice: str, seed: int
+) -> None:
+    assert not Walk.of(seed, 200, REPAIRED).faults
+    monkeypatch.setitem(CHOICES, REPAIRED, evolve(CHOICES[REPAIRED], **{choice: True}))
+
+    assert Walk.of(seed, 200, REPAIRED).faults
 
 
 # --- beside the release ---------------------------------------------------------------------------
