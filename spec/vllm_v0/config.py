@@ -246,11 +246,14 @@ def refuse_unservable(request: Request, config: VllmV0Config) -> None:
 
     Raises:
         WorkloadError: prompt and output exceed the model length or, uncut, the budget, there are
-            more sequences than may run, or several are to sample several tokens a step.
+            more sequences than may run, several are to sample several tokens a step, or an encoder
+            reads what prefixes are cached of.
     """
     refuse_above("n", request.n, "max_num_seqs", config.max_num_seqs)
     if request.n > 1 and config.num_lookahead_slots:
         raise WorkloadError("n", request.n, "1 with num_lookahead_slots")
+    if request.encoder_len and config.prefix_caching:
+        raise WorkloadError("encoder_len", request.encoder_len, "0 with prefix_caching")
     if request.prompt_len <= config.prompt_limit:
         total = request.prompt_len + request.max_tokens
         refuse_above("prompt_len + max_tokens", total, "max_model_len", config.max_model_len)

@@ -16,8 +16,9 @@ from reference.core.guards import GuardError
 from reference.vllm_v0 import block_manager, swapping
 from reference.vllm_v0.block_manager import Fit
 from reference.vllm_v0.memory import EngineEnds
+from spec.core.errors import WorkloadError
 from spec.core.requests import Prompt, Request
-from spec.vllm_v0.config import VllmV0Config
+from spec.vllm_v0.config import VllmV0Config, refuse_unservable
 from spec.vllm_v0.records import Context, Group, Pairs, Sequence, State, context_of
 from spec.vllm_v0.variants import CHOICES, Reading
 from tests.reference.vllm_v0.block_walks import Walk, replaced, with_answer
@@ -165,7 +166,13 @@ def test_encoder_has_a_table_of_its_own_which_goes_with_the_group() -> None:
     assert not blocks.state.pool.references
 
 
-def test_who_is_not_admitted_gets_nothing() -> None:
+def test_prefixes_are_not_cached_of_what_an_encoder_reads() -> None:
+    """The release does not implement it."""
+    with pytest.raises(WorkloadError, match="encoder_len: found 4; allowed: 0 with prefix_caching"):
+        refuse_unservable(asks("a", 4, encoder_len=4), VllmV0Config(prefix_caching=True))
+
+
+def test_group_that_does_not_fit_now_is_given_nothing() -> None:
     with pytest.raises(GuardError, match="V0-ADM-1"):
         Blocks.of(asks("a", 40)).admit("a")
 
