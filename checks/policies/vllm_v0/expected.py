@@ -150,6 +150,11 @@ EXPECTED_VIOLATIONS = (
         _documented(lambda config: not config.chunked_prefill),
     ),
     ExpectedViolation(
+        ("V0-SWP-9",),
+        "the text has prompts cut to what fits, also one that was swapped out half done",
+        _documented(lambda config: _chunked(config) and _swaps(config)),
+    ),
+    ExpectedViolation(
         ("V0-PRI-5", "V0-PRI-8"),
         "the text looks at the front of a queue that is not sorted yet, and only in steps without"
         " new prompts",

@@ -80,8 +80,8 @@ def _keys(choices: Choices, swarm: Swarm, pinned: Mapping[str, Any]) -> dict[str
     steps = pinned.get("num_scheduler_steps", choices.one_of((1, 1, 1, 1, 2, 3)))
     reading = Reading(pinned.get("reading") or choices.one_of(tuple(Reading)))
     budget = near(choices.part(), swarm, (block,), block * choices.between(1, 8))
-    if reading is not Reading.RELEASED:
-        budget = max(budget, block)
+    hangs = choices.chance(0.1) and reading is Reading.RELEASED
+    budget = budget if hangs else max(budget, block)
     slots = pinned.get("max_num_seqs") or choices.one_of(SLOTS)
     prompts = choices.one_of((1, 1, 2, 3)) if chunked else 1
     keys = {

@@ -61,13 +61,12 @@ def work(_config: VllmV0Config, step: Step) -> Work:
 
 
 def _further(step: Step) -> dict[str, int]:
-    """Steps with prompts and decodes, hits, victims of priority, several tokens, engine's ends."""
+    """Steps with prompts and decodes, hits, victims of priority, several tokens."""
     return {
         "prompts and decodes": 0 < len(step.prefills) < len(step.scheduled),
         "prefix hit": sum(tokens > 0 for tokens in step.budget.cached.values()),
         "preempt by priority": len(step.by_priority),
         "several tokens": sum(len(tokens) > 1 for tokens in step.sampled.values()),
-        "engine ends": step.after.failure != step.before.failure,
     }
 
 
@@ -88,7 +87,7 @@ _LABELS = Labels(
         *("preempt", "preempt by priority", "swap_out", "swap_in", "ignore"),
         refusals=("V0-ADM-1", "V0-BUD-1"),
         phases=("waiting", "prefilling", "decoding", "swapped"),
-        others=("eviction", "prefix hit", "prompts and decodes", "several tokens", "engine ends"),
+        others=("eviction", "prefix hit", "prompts and decodes", "several tokens"),
     ),
     further=_further,
     phase=_phase,
