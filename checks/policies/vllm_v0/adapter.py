@@ -74,7 +74,7 @@ class VllmV0Decoder(StepDecoder[State]):
         before, config = common["before"], self.ctx.config
         past = {name: getattr(before, name) for name in ("finished", "aborted", "has_prefilled")}
         past["ignored"] = before.ignored.union(record["ignored"])
-        planned = self.state(record.get("planned", record), **past)
+        planned = self.state(record["planned"], **past)
         sampled = {one: tuple(tokens) for one, tokens in record["sampled"].items()}
         decided: Json = {name: tuple(record[name]) for name in _DECIDED}
         decided |= {name: _pairs(record[name]) for name in _COPIED}
@@ -82,7 +82,7 @@ class VllmV0Decoder(StepDecoder[State]):
         return Step(
             **common | decided,
             planned=planned,
-            budget=_budget(config, record.get("budget", {})),
+            budget=_budget(config, record["budget"]),
             lookahead_slots=record["lookahead_slots"],
             forked=_forked(planned, sampled),
             sampled=sampled,
@@ -120,10 +120,9 @@ def _sequence(row: Json) -> Sequence:
 
 def _budget(config: VllmV0Config, tables: Json) -> Budget:
     """What was counted: no tokens of requests of which only the sequences are."""
-    seqs = tables.get("seqs", {})
-    none = dict.fromkeys(seqs, 0)
-    batched, cached = (none | tables.get(name, {}) for name in ("batched", "cached"))
-    return Budget(config.token_budget, config.max_num_seqs, batched, cached, seqs)
+    none = dict.fromkeys(tables["seqs"], 0)
+    batched, cached = (none | tables[name] for name in ("batched", "cached"))
+    return Budget(config.token_budget, config.max_num_seqs, batched, cached, tables["seqs"])
 
 
 def _shifted(blocks: Iterable[int]) -> tuple[int, ...]:
@@ -216,22 +215,10 @@ def inferred_events(step: Step, _config: VllmV0Config) -> tuple[Event, ...]:
     )
 
 
-FIELDS = Fields(
-    left_out={
-        "planned": ((Step, "planned"),),
-        "budget": ((Step, "budget"),),
-        "blocks": ((State, "pool"), (State, "cpu"), (Sequence, "blocks"), (Group, "cross")),
-        "computed": ((Group, "computed"), (State, "computed")),
-        "marks": ((State, "marks"), (Group, "mark")),
-    },
-    step=Step,
-    visible=_VISIBLE,
-)
-
 ADAPTER = Adapter(
     decoder=lambda ctx: VllmV0Decoder(VllmV0Machine(ctx)),
     inferred_events=inferred_events,
-    fields=FIELDS,
+    fields=Fields(step=Step, visible=_VISIBLE),
     reported_twice=totals,
     request_extras=request_extras,
 )
