@@ -12,7 +12,7 @@ from checks.harness.corpus import case_of_trace
 from checks.harness.finding import Episode
 from checks.harness.own_steps import OwnSteps
 from checks.harness.replaying import model_of_trace, reference_steps
-from checks.harness.system import Failure, System
+from checks.harness.system import Action, Failure, System
 from checks.policies import RULES, policy_of
 from spec.core.rule import Kind
 
@@ -42,7 +42,7 @@ class Elsewhere:
             return False
         rule = trace.violation.rule
         if self.failure is not None:
-            return rule in self.broken or self.steps == len(trace.steps) - 1 > 0
+            return rule in self.broken or self.steps >= max(len(trace.steps) - 1, 1)
         by_steps = RULES[rule].kind is Kind.EVENTUALLY or rule in self.not_evaluated
         return rule in self.broken or by_steps
 
@@ -56,17 +56,18 @@ def done_by(trace: Trace, system: System) -> Elsewhere:
     """
     policy, model = policy_of(trace.config), model_of_trace(trace)
     script = list(reference_steps(trace, model, []))
-    actions = [action for _, action in script]
+    actions = [*(action for _, action in script), _after_the_last_step(trace)]
     own = OwnSteps(system, trace.config, model.ctx, Episode())
     look = policy.compared[Strictness.DECISIONS]
     unreported = policy.adapter.fields.not_compared(system.hello.unreported)
     result = Elsewhere()
-    for (expected, action), taken in zip(
-        script, system.play(case_of_trace(trace), actions), strict=False
-    ):
+    for taken in system.play(case_of_trace(trace), actions):
         if isinstance(taken, Failure):
             result.failure = taken
             break
+        if result.steps == len(script):
+            break
+        expected, action = script[result.steps]
         for cause, says, broken in own.wrong(taken, action):
             result.broken.setdefault(cause, broken[0][1] if broken else says)
         result.differs = differences(look, expected, taken.step, unreported)
@@ -75,3 +76,14 @@ def done_by(trace: Trace, system: System) -> Elsewhere:
         result.steps += 1
     result.not_evaluated = frozenset(own.episode.not_evaluated)
     return result
+
+
+def _after_the_last_step(trace: Trace) -> Action:
+    """What the file's actions end with, if no step follows it."""
+    happens: dict[str, list[str]] = {"arrive": [], "abort": []}
+    for action in reversed(trace.header["actions"]):
+        what, _, request_id = action.partition(" ")
+        if what not in happens:
+            break
+        happens[what].insert(0, request_id)
+    return Action(tuple(happens["arrive"]), tuple(happens["abort"]))
