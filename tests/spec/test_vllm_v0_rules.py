@@ -204,6 +204,7 @@ falls(
 )
 falls("BLK-10", "recompute", after(pool=blocks(free=backwards)))
 falls("BLK-11", "encoder", after(running=each(cross=())))
+falls("BLK-12", "shared prefix", after(marks=lambda _: FrozenMap()))
 
 # --- swapping -------------------------------------------------------------------------------------
 
@@ -218,6 +219,12 @@ falls("SWP-8", "swap", said(ignored=lambda step: step.swapped_out))
 falls("SWP-9", "swap", planned(running=each(computed=0, is_prefill=True)))
 falls("SWP-11", "swap", planned(swapped=backwards))
 falls("SWP-12", "swap, shared prefix", before(swapped=each(computed=0)))
+falls(
+    "SWP-13",
+    "swap, watermark",
+    planned(pool=blocks(free=none)),
+    lambda step: len(step.planned.running) > 1,
+)
 
 # --- preemption -----------------------------------------------------------------------------------
 
@@ -293,6 +300,11 @@ falls("CHK-3", "chunked", said(scheduled=lambda step: less(step)))
 falls("CHK-4", "partial prefills", said(scheduled=lambda step: dict.fromkeys(step.scheduled, 0)))
 falls("CHK-5", "partial prefills", said(admitted=("0", "1")), lambda step: WAITING_FIRST(step))
 falls("CHK-6", "chunked", said(sampling=()))
+falls(
+    "CHK-8",
+    "partial prefills",
+    said(scheduled=lambda step: dict.fromkeys(step.scheduled, 99)),
+)
 falls("CHK-7", "documented, chunked", said(sampling=()))
 
 

@@ -43,9 +43,9 @@ def admitted_have_their_blocks(ctx: Context, step: Step) -> Iterator[str]:
         yield f"{left} blocks are left, watermark {ctx.config.watermark_blocks}"
 
 
-def never_fits(ctx: Context, group: Group) -> bool:
+def never_fits(ctx: Context, step: Step, group: Group) -> bool:
     """True if a waiting group needs more blocks than all of them less the watermark."""
-    return prompt_needs(ctx, group) > ctx.config.pool_blocks - ctx.config.watermark_blocks
+    return prompt_needs(ctx, group) > step.before.pool.size - ctx.config.watermark_blocks
 
 
 @of_step("V0-ADM-2", _TOO_LONG)
@@ -56,7 +56,7 @@ def only_too_long_prompts_are_ignored(ctx: Context, step: Step) -> Iterator[str]
     """
     # For those that were preempted see V0-ADM-4.
     for one in step.before.waiting:
-        fits = not is_too_long(ctx.config, one.tokens) and not never_fits(ctx, one)
+        fits = not is_too_long(ctx.config, one.tokens) and not never_fits(ctx, step, one)
         if one.id in step.ignored and not one.generated and fits:
             yield f"{one.id} of {one.tokens} tokens is ignored"
 
@@ -69,7 +69,7 @@ def too_long_prompts_are_ignored(ctx: Context, step: Step) -> Iterator[str]:
     # What has left without having all its tokens is what the step reports.
     for one in step.before.waiting:
         if one.id in step.admitted and (
-            is_too_long(ctx.config, one.tokens) or never_fits(ctx, one)
+            is_too_long(ctx.config, one.tokens) or never_fits(ctx, step, one)
         ):
             yield f"{one.id} of {one.tokens} tokens is admitted"
     if {*step.ignored} != step.after.ignored - step.before.ignored:
@@ -129,6 +129,14 @@ def _is_at_once(config: VllmV0Config) -> bool:
     return config.delay_factor == 0
 
 
+def _is_foreign(ctx: Context, step: Step, group: Group) -> bool:
+    """True if the group's adapter was one too many beside those of a default step's requests."""
+    runs = (*(one.id for one in step.before.running), *step.admitted)
+    adapters = {ctx.requests[one].lora for one in runs} - {0}
+    is_full = len(adapters) >= ctx.config.max_loras > 0 and not ctx.config.chunked_prefill
+    return is_full and ctx.requests[group.id].lora not in {0, *adapters}
+
+
 @of_step(
     "V0-ADM-7",
     text("`_schedule_prefills` - Managing Prompt Prefill Requests, Why It's Needed"),
@@ -137,13 +145,15 @@ def _is_at_once(config: VllmV0Config) -> bool:
 @witness(lambda _, step: step.admitted and step.planned.waiting)
 def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     """The first of the waiting requests waits only for tokens, blocks or sequences, for its adapter
-    or for being long, for those that are swapped out, or for decodes that lack tokens.
+    or for being long, for those that are swapped out, or for decodes that lack tokens; so does the
+    first behind it if its adapter keeps it back.
     """
     # Judged by what was left when it was looked at.
     swapped_first = not ctx.config.chunked_prefill and bool(step.before.swapped)
     if swapped_first or step.after.failure or (ctx.config.chunked_prefill and lacks_budget(step)):
         return
-    first = next((one for one in looked_at(ctx, step) if one.id not in step.admitted), None)
+    waits = (one for one in looked_at(ctx, step) if one.id not in step.admitted)
+    first = next((one for one in waits if not _is_foreign(ctx, step, one)), None)
     if first is None or is_passed_over(ctx, step, first):
         return
     room = room_for_prompts(ctx, step)

@@ -5,13 +5,13 @@ the release.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from spec.core import judging
 from spec.core.blocks import BlockPool
-from spec.vllm_v0.block_keys import depth
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, State, Step
-from spec.vllm_v0.rules.counting import blocks_for, same_tokens, sharers
+from spec.vllm_v0.rules.counting import blocks_for, depth_of, same_tokens, sharers
 from spec.vllm_v0.rules.registry import always, code, of_step, text, victims, witness
 
 _FREE = text("Freeing Sequences (`free_seq`)")
@@ -23,25 +23,27 @@ def _is_caching(config: VllmV0Config) -> bool:
     return config.prefix_caching
 
 
-def _free_or_held(pool: BlockPool) -> Iterator[str]:
+def _free_or_held(pool: BlockPool, size: int | None) -> Iterator[str]:
     yield from judging.free_or_held(pool)
+    if size not in (None, pool.size):
+        yield f"{pool.size} blocks, {size} are configured"
     beyond = {*pool.free, *pool.references} - {*range(1, pool.size + 1)}
     if beyond:
         yield f"blocks {sorted(beyond)} of {pool.size}"
 
 
 @always("V0-BLK-1", _FREE, witness=lambda _, step: step.after.pool.references)
-def free_or_held_on_the_gpu(_ctx: Context, state: State) -> Iterator[str]:
+def free_or_held_on_the_gpu(ctx: Context, state: State) -> Iterator[str]:
     """Every block of the GPU is either free, once, or held."""
-    # Free and held blocks together are the pool, numbered from 1.
-    yield from _free_or_held(state.pool)
+    # Free and held blocks together are those that are configured, numbered from 1.
+    yield from _free_or_held(state.pool, ctx.config.num_blocks)
 
 
 @always("V0-BLK-2", _SWAP, witness=lambda _, step: step.after.cpu.references)
-def free_or_held_on_the_cpu(_ctx: Context, state: State) -> Iterator[str]:
+def free_or_held_on_the_cpu(ctx: Context, state: State) -> Iterator[str]:
     """Every block of the CPU is either free, once, or held."""
     # Over any sequence of swaps.
-    yield from _free_or_held(state.cpu)
+    yield from _free_or_held(state.cpu, ctx.config.num_cpu_blocks)
 
 
 @always("V0-BLK-3", _FREE)
@@ -119,10 +121,12 @@ def each_slot_is_mapped_once(ctx: Context, state: State) -> Iterator[str]:
 @always("V0-BLK-8", text("Handling Prefix Caching"), applies=_is_caching)
 @witness(lambda _, step: step.before.pool.keys.keys() - step.after.pool.keys.keys())
 def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
-    """The content of every cached block leads to it and back, on either device."""
+    """The content of every cached block leads to it, and to no other, on either device."""
     # A block that is handed out anew has lost its content.
-    yield from judging.cache_maps_agree(state.pool)
-    yield from judging.cache_maps_agree(state.cpu)
+    for pool in (state.pool, state.cpu):
+        yield from judging.cache_maps_agree(pool)
+        if len({*pool.keys.values()}) < len(pool.keys):
+            yield f"several of {sorted(pool.keys)} have the same content"
 
 
 @of_step("V0-BLK-9", text("Retrieving Sequence Data & Memory Blocks"), applies=_is_caching)
@@ -144,7 +148,7 @@ def least_recently_used_goes_first(_ctx: Context, step: Step) -> Iterator[str]:
 
 
 def _age(state: State, block: int) -> tuple[int, int]:
-    return state.marks.get(block, -1), -depth(state.pool.keys[block])
+    return state.marks.get(block, -1), -depth_of(state.pool.keys[block])
 
 
 def _idle(step: Step) -> set[int]:
@@ -161,6 +165,43 @@ def _kept(step: Step) -> set[int]:
     pool, planned = step.before.pool, step.planned.pool
     stays = {block for block in _idle(step) if planned.keys.get(block) == pool.keys[block]}
     return stays & {*planned.free}
+
+
+@of_step("V0-BLK-12", text("Retrieving Sequence Data & Memory Blocks"), applies=_is_caching)
+@witness(lambda _, step: _left_by_scheduled(step) and _rests(step))
+def last_use_is_remembered(_ctx: Context, step: Step) -> Iterator[str]:
+    """Scheduling a request is a use of its blocks: those that it then gives back were used later
+    than all that were free before, which keep their order.
+    """
+    # Blocks with contents; those with other holders aside, which were not scheduled.
+    before, after = step.before.marks, step.after.marks
+    rests = sorted(_rests(step), key=lambda block: after.get(block, -1))
+    for older, newer in pairwise(rests):
+        ages = [marks.get(it, -1) for marks in (before, after) for it in (older, newer)]
+        if ages[0] > ages[1] or (ages[0] == ages[1]) != (ages[2] == ages[3]):
+            yield f"{older} counts as used before {newer}, ages were {ages[:2]}"
+    for block in _left_by_scheduled(step):
+        later = [one for one in rests if after.get(one, -1) >= after.get(block, -1)]
+        if later:
+            yield f"{block} was used in this step, {later} count as used later"
+
+
+def _rests(step: Step) -> set[int]:
+    """Blocks that are free with the same contents from the beginning of the step to its end."""
+    pools = (step.planned.pool, step.after.pool)
+    kept = (
+        {it for it in pool.free if pool.keys.get(it) == step.before.pool.keys.get(it)}
+        for pool in pools
+    )
+    return _idle(step).intersection(*kept)
+
+
+def _left_by_scheduled(step: Step) -> set[int]:
+    """Blocks with contents that only scheduled groups held and no group holds after the step."""
+    runs = step.planned.running
+    others = {block for one in runs if one.id not in step.scheduled for block in one.blocks}
+    held = {block for one in runs for block in one.blocks} - others
+    return held & {*step.after.pool.free} & step.after.pool.keys.keys()
 
 
 @of_step(

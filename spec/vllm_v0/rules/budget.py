@@ -6,7 +6,7 @@ Source: vllm-v0, "Scheduling Budget (`SchedulingBudget`)".
 from collections.abc import Iterator
 
 from spec.vllm_v0.records import Context, State, Step
-from spec.vllm_v0.rules.counting import batched, will_have
+from spec.vllm_v0.rules.counting import batched, budget_of, will_have
 from spec.vllm_v0.rules.registry import always, by_id, code, ids, of_step, text, victims, witness
 
 _BUDGET = text("Scheduling Budget (`SchedulingBudget`)")
@@ -14,13 +14,13 @@ _RUNNING = text("`_schedule_running` - Scheduling Active Sequences")
 
 
 @of_step("V0-BUD-1", _BUDGET)
-@witness(lambda ctx, step: sum(batched(step).values()) == ctx.config.token_budget)
+@witness(lambda ctx, step: sum(batched(step).values()) == budget_of(ctx.config))
 def within_token_budget(ctx: Context, step: Step) -> Iterator[str]:
     """The uncached tokens of a step are never more than its token budget."""
     # A decoding sequence computes one, a prompt those behind the cached ones.
     computed = batched(step)
-    if sum(computed.values()) > ctx.config.token_budget:
-        yield f"{computed} tokens, budget {ctx.config.token_budget}"
+    if sum(computed.values()) > budget_of(ctx.config):
+        yield f"{computed} tokens, budget {budget_of(ctx.config)}"
 
 
 @always("V0-BUD-2", text("Ensures no overcommitment"))
@@ -95,7 +95,7 @@ def budget_is_used(ctx: Context, step: Step) -> Iterator[str]:
     # But for a step of prompts alone.
     if step.after.failure or (step.admitted and not ctx.config.chunked_prefill):
         return
-    left = ctx.config.token_budget - sum(batched(step).values())
+    left = budget_of(ctx.config) - sum(batched(step).values())
     kept = (one for one in step.before.running if one.id not in victims(step))
     first = next((one for one in kept if one.id not in step.scheduled), None)
     if first is not None and not first.is_prefill and len(first.unfinished) <= left:

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, Step
-from spec.vllm_v0.rules.counting import batched, is_finishing, uncached
+from spec.vllm_v0.rules.counting import (
+    batched,
+    budget_of,
+    is_finishing,
+    is_long,
+    long_prompts,
+    uncached,
+)
 from spec.vllm_v0.rules.registry import by_id, code, is_documented, of_step, text, witness
 
 _CHUNKING = text("Chunking New Tokens Based on Budget (`_chunk_new_tokens_to_schedule`)")
@@ -73,10 +80,10 @@ def chunks_are_as_large_as_fits(ctx: Context, step: Step) -> Iterator[str]:
     """
     # A token, or a block, more would not have fit.
     config = ctx.config
-    left = config.token_budget - sum(batched(step).values())
+    left = budget_of(config) - sum(batched(step).values())
     more = config.block_size if config.prefix_caching else 1
     for one in _unfinished(step):
-        given, share = uncached(step, one), config.token_budget // config.max_num_partial_prefills
+        given, share = uncached(step, one), budget_of(config) // config.max_num_partial_prefills
         if left >= more and (given + more <= share or not shares(config)):
             yield f"{one.id} is given {given} tokens, {left} are left"
 
@@ -101,18 +108,11 @@ def _under_way(step: Step) -> list[str]:
 
 
 @of_step("V0-CHK-5", code("partial prefills"), applies=shares)
-@witness(
-    lambda ctx, step: any(
-        one.prompt_len > ctx.config.long_threshold for one in step.planned.waiting
-    )
-)
+@witness(lambda ctx, step: any(is_long(ctx.config, one.prompt_len) for one in step.planned.waiting))
 def long_prompts_are_limited(ctx: Context, step: Step) -> Iterator[str]:
     """A long prompt begins only while fewer long ones are under way than may be."""
     # Long is what is left of it when the step begins.
-    under_way = [one for one in step.before.running if one.is_prefill]
-    prompts = [*under_way, *(one for one in step.before.waiting if one.id in step.admitted)]
-    threshold = ctx.config.long_threshold
-    begun = [one.id for one in prompts if one.tokens - one.computed > threshold]
+    begun = long_prompts(ctx, step)
     if len(begun) > ctx.config.max_long_partial_prefills and {*begun} & {*step.admitted}:
         yield f"long prompts {begun} are under way"
 
@@ -138,3 +138,21 @@ def first_chunks_sample(_ctx: Context, step: Step) -> Iterator[str]:
     for one in _prompts(step):
         if one.computed == 0 and one.id not in step.sampling:
             yield f"{one.id} computes its first {step.scheduled[one.id]} tokens and does not sample"
+
+
+@of_step(
+    "V0-CHK-8", code("partial prefills"), applies=lambda config: cuts(config) and shares(config)
+)
+@witness(lambda _, step: len(step.prefills) > 1)
+def prompts_share_the_budget(ctx: Context, step: Step) -> Iterator[str]:
+    """Prompts that are under way at once share the budget evenly: none is given more than its part,
+    or a block, or a token without prefix caching, where that is less.
+    """
+    # Those under way before the step and those that it begins, but no more than may be under way.
+    config, old = ctx.config, [one for one in step.before.running if one.is_prefill]
+    count = min(len(old) + len(step.admitted), config.max_num_partial_prefills)
+    part = budget_of(config) // max(count, 1)
+    for one in _prompts(step):
+        given, least = uncached(step, one), config.block_size if config.prefix_caching else 1
+        if given > max(part, least) and one.id not in step.swapped_in:
+            yield f"{one.id} is given {given} tokens, {count} prompts share {budget_of(config)}"

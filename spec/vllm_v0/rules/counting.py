@@ -4,7 +4,7 @@ The machine has a closed form for most of this; here it is what the words mean.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from attrs import frozen
 
@@ -49,11 +49,15 @@ def prompt_needs(ctx: Context, group: Group) -> int:
     return blocks_for(tokens, size) + blocks_for(ctx.requests[group.id].encoder_len, size)
 
 
-def swapped_needs(ctx: Context, group: Group) -> int:
-    """GPU blocks of a swapped group: its tables, tokens without a slot, and what is ahead."""
+def swapped_needs(ctx: Context, group: Group, there: Container[BlockKey] = ()) -> int:
+    """GPU blocks of a swapped group: its tables, tokens without a slot, and what is ahead.
+
+    `there`: contents that tables hold on the GPU already.
+    """
     size, tokens = ctx.config.block_size, group.tokens + ahead(group, ctx.config)
     tables = (max(len(one.blocks), blocks_for(tokens, size)) for one in group.unfinished)
-    return sum(tables) + len(group.cross)
+    full = (ctx.keys.of(one.id, one.slots // size) for one in group.unfinished if there)
+    return sum(tables) + len(group.cross) - sum(key in there for keys in full for key in keys)
 
 
 def brought(ctx: Context, step: Step) -> set[int]:
@@ -63,7 +67,20 @@ def brought(ctx: Context, step: Step) -> set[int]:
     return {block for table in tables for block in table} - step.before.pool.references.keys()
 
 
+def contents_held(step: Step) -> set[BlockKey]:
+    """What GPU blocks hold that stood in tables before the step and when it was decided."""
+    pool, planned = step.before.pool, step.planned.pool
+    held = pool.references.keys() & planned.references.keys() & pool.keys.keys()
+    return {pool.keys[block] for block in held if planned.keys.get(block) == pool.keys[block]}
+
+
 # --- tokens of a step ----------------------------------------------------------------------------
+
+
+def budget_of(config: VllmV0Config) -> int:
+    """Uncached tokens that a step may compute; by default the model length, 2,048 at least."""
+    given = config.max_num_batched_tokens
+    return max(config.max_model_len, 2_048) if given is None else given
 
 
 def uncached(step: Step, group: Group) -> int:
@@ -142,6 +159,11 @@ def sharers(groups: Iterable[Group], size: int) -> dict[int, list[Holder]]:
     return held
 
 
+def depth_of(key: BlockKey) -> int:
+    """Blocks up to the end of the one with this key, which begins with their number."""
+    return int.from_bytes(key[:4], "big")
+
+
 def longest_run(ctx: Context, group: Group, contents: set[BlockKey]) -> int:
     """Blocks at the beginning of a group's tokens that are all among the contents."""
     full = group.tokens // ctx.config.block_size
@@ -185,7 +207,21 @@ def is_by_priority(config: VllmV0Config) -> bool:
 def is_too_long(config: VllmV0Config, tokens: int) -> bool:
     """True for a prompt beyond the model, or beyond a step where none is cut."""
     is_cut = config.chunked_prefill and config.num_scheduler_steps == 1
-    return tokens > config.max_model_len or (tokens > config.token_budget and not is_cut)
+    return tokens > config.max_model_len or (tokens > budget_of(config) and not is_cut)
+
+
+def is_long(config: VllmV0Config, tokens: int) -> bool:
+    """True if what is left of a prompt is long: by default more than a 25th of the model length."""
+    if config.long_prefill_token_threshold:
+        return tokens > config.long_prefill_token_threshold
+    return 25 * tokens > config.max_model_len
+
+
+def long_prompts(ctx: Context, step: Step) -> list[str]:
+    """Long prompts that were under way before the step, and those that it begins."""
+    prompts = [one for one in step.before.running if one.is_prefill]
+    prompts += [one for one in step.before.waiting if one.id in step.admitted]
+    return [one.id for one in prompts if is_long(ctx.config, one.tokens - one.computed)]
 
 
 @frozen
@@ -218,7 +254,7 @@ def room_for_prompts(ctx: Context, step: Step) -> Room:
         taken = sum(computed[one] for one in step.admitted)
         runs = [*before.running, *(rows[one] for one in step.admitted)]
     seqs = sum(will_have(ctx, one) for one in runs)
-    return Room(blocks, config.token_budget - taken, config.max_num_seqs - seqs)
+    return Room(blocks, budget_of(config) - taken, config.max_num_seqs - seqs)
 
 
 def will_have(ctx: Context, group: Group) -> int:
@@ -234,22 +270,30 @@ def fits(ctx: Context, group: Group, room: Room) -> bool:
     config, tokens = ctx.config, group.tokens
     if config.chunked_prefill and config.num_scheduler_steps == 1:
         tokens = config.block_size if config.prefix_caching else 1
-    share = config.token_budget // config.max_num_partial_prefills
+    share = budget_of(config) // config.max_num_partial_prefills
     has_tokens = tokens <= room.tokens and (tokens <= share or not config.chunked_prefill)
     has_blocks = prompt_needs(ctx, group) <= room.blocks - config.watermark_blocks
     return has_tokens and has_blocks and ctx.requests[group.id].n <= room.seqs
 
 
-def is_passed_over(ctx: Context, step: Step, group: Group) -> bool:
-    """True if its adapter or length, or the number of prompts under way, may keep it waiting."""
-    several = ctx.config.max_num_partial_prefills > 1
+def lacks_adapter(ctx: Context, step: Step, group: Group) -> bool:
+    """True if the group's adapter may be one too many in the batch."""
     queues = (step.before.running, step.planned.running)
     for batch in (step.scheduled, *([one.id for one in queue] for queue in queues)):
         adapters = {ctx.requests[one].lora for one in batch} - {0}
         is_full = len(adapters) >= ctx.config.max_loras > 0
         if is_full and ctx.requests[group.id].lora not in {0, *adapters}:
             return True
+    return False
+
+
+def is_passed_over(ctx: Context, step: Step, group: Group) -> bool:
+    """True if its adapter or length, or the number of prompts under way, may keep it waiting."""
+    config = ctx.config
     runs = [one for one in step.planned.running if one.id in step.scheduled]
     unfinished = sum(not is_finishing(step, one) for one in runs)
-    is_full = unfinished >= ctx.config.max_num_partial_prefills
-    return several and (is_full or group.tokens > ctx.config.long_threshold)
+    is_full = unfinished >= config.max_num_partial_prefills
+    has_all = len(long_prompts(ctx, step)) >= config.max_long_partial_prefills
+    is_too_many = is_full or (has_all and is_long(config, group.tokens))
+    several = config.max_num_partial_prefills > 1
+    return lacks_adapter(ctx, step, group) or (several and is_too_many)

@@ -10,6 +10,7 @@ from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, Step
 from spec.vllm_v0.rules.counting import (
     batched,
+    budget_of,
     decodes_of,
     is_by_priority,
     is_finishing,
@@ -165,6 +166,6 @@ def prompts_then_decodes_then_swapped(ctx: Context, step: Step) -> Iterator[str]
     without = [one for one in without if one.id not in victims(step)]
     if without and step.swapped_in:
         yield f"{ids(without)} are given nothing, {list(step.swapped_in)} come back"
-    left = ctx.config.token_budget - sum(batched(step).values())
+    left = budget_of(ctx.config) - sum(batched(step).values())
     if without and len(without[0].unfinished) <= left and not step.after.failure:
         yield f"{without[0].id} is given nothing of {left} tokens"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, State, Step
-from spec.vllm_v0.rules.counting import batched, computed_contents, longest_run
+from spec.vllm_v0.rules.counting import batched, computed_contents, depth_of, longest_run
 from spec.vllm_v0.rules.registry import always, by_id, of_step, text, witness
 
 _CACHING = text("Handling Prefix Caching")
@@ -132,7 +132,9 @@ def contents_are_those_of_the_holders(ctx: Context, state: State) -> Iterator[st
             keys = ctx.keys.of(one.id, one.slots // size)
             for place, block in enumerate(one.blocks):
                 key = pool.keys.get(block)
-                if key is not None and (place >= len(keys) or key != keys[place]):
+                if key is None:
+                    continue
+                if place >= len(keys) or key != keys[place] or depth_of(key) != place + 1:
                     yield f"{one.id}: block {block} at place {place} is known by other tokens"
 
 

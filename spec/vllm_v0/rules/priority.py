@@ -9,6 +9,7 @@ from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Context, Group, Step
 from spec.vllm_v0.rules.counting import (
     Room,
+    budget_of,
     fits,
     is_by_priority,
     is_passed_over,
@@ -47,7 +48,7 @@ def _room_without(ctx: Context, step: Step, gone: set[str]) -> Room:
     held = {block for one in kept for block in one.blocks}
     given = {b for one in step.before.running for b in one.blocks if one.id in gone} - held
     seqs = ctx.config.max_num_seqs - sum(will_have(ctx, one) for one in kept)
-    return Room(len(step.before.pool.free) + len(given), ctx.config.token_budget, seqs)
+    return Room(len(step.before.pool.free) + len(given), budget_of(ctx.config), seqs)
 
 
 @of_step("V0-PRI-1", _PRIORITY, applies=_by_default)

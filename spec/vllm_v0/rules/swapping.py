@@ -9,8 +9,10 @@ from spec.vllm_v0.records import Context, Group, State, Step
 from spec.vllm_v0.rules.counting import (
     batched,
     brought,
+    budget_of,
+    contents_held,
     is_by_priority,
-    is_passed_over,
+    lacks_adapter,
     lacks_budget,
     rank,
     swapped_needs,
@@ -141,7 +143,7 @@ def swapped_out_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
         return
     others = (one for one in step.planned.swapped if one.id not in step.swapped_out)
     first = next(others, None)
-    if first is None or is_passed_over(ctx, step, first):
+    if first is None or lacks_adapter(ctx, step, first):
         return
     rows = by_id(step.planned.running)
     runs = [one for one in rows.values() if one.id in step.scheduled]
@@ -149,12 +151,12 @@ def swapped_out_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     blocks = len(step.planned.pool.free)
     if ctx.config.chunked_prefill:
         blocks += len(brought(ctx, step))
-    tokens = ctx.config.token_budget - sum(batched(step)[one.id] for one in old)
+    tokens = budget_of(ctx.config) - sum(batched(step)[one.id] for one in old)
     seqs = ctx.config.max_num_seqs - sum(will_have(ctx, one) for one in old)
     watermark = ctx.config.watermark_blocks if old else 0
     chunk = ctx.config.block_size if ctx.config.prefix_caching else 1
     wanted = chunk if first.is_prefill else len(first.unfinished)
-    fits = swapped_needs(ctx, first) <= blocks - watermark
+    fits = swapped_needs(ctx, first, contents_held(step)) <= blocks - watermark
     if fits and wanted <= tokens and will_have(ctx, first) <= seqs:
         yield f"{first.id} stays, {blocks} blocks, {tokens} tokens, {seqs} sequences are left"
 
@@ -174,8 +176,8 @@ def only_infeasible_are_ended(ctx: Context, step: Step) -> Iterator[str]:
     # Its tables, the tokens without a slot, and what is ahead.
     for one in step.before.swapped:
         needed = swapped_needs(ctx, one)
-        if one.id in step.ignored and needed <= ctx.config.pool_blocks:
-            yield f"{one.id} is ended, it needs {needed} of {ctx.config.pool_blocks} blocks"
+        if one.id in step.ignored and needed <= step.before.pool.size:
+            yield f"{one.id} is ended, it needs {needed} of {step.before.pool.size} blocks"
 
 
 @of_step("V0-SWP-8", _OUT, witness=lambda _, step: step.swapped_out)
@@ -228,6 +230,16 @@ def victims_queue_up(_ctx: Context, step: Step) -> Iterator[str]:
     came = [one for one in step.swapped_out if one not in {*ids(step.planned.waiting)}]
     if ids(step.planned.swapped) != [*stay, *came]:
         yield f"swapped {ids(step.planned.swapped)}, were {stay}, swapped out {came}"
+
+
+@of_step("V0-SWP-13", code("can_swap_in"), applies=lambda config: config.watermark_blocks > 0)
+@witness(lambda _, step: step.swapped_in and len(step.planned.running) > 1)
+def swapping_in_leaves_the_watermark(ctx: Context, step: Step) -> Iterator[str]:
+    """Swapping in leaves the watermark free where others run."""
+    # Nothing is handed out after it but to prompts, which leave the watermark free, too.
+    left = len(step.planned.pool.free)
+    if step.swapped_in and len(step.planned.running) > 1 and left < ctx.config.watermark_blocks:
+        yield f"{left} blocks are left, watermark {ctx.config.watermark_blocks}"
 
 
 @of_step("V0-SWP-12", text("Preemption Modes"), applies=lambda config: config.prefix_caching)

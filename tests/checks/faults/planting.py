@@ -3,7 +3,9 @@
 Each policy has a table of faults of its own, and instances to look for them in.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from inspect import getattr_static, isfunction
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +24,10 @@ from tests.checks.faults.patches import Wrong
 
 @frozen
 class Planted:
-    """A wrong version of the function or method `attribute` of `place`, a module or a class."""
+    """A wrong version of the function or method `attribute` of `place`, a module or a class.
+
+    A function is wrong for all that import it from the module that defines it.
+    """
 
     name: str
     sentence: str
@@ -32,12 +37,23 @@ class Planted:
 
     def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Switch the fault in."""
-        right, wrong = getattr(self.place, self.attribute), self.wrong
+        static, wrong = getattr_static(self.place, self.attribute), self.wrong
+        right = getattr(static, "fget", None) or getattr(self.place, self.attribute)
 
         def planted(*given: Any, **more: Any) -> Any:
             return wrong(right, *given, **more)
 
-        monkeypatch.setattr(self.place, self.attribute, planted)
+        made = property(planted) if isinstance(static, property) else planted
+        for place in (self.place, *_importers(right, self.place)):
+            monkeypatch.setattr(place, self.attribute, made)
+
+
+def _importers(right: Any, place: Any) -> list[ModuleType]:
+    """The modules that have the function from this one under its own name."""
+    if not isfunction(right) or right.__module__ != getattr(place, "__name__", None):
+        return []
+    modules = [one for one in sys.modules.values() if isinstance(one, ModuleType)]
+    return [one for one in modules if vars(one).get(right.__name__) is right and one is not place]
 
 
 @frozen
