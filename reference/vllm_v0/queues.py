@@ -95,6 +95,8 @@ def schedule_swapped(run: Decisions) -> None:
             continue
         tokens, cached = new_tokens(run, group, share=None, chunks=chunks)
         if tokens == 0 or not run.budget.admits(tokens, seqs_of(run.ctx, group)):
+            if run.config.prefix_caching and run.config.choices.forgets_refused:
+                run.take(transitions.forget, group)
             break
         run.swaps_in += run.make(transitions.swap_in, group)
         take_slots(run, len(run.state.running) - 1)

@@ -175,9 +175,28 @@ def swap_in(ctx: Context, state: State, group: Group) -> Copied:
     require(group in state.swapped, "swap_in", "V0-LIF-8")
     # effect
     moved, back, pairs = swapping.swap_in(ctx, state, group)
-    after = without(moved, group.id)
+    after, back = without(moved, group.id), evolve(back, is_forgotten=False)
     event = Event("swap_in", group.id, "V0-SWP-6", after=len(pairs))
     return evolve(after, running=(*after.running, back)), pairs, (event,)
+
+
+def forget(_ctx: Context, state: State, group: Group) -> Moved:
+    """The release drops what lookups remember of a swapped group that finds no budget.
+
+    Raises:
+        EngineEnds: there is nothing of one of its sequences: it was dropped before, or the sequence
+            was forked and has not been scheduled since.
+    """
+    # guard
+    require(group in state.swapped, "forget", "V0-SWP-6")
+    forks = any(one.id != group.id and one.generated == 1 for one in group.unfinished)
+    if group.is_forgotten or forks:
+        raise EngineEnds("what lookups remember of a swapped group is dropped twice")
+    # effect
+    # A prompt is looked up anew; what decodes is not, before it is scheduled.
+    dropped = evolve(group, cached=None, is_forgotten=not group.is_prefill)
+    swapped = tuple(dropped if one.id == group.id else one for one in state.swapped)
+    return evolve(state, swapped=swapped), ()
 
 
 def ignore(ctx: Context, state: State, group: Group, rule: str, frees: bool = True) -> Moved:

@@ -41,7 +41,8 @@ class Group:
     tokens of each unfinished sequence whose keys and values are in the cache. `is_prefill`: its
     prompt, or what it computes again after a preemption, is unfinished. `is_swapped`: its blocks
     are on the CPU. `cached`: tokens that the cache had when that was first asked for, remembered
-    until the group is admitted anew; None: not asked yet. `cross`: blocks for what its encoder
+    until the group is admitted anew; None: not asked yet. `is_forgotten`: it is swapped out and the
+    release has dropped what it remembers of it. `cross`: blocks for what its encoder
     computed. `mark`: how recently it was scheduled, see `State.marks`. `waited`: time in the
     waiting queue, kept only as far as the delay looks at it.
     """
@@ -54,6 +55,7 @@ class Group:
     is_prefill: bool = True
     is_swapped: bool = False
     cached: int | None = None
+    is_forgotten: bool = False
     cross: tuple[int, ...] = ()
     mark: int = 0
     waited: float = 0.0

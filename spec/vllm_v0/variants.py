@@ -88,6 +88,8 @@ class Choices:
       blocks, though they are swapped, too, and on the CPU with the blocks of its next tokens.
     - `forgets_forks`: with prefix caching, the engine ends where a sequence leaves that was forked
       and not scheduled since.
+    - `forgets_refused`: with prefix caching, a swapped group that finds no budget is dropped from
+      what lookups remember, and the engine ends where that happens twice.
     - `refunds_victims`: where a group gives way for another in the running queue, the budget counts
       it no longer; else that other one, whose sequences it does not count again by default.
     - `delays_by_rest`: only those that were not looked at yet count for the delay; else also those
@@ -123,6 +125,7 @@ class Choices:
     swaps_uncomputed: bool = False
     counts_filled_only: bool = False
     forgets_forks: bool = False
+    forgets_refused: bool = False
     refunds_victims: bool = True
     delays_by_rest: bool = False
     keeps_cross: bool = False
@@ -158,6 +161,7 @@ CHOICES = {
         swaps_uncomputed=True,
         counts_filled_only=True,
         forgets_forks=True,
+        forgets_refused=True,
         refunds_victims=False,
         delays_by_rest=True,
         keeps_cross=True,

@@ -109,6 +109,7 @@ OLD: dict[str, Any] = {"release": Release.V0_11_2, "reserve_full_prompt": False}
 SHARED = Prompt.of_parts([("system", 64), ("tail", 1)])
 LONGER = Prompt.of_parts([("system", 64), ("rest", 192)])
 WHOLE_CHUNK = Prompt.of_parts([("system", 128), ("rest", 72)])
+TWIN = Prompt.of_stream("twin", 6)
 TWO_BLOCKS = Prompt.of_parts([("system", 8)])
 
 NO_PAUSING: dict[str, Any] = {"chunk_size": 512, "max_num_seqs": 3, "pausing": False}
@@ -553,6 +554,25 @@ SCENES = {
         num_cpu_blocks=3,
         num_lookahead_slots=5,
         preemption_mode="swap",
+    ),
+    "dropped_twice": vllm_v0_scene(
+        "with prefix caching, a swapped request finds no place among the running in two steps",
+        asks("a", 3, 2),
+        asks("b", TWIN, 3),
+        asks("c", 3, 6),
+        asks("d", TWIN, 1),
+        asks("e", 2, 1),
+        known="VLZ-9",
+        block_size=2,
+        num_blocks=5,
+        max_num_seqs=1,
+        max_num_batched_tokens=4,
+        max_num_partial_prefills=2,
+        long_prefill_token_threshold=3,
+        chunked_prefill=True,
+        prefix_caching=True,
+        preemption_mode="swap",
+        num_lookahead_slots=1,
     ),
 }
 

@@ -90,6 +90,7 @@ class VllmV0Decoder(StepDecoder[State]):
 
     def _group(self, row: Json, used: Mapping[int, int]) -> Group:
         config, is_prefill = self.ctx.config, row.get("prefilling", True)
+        is_swapped, known = row.get("swapped", False), row.get("cached") is not None
         by_priority = config.scheduling is Scheduling.PRIORITY
         # As far as the delay looks at it.
         most = config.delay_factor * config.prefill_time + 1 if config.delay_factor else 0.0
@@ -100,8 +101,9 @@ class VllmV0Decoder(StepDecoder[State]):
             arrival=self._arrived.index(row["id"]) if by_priority else 0,
             computed=row.get("computed", 0),
             is_prefill=is_prefill,
-            is_swapped=row.get("swapped", False),
+            is_swapped=is_swapped,
             cached=row.get("cached") if is_prefill else None,
+            is_forgotten=config.prefix_caching and is_swapped and not is_prefill and not known,
             cross=_shifted(row.get("cross", ())),
             mark=used.get(row.get("accessed", 0), 0),
             waited=min(row.get("waited", 0.0), most),

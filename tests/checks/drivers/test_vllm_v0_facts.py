@@ -20,7 +20,7 @@ from spec.core.records import IDLE
 from spec.core.requests import Prompt, Request
 from spec.vllm_v0.config import VllmV0Config
 from spec.vllm_v0.records import Group, Step
-from tests.recorded.scenes import asks
+from tests.recorded.scenes import SCENES, asks
 
 pytestmark = pytest.mark.thorough
 
@@ -477,6 +477,17 @@ def test_chunked_a_victim_of_its_own_frees_the_adapter_of_others(serve: Serve) -
     step = answer.steps[first_with(answer, lambda step: "c" in step.scheduled)]
 
     assert (step.preempted, step.scheduled) == (("b",), {"c": 1, "a": 1})
+
+
+def test_with_caching_a_swapped_request_that_finds_no_place_twice_ends_the_engine(
+    serve: Serve,
+) -> None:
+    case = SCENES["dropped_twice"].case
+
+    answer = serve(case.config.as_mapping(), case.requests)
+
+    assert [ids(step.after.swapped)[0] for step in answer.steps[-2:]] == ["b", "b"]
+    assert end_of(answer) == "AssertionError remove_seq"
 
 
 # --- the same of groups of several sequences ------------------------------------------------------
