@@ -42,7 +42,7 @@ def workload() -> Path:
 
 
 def test_it_is_registered_for_as_long_as_it_should_be() -> None:
-    assert list(POLICIES) == ["spyre", "nano-vllm", "vllm-v1", "toy"]
+    assert list(POLICIES) == ["spyre", "nano-vllm", "vllm-v1", "vllm-v0", "toy"]
     assert RULES["TOY-1"].sentence.startswith("A step computes at most `limit` tokens")
     with pytest.raises(ValueError, match="two policies are called toy"):
         register(POLICY)
