@@ -143,11 +143,13 @@ def _offered(config: PolicyConfig | None) -> list[AnyInstance]:
 def _named(names: Sequence[str], instances: Sequence[AnyInstance]) -> list[AnyInstance]:
     """The instances of these titles or, where no title is the same, names; all without names.
 
+    Of equal names that of the policy counts which is listed first.
+
     Raises:
         InputError: an unknown name.
     """
     titles = {title_of(one): one for one in instances}
-    known = {one.name: one for one in instances} | titles
+    known = {one.name: one for one in reversed(instances)} | titles
     for name in names:
         if name not in known:
             raise InputError("INSTANCE", name, f"{'; '.join(titles)}; see --list")

@@ -165,10 +165,10 @@ class _Comparison:
 
     def _look_for_what_is_held(self, index: int) -> None:
         """Whatever is left of requests that are all gone, in the system and not the reference."""
-        after = self._taken[-1].step.after
-        present = [one.id for one in after.present]
-        blocks = set(after.pool.references) - set(self.script.steps[-1].after.pool.references)
-        left = {"requests": present, "blocks": sorted(blocks)}
+        after, expected = self._taken[-1].step.after, self.script.steps[-1].after
+        present = {one.id for one in after.present} - {one.id for one in expected.present}
+        blocks = set(after.pool.references) - set(expected.pool.references)
+        left = {"requests": sorted(present), "blocks": sorted(blocks)}
         held = [f"{name} {what}" for name, what in left.items() if what]
         if held and not self._own.is_driver:
             says = f"all requests have left, still there: {', '.join(held)}"

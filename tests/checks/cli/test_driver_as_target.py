@@ -27,4 +27,4 @@ def test_a_trace_does_not_replay_with_a_driver() -> None:
     lockstep("run", workload, "--config", config, "--trace", "run.jsonl")
     ran = lockstep("replay", "run.jsonl", "--target", "template")
     assert ran.code == 2
-    assert "a driver, for what fuzz found" in ran.err
+    assert "a driver, for a counterexample or what fuzz found" in ran.err
