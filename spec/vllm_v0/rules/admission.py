@@ -146,16 +146,21 @@ def _is_foreign(ctx: Context, step: Step, group: Group) -> bool:
 def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     """The first of the waiting requests waits only for tokens, blocks or sequences, for its adapter
     or for being long, for those that are swapped out, or for decodes that lack tokens; so does the
-    first behind it if its adapter keeps it back.
+    first behind those that only their adapters keep back.
     """
     # Judged by what was left when it was looked at.
     swapped_first = not ctx.config.chunked_prefill and bool(step.before.swapped)
     if swapped_first or step.after.failure or (ctx.config.chunked_prefill and lacks_budget(step)):
         return
+    room = room_for_prompts(ctx, step)
+    blocks = room.blocks - ctx.config.watermark_blocks
     waits = (one for one in looked_at(ctx, step) if one.id not in step.admitted)
-    first = next((one for one in waits if not _is_foreign(ctx, step, one)), None)
+
+    def is_passed(one: Group) -> bool:
+        return _is_foreign(ctx, step, one) and prompt_needs(ctx, one) <= blocks
+
+    first = next((one for one in waits if not is_passed(one)), None)
     if first is None or is_passed_over(ctx, step, first):
         return
-    room = room_for_prompts(ctx, step)
     if fits(ctx, first, room):
         yield f"{first.id} waits, {room.blocks} blocks, {room.tokens} tokens, {room.seqs} seqs left"
