@@ -99,8 +99,9 @@ class Judge:
         if left is None:  # the first state, of which nothing is known
             yield from self._each(self._of_state, Rule.found_in_state, before)
         elif left != step.before:
-            yield from self._each(self._of_change, Rule.found_between, self._shown(left), before)
-            yield from self._each(self._of_state, Rule.found_after, self._shown(left), before)
+            change = self._shown(left), before
+            yield from self._each(self._of_change, _found_between, change)
+            yield from self._each(self._of_state, _found_after, change)
 
     def _of(self, step: Step, aborted_while_running: bool) -> Iterator[tuple[AnyRule, str]]:
         """The step, and the state that it left."""
@@ -117,7 +118,10 @@ class Judge:
         return value if self._guard is None else self._guard(value)
 
     def _each(
-        self, rules: Iterable[AnyRule], ask: Callable[..., str | None], *given: Any
+        self,
+        rules: Iterable[AnyRule],
+        ask: Callable[[AnyRule, Any, Any], str | None],
+        given: Any,
     ) -> Iterator[tuple[AnyRule, str]]:
         """The rules that find something, asked in the way that suits their kind."""
         ctx, not_evaluated = self.ctx, self.not_evaluated
@@ -125,9 +129,17 @@ class Judge:
             if rule.id in not_evaluated:
                 continue
             try:
-                found = ask(rule, ctx, *given)
+                found = ask(rule, ctx, given)
             except UnreportedError as error:
                 not_evaluated[rule.id] = str(error)
                 continue
             if found is not None:
                 yield rule, found
+
+
+def _found_between(rule: AnyRule, ctx: Any, states: tuple[Any, Any]) -> str | None:
+    return rule.found_between(ctx, *states)
+
+
+def _found_after(rule: AnyRule, ctx: Any, states: tuple[Any, Any]) -> str | None:
+    return rule.found_after(ctx, *states)

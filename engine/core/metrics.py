@@ -265,20 +265,23 @@ class Metrics(Generic[StepT]):
         self._ended = self._ended if step.kind == IDLE else end
         self._steps[step.kind] += 1
         self._transitions.update(event.transition for event in step.events)
-        self._transfers.update(work.transfers)
+        if work.transfers:
+            self._transfers.update(work.transfers)
         if step.refusal is not None:
             self._waits[step.refusal] += 1
-        self._peaks |= Counter(
-            volume=work.volume,
-            batch=work.rows,
-            tokens=sum(step.scheduled.values()),
-            requests=len(step.scheduled),
-        )
+        self._peak("volume", work.volume)
+        self._peak("batch", work.rows)
+        self._peak("tokens", sum(step.scheduled.values()))
+        self._peak("requests", len(step.scheduled))
         if step.kind == DECODE:
             self._counts["decode_volume"] += work.volume
             self._counts["decode_padding_tokens"] += work.padding
         else:
             self._counts["prefill_padding_tokens"] += work.padding
+
+    def _peak(self, name: str, value: int) -> None:
+        if value > self._peaks[name]:
+            self._peaks[name] = value
 
     def _token(self, progress: _Progress, step: int, time: float) -> None:
         """One more token of a request: its first, or the one after its last."""

@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 from math import inf
 from typing import TypeVar
 
-from attrs import fields, frozen
+from attrs import frozen
 
 from engine.spyre.blocks import BlockManager
 from engine.spyre.scheduler import DecodePlan, Outcome, Plan, PrefillPlan, Scheduler
@@ -22,7 +22,7 @@ from spec.core.sharing import DerivedMap, SharedMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import volume
 from spec.spyre.records import Chunk, Step
-from spec.spyre.state import Past, Sequence, State, remembered
+from spec.spyre.state import Sequence, State, remembered
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
@@ -286,7 +286,7 @@ def _is_same(one: State, other: State) -> bool:
         and one.paused is other.paused
         and one.finished is other.finished
         and one.aborted is other.aborted
-        and all(getattr(one, key.name) == getattr(other, key.name) for key in fields(Past))
+        and remembered(one) == remembered(other)
     )
 
 

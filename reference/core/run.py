@@ -1,7 +1,7 @@
 """A step under way: pure transitions taken one after the other, and what they recorded."""
 
 from collections.abc import Callable
-from typing import Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar, TypeVarTuple
 
 from attrs import define
 
@@ -10,7 +10,7 @@ from spec.core.records import Event
 ContextT = TypeVar("ContextT")
 StateT = TypeVar("StateT")
 MadeT = TypeVar("MadeT")
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 
 Moved: TypeAlias = tuple[StateT, tuple[Event, ...]]  # what a transition returns
 
@@ -29,32 +29,28 @@ class Run(Generic[ContextT, StateT]):
 
     def take(
         self,
-        transition: Callable[Concatenate[ContextT, StateT, P], Moved[StateT]],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        transition: Callable[[ContextT, StateT, *Ts], Moved[StateT]],
+        *args: *Ts,
     ) -> None:
         """Take a transition with these arguments.
 
         Raises:
             GuardError: the transition's guard does not hold.
         """
-        self.state, events = transition(self.ctx, self.state, *args, **kwargs)
+        self.state, events = transition(self.ctx, self.state, *args)
         self.events += events
 
     def make(
         self,
-        transition: Callable[
-            Concatenate[ContextT, StateT, P], tuple[StateT, MadeT, tuple[Event, ...]]
-        ],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        transition: Callable[[ContextT, StateT, *Ts], tuple[StateT, MadeT, tuple[Event, ...]]],
+        *args: *Ts,
     ) -> MadeT:
         """Take a transition that makes something, and return that.
 
         Raises:
             GuardError: the transition's guard does not hold.
         """
-        self.state, made, events = transition(self.ctx, self.state, *args, **kwargs)
+        self.state, made, events = transition(self.ctx, self.state, *args)
         self.events += events
         return made
 

@@ -4,7 +4,6 @@ The keys are those of the configuration file. `released_2_6_3` gives the values 
 the machine behaves as sendnn-inference 2.6.3 does.
 """
 
-from functools import cached_property
 from typing import Any
 
 from attrs import frozen
@@ -77,17 +76,17 @@ class SpyreConfig(PolicyConfig):
         """Blocks of a prefill step."""
         return self.chunk_size // self.block_size
 
-    @cached_property
+    @property
     def variant(self) -> AdmissionVariant:
         """What the configured admission means."""
         return ADMISSIONS[self.admission]
 
-    @cached_property
+    @property
     def is_judged_first(self) -> bool:
         """True if the last-chunk conditions are judged once, before a prompt's first chunk."""
         return self.variant.is_judged_first(interleave=self.interleave)
 
-    @cached_property
+    @property
     def may_pause(self) -> bool:
         """True if a decode step may leave requests out to keep the volume limit.
 
