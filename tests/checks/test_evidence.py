@@ -9,6 +9,7 @@ import pytest
 
 from checks.evidence import EXPLORED, recorded, recorded_verdicts
 from checks.policies import POLICIES, AnyPolicy, title_of
+from tests.checks import refuted_vllm_v0
 from tests.checks.command import Ran, lockstep
 
 INSTANCES = [instance for policy in POLICIES.values() for instance in policy.instances]
@@ -86,6 +87,7 @@ REFUTED = {
     "V1-KV-12": ("priority, hashed ahead", "sync load, lost", "sync load, gone"),
     "V1-PRG-4": ("async load, priority", "async load, lookahead"),
     "V1-PRG-5": ("async load, priority", "async load, lookahead"),
+    **refuted_vllm_v0.REFUTED,
 }
 
 
