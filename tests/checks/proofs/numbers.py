@@ -20,13 +20,12 @@ def drawn(name: str, tries: int) -> Iterator[tuple[Numbers, Statement]]:
     """Numbers that satisfy what the obligation gives, and its statement of them."""
     random = Random(name)
     for _ in range(tries):
-        numbers = _numbers(name, random)
-        statement = told(name, numbers)
+        numbers, statement = _drawn_once(name, random)
         if all(statement.given):
             yield numbers, statement
 
 
-def _numbers(name: str, random: Random) -> Numbers:
+def _drawn_once(name: str, random: Random) -> tuple[Numbers, Statement]:
     top = random.choice([3, 8, 30, 300])
     chosen: dict[str, int] = {}
 
@@ -35,5 +34,4 @@ def _numbers(name: str, random: Random) -> Numbers:
         most = 12 * top if name == "limit" else top
         return chosen.setdefault(name, random.randint(least, most))
 
-    OBLIGATIONS[name].statement(integer)
-    return chosen
+    return chosen, OBLIGATIONS[name].statement(integer)

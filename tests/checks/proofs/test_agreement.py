@@ -257,7 +257,7 @@ def test_all_obligations_about_the_machine_rest_on_its_agreement(
     using = set()
     for name, one in OBLIGATIONS.items():
         try:
-            one.statement(z3.Int)
+            one.statement(lambda _name: 1)
         except LookupError:
             using.add(name)
     assert using == resting
