@@ -291,6 +291,12 @@ falls("ORD-6", "partial prefills, two long", planned(running=backwards))
 falls("ORD-7", "chunked", said(scheduled=lambda step: dict(reversed(step.scheduled.items()))))
 falls("ORD-8", "chunked", planned(waiting=backwards))
 falls("ORD-9", "combined, all at once", said(scheduled=without_decodes))
+falls(
+    "ORD-10",
+    "adapters in order",
+    said(scheduled=lambda step: dict(reversed(step.scheduled.items()))),
+    lambda step: len(step.prefills) == 2,
+)
 
 # --- chunks ---------------------------------------------------------------------------------------
 
@@ -353,6 +359,12 @@ falls(
 falls("SEQ-4", "forks", said(copies=((1, 99),)))
 falls("SEQ-5", "forks", said(sampled=lambda step: dict.fromkeys(step.sampled, (1,))))
 falls("SEQ-6", "forks", after(running=each(is_prefill=True)))
+falls(
+    "SEQ-7",
+    "forks",
+    planned(running=every_sequence(blocks=lambda one: tuple(99 for _ in one.blocks))),
+    lambda step: step.before.running and step.planned.running,
+)
 
 # --- getting on -----------------------------------------------------------------------------------
 

@@ -139,6 +139,22 @@ def prompts_lead_the_batch(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"batch {list(step.scheduled)}, prompts {list(step.prefills)}"
 
 
+@of_step(
+    "V0-ORD-10",
+    text("Ensures LoRA requests are correctly batched"),
+    applies=lambda config: config.max_loras > 0,
+)
+@witness(lambda ctx, step: len({ctx.requests[one].lora for one in step.scheduled}) > 1)
+def adapters_stand_together(ctx: Context, step: Step) -> Iterator[str]:
+    """Where any request of the batch is for an adapter, prompts are in the order of their adapters,
+    and so are decodes.
+    """
+    # So that those of one adapter stand together.
+    adapters = [(one not in step.prefills, ctx.requests[one].lora) for one in step.scheduled]
+    if any(adapter for _, adapter in adapters) and adapters != sorted(adapters):
+        yield f"batch {list(step.scheduled)}, decodes and adapters {adapters}"
+
+
 @of_step("V0-ORD-8", text("`_schedule_swapped`, moved to a temporary list for later retry"))
 @witness(lambda _, step: len(step.planned.waiting) > 1 and step.admitted)
 def what_is_not_admitted_keeps_its_place(ctx: Context, step: Step) -> Iterator[str]:

@@ -111,6 +111,38 @@ def shared_blocks_are_copied(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{source} is copied to {target}, at its place are {sorted(now)}"
 
 
+@of_step("V0-SEQ-7", _FORK)
+@witness(lambda _, step: step.copies)
+def computed_blocks_stay(ctx: Context, step: Step) -> Iterator[str]:
+    """What a sequence has computed stays in its table: a block of it is exchanged only for one that
+    it is copied to, or that holds the same.
+    """
+    # Of those that go on running; what a swap does see V0-SWP-2.
+    size, planned = ctx.config.block_size, by_id(step.planned.running)
+    for group in (one for one in step.before.running if one.id in planned):
+        now = {one.id: one.blocks for one in planned[group.id].sequences}
+        for one in group.unfinished:
+            for place, block in enumerate(one.blocks[: len(range(0, group.computed, size))]):
+                other, end = now[one.id][place], min(group.computed, (place + 1) * size)
+                is_same = block == other or (block, other) in step.copies
+                if not is_same and not _holds(ctx, step.before, other, one.id, end):
+                    yield f"{one.id} has computed block {block}, in its place is {other}"
+
+
+def _holds(ctx: Context, state: State, block: int, sequence: str, end: int) -> bool:
+    """True if the last of the sequence's first `end` tokens are computed in the block."""
+    place = (end - 1) // ctx.config.block_size
+    keys = ctx.keys.of(sequence, place + 1)
+    if block in state.computed and state.pool.keys.get(block) == keys[-1]:
+        return True
+    return any(
+        group.computed >= end and same_tokens(ctx, one.id, sequence, end)
+        for group in state.running
+        for one in group.unfinished
+        if one.blocks[place : place + 1] == (block,)
+    )
+
+
 @of_step("V0-SEQ-5", _FORK, witness=lambda _, step: len(step.sampled) > len(step.outputs) > 0)
 def sequences_sample_their_own_tokens(ctx: Context, step: Step) -> Iterator[str]:
     """Each sequence samples what it would sample alone, whatever its siblings do."""

@@ -88,7 +88,7 @@ class FaultTable(list[Fault]):
         self.instances = {one.name: one for one in (*policy.instances, *more)}
 
     def fault(
-        self, place: ModuleType, attribute: str, *, on: str, caught_by: str, of: str | None = None
+        self, place: Any, attribute: str, *, on: str, caught_by: str, of: str | None = None
     ) -> Callable[..., Wrong]:
         """Decorator for a wrong function; or to be called with one and a text on it.
 
