@@ -59,17 +59,12 @@ class Labels:
 
     def add(self, counts: Counter[str], step: Any, early: int) -> None:
         """Count what happened in a step; `early`: requests that ended before `max_tokens`."""
-        for event in step.events:
-            self._add(counts, event.transition, 1)
-        self._add(counts, f"{step.kind} step", 1)
+        happened = [(event.transition, 1) for event in step.events]
+        happened.append((f"{step.kind} step", 1))
         if step.refusal is not None:
-            self._add(counts, f"refused by {step.refusal}", 1)
-        self._add(counts, "early end", early)
+            happened.append((f"refused by {step.refusal}", 1))
         evicted = len(step.after.pool.keys) < len(step.before.pool.keys)
-        self._add(counts, "eviction", int(evicted))
-        for name, times in self.further(step).items():
-            self._add(counts, name, times)
-
-    def _add(self, counts: Counter[str], name: str, times: int) -> None:
-        if times and (not self._listed or name in self._listed):
-            counts[name] += times
+        happened += [("early end", early), ("eviction", int(evicted)), *self.further(step).items()]
+        for name, times in happened:
+            if times and (not self._listed or name in self._listed):
+                counts[name] += times

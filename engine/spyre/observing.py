@@ -22,7 +22,7 @@ from spec.core.sharing import DerivedMap, SharedMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import volume
 from spec.spyre.records import Chunk, Step
-from spec.spyre.state import Sequence, State, remembered
+from spec.spyre.state import Sequence, State, is_remembered_alike, remembered
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
@@ -286,7 +286,7 @@ def _is_same(one: State, other: State) -> bool:
         and one.paused is other.paused
         and one.finished is other.finished
         and one.aborted is other.aborted
-        and remembered(one) == remembered(other)
+        and is_remembered_alike(one, other)
     )
 
 

@@ -14,7 +14,7 @@ from spec.core.blocks import block_count
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.spyre.padding import max_tkv, volume
 from spec.spyre.records import Chunk, Context, Step
-from spec.spyre.state import Sequence, State, past_after, remembered
+from spec.spyre.state import Sequence, State, is_remembered_alike, past_after, remembered
 
 
 @define
@@ -124,8 +124,8 @@ def _decode_step(run: SpyreRun, ends: Ends) -> None:
 
 def _at_rest(ctx: Context, state: State, kind: str, tkv: int) -> State:
     """The state between steps, with what is remembered of this one."""
-    past = remembered(past_after(ctx.config, state, kind, tkv))
-    return state if past == remembered(state) else evolve(state, **past)
+    past = past_after(ctx.config, state, kind, tkv)
+    return state if is_remembered_alike(past, state) else evolve(state, **remembered(past))
 
 
 def _outputs(ctx: Context, rows: tuple[Sequence, ...]) -> dict[str, list[int]]:

@@ -4,6 +4,8 @@ Rules speak about these classes, whatever produced them: the reference, the engi
 from a file, a driver of a released scheduler. All are immutable, hashable and comparable.
 """
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from attrs import fields, frozen
@@ -56,11 +58,17 @@ class Past:
 
 
 _REMEMBERED = tuple(key.name for key in fields(Past))
+_as_tuple: Callable[[Past], tuple[Any, ...]] = attrgetter(*_REMEMBERED)
 
 
 def remembered(past: Past) -> dict[str, Any]:
     """What is remembered, by the names of a state's fields."""
-    return {name: getattr(past, name) for name in _REMEMBERED}
+    return dict(zip(_REMEMBERED, _as_tuple(past), strict=True))
+
+
+def is_remembered_alike(one: Past, other: Past) -> bool:
+    """True if the same is remembered, whatever else two states consist of."""
+    return _as_tuple(one) == _as_tuple(other)
 
 
 def past_after(config: SpyreConfig, _past: Past, kind: str, tkv: int) -> Past:
