@@ -18,7 +18,7 @@ from checks.explore.model import StateT
 from checks.explore.store import Store
 from spec.core.errors import InputError
 
-FORMAT, VERSION = "lockstep-checkpoint", 1
+FORMAT, VERSION = "lockstep-checkpoint", 2
 _HEADER_BYTES_MAX = 100_000
 
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from attrs import evolve, frozen
 
 from checks.explore.instance import Instance
-from checks.explore.model import Transition
+from checks.explore.model import STEP, Transition
 from reference.core.machine import ContextT, Machine
 from spec.core.records import SomeState
 
@@ -123,13 +123,13 @@ def with_early_ends(
 
     def steps(state: StateT) -> Iterator[Transition[StateT]]:
         usual = step(state, ())
-        yield Transition("step", usual.after, record=usual, fair=True)
+        yield Transition("step", usual.after, record=usual, fair=STEP)
         may_end = instance.early_ends.difference(usual.finished)
         candidates = [one for one in usual.outputs if one in may_end]
         for count in range(1, len(candidates) + 1):
             for ending in combinations(candidates, count):
                 taken = step(state, ending)
                 label = f"step, {' and '.join(ending)} ends"
-                yield Transition(label, taken.after, record=taken, fair=True)
+                yield Transition(label, taken.after, record=taken, fair=STEP)
 
     return steps

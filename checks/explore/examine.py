@@ -148,9 +148,7 @@ class Examiner(Generic[StateT]):
         for eventually, marks in zip(self.eventually, self.store.marks, strict=True):
             mark = 0
             try:
-                mark = TRIGGER * bool(eventually.trigger(state)) | GOAL * bool(
-                    eventually.goal(state)
-                )
+                mark = GOAL if eventually.goal(state) else TRIGGER * bool(eventually.trigger(state))
             except Exception as error:
                 self._violate(eventually.rule, _raised(error), index, *last)
             marks.append(mark)

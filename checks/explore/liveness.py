@@ -1,17 +1,18 @@
-"""`Eventually` properties on the finished state graph, under weak fairness.
+"""`Eventually` properties on the finished state graph, under weak fairness of each kind of action.
 
 A run refutes the property if it comes through a *pending* state (trigger, no goal), never meets the
-goal from there on, and is fair. On a finite graph such a run exists exactly if, from a pending
+goal from there on, and is fair. Fairness is a condition for each class of actions, such as the
+scheduler's steps or the loads of one request: a run in which one of the class stays possible takes
+one of them again and again. On a finite graph a refuting run exists exactly if, from a pending
 state and through states without goal, one can reach
 
-- a *resting* state, where no fair action is possible: the run may stay there for ever, because it
-  ended or because nothing forces the environment to go on, or
-- a strongly connected component with a fair edge inside: the run goes round and takes it each
-  time.
+- a *resting* state, where no action of any class is possible: the run may stay there for ever,
+  because it ended or because nothing forces the environment to go on, or
+- a strongly connected component in which each class has an edge inside, or a state where none of
+  its actions is possible: the run goes round, through such an edge or state of each class.
 
-A component whose fair edges all lead out, with one possible in each of its states, is no
-refutation: to stay in it would be to refuse a fair action for ever. One with a resting state is
-the first case.
+A component that a class only leads out of, with one of its actions possible in each state, is no
+refutation: to stay in it would be to refuse that class for ever.
 """
 
 from array import array
@@ -21,20 +22,31 @@ from typing import TypeAlias
 
 from attrs import Factory, define, frozen
 
-TRIGGER, GOAL = 1, 2  # bits of a state's mark
+from checks.explore.model import CLASSES
 
-Node: TypeAlias = tuple[int, bool]
+TRIGGER, GOAL = 1, 2  # a state's mark; where both hold, the goal counts
+
+# Bits of an edge that hold the class of its action; the others number more states than fit memory.
+_CLASS_BITS = (CLASSES - 1).bit_length()
+_CLASS = CLASSES - 1
+
+Node: TypeAlias = tuple[int, int]
 Move: TypeAlias = tuple[int, Node]
 
 
-def packed(target: int, fair: bool) -> int:
-    """An edge as one integer."""
-    return target << 1 | fair
+def packed(target: int, fair: int) -> int:
+    """An edge as one integer; `fair`: the class of its action, 0 if nothing forces it."""
+    return target << _CLASS_BITS | fair
+
+
+def unpacked(edge: int) -> tuple[int, int]:
+    """Target state and class of an edge."""
+    return edge >> _CLASS_BITS, edge & _CLASS
 
 
 @define
 class Edges:
-    """The edges of the state graph, four bytes each: target state and fairness, by source state."""
+    """The edges of the state graph, four bytes each: target state and class, by source state."""
 
     begins: "array[int]" = Factory(lambda: array("Q"))
     sizes: "array[int]" = Factory(lambda: array("i"))  # -1: not expanded
@@ -70,15 +82,40 @@ class Lasso:
     cycle: tuple[int, ...]
 
 
-def refutation(edges: Edges, marks: bytearray, initial: Iterable[int]) -> Lasso | None:
+@frozen
+class Recurrence:
+    """Where a run can be for ever: the same for each property of a graph.
+
+    `resting`: states where nothing forces a run on. `core`: a set of states that no cycle leaves.
+    """
+
+    resting: frozenset[int]
+    core: frozenset[int]
+
+
+def recurrence(edges: Edges) -> Recurrence:
+    """Where a run can be for ever.
+
+    States that were not expanded are left out: what is found on an unfinished graph is a
+    refutation, nothing found is no proof.
+    """
+    states = range(len(edges.sizes))
+    resting = frozenset(i for i in states if edges.expanded(i) and not _offered(edges, i))
+    return Recurrence(resting, frozenset(_core(edges, states)))
+
+
+def refutation(
+    edges: Edges, marks: bytearray, initial: Iterable[int], where: Recurrence
+) -> Lasso | None:
     """The refuting run with the shortest way to its cycle, and the shortest cycle there.
 
-    `marks` has the bits `TRIGGER` and `GOAL` of each state. States that were not expanded are
-    left out: what is found on an unfinished graph is a refutation, nothing found is no proof.
+    `marks` has `GOAL`, else `TRIGGER`, else 0 of each state.
     """
+    if all(marks[index] == GOAL for states in (where.resting, where.core) for index in states):
+        return None
     region = _region(edges, marks)
-    resting = {index for index in region if _rests(edges, index)}
-    rounds = _fair_components(edges, region)
+    resting = region & where.resting
+    rounds = _fair_components(edges, region & where.core)
     if not resting and not rounds:
         return None
     start, prefix, (entry, _) = _prefix(edges, marks, initial, resting | rounds.keys())
@@ -87,55 +124,66 @@ def refutation(edges: Edges, marks: bytearray, initial: Iterable[int]) -> Lasso 
 
 
 def _is_pending(mark: int) -> bool:
-    return mark & (TRIGGER | GOAL) == TRIGGER
+    return mark == TRIGGER
 
 
-def _rests(edges: Edges, index: int) -> bool:
-    return edges.expanded(index) and not any(edge & 1 for edge in edges.row(index))
+def _offered(edges: Edges, index: int) -> set[int]:
+    """The classes of which an action is possible in the state."""
+    return {edge & _CLASS for edge in edges.row(index)} - {0}
 
 
-def _region(edges: Edges, marks: bytearray) -> list[int]:
+def _region(edges: Edges, marks: bytearray) -> set[int]:
     """All states without goal that some run reaches from a pending state without meeting one."""
     stack = [index for index, mark in enumerate(marks) if _is_pending(mark)]
-    inside = bytearray(len(marks))
-    for index in stack:
-        inside[index] = 1
+    inside = set(stack)
     for index in stack:  # grows while it is read
         for edge in edges.row(index):
-            target = edge >> 1
-            if not inside[target] and not marks[target] & GOAL:
-                inside[target] = 1
+            target = edge >> _CLASS_BITS
+            if target not in inside and marks[target] != GOAL:
+                inside.add(target)
                 stack.append(target)
-    return stack
+    return inside
 
 
-def _fair_components(edges: Edges, region: Sequence[int]) -> dict[int, set[int]]:
-    """The strongly connected components of the region with a fair edge inside, by state."""
+def _fair_components(edges: Edges, core: set[int]) -> dict[int, set[int]]:
+    """The strongly connected components that a fair run can go round in, by state."""
     import networkx as nx
 
-    core = _core(edges, region)
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_edges_from(
-        (source, edge >> 1) for source in core for edge in edges.row(source) if edge >> 1 in core
+        (source, edge >> _CLASS_BITS)
+        for source in core
+        for edge in edges.row(source)
+        if edge >> _CLASS_BITS in core
     )
     found = {}
     for component in nx.strongly_connected_components(graph):
-        if any(edge & 1 and edge >> 1 in component for i in component for edge in edges.row(i)):
+        if _is_fair(edges, component):
             found.update(dict.fromkeys(component, component))
     return found
 
 
-def _core(edges: Edges, region: Sequence[int]) -> set[int]:
-    """The region without most of the states from which every run must leave it.
+def _is_fair(edges: Edges, component: set[int]) -> bool:
+    """True if a run can go round in the component and refuse no class for ever."""
+    inside = [
+        edge for index in component for edge in edges.row(index) if edge >> _CLASS_BITS in component
+    ]
+    refused = set.intersection(*(_offered(edges, index) for index in component))
+    return bool(inside) and refused <= {edge & _CLASS for edge in inside}
 
-    No cycle is lost. A graph for `networkx` takes a kilobyte a state, and the workloads that are
-    explored end, so nearly nothing is left to hand to it. Backwards in order of discovery one pass
-    follows long chains of dead ends; passes go on while they remove an eighth of what there is.
+
+def _core(edges: Edges, states: Iterable[int]) -> set[int]:
+    """The states without most of those from which every run must leave them.
+
+    No cycle is lost. A graph for `networkx` takes a kilobyte a state, and most of the workloads
+    that are explored end, so nearly nothing is left to hand to it. Backwards in order of discovery
+    one pass follows long chains of dead ends; passes go on while they remove an eighth of what
+    there is.
     """
-    core, order = set(region), sorted(region, reverse=True)
+    core, order = set(states), sorted(states, reverse=True)
     while order:
         for index in order:
-            if not any(edge >> 1 in core for edge in edges.row(index)):
+            if not any(edge >> _CLASS_BITS in core for edge in edges.row(index)):
                 core.discard(index)
         if len(core) * 8 > len(order) * 7:
             break
@@ -153,25 +201,31 @@ def _prefix(
 
     def moves(node: Node) -> Iterator[Move]:
         for edge in edges.row(node[0]):
+            target = edge >> _CLASS_BITS
             if not node[1]:
-                yield from ((edge, after) for after in nodes(edge >> 1))
-            elif not marks[edge >> 1] & GOAL:
-                yield edge, (edge >> 1, True)
+                yield from ((edge, after) for after in nodes(target))
+            elif marks[target] != GOAL:
+                yield edge, (target, True)
 
     starts = [node for index in initial for node in nodes(index)]
-    start, way, end = _shortest(starts, moves, lambda node: node[1] and node[0] in entries)
+    start, way, end = _shortest(starts, moves, lambda node: bool(node[1]) and node[0] in entries)
     return start[0], way, end
 
 
 def _fair_cycle(edges: Edges, component: set[int], entry: int) -> tuple[int, ...]:
-    """The shortest cycle with a fair edge through a state; a node is (state, edge was taken)."""
+    """The shortest fair cycle through a state; a node is (state, classes that are due, as bits).
+
+    A class is due until an edge of it is taken or a state passed where none of it is possible.
+    """
+    offers = {index: sum(1 << fair for fair in _offered(edges, index)) for index in component}
 
     def moves(node: Node) -> Iterator[Move]:
         for edge in edges.row(node[0]):
-            if edge >> 1 in component:
-                yield edge, (edge >> 1, node[1] or bool(edge & 1))
+            target, fair = unpacked(edge)
+            if target in component:
+                yield edge, (target, node[1] & offers[target] & ~(1 << fair))
 
-    return _shortest([(entry, False)], moves, lambda node: node == (entry, True))[1]
+    return _shortest([(entry, offers[entry])], moves, lambda node: node == (entry, 0))[1]
 
 
 def _shortest(

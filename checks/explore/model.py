@@ -7,6 +7,16 @@ from attrs import frozen
 
 StateT = TypeVar("StateT")
 
+# Classes of fair actions, each with a condition of its own. Nothing forces a client to come or go.
+STEP = 1
+_LOAD = 2
+CLASSES = 32  # a power of two
+
+
+def load_of(place: int) -> int:
+    """The class of the loads of the request at this place; beyond the classes they share one."""
+    return min(_LOAD + place, CLASSES - 1)
+
 
 @frozen
 class Transition(Generic[StateT]):
@@ -14,14 +24,14 @@ class Transition(Generic[StateT]):
 
     `action` is the label that people read ("arrive 1", "step, 1 ends"); its first word is the kind
     of action that is counted. `record` says what happened on the way, for properties and
-    counterexamples. The `fair` actions are the ones that must happen: where one of them stays
-    possible for ever, one of them is taken again and again. Nothing forces the other actions.
+    counterexamples. `fair`: the class of an action that must happen: where one of the class stays
+    possible for ever, one of it is taken again and again. Nothing forces those of class 0.
     """
 
     action: str
     state: StateT
     record: Any = None
-    fair: bool = False
+    fair: int = 0
 
 
 class Model(Protocol[StateT]):
@@ -72,13 +82,15 @@ class OnStep(Generic[StateT]):
 class Eventually(Generic[StateT]):
     """After (or in) every state with `trigger` comes one with `goal`, on every fair run.
 
-    A run is fair if it takes fair actions infinitely often, or is infinitely often in states
-    where none is possible. It may stay for ever where no fair action is possible.
+    A run is fair if of each class of actions (`Transition.fair`) it takes one infinitely often, or
+    is infinitely often in states where none is possible. It may stay for ever where none of any
+    class is. `of`: whom it is about, where a rule asks for the same of several.
     """
 
     rule: str
     trigger: Callable[[StateT], bool]
     goal: Callable[[StateT], bool]
+    of: str = ""
 
 
 @frozen

@@ -1,12 +1,15 @@
 """The rules of a registry in the explorer's terms; no rule is defined here."""
 
 from collections.abc import Iterable
-from typing import Generic
+from typing import Generic, TypeVar
 
 from attrs import field, frozen
 
 from checks.explore.model import Always, Eventually, OnStep, Transition, Witness
+from spec.core.records import SomeContext
 from spec.core.rule import AnyRule, ConfigT, ContextT, Kind, Rule, StateT, StepT
+
+KnownT = TypeVar("KnownT", bound=SomeContext)
 
 
 @frozen
@@ -25,7 +28,7 @@ class Properties(Generic[StateT]):
 
 
 def properties_of_rules(
-    rules: Iterable[Rule[ConfigT, ContextT, StateT, StepT]], ctx: ContextT, step: type[StepT]
+    rules: Iterable[Rule[ConfigT, KnownT, StateT, StepT]], ctx: KnownT, step: type[StepT]
 ) -> Properties[StateT]:
     """The rules, judged in states and on edges; the record of a scheduler step is a `step`.
 
@@ -36,7 +39,12 @@ def properties_of_rules(
     steps = [_on_step(rule, ctx, step) for rule in listed if rule.of_step or rule.of_change]
     return Properties(
         safety=(*states, *steps),
-        eventually=tuple(_eventually(rule) for rule in listed if rule.kind is Kind.EVENTUALLY),
+        eventually=tuple(
+            _eventually(rule, one)
+            for rule in listed
+            if rule.kind is Kind.EVENTUALLY
+            for one in ctx.requests
+        ),
         witnesses=tuple(_witness(rule, ctx, step) for rule in listed),
         rules=listed,
     )
@@ -59,10 +67,14 @@ def _on_step(
     return OnStep(rule.id, of_step, of=step) if rule.of_step else OnStep(rule.id, between)
 
 
-def _eventually(rule: Rule[ConfigT, ContextT, StateT, StepT]) -> Eventually[StateT]:
+def _eventually(
+    rule: Rule[ConfigT, ContextT, StateT, StepT], request_id: str
+) -> Eventually[StateT]:
     goal = rule.goal
     assert goal is not None
-    return Eventually(rule.id, lambda state: not goal(state), goal)
+    return Eventually(
+        rule.id, lambda _: True, lambda state: goal(state, request_id), f"request {request_id}"
+    )
 
 
 def _witness(

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TypeVar
 
-from checks.explore.liveness import Lasso
+from checks.explore.liveness import Lasso, unpacked
 from checks.explore.model import Counterexample, Model, StateT, Transition
 from checks.explore.store import Store
 
@@ -56,7 +56,7 @@ def _fits(
     model: Model[StateT], store: Store[StateT], transition: Transition[StateT], edge: int
 ) -> bool:
     target = store.seen.get(model.canonical(transition.state))
-    return (target, transition.fair) == (edge >> 1, bool(edge & 1))
+    return (target, transition.fair) == unpacked(edge)
 
 
 def _nth(items: Iterable[T], position: int) -> T:

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 from checks.explore.bounds import Bounds, Watch
 from checks.explore.checkpoint import Checkpoint, Setup
 from checks.explore.examine import Examiner, HaltError
-from checks.explore.liveness import Edges, refutation
+from checks.explore.liveness import Edges, recurrence, refutation
 from checks.explore.memory import bytes_per_state
 from checks.explore.model import (
     Counterexample,
@@ -178,15 +178,19 @@ def _walk(
 def _refuted(examiner: Examiner[StateT]) -> list[Violation[StateT]]:
     """The `Eventually` properties that a run among the expanded states refutes."""
     store = examiner.store
-    refuted = []
+    if store.edges is None:
+        return []
+    where = recurrence(store.edges)
+    initial = [index for index, parent in enumerate(store.parents) if index == parent]
+    refuted: dict[str, Violation[StateT]] = {}
     for eventually, marks in zip(examiner.eventually, store.marks, strict=True):
-        initial = (index for index, parent in enumerate(store.parents) if index == parent)
-        if store.edges is None or eventually.rule in store.violations:
+        if eventually.rule in store.violations or eventually.rule in refuted:
             continue
-        if lasso := refutation(store.edges, marks, initial):
+        if lasso := refutation(store.edges, marks, initial, where):
             run = run_along(examiner.model, store, lasso)
-            refuted.append(Violation(eventually.rule, _endless(run), run))
-    return refuted
+            found = ": ".join(filter(None, (eventually.of, _endless(run))))
+            refuted[eventually.rule] = Violation(eventually.rule, found, run)
+    return list(refuted.values())
 
 
 def _endless(run: Counterexample[StateT]) -> str:

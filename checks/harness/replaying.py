@@ -263,7 +263,9 @@ def _broken_for_ever(trace: Trace, result: Replay) -> Iterator[BrokenRule]:
         return
     goal = RULES[violation.rule].goal
     around = result.steps[violation.loop :]
-    if goal is None or any(goal(step.after) for step in around):
+    if goal is None or not any(
+        all(not goal(step.after, one) for step in around) for one in trace.requests
+    ):
         return
     if not around or around[0].before == around[-1].after:
         yield _broken(len(result.steps), violation.rule, str(violation.found))

@@ -47,7 +47,7 @@ PredicateT = TypeVar("PredicateT", bound=Callable[..., Any])
 InState: TypeAlias = Callable[[ContextT, StateT], Iterator[str]]
 OfStep: TypeAlias = Callable[[ContextT, StepT], Iterator[str]]
 OfChange: TypeAlias = Callable[[ContextT, StateT, StateT], Iterator[str]]
-Goal: TypeAlias = Callable[[StateT], bool]
+Goal: TypeAlias = Callable[[StateT, str], bool]
 Look: TypeAlias = Callable[[ContextT, StateT, StateT], StateT | None]
 Witness: TypeAlias = Callable[[ContextT, StepT], object]  # true where it was seen
 Applies: TypeAlias = Callable[[ConfigT], bool]
@@ -61,9 +61,10 @@ def _whole(_ctx: object, _before: StateT, after: StateT) -> StateT:
 class Rule(Generic[ConfigT, ContextT, StateT, StepT]):
     """One rule. `in_state`, `of_step` or `of_change` holds its predicate, by its kind.
 
-    `goal`: of an `eventually` rule, a state that must be reached from every other. `applies`: under
-    which configurations the rule is meant. `look`: what a state predicate must be shown of the
-    state after a change to notice that the rule, which held before, is broken now; None: nothing.
+    `goal`: of an `eventually` rule, whether the state is one that must come, sooner or later from
+    every other, for the request with this id. `applies`: under which configurations the rule is
+    meant. `look`: what a state predicate must be shown of the state after a change to notice that
+    the rule, which held before, is broken now; None: nothing.
     """
 
     id: str

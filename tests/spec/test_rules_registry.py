@@ -208,7 +208,7 @@ def test_each_decorator_registers_its_kind_and_leaves_the_function_alone() -> No
         """Five."""
         yield from ()
 
-    def reached(_state: State) -> bool:
+    def reached(_state: State, _request_id: str) -> bool:
         """Four."""
         return True
 
@@ -232,7 +232,7 @@ def test_each_decorator_registers_its_kind_and_leaves_the_function_alone() -> No
 def test_second_rule_of_the_same_id_is_refused() -> None:
     registry: Registry[SpyreConfig, Context, State, Step] = Registry()
 
-    def reached(_state: State) -> bool:
+    def reached(_state: State, _request_id: str) -> bool:
         """One."""
         return True
 
@@ -246,13 +246,13 @@ def test_a_rule_without_a_sentence_is_refused() -> None:
     registry: Registry[SpyreConfig, Context, State, Step] = Registry()
 
     with pytest.raises(ValueError, match="A-1 says nothing"):
-        registry.eventually("A-1", HERE, witness=never)(lambda _state: True)
+        registry.eventually("A-1", HERE, witness=never)(lambda _state, _id: True)
 
 
 def test_a_witness_may_stand_below_its_rule_and_must_stand_somewhere() -> None:
     registry: Registry[SpyreConfig, Context, State, Step] = Registry()
 
-    def reached(_state: State) -> bool:
+    def reached(_state: State, _request_id: str) -> bool:
         """One."""
         return True
 

@@ -13,7 +13,7 @@ from attrs import evolve
 
 from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
-from checks.explore.model import Transition
+from checks.explore.model import STEP, Transition
 from reference.vllm_v0.decisions import Environment
 from reference.vllm_v0.machine import VllmV0Machine
 from spec.vllm_v0.config import VllmV0Config
@@ -85,4 +85,4 @@ def _as_transition(
     decided += [f"{victim} finds no slot"] if victim is not None else []
     label = ", ".join(["step", *decided])
     record = evolve(step, ended=ending)
-    return Transition(label, step.after, record=record, fair=victim is None)
+    return Transition(label, step.after, record=record, fair=STEP if victim is None else 0)

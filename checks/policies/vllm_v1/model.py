@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 
 from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
-from checks.explore.model import Transition
+from checks.explore.model import STEP, Transition, load_of
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
 from spec.vllm_v1.config import VllmV1Config
@@ -59,11 +59,12 @@ def _loading(state: State) -> list[str]:
 def _loads_of(
     instance: VllmV1Instance, machine: VllmV1Machine
 ) -> Callable[[State], Iterator[Transition[State]]]:
-    """Each load may end; that one of them does is the environment's duty. Some may be lost."""
+    """Each load may end; that it does, or is lost, is the environment's duty."""
+    fair = {one.id: load_of(place) for place, one in enumerate(instance.requests)}
 
     def loads(state: State) -> Iterator[Transition[State]]:
         for one in _loading(state):
-            yield Transition(f"loaded {one}", machine.end_load(state, one), fair=True)
+            yield Transition(f"loaded {one}", machine.end_load(state, one), fair=fair[one])
             if one in instance.failing:
                 yield Transition(f"lost {one}", machine.end_load(state, one, failed=True))
 
@@ -123,4 +124,4 @@ def _as_transition(step: Step, choices: Sequence[Choice]) -> Transition[State]:
     decided = [str(one) for one in choices if str(one)] + [f"{one} leaves" for one in step.leavers]
     ended = tuple(one.id for one in choices if one.ends)
     label = ", ".join(["step", *decided])
-    return Transition(label, step.after, record=evolve(step, ended=ended), fair=True)
+    return Transition(label, step.after, record=evolve(step, ended=ended), fair=STEP)

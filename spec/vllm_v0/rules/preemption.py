@@ -216,7 +216,8 @@ def without_budget_is_preempted(_ctx: Context, step: Step) -> Iterator[str]:
 @witness(
     lambda _, step: any(one.generated for one in step.before.waiting if one.id in step.admitted)
 )
-def preempted_are_served_again(state: State) -> bool:
+def preempted_are_served_again(state: State, request_id: str) -> bool:
     """A request that was preempted is served again, or leaves."""
     # Of those that wait only such a one has tokens; unless the engine has ended.
-    return not any(one.generated for one in state.waiting) or bool(state.failure)
+    waits = any(one.generated and one.id == request_id for one in state.waiting)
+    return not waits or bool(state.failure)

@@ -51,12 +51,12 @@ def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
 
 
 @eventually("V0-PRG-3", _ACHIEVES, witness=lambda _, step: step.finished)
-def all_requests_leave(state: State) -> bool:
+def all_requests_leave(state: State, request_id: str) -> bool:
     """Every request that arrives finishes, is aborted or is ignored: none is preempted and admitted
     again for ever.
     """
-    # With finitely many requests: sooner or later none is left, or the engine has ended.
-    return state.is_idle
+    # Whatever else arrives; unless the engine has ended.
+    return request_id not in ids(state.present) or bool(state.failure)
 
 
 @of_step(
@@ -93,10 +93,10 @@ def small_are_not_blocked_by_long(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @eventually("V0-PRG-6", _ACHIEVES, witness=lambda _, step: step.admitted)
-def waiting_requests_are_served(state: State) -> bool:
+def waiting_requests_are_served(state: State, request_id: str) -> bool:
     """Waiting requests are processed fairly: none is stuck in the queue for ever."""
-    # With finitely many requests; unless the engine has ended.
-    return not state.waiting or bool(state.failure)
+    # Whatever else arrives; unless the engine has ended.
+    return request_id not in ids(state.waiting) or bool(state.failure)
 
 
 @of_step("V0-PRG-7", _ASYNC, witness=lambda _, step: step.scheduled and step.is_async)

@@ -213,10 +213,10 @@ def swapped_in_fit_fully(_ctx: Context, step: Step) -> Iterator[str]:
 
 
 @eventually("V0-SWP-10", _SWAPPED, witness=lambda _, step: step.swapped_in)
-def swapped_out_come_back_or_leave(state: State) -> bool:
+def swapped_out_come_back_or_leave(state: State, request_id: str) -> bool:
     """A group that is swapped out comes back or leaves: nothing is swapped for ever."""
-    # Sooner or later none is swapped out, or the engine has ended.
-    return not state.swapped or bool(state.failure)
+    # Whatever else arrives; unless the engine has ended.
+    return request_id not in ids(state.swapped) or bool(state.failure)
 
 
 @of_step("V0-SWP-11", code("order of the swapped queue"))

@@ -169,7 +169,7 @@ def test_checkpoint_of_another_model_is_refused(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("damaged", "refusal"),
     [
-        (lambda raw: raw.replace(b'"version": 1', b'"version": 2', 1), "version: found 2; allowed"),
+        (lambda raw: raw.replace(b'"version": 2', b'"version": 3', 1), "version: found 3; allowed"),
         (lambda raw: raw.replace(b'"python": "3.', b'"python": "2.', 1), "python: found '2."),
         (lambda raw: raw[:-9], "content: found '.*'; allowed: a whole file$"),
     ],
@@ -210,7 +210,7 @@ def test_directory_and_missing_file_are_refused(tmp_path: Path) -> None:
 def test_content_is_not_unpickled_unless_the_header_fits(tmp_path: Path) -> None:
     path = tmp_path / "trap"
     trap = b"cbuiltins\nexec\n(S'raise SystemExit'\ntR."
-    path.write_bytes(b'{"format": "lockstep-checkpoint", "version": 1}\n' + trap)
+    path.write_bytes(b'{"format": "lockstep-checkpoint", "version": 2}\n' + trap)
 
     assert "python: found None" in _refusal(path)
 

@@ -142,12 +142,12 @@ class Polite:
         return state != "through"
 
 
-Edge = tuple[int, int, bool]
+Edge = tuple[int, int, int]  # source, target, class of fairness
 
 
 @frozen
 class Drawn:
-    """A machine given by its edges (source, target, fair); `stuck` are the unfinished states."""
+    """A machine given by its edges; `stuck` are the unfinished states."""
 
     edges: tuple[Edge, ...]
     starts: tuple[int, ...] = (0,)
@@ -181,7 +181,7 @@ def drawn(states: int = 6, edges: int = 14) -> st.SearchStrategy[Drawn]:
     state = st.integers(0, states - 1)
     return st.builds(
         Drawn,
-        edges=st.lists(st.tuples(state, state, st.booleans()), max_size=edges).map(tuple),
+        edges=st.lists(st.tuples(state, state, st.integers(0, 2)), max_size=edges).map(tuple),
         starts=st.lists(state, min_size=1, max_size=3).map(tuple),
         stuck=st.frozensets(state),
     )

@@ -51,7 +51,7 @@ REFUTED = {
     "a request larger than the pool waits for ever": (
         *("oversized", "NANO-LIF-6"),
         "arrive 0; step; step; step; step",
-        "step 5 repeats for ever without the goal",
+        "request 0: step 5 repeats for ever without the goal",
     ),
     # Prompt de, blocks of two: with its first answer it has three tokens and one block.
     "a block taken at the boundary is missing where a prompt ends there": (
