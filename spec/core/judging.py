@@ -10,6 +10,7 @@ from attrs import define
 
 from spec.core.blocks import BlockPool
 from spec.core.records import SomeSequence, SomeState
+from spec.core.requests import Request
 
 One = TypeVar("One")
 Other = TypeVar("Other")
@@ -70,6 +71,19 @@ def one_place_each(state: SomeState) -> Iterator[str]:
     places = [*(one.id for one in state.present), *state.finished, *state.aborted]
     if len(set(places)) != len(places):
         yield f"in several places: {[one for one, count in Counter(places).items() if count > 1]}"
+
+
+def begin_alike(one: Request, other: Request, count: int) -> bool:
+    """True if the first `count` tokens of two requests are equal, prompts and answers."""
+    if one.prompt.begins_like(other.prompt, count):  # of the same named streams
+        return True
+    return first_tokens(one, count) == first_tokens(other, count)
+
+
+def first_tokens(request: Request, count: int) -> list[int]:
+    """The first `count` tokens of a request, prompt and answer."""
+    answer = range(max(count - request.prompt_len, 0))
+    return [*request.prompt.tokens()[:count], *(request.output_token(one) for one in answer)]
 
 
 # --- the free list --------------------------------------------------------------------------------

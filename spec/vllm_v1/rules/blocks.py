@@ -10,21 +10,23 @@ from collections.abc import Iterator
 from attrs import define
 
 from spec.core import judging
-from spec.core.arithmetic import cdiv
 from spec.core.judging import FreeList
 from spec.core.records import Event
 from spec.vllm_v1.config import Connector, Release
 from spec.vllm_v1.records import Context, Load, State, Step
+from spec.vllm_v1.rules.counting import blocks_of, slots_up_to
 from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text, witness
 
 _MEMORY = text("Memory Management & Preemption")
 
 
 @always("V1-KV-1", _MEMORY, witness=lambda _, step: step.after.pool.references)
-def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
+def free_or_held(ctx: Context, state: State) -> Iterator[str]:
     """Every block is either free, once, or held."""
-    # Free and held blocks together are the pool.
+    # Free and held blocks together are the pool, which has as many as are configured.
     yield from judging.free_or_held(state.pool)
+    if ctx.config.num_blocks not in (None, state.pool.size):
+        yield f"{state.pool.size} blocks, {ctx.config.num_blocks} are configured"
 
 
 @always("V1-KV-2", text("Prefix Caching - Shared KV Blocks"))
@@ -47,7 +49,7 @@ def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
 )
 def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
     """Every cached block's hash maps to it and back."""
-    # A block that is handed out anew has lost its content.
+    # Both ways show the same pairs.
     yield from judging.cache_maps_agree(state.pool)
 
 
@@ -69,12 +71,58 @@ def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
     and lookahead.
     """
     # Drafts of the last step may have been rejected: their slots stay.
-    config = ctx.config
-    ahead = config.num_speculative_tokens + config.num_lookahead_tokens
+    drafts, size = ctx.config.num_speculative_tokens, ctx.config.block_size
     for one in (*state.present, *state.draining):
-        most = int(cdiv(min(one.tokens + ahead, config.max_model_len), config.block_size))
-        if not one.computed <= len(one.blocks) * config.block_size or len(one.blocks) > most:
+        most = blocks_of(ctx, slots_up_to(ctx, one.tokens + drafts))
+        if not one.computed <= len(one.blocks) * size or len(one.blocks) > most:
             yield f"{one.id}: {one.computed} of {one.tokens} tokens, {len(one.blocks)} blocks"
+
+
+@of_step("V1-KV-13", _MEMORY)
+@witness(
+    lambda ctx, step: any(
+        len(event.after) > 1 or ctx.config.num_lookahead_tokens
+        for event in step.happened("allocate")
+    )
+)
+def slots_are_as_many_as_needed(ctx: Context, step: Step) -> Iterator[str]:
+    """Whoever is given tokens has a slot for each of them and for its lookahead, as far as the
+    model length allows, and is handed out no block beyond these.
+    """
+    # Of the blocks that were handed out the last one is the last in the table.
+    fresh, size = {event.id for event in step.happened("allocate")}, ctx.config.block_size
+    for row in step.planned.running:
+        if row.id not in step.scheduled:
+            continue
+        slots = slots_up_to(ctx, row.computed + step.scheduled[row.id])
+        room = len(row.blocks) * size
+        if room < slots or (row.id in fresh and room >= slots + size):
+            yield f"{row.id} has {len(row.blocks)} blocks for {slots} slots"
+
+
+@of_step("V1-KV-15", code("block pool"), applies=lambda config: config.prefix_caching)
+@witness(
+    lambda _, step: any(
+        step.before.pool.keys.keys() & {*event.after} for event in step.happened("allocate")
+    )
+)
+def old_contents_are_lost(ctx: Context, step: Step) -> Iterator[str]:
+    """A block that is handed out anew has lost its old content: it can be found again only for what
+    its holder fills it with.
+    """
+    # At once if the step fills it; a victim's blocks are judged by V1-KV-12.
+    rows, size = by_id(step.planned.present), ctx.config.block_size
+    for event in step.happened("allocate"):
+        row = rows[event.id]
+        computed = row.computed if row.load is Load.NONE else 0
+        filled = row.blocks[: (computed + step.scheduled.get(row.id, 0)) // size]
+        stale = [
+            block
+            for block in event.after
+            if block in row.blocks and block not in filled and block in step.planned.pool.keys
+        ]
+        if stale:
+            yield f"blocks {stale} of {row.id} can be found with their old content"
 
 
 @of_step("V1-KV-9", code("block pool"))

@@ -6,8 +6,9 @@ num_batched_tokens?".
 
 from collections.abc import Iterator
 
-from spec.vllm_v1.config import VllmV1Config, capped_tokens, running_tokens, waiting_tokens
-from spec.vllm_v1.records import Context, Sequence, State, Step
+from spec.vllm_v1.config import Scheduling, VllmV1Config
+from spec.vllm_v1.records import Context, State, Step
+from spec.vllm_v1.rules.counting import budget_of, positions_due, share
 from spec.vllm_v1.rules.registry import always, by_id, code, hits, of_step, text, witness
 
 _BUDGET = text("Token Budget Management")
@@ -18,9 +19,9 @@ _COUNTS = text("What Counts Toward num_batched_tokens?")
 def within_budget(ctx: Context, step: Step) -> Iterator[str]:
     """The tokens of a step are never more than the budget."""
     # A scheduled request has at least one token.
-    total = sum(step.scheduled.values())
-    if total > ctx.config.token_budget or min(step.scheduled.values(), default=1) < 1:
-        yield f"{dict(step.scheduled)} tokens, budget {ctx.config.token_budget}"
+    total, budget = sum(step.scheduled.values()), budget_of(ctx.config)
+    if total > budget or min(step.scheduled.values(), default=1) < 1:
+        yield f"{dict(step.scheduled)} tokens, budget {budget}"
 
 
 @of_step("V1-BUD-2", _COUNTS)
@@ -29,7 +30,7 @@ def only_new_tokens_count(ctx: Context, step: Step) -> Iterator[str]:
     """Only tokens that are computed count: cached ones do not, and a victim's are given back."""
     # What is left of the budget and what is scheduled add up to the budget.
     total = sum(step.scheduled.values()) + step.budget_left
-    if total != ctx.config.token_budget:
+    if total != budget_of(ctx.config):
         yield f"{dict(step.scheduled)} tokens and {step.budget_left} left"
 
 
@@ -39,18 +40,16 @@ def running_requests_catch_up(ctx: Context, step: Step) -> Iterator[str]:
     """A running request is given what it is behind, drafts included, as far as threshold, budget
     and model length allow.
     """
-    # Less only where the budget was used up at its turn, which a later refund may hide.
+    # Each from what those before it left; less only where a victim's tokens came back later.
+    budget = budget_of(ctx.config)
+    came_back = step.preempted and ctx.config.scheduling is Scheduling.PRIORITY
     for one in step.before.running:
-        given = step.scheduled.get(one.id, 0)
-        most = _of_running(ctx, one, ctx.config.token_budget)
-        is_used_up = step.budget_left == 0 or bool(step.preempted)
-        if given > most or (0 < given < most and not is_used_up):
-            yield f"{one.id} is given {given} of {most} tokens, {step.budget_left} left"
-
-
-def _of_running(ctx: Context, one: Sequence, budget: int) -> int:
-    threshold, length = ctx.config.long_prefill_token_threshold, ctx.config.max_model_len
-    return int(running_tokens(one.tokens, one.drafts, one.computed, threshold, budget, length))
+        if one.id in step.preempted:
+            continue
+        given, due = step.scheduled.get(one.id, 0), len(positions_due(ctx, one, budget))
+        if given > due or (given < due and not came_back):
+            yield f"{one.id} is given {given} of {due} tokens, {budget} left"
+        budget -= given
 
 
 @of_step("V1-BUD-4", code("ends of the running loop"))
@@ -69,18 +68,16 @@ def admitted_requests_get_their_share(ctx: Context, step: Step) -> Iterator[str]
     budget allow.
     """
     # In the order of admission, from what the running requests left.
-    running = {one.id for one in step.before.running}
-    budget = ctx.config.token_budget - sum(
-        count for one, count in step.scheduled.items() if one in running
-    )
+    running = by_id(step.before.running)
+    budget = budget_of(ctx.config)
+    budget -= sum(count for one, count in step.scheduled.items() if one in running)
     rows = by_id(step.planned.running)
     for one_id in step.admitted:
         row, given = rows[one_id], step.scheduled.get(one_id, 0)
-        tokens = row.tokens + step.drafts.get(one_id, 0)
-        threshold = ctx.config.long_prefill_token_threshold
-        share = int(waiting_tokens(tokens, row.computed, threshold, budget))
-        if given != share:
-            yield f"{one_id} is given {given} tokens, its share is {share}"
+        behind = row.tokens + step.drafts.get(one_id, 0) - row.computed
+        due = share(ctx, behind, budget)
+        if given != due:
+            yield f"{one_id} is given {given} tokens, its share is {due}"
         budget -= given
 
 
@@ -111,7 +108,7 @@ def prompts_are_not_cut(ctx: Context, step: Step) -> Iterator[str]:
     rows = by_id(step.planned.running)
     for one_id in step.admitted:
         behind = rows[one_id].tokens + step.drafts.get(one_id, 0) - rows[one_id].computed
-        whole = int(capped_tokens(behind, ctx.config.long_prefill_token_threshold))
+        whole = share(ctx, behind, behind)
         if step.scheduled.get(one_id) != whole:
             yield f"{one_id} is given {step.scheduled.get(one_id)} of {whole} tokens"
 

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from spec.core import judging
-from spec.vllm_v1.config import Scheduling, blocks_alone
+from spec.vllm_v1.config import Scheduling
 from spec.vllm_v1.records import Context, Sequence, State, Step
+from spec.vllm_v1.rules.counting import blocks_of, slots_up_to
 from spec.vllm_v1.rules.order import rank
 from spec.vllm_v1.rules.registry import always, between, by_id, code, of_step, text, witness
 
@@ -50,7 +51,9 @@ def others_are_untouched(ctx: Context, before: State, after: State) -> Iterator[
 
 @of_step("V1-LIF-4", text("The Core Problem"), witness=lambda _, step: len(step.finished) > 1)
 def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
-    """A request finishes once, with max_tokens tokens or when it samples the end of sequence."""
+    """A request finishes once, with max_tokens tokens or when it samples the end of sequence, and
+    in that step.
+    """
     # Its tokens are those that the step says it sampled.
     if {*step.finished} != step.after.finished - step.before.finished:
         yield f"reported {list(step.finished)}"
@@ -58,7 +61,7 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     for one_id, tokens in step.outputs.items():
         request, count = ctx.requests[one_id], rows[one_id].generated + len(tokens)
         is_over = count in (request.max_tokens, request.end) or one_id in step.ended
-        if count > request.max_tokens or (one_id in step.finished and not is_over):
+        if count > request.max_tokens or is_over == (one_id in after):
             yield f"{one_id} has {count} tokens"
         if one_id in after and after[one_id].generated != count:
             yield f"{one_id} has {after[one_id].generated} tokens, sampled {count}"
@@ -98,7 +101,10 @@ def each_request_fits_alone(ctx: Context, state: State) -> Iterator[str]:
 
 
 def _needed(ctx: Context, one: Sequence) -> int:
-    return blocks_alone(ctx.requests[one.id], ctx.config)
+    # Its last token is never computed.
+    request = ctx.requests[one.id]
+    end = request.prompt_len + request.max_tokens - 1 + ctx.config.num_speculative_tokens
+    return blocks_of(ctx, slots_up_to(ctx, end))
 
 
 @of_step("V1-STA-1", text("Real-World Tuning"))

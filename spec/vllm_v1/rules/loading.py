@@ -6,9 +6,10 @@ Source: vllm-v1, "Prefix Caching" ("Remote cache too"); the rest is vLLM 0.28.0'
 from collections.abc import Iterator
 from functools import partial
 
-from spec.vllm_v1.config import Connector, VllmV1Config, missing_blocks
-from spec.vllm_v1.records import Context, Load, State, Step
-from spec.vllm_v1.rules.registry import always, between, by_id, code, of_step, witness
+from spec.vllm_v1.config import Connector, VllmV1Config
+from spec.vllm_v1.records import Context, Load, Sequence, State, Step
+from spec.vllm_v1.rules.counting import blocks_without, offered
+from spec.vllm_v1.rules.registry import between, by_id, code, hits, of_step, text, witness
 
 _LOAD = code("KV connector")
 
@@ -32,18 +33,23 @@ def loading_is_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one.id} loads and is touched"
 
 
-@always("V1-EXT-2", _LOAD, witness=lambda _, step: step.happened("load"), applies=_async)
-def loading_has_its_blocks(ctx: Context, state: State) -> Iterator[str]:
+@_of_loads("V1-EXT-2", witness=lambda _, step: step.happened("load"))
+def loading_has_its_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """Whoever loads has a block for every token on its way, and nobody can find them before they
     have come.
     """
-    # The last of its blocks is one that is being written.
-    for one in (*state.skipped, *state.draining):
-        if one.load is not Load.LOADING:
-            continue
+    # What can be found of its blocks was cached when the load began.
+    was, after, found = by_id(_loading(step.before)), step.after, hits(step)
+    for one in _loading(after):
+        cached = was[one.id].blocks if one.id in was else ()
+        known = {*found.get(one.id, ())} | {*cached} & step.before.pool.keys.keys()
         covered = len(one.blocks) * ctx.config.block_size
-        if covered < one.computed or one.blocks[-1] in state.pool.keys:
+        if covered < one.computed or {*one.blocks} & after.pool.keys.keys() - known:
             yield f"{one.id} loads {one.computed} tokens into blocks {list(one.blocks)}"
+
+
+def _loading(state: State) -> tuple[Sequence, ...]:
+    return tuple(one for one in (*state.skipped, *state.draining) if one.load is Load.LOADING)
 
 
 @_of_loads("V1-EXT-3", witness=lambda _, step: step.happened("promote"))
@@ -53,8 +59,12 @@ def loaded_requests_go_on(ctx: Context, step: Step) -> Iterator[str]:
     """
     # Its full blocks can be found from now on.
     before, planned = by_id(step.before.skipped), by_id(step.planned.present)
+    taken = step.happened("prefix_hit", "allocate")
     for event in step.happened("promote"):
         row, loaded = planned[event.id], before[event.id].computed
+        anew = [block for one in taken if one.id == event.id for block in one.after]
+        if not loaded and anew != [*row.blocks]:
+            yield f"{event.id} keeps blocks of {list(row.blocks)}, nothing came"
         if loaded and row.computed != min(loaded, row.tokens - 1):
             yield f"{event.id} has {row.computed} tokens, {loaded} were loaded"
         full = row.blocks[: row.computed // ctx.config.block_size]
@@ -89,7 +99,7 @@ def loads_leave_room(ctx: Context, step: Step) -> Iterator[str]:
         one for one in state.running if one.computed + step.scheduled.get(one.id, 0) < one.tokens
     ]
     needed = sum(
-        int(missing_blocks(one.tokens, len(one.blocks), ctx.config.block_size))
+        blocks_without(ctx, one.tokens, len(one.blocks))
         for one in (*running, *state.skipped)
         if one.id != decided[-1].id
     )
@@ -120,3 +130,24 @@ def failed_loads_count_nothing(ctx: Context, before: State, after: State) -> Ite
         cached = sum(block in after.pool.keys for block in one.blocks)
         if one.computed > cached * ctx.config.block_size:
             yield f"{one.id} has {one.computed} tokens computed, {cached} blocks cached"
+
+
+@of_step(
+    "V1-EXT-8",
+    text("Prefix Caching - Shared KV Blocks"),
+    applies=lambda config: config.connector is not Connector.NONE,
+)
+@witness(lambda _, step: step.external or step.happened("load"))
+def what_is_offered_is_taken(ctx: Context, step: Step) -> Iterator[str]:
+    """Whoever begins is brought all that the connector has of it behind what is cached here."""
+    # Once: a request that has loaded, or has lost its load, computes the rest itself.
+    before, planned = by_id(step.before.queued), by_id(step.planned.present)
+    size, found = ctx.config.block_size, hits(step)
+    for event in step.happened("admit", "load"):
+        if before[event.id].computed:
+            continue
+        local = len(found.get(event.id, ())) * size
+        expected = max(local, offered(ctx, step.planned, before[event.id]))
+        brought = event.transition == "load" or step.external.get(event.id, 0) > 0
+        if planned[event.id].computed != expected or brought != (expected > local):
+            yield f"{event.id} has {planned[event.id].computed} tokens, {expected} are there"

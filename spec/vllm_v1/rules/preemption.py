@@ -5,8 +5,9 @@ Source: vllm-v1, "Memory Management & Preemption"; what the text leaves open is 
 
 from collections.abc import Iterator
 
-from spec.vllm_v1.config import Scheduling, missing_blocks, running_tokens, slots_end
+from spec.vllm_v1.config import Scheduling
 from spec.vllm_v1.records import Context, Sequence, Step
+from spec.vllm_v1.rules.counting import blocks_without, budget_of, positions_due, slots_up_to
 from spec.vllm_v1.rules.order import rank
 from spec.vllm_v1.rules.registry import code, of_step, text, witness
 
@@ -20,24 +21,17 @@ def _preempts(_ctx: Context, step: Step) -> bool:
 @of_step("V1-PRE-1", _PREEMPTION, witness=_preempts)
 def preempted_for_blocks_only(ctx: Context, step: Step) -> Iterator[str]:
     """Requests are preempted only if the running requests' new tokens lack blocks."""
-    # Compared with the free blocks that the step found.
+    # Counted with the whole budget for each, and compared with the free blocks that the step found.
+    if not step.preempted:
+        return
     needed = sum(_new_blocks(ctx, one) for one in step.before.running)
-    if step.preempted and needed <= len(step.before.pool.free):
+    if needed <= len(step.before.pool.free):
         yield f"preempted {list(step.preempted)}, {needed} blocks needed"
 
 
 def _new_blocks(ctx: Context, one: Sequence) -> int:
-    config = ctx.config
-    new = running_tokens(
-        one.tokens,
-        one.drafts,
-        one.computed,
-        config.long_prefill_token_threshold,
-        config.token_budget,
-        config.max_model_len,
-    )
-    end = slots_end(one.computed, new, config.num_lookahead_tokens, config.max_model_len)
-    return int(missing_blocks(end, len(one.blocks), config.block_size))
+    end = positions_due(ctx, one, budget_of(ctx.config)).stop
+    return blocks_without(ctx, slots_up_to(ctx, end), len(one.blocks))
 
 
 @of_step("V1-PRE-2", code("choice of the victim"), witness=lambda _, step: len(step.preempted) > 1)

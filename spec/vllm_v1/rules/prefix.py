@@ -5,9 +5,11 @@ Source: vllm-v1, "Prefix Caching - Shared KV Blocks".
 
 from collections.abc import Iterator
 
+from spec.core.judging import begin_alike
 from spec.core.requests import BlockKey
-from spec.vllm_v1.config import VllmV1Config, hit_blocks_at_most
+from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
+from spec.vllm_v1.rules.counting import blocks_to_find
 from spec.vllm_v1.rules.registry import always, by_id, code, hits, of_step, text, witness
 
 _PREFIX = text("Prefix Caching - Shared KV Blocks")
@@ -20,15 +22,16 @@ def _caching(config: VllmV1Config) -> bool:
 @of_step("V1-KV-4", _PREFIX, witness=lambda _, step: hits(step), applies=_caching)
 def longest_prefix_is_hit(ctx: Context, step: Step) -> Iterator[str]:
     """A request takes the cached blocks of its longest prefix, whole blocks only."""
-    # The next block was not in the cache all the time.
-    before, planned = step.before.pool, step.planned.pool
+    # The next block was not in the cache all the time, nor held by one that runs and was asked for
+    # the same.
+    before, planned, size = step.before.pool, step.planned.pool, ctx.config.block_size
     rows, found = by_id(step.before.queued), hits(step)
     started = [event.id for event in step.happened("admit", "load")]
     for one_id in started:
         row = rows[one_id]
         if row.computed:
             continue
-        most = int(hit_blocks_at_most(row.tokens, ctx.config.block_size))
+        most = blocks_to_find(ctx, row.tokens)
         keys, taken = ctx.keys.of(one_id, most), found.get(one_id, ())
         wrong = [
             block for block, key in zip(taken, keys, strict=False) if planned.keys.get(block) != key
@@ -39,6 +42,10 @@ def longest_prefix_is_hit(ctx: Context, step: Step) -> Iterator[str]:
             *planned.cached.get(keys[len(taken)], ())
         }:
             yield f"{one_id} takes {len(taken)} cached blocks, the next is cached too"
+        prompt, end = ctx.requests[one_id].prompt, (len(taken) + 1) * size
+        for other in step.before.running if len(taken) < most else ():
+            if end <= other.computed and prompt.begins_like(ctx.requests[other.id].prompt, end):
+                yield f"{one_id} takes {len(taken)} cached blocks, {other.id} has the next"
 
 
 @of_step("V1-KV-5", code("limit of a hit"), applies=_caching)
@@ -128,3 +135,20 @@ def what_is_found_anew_is_computed(ctx: Context, step: Step) -> Iterator[str]:
             fresh -= _filled(ctx, one, one.computed + step.scheduled.get(one.id, 0))
     if fresh:
         yield f"blocks {sorted(block for block, _ in fresh)} can be found, nobody has computed them"
+
+
+@of_step("V1-KV-14", _PREFIX, applies=_caching)
+@witness(lambda _, step: any(count > 1 for count in step.planned.pool.references.values()))
+def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
+    """Whoever takes a cached block that another request holds has the same tokens as that one, up
+    to the block's end.
+    """
+    # Compared token by token, not by hashes, up to the last block that both hold.
+    size, rows = ctx.config.block_size, (*step.planned.present, *step.planned.draining)
+    for one_id, found in hits(step).items():
+        for other in rows:
+            held = {*other.blocks} if other.id != one_id else {}
+            shared = [place for place, block in enumerate(found, start=1) if block in held]
+            requests = ctx.requests[one_id], ctx.requests[other.id]
+            if shared and not begin_alike(*requests, shared[-1] * size):
+                yield f"{one_id} and {other.id} share {len(shared)} blocks, their tokens differ"

@@ -5,16 +5,15 @@ Source: vllm-v1, "The Fundamental Insight" and "How They Work Together".
 
 from collections.abc import Iterator
 
-from spec.vllm_v1.config import (
-    Connector,
-    Release,
-    VllmV1Config,
-    hit_blocks_at_most,
-    missing_blocks,
-    slots_end,
-    waiting_tokens,
-)
+from spec.vllm_v1.config import Connector, Release, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
+from spec.vllm_v1.rules.counting import (
+    blocks_to_find,
+    blocks_without,
+    offered,
+    share,
+    slots_up_to,
+)
 from spec.vllm_v1.rules.registry import always, by_id, code, eventually, of_step, text, witness
 
 
@@ -80,7 +79,7 @@ def _found(ctx: Context, state: State, one: Sequence) -> list[int]:
     if not ctx.config.prefix_caching or one.computed:
         return []
     found: list[int] = []
-    for key in ctx.keys.of(one.id, hit_blocks_at_most(one.tokens, ctx.config.block_size)):
+    for key in ctx.keys.of(one.id, blocks_to_find(ctx, one.tokens)):
         if key not in state.pool.cached:
             break
         found.append(state.pool.cached[key][0])
@@ -90,23 +89,21 @@ def _found(ctx: Context, state: State, one: Sequence) -> list[int]:
 def _cached(ctx: Context, state: State, one: Sequence) -> int:
     """Tokens that it need not compute."""
     local = len(_found(ctx, state, one)) * ctx.config.block_size
-    if ctx.config.connector is Connector.NONE or one.id in state.lost:
-        return local
-    return max(local, min(ctx.external.get(one.id, 0), one.tokens - 1))
+    return max(local, offered(ctx, state, one))
 
 
 def _lacking(ctx: Context, step: Step, one: Sequence) -> int:
     """Blocks beyond the free ones that it needs to be admitted."""
-    config, pool = ctx.config, step.planned.pool
+    pool = step.planned.pool
     found, computed = _found(ctx, step.planned, one), _cached(ctx, step.planned, one)
-    threshold = config.long_prefill_token_threshold
-    tokens = one.tokens + _padding(ctx, one.tokens - computed)
-    new = int(waiting_tokens(tokens, computed, threshold, step.budget_left))
-    end = int(slots_end(computed, new, config.num_lookahead_tokens, config.max_model_len))
-    end = max(end, one.tokens if config.reserve_full_prompt else 0)
+    behind = one.tokens - computed
+    behind += _padding(ctx, behind)
+    slots = slots_up_to(ctx, computed + share(ctx, behind, step.budget_left))
+    if ctx.config.reserve_full_prompt:
+        slots = max(slots, one.tokens)
     revived = sum(block not in pool.references for block in found)
     held = len(one.blocks) + len(found)
-    return int(missing_blocks(end, held, config.block_size)) + revived - len(pool.free)
+    return blocks_without(ctx, slots, held) + revived - len(pool.free)
 
 
 @of_step("V1-PRG-4", text("How They Work Together"), witness=lambda _, step: step.scheduled)
@@ -125,4 +122,5 @@ def all_requests_leave(state: State, request_id: str) -> bool:
     ever.
     """
     # Sooner or later it neither waits nor runs, whatever else arrives.
-    return all(one.id != request_id for one in state.present)
+    queues = (state.skipped, state.waiting, state.running)
+    return all(one.id != request_id for queue in queues for one in queue)

@@ -5,7 +5,7 @@ Source: vllm-v1, "Speculative Decoding - Rollback Logic".
 
 from collections.abc import Iterator
 
-from spec.vllm_v1.config import Release, VllmV1Config, rolled_back
+from spec.vllm_v1.config import Release, VllmV1Config
 from spec.vllm_v1.records import Context, State, Step
 from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text, witness
 
@@ -41,9 +41,8 @@ def rejected_are_rolled_back(_ctx: Context, step: Step) -> Iterator[str]:
     for row in step.planned.running:
         if row.id not in after or row.id in step.failed_loads:
             continue
-        computed = row.computed + step.scheduled.get(row.id, 0)
-        drafts, accepted = step.drafts.get(row.id, 0), step.accepted.get(row.id, 0)
-        expected = rolled_back(computed, drafts, accepted)
+        own = step.scheduled.get(row.id, 0) - step.drafts.get(row.id, 0)
+        expected = row.computed + own + step.accepted.get(row.id, 0)
         if after[row.id].computed != expected:
             yield f"{row.id} has computed {after[row.id].computed}, expected {expected}"
 

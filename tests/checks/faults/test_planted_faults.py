@@ -18,8 +18,10 @@ from reference.spyre import transitions as of_spyre
 from reference.vllm_v1 import machine, step
 from reference.vllm_v1 import transitions as of_vllm_v1
 from spec.core.rule import Kind
+from spec.vllm_v1 import config as vllm_v1_config
 from tests.checks.faults import nano_vllm, spyre, vllm_v0, vllm_v1
-from tests.checks.faults.planting import Fault, FaultTable, refuted_in
+from tests.checks.faults.patches import always
+from tests.checks.faults.planting import Fault, FaultTable, Planted, refuted_in
 
 _TABLES = (spyre.FAULTS, nano_vllm.FAULTS, vllm_v0.FAULTS, vllm_v1.FAULTS)
 TABLES = {table.policy.name: table for table in _TABLES}
@@ -107,12 +109,31 @@ def endless(table: FaultTable, name: str) -> set[str]:
     return {one.rule for one in result.violations if one.counterexample.loop_from is not None}
 
 
+TOO_SMALL = {
+    "no request is refused": (machine, "refuse_unservable", lambda _right, *_given: None),
+    "a request is let in by its prompt": (
+        vllm_v1_config,
+        "largest_end",
+        lambda right, prompt_len, _max_tokens, *more: right(prompt_len, 1, *more),
+    ),
+    "drafts and lookahead are left out": (
+        vllm_v1_config,
+        "largest_end",
+        lambda right, *given: right(*given[:2], 0, 0, given[-1]),
+    ),
+    "one block is enough for each": (vllm_v1_config, "blocks_alone", always(1)),
+}
+
+
+@pytest.mark.parametrize("wrong", TOO_SMALL.values(), ids=TOO_SMALL)
 def test_a_request_larger_than_the_pool_is_noticed_where_it_is_not_refused(
-    monkeypatch: pytest.MonkeyPatch,
+    wrong: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "refuse_unservable", lambda _request, _config: None)
-    small = vllm_v1.FAULTS.instances["lookahead"]
-    tiny = evolve(small, name="tiny", config=evolve(small.config, num_blocks=2))
+    Planted("too small", "", *wrong).plant(monkeypatch)
+    lookahead = vllm_v1.FAULTS.instances["lookahead"]
+    requests = (evolve(lookahead.requests[0], max_tokens=3),)
+    config = evolve(lookahead.config, num_blocks=3, num_lookahead_tokens=2)
+    tiny = evolve(lookahead, name="tiny", config=config, requests=requests)
 
     assert "V1-LIF-7" in vllm_v1.FAULTS.broken_first(tiny)
 

@@ -192,6 +192,26 @@ def test_pool_size_from_a_memory_profile() -> None:
     assert profiled_blocks(free_bytes=200 * 10**9, bytes_per_block=per_block) == 34_332
 
 
+def test_activations_of_a_token_take_1_3_mb_and_those_of_16384_tokens_21_gb() -> None:
+    hidden_dim, layers, element_bytes = 8_192, 80, 2
+
+    per_token = hidden_dim * layers * element_bytes
+
+    assert per_token == 1_310_720
+    assert 16_384 * per_token == 21_474_836_480
+
+
+def test_a_card_of_20000_tokens_does_not_keep_a_running_chat_from_its_token() -> None:
+    """One step computes the whole card and a token of the chat; a waiting chat gets the rest."""
+    chat, card, waiting = request("chat", 100), request("card", 20_000), request("waiting", 100)
+    scene = machine(chat, card, waiting, **LARGE | {"max_num_batched_tokens": 32_768})
+
+    (alone,) = steps_from(scene, arrived(scene, "chat"), 1)
+    (step,) = steps_from(scene, arrived(scene, "card", "waiting", after=alone.after), 1)
+
+    assert step.scheduled == {"chat": 1, "card": 20_000, "waiting": 100}
+
+
 def test_victims_go_from_the_back_until_the_first_fits_and_return_in_front() -> None:
     """A, B, C and D fill the pool; A's next token needs a block, so D gives way."""
     scene = machine(*(request(name, 4, 6) for name in "ABCD"), num_blocks=4)

@@ -1,10 +1,10 @@
-"""Planted faults of the vLLM V1 machine: wrong versions, to be switched in one at a time."""
+"""Faults of the machine: transitions, decisions of a step, and the KV cache."""
 
 from typing import Any
 
 from attrs import evolve
 
-from checks.policies import POLICIES
+from reference.core import block_pool
 from reference.vllm_v1 import kv_cache, step, transitions
 from reference.vllm_v1.kv_cache import Demand
 from reference.vllm_v1.transitions import Moved, Plan
@@ -24,11 +24,7 @@ from tests.checks.faults.patches import (
     result,
     row_of,
 )
-from tests.checks.faults.planting import FaultTable
-
-FAULTS = FaultTable(POLICIES["vllm-v1"])
-fault = FAULTS.fault
-
+from tests.checks.faults.vllm_v1.table import fault
 
 # --- between two steps ----------------------------------------------------------------------
 
@@ -158,7 +154,7 @@ def loaded_blocks_not_cached(right: Wrong, ctx: Context, plan: Plan, one: Sequen
     return evolve(done, state=evolve(done.state, pool=plan.state.pool)), ready
 
 
-@fault(transitions, "load", on="async load", caught_by="V1-EXT-2")
+@fault(transitions, "load", on="async load", caught_by="V1-EXT-2, V1-KV-15")
 def loading_blocks_are_cached(
     right: Wrong, ctx: Context, plan: Plan, one: Sequence, demand: Demand
 ) -> Plan:
@@ -166,6 +162,36 @@ def loading_blocks_are_cached(
     loading = done.looked_at[-1]
     pool = kv_cache.cache_blocks(ctx, done.state.pool, loading, loading.computed)
     return evolve(done, state=evolve(done.state, pool=pool))
+
+
+@fault(transitions, "load", on="async load", caught_by="V1-EXT-2, V1-KV-15")
+def loading_blocks_but_the_last_are_cached(
+    right: Wrong, ctx: Context, plan: Plan, one: Sequence, demand: Demand
+) -> Plan:
+    done: Plan = right(ctx, plan, one, demand)
+    loading, size = done.looked_at[-1], ctx.config.block_size
+    pool = kv_cache.cache_blocks(ctx, done.state.pool, loading, max(loading.computed - size, 0))
+    return evolve(done, state=evolve(done.state, pool=pool))
+
+
+fault(step, "_external", of="load", on="async load", caught_by="V1-EXT-8")(
+    always(0), "what is offered is not taken"
+)
+fault(step, "_external", of="admit", on="sync load", caught_by="V1-EXT-8")(
+    lambda right, *given: max(right(*given) - 1, 0), "a token of what is offered is left"
+)
+
+
+@fault(transitions, "promote", on="async load", caught_by="V1-EXT-3, V1-KV-8")
+def keeps_its_blocks_though_nothing_came(
+    right: Wrong, ctx: Context, plan: Plan, one: Sequence
+) -> Any:
+    done, ready = right(ctx, plan, one)
+    if one.computed:
+        return done, ready
+    ready = evolve(ready, blocks=one.blocks)
+    skipped = transitions.replaced(done.state.skipped, ready)
+    return evolve(done, state=evolve(done.state, pool=plan.state.pool, skipped=skipped)), ready
 
 
 fault(kv_cache, "blocks_spoken_for", of="load", on="async load", caught_by="V1-EXT-5")(
@@ -205,13 +231,19 @@ fault(transitions, "sample", on="uncut", caught_by="V1-LIF-4")(
     depending(lambda _ctx, _state, one: changed(running=row_of(one, generated=plus(1)))),
     "two tokens at once",
 )
+fault(step, "_sample", of="finish", on="fcfs", caught_by="V1-LIF-4")(
+    lambda right, results, plan, row, environment: right(
+        results, plan, row, evolve(environment, ends=lambda _row: False)
+    ),
+    "the end of sequence is ignored",
+)
 fault(transitions, "finish", on="uncut", caught_by="V1-LIF-5")(
     kept("unreported"), "end not reported"
 )
 fault(transitions, "finish", on="uncut", caught_by="V1-KV-2, V1-KV-8")(
     kept("pool"), "finished keeps its blocks"
 )
-fault(transitions, "finish", on="uncut", caught_by="V1-KV-8, V1-LIF-1")(
+fault(transitions, "finish", on="uncut", caught_by="V1-KV-8, V1-LIF-1, V1-LIF-4")(
     kept("running", "pool"), "finished and still running"
 )
 fault(step, "statistics", on="uncut", caught_by="V1-STA-1")(
@@ -221,7 +253,7 @@ fault(step, "statistics", on="uncut", caught_by="V1-STA-1")(
 
 # --- the KV cache ---------------------------------------------------------------------------
 
-fault(kv_cache, "blocks_taken", of="allocate_slots", on="uncut", caught_by="V1-KV-7")(
+fault(kv_cache, "blocks_taken", of="allocate_slots", on="uncut", caught_by="V1-KV-13, V1-KV-7")(
     lambda right, *given: right(*given) + 1, "a block too many"
 )
 fault(kv_cache, "fits", on="fcfs", caught_by="guard BLK-1")(
@@ -244,7 +276,7 @@ def drafts_are_cached(
     return cached
 
 
-fault(kv_cache, "cache_blocks", on="eviction, 0.11.2", caught_by="V1-KV-10, V1-KV-12")(
+fault(kv_cache, "cache_blocks", on="eviction, 0.11.2", caught_by="V1-KV-10, V1-KV-12, V1-KV-15")(
     lambda right, ctx, pool, row, _tokens: right(
         ctx, pool, row, min(row.tokens, len(row.blocks) * ctx.config.block_size)
     ),
@@ -257,6 +289,9 @@ fault(kv_cache, "free", on="uncut", caught_by="V1-KV-8")(
     lambda right, ctx, pool, row: right(ctx, pool, changed(blocks=backwards)(row)),
     "table freed from its head",
 )
+fault(
+    block_pool, "evict", of="allocate_slots", on="eviction, 0.11.2", caught_by="V1-KV-11, V1-KV-15"
+)(lambda _right, pool, _blocks: pool, "blocks keep their old content")
 fault(step, "prefix_hits", on="shared prefix", caught_by="V1-KV-4")(
     lambda right, *given: right(*given)[:-1], "one hit less"
 )
@@ -282,7 +317,7 @@ fault(kv_cache, "cache_blocks", on="shared prefix", caught_by="V1-KV-3")(
 fault(step, "waiting_tokens", of="admit", on="fcfs", caught_by="guard V1-BUD-1")(
     lambda right, *given: right(*given[:-1], given[-1] + 6), "budget ignored"
 )
-fault(step, "running_tokens", of="catch_up", on="uncut", caught_by="V1-BUD-4, V1-PRG-4")(
+fault(step, "running_tokens", of="catch_up", on="uncut", caught_by="V1-BUD-3, V1-BUD-4, V1-PRG-4")(
     always(0), "running requests are left out"
 )
 fault(transitions, "_scheduled", of="catch_up", on="speculation", caught_by="V1-PRG-1, V1-SPC-1")(

@@ -1,0 +1,60 @@
+"""What rules count for themselves: tokens and blocks, position by position.
+
+The machine has a closed form for most of this; here it is what the words mean.
+"""
+
+from spec.vllm_v1.config import Connector, VllmV1Config
+from spec.vllm_v1.records import Context, Sequence, State
+
+
+def budget_of(config: VllmV1Config) -> int:
+    """Tokens that a step may compute; by default the model length, 2,048 at least."""
+    given = config.max_num_batched_tokens
+    return max(config.max_model_len, 2_048) if given is None else given
+
+
+def positions_due(ctx: Context, one: Sequence, budget: int) -> range:
+    """Positions that a running request computes at its turn, with so many tokens left.
+
+    Its tokens and drafts that are not computed, without the last position of the model length, and
+    of these no more than the threshold.
+    """
+    threshold = ctx.config.long_prefill_token_threshold
+    end = min(one.tokens + one.drafts, ctx.config.max_model_len - 1)
+    return range(one.computed, end)[: threshold or None][:budget]
+
+
+def share(ctx: Context, behind: int, budget: int) -> int:
+    """Tokens that a request gets at its admission, of those that it has to compute."""
+    threshold = ctx.config.long_prefill_token_threshold
+    return len(range(behind)[: threshold or None][:budget])
+
+
+def slots_up_to(ctx: Context, end: int) -> int:
+    """Positions that have a slot once those below `end` are computed: what is ahead, too."""
+    return len(range(end + ctx.config.num_lookahead_tokens)[: ctx.config.max_model_len])
+
+
+def blocks_of(ctx: Context, slots: int) -> int:
+    """Blocks that begin below so many slots."""
+    return len(range(0, slots, ctx.config.block_size))
+
+
+def blocks_without(ctx: Context, slots: int, held: int) -> int:
+    """Blocks that begin below so many slots and are not among the first that are held."""
+    size = ctx.config.block_size
+    return len(range(held * size, slots, size))
+
+
+def blocks_to_find(ctx: Context, tokens: int) -> int:
+    """Whole blocks of a request that end before its last token: those that a hit may cover."""
+    size = ctx.config.block_size
+    return len(range(size, tokens, size))
+
+
+def offered(ctx: Context, state: State, one: Sequence) -> int:
+    """Tokens that the connector has of a request; within a step the last one is computed."""
+    if ctx.config.connector is Connector.NONE or one.id in state.lost:
+        return 0
+    most = one.tokens - (ctx.config.connector is Connector.SYNC)
+    return min(ctx.external.get(one.id, 0), most)
