@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 
 from checks.explore.instance import Instance
 from checks.explore.model import STEP, Transition
+from checks.explore.returning import Forgotten, forgotten, is_gone
 from reference.core.machine import ContextT, Machine
 from spec.core.records import SomeState
 
@@ -73,11 +74,17 @@ class MachineModel(Generic[ContextT, StateT]):
         """Every arrival, abort and step that may come next."""
         observed = self.observed(state)
         present = [one.id for one in observed.present]
-        arrived = observed.finished.union(observed.aborted, present)
+        left = observed.finished | observed.aborted
+        arrived = left.union(present)
         for request in self.instance.requests:
             if request.id not in arrived:
                 after = self.machine.arrive(state, request.id)
                 yield Transition(f"arrive {request.id}", after)
+        for one in sorted(self.instance.returning & left):
+            if is_gone(observed, one):
+                unknown = forgotten(state, [one])
+                after = self.machine.arrive(unknown, one)
+                yield Transition(f"arrive {one}", after, record=Forgotten(unknown))
         for one in present:
             if one in self.instance.aborts:
                 yield Transition(f"abort {one}", self.machine.abort(state, one))

@@ -12,7 +12,9 @@ from checks.explore.bounds import Bounds
 from checks.explore.checkpoint import load, save
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
 from checks.explore.instance import Instance
+from checks.explore.model import Counterexample
 from checks.explore.result import Progress, Result
+from checks.explore.returning import repeating, run_of, unrolled
 from checks.explore.search import Order, explore
 from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
@@ -36,15 +38,19 @@ def sentence(rule: str) -> str:
 
 @frozen
 class Finding:
-    """A broken rule: what was found, the actions that lead there, and the steps among them.
+    """A broken rule: what was found, the actions that lead there, and a run as files have it.
 
-    `end` is the state in which it was found. `loop` is the step from which a run that never gets
-    where it must repeats itself.
+    Of that run: `instance`, in which each request comes once; `script`, its actions; `steps`, those
+    that the scheduler took; `end`, the state that it ends in. `loop` is the step from which it
+    repeats itself, if it never gets where it must: it goes round once more then, where clients come
+    back.
     """
 
     rule: str
     found: str
     actions: tuple[str, ...]
+    instance: AnyInstance
+    script: tuple[str, ...]
     steps: tuple[SomeStep, ...]
     end: SomeState
     loop: int | None = None
@@ -140,26 +146,42 @@ def explore_instance(
     return Exploration(
         instance,
         evolve(result, violations=(), checkpoint=None),
-        tuple(_findings(instance.config, result)),
+        tuple(_findings(instance, result)),
         tuple(rule.id for rule in properties.rules),
     )
 
 
-def _findings(config: PolicyConfig, result: Result[Any]) -> Iterator[Finding]:
+def _findings(instance: AnyInstance, result: Result[Any]) -> Iterator[Finding]:
     """The violations with their steps numbered as a trace numbers them."""
-    step = policy_of(config).step
+    step = policy_of(instance.config).step
     for violation in result.violations:
-        run = violation.counterexample
+        found = violation.counterexample
+        own, run, loop_from = instance, found, found.loop_from
+        if instance.returning:
+            own, run = _each_time_anew(instance, found)
+            loop_from = None if loop_from is None else len(found.steps)
         is_step = [isinstance(edge.record, step) for edge in run.steps]
         records = [edge.record for edge in run.steps if isinstance(edge.record, step)]
         yield Finding(
             rule=violation.rule,
             found=violation.found,
-            actions=tuple(edge.action for edge in run.steps),
-            steps=numbered(config, records),
+            actions=tuple(edge.action for edge in found.steps),
+            instance=own,
+            script=tuple(edge.action for edge in run.steps),
+            steps=numbered(instance.config, records),
             end=run.last,
-            loop=None if run.loop_from is None else sum(is_step[: run.loop_from]),
+            loop=None if loop_from is None else sum(is_step[:loop_from]),
         )
+
+
+def _each_time_anew(
+    instance: AnyInstance, found: Counterexample[Any]
+) -> tuple[AnyInstance, Counterexample[Any]]:
+    """The run with a request of its own for each arrival, and the instance with these requests."""
+    actions = repeating(found)
+    own = unrolled(instance, actions)
+    model = policy_of(instance.config).model(own)
+    return own, Counterexample(found.initial, tuple(run_of(model, actions)))
 
 
 def numbered(config: PolicyConfig, records: Iterable[Any]) -> tuple[SomeStep, ...]:
@@ -183,14 +205,15 @@ def explore_all(
 
 def write_counterexample(exploration: Exploration, finding: Finding, path: Path) -> None:
     """A finding as a full trace with the actions that led there: `lockstep replay` reads it."""
-    instance = exploration.instance
+    instance = finding.instance
     with TraceWriter(
         path,
         instance.config,
         instance.requests,
         full=True,
-        actions=finding.actions,
+        actions=finding.script,
         external=instance.external,
+        returning=sorted(exploration.instance.returning),
     ) as trace:
         for step in finding.steps:
             trace.write(step)

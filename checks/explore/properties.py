@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 from attrs import field, frozen
 
 from checks.explore.model import Always, Eventually, OnStep, Transition, Witness
+from checks.explore.returning import Forgotten
 from spec.core.records import SomeContext
 from spec.core.rule import AnyRule, ConfigT, ContextT, Kind, Rule, StateT, StepT
 
@@ -58,8 +59,10 @@ def _on_step(
     rule: Rule[ConfigT, ContextT, StateT, StepT], ctx: ContextT, step: type[StepT]
 ) -> OnStep[StateT]:
     def between(before: StateT, edge: Transition[StateT]) -> str | None:
-        is_step = isinstance(edge.record, step)
-        return None if is_step else rule.found_between(ctx, before, edge.state)
+        if isinstance(edge.record, step):
+            return None
+        known = edge.record.state if isinstance(edge.record, Forgotten) else before
+        return rule.found_between(ctx, known, edge.state)
 
     def of_step(_before: StateT, edge: Transition[StateT]) -> str | None:
         return rule.found_of_step(ctx, edge.record)

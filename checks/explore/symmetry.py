@@ -23,9 +23,10 @@ def without_names(
     """The state with interchangeable requests named in the order of their places.
 
     Those requests are interchangeable for which `alike` is equal and to which the same may happen
-    in the instance. In a state the ones that are present come first, in its order.
+    in the instance. In a state the ones that are present come first, in its order. Where clients
+    come back none are: one may starve while another is served again and again.
     """
-    groups = _interchangeable(instance, alike)
+    groups = [] if instance.returning else _interchangeable(instance, alike)
     if not groups:
         return lambda state: state
 

@@ -9,6 +9,7 @@ from checks.explore.examine import MACHINE_ERROR
 from checks.explore.exploring import sentence
 from checks.explore.instance import Instance
 from checks.explore.model import Transition
+from checks.explore.returning import folded
 from checks.export.trace.line import Past
 from checks.export.trace.reading import Trace
 from checks.harness.clients import Workload
@@ -200,8 +201,12 @@ def _cost_of(trace: Trace) -> CostModel:
 
 def model_of_trace(trace: Trace) -> AnyModel:
     """The reference with the requests of the trace, to whom anything may happen."""
+    return policy_of(trace.config).model(_instance_of(trace))
+
+
+def _instance_of(trace: Trace, returning: frozenset[str] = frozenset()) -> Instance[Any]:
     everybody = frozenset(trace.requests)
-    instance = Instance(
+    return Instance(
         name=str(trace.path),
         about="the requests of a trace",
         config=trace.config,
@@ -210,8 +215,8 @@ def model_of_trace(trace: Trace) -> AnyModel:
         early_ends=everybody,
         external=trace.header.get("external", {}),
         failing=everybody,
+        returning=returning,
     )
-    return policy_of(trace.config).model(instance)
 
 
 def _edges(trace: Trace, model: AnyModel) -> Iterator[tuple[Any, Transition[Any]]]:
@@ -267,5 +272,16 @@ def _broken_for_ever(trace: Trace, result: Replay) -> Iterator[BrokenRule]:
         all(not goal(step.after, one) for step in around) for one in trace.requests
     ):
         return
-    if not around or around[0].before == around[-1].after:
+    if not around or around[0].before == around[-1].after or _comes_round(trace, result):
         yield _broken(len(result.steps), violation.rule, str(violation.found))
+
+
+def _comes_round(trace: Trace, result: Replay) -> bool:
+    """True if the run ends where its last round began, though each client that came back is new."""
+    assert trace.violation is not None
+    loop, returning = trace.violation.loop, frozenset(trace.header.get("returning", ()))
+    if not returning or not loop:
+        return False
+    canonical = policy_of(trace.config).model(_instance_of(trace, returning)).canonical
+    began, ends = (folded(result.steps[index].after) for index in (loop - 1, -1))
+    return bool(canonical(began) == canonical(ends))

@@ -213,6 +213,7 @@ class _Header:
     requests: Sequence[Mapping[str, Any]] = ()
     full: bool = False
     actions: Sequence[Any] = ()
+    returning: Sequence[str] = ()
     external: Mapping[str, int] = field(factory=dict)
     surroundings: Mapping[str, Any] = field(factory=dict)
 

@@ -31,6 +31,7 @@ class TraceWriter:
         actions: Sequence[Any] | None = None,
         cost: Mapping[str, float] | None = None,
         external: Mapping[str, int] | None = None,
+        returning: Sequence[str] = (),
         surroundings: Mapping[str, Any] | None = None,
     ) -> None:
         """`source`: what scheduled. `full`: with all that rules ask about, several times as long.
@@ -38,6 +39,7 @@ class TraceWriter:
         `cost`: what steps cost beyond their times, if anything.
         `actions`: what the environment chose beyond the workload, any JSON values.
         `external`: tokens of requests that a connector has, if any.
+        `returning`: requests that come again, as 0#2, 0#3, …, if any.
         `surroundings`: what a generated case has beside its requests, if anything.
         """
         self._header: dict[str, Any] = {
@@ -51,6 +53,8 @@ class TraceWriter:
         }
         if actions is not None:
             self._header["actions"] = list(actions)
+        if returning:
+            self._header["returning"] = list(returning)
         tables = {"cost": cost, "external": external, "surroundings": surroundings}
         self._header |= {name: dict(table) for name, table in tables.items() if table}
         self._codec = policy_of(config).codec

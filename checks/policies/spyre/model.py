@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable
 
 from checks.explore.environment import MachineModel, model_of
 from checks.explore.instance import Instance
+from checks.explore.returning import with_blocks_in_order
 from checks.explore.symmetry import without_names
 from reference.spyre.machine import SpyreMachine
 from spec.core.requests import Request
@@ -19,7 +20,8 @@ def spyre_model(instance: Instance[SpyreConfig]) -> MachineModel[Context, State]
         WorkloadError: a request of the instance could never be served.
     """
     machine = SpyreMachine.of(instance.config, instance.requests)
-    return model_of(instance, machine, canonical_in(instance))
+    canonical = with_blocks_in_order if instance.returning else canonical_in(instance)
+    return model_of(instance, machine, canonical)
 
 
 def canonical_in(instance: Instance[SpyreConfig]) -> Callable[[State], State]:

@@ -1,0 +1,162 @@
+"""Clients that come back: the same request arrives again after it left, so that runs may never end.
+
+In the state graph a request that comes back is forgotten first, so that there are finitely many
+states. In a file each time is a request of its own (0, then 0#2, 0#3, …), which any scheduler can
+be asked to serve.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from attrs import evolve, fields, frozen, has
+
+from checks.explore.instance import Instance
+from checks.explore.model import Counterexample, Model, Transition
+from spec.core.blocks import BlockPool
+from spec.core.sharing import FrozenMap
+
+StateT = TypeVar("StateT")
+
+
+@frozen
+class Forgotten(Generic[StateT]):
+    """The record of an arrival: the state in which nothing is known of the request any more."""
+
+    state: StateT
+
+
+def is_gone(state: Any, request_id: str) -> bool:
+    """True if the request stands in no place of the state, not even to be waited for."""
+    return all(one.id != request_id for one in _requests(state))
+
+
+def forgotten(state: StateT, gone: Iterable[str]) -> StateT:
+    """The state as if requests that are gone had never come.
+
+    No set of ids has them. Arrivals are numbered anew, in the order that they had.
+    """
+    numbers = sorted({one.arrival for one in _requests(state) if hasattr(one, "arrival")})
+    ranks = {number: rank for rank, number in enumerate(numbers)}
+
+    def without(value: Any) -> Any:
+        match value:
+            case frozenset():
+                return value.difference(gone)
+            case tuple() if ranks:
+                return tuple(evolve(one, arrival=ranks[one.arrival]) for one in value)
+        return value
+
+    known: StateT = _each_field(state, without)
+    return known
+
+
+def with_blocks_in_order(state: StateT) -> StateT:
+    """The state with its blocks numbered anew: those of each request in its place, then free ones.
+
+    The same happens next, but for the numbers, in states that are equal then. Where blocks are
+    cached, the state is returned as it is.
+    """
+    found: Any = state
+    if found.pool.keys:
+        return state
+    held = (block for one in _requests(state) for block in one.blocks)
+    order = dict.fromkeys((*held, *found.pool.free))
+    numbers = {block: number for number, block in enumerate(order, start=1)}
+
+    def numbered(value: Any) -> Any:
+        match value:
+            case tuple():
+                return tuple(map(numbered, value))
+            case BlockPool():
+                references = {numbers[one]: count for one, count in value.references.items()}
+                free = tuple(numbers[one] for one in value.free)
+                return evolve(value, free=free, references=FrozenMap(references))
+        if hasattr(value, "blocks"):
+            return evolve(value, blocks=tuple(numbers[one] for one in value.blocks))
+        return value
+
+    renumbered: StateT = _each_field(state, numbered)
+    return renumbered
+
+
+def _requests(state: Any) -> Iterator[Any]:
+    """Every request in any place of the state, those that nobody asks for any more included."""
+    for key in fields(type(state)):
+        value = getattr(state, key.name)
+        places = value if isinstance(value, tuple) else (value,)
+        yield from (one for one in places if hasattr(one, "id"))
+
+
+def _each_field(state: Any, changed: Callable[[Any], Any]) -> Any:
+    values = {key.name: getattr(state, key.name) for key in fields(type(state)) if key.init}
+    return evolve(state, **{name: changed(value) for name, value in values.items()})
+
+
+# --- each time a request of its own ---------------------------------------------------------------
+
+
+def original(name: str) -> str:
+    """The name of what came first, in any text that names requests: 0 for 0#2."""
+    return re.sub(r"#\d+", "", name)
+
+
+def unrolled(instance: Instance[Any], actions: Iterable[str]) -> Instance[Any]:
+    """The instance in which no client comes back: a request for each arrival in the actions."""
+    arrivals = Counter(action.removeprefix("arrive ") for action in actions)
+    times = {one.id: [one.id, *_names(one.id, arrivals[one.id])] for one in instance.requests}
+
+    def all_of(ids: Iterable[str]) -> frozenset[str]:
+        return frozenset(name for one in ids for name in times[one])
+
+    return evolve(
+        instance,
+        requests=tuple(evolve(one, id=name) for one in instance.requests for name in times[one.id]),
+        returning=frozenset(),
+        external={name: tokens for one, tokens in instance.external.items() for name in times[one]},
+        aborts=all_of(instance.aborts),
+        early_ends=all_of(instance.early_ends),
+        failing=all_of(instance.failing),
+        leavers=all_of(instance.leavers),
+    )
+
+
+def _names(request_id: str, arrivals: int) -> list[str]:
+    return [f"{request_id}#{number}" for number in range(2, arrivals + 1)]
+
+
+def run_of(model: Model[StateT], actions: Iterable[str]) -> Iterator[Transition[StateT]]:
+    """The run of an unrolled instance in which these actions happen, by the original names."""
+    state = next(iter(model.initial()))
+    for action in actions:
+        edge = next(one for one in model.successors(state) if original(one.action) == action)
+        yield edge
+        state = edge.state
+
+
+def repeating(run: Counterexample[Any]) -> tuple[str, ...]:
+    """The actions of a run, those that repeat for ever twice."""
+    actions = tuple(edge.action for edge in run.steps)
+    return actions if run.loop_from is None else actions + actions[run.loop_from :]
+
+
+def folded(state: StateT) -> StateT:
+    """The state with original names, and without those that are gone.
+
+    In two states of an unrolled run that are equal then, the same happens next.
+    """
+    sets = (getattr(state, key.name) for key in fields(type(state)))  # type: ignore[arg-type]
+    known = {one for value in sets if isinstance(value, frozenset) for one in value}
+    left: StateT = forgotten(state, [one for one in known if is_gone(state, one)])
+    folded: StateT = _with_original_names(left)
+    return folded
+
+
+def _with_original_names(value: Any) -> Any:
+    match value:
+        case str():
+            return original(value)
+        case tuple() | frozenset():
+            return type(value)(map(_with_original_names, value))
+    return _each_field(value, _with_original_names) if has(type(value)) else value

@@ -1,0 +1,124 @@
+"""Clients that come back: finitely many states, and runs without end that replay."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from checks.explore.exploring import explore_instance, write_counterexample
+from checks.explore.instance import Instance
+from checks.explore.returning import folded, forgotten, is_gone, original, unrolled
+from checks.export.trace.reading import read_trace
+from checks.harness.replaying import replay_of
+from checks.policies import POLICIES, title_of
+from spec.core.blocks import BlockPool
+from spec.vllm_v1.records import Sequence, State
+
+INSTANCES = {title_of(one): one for policy in POLICIES.values() for one in policy.instances}
+OVERTAKING = INSTANCES["open, exact, overtaking"]
+
+
+def _row(request_id: str, arrival: int) -> Sequence:
+    return Sequence(request_id, prompt_len=2, arrival=arrival)
+
+
+STATE = State(
+    pool=BlockPool(size=1, free=(1,)),
+    waiting=(_row("1", 5), _row("2", 3)),
+    draining=(_row("3", 0),),
+    finished=frozenset({"0"}),
+    aborted=frozenset({"3"}),
+    unreported=frozenset({"0", "3"}),
+)
+
+
+def test_a_request_is_forgotten_everywhere_and_the_others_keep_their_order() -> None:
+    after = forgotten(STATE, ["0"])
+
+    assert (after.finished, after.aborted, after.unreported) == tuple(
+        map(frozenset, ("", "3", "3"))
+    )
+    assert [(one.id, one.arrival) for one in after.waiting] == [("1", 2), ("2", 1)]
+
+
+def test_a_request_whose_blocks_are_still_written_to_is_not_gone() -> None:
+    assert [is_gone(STATE, one) for one in "0123"] == [True, False, False, False]
+
+
+def test_each_time_is_a_request_of_its_own_to_which_the_same_may_happen() -> None:
+    instance = evolve(OVERTAKING, aborts=frozenset("0"), external={"0": 4})
+
+    own = unrolled(instance, ["arrive 0", "step", "arrive 1", "abort 0", "arrive 0", "arrive 0"])
+
+    assert [one.id for one in own.requests] == ["0", "0#2", "0#3", "1", "2", "3"]
+    assert own.requests[2].prompt == instance.requests[0].prompt
+    assert own.aborts == {"0", "0#2", "0#3"}
+    assert not own.returning
+    assert own.external == {"0": 4, "0#2": 4, "0#3": 4}
+    assert original("step, 0#12 accepts 2 and 1#2/1 ends") == "step, 0 accepts 2 and 1/1 ends"
+
+
+def test_folded_states_have_original_names_and_none_that_is_gone() -> None:
+    later = evolve(
+        STATE,
+        waiting=(_row("1#2", 9), _row("2", 8)),
+        finished=frozenset({"0", "1", "0#2"}),
+        unreported=frozenset({"3"}),
+    )
+
+    assert folded(later) == folded(STATE)
+    assert folded(evolve(later, waiting=later.waiting[::-1])) != folded(STATE)
+
+
+@pytest.fixture
+def lasso(tmp_path: Path) -> Path:
+    """A run in which request 2 waits while 0 and 1 are served again and again."""
+    exploration = explore_instance(OVERTAKING)
+    (finding,) = exploration.findings
+    path = tmp_path / "lasso.jsonl"
+    write_counterexample(exploration, finding, path)
+    return path
+
+
+def test_a_starvation_is_a_run_of_new_requests_that_goes_round_once_more(lasso: Path) -> None:
+    trace = read_trace(lasso)
+
+    assert [*trace.requests] == ["0", "0#2", "0#3", "1", "1#2", "1#3", "2", "3"]
+    assert trace.header["returning"] == ["0", "1", "2", "3"]
+    assert trace.violation is not None
+    assert trace.violation.loop == len(trace.steps) - 4  # those of a round
+    assert all("2" in step["waiting"] for step in trace.steps)
+    assert replay_of(trace).confirms
+
+
+def test_a_run_that_does_not_come_round_is_no_starvation(lasso: Path) -> None:
+    lines = lasso.read_text(encoding="utf-8").splitlines()
+    last = json.loads(lines[-1])
+    last["violation"]["loop"] += 1
+    lasso.write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n", encoding="utf-8")
+
+    assert not replay_of(read_trace(lasso)).confirms
+
+
+def test_those_who_come_back_are_told_apart() -> None:
+    # 0 and 1 differ in nothing: if one starved while the other is served, it would have to show.
+    model = POLICIES["spyre"].model(OVERTAKING)
+    (state,) = model.initial()
+    first, second = (next(_arrivals(model, state, one)) for one in "01")
+
+    assert model.canonical(first) != model.canonical(second)
+
+
+def _arrivals(model: Any, state: Any, request_id: str) -> Any:
+    return (one.state for one in model.successors(state) if one.action == f"arrive {request_id}")
+
+
+def test_a_closed_instance_has_the_same_states_where_nobody_comes_back() -> None:
+    def states(instance: Instance[Any]) -> int:
+        return explore_instance(instance).result.states
+
+    once = evolve(OVERTAKING, returning=frozenset())
+    assert states(once) < states(OVERTAKING)
+    assert explore_instance(once).findings == ()
