@@ -5,17 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import spec
-from checks.evidence import PROVEN, Verdict, recorded, recorded_verdicts
+from checks.evidence import MUTATED, PROVEN, Verdict, recorded, recorded_verdicts
 from checks.policies import POLICIES, AnyPolicy
 
 _RULES = ("rule", "says", "source", "explored", "witnessed", "proofs")
 _PROOFS = ("obligation", "says", "for", "rules", "verdict")
+_KILLED_BY = ("explore", "fuzz", "prove", "tests")
+_SCORES = ("room", "policy", "mutants", *_KILLED_BY, "alive", "equivalent", "score")
+_CHAPTERS = Path(spec.__file__).parent / "chapters"
+EVIDENCE = _CHAPTERS / "evidence.md"
 
 
 def chapter_path(policy: AnyPolicy) -> Path:
     """The chapter that shows the verdicts on the rules of a policy."""
     name = policy.name.replace("-", "_")
-    return Path(spec.__file__).parent / "chapters" / f"{name}.md"
+    return _CHAPTERS / f"{name}.md"
 
 
 def with_rules(chapter: str, listed: Iterable[Verdict]) -> str:
@@ -43,6 +47,12 @@ def with_proofs(policy: AnyPolicy, chapter: str, proven: Mapping[str, Any]) -> s
     return _with_table(chapter, "proofs", _PROOFS, rows)
 
 
+def with_scores(chapter: str, mutated: Mapping[str, Any]) -> str:
+    """The chapter with its table of mutation scores made anew from the record."""
+    rows = ([one[column] for column in _SCORES] for one in mutated.values())
+    return _with_table(chapter, "scores", _SCORES, rows)
+
+
 def _with_table(
     chapter: str, what: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
 ) -> str:
@@ -65,6 +75,7 @@ def as_recorded() -> Iterator[tuple[Path, str]]:
         verdicts = recorded_verdicts(policy.registry.rules.values())
         chapter = with_rules(path.read_text(encoding="utf-8"), verdicts)
         yield path, with_proofs(policy, chapter, proven)
+    yield EVIDENCE, with_scores(EVIDENCE.read_text(encoding="utf-8"), recorded(MUTATED))
 
 
 def write_chapters() -> None:

@@ -59,7 +59,7 @@ def write_record(record: dict[str, Any], path: Path) -> None:
 
 _RECORDS = Path(__file__).with_name("recorded")
 EXPLORED, PROVEN = _RECORDS / "explored.json", _RECORDS / "proven.json"
-CONFORMED = _RECORDS / "conformed.json"
+CONFORMED, MUTATED = _RECORDS / "conformed.json", _RECORDS / "mutated.json"
 
 
 def recorded(path: Path) -> dict[str, Any]:
@@ -193,3 +193,12 @@ def _ended_by(known: Mapping[str, int]) -> str:
     if not met:
         return ""
     return f", of which {', '.join(sorted(met))} ended {sum(met.values()):,} before their end"
+
+
+# --- mutants --------------------------------------------------------------------------------------
+
+
+def keep_scores(scores: Mapping[str, Any], path: Path) -> None:
+    """Put what mutants of some rooms and policies came to in the place of what is on record."""
+    content = recorded(path) if path.exists() else {}
+    write_record(dict(sorted({**content, **scores}.items())), path)

@@ -1,7 +1,11 @@
 """The two tiers of the tests: the fast one always runs, the thorough one on request."""
 
+import os
+
 import pytest
 from hypothesis import settings
+
+from checks.mutants.planting import MUTANT, plant_named
 
 settings.register_profile("fast", derandomize=True, deadline=None)
 settings.register_profile("thorough", max_examples=2_000, deadline=None)
@@ -15,6 +19,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("thorough" if config.getoption("--thorough") else "fast")
+    if MUTANT in os.environ:  # `lockstep mutants --tests` asks which tests notice it
+        plant_named(os.environ[MUTANT])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

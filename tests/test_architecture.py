@@ -44,11 +44,15 @@ PARTS: dict[str, tuple[set[str], str]] = {
     ),
     "releases": ({"registry", "export", "harness"}, "drivers are compared as any system is"),
     "evidence": ({"registry", "proofs"}, "the verdicts on record of what was explored and proven"),
+    "mutants": (
+        {"registry", "cores", "explore", "harness", "proofs", "evidence"},
+        "wrong programs, tried with all evidence that there is",
+    ),
     "chapters": ({"registry", "evidence"}, "tables made from the record"),
     "cli": (
         {
             *("registry", "export", "explore", "harness", "policies", "proofs"),
-            *("releases", "evidence", "chapters"),
+            *("releases", "evidence", "mutants", "chapters"),
         },
         "commands ask everything but a policy itself, and nothing imports them",
     ),

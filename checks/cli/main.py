@@ -15,6 +15,7 @@ _COMMANDS = {
     "driver": "Install, list and try drivers of released schedulers.",
     "explore": "Go through every reachable state and judge every rule in it.",
     "fuzz": "Serve random cases with a target and with the reference, and compare every step.",
+    "mutants": "Make the program wrong in one place after the other and see which check notices.",
     "prove": "Prove or refute, for every length, what the formulas of the specification claim.",
     "replay": "Run again what FILE says and compare, step by step.",
     "rules": (

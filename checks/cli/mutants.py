@@ -1,0 +1,146 @@
+"""`lockstep mutants`: how many wrong versions of the program do the checks notice?"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import Random
+from time import monotonic
+
+import click
+from rich.console import Console
+
+from checks.chapters import write_chapters
+from checks.cli import exit_code
+from checks.cli.common import Output, json_option, plain_table, print_lines, progress_bar
+from checks.evidence import MUTATED, keep_scores
+from checks.mutants.equivalents import equivalents, refuse_stale
+from checks.mutants.report import COLUMNS, Findings, lines
+from checks.mutants.rooms import CORE, ROOMS, modules
+from checks.mutants.running import Chosen, judged, noticed_by_tests
+from checks.mutants.testing import refuse_without_tests
+from checks.policies import POLICIES
+from spec.core.errors import InputError
+
+
+@click.command()
+@click.argument("patterns", nargs=-1, metavar="[PATTERN …]")
+@click.option("--room", "rooms", multiple=True, type=click.Choice([*ROOMS]), help="Only of these.")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar=f"[{'|'.join([*POLICIES, CORE])}]",
+    help="Only of these.",
+)
+@click.option("--sample", type=click.IntRange(1), help="Draw so many of them.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the draw.")
+@click.option("--time", "seconds", type=click.FloatRange(0), help="Begin none after S seconds.")
+@click.option("--tests", is_flag=True, help="Run the project's tests on what the rules overlook.")
+@click.option("--thorough", is_flag=True, help="Explore the largest instances, too.")
+@click.option("--record", is_flag=True, help="Keep the scores of whole rooms with the project.")
+@click.option("--list", "list_", is_flag=True, help="List the mutants and stop.")
+@json_option
+def mutants(
+    patterns: tuple[str, ...],
+    rooms: tuple[str, ...],
+    policies: tuple[str, ...],
+    sample: int | None,
+    seed: int,
+    seconds: float | None,
+    tests: bool,
+    thorough: bool,
+    record: bool,
+    list_: bool,
+    output: Output,
+) -> int:
+    """Make the program wrong in one place after the other and see which check notices.
+
+    PATTERN is a part of a mutant's id: spec/spyre/padding.py:volume.
+    Formulas of the claims, transitions and steps of the references and decisions of the engines are
+    mutated: a comparison off by one, a term dropped, arguments swapped, a statement skipped. Each
+    is tried with what exploring, random cases and proofs say of the right program; it is killed if
+    a rule falls that held, or one that is refuted, or witnessed, is so no more.
+
+    Exit code 0: the rules notice every mutant that is not on the list of equivalents; 1: they
+    overlook one, or notice one that is on it; 3: not all were tried.
+    """
+    everything = [(module, one) for module in modules() for one in module.mutants()]
+    reasons = equivalents()
+    refuse_stale(reasons, {one.id for _, one in everything})
+    if tests:
+        refuse_without_tests()
+    chosen = _chosen(everything, patterns, rooms, policies)
+    if sample is not None and sample < len(chosen):
+        drawn = Random(seed).sample(range(len(chosen)), sample)
+        chosen = [chosen[index] for index in sorted(drawn)]
+    if list_:
+        print_lines(output.screen, *(one.id for _, one in chosen))
+        return 0
+    found = _run(chosen, reasons, seconds, tests=tests, thorough=thorough)
+    unfinished = len(chosen) - len(found.outcomes)
+    _print(output.screen, found, unfinished)
+    output.report(
+        {
+            "format": "lockstep-report",
+            "version": 1,
+            "command": "mutants",
+            "outcome": "violated" if found.overlooked else "incomplete" if unfinished else "holds",
+            "seed": seed,
+            "chosen": len(chosen),
+            "tried": len(found.outcomes),
+            **found.as_mapping(),
+        }
+    )
+    if record:
+        keep_scores(found.recordable(Counter(module.group for module, _ in everything)), MUTATED)
+        write_chapters()
+        output.screen.print(f"recorded: {MUTATED.name}")
+    return exit_code(violated=found.overlooked, incomplete=unfinished)
+
+
+def _chosen(
+    everything: Chosen, patterns: Sequence[str], rooms: Sequence[str], policies: Sequence[str]
+) -> Chosen:
+    """The mutants that are asked for.
+
+    Raises:
+        InputError: there is none, or no such policy.
+    """
+    for policy in policies:
+        if policy not in (*POLICIES, CORE):
+            raise InputError("--policy", policy, ", ".join([*POLICIES, CORE]))
+    chosen = [
+        (module, one)
+        for module, one in everything
+        if (not rooms or module.room in rooms)
+        and (not policies or module.policy in policies)
+        and (not patterns or any(it in one.id for it in patterns))
+    ]
+    if not chosen:
+        raise InputError("PATTERN", " ".join(patterns), "parts of the ids of mutants; see --list")
+    return chosen
+
+
+def _run(
+    chosen: Chosen,
+    reasons: Mapping[str, str],
+    seconds: float | None,
+    *,
+    tests: bool,
+    thorough: bool,
+) -> Findings:
+    """All of them with all means, with a bar."""
+    until = None if seconds is None else monotonic() + seconds
+    with progress_bar("mutants", len(chosen)) as show:
+        found = [*judged(chosen, show, thorough=thorough, until=until)]
+        if tests:
+            found = [*noticed_by_tests(found, reasons, show)]
+    return Findings(found, reasons)
+
+
+def _print(screen: Console, found: Findings, unfinished: int) -> None:
+    """The scores, what the rules overlook, what stands wrongly on the list, and the sum."""
+    screen.print(plain_table(COLUMNS, (score.row() for score in found.scores())))
+    for one in found.overlooked:
+        print_lines(screen, *lines(one))
+    if unfinished:
+        print_lines(screen, f"incomplete: {unfinished:,} mutants were not tried to the end")

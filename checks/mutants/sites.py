@@ -1,0 +1,243 @@
+"""What is mutated: the functions of modules, and in them what does more than guard or tell.
+
+Left out: docstrings and texts, annotations, decorators and defaults, and what only guards: a call
+of `require`, an assertion, an error that is raised, and what is worked out for them alone. A guard
+never refuses in a machine that is right, so without it nothing changes.
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Set
+from typing import Any, TypeAlias
+
+from attrs import field, frozen
+
+from checks.mutants.operators import mutations
+
+Place: TypeAlias = tuple[Any, str, int | None]  # a node, the field of it, the place in the field
+
+_SHOWN = 120  # characters of an expression
+
+
+@frozen
+class Mutant:
+    """One change to one function.
+
+    `path` of the module, from the project's root; `function`: its qualified name; `change`: what
+    stands there and what is put in its place. `number` counts equal changes of a function, from 1.
+    """
+
+    path: str
+    function: str
+    line: int = field(eq=False)
+    operator: str
+    change: str
+    number: int = 1
+
+    @property
+    def id(self) -> str:
+        """The same for the same change, wherever the lines of the module have moved."""
+        again = f" #{self.number}" if self.number > 1 else ""
+        return f"{self.path}:{self.function}:{self.operator}: {self.change}{again}"
+
+
+def mutants_of(source: str, path: str) -> Iterator[Mutant]:
+    """Every mutant of a module, in the order of its lines."""
+    return (mutant for mutant, _ in _changes(ast.parse(source), path))
+
+
+def mutated(source: str, mutant: Mutant) -> ast.Module:
+    """The syntax tree of the module with the change in it.
+
+    Raises:
+        KeyError: the module has no such mutant.
+    """
+    tree = ast.parse(source)
+    for one, (place, new) in _changes(tree, mutant.path):
+        if one == mutant:
+            _put(place, new)
+            return ast.fix_missing_locations(tree)
+    raise KeyError(mutant.id)
+
+
+def _put(place: Place, new: ast.AST) -> None:
+    node, name, index = place
+    if index is None:
+        setattr(node, name, new)
+    else:
+        getattr(node, name)[index] = new
+
+
+def _changes(tree: ast.Module, path: str) -> Iterator[tuple[Mutant, tuple[Place, ast.AST]]]:
+    """Every mutant with what it changes in the tree."""
+    for name, function in _functions(tree.body, ""):
+        seen: Counter[str] = Counter()
+        for place, node in _nodes(function, _guarding(function)):
+            for operator, new in mutations(node):
+                if operator == "statement" and not _can_be_skipped(node, place[0], function):
+                    continue
+                change = _change(place, node, new)
+                seen[operator + change] += 1
+                line = getattr(node, "lineno", function.lineno)
+                mutant = Mutant(path, name, line, operator, change, seen[operator + change])
+                yield mutant, (place, new)
+
+
+def _change(place: Place, node: ast.AST, new: ast.AST) -> str:
+    """What becomes of the node; of a constant, what becomes of the expression that it is in."""
+    parent = place[0]
+    if not isinstance(node, ast.Constant) or not isinstance(parent, ast.expr):
+        return f"{_text(node)} -> {_text(new)}"
+    before = _text(parent)
+    _put(place, new)
+    after = _text(parent)
+    _put(place, node)
+    return f"{before} -> {after}"
+
+
+def _text(node: ast.AST) -> str:
+    """The node as one line; of a statement with a body only what comes before it."""
+    match node:
+        case ast.If(test=test) | ast.While(test=test):
+            text = f"{type(node).__name__.lower()} {ast.unparse(test)}"
+        case ast.comprehension(target=target, iter=iter_, ifs=ifs):
+            text = " if ".join(map(ast.unparse, [iter_, *ifs]))
+            text = f"for {ast.unparse(target)} in {text}"
+        case _:
+            text = ast.unparse(node)
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+
+def _functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Any]]:
+    """The functions and methods of a module, and the lambdas of its tables, by name.
+
+    Of a configuration only what is derived from its keys.
+    """
+    for statement in body:
+        match statement:
+            case ast.FunctionDef(name=name):
+                if not (name.startswith("__") and name.endswith("__")):
+                    yield prefix + name, statement
+            case ast.ClassDef(name=name, body=inner) if not _is_protocol(statement):
+                inside = _functions(inner, f"{prefix}{name}.")
+                is_config = name.endswith("Config")
+                yield from (one for one in inside if not is_config or _is_property(one[1]))
+            case ast.Assign() | ast.AnnAssign() if statement.value is not None:
+                for node in ast.walk(statement.value):
+                    if isinstance(node, ast.Lambda):
+                        yield f"{prefix}<lambda>", node
+
+
+def _is_protocol(node: ast.ClassDef) -> bool:
+    return any("Protocol" in ast.unparse(base) for base in node.bases)
+
+
+def _is_property(function: Any) -> bool:
+    decorators = getattr(function, "decorator_list", ())
+    return any(ast.unparse(one) in ("property", "cached_property") for one in decorators)
+
+
+def _nodes(function: Any, left_out: Set[int]) -> Iterator[tuple[Place, ast.AST]]:
+    """What can be changed in a function, each node with its place, the outer ones first."""
+    if isinstance(function, ast.Lambda):
+        yield (function, "body", None), function.body
+        yield from _below(function.body, left_out)
+        return
+    for index, statement in enumerate(function.body):
+        if id(statement) not in left_out and not _is_text(statement):
+            yield (function, "body", index), statement
+            yield from _below(statement, left_out)
+
+
+_LEFT_OUT_FIELDS = {"annotation", "returns", "decorator_list", "args", "type_params"}
+_LEFT_OUT = (ast.Raise, ast.Assert, ast.JoinedStr)
+
+
+def _below(node: ast.AST, left_out: Set[int]) -> Iterator[tuple[Place, ast.AST]]:
+    for name, value in ast.iter_fields(node):
+        is_definition = isinstance(node, (ast.FunctionDef, ast.Lambda, ast.AnnAssign))
+        if is_definition and name in _LEFT_OUT_FIELDS:
+            continue
+        listed = value if isinstance(value, list) else [value]
+        for index, child in enumerate(listed):
+            if not isinstance(child, ast.AST) or isinstance(child, _LEFT_OUT):
+                continue
+            if id(child) in left_out or _is_text(child) or _is_guard(child):
+                continue
+            yield (node, name, index if isinstance(value, list) else None), child
+            yield from _below(child, left_out)
+
+
+def _is_text(node: ast.AST) -> bool:
+    match node:
+        case ast.Expr(value=ast.Constant(value=str())) | ast.Constant(value=str()):
+            return True
+    return False
+
+
+# --- what only guards -----------------------------------------------------------------------------
+
+
+def _is_guard(node: ast.AST) -> bool:
+    match node:
+        case ast.Expr(value=call):
+            return _is_guard(call)
+        case ast.Call(func=ast.Name(id=name)):
+            return name.startswith("require")
+    return isinstance(node, (ast.Raise, ast.Assert))
+
+
+def _guarding(function: Any) -> Set[int]:
+    """The statements of a function that guard, and those whose names only guards look at."""
+    if isinstance(function, ast.Lambda):
+        return frozenset()
+    guards = {id(one) for one in function.body if _is_guard(one)}
+    inside = {
+        id(name)
+        for node in ast.walk(function)
+        if _is_guard(node)
+        for name in ast.walk(node)
+        if isinstance(name, ast.Name)
+    }
+    outside = {
+        node.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in inside
+    }
+    for one in function.body:
+        match one:
+            case ast.Assign(targets=[ast.Name(id=name)]) if name not in outside:
+                guards.add(id(one))
+    return guards
+
+
+# --- statements that can be left out --------------------------------------------------------------
+
+
+def _can_be_skipped(node: ast.AST, parent: ast.AST, function: Any) -> bool:
+    """True of what does something and leaves no name without a value behind it."""
+    match node:
+        case ast.Expr() | ast.AugAssign() | ast.Delete() | ast.Continue() | ast.Break():
+            return True
+        case ast.Return():
+            return parent is not function
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return _is_set_before(name, node, function)
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
+            return True
+    return False
+
+
+def _is_set_before(name: str, node: ast.Assign, function: Any) -> bool:
+    """True if the name is an argument or set in an earlier line of the function."""
+    for one in ast.walk(function):
+        match one:
+            case ast.arg(arg=other) if other == name:
+                return True
+            case ast.Name(id=other, ctx=ast.Store()) if other == name and one.lineno < node.lineno:
+                return True
+    return False

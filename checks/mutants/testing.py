@@ -1,0 +1,64 @@
+"""Which of the survivors the project's own tests notice: they know right numbers, rules do not."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from checks.mutants.killing import Outcome
+from checks.mutants.planting import MUTANT
+from checks.mutants.rooms import CORE, ROOT
+from checks.mutants.sites import Mutant
+from spec.core.errors import InputError
+
+_TESTS = ("spec", "reference", "engine", "checks/policies", "checks/proofs", "checks/faults")
+_SECONDS = 900.0  # after which the tests hang
+
+
+def refuse_without_tests() -> None:
+    """Raise if this is no checkout with tests.
+
+    Raises:
+        InputError: there are none.
+    """
+    if not (ROOT / "tests").is_dir():
+        raise InputError("--tests", str(ROOT), "a checkout of the project, which has its tests")
+
+
+def tested(outcome: Outcome) -> Outcome:
+    """The outcome of a survivor, with the tests looked at."""
+    name = failing_test(outcome.mutant)
+    return outcome if name is None else Outcome(outcome.mutant, name, "tests", "", outcome.reached)
+
+
+def failing_test(mutant: Mutant) -> str | None:
+    """The first test that fails with the mutant in it; None if all pass."""
+    files = sorted(map(str, test_files(mutant)))
+    options = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, *files]
+    try:
+        ran = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, MUTANT: mutant.id},
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "hangs"
+    failed = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if ran.returncode == 0:
+        return None
+    return failed[0].split(" ")[1] if failed else "collecting"
+
+
+def test_files(mutant: Mutant) -> Iterator[Path]:
+    """Test files that import something of the mutant's policy, or of what all share."""
+    package = Path(mutant.path).parts[1]
+    for folder in _TESTS:
+        for path in (ROOT / "tests" / folder).rglob("test_*.py"):
+            if package == CORE or package in path.read_text(encoding="utf-8"):
+                yield path.relative_to(ROOT)

@@ -1,0 +1,117 @@
+"""`lockstep mutants` as a person or a script meets it."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from checks.mutants.equivalents import equivalents, refuse_stale
+from checks.mutants.rooms import LEFT_OUT, ROOMS, is_left_out, modules
+from checks.mutants.sites import mutants_of
+from checks.policies import POLICIES
+from spec.core.errors import InputError
+from tests.checks.command import lockstep
+
+
+def test_a_draw_of_the_mutants_is_killed_by_rules_and_the_report_says_so() -> None:
+    options = ["--policy", "nano-vllm", "--room", "spec", "--sample", 8, "formulas.py"]
+    ran = lockstep("mutants", *options, "--json", "r.json")
+    report = json.loads(Path("r.json").read_text())
+
+    assert ran.code == 0, ran.out
+    assert "100.0 %" in ran.out
+    assert (report["outcome"], report["tried"], report["overlooked"]) == ("holds", 8, [])
+    assert sum(report["killed_by"].values()) == 8
+
+
+def test_no_time_is_no_answer() -> None:
+    ran = lockstep("mutants", "--time", 0, "reference/core/block_pool.py:new_pool")
+
+    assert ran.code == 3
+    assert "mutants were not tried to the end" in ran.out
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    draws = [
+        lockstep("mutants", "spyre", "--list", "--sample", 20, "--seed", seed).out
+        for seed in (1, 1, 2)
+    ]
+
+    assert draws[0] == draws[1] != draws[2]
+    assert len(draws[0].splitlines()) == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["no such place"], "PATTERN: found 'no such place'"),
+        (["--policy", "nobody"], "--policy: found 'nobody'"),
+    ],
+)
+def test_what_is_not_there_is_refused(options: list[str], says: str) -> None:
+    ran = lockstep("mutants", *options)
+
+    assert ran.code == 2
+    assert says in ran.err
+
+
+# --- what is mutated ------------------------------------------------------------------------------
+
+
+@cache
+def everything() -> tuple[str, ...]:
+    """The ids of all mutants, those too that are left out."""
+    return tuple(
+        one.id
+        for module in modules()
+        for one in mutants_of(module.path.read_text(encoding="utf-8"), module.name)
+    )
+
+
+def test_every_room_and_policy_has_mutants_and_every_exception_is_one() -> None:
+    found = {(one.room, one.policy) for one in modules() if next(one.mutants(), None)}
+
+    assert {("spec", name) for name in POLICIES} <= found
+    assert {("reference", name) for name in POLICIES} <= found
+    assert {room for room, _ in found} == {*ROOMS}
+
+
+def test_every_mutant_has_an_id_of_its_own() -> None:
+    assert len(everything()) == len({*everything()})
+
+
+@pytest.mark.parametrize("beginning", LEFT_OUT)
+def test_what_is_left_out_is_there(beginning: str) -> None:
+    room, _, rest = beginning.partition("/*/")
+    inside = [
+        one
+        for one in everything()
+        if one.startswith(beginning) or (rest and rest in one and one.startswith(room))
+    ]
+
+    assert inside
+    assert all(map(is_left_out, inside))
+
+
+# --- the list of equivalents ----------------------------------------------------------------------
+
+
+def test_every_equivalent_is_a_mutant_and_has_a_reason() -> None:
+    listed = equivalents()
+
+    refuse_stale(listed, {one for one in everything() if not is_left_out(one)})
+    assert all(len(reason) > 10 for reason in listed.values())
+
+
+def test_an_equivalent_that_is_no_mutant_any_more_is_refused() -> None:
+    with pytest.raises(InputError, match="found 'gone'"):
+        refuse_stale({"gone": "why not"}, {"there"})
+
+
+def test_an_equivalent_without_a_reason_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "list.toml"
+    path.write_text('[[equivalent]]\nmutants = ["a"]\nreason = ""\n')
+
+    with pytest.raises(InputError, match="with a reason"):
+        equivalents(path)

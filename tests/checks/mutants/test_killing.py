@@ -1,0 +1,144 @@
+"""Mutants of a toy scheduler with one rule: what the rule sees is killed, the rest is told."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from attrs import evolve
+
+from checks.mutants.killing import SAME, Evidence, Outcome, in_process, outcome
+from checks.mutants.report import Findings
+from checks.mutants.rooms import ROOT, Module
+from checks.mutants.sites import Mutant, mutants_of
+from checks.mutants.trials import Exploring, Fuzzing
+from checks.policies import AnyPolicy, register, unregister
+from spec.core.rule import Registry
+from tests.toy.policy import POLICY
+
+PATH = "tests/toy/policy.py"
+TWO = Exploring("toy", "toy, two")
+
+
+def mutant(change: str) -> Mutant:
+    (one,) = (
+        one
+        for one in mutants_of((ROOT / PATH).read_text(encoding="utf-8"), PATH)
+        if one.function == "Machine._computed" and one.change == change
+    )
+    return one
+
+
+NO_LIMIT = "min(self.ctx.config.limit, left) -> max(self.ctx.config.limit, left)"
+
+
+@pytest.fixture
+def registered() -> Iterator[Callable[[AnyPolicy], None]]:
+    yield register
+    unregister(POLICY.name)
+
+
+@pytest.fixture
+def evidence(registered: Callable[[AnyPolicy], None]) -> Evidence:
+    registered(POLICY)
+    return Evidence.of([TWO])
+
+
+def test_a_mutant_that_breaks_the_rule_is_killed_by_it(evidence: Evidence) -> None:
+    found = outcome(evidence, mutant(NO_LIMIT))
+
+    assert (found.by, found.means, found.trial) == ("TOY-1", "explore", "toy, two")
+
+
+def test_without_the_rule_the_same_mutant_is_told_to_be_alive(
+    registered: Callable[[AnyPolicy], None],
+) -> None:
+    registered(evolve(POLICY, registry=Registry()))
+
+    found = outcome(Evidence.of([TWO]), mutant(NO_LIMIT))
+
+    assert found.is_alive
+    assert found.reached == 1
+
+
+def test_what_the_rule_does_not_speak_of_is_alive_until_random_cases_are_compared(
+    evidence: Evidence,
+) -> None:
+    change = mutant("row.computed < one.prompt_len -> row.computed <= one.prompt_len")
+
+    assert outcome(evidence, change).is_alive
+    assert outcome(Evidence.of([Fuzzing("toy")]), change).by == "divergence"
+
+
+def test_a_mutant_in_code_that_nothing_runs_is_alive_and_reached_by_nothing(
+    evidence: Evidence,
+) -> None:
+    source = (ROOT / PATH).read_text(encoding="utf-8")
+    engine = next(one for one in mutants_of(source, PATH) if one.function.startswith("Engine."))
+
+    assert outcome(evidence, engine).reached == 0
+
+
+def test_the_right_program_is_as_it_was_after_its_mutants(evidence: Evidence) -> None:
+    outcome(evidence, mutant(NO_LIMIT))
+
+    assert TWO.killed_by(TWO.verdict()) is None
+
+
+def test_a_lost_witness_kills(evidence: Evidence) -> None:
+    (tried,) = evidence.trials
+    seen = evolve(tried.verdict, witnessed=tried.verdict.witnessed | {"TOY-2"})
+
+    assert TWO.killed_by(seen) == "TOY-2 is not witnessed"
+
+
+def test_a_refutation_that_is_lost_kills(evidence: Evidence) -> None:
+    (tried,) = evidence.trials
+    refuted = evolve(tried.verdict, refuted=frozenset({"TOY-1"}))
+
+    assert TWO.killed_by(refuted) == "TOY-1 is not refuted"
+
+
+def test_a_process_that_dies_leaves_what_it_said() -> None:
+    def work(say: Callable[[object], None]) -> None:
+        say("begun")
+        raise RuntimeError
+
+    assert in_process(work) == ['"begun"\n']
+
+
+# --- the score ------------------------------------------------------------------------------------
+
+HERE = Module("spec", "toy", ROOT / PATH)
+ONE, OTHER = (Mutant(PATH, "f", 1, "term", change) for change in ("a -> b", "b -> c"))
+
+
+def score(*found: Outcome, listed: tuple[str, ...] = ()) -> Findings:
+    return Findings([(HERE, one) for one in found], dict.fromkeys(listed, "the same"))
+
+
+def test_the_score_is_of_what_rules_kill_and_leaves_out_equivalents_and_the_same_program() -> None:
+    third, fourth = Mutant(PATH, "f", 1, "end", "c -> d"), Mutant(PATH, "f", 1, "end", "d -> e")
+    found = score(
+        Outcome(ONE, "TOY-1", "explore", "toy, two"),
+        Outcome(OTHER, None),
+        Outcome(third, SAME),
+        Outcome(fourth, None),
+        listed=(fourth.id,),
+    )
+
+    assert found.scores()[0].row() == (
+        *("spec", "toy", "3"),
+        *("1", "0", "0", "0", "1", "1", "50.0 %"),
+    )
+    assert found.overlooked == [Outcome(OTHER, None)]
+
+
+def test_what_only_a_test_kills_is_overlooked_by_the_rules() -> None:
+    by_test = Outcome(ONE, "tests/test_a.py::test_b", "tests")
+
+    assert score(by_test).overlooked == [by_test]
+
+
+def test_an_equivalent_that_is_killed_is_told() -> None:
+    killed = Outcome(ONE, "TOY-1", "explore", "toy, two")
+
+    assert score(killed, listed=(ONE.id,)).overlooked == [killed]
