@@ -6,21 +6,23 @@ Source: nano-vllm, chapter 5, and "Reference Counting: Safe Shared Ownership".
 from collections.abc import Iterator
 
 from spec.core import judging
-from spec.core.blocks import block_count
 from spec.nano_vllm.records import Context, State, Step
+from spec.nano_vllm.rules.counting import blocks_of
 from spec.nano_vllm.rules.registry import always, between, of_step, release, text, witness
 from spec.nano_vllm.rules.replay import Books, replayed
 
 
 @always("NANO-BLK-1", text("BlockManager Architecture"))
 @witness(lambda _, step: step.after.pool.references)
-def free_or_used(_ctx: Context, state: State) -> Iterator[str]:
+def free_or_used(ctx: Context, state: State) -> Iterator[str]:
     """Every block is either in the free list, once, or used."""
     # Free and used blocks together are those of the pool, numbered from 0.
     pool = state.pool
     listed = sorted([*pool.free, *pool.references])
     if listed != list(range(pool.size)):
         yield f"free {list(pool.free)}, used {sorted(pool.references)} of {pool.size} blocks"
+    if ctx.config.num_blocks not in (None, pool.size):
+        yield f"{pool.size} blocks, {ctx.config.num_blocks} are configured"
 
 
 @always("NANO-BLK-2", text("Reference Counting: Safe Shared Ownership"))
@@ -41,7 +43,7 @@ def counts_are_holders(_ctx: Context, state: State) -> Iterator[str]:
 def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
     """When nobody is left, every block is free."""
     # Finished sequences give everything back at once.
-    if state.is_idle and len(state.pool.free) != state.pool.size:
+    if not (state.waiting or state.running) and len(state.pool.free) != state.pool.size:
         yield f"{len(state.pool.free)} of {state.pool.size} blocks are free"
 
 
@@ -51,7 +53,7 @@ def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
     """A running sequence holds exactly the blocks of its computed tokens, each once."""
     # Nothing is handed out before it is needed.
     for one in state.running:
-        expected = int(block_count(one.computed, ctx.config.block_size))
+        expected = blocks_of(one.computed, ctx.config.block_size)
         if not len(one.blocks) == len(set(one.blocks)) == expected:
             yield f"request {one.id}: {one.computed} tokens, blocks {list(one.blocks)}"
 

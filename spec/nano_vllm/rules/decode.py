@@ -5,11 +5,11 @@ Source: nano-vllm, chapters 6 and 9.
 
 from collections.abc import Iterator
 
-from spec.core.blocks import block_count, block_index, slot
+from spec.core.blocks import block_index, slot
 from spec.core.records import DECODE, PREFILL
-from spec.nano_vllm.config import GraphSizes
 from spec.nano_vllm.formulas import graph_batch_size
 from spec.nano_vllm.records import Context, Sequence, Step
+from spec.nano_vllm.rules.counting import blocks_of, captured_size
 from spec.nano_vllm.rules.registry import of_step, text, witness
 
 
@@ -50,7 +50,7 @@ def one_block_at_a_boundary(ctx: Context, step: Step) -> Iterator[str]:
     tables = {one.id: one.blocks for one in step.before.running}
     for row in step.batch:
         old = tables[row.id]
-        expected = int(block_count(row.computed, ctx.config.block_size))
+        expected = blocks_of(row.computed, ctx.config.block_size)
         if row.blocks[: len(old)] != old or len(row.blocks) != expected:
             yield f"request {row.id}: blocks {list(old)}, then {list(row.blocks)}"
 
@@ -59,30 +59,33 @@ def one_block_at_a_boundary(ctx: Context, step: Step) -> Iterator[str]:
 @witness(lambda _, step: step.kind == DECODE and len(step.batch) == 3)
 def some_graph_holds_the_batch(ctx: Context, step: Step) -> Iterator[str]:
     """A decode batch is padded to a captured size that holds it."""
-    # The next larger one; a power of two is less than twice the batch.
-    sizes, largest = ctx.config.graph_sizes, ctx.config.max_num_seqs
+    # What is handed out is the least that was captured.
     if step.kind != DECODE or not step.batch:
         return
-    padded = graph_batch_size(len(step.batch), largest, sizes)
-    if padded is None or (sizes is GraphSizes.POWERS_OF_TWO and padded >= 2 * len(step.batch)):
-        yield f"{len(step.batch)} sequences, captured size {padded}"
+    batch, config = len(step.batch), ctx.config
+    padded = graph_batch_size(batch, config.max_num_seqs, config.graph_sizes)
+    if padded is None or padded != captured_size(config, batch):
+        yield f"{batch} sequences, captured size {padded}"
 
 
 @of_step("NANO-SLT-1", text("Block Tables: Logical Memory Map"))
 @witness(lambda ctx, step: any(count > ctx.config.block_size for count in step.scheduled.values()))
 def every_token_has_its_slot(ctx: Context, step: Step) -> Iterator[str]:
     """Each token that a step computes has a slot of its own, in a block of its sequence's table."""
-    # Position p lies in block table[p // block_size], at p % block_size.
+    # Position p lies in block table[p // block_size], at p % block_size, and is handed out so.
     size = ctx.config.block_size
     owners: dict[int, str] = {}
     for row in step.batch:
         start = row.hit_blocks * size if step.kind == PREFILL else row.computed - 1
         for position in range(start, row.computed):
-            place = int(block_index(position, size))
+            place, offset = divmod(position, size)
             if place >= len(row.blocks):
                 yield f"request {row.id}: no block for position {position}"
                 continue
-            where = int(slot(row.blocks[place], position, size))
+            where = row.blocks[place] * size + offset
+            named = int(block_index(position, size)), int(slot(row.blocks[place], position, size))
+            if named != (place, where):
+                yield f"request {row.id}: position {position} is handed out as {named}"
             if where in owners:
                 yield f"slot {where} is written for {owners[where]} and {row.id}"
             owners[where] = row.id

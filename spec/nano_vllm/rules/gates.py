@@ -4,10 +4,9 @@ Source: nano-vllm, "Admission Checks: Two Gates, Both Must Pass"; the sequence l
 release's.
 """
 
-from spec.core.blocks import block_count
-from spec.nano_vllm.config import SequenceLimit
-from spec.nano_vllm.formulas import can_allocate, counted_tokens, within_budget
+from spec.nano_vllm.config import MemoryGate, SequenceLimit, TokenGate
 from spec.nano_vllm.records import Context
+from spec.nano_vllm.rules.counting import blocks_of
 from spec.nano_vllm.rules.replay import Candidate
 
 TOKENS, MEMORY, SEQUENCES = "NANO-ADM-1", "NANO-ADM-2", "NANO-ADM-3"
@@ -17,12 +16,12 @@ def passes(ctx: Context, gate: str, one: Candidate) -> bool:
     """Whether the candidate passes a gate, by what was there when it was looked at."""
     config, length = ctx.config, one.sequence.prefill_len
     if gate == TOKENS:
-        cached = len(one.hits) * config.block_size
-        counted = counted_tokens(length, cached, config.token_gate)
-        return bool(within_budget(one.batched, counted, config.max_num_batched_tokens))
+        found = len(one.hits) * config.block_size
+        uncounted = found if config.token_gate is TokenGate.NEW_TOKENS else 0
+        return one.batched + length - uncounted <= config.max_num_batched_tokens
     if gate == MEMORY:
-        blocks = block_count(length, config.block_size)
-        return bool(can_allocate(one.free, blocks, one.shared, config.memory_gate))
+        there = one.shared if config.memory_gate is MemoryGate.NEW_BLOCKS else 0
+        return blocks_of(length, config.block_size) - there <= one.free
     by_batch = config.sequence_limit is SequenceLimit.BATCH
     return (one.count if by_batch else one.running) < config.max_num_seqs
 

@@ -42,14 +42,17 @@ def no_sequence_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
 @witness(lambda _, step: step.finished and step.ended)
 def finishes_at_once(ctx: Context, step: Step) -> Iterator[str]:
     """A sequence finishes with max_tokens tokens or with the end of sequence, in that step."""
-    # What finished was in the batch; what stays has fewer than max_tokens.
+    # What finished was in the batch; what stays has fewer than max_tokens and goes on.
     if set(step.finished) != step.after.finished - step.before.finished:
         yield f"reported {list(step.finished)}"
-    generated = {row.id: row.generated for row in step.batch}
-    for one in step.finished:
-        request = ctx.requests[one]
-        if generated.get(one) not in (request.max_tokens, request.end) and one not in step.ended:
-            yield f"request {one} finished with {generated.get(one)} tokens"
+    over = {
+        row.id
+        for row in step.batch
+        if row.generated in (ctx.requests[row.id].max_tokens, ctx.requests[row.id].end)
+        or row.id in step.ended
+    }
+    if wrong := over.symmetric_difference(step.finished):
+        yield f"requests {sorted(over)} have all their tokens, not so or not gone {sorted(wrong)}"
     for row in step.after.present:
         if row.generated >= ctx.requests[row.id].max_tokens:
             yield f"request {row.id} stays with {row.generated} tokens"

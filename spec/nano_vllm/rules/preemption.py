@@ -6,6 +6,7 @@ Source: nano-vllm, chapter 8.
 from collections.abc import Iterator
 
 from spec.nano_vllm.records import Context, Sequence, Step
+from spec.nano_vllm.rules.counting import needs_block
 from spec.nano_vllm.rules.registry import of_step, text, witness
 from spec.nano_vllm.rules.replay import replayed
 
@@ -16,11 +17,15 @@ def _victims(step: Step) -> list[str]:
 
 @of_step("NANO-PRE-1", text("Memory Full: The Crisis"), witness=lambda _, step: _victims(step))
 def only_when_nothing_is_free(ctx: Context, step: Step) -> Iterator[str]:
-    """A sequence is preempted only if no block is free."""
-    # Judged before each victim, so that none goes without need.
+    """A sequence is preempted only if no block is free and one that decodes needs a block."""
+    # Judged before each victim, so that none goes without need; the victim may be in need itself.
+    decoding = step.before.running[: ctx.config.max_num_seqs] if _victims(step) else ()
+    needy = {one.id for one in decoding if needs_block(ctx.config, one)}
     for event, books in replayed(ctx, step):
-        if event.transition == "preempt" and books.free:
+        if event.transition == "preempt" and (books.free or not needy):
             yield f"request {event.id} was preempted, blocks {list(books.free)} were free"
+        if event.transition in ("preempt", "allocate"):
+            needy.discard(event.id)
 
 
 @of_step("NANO-PRE-2", text("Who Gets Preempted?"), witness=lambda _, step: len(_victims(step)) > 1)

@@ -5,11 +5,14 @@ Source: nano-vllm, chapter 7.
 
 from collections.abc import Iterator
 from itertools import takewhile
+from typing import TypeAlias
 
+from spec.core.judging import begin_alike, first_tokens
 from spec.core.records import PREFILL
-from spec.nano_vllm.block_hashes import leading_tokens
-from spec.nano_vllm.formulas import lookup_blocks
-from spec.nano_vllm.records import Context, State, Step
+from spec.core.requests import BlockKey
+from spec.nano_vllm.block_hashes import content
+from spec.nano_vllm.records import Context, Sequence, State, Step
+from spec.nano_vllm.rules.counting import blocks_to_find
 from spec.nano_vllm.rules.gates import TOKENS, refusing_gates
 from spec.nano_vllm.rules.registry import always, of_step, text, witness
 from spec.nano_vllm.rules.replay import candidates
@@ -67,14 +70,14 @@ def shared_blocks_hold_equal_tokens(ctx: Context, state: State) -> Iterator[str]
     """Sequences that share a block have the same tokens up to its end."""
     # The tokens themselves are compared, not their hashes.
     size = ctx.config.block_size
-    first: dict[int, tuple[str, list[int]]] = {}
+    first: dict[int, tuple[str, int]] = {}
     for one in state.running:
-        for index, block in enumerate(one.blocks):
+        for place, block in enumerate(one.blocks, start=1):
             if state.pool.references.get(block, 0) < 2:
                 continue
-            tokens = leading_tokens(ctx.requests[one.id], (index + 1) * size)
-            owner, others = first.setdefault(block, (one.id, tokens))
-            if tokens != others:
+            owner, other = first.setdefault(block, (one.id, place))
+            alike = begin_alike(ctx.requests[one.id], ctx.requests[owner], place * size)
+            if place != other or not alike:
                 yield f"block {block} is shared by {owner} and {one.id}"
 
 
@@ -126,8 +129,43 @@ def held_prefixes_are_reused(ctx: Context, step: Step) -> Iterator[str]:
     size = ctx.config.block_size
     held = {key for one in step.before.running for key in ctx.keys.of(one.id, one.computed // size)}
     for one in candidates(ctx, step):
-        length = one.sequence.prefill_len
-        keys = ctx.keys.of(one.sequence.id, lookup_blocks(length, size, ctx.config.full_hit))
+        most = blocks_to_find(ctx.config, one.sequence.prefill_len)
+        keys = ctx.keys.of(one.sequence.id, most)
         run = len(list(takewhile(held.__contains__, keys)))
         if one.is_admitted and len(one.taken) < run:
             yield f"request {one.sequence.id} took {len(one.taken)} blocks, {run} are held"
+
+
+@of_step("NANO-PFX-10", text("Hash Chaining: Position-Sensitive Fingerprinting"))
+@witness(lambda _, step: step.kind == PREFILL and len(step.batch) > 1)
+def fingerprints_stand_for_tokens(ctx: Context, step: Step) -> Iterator[str]:
+    """Blocks have equal hashes exactly if their tokens and all tokens before them are equal, and
+    pass for each other in a hit check exactly if their own tokens are.
+    """
+    # Compared token by token, of the sequences that filled a block in this step.
+    ends: dict[tuple[int, Tokens], int] = {}  # by an end before it and the tokens of a block
+    hashes: set[tuple[int, BlockKey]] = set()
+    contents: set[tuple[Tokens, bytes]] = set()
+    for row in step.batch:
+        end = 0
+        for own, key in _filled(ctx, row, row.computed - step.scheduled.get(row.id, 0)):
+            end = ends.setdefault((end, own), len(ends) + 1)
+            hashes.add((end, key))
+            contents.add((own, content(key)))
+    for pairs in (hashes, contents):
+        if not len({one for one, _ in pairs}) == len({other for _, other in pairs}) == len(pairs):
+            yield f"{len(hashes)} blocks of {[row.id for row in step.batch]} pass for others"
+
+
+Tokens: TypeAlias = tuple[int, ...]
+
+
+def _filled(ctx: Context, row: Sequence, start: int) -> Iterator[tuple[Tokens, BlockKey]]:
+    """Tokens and keys of the full blocks of a sequence, if it filled one from this token on."""
+    size = ctx.config.block_size
+    full = row.computed // size
+    if start // size == full:
+        return
+    tokens = first_tokens(ctx.requests[row.id], full * size)
+    for place, key in enumerate(ctx.keys.of(row.id, full)):
+        yield tuple(tokens[place * size : (place + 1) * size]), key

@@ -14,8 +14,8 @@ from spec.core.records import Event
 from spec.core.requests import BlockKey
 from spec.nano_vllm.block_hashes import content
 from spec.nano_vllm.config import HitCheck
-from spec.nano_vllm.formulas import lookup_blocks
 from spec.nano_vllm.records import Context, Sequence, State, Step
+from spec.nano_vllm.rules.counting import blocks_to_find
 
 
 @define
@@ -45,8 +45,7 @@ class Books(FreeList):
 
     def hits(self, sequence: Sequence) -> list[int]:
         """The blocks of the longest leading run that the table names and that pass the check."""
-        config = self.ctx.config
-        count = lookup_blocks(sequence.prefill_len, config.block_size, config.full_hit)
+        count = blocks_to_find(self.ctx.config, sequence.prefill_len)
         run = takewhile(self._is_hit, self.ctx.keys.of(sequence.id, count))
         return [self.named[key] for key in run]
 

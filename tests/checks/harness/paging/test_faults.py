@@ -10,8 +10,8 @@ import pytest
 from engine.core.faults import Constraint, ConstraintError
 from reference.vllm_v0 import block_manager, swapping
 from spec.vllm_v0.records import Pairs
-from tests.checks.faults.nano_vllm import FALSE_PREFIX
 from tests.checks.faults.nano_vllm import FAULTS as NANO_VLLM_FAULTS
+from tests.checks.faults.nano_vllm.table import FALSE_PREFIX
 from tests.checks.faults.vllm_v1 import FAULTS as VLLM_V1_FAULTS
 from tests.checks.harness.paging.episodes import (
     Episode,

@@ -1,16 +1,14 @@
-"""Planted faults of the nano-vLLM machine: wrong versions, to be switched in one at a time."""
+"""Faults of the machine: block manager, transitions, schedule()."""
 
 from typing import Any
 
 from attrs import evolve
 
-from checks.explore.instance import Instance
-from checks.policies import POLICIES
 from reference.nano_vllm import block_manager, machine, step, transitions
 from spec.core import requests
-from spec.core.requests import Prompt, Request
 from spec.nano_vllm import block_hashes, formulas
-from spec.nano_vllm.config import HitCheck, MemoryGate, repaired
+from spec.nano_vllm.config import HitCheck, MemoryGate
+from tests.checks.faults.nano_vllm.table import BUDGET, DRY, ELSEWHERE, PREFIX, SHARED, fault
 from tests.checks.faults.patches import (
     Wrong,
     always,
@@ -30,23 +28,6 @@ from tests.checks.faults.patches import (
     plus,
     result,
 )
-from tests.checks.faults.planting import FaultTable
-
-SHARED, BUDGET = "repaired, shared prefix", "repaired, budget"
-DRY, ELSEWHERE = "repaired, preemption", "repaired, same block elsewhere"
-FALSE_PREFIX = Instance(
-    name="a false prefix",
-    about="the second block of a prompt has the tokens of another prompt's first",
-    config=repaired(block_size=2, max_num_batched_tokens=10, max_model_len=10, num_blocks=8),
-    requests=(
-        Request(id="0", prompt=Prompt.of_tokens((7, 7, 1, 1, 8)), max_tokens=3),
-        Request(id="1", prompt=Prompt.of_tokens((1, 1, 9)), max_tokens=3),
-    ),
-)
-PREFIX = FALSE_PREFIX.name
-
-FAULTS = FaultTable(POLICIES["nano-vllm"], [FALSE_PREFIX])
-fault = FAULTS.fault
 
 # --- block manager ------------------------------------------------------------------------------
 
@@ -97,7 +78,9 @@ fault(transitions, "block_keys", on=PREFIX, caught_by="NANO-PFX-2")(
     lambda right, *given: [block_hashes.content(key) for key in right(*given)],
     "hashes not chained: a block's hash covers its own tokens only",
 )
-fault(requests, "blake2b", of="block_keys", on=PREFIX, caught_by="NANO-PFX-4, NANO-PFX-6")(
+fault(
+    requests, "blake2b", of="block_keys", on=PREFIX, caught_by="NANO-PFX-10, NANO-PFX-4, NANO-PFX-6"
+)(
     own_tokens_only,
     "hashes not chained for the rules too: the rules hash in the same way",
 )
@@ -239,6 +222,12 @@ def one_token_too_many(right: Wrong, ctx: Any, state: Any, batch: Any, ends: Any
     return right(ctx, state, late, ends)
 
 
+fault(transitions, "finish", on="preemption", caught_by="NANO-LIF-3")(
+    lambda right, ctx, state, batch, _ends: right(ctx, state, batch, lambda _row: False),
+    "end ignored: a sequence goes on after it has sampled the end of sequence",
+)
+
+
 @fault(
     transitions,
     "finish",
@@ -308,6 +297,17 @@ fault(
     ),
     "last but one goes: of three the one in the middle is the victim",
 )
+
+
+@fault(step, "_make_room", of="preempt", on=DRY, caught_by="NANO-PRE-1")
+def victim_nobody_needs(right: Wrong, run: Any, row: Any) -> None:
+    """Where no block is free the back of running goes, though no sequence needs a block."""
+    first = row is run.state.running[0] and len(run.state.running) > 1
+    if first and not run.state.pool.free:
+        run.take(transitions.preempt, run.state.running[-1])
+    right(run, row)
+
+
 fault(formulas, "captured_sizes", of="graph", on=SHARED, caught_by="NANO-DEC-4")(
     lambda right, *given: right(*given)[:-1],
     "no graph for three: the largest batch is not captured",

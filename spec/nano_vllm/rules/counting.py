@@ -1,0 +1,40 @@
+"""What rules count for themselves: blocks, slots and captured sizes, one by one.
+
+The machine has a closed form for most of this; here it is what the words mean.
+"""
+
+from itertools import count
+
+from spec.nano_vllm.config import FullHit, GraphSizes, NanoVllmConfig, NewBlock
+from spec.nano_vllm.records import Sequence
+
+
+def blocks_of(tokens: int, size: int) -> int:
+    """Blocks that begin below so many tokens."""
+    return len(range(0, tokens, size))
+
+
+def blocks_to_find(config: NanoVllmConfig, tokens: int) -> int:
+    """Whole blocks of a sequence; where its last token is computed, those that end before it."""
+    ends = range(config.block_size, tokens + 1, config.block_size)
+    is_whole = config.full_hit is FullHit.LAST_COMPUTED and tokens in ends
+    return len(ends) - is_whole
+
+
+def needs_block(config: NanoVllmConfig, row: Sequence) -> bool:
+    """True if a running sequence must be handed a block to decode its newest token.
+
+    To the letter of the text that is one block early: when the token fills its block.
+    """
+    slots = len(row.blocks) * config.block_size
+    after = config.new_block is NewBlock.AFTER_BOUNDARY
+    return slots == (row.computed if after else row.computed + 1)
+
+
+def captured_size(config: NanoVllmConfig, batch: int) -> int | None:
+    """The least size that was captured and holds the batch; None if there is none."""
+    if config.graph_sizes is GraphSizes.POWERS_OF_TWO:
+        return next(size for size in count(batch) if size.bit_count() == 1)
+    largest = max(config.max_num_seqs, 8)
+    captured = (size for size in range(batch, largest + 1) if size in (1, 2, 4, 8) or not size % 16)
+    return next(captured, None)
