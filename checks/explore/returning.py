@@ -7,7 +7,8 @@ be asked to serve.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from attrs import evolve, fields, frozen, has
@@ -61,24 +62,35 @@ def with_blocks_in_order(state: StateT) -> StateT:
     found: Any = state
     if found.pool.keys:
         return state
-    held = (block for one in _requests(state) for block in one.blocks)
-    order = dict.fromkeys((*held, *found.pool.free))
-    numbers = {block: number for number, block in enumerate(order, start=1)}
+    numbers = numbers_in_order(found.pool, [one.blocks for one in _requests(state)])
 
     def numbered(value: Any) -> Any:
         match value:
             case tuple():
                 return tuple(map(numbered, value))
             case BlockPool():
-                references = {numbers[one]: count for one, count in value.references.items()}
-                free = tuple(numbers[one] for one in value.free)
-                return evolve(value, free=free, references=FrozenMap(references))
+                return renumbered(value, numbers)
         if hasattr(value, "blocks"):
             return evolve(value, blocks=tuple(numbers[one] for one in value.blocks))
         return value
 
-    renumbered: StateT = _each_field(state, numbered)
-    return renumbered
+    in_order: StateT = _each_field(state, numbered)
+    return in_order
+
+
+def numbers_in_order(pool: BlockPool, tables: Iterable[Iterable[int]]) -> dict[int, int]:
+    """The number that each block of a pool is given: those of the tables first, then free ones."""
+    order = dict.fromkeys(chain(chain.from_iterable(tables), pool.free))
+    return {block: number for number, block in enumerate(order, start=1)}
+
+
+def renumbered(pool: BlockPool, numbers: Mapping[int, int]) -> BlockPool:
+    """A pool without cached blocks, its blocks numbered anew."""
+    return evolve(
+        pool,
+        free=tuple(numbers[one] for one in pool.free),
+        references=FrozenMap({numbers[one]: count for one, count in pool.references.items()}),
+    )
 
 
 def _requests(state: Any) -> Iterator[Any]:

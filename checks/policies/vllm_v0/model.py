@@ -14,10 +14,12 @@ from attrs import evolve
 from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
 from checks.explore.model import STEP, Transition
+from checks.explore.returning import numbers_in_order, renumbered
 from reference.vllm_v0.decisions import Environment
 from reference.vllm_v0.machine import VllmV0Machine
 from spec.vllm_v0.config import VllmV0Config
-from spec.vllm_v0.records import Context, State, Step
+from spec.vllm_v0.records import Context, Group, State, Step
+from spec.vllm_v0.records import Sequence as Row
 
 VllmV0Instance: TypeAlias = Instance[VllmV0Config]
 
@@ -42,7 +44,38 @@ def vllm_v0_model(instance: VllmV0Instance) -> MachineModel[Context, State]:
                     step = machine.step(state, _environment(ending, accepted, victim))
                     yield _as_transition(step, ending, accepted, victim)
 
-    return MachineModel(instance, machine, steps)
+    model = MachineModel(instance, machine, steps)
+    return evolve(model, canonical=_with_blocks_in_order) if instance.returning else model
+
+
+def _with_blocks_in_order(state: State) -> State:
+    """The state with the blocks of both pools numbered anew, see `with_blocks_in_order`."""
+    groups = state.present
+    if state.pool.keys or any(one.cross for one in groups):
+        return state
+    gpu, cpu = (
+        numbers_in_order(pool, [one.blocks for one in groups if one.is_swapped is is_cpu])
+        for pool, is_cpu in ((state.pool, False), (state.cpu, True))
+    )
+
+    def numbered(queue: tuple[Group, ...]) -> tuple[Group, ...]:
+        return tuple(
+            evolve(one, sequences=_numbered(one.sequences, cpu if one.is_swapped else gpu))
+            for one in queue
+        )
+
+    return evolve(
+        state,
+        pool=renumbered(state.pool, gpu),
+        cpu=renumbered(state.cpu, cpu),
+        waiting=numbered(state.waiting),
+        running=numbered(state.running),
+        swapped=numbered(state.swapped),
+    )
+
+
+def _numbered(rows: tuple[Row, ...], numbers: Mapping[int, int]) -> tuple[Row, ...]:
+    return tuple(evolve(row, blocks=tuple(numbers[one] for one in row.blocks)) for row in rows)
 
 
 def _environment(

@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
 from checks.explore.model import STEP, Transition, load_of
+from checks.explore.returning import with_blocks_in_order
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
 from spec.vllm_v1.config import VllmV1Config
@@ -47,9 +48,10 @@ def vllm_v1_model(instance: VllmV1Instance) -> MachineModel[Context, State]:
         WorkloadError: a request of the instance could never be served.
     """
     machine = VllmV1Machine.of(instance.config, instance.requests, instance.external)
-    return MachineModel(
+    model = MachineModel(
         instance, machine, steps=_steps_of(instance, machine), between=_loads_of(instance, machine)
     )
+    return evolve(model, canonical=with_blocks_in_order) if instance.returning else model
 
 
 def _loading(state: State) -> list[str]:
