@@ -1,15 +1,17 @@
-"""The chapters' tables of rules and of proofs, made from the verdicts on record."""
+"""The chapters' tables of rules, proofs and what starves, made from the verdicts on record."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import spec
-from checks.evidence import MUTATED, PROVEN, Verdict, recorded, recorded_verdicts
-from checks.policies import POLICIES, AnyPolicy
+from checks.evidence import EXPLORED, MUTATED, PROVEN, Verdict, recorded, recorded_verdicts
+from checks.policies import POLICIES, AnyPolicy, title_of
+from spec.core.rule import Kind
 
 _RULES = ("rule", "says", "source", "explored", "witnessed", "proofs")
 _PROOFS = ("obligation", "says", "for", "rules", "verdict")
+_STARVATION = ("instance", "what it is", "states", "verdict")
 _KILLED_BY = ("explore", "fuzz", "prove", "tests")
 _SCORES = ("room", "policy", "mutants", *_KILLED_BY, "alive", "equivalent", "score")
 _CHAPTERS = Path(spec.__file__).parent / "chapters"
@@ -53,6 +55,27 @@ def with_scores(chapter: str, mutated: Mapping[str, Any]) -> str:
     return _with_table(chapter, "scores", _SCORES, rows)
 
 
+def with_starvation(policy: AnyPolicy, chapter: str, explored: Mapping[str, Any]) -> str:
+    """The policy's chapter with its table of open worlds, made anew from the record."""
+    rows = (
+        (one.name, one.about, f"{it['states']:,}", _served(policy, it["violations"]))
+        for one in policy.instances
+        if one.returning
+        for it in [explored[title_of(one)]]
+    )
+    return _with_table(chapter, "starvation", _STARVATION, rows)
+
+
+def _served(policy: AnyPolicy, violations: Mapping[str, Any]) -> str:
+    """Whether all that must come does come, else which rule is refuted by which actions."""
+    refuted = [
+        f"{rule} refuted: {it['found'].removesuffix(' without the goal')}"
+        for rule, it in violations.items()
+        if policy.registry.rules[rule].kind is Kind.EVENTUALLY
+    ]
+    return "; ".join(refuted) or "served"
+
+
 def _with_table(
     chapter: str, what: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
 ) -> str:
@@ -69,11 +92,12 @@ def _line(cells: Iterable[object]) -> str:
 
 def as_recorded() -> Iterator[tuple[Path, str]]:
     """Each chapter, and what it says once its tables are made from the records."""
-    proven = recorded(PROVEN)
+    explored, proven = recorded(EXPLORED), recorded(PROVEN)
     for policy in POLICIES.values():
         path = chapter_path(policy)
         verdicts = recorded_verdicts(policy.registry.rules.values())
         chapter = with_rules(path.read_text(encoding="utf-8"), verdicts)
+        chapter = with_starvation(policy, chapter, explored)
         yield path, with_proofs(policy, chapter, proven)
     yield EVIDENCE, with_scores(EVIDENCE.read_text(encoding="utf-8"), recorded(MUTATED))
 

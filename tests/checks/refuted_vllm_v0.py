@@ -1,7 +1,10 @@
 """Where rules of vLLM V0 are refuted: by the release, or by the text taken literally.
 
-The chapter on vLLM V0 says why; no rule falls in the repaired reading but V0-ADM-4.
+The chapter on vLLM V0 says why; of the others no rule falls in the repaired reading but V0-ADM-4
+and, where clients come back, those of what must come.
 """
+
+_PASSED_OVER = ("open, adapters", "open, documented")
 
 REFUTED = {
     "V0-ADM-3": ("released, chunked, beyond the model",),
@@ -43,6 +46,7 @@ REFUTED = {
     ),
     "V0-PRE-2": ("released, chunked", "released, chunked, caching"),
     "V0-PRE-9": ("released, chunked", "released, chunked, caching"),
+    "V0-PRE-11": ("open, priority",),
     "V0-PRE-10": ("documented, chunked, forks",),
     "V0-PFX-2": ("released, prefix",),
     "V0-PFX-3": (
@@ -77,15 +81,29 @@ REFUTED = {
         "released, chunked",
         "released, chunked, swap",
         "released, partial prefills, caching",
+        "open, a single token",
+        "open, chunked, preempted",
+        "open, priority",
+        "open, priority, swap",
+        *_PASSED_OVER,
+        "open, released, a single token",
+        "open, released, adapters",
     ),
     "V0-PRG-4": (
         "documented, priority, two at a time",
         "documented, exclusive",
         "released, partial prefills",
     ),
-    "V0-PRG-6": ("released, watermark", "released, partial prefills, caching"),
+    "V0-PRG-6": (
+        "released, watermark",
+        "released, partial prefills, caching",
+        "open, priority",
+        "open, priority, swap",
+        *_PASSED_OVER,
+        "open, released, adapters",
+    ),
     "V0-SWP-2": ("released, priority, swap", "released, encoder, swap"),
     "V0-SWP-6": ("released, watermark", "released, chunked, swap"),
     "V0-SWP-9": ("documented, two long",),
-    "V0-SWP-10": ("released, watermark", "released, chunked, swap"),
+    "V0-SWP-10": ("released, watermark", "released, chunked, swap", "open, priority, swap"),
 }

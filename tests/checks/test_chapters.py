@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 
-from checks.chapters import as_recorded, chapter_path, obligation_ids, with_proofs, with_rules
-from checks.evidence import PROVEN, recorded, recorded_verdicts
+from checks.chapters import (
+    as_recorded,
+    chapter_path,
+    obligation_ids,
+    with_proofs,
+    with_rules,
+    with_starvation,
+)
+from checks.evidence import EXPLORED, PROVEN, recorded, recorded_verdicts
 from checks.policies import POLICIES, AnyPolicy
 
 PREFIXES = {"nano-vllm": "NANO", "vllm-v1": "V1", "vllm-v0": "V0"}
@@ -41,6 +48,25 @@ def test_a_changed_verdict_changes_the_table() -> None:
     changed = with_rules(chapter, recorded_verdicts([rule]))
 
     assert changed.count("| SPY-") < chapter.count("| SPY-")
+
+
+def test_an_open_world_is_served_or_shows_which_actions_repeat() -> None:
+    chapter = chapter_of(POLICIES["spyre"])
+    explored = recorded(EXPLORED)
+    explored["open, exact"]["violations"] = {
+        "LIF-6": {"found": "request 2: step 8 repeats for ever without the goal"},
+        "SPY-VOL-1": {"found": "volume 9"},  # is about no endless run
+    }
+
+    (changed,) = {*with_starvation(POLICIES["spyre"], chapter, explored).splitlines()} - {
+        *chapter.splitlines()
+    }
+
+    assert changed.startswith("| open, exact | clients come back; first come, first served | ")
+    assert changed.endswith(" | LIF-6 refuted: request 2: step 8 repeats for ever |")
+    assert (
+        "| open, shipped, fcfs | the same, first come, first served | 1,033 | served |" in chapter
+    )
 
 
 # --- proofs ---------------------------------------------------------------------------------------

@@ -60,9 +60,9 @@ REFUTED = {
     "SPY-LEN-1": ("odd length, shipped", "odd length, documented", "odd length, exact"),
     "SPY-PAU-6": ("shipped, not interleaved",),
     "NANO-BLK-4": ("same tokens twice", "documented"),
-    "NANO-DEC-1": ("budget", "left behind"),
+    "NANO-DEC-1": ("budget", "left behind", "open, left behind"),
     "NANO-DEC-3": ("documented",),
-    "NANO-LIF-6": ("oversized",),
+    "NANO-LIF-6": ("oversized", "open, a single token", "open, repaired, a single token"),
     "NANO-LIF-7": ("oversized",),
     "NANO-PFX-1": ("documented",),
     "NANO-PFX-2": ("same tokens twice",),
@@ -96,7 +96,12 @@ REFUTED = {
     "V1-KV-10": ("sync load, lost", "sync load, gone"),
     "V1-KV-12": ("priority, hashed ahead", "sync load, lost", "sync load, gone"),
     "V1-PRG-4": ("async load, priority", "async load, lookahead"),
-    "V1-PRG-5": ("async load, priority", "async load, lookahead"),
+    "V1-PRG-5": (
+        "async load, priority",
+        "async load, lookahead",
+        "open, priority",
+        "open, uncut, 0.11.2",
+    ),
     **refuted_vllm_v0.REFUTED,
 }
 

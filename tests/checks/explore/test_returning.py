@@ -9,7 +9,9 @@ from attrs import evolve
 
 from checks.explore.exploring import explore_instance, write_counterexample
 from checks.explore.instance import Instance
+from checks.explore.model import STEP
 from checks.explore.returning import folded, forgotten, is_gone, original, unrolled
+from checks.explore.search import explore
 from checks.export.trace.reading import read_trace
 from checks.harness.replaying import replay_of
 from checks.policies import POLICIES, title_of
@@ -122,3 +124,27 @@ def test_a_closed_instance_has_the_same_states_where_nobody_comes_back() -> None
     once = evolve(OVERTAKING, returning=frozenset())
     assert states(once) < states(OVERTAKING)
     assert explore_instance(once).findings == ()
+
+
+def _starved_where_loads_are(fair: int | None) -> list[str]:
+    """What must come and does not; `fair`: of the loads, if another class than their own."""
+    model: Any = POLICIES["vllm-v1"].model(INSTANCES["vllm-v1, open, async load"])
+    between = model.between
+    if fair is not None:
+        model = evolve(
+            model, between=lambda state: (evolve(edge, fair=fair) for edge in between(state))
+        )
+    properties = POLICIES["vllm-v1"].properties_of(model)
+    return [one.found for one in explore(model, properties.eventually, keep_going=True).violations]
+
+
+def test_a_load_ends_although_steps_and_arrivals_go_on() -> None:
+    assert _starved_where_loads_are(fair=None) == []
+
+
+@pytest.mark.parametrize("fair", [0, STEP], ids=["of none", "of the steps"])
+def test_without_a_condition_of_its_own_a_load_need_not_end(fair: int) -> None:
+    # 1 is served and comes back for ever.
+    (found,) = _starved_where_loads_are(fair)
+
+    assert found.startswith("request 0: ")
