@@ -11,7 +11,7 @@ from attrs import frozen
 from spec.core.requests import BlockKey
 from spec.vllm_v0.config import Scheduling, VllmV0Config
 from spec.vllm_v0.records import Context, Group, Sequence, State, Step
-from spec.vllm_v0.rules.registry import by_id, victims
+from spec.vllm_v0.rules.registry import by_id, is_documented, is_released, victims
 
 # --- blocks of tokens ----------------------------------------------------------------------------
 
@@ -182,10 +182,10 @@ def computed_contents(state: State) -> set[BlockKey]:
 def rank(ctx: Context, group: Group) -> tuple[int, int]:
     """Urgency, then arrival: the smallest is served first.
 
-    Which priority is the more urgent one is the reading's to say.
+    The text's example serves the larger number first, the release the smaller one.
     """
     priority = ctx.requests[group.id].priority
-    if ctx.config.choices.higher_number_first:
+    if is_documented(ctx.config):
         priority = -priority
     return priority, group.arrival
 
@@ -194,7 +194,7 @@ def looked_at(ctx: Context, step: Step) -> list[Group]:
     """Waiting requests that are not ignored, in the order in which the step looks at them."""
     queue = [one for one in step.before.waiting if one.id not in step.ignored]
     config = ctx.config
-    if is_by_priority(config) and not config.chunked_prefill and not config.choices.sorts_late:
+    if is_by_priority(config) and not config.chunked_prefill and not is_released(config):
         queue.sort(key=lambda one: rank(ctx, one))
     return queue
 

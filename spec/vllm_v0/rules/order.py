@@ -22,6 +22,7 @@ from spec.vllm_v0.rules.registry import (
     code,
     ids,
     is_documented,
+    is_released,
     of_step,
     text,
     victims,
@@ -163,7 +164,7 @@ def what_is_not_admitted_keeps_its_place(ctx: Context, step: Step) -> Iterator[s
     gone = {*step.admitted, *step.ignored}
     kept = [one for one in step.before.waiting if one.id not in gone]
     sorts = is_by_priority(ctx.config) and not ctx.config.chunked_prefill
-    sorts &= not step.admitted or not ctx.config.choices.sorts_late
+    sorts &= not step.admitted or not is_released(ctx.config)
     if sorts and not step.after.failure:
         kept.sort(key=lambda one: rank(ctx, one))
     now = [one.id for one in step.planned.waiting if one.id not in victims(step)]

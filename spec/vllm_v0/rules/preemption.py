@@ -15,6 +15,7 @@ from spec.vllm_v0.rules.registry import (
     eventually,
     ids,
     is_documented,
+    is_released,
     of_step,
     text,
     victims,
@@ -99,7 +100,7 @@ def _queue(ctx: Context, step: Step) -> list[Group]:
     """The running queue when slots are looked for: sorted in a step that sorts it."""
     queue = [one for one in step.before.running if one.id not in step.by_priority]
     sorts = is_by_priority(ctx.config) and not ctx.config.chunked_prefill
-    if sorts and not (step.admitted and ctx.config.choices.sorts_late):
+    if sorts and not (step.admitted and is_released(ctx.config)):
         queue.sort(key=lambda one: rank(ctx, one))
     return queue
 

@@ -26,6 +26,11 @@ def is_documented(config: VllmV0Config) -> bool:
     return config.reading is Reading.DOCUMENTED
 
 
+def is_released(config: VllmV0Config) -> bool:
+    """True where the release is followed, also in what its repair does otherwise."""
+    return config.reading is Reading.RELEASED
+
+
 def by_id(groups: Iterable[Group]) -> dict[str, Group]:
     """The groups by their names."""
     return {one.id: one for one in groups}
