@@ -105,6 +105,13 @@ class Prompt:
         """The token ids, made anew at each call so that a long queue costs no memory."""
         return array("q", chain.from_iterable(_part_tokens(part) for part in self.parts))
 
+    def first_tokens(self, count: int) -> Sequence[int]:
+        """The first `count` token ids, or all; no more of them are made than asked for."""
+        tokens = array("q")
+        for part in self.parts:
+            tokens.extend(_part_tokens(part, count - len(tokens)))
+        return tokens
+
 
 def _part_length(part: tuple[str, int] | tuple[int, ...]) -> int:
     match part:
@@ -113,11 +120,12 @@ def _part_length(part: tuple[str, int] | tuple[int, ...]) -> int:
     return len(part)
 
 
-def _part_tokens(part: tuple[str, int] | tuple[int, ...]) -> Sequence[int]:
+def _part_tokens(part: tuple[str, int] | tuple[int, ...], most: int | None = None) -> Sequence[int]:
     match part:
-        case (str(name), count):
-            return stream_tokens(name, count)
-    return part  # literal token ids
+        case (str(name), int(count)):
+            return stream_tokens(name, count if most is None else min(count, most))
+        case (*literal,):
+            return literal[:most]
 
 
 @frozen(kw_only=True, slots=False)

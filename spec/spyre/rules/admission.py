@@ -6,21 +6,21 @@ Source: spyre, sections "Key concepts" and "Admission constraints".
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
-from spec.core.arithmetic import Truth
 from spec.core.rule import Source
-from spec.spyre.admission import (
-    Member,
-    documented_volume_holds,
-    model_length_holds,
-    shipped_volume_holds,
-)
+from spec.spyre.admission import Member
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.exact_volume import exact_volume_holds
-from spec.spyre.rules.observed import computed_when_admitted, entering, last_chunk, refused
-from spec.spyre.rules.registry import always, guard, of_step, release, spyre, witness
+from spec.spyre.rules import joining
+from spec.spyre.rules.observed import (
+    computed_when_admitted,
+    entering,
+    last_chunk,
+    refused,
+    rows_in_slots,
+)
+from spec.spyre.rules.registry import guard, of_step, release, spyre, witness
 from spec.spyre.state import Sequence, State
-from spec.spyre.variants import ADMISSIONS, Joining
+from spec.spyre.variants import Admission, Joining
 
 
 @of_step("SPY-VOL-1", spyre("Key concepts, Max batch-tkv limit"))
@@ -57,8 +57,9 @@ def tkv_within_model_length(ctx: Context, step: Step) -> Iterator[str]:
 def free_slot_at_admission(ctx: Context, step: Step) -> Iterator[str]:
     """A request is admitted only into a free slot of the running batch."""
     # The slots are those of prefilling and decoding requests.
-    if step.happened("admit") and len(step.before.running) >= ctx.config.max_num_seqs:
-        yield f"admitted into a batch of {len(step.before.running)}"
+    rows = rows_in_slots(step.before)
+    if step.happened("admit") and rows >= ctx.config.max_num_seqs:
+        yield f"admitted into a batch of {rows}"
 
 
 @guard("SPY-ADM-2", spyre("First-chunk constraints, Single prefill slot"))
@@ -71,14 +72,22 @@ def free_prefill_slot_at_admission(_ctx: Context, step: Step) -> Iterator[str]:
         yield f"admitted {admitted}, prefilling {step.before.prefilling}"
 
 
-@always("SPY-ADM-3", spyre("Last-chunk constraints, Decode batch capacity"))
-@witness(lambda ctx, step: len(step.after.decoding) == ctx.config.max_num_seqs)
-def decode_batch_has_room(ctx: Context, state: State) -> Iterator[str]:
+@guard("SPY-ADM-3", spyre("Last-chunk constraints, Decode batch capacity"))
+@witness(
+    lambda ctx, step: (
+        last_chunk(step) is not None and len(step.before.decoding) == ctx.config.max_num_seqs - 1
+    )
+)
+def decode_batch_has_room(ctx: Context, step: Step) -> Iterator[str]:
     """A request completes its prefill only if the decode batch has room for it."""
-    # The batch with the paused requests, which will come back, never exceeds the slots.
-    rows = len(state.decoding) + len(state.paused)
-    if rows > ctx.config.max_num_seqs:
-        yield f"{rows} decoding, {ctx.config.max_num_seqs} slots"
+    # The paused count, they will come back. It never has to wait for this: its slot was counted at
+    # its admission (SPY-ADM-1), and no other request has taken it since.
+    chunk, before = last_chunk(step), step.before
+    rows = len(before.decoding) + len(before.paused)
+    if chunk is not None and rows >= ctx.config.max_num_seqs:
+        yield f"{chunk.id} joins {rows} rows, {ctx.config.max_num_seqs} slots"
+    if step.refusal == "SPY-ADM-3" and rows < ctx.config.max_num_seqs:
+        yield f"refused beside {rows} rows, {ctx.config.max_num_seqs} slots"
 
 
 OfStep: TypeAlias = Callable[[Context, Step], Iterator[str]]
@@ -86,63 +95,74 @@ OfStep: TypeAlias = Callable[[Context, Step], Iterator[str]]
 # --- the last-chunk conditions of each variant --------------------------------------------------
 
 
-def _joining(ctx: Context, step: Step, candidate: Sequence) -> Joining:
-    """The candidate and the decode batch as the step found it."""
+def _joining(ctx: Context, state: State, candidate: Sequence) -> Joining:
+    """The candidate and the decode batch of the state."""
 
     def member(one: Sequence, length: int) -> Member:
         return Member(length, ctx.requests[one.id].max_tokens - one.generated)
 
     return Joining(
-        decoding=[member(row, row.computed) for row in step.before.decoding],
+        decoding=[member(row, row.computed) for row in state.decoding],
         candidate=member(candidate, candidate.prefill_len),
         limit=_limit(ctx),
         max_model_len=ctx.config.max_model_len,
         block_size=ctx.config.block_size,
-        last_tkv=step.before.last_tkv,
+        last_tkv=state.last_tkv,
     )
 
 
-# What the rule says of a request that would join.
-_CONDITIONS: Mapping[str, Callable[[Joining], Truth]] = {
-    "SPY-LEN-2": lambda one: model_length_holds(
-        one.decoding, one.candidate, one.max_model_len, one.block_size
-    ),
-    "SPY-VOL-2": lambda one: documented_volume_holds(
-        one.decoding, one.candidate, one.limit, one.block_size
-    ),
-    "SPY-VOL-3": lambda one: shipped_volume_holds(
-        one.decoding, one.candidate, one.limit, one.block_size, one.last_tkv
-    ),
-    "SPY-VOL-4": lambda one: exact_volume_holds(
-        one.decoding, one.candidate, one.limit, one.block_size
-    ),
+# By the rule that it is: the variant that it belongs to, and what it says of a request that joins.
+_CONDITIONS: Mapping[str, tuple[Admission, Callable[[Joining], bool]]] = {
+    "SPY-LEN-2": (Admission.DOCUMENTED, joining.model_length_fits),
+    "SPY-VOL-2": (Admission.DOCUMENTED, joining.documented_projection_fits),
+    "SPY-VOL-3": (Admission.SHIPPED, joining.shipped_projection_fits),
+    "SPY-VOL-4": (Admission.EXACT, joining.worst_case_fits),
 }
+LAST_CHUNK_RULES = {"SPY-ADM-3", *_CONDITIONS}
+
+
+def is_condition(config: SpyreConfig, rule: str) -> bool:
+    """True if this rule can keep a request from joining the batch."""
+    return not config.pausing and rule in _CONDITIONS and config.admission is _CONDITIONS[rule][0]
+
+
+def may_join(ctx: Context, state: State, one: Sequence) -> bool:
+    """True if the conditions of joining, where they are judged, let the request have its chunk."""
+    left = one.prefill_len - computed_when_admitted(ctx, state, one)
+    if left > ctx.config.chunk_size and not _is_judged_first(ctx.config):
+        return True
+    together = _joining(ctx, state, one)
+    return all(
+        condition(together)
+        for rule, (_, condition) in _CONDITIONS.items()
+        if is_condition(ctx.config, rule)
+    )
+
+
+def _is_judged_first(config: SpyreConfig) -> bool:
+    """True if the condition is judged before the first chunk: by the release, not interleaving."""
+    return config.admission is Admission.SHIPPED and not config.interleave
 
 
 def _judged(ctx: Context, step: Step, rule: str) -> Iterator[str]:
     """The condition held for a request that passed, and not for one refused by this rule."""
-    condition = _CONDITIONS[rule]
+    _, condition = _CONDITIONS[rule]
     chunk = last_chunk(step)
-    if ctx.config.is_judged_first:
+    if _is_judged_first(ctx.config):
         chunk = step.chunk if step.happened("admit") else None
     rows = len(step.before.decoding)
     if chunk is not None:
         passed = entering(step, chunk.id)
-        if not condition(_joining(ctx, step, passed)):
+        if not condition(_joining(ctx, step.before, passed)):
             yield f"{passed.id} passed, batch of {rows}"
-    if step.refusal == rule:
-        refused = step.before.prefilling or step.before.waiting[0]
-        if condition(_joining(ctx, step, refused)):
-            yield f"{refused.id} refused, batch of {rows}"
+    held = refused(step) if step.refusal == rule else None
+    if held is not None and condition(_joining(ctx, step.before, held)):
+        yield f"{held.id} refused, batch of {rows}"
 
 
 def _condition(id_: str, source: Source) -> Callable[[OfStep], OfStep]:
     """Registers a rule that is a condition of joining, where the configuration has it."""
-
-    def applies(config: SpyreConfig) -> bool:
-        return not config.pausing and id_ in [one.rule for one in config.variant.conditions]
-
-    return guard(id_, source, applies=applies)
+    return guard(id_, source, applies=lambda config: is_condition(config, id_))
 
 
 @_condition("SPY-LEN-2", spyre("Last-chunk constraints, Max-model-length constraint"))
@@ -181,12 +201,6 @@ def exact_projection(ctx: Context, step: Step) -> Iterator[str]:
     yield from _judged(ctx, step, "SPY-VOL-4")
 
 
-_LAST_CHUNK_RULES = {
-    "SPY-ADM-3",
-    *(condition.rule for one in ADMISSIONS.values() for condition in one.conditions),
-}
-
-
 @guard("SPY-ADM-4", spyre("Scheduling with prefix caching"))
 @witness(
     lambda _, step: (
@@ -200,7 +214,7 @@ def last_chunk_after_the_hit(ctx: Context, step: Step) -> Iterator[str]:
     # A chunk is the last exactly if the tokens not reused and not computed fit in it. No request is
     # refused by a last-chunk condition before; without interleaving 2.6.3 does that.
     held = refused(step)
-    if held is not None and step.refusal in _LAST_CHUNK_RULES and not ctx.config.is_judged_first:
+    if held is not None and step.refusal in LAST_CHUNK_RULES and not _is_judged_first(ctx.config):
         left = held.prefill_len - computed_when_admitted(ctx, step.before, held)
         if left > ctx.config.chunk_size:
             yield f"{held.id} refused by {step.refusal} with {left} tokens left"

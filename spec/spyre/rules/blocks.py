@@ -5,7 +5,7 @@ Source: vllm-v1, the KV cache manager that the plugin uses; spyre, "Padding", fo
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any
 
 from spec.core import judging
@@ -16,7 +16,7 @@ from spec.core.sharing import FrozenMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.changes import Change, change_between, changed, without_middle
-from spec.spyre.rules.observed import computed_when_admitted, next_chunk_end, prefix_hits, refused
+from spec.spyre.rules.observed import lacks_next_chunk, pending, refused
 from spec.spyre.rules.registry import (
     always,
     between,
@@ -24,6 +24,7 @@ from spec.spyre.rules.registry import (
     each_request,
     looking_at,
     of_step,
+    refilled,
     spyre,
     witness,
 )
@@ -138,7 +139,21 @@ def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterat
         yield f"free list {list(after.pool.free)}, expected {list(books.free)}"
 
 
-@always("BLK-5", _POOL, applies=lambda config: config.prefix_caching, look=changed_pool)
+@looking_at
+def _contents_and_holders(ctx: Context, change: Change) -> State | None:
+    """Look at contents that changed, and at those of requests whose table or filling did."""
+    seen = refilled(ctx, change.before, change.after)
+    rows = () if seen is None else seen.decoding
+    if change.before.pool is change.after.pool and not rows:
+        return None
+    return change.with_contents_of(rows)
+
+
+def _caching(config: SpyreConfig) -> bool:
+    return config.prefix_caching
+
+
+@always("BLK-5", _POOL, applies=_caching, look=_contents_and_holders)
 @witness(
     lambda _, step: any(
         block in step.before.pool.keys
@@ -146,21 +161,34 @@ def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterat
         for block in event.after
     )
 )
-def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
+def cache_maps_agree(ctx: Context, state: State) -> Iterator[str]:
     """Keys and cached blocks name each other; a block handed out anew has lost its old content."""
-    # Both maps describe the same set of pairs.
+    # Both maps describe the same set of pairs. What a request holds has the content of its own
+    # tokens at that place, or none.
     yield from judging.cache_maps_agree(state.pool)
+    for one in state.admitted:
+        own = ctx.keys.of(one.id, max(one.computed, one.prefill_len) // ctx.config.block_size)
+        for block, key in zip_longest(one.blocks, own[: len(one.blocks)]):
+            if state.pool.keys.get(block, key) != key:
+                yield f"request {one.id} holds block {block} with other content"
 
 
 @always("BLK-6", _POOL, witness=lambda _, step: step.after.is_idle and step.finished)
-def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
+def all_given_back(ctx: Context, state: State) -> Iterator[str]:
     """When nobody is left, every block has been given back."""
-    # Cached content may stay, holders may not.
-    if state.is_idle and state.pool.references:
+    # Cached content may stay, holders may not: all that are configured are free, by default as many
+    # as requests of full length need in every slot.
+    if pending(state):
+        return
+    if state.pool.references:
         yield f"held by nobody: {sorted(state.pool.references)}"
+    each = -(-ctx.config.max_model_len // ctx.config.block_size)
+    configured = ctx.config.num_blocks or ctx.config.max_num_seqs * each
+    if len(state.pool.free) != configured:
+        yield f"{len(state.pool.free)} of {configured} blocks are free"
 
 
-@of_step("BLK-7", spyre("Boundary chunk"), applies=lambda config: config.prefix_caching)
+@of_step("BLK-7", spyre("Boundary chunk"), applies=_caching)
 @witness(lambda _, step: any(count > 1 for count in step.after.pool.references.values()))
 def shared_blocks_are_not_written(_ctx: Context, step: Step) -> Iterator[str]:
     """A block that several requests hold is never written."""
@@ -194,12 +222,8 @@ def _without_reservation(config: SpyreConfig) -> bool:
 def chunk_finds_its_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """Without reservation, a chunk is computed only if the free blocks suffice for it."""
     # None is preempted for a prefill, and none is refused one while the blocks are there.
-    one, size = refused(step), ctx.config.block_size
-    if one is not None and step.refusal == "BLK-9":
-        held = one.blocks or prefix_hits(ctx, step.before, one)
-        revived = sum(block not in step.before.pool.references for block in held)
-        end = next_chunk_end(ctx, one, computed_when_admitted(ctx, step.before, one))
-        if -(-end // size) - len(held) + revived <= len(step.before.pool.free):
-            yield f"{one.id} refused, {len(step.before.pool.free)} blocks free"
+    one = refused(step) if step.refusal == "BLK-9" else None
+    if one is not None and not lacks_next_chunk(ctx, step.before, one):
+        yield f"{one.id} refused, {len(step.before.pool.free)} blocks free"
     if step.chunk is not None and step.happened("preempt"):
         yield f"prefill of {step.chunk.id} preempted {step.happened('preempt')[0].id}"

@@ -113,6 +113,12 @@ class Change:
         keys, cached = _contents(before, after)
         return evolve(self.after, pool=BlockPool(len(blocks), free, references, keys, cached))
 
+    def with_contents_of(self, rows: Rows) -> State:
+        """Only these requests, and of the pool what they hold and what has changed."""
+        held = chain.from_iterable(one.blocks for one in rows)
+        keys, cached = _contents(self.before.pool, self.after.pool, held)
+        return State(BlockPool(0, (), FrozenMap(), keys, cached), decoding=rows)
+
 
 change_between: Callable[[State, State], Change] = once(Change)
 
@@ -207,9 +213,12 @@ def without_middle(
     return reduced(before.runs, start), reduced(after.runs, begin)
 
 
-def _contents(before: BlockPool, after: BlockPool) -> tuple[Any, Any]:
-    """What is cached in blocks, and what blocks hold a content, where either has changed."""
-    blocks = changed(before.keys, after.keys)
+def _contents(before: BlockPool, after: BlockPool, more: Iterable[int] = ()) -> tuple[Any, Any]:
+    """What is cached in blocks, and what blocks hold a content, where either has changed.
+
+    Also what is cached in `more` blocks.
+    """
+    blocks = changed(before.keys, after.keys).union(more)
     contents = changed(before.cached, after.cached)
     contents |= {key for pool in (before, after) for b in blocks if (key := pool.keys.get(b))}
     for pool in (before, after):

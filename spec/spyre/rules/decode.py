@@ -87,15 +87,18 @@ def all_tkv_in_one_block(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step("SPY-TKV-1", spyre("Per-request tkv"))
 @witness(lambda _, step: any(row.left_padding for row in step.batch))
-def tkv_of_a_row(_ctx: Context, step: Step) -> Iterator[str]:
+def tkv_of_a_row(ctx: Context, step: Step) -> Iterator[str]:
     """A row's tkv is its left padding, plus the tokens computed so far, plus one for this
     step's.
     """
-    # Computed so far is what the step found.
+    # Computed so far is what the step found. The padding is counted in the tables: the blocks that
+    # the row's lacks to be as long as the longest.
     computed = {row.id: row.computed for row in step.before.admitted}
+    width = max((len(row.blocks) for row in step.batch), default=0)
     for row in step.batch:
-        if row.tkv != row.left_padding + computed[row.id] + 1:
-            yield f"request {row.id}: tkv {row.tkv} with {row.left_padding} + {computed[row.id]}"
+        padding = (width - len(row.blocks)) * ctx.config.block_size
+        if row.tkv != padding + computed[row.id] + 1:
+            yield f"request {row.id}: tkv {row.tkv} with {padding} + {computed[row.id]}"
 
 
 @of_step("SPY-TKV-2", spyre("Per-request tkv"))

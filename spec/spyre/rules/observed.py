@@ -3,7 +3,6 @@
 from itertools import takewhile
 
 from spec.core.records import DECODE
-from spec.spyre.padding import active_chunk, chunk_count, chunk_end, left_padding, reused_blocks
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence, State
 
@@ -44,23 +43,68 @@ def prefix_hits(ctx: Context, state: State, sequence: Sequence) -> tuple[int, ..
 
 def computed_when_admitted(ctx: Context, state: State, sequence: Sequence) -> int:
     """Tokens that need no computing: those computed, or those of whole cached chunks."""
-    config, length = ctx.config, sequence.prefill_len
-    padding = left_padding(length, config.block_size, config.chunk_size)
-    reused = reused_blocks(
-        len(prefix_hits(ctx, state, sequence)),
-        padding // config.block_size,
-        config.blocks_per_chunk,
-        chunk_count(length, config.chunk_size),
-    )
-    return max(sequence.computed, int(reused) * config.block_size)
+    # From chunk to chunk of the padded prompt, as long as a further one comes and all is cached.
+    size, chunk = ctx.config.block_size, ctx.config.chunk_size
+    padding, length = _left_padding(ctx, sequence), sequence.prefill_len
+    cached = padding + len(prefix_hits(ctx, state, sequence)) * size
+    skipped = 0
+    while skipped + chunk <= cached and skipped + chunk < padding + length:
+        skipped += chunk
+    return max(sequence.computed, skipped - padding)
 
 
 def next_chunk_end(ctx: Context, sequence: Sequence, computed: int) -> int:
     """Prompt position after the chunk that follows `computed` tokens."""
-    config, length = ctx.config, sequence.prefill_len
-    padding = left_padding(length, config.block_size, config.chunk_size)
-    index = active_chunk(computed, padding, config.chunk_size)
-    return int(chunk_end(index, padding, config.chunk_size, length))
+    end = ctx.config.chunk_size - _left_padding(ctx, sequence)
+    while end <= computed:
+        end += ctx.config.chunk_size
+    return min(end, sequence.prefill_len)
+
+
+def _left_padding(ctx: Context, sequence: Sequence) -> int:
+    """Tokens of the blocks that are lacking before the prompt's to make up whole chunks."""
+    blocks = -(-sequence.prefill_len // ctx.config.block_size)
+    lacking = -blocks % (ctx.config.chunk_size // ctx.config.block_size)
+    return lacking * ctx.config.block_size
+
+
+def worst_case_blocks(ctx: Context, one: Sequence) -> int:
+    """Blocks of the prompt and all that the request may ever generate."""
+    request = ctx.requests[one.id]
+    return -(-(request.prompt_len + request.max_tokens) // ctx.config.block_size)
+
+
+def promised_blocks(ctx: Context, state: State) -> int:
+    """Blocks that the admitted requests may need in their worst case and do not hold yet."""
+    return sum(worst_case_blocks(ctx, one) - len(one.blocks) for one in state.admitted)
+
+
+def lacks_worst_case(ctx: Context, state: State, one: Sequence) -> bool:
+    """True if the worst case of a waiting request needs more free blocks than are unpromised.
+
+    Cached blocks that others hold need none.
+    """
+    shared = sum(block in state.pool.references for block in prefix_hits(ctx, state, one))
+    needed = promised_blocks(ctx, state) + worst_case_blocks(ctx, one) - shared
+    return needed > len(state.pool.free)
+
+
+def lacks_next_chunk(ctx: Context, state: State, one: Sequence) -> bool:
+    """True if the next chunk of a request needs more blocks than are free."""
+    held = one.blocks or prefix_hits(ctx, state, one)
+    revived = sum(block not in state.pool.references for block in held)
+    end = next_chunk_end(ctx, one, computed_when_admitted(ctx, state, one))
+    return -(-end // ctx.config.block_size) - len(held) + revived > len(state.pool.free)
+
+
+def rows_in_slots(state: State) -> int:
+    """Requests that take a slot of the running batch: those decoding, and the one prefilling."""
+    return len(state.decoding) + (state.prefilling is not None)
+
+
+def pending(state: State) -> int:
+    """Requests that have arrived and have not left, counted in every place."""
+    return len(state.waiting) + rows_in_slots(state) + len(state.paused)
 
 
 def is_decode(step: Step) -> bool:

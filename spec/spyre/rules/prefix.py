@@ -6,15 +6,11 @@ Source: spyre, sections "Padding" (prefix caching) and "Prefix caching".
 from collections.abc import Iterator
 from functools import partial
 
-from attrs import evolve
-
-from spec.core.judging import once
 from spec.core.records import Event
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Context, Step
-from spec.spyre.rules.changes import Change, changed
 from spec.spyre.rules.observed import entering
-from spec.spyre.rules.registry import always, looking_at, of_chunk, of_step, spyre, witness
+from spec.spyre.rules.registry import always, of_chunk, of_step, refilled, spyre, witness
 from spec.spyre.state import PADDING_BLOCK, State
 
 
@@ -27,29 +23,8 @@ def _hit(step: Step) -> Event | None:
     return next(iter(step.happened("prefix_hit")), None)
 
 
-@looking_at
-@once
-def _filled(ctx: Context, change: Change) -> State | None:
-    """Look at requests whose table or filling changed, and at those with a changed key in it."""
-    size, after = ctx.config.block_size, change.after
-    was, now = (
-        [(one.id, one.blocks, one.computed // size, one.hit_blocks) for one in rows]
-        for rows in (change.before.admitted, after.admitted)
-    )
-    keys = changed(change.before.pool.keys, after.pool.keys)
-    if was == now and not keys:
-        return None
-    known = {seen[0]: seen for seen in was}
-    rows = tuple(
-        one
-        for one, seen in zip(after.admitted, now, strict=True)
-        if known.get(one.id) != seen or not keys.isdisjoint(one.blocks)
-    )
-    return evolve(after, waiting=(), prefilling=None, decoding=rows, paused=()) if rows else None
-
-
 # Rules of caching; of one about states the requests are looked at that it may now be broken by.
-_always = partial(always, applies=_caching, look=_filled)
+_always = partial(always, applies=_caching, look=refilled)
 _of_step, _of_chunk = partial(of_step, applies=_caching), partial(of_chunk, applies=_caching)
 
 
@@ -175,7 +150,8 @@ def cached_blocks_are_read(ctx: Context, step: Step) -> Iterator[str]:
 )
 def only_the_last_block_is_duplicated(ctx: Context, step: Step) -> Iterator[str]:
     """Every cached block of a prompt is shared, only the block of its last token is duplicated."""
-    # The first block that was not taken from the cache is not in it, or is the last one.
+    # The first block that was not taken from the cache is not in it, or is the last one. Nor have
+    # others filled it with the same tokens, whatever the cache knows it by.
     for event in step.happened("admit"):
         length = entering(step, event.id).prefill_len
         full = (length - 1) // ctx.config.block_size
@@ -183,6 +159,10 @@ def only_the_last_block_is_duplicated(ctx: Context, step: Step) -> Iterator[str]
         keys = ctx.keys.of(event.id, full)
         if taken > full or (taken < full and keys[taken] in step.before.pool.cached):
             yield f"request {event.id} shares {taken} of {full} full blocks"
+        end = (taken + 1) * ctx.config.block_size
+        for other in step.before.admitted if taken < full else ():
+            if other.computed >= end and _begin_alike(ctx, event.id, other.id, end):
+                yield f"request {event.id} shares {taken} blocks, {other.id} has its first {end}"
 
 
 @_always("SPY-PFX-8", spyre("Visualization - Prefix Caching"))
@@ -229,18 +209,26 @@ def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
         if not shared:
             continue
         end = (max(shared) + 1) * ctx.config.block_size
-        prompts = [ctx.requests[one.id].prompt for one in (hit, other)]
-        if prompts[0].begins_like(prompts[1], end):
-            continue  # of the same named streams
-        if _first_tokens(ctx, hit.id, end) != _first_tokens(ctx, other.id, end):
+        if not _begin_alike(ctx, hit.id, other.id, end):
             yield f"{hit.id} and {other.id} share {len(shared)} blocks, their tokens differ"
+
+
+def _begin_alike(ctx: Context, one: str, other: str, count: int) -> bool:
+    """True if the first tokens of two requests are the same, those of prompt and answer."""
+    own, others = (ctx.requests[name].prompt for name in (one, other))
+    if own.begins_like(others, count):
+        return True  # of the same named streams
+    beginning = min(count, ctx.config.block_size, own.length, others.length)
+    if own.first_tokens(beginning) != others.first_tokens(beginning):
+        return False  # the usual case
+    return _first_tokens(ctx, one, count) == _first_tokens(ctx, other, count)
 
 
 def _first_tokens(ctx: Context, request_id: str, count: int) -> list[int]:
     """The first tokens of a request, prompt and answer."""
     request = ctx.requests[request_id]
     answer = range(max(count - request.prompt_len, 0))
-    return [*request.prompt.tokens()[:count], *(request.output_token(one) for one in answer)]
+    return [*request.prompt.first_tokens(count), *(request.output_token(one) for one in answer)]
 
 
 @of_step("SPY-PFX-9", spyre("Padding, Prefix caching"))

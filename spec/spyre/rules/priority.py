@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.spyre.records import Context, Step
+from spec.spyre.rules.admission import is_condition, may_join
+from spec.spyre.rules.observed import lacks_next_chunk, lacks_worst_case, pending, rows_in_slots
 from spec.spyre.rules.registry import always, each_request, of_step, release, spyre, witness
-from spec.spyre.state import State
+from spec.spyre.state import Sequence, State
 from spec.spyre.variants import Queue
 
 
@@ -55,8 +57,8 @@ def prefills_are_interleaved(_ctx: Context, step: Step) -> Iterator[str]:
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
     """No step is idle while a request is pending."""
     # Something is computed whenever a request waits, prefills, decodes or is paused.
-    if not step.before.is_idle and (step.kind == IDLE or not step.scheduled):
-        yield f"{step.kind} step, {len(step.before.present)} requests pending"
+    if pending(step.before) and (step.kind == IDLE or not step.scheduled):
+        yield f"{step.kind} step, {pending(step.before)} requests pending"
 
 
 @of_step("SPY-PRI-5", spyre("Priority rules"), applies=lambda config: config.queue is Queue.FCFS)
@@ -73,20 +75,53 @@ def first_come_first_served(_ctx: Context, step: Step) -> Iterator[str]:
 @witness(lambda _, step: step.kind == PREFILL and step.before.decoding)
 def prefill_goes_first(ctx: Context, step: Step) -> Iterator[str]:
     """A prefill goes before a decode: a decode step needs a rule that refuses the prefill."""
-    # Where the refusal can be seen in the state, it is checked that it is true.
-    wanted = step.before.prefilling is not None or bool(step.before.waiting)
-    if step.kind == PREFILL or not wanted:
+    # The rule is one of this configuration and is true of the request that it refuses. Where others
+    # may overtake that one, they are refused as well; the next two are looked at.
+    held = step.before.prefilling or next(iter(step.before.waiting), None)
+    if held is None or (step.kind == PREFILL and step.refusal is None):
         return
-    before, slots = step.before, ctx.config.max_num_seqs
-    visible = {
-        None: False,
-        "SPY-PRI-3": before.last_kind == PREFILL and bool(before.decoding),
-        "SPY-ADM-1": len(before.running) >= slots,
-        "SPY-ADM-3": len(before.decoding) >= slots,
-        "SPY-PAU-4": bool(before.paused and before.running),
+    if step.refusal is None or not _may_refuse(ctx, step.before, held, step.refusal):
+        yield f"{step.kind} step, prefill of {held.id} refused by {step.refusal}"
+        return
+    if step.kind != PREFILL and held is not step.before.prefilling:
+        for other in _overtaking(ctx, step.before, step.refusal):
+            yield f"{step.kind} step, no rule refuses the prefill of {other.id}"
+
+
+_LOOKED_AT = 2  # requests behind the one that was refused
+
+
+def _overtaking(ctx: Context, state: State, refusal: str) -> Iterator[Sequence]:
+    """Of the next requests in the queue those that may go before the refused head."""
+    stops = {"SPY-PRI-3", "SPY-PAU-4", "SPY-ADM-1", "SPY-ADM-3", "SPY-RES-1"}  # true of them, too
+    if ctx.config.queue is not Queue.OVERTAKING or refusal in stops:
+        return
+    for one in state.waiting[1 : 1 + _LOOKED_AT]:
+        if ctx.config.reservation and lacks_worst_case(ctx, state, one):
+            return  # a lack of blocks stops the search
+        if may_join(ctx, state, one) and (
+            ctx.config.reservation or not lacks_next_chunk(ctx, state, one)
+        ):
+            yield one
+
+
+def _may_refuse(ctx: Context, state: State, one: Sequence, rule: str) -> bool:
+    """True if this rule keeps the request from its next chunk.
+
+    Of a lack of blocks, and of the conditions of joining, it is true if the rule can be the reason
+    here: whether it is true then is what that rule says itself, and SPY-RES-4 of SPY-RES-1.
+    """
+    config, waits = ctx.config, one is not state.prefilling
+    rows = rows_in_slots(state)
+    reasons = {
+        "SPY-PRI-3": config.interleave and state.last_kind == PREFILL and state.decoding,
+        "SPY-PAU-4": state.paused and rows,
+        "SPY-ADM-1": waits and rows >= config.max_num_seqs,
+        "SPY-ADM-3": True,
+        "SPY-RES-1": waits and config.reservation,
+        "BLK-9": not config.reservation,
     }
-    if not visible.get(step.refusal, True):
-        yield f"{step.kind} step, prefill refused by {step.refusal}"
+    return bool(reasons.get(rule, is_condition(config, rule)))
 
 
 @of_step(

@@ -4,11 +4,14 @@ from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from typing import TypeAlias
 
+from attrs import evolve
+
 from spec.core import rule
+from spec.core.judging import once
 from spec.core.rule import Registry, Source
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Context, Step
-from spec.spyre.rules.changes import Change, change_between
+from spec.spyre.rules.changes import Change, change_between, changed
 from spec.spyre.state import State
 
 Rule: TypeAlias = rule.Rule[SpyreConfig, Context, State, Step]
@@ -69,3 +72,24 @@ def each_request(_ctx: Context, change: Change) -> State | None:
 def changed_pool(_ctx: Context, change: Change) -> State | None:
     """Look of rules about the blocks and contents of the pool, each by itself."""
     return None if change.before.pool is change.after.pool else change.pool
+
+
+@looking_at
+@once
+def refilled(ctx: Context, change: Change) -> State | None:
+    """Look at requests whose table or filling changed, and at those with a changed key in it."""
+    size, after = ctx.config.block_size, change.after
+    was, now = (
+        [(one.id, one.blocks, one.computed // size, one.hit_blocks) for one in rows]
+        for rows in (change.before.admitted, after.admitted)
+    )
+    keys = changed(change.before.pool.keys, after.pool.keys)
+    if was == now and not keys:
+        return None
+    known = {seen[0]: seen for seen in was}
+    rows = tuple(
+        one
+        for one, seen in zip(after.admitted, now, strict=True)
+        if known.get(one.id) != seen or not keys.isdisjoint(one.blocks)
+    )
+    return evolve(after, waiting=(), prefilling=None, decoding=rows, paused=()) if rows else None

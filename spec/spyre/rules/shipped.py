@@ -6,12 +6,17 @@ Source: sendnn-inference 2.6.3, observed; preemption is vLLM V1's, where blocks 
 from collections.abc import Iterator
 from functools import partial
 
+from spec.core.judging import FreeList
 from spec.core.rule import Source
 from spec.spyre.config import SpyreConfig
-from spec.spyre.padding import max_tkv
 from spec.spyre.records import Context, Step
-from spec.spyre.reservation import may_reserve, worst_case_blocks
-from spec.spyre.rules.observed import prefix_hits, refused
+from spec.spyre.rules.joining import volume_together
+from spec.spyre.rules.observed import (
+    lacks_worst_case,
+    promised_blocks,
+    refused,
+    worst_case_blocks,
+)
 from spec.spyre.rules.registry import (
     always,
     each_request,
@@ -40,10 +45,10 @@ _of_preemption = partial(
 
 @_always_reserved("SPY-RES-1", look=each_request)
 @witness(lambda _, step: step.refusal == "SPY-RES-1")
-def promises_can_be_kept(_ctx: Context, state: State) -> Iterator[str]:
+def promises_can_be_kept(ctx: Context, state: State) -> Iterator[str]:
     """Blocks promised to admitted requests are never more than the free ones."""
-    # Cached blocks that no request holds count as free.
-    promised = sum(one.reserved for one in state.present)
+    # Cached blocks that no request holds count as free. Promised is what each may still need.
+    promised = promised_blocks(ctx, state)
     if promised > len(state.pool.free):
         yield f"{promised} blocks promised, {len(state.pool.free)} free"
 
@@ -54,9 +59,7 @@ def worst_case_is_set_aside(ctx: Context, state: State) -> Iterator[str]:
     """An admitted request holds, or is promised, all blocks that it may ever need."""
     # Counted for prompt and maximum output; the last token's key and value need no slot.
     for one in state.admitted:
-        request = ctx.requests[one.id]
-        total = request.prompt_len + request.max_tokens
-        needed = -(-total // ctx.config.block_size)
+        needed = worst_case_blocks(ctx, one)
         if len(one.blocks) + one.reserved != needed:
             yield f"request {one.id}: {len(one.blocks)} held, {one.reserved} promised of {needed}"
 
@@ -71,15 +74,9 @@ def refused_only_for_lack_of_blocks(ctx: Context, step: Step) -> Iterator[str]:
     one = refused(step)
     if one is None or step.refusal != "SPY-RES-1":
         return
-    before = step.before
-    remaining = ctx.requests[one.id].max_tokens - one.generated
-    worst_case = worst_case_blocks(one.prefill_len, remaining, ctx.config.block_size)
-    hits = prefix_hits(ctx, before, one)
-    shared = sum(block in before.pool.references for block in hits)
-    promised = sum(other.reserved for other in before.admitted)
-    if may_reserve(worst_case, shared, len(before.pool.free), promised):
-        free = len(before.pool.free)
-        yield f"{one.id} refused: needs {worst_case}, {free} free, {promised} promised"
+    if one is step.before.prefilling or not lacks_worst_case(ctx, step.before, one):
+        needed, free = worst_case_blocks(ctx, one), len(step.before.pool.free)
+        yield f"{one.id} refused: needs {needed} in all, {free} free"
 
 
 @of_step("SPY-RES-3", _RESERVATION, applies=_reserving)
@@ -115,7 +112,7 @@ def pausing_needs_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     # The batch that decoded and one of the paused, together, are over the limit.
     for row in step.after.paused if step.batch else ():
         lengths = [*(one.computed for one in step.batch), row.computed + 1]
-        volume = len(lengths) * max_tkv(lengths, ctx.config.block_size)
+        volume = volume_together(lengths, ctx.config.block_size)
         if volume <= ctx.config.max_batch_tkv_limit:
             yield f"request {row.id} is paused, volume with it {volume}"
 
@@ -175,15 +172,22 @@ def admission_alone_keeps_the_limit(_ctx: Context, step: Step) -> Iterator[str]:
 @_of_preemption("SPY-PRE-1", witness=lambda _, step: step.happened("preempt"))
 def last_admitted_is_preempted(ctx: Context, step: Step) -> Iterator[str]:
     """Requests are preempted only if blocks are lacking, the last admitted first."""
-    # The prefilling request was admitted last; then the front of the batch.
+    # The prefilling request was admitted last; then the front of the batch. Each but the last that
+    # is preempted gives back too few blocks for those that are left.
     victims = [event.id for event in step.happened("preempt")]
     if not victims:
         return
     before, size = step.before, ctx.config.block_size
     order = [one.id for one in (before.prefilling, *before.decoding) if one is not None]
-    needed = sum(one.computed % size == 0 for one in before.decoding)
-    if victims != order[: len(victims)] or needed <= len(before.pool.free):
-        yield f"preempted {victims} of {order}, {needed} blocks needed"
+    if victims != order[: len(victims)]:
+        yield f"preempted {victims} of {order}"
+    books, left = FreeList.of(before.pool.free, before.admitted), before.decoding
+    for victim in victims:
+        needed = sum(row.computed % size == 0 for row in left)
+        if needed <= len(books.free):
+            yield f"preempted {victim} of {victims}, {needed} blocks needed"
+        books.put(books.give_back(victim), ())
+        left = tuple(row for row in left if row.id != victim)
 
 
 @_of_preemption("SPY-PRE-2")

@@ -151,15 +151,14 @@ def test_every_transition_has_a_planted_fault() -> None:
     faulty = {name: {fault.transition for fault in table} for name, table in TABLES.items()}
     helpers = {"queued", "rank", "without", "replaced", "valid_tokens"}
 
-    assert faulty["spyre"] == functions_of(of_spyre, block_pool) | {"jump_tkv"}
+    assert faulty["spyre"] >= functions_of(of_spyre, block_pool) | {"jump_tkv"}
     assert faulty["nano-vllm"] == functions_of(of_nano_vllm, block_manager) | {"schedule", "graph"}
     assert faulty["vllm-v1"] >= functions_of(of_vllm_v1) - helpers
 
 
-# Of Spyre, no configuration with other chunks can be made, and a request that was admitted into a
-# free slot finds one in the batch: a fault would have to break SPY-ADM-1 or SPY-PAU-4 first. Of
-# vLLM V1, a request larger than the pool has a test of its own, above.
-CANNOT_BE_BROKEN_FIRST = {"SPY-KEY-1", "SPY-ADM-3", "V1-LIF-7"}
+# Of Spyre, no configuration with other chunks can be made. Of vLLM V1, a request larger than the
+# pool has a test of its own, above.
+CANNOT_BE_BROKEN_FIRST = {"SPY-KEY-1", "V1-LIF-7"}
 # Of vLLM V0 some rules fall together with others that these faults break first; each of them falls
 # on a wrong step of its own in tests/spec/test_vllm_v0_rules.py.
 CANNOT_BE_BROKEN_FIRST |= {"V0-BLK-2", "V0-CHK-7", "V0-ORD-2", "V0-PFX-1", "V0-PRG-5", "V0-PRI-7"}

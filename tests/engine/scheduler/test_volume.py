@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.spyre.scheduler import admission
 from spec.spyre.admission import Member, exact_volume_holds, worst_case_volumes
-from spec.spyre.rules import exact_volume
+from spec.spyre.rules.joining import worst_case_fits_by_ends
 
 Pair = tuple[int, int]
 Holds = Callable[[Sequence[Pair], Pair, int, int], bool]
@@ -34,8 +34,8 @@ def peak_volume(decoding: Sequence[Pair], candidate: Pair, block_size: int) -> i
 
 
 def of_the_rule(decoding: Sequence[Pair], candidate: Pair, limit: int, block_size: int) -> bool:
-    everyone = [Member(*one) for one in decoding]
-    return exact_volume.exact_volume_holds(everyone, Member(*candidate), limit, block_size)
+    length, remaining = candidate
+    return worst_case_fits_by_ends([*decoding, (length, remaining - 1)], limit, block_size)
 
 
 each_version = pytest.mark.parametrize(

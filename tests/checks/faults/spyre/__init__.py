@@ -3,7 +3,7 @@
 The modules hold one function a fault, by what it is about; importing this fills the table.
 """
 
-from tests.checks.faults.spyre import admission, blocks, decode, leaving, prefill
+from tests.checks.faults.spyre import admission, blocks, decode, formulas, leaving, prefill
 from tests.checks.faults.spyre.table import FAULTS
 
-__all__ = ["FAULTS", "admission", "blocks", "decode", "leaving", "prefill"]
+__all__ = ["FAULTS", "admission", "blocks", "decode", "formulas", "leaving", "prefill"]

@@ -1,6 +1,5 @@
 """Faults of arrival and admission: what comes next, and what must hold before."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from attrs import evolve
@@ -8,9 +7,7 @@ from attrs import evolve
 from reference.spyre import admission, machine, step, transitions
 from spec.core.blocks import block_count
 from spec.core.records import DECODE
-from spec.spyre import admission as formulas
 from spec.spyre import variants
-from spec.spyre.padding import max_tkv
 from spec.spyre.records import Context, Step
 from spec.spyre.state import Sequence as Row
 from spec.spyre.state import State
@@ -116,6 +113,19 @@ fault(admission, "_priority_refusal", of="admit", on="layout", caught_by="SPY-PR
     lambda right, ctx, state, row: "SPY-PRI-3" if state.decoding else right(ctx, state, row),
     "interleaved with none: interleaving is given as the reason after a decode step too",
 )
+fault(step, "choose_prefill", of="admit", on="exact", caught_by="SPY-PRI-6")(
+    lambda right, *given: (
+        right(*given)[0],
+        right(*given)[1] and right(*given)[1].replace("SPY-VOL-4", "SPY-VOL-2"),
+    ),
+    "refused for another rule: a condition is named that this admission does not have",
+)
+fault(step, "choose_prefill", of="admit", on="layout", caught_by="SPY-VOL-4")(
+    lambda right, ctx, state: (
+        (None, "SPY-VOL-4") if state.decoding and not state.waiting else right(ctx, state)
+    ),
+    "limit named for none: a decode step names the volume rule though the request would fit",
+)
 fault(step, "_at_rest", of="admit", on="exact", caught_by="SPY-PRI-3")(
     lambda right, ctx, state, _kind, tkv: right(ctx, state, DECODE, tkv),
     "prefills not noted: every step is noted as a decode step: no prefill seems to follow one",
@@ -135,6 +145,16 @@ fault(admission, "_priority_refusal", of="admit", on="pausing", caught_by="SPY-P
 fault(admission, "_chunk_refusal", of="admit", on="exact", caught_by="SPY-ADM-1")(
     configured(max_num_seqs=plus(1)),
     "one slot too many: the check for a free slot compares with `>` where `>=` is meant",
+)
+fault(
+    admission,
+    "_chunk_refusal",
+    of="admit",
+    on="two slots for three",
+    caught_by="SPY-ADM-1, SPY-ADM-3",
+)(
+    configured(max_num_seqs=plus(1)),
+    "one row too many: a request joins a batch whose slots are all taken",
 )
 fault(
     admission, "last_chunk_refusal", of="admit", on="exact, not interleaved", caught_by="SPY-VOL-4"
@@ -172,34 +192,15 @@ fault(
 )
 
 
-@fault(formulas, "peak_tkv", of="admit", on="peak before the end", caught_by="SPY-VOL-4")
-def exact_looks_at_the_end(
-    _right: Wrong, lengths: Sequence[int], steps: int, block_size: int
-) -> Any:
-    """The formula of exact admission takes the last step's tkv for the peak."""
-    return max_tkv([length + steps for length in lengths], block_size)
-
-
 fault(variants, "shipped_volume_holds", of="admit", on="shipped", caught_by="SPY-VOL-3")(
     lambda right, *given: right(*given[:-1], 0),
     "shipped without last tkv: it projects from the new request's length, not from the last tkv",
-)
-fault(formulas, "round_up", of="admit", on="a block of slack", caught_by="SPY-PAU-6")(
-    lambda right, value, multiple: right(value, multiple) - multiple,
-    "shipped without slack: the formula of the shipped rule lacks its block of slack on both sides",
 )
 fault(variants, "documented_volume_holds", of="admit", on="documented", caught_by="SPY-VOL-2")(
     lambda right, decoding, row, limit, size: right(
         decoding, changed(remaining=plus(size))(row), limit, size
     ),
     "documented with slack for all: the new request gets a block of slack too",
-)
-fault(variants, "model_length_holds", of="admit", on="documented, length", caught_by="SPY-LEN-2")(
-    always(True), "model length ignored: the documented rule does not look at the model length"
-)
-fault(formulas, "joined_tkvs", of="admit", on="half a block of length", caught_by="SPY-LEN-1")(
-    lambda _right, decoding, row, _size: [one.length for one in (*decoding, row)],
-    "model length without padding: the formula forgets the padding that joining brings",
 )
 
 

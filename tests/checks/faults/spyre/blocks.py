@@ -30,21 +30,21 @@ fault(machine, "new_pool", on="layout", caught_by="BLK-3")(
     lambda right, size: evolve(right(size), free=tuple(range(size))),
     "block zero in the pool: the pool starts with block 0",
 )
-fault(transitions, "allocate", on="layout", caught_by="BLK-3, BLK-1, BLK-4, SPY-PAD-5")(
+fault(transitions, "allocate", on="layout", caught_by="BLK-3, BLK-1, BLK-4, SPY-PAD-5, BLK-6")(
     lambda right, pool, count: right(evolve(pool, free=(0, *pool.free)), count),
     "block zero handed out: block 0 is handed out before all others",
 )
 fault(transitions, "allocate", on="layout", caught_by="BLK-4")(
     from_the_tail, "handed out from the tail: blocks are handed out from the tail of the free list"
 )
-fault(transitions, "allocate", on="layout", caught_by="BLK-1, BLK-4")(
+fault(transitions, "allocate", on="layout", caught_by="BLK-1, BLK-4, BLK-6")(
     kept("free"), "handed out and free: blocks that are handed out stay in the free list"
 )
 
 
 # --- evict ---------------------------------------------------------------------------------------
 
-fault(block_pool, "evict", on="eviction", caught_by="SPY-PFX-1")(
+fault(block_pool, "evict", on="eviction", caught_by="BLK-5, SPY-PFX-1")(
     lambda _right, pool, _blocks: pool,
     "old content stays: a block that is handed out anew can still be found by its old content",
 )
@@ -63,7 +63,7 @@ fault(block_pool, "evict", on="eviction", caught_by="BLK-5, SPY-PFX-1")(
 fault(transitions, "touch", on="same prompt", caught_by="BLK-2")(
     once_held, "second holder not counted: a further holder of a block is not counted"
 )
-fault(transitions, "touch", on="shared prefix", caught_by="BLK-1, BLK-4")(
+fault(transitions, "touch", on="shared prefix", caught_by="BLK-1, BLK-4, BLK-6")(
     kept("free"), "revived and free: a cached block that is taken again stays in the free list"
 )
 
@@ -86,7 +86,7 @@ fault(transitions, "release", on="same prompt", caught_by="BLK-2, BLK-4")(
     lambda right, pool, blocks: right(held_once(pool, blocks), blocks),
     "shared blocks freed: blocks are freed although another request holds them",
 )
-fault(transitions, "release", on="shared prefix", caught_by="BLK-1, BLK-4, BLK-10")(
+fault(transitions, "release", on="shared prefix", caught_by="BLK-1, BLK-4, BLK-10, BLK-6")(
     depending(
         lambda pool, _blocks: changed(
             free=lambda free: tuple(block for block in free if block not in pool.keys)
@@ -99,14 +99,20 @@ fault(transitions, "release", on="shared prefix", caught_by="BLK-1, BLK-4, BLK-1
 # --- register ------------------------------------------------------------------------------------
 
 
-@fault(transitions, "_cache_full_blocks", of="register", on="shared prefix", caught_by="SPY-PFX-1")
+@fault(
+    transitions,
+    "_cache_full_blocks",
+    of="register",
+    on="shared prefix",
+    caught_by="SPY-PFX-1, BLK-5",
+)
 def partial_block_cached(right: Wrong, ctx: Context, pool: BlockPool, sequence: Row) -> Any:
     """The last block of a table is cached before it is full."""
     whole = len(sequence.blocks) * ctx.config.block_size
     return right(ctx, pool, evolve(sequence, computed=whole))
 
 
-fault(transitions, "register", on="same prompt", caught_by="SPY-PFX-2")(
+fault(transitions, "register", on="same prompt", caught_by="SPY-PFX-2, BLK-5")(
     lambda right, pool, blocks, keys: right(pool, blocks, [keys[0]] * len(keys)),
     "keys not chained: all blocks of a prompt are cached under the key of the first",
 )

@@ -25,14 +25,24 @@ from tests.checks.faults.spyre.table import fault
 
 # --- pad -----------------------------------------------------------------------------------------
 
-fault(transitions, "batch_width_blocks", of="pad", on="layout", caught_by="SPY-DEC-3, SPY-TKV-2")(
+fault(
+    transitions,
+    "batch_width_blocks",
+    of="pad",
+    on="layout",
+    caught_by="SPY-DEC-3, SPY-TKV-2, SPY-TKV-1",
+)(
     lambda right, *given: right(*given) + 1,
     "a column too many: every row is padded by a block more than it needs",
 )
-fault(transitions, "row_left_padding", of="pad", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6")(
-    always(0), "rows not padded: no row is padded"
-)
-fault(transitions, "pad", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6, SPY-TKV-8")(
+fault(
+    transitions,
+    "row_left_padding",
+    of="pad",
+    on="layout",
+    caught_by="SPY-DEC-2, SPY-DEC-6, SPY-TKV-1",
+)(always(0), "rows not padded: no row is padded")
+fault(transitions, "pad", on="layout", caught_by="SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1")(
     result(decoding=first(left_padding=0)),
     "newest row not padded: the row that joined last is left without padding",
 )
@@ -41,7 +51,7 @@ fault(
     "row_left_padding",
     of="pad",
     on="layout",
-    caught_by="SPY-DEC-4, SPY-DEC-3, SPY-TKV-2",
+    caught_by="SPY-DEC-4, SPY-DEC-3, SPY-TKV-2, SPY-TKV-1",
 )(
     lambda _right, length, width, size: width * size - length,
     "rows padded by tokens: rows are padded by tokens until they end together",
@@ -90,15 +100,24 @@ def stays_if(stays: Callable[[Context, State, Row, Row], bool]) -> Wrong:
 
 jump = partial(fault, transitions, "pad", of="jump_tkv")
 
-jump(on="short and long", caught_by="SPY-TKV-3, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8")(
+jump(
+    on="short and long",
+    caught_by="SPY-TKV-3, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1",
+)(
     stays_if(lambda ctx, _, old, new: _crosses(ctx, old) and old.left_padding > new.left_padding),
     "no jump when crossing: a padded row that crosses into a new block keeps its padding",
 )
-jump(on="short and long", caught_by="SPY-TKV-4, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8")(
+jump(
+    on="short and long",
+    caught_by="SPY-TKV-4, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1",
+)(
     stays_if(lambda _, state, old, new: not _joined(state) and old.left_padding < new.left_padding),
     "no jump when the batch grows: an unpadded row crosses, and the others stay as they are",
 )
-jump(on="short and long", caught_by="SPY-TKV-7, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8")(
+jump(
+    on="short and long",
+    caught_by="SPY-TKV-7, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6, SPY-TKV-8, SPY-TKV-1",
+)(
     stays_if(
         lambda ctx, state, old, new: (
             _joined(state) and not _crosses(ctx, old) and old.left_padding < new.left_padding
@@ -106,7 +125,7 @@ jump(on="short and long", caught_by="SPY-TKV-7, SPY-TKV-2, SPY-DEC-2, SPY-DEC-6,
     ),
     "no jump when a longer joins: the others are not padded to the width of a longer request",
 )
-jump(on="layout", caught_by="SPY-TKV-5, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8")(
+jump(on="layout", caught_by="SPY-TKV-5, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8, SPY-TKV-1")(
     stays_if(
         lambda ctx, _, old, new: not _crosses(ctx, old) and old.left_padding > new.left_padding
     ),
@@ -114,7 +133,7 @@ jump(on="layout", caught_by="SPY-TKV-5, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8")(
 )
 
 
-@jump(on="layout", caught_by="SPY-TKV-6, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8")
+@jump(on="layout", caught_by="SPY-TKV-6, SPY-TKV-2, SPY-DEC-3, SPY-TKV-8, SPY-TKV-1")
 def jumps_without_cause(right: Wrong, ctx: Context, state: State) -> Moved:
     """A row that stays within its block is padded by a block more than the step before."""
     moved, events = right(ctx, state)

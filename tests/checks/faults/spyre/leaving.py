@@ -57,11 +57,17 @@ fault(transitions, "finish", on="layout", caught_by="LIF-3, LIF-2, BLK-4, SPY-DE
     lambda right, *given: (right(*given)[0], ()),
     "finishes silently: a request leaves without being reported finished",
 )
-fault(transitions, "finish", on="layout", caught_by="LIF-1, BLK-2, SPY-DEC-7")(
+fault(transitions, "finish", on="layout", caught_by="LIF-1, BLK-2, SPY-DEC-7, LIF-3")(
     kept("decoding"), "finishes and stays: a finished request stays in the batch"
 )
 fault(transitions, "finish", on="layout", caught_by="LIF-3")(
     ending_at(plus(-1)), "finishes a token early: a request ends a token before max_tokens"
+)
+
+
+fault(transitions, "finish", on="exact", caught_by="LIF-3")(
+    lambda right, ctx, state, _ends: right(ctx, state, always(False)),
+    "end ignored: a request goes on behind the end of sequence that it sampled",
 )
 
 
@@ -101,6 +107,16 @@ fault(transitions, "preempt", on="preemption", caught_by="SPY-PRE-1")(
     lambda right, ctx, state, _victim: right(ctx, state, state.decoding[-1]),
     "first admitted preempted: the request that was admitted first is preempted",
 )
+
+
+@fault(transitions, "preempt", on="preemption", caught_by="SPY-PRE-1")
+def one_victim_too_many(right: Wrong, ctx: Context, state: State, victim: Row) -> Moved:
+    """With the last admitted request the next one is preempted, too."""
+    moved, events = right(ctx, state, victim)
+    if len(moved.decoding) < 2:
+        return moved, events
+    moved, more = right(ctx, moved, moved.decoding[0])
+    return moved, (*events, *more)
 
 
 @fault(step, "blocks_lacking", of="preempt", on="preemption", caught_by="SPY-PRE-1")

@@ -39,7 +39,7 @@ fault(
     "reused_blocks",
     of="prefix_hit",
     on="shared prefix",
-    caught_by="SPY-PFX-3, SPY-PFX-5, SPY-RES-1, SPY-RES-2, BLK-8",
+    caught_by="SPY-PFX-3, SPY-PFX-5, SPY-RES-2, BLK-8",
 )(always(0), "cached chunks computed: no chunk is skipped, however much is cached")
 
 fault(transitions, "cached_blocks", of="prefix_hit", on="same prompt", caught_by="SPY-PFX-7")(
@@ -53,7 +53,7 @@ fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-7")(
     lambda right, pool, keys: right(pool, keys)[:-1],
     "one cached block missed: the last of the cached blocks is not found",
 )
-fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-6, SPY-PFX-2")(
+fault(chunks, "lookup", on="shared prefix", caught_by="SPY-PFX-6, SPY-PFX-2, BLK-5")(
     lambda right, pool, keys: right(pool, keys)[::-1],
     "cached blocks in reverse: the cached blocks are found in the wrong order",
 )
@@ -167,7 +167,7 @@ fault(step, "_outputs", of="join", on="layout", caught_by="SPY-CHK-4, LIF-4")(
 )
 
 
-@fault(step, "_prefill_step", of="join", on="exact", caught_by="SPY-CHK-4, LIF-8")
+@fault(step, "_prefill_step", of="join", on="exact", caught_by="SPY-CHK-4, LIF-8, LIF-3")
 def first_token_too_early(right: Wrong, run: SpyreRun, *given: Any) -> None:
     """A chunk that is not the last yields a token too."""
     right(run, *given)
@@ -181,7 +181,7 @@ fault(transitions, "join", on="layout", caught_by="LIF-4, LIF-8")(
     result(decoding=first(generated=plus(1))),
     "joins with two tokens: a request joins the batch with two tokens",
 )
-fault(transitions, "join", on="layout", caught_by="LIF-1, LIF-4, BLK-2")(
+fault(transitions, "join", on="layout", caught_by="LIF-1, LIF-4, BLK-2, LIF-3")(
     kept("prefilling"), "joins and stays: a request that joins the batch keeps the prefill slot"
 )
 

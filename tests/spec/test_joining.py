@@ -1,0 +1,111 @@
+"""What must hold to join, walked row by row: it does not lean on the formulas that decide."""
+
+from collections import Counter
+from itertools import product
+from random import Random
+
+import pytest
+from attrs import evolve
+
+from spec.spyre import admission, padding
+from spec.spyre.admission import Member, worst_case_volumes
+from spec.spyre.rules import joining
+from spec.spyre.variants import ADMISSIONS, Admission, Joining
+
+ROWS = list(product(range(1, 6), range(1, 5)))  # tokens and decode steps
+
+
+def exhaustive() -> list[Joining]:
+    """Batches of up to two rows and a newcomer, with small lengths, around every small limit."""
+    draw = Random(0)
+    batches = [(one,) for one in ROWS] + [*product(ROWS[::3], ROWS[::2])]
+    return [
+        Joining(
+            decoding=[Member(*row) for row in batch],
+            candidate=Member(*newcomer),
+            limit=draw.randint(4, 36),
+            max_model_len=draw.randint(4, 12),
+            block_size=draw.randint(1, 4),
+            last_tkv=draw.randint(0, 9),
+        )
+        for batch in batches
+        for newcomer in ROWS
+    ]
+
+
+FITS = {
+    "SPY-LEN-2": joining.model_length_fits,
+    "SPY-VOL-2": joining.documented_projection_fits,
+    "SPY-VOL-3": joining.shipped_projection_fits,
+    "SPY-VOL-4": joining.worst_case_fits,
+}
+HOLDS = {one.rule: one.holds for each in ADMISSIONS.values() for one in each.conditions}
+
+
+@pytest.mark.parametrize("rule", FITS)
+def test_the_rule_and_the_formula_that_decides_say_the_same(rule: str) -> None:
+    cases = exhaustive()
+    said = Counter((FITS[rule](one), HOLDS[rule](one)) for one in cases)
+
+    assert said.keys() == {(True, True), (False, False)}
+
+
+def test_the_worst_case_by_ends_is_that_of_all_steps() -> None:
+    said = Counter[tuple[bool, bool]]()
+    for one in exhaustive():
+        lives = joining.lives_of(one)
+        walked = max(joining.volumes_to_come(lives, one.block_size), default=0)
+        for limit in (walked - 1, walked):
+            by_ends = joining.worst_case_fits_by_ends(lives, limit, one.block_size)
+            said[by_ends, walked <= limit] += 1
+
+    assert said.keys() == {(True, True), (False, False)}
+
+
+def test_of_a_large_batch_few_ends_are_looked_at_in_detail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw, looked_at = Random(0), Counter[int]()
+    last_volumes = joining.last_volumes
+    monkeypatch.setattr(
+        joining,
+        "last_volumes",
+        lambda lives, end, size: looked_at.update([end]) or last_volumes(lives, end, size),
+    )
+    monkeypatch.setattr(joining, "volumes_to_come", None)
+    for _ in range(20):
+        one = Joining(
+            decoding=[Member(draw.randint(1, 2_000), draw.randint(1, 500)) for _ in range(32)],
+            candidate=Member(700, 400),
+            limit=0,
+            max_model_len=4_096,
+            block_size=64,
+        )
+        tightest = max(worst_case_volumes(one.decoding, one.candidate, 64))
+
+        assert joining.worst_case_fits(evolve(one, limit=tightest))
+        assert not joining.worst_case_fits(evolve(one, limit=tightest - 1))
+
+    assert 20 <= looked_at.total() < 20 * 2 * 33 / 4
+
+
+@pytest.mark.parametrize(
+    "formula",
+    ["joined_tkvs", "projected_volumes", "decode_lives", "rows_until", "peak_tkv", "volume"],
+)
+def test_no_rule_asks_a_formula_of_the_machine(
+    formula: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_given: object) -> None:
+        raise AssertionError(f"{formula} was asked")
+
+    for module in (admission, padding):
+        if hasattr(module, formula):
+            monkeypatch.setattr(module, formula, fails)
+
+    assert [[fits(one) for fits in FITS.values()] for one in exhaustive()[:20]]
+
+
+def test_every_condition_of_every_variant_has_its_rule() -> None:
+    assert HOLDS.keys() == FITS.keys()
+    assert [*ADMISSIONS] == [Admission.EXACT, Admission.DOCUMENTED, Admission.SHIPPED]
