@@ -86,8 +86,6 @@ def decode_batch_has_room(ctx: Context, step: Step) -> Iterator[str]:
     rows = len(before.decoding) + len(before.paused)
     if chunk is not None and rows >= ctx.config.max_num_seqs:
         yield f"{chunk.id} joins {rows} rows, {ctx.config.max_num_seqs} slots"
-    if step.refusal == "SPY-ADM-3" and rows < ctx.config.max_num_seqs:
-        yield f"refused beside {rows} rows, {ctx.config.max_num_seqs} slots"
 
 
 OfStep: TypeAlias = Callable[[Context, Step], Iterator[str]]

@@ -94,7 +94,8 @@ _LOOKED_AT = 2  # requests behind the one that was refused
 def _overtaking(ctx: Context, state: State, refusal: str) -> Iterator[Sequence]:
     """Of the next requests in the queue those that may go before the refused head."""
     stops = {"SPY-PRI-3", "SPY-PAU-4", "SPY-ADM-1", "SPY-ADM-3", "SPY-RES-1"}  # true of them, too
-    if ctx.config.queue is not Queue.OVERTAKING or refusal in stops:
+    is_full = rows_in_slots(state) >= ctx.config.max_num_seqs
+    if ctx.config.queue is not Queue.OVERTAKING or refusal in stops or is_full:
         return
     for one in state.waiting[1 : 1 + _LOOKED_AT]:
         if ctx.config.reservation and lacks_worst_case(ctx, state, one):
@@ -117,7 +118,7 @@ def _may_refuse(ctx: Context, state: State, one: Sequence, rule: str) -> bool:
         "SPY-PRI-3": config.interleave and state.last_kind == PREFILL and state.decoding,
         "SPY-PAU-4": state.paused and rows,
         "SPY-ADM-1": waits and rows >= config.max_num_seqs,
-        "SPY-ADM-3": True,
+        "SPY-ADM-3": len(state.decoding) + len(state.paused) >= config.max_num_seqs,
         "SPY-RES-1": waits and config.reservation,
         "BLK-9": not config.reservation,
     }

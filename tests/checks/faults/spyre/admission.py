@@ -1,5 +1,6 @@
 """Faults of arrival and admission: what comes next, and what must hold before."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import evolve
@@ -7,7 +8,9 @@ from attrs import evolve
 from reference.spyre import admission, machine, step, transitions
 from spec.core.blocks import block_count
 from spec.core.records import DECODE
+from spec.spyre import admission as formulas
 from spec.spyre import variants
+from spec.spyre.padding import max_tkv
 from spec.spyre.records import Context, Step
 from spec.spyre.state import Sequence as Row
 from spec.spyre.state import State
@@ -192,15 +195,34 @@ fault(
 )
 
 
+@fault(formulas, "peak_tkv", of="admit", on="peak before the end", caught_by="SPY-VOL-4")
+def exact_looks_at_the_end(
+    _right: Wrong, lengths: Sequence[int], steps: int, block_size: int
+) -> Any:
+    """The formula of exact admission takes the last step's tkv for the peak."""
+    return max_tkv([length + steps for length in lengths], block_size)
+
+
 fault(variants, "shipped_volume_holds", of="admit", on="shipped", caught_by="SPY-VOL-3")(
     lambda right, *given: right(*given[:-1], 0),
     "shipped without last tkv: it projects from the new request's length, not from the last tkv",
+)
+fault(formulas, "round_up", of="admit", on="a block of slack", caught_by="SPY-VOL-3")(
+    lambda right, value, multiple: right(value, multiple) - multiple,
+    "shipped without slack: the formula of the shipped rule lacks its block of slack on both sides",
 )
 fault(variants, "documented_volume_holds", of="admit", on="documented", caught_by="SPY-VOL-2")(
     lambda right, decoding, row, limit, size: right(
         decoding, changed(remaining=plus(size))(row), limit, size
     ),
     "documented with slack for all: the new request gets a block of slack too",
+)
+fault(variants, "model_length_holds", of="admit", on="documented, length", caught_by="SPY-LEN-2")(
+    always(True), "model length ignored: the documented rule does not look at the model length"
+)
+fault(formulas, "joined_tkvs", of="admit", on="half a block of length", caught_by="SPY-LEN-2")(
+    lambda _right, decoding, row, _size: [one.length for one in (*decoding, row)],
+    "model length without padding: the formula forgets the padding that joining brings",
 )
 
 

@@ -1,6 +1,5 @@
 """Faults of the formulas in `spec/`: whatever imports them, machine or not, has them wrong."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from reference.spyre import admission as of_reference
@@ -8,10 +7,9 @@ from spec.core import blocks
 from spec.core.configuration import PolicyConfig
 from spec.spyre import admission, padding, reservation, state
 from spec.spyre.config import SpyreConfig
-from spec.spyre.padding import max_tkv
 from spec.spyre.state import State
 from spec.spyre.variants import AdmissionVariant, Queue
-from tests.checks.faults.patches import Wrong, altered, always, changed, each, plus
+from tests.checks.faults.patches import altered, always, changed, each, plus
 from tests.checks.faults.spyre.table import fault
 
 
@@ -25,9 +23,6 @@ def longer(tokens: int) -> Any:
 fault(admission, "model_length_holds", on="half a block of length", caught_by="SPY-LEN-2")(
     lambda right, _decoding, row, *given: right((), row, *given), "length, of the newcomer only"
 )
-fault(admission, "model_length_holds", on="half a block of length", caught_by="SPY-LEN-2")(
-    always(True), "length, always true"
-)
 fault(admission, "model_length_holds", on="documented, length", caught_by="SPY-LEN-2")(
     lambda right, decoding, row, most, size: right(decoding, row, most - 1, size),
     "length, one token stricter",
@@ -35,10 +30,6 @@ fault(admission, "model_length_holds", on="documented, length", caught_by="SPY-L
 fault(admission, "model_length_holds", on="half a block of length", caught_by="SPY-LEN-2")(
     lambda right, decoding, row, most, size: right(decoding, row, most + 1, size),
     "length, one token looser",
-)
-fault(admission, "joined_tkvs", on="documented", caught_by="SPY-VOL-2")(
-    lambda _right, decoding, row, _size: [one.length for one in (*decoding, row)],
-    "joined tkv, without padding",
 )
 fault(admission, "joined_tkvs", on="documented", caught_by="SPY-VOL-2")(
     lambda right, *given: [tkv + 1 for tkv in right(*given)], "joined tkv, with the next token"
@@ -68,12 +59,6 @@ fault(admission, "projected_volumes", on="documented", caught_by="SPY-VOL-2, SPY
 
 # --- joining: the release's projection ------------------------------------------------------------
 
-fault(admission, "shipped_future_tkvs", on="a block of slack", caught_by="SPY-VOL-3")(
-    lambda right, decoding, row, size, last: [
-        tkv - size for tkv in right(decoding, row, size, last)
-    ],
-    "shipped, without slack",
-)
 fault(admission, "shipped_future_tkvs", on="shipped, not interleaved", caught_by="SPY-VOL-3")(
     lambda right, decoding, row, size, _last: right(decoding, row, size, 0),
     "shipped, without the last tkv",
@@ -84,15 +69,6 @@ fault(admission, "shipped_future_tkvs", on="shipped, not interleaved", caught_by
 )
 
 # --- joining: the worst case ----------------------------------------------------------------------
-
-
-@fault(padding, "peak_tkv", on="peak before the end", caught_by="SPY-VOL-4")
-def peak_in_the_last_step_only(
-    _right: Wrong, lengths: Sequence[int], steps: int, block_size: int
-) -> Any:
-    """The peak is taken in the last step only."""
-    return max_tkv([length + steps for length in lengths], block_size)
-
 
 fault(padding, "reaches_block_end", on="peak before the end", caught_by="SPY-VOL-4")(
     always(True), "peak, always the full width"
