@@ -38,6 +38,27 @@ def prefix_figure() -> Run:
     )
 
 
+def whole_prompt_figure() -> Run:
+    """Prefix caching, second figure: the same prompt again, of seven whole blocks."""
+    config = configured(64, 256, 2048, max_num_seqs=4, max_batch_tkv_limit=LIMIT_THAT_ADMITS)
+    prompt = Prompt.of_stream("common", 448)
+    return run_of(
+        config,
+        Request(id="Cached Request", prompt=prompt, max_tokens=300),
+        Request(id="New Request", prompt=prompt, max_tokens=500, arrival=400),
+    )
+
+
+def answer_figure() -> Run:
+    """Prefix caching, third figure: a prompt that goes on from 380 tokens of an answer."""
+    config = configured(64, 256, 2048, max_num_seqs=4, max_batch_tkv_limit=LIMIT_THAT_ADMITS)
+    first = Request(id="Cached Request", prompt=Prompt.of_stream("common", 699), max_tokens=452)
+    answer = [first.output_token(index) for index in range(380)]
+    prompt = Prompt.of_tokens([*first.prompt.tokens(), *answer, *range(30)])
+    new = Request(id="New Request", prompt=prompt, max_tokens=500, arrival=500)
+    return run_of(config, first, new)
+
+
 def tkv_jump_figure() -> Run:
     """Three requests that end early: with their 62nd, 71st and 67th token."""
     return run_of(

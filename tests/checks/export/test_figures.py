@@ -19,10 +19,12 @@ from tests.checks.export.figures_data import (
     TKV_JUMP_LAST,
     TKV_JUMP_LINES,
     TKV_JUMPS,
+    answer_figure,
     prefill_figure,
     prefix_figure,
     small_config,
     tkv_jump_figure,
+    whole_prompt_figure,
 )
 from tests.checks.export.runs import Run, configured, run_of
 from tests.requests import request
@@ -133,6 +135,49 @@ def test_figure_is_the_end_of_our_run_but_for_the_limit_of_its_header(
 
     assert our_lines[-len(lines) :] == lines
     assert our_header | {"max_batch_tkv_limit": header["max_batch_tkv_limit"]} == header
+
+
+# Ours first. The second figure takes the block of the last token from the cache, too, and counts
+# one chunk; the third begins at the first token that is written, the first figure one before.
+OTHERWISE_DRAWN = {
+    "prefix_caching_2.jsonl": {
+        "cached_tokens": (192, 191),
+        "chunks_total": (2, 1),
+        "chunks_done": (1, 0),
+        "chunk_prompt_token_start": (383, 447),
+        "inner_padding": (192, 256),
+    },
+    "prefix_caching_3.jsonl": {"chunk_prompt_token_start": (1023, 1024)},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        ("prefix_caching_2.jsonl", whole_prompt_figure),
+        ("prefix_caching_3.jsonl", answer_figure),
+    ],
+)
+def test_prefix_caching_figure_differs_from_our_run_in_these_numbers_only(
+    name: str, run: Callable[[], Run]
+) -> None:
+    *_, theirs = published(name)
+
+    *_, ours = drawn_pair(run())
+
+    pairs = {key: (ours["prefilling"][key], value) for key, value in theirs["prefilling"].items()}
+    assert {key: pair for key, pair in pairs.items() if len({*pair}) > 1} == OTHERWISE_DRAWN[name]
+    assert ours["prefilling"].keys() == theirs["prefilling"].keys()
+
+
+def test_a_whole_prompt_in_the_cache_has_its_last_block_duplicated_and_is_never_one_chunk() -> None:
+    run = whole_prompt_figure()
+
+    (chunk,) = [one for step in run.steps if (one := step.chunk) and one.id == "New Request"]
+
+    assert (chunk.chunk, chunk.chunks, chunk.start, chunk.end) == (1, 2, 192, 448)
+    assert (chunk.cached_tokens, chunk.inner_padding) == (3 * 64, 3 * 64)  # of 7 blocks 6 are hits
+    assert [block == 0 for block in chunk.writes] == [True, True, True, False]
 
 
 def test_prefix_caching_figure_is_all_of_our_run() -> None:
