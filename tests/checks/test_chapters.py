@@ -16,7 +16,12 @@ from checks.chapters import (
 from checks.evidence import EXPLORED, PROVEN, recorded, recorded_verdicts
 from checks.policies import POLICIES, AnyPolicy
 
-PREFIXES = {"nano-vllm": "NANO", "vllm-v1": "V1", "vllm-v0": "V0"}
+PREFIXES = {
+    "spyre": "(?:SPY-[A-Z]+|BLK|LIF)",
+    "nano-vllm": "NANO-[A-Z]+",
+    "vllm-v1": "V1-[A-Z]+",
+    "vllm-v0": "V0-[A-Z]+",
+}
 each_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 tabled = pytest.mark.parametrize("policy", [POLICIES[name] for name in PREFIXES], ids=[*PREFIXES])
 both = pytest.mark.parametrize("policy", [POLICIES["nano-vllm"], POLICIES["vllm-v1"]])
@@ -115,7 +120,7 @@ def rows(policy: AnyPolicy) -> list[tuple[list[str], str]]:
     """Rules and verdict of each row."""
     table = chapter_of(policy).partition("## From text to rule to check")[2].partition("\n## ")[0]
     cells = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
-    rule = re.compile(rf"(?<!PRV-){PREFIXES[policy.name]}-[A-Z]+-\d+")
+    rule = re.compile(rf"(?<!PRV-)\b{PREFIXES[policy.name]}-\d+")
     return [(rule.findall(one[1]), one[2].rstrip(" |")) for one in cells]
 
 
@@ -139,3 +144,18 @@ def test_every_rule_that_the_text_gives_is_in_a_row(policy: AnyPolicy) -> None:
     ours = {rule.id for rule in policy.registry.rules.values() if rule.source.text == policy.name}
 
     assert ours - named == set()
+
+
+# Of the plugin's page, the headings, the definitions and what only tells of a plot left out.
+SENTENCES_OF_SPYRE = 54
+
+
+def test_every_sentence_of_the_page_that_constrains_behaviour_has_a_row() -> None:
+    assert len(rows(POLICIES["spyre"])) == SENTENCES_OF_SPYRE
+
+
+def test_a_row_without_a_rule_says_that_nothing_is_constrained_or_what_is_not_modelled() -> None:
+    without = [verdict for rules, verdict in rows(POLICIES["spyre"]) if not rules]
+
+    assert len(without) == 6
+    assert all("constrains: nothing" in one or "not modelled" in one for one in without)
