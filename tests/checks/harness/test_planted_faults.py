@@ -23,8 +23,9 @@ FAST = (
 )
 
 # Every request of a case ends where it says, at max_tokens at the latest. The state machine finds
-# it, where the environment decides.
-NOT_IN_CASES = {"never at max tokens"}
+# it, where the environment decides. Pausing where it is not meant shows under `documented` alone, in
+# a batch that exceeds the limit.
+NOT_IN_CASES = {"never at max tokens", "pausing, always"}
 
 
 def test_without_a_fault_nothing_is_found() -> None:
