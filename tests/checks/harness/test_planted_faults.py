@@ -23,8 +23,8 @@ FAST = (
 )
 
 # Every request of a case ends where it says, at max_tokens at the latest. The state machine finds
-# it, where the environment decides. Pausing where it is not meant shows under `documented` alone, in
-# a batch that exceeds the limit.
+# it, where the environment decides. Pausing where it is not meant shows under `documented` alone,
+# in a batch that exceeds the limit.
 NOT_IN_CASES = {"never at max tokens", "pausing, always"}
 
 
