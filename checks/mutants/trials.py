@@ -4,30 +4,35 @@ Each is tried without a mutant first. That shows what it says of the right progr
 takes, and which functions it runs.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from cProfile import Profile
 from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import Any, Protocol, TypeAlias
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from checks.evidence import EXPLORED, recorded
 from checks.explore.bounds import Bounds
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
+from checks.explore.instance import Instance
+from checks.explore.model import Violation
+from checks.explore.result import Result
 from checks.explore.search import explore
 from checks.harness.campaign import Plan, own_system
 from checks.harness.comparison import Terms, compare
 from checks.harness.system import ENGINE, REFERENCE, Own
 from checks.mutants.rooms import ROOT
-from checks.policies import policy_named, title_of
+from checks.policies import policy_named, policy_of, title_of
+from spec.core.errors import ConfigError, WorkloadError
 
 MEANS = ("explore", "fuzz", "prove")
 EPISODES = 100  # random cases of each policy
 _SLOWEST_PROOF_SECONDS = 5.0  # without a mutant; slower ones are not tried
 _STATES_MORE = 2  # a wrong machine is searched as far as so many times the right one's states
 _NO_STATES = 200  # and a few more
+_REFUSED_STATES = 1_000  # of an instance that the right machine refuses
 
 
 class Trial(Protocol):
@@ -81,39 +86,71 @@ class Exploring:
     name: str
     means = "explore"
 
-    def _explore(self, **how: Any) -> Any:
-        policy = policy_named(self.policy)
-        instance = next(one for one in policy.instances if title_of(one) == self.name)
-        model = policy.model(instance)
-        properties = policy.properties_of(model)
-        refuted = how.pop("refuted", frozenset())
-        only = how.pop("only", None)
-        asked = [one for one in properties.all if one.rule not in refuted]
-        if only is not None:
-            asked = [one for one in properties.all if one.rule in only]
-        return explore(model, asked, properties.witnesses, **how)
+    @property
+    def instance(self) -> Instance[Any]:
+        """What is explored."""
+        return instance_named(self.policy, self.name)
 
     def verdict(self) -> Explored:
         """Rules and witnesses of a complete search."""
-        result = self._explore(keep_going=True)
+        result = _search(self.instance, keep_going=True)
         return Explored(result.states, _rules(result), _seen(result))
 
     def killed_by(self, verdict: Explored) -> str | None:
         """A rule that falls, that falls no more, or that applies nowhere any more."""
         bounds = Bounds(max_states=_STATES_MORE * verdict.states + _NO_STATES)
-        first = self._explore(refuted=verdict.refuted, bounds=bounds)
-        for violation in first.violations:
-            if violation.rule == MACHINE_ERROR:
-                return _stops(violation.found)
-            return str(violation.rule)
-        if first.stopped_by is None:
-            for rule in sorted(verdict.witnessed - _seen(first)):
-                return f"{rule} is not witnessed"
-        if first.stopped_by is None and verdict.refuted:
-            again = self._explore(only=verdict.refuted, bounds=bounds, keep_going=True)
-            for rule in sorted(verdict.refuted - _rules(again) - {MACHINE_ERROR, DEADLOCK}):
-                return f"{rule} is not refuted"
-        return None
+        first = _search(self.instance, bounds, without=verdict.refuted)
+        if first.violations:
+            return _fallen(first.violations[0])
+        if first.stopped_by is not None:
+            return None
+        for rule in sorted(verdict.witnessed - _seen(first)):
+            return f"{rule} is not witnessed"
+        return self._refuted_no_more(verdict.refuted - {MACHINE_ERROR, DEADLOCK}, bounds)
+
+    def _refuted_no_more(self, refuted: Set[str], bounds: Bounds) -> str | None:
+        if not refuted:
+            return None
+        again = _search(self.instance, bounds, only=refuted, keep_going=True)
+        lost = sorted(refuted - _rules(again))
+        return f"{lost[0]} is not refuted" if lost and again.stopped_by is None else None
+
+
+def instance_named(policy: str, title: str) -> Instance[Any]:
+    """The policy's instance of this title."""
+    return next(one for one in policy_named(policy).instances if title_of(one) == title)
+
+
+def _search(
+    instance: Instance[Any],
+    bounds: Bounds | None = None,
+    *,
+    without: Set[str] = frozenset(),
+    only: Set[str] | None = None,
+    keep_going: bool = False,
+) -> Result[Any]:
+    """The search for violations of the rules that apply, of `only` some or `without` some.
+
+    Raises:
+        WorkloadError: a request of the instance could never be served.
+    """
+    policy = policy_of(instance.config)
+    model = policy.model(instance)
+    properties = policy.properties_of(model)
+    asked = [
+        one
+        for one in properties.all
+        if one.rule not in without and (only is None or one.rule in only)
+    ]
+    return explore(model, asked, properties.witnesses, bounds=bounds, keep_going=keep_going)
+
+
+def _fallen(violation: Violation[Any]) -> str:
+    """The rule; of a machine that stopped the guard, or that it was an error."""
+    if violation.rule != MACHINE_ERROR:
+        return violation.rule
+    _, is_guard, rule = violation.found.partition("not allowed here: ")
+    return f"guard {rule}" if is_guard else "error"
 
 
 def _rules(result: Any) -> frozenset[str]:
@@ -124,10 +161,56 @@ def _seen(result: Any) -> frozenset[str]:
     return frozenset(rule for rule, seen in result.witnesses.items() if seen.edges)
 
 
-def _stops(found: str) -> str:
-    """The machine stopped: at a guard that names a rule, or with any other error."""
-    _, is_guard, rule = found.partition("not allowed here: ")
-    return f"guard {rule}" if is_guard else "error"
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@frozen
+class Refusing:
+    """An instance with a configuration so small that a request of it could just never be served.
+
+    It is refused, with one more of `key` it is not. Where it is not refused any more, a rule has
+    to say what comes of that.
+    """
+
+    policy: str
+    title: str
+    key: str
+    means = "explore"
+
+    @property
+    def name(self) -> str:
+        """Of the instance, and of what there is too little."""
+        return f"{self.title}, too small a {self.key}"
+
+    def _with(self, value: int) -> Instance[Any]:
+        instance = instance_named(self.policy, self.title)
+        return evolve(instance, config=evolve(instance.config, **{self.key: value}))
+
+    def _is_refused(self, value: int) -> bool:
+        try:
+            instance = self._with(value)
+            policy_of(instance.config).model(instance)
+        except WorkloadError:
+            return True
+        return False
+
+    def verdict(self) -> int | None:
+        """The largest value with which a request is refused; None if none is."""
+        value = getattr(instance_named(self.policy, self.title).config, self.key)
+        try:
+            return next((one for one in range(value, 0, -1) if self._is_refused(one)), None)
+        except ConfigError:  # so small a configuration does not exist
+            return None
+
+    def killed_by(self, verdict: int) -> str | None:
+        """A rule that falls where nothing is refused, or that what can be served is refused."""
+        if self._is_refused(verdict + 1):
+            return "error (WorkloadError)"
+        if self._is_refused(verdict):
+            return None
+        refuted = recorded(EXPLORED).get(self.title, {"violations": ()})["violations"]
+        found = _search(self._with(verdict), Bounds(max_states=_REFUSED_STATES), without={*refuted})
+        return _fallen(found.violations[0]) if found.violations else None
 
 
 # --- random cases ---------------------------------------------------------------------------------
@@ -239,7 +322,17 @@ def proofs(policy: str) -> Iterator[Trial]:
 
 Stage: TypeAlias = Callable[[str], Iterator[Trial]]
 
+
+def refusals(policy: str) -> Iterator[Trial]:
+    """The policy's instances with too little of each of the keys that are numbers."""
+    for instance in policy_named(policy).instances:
+        for key in policy_named(policy).keys:
+            if type(getattr(instance.config, key)) is int:
+                yield Refusing(policy, title_of(instance), key)
+
+
 STAGES: tuple[Stage, ...] = (
+    refusals,
     partial(explorations, least=0, below=150),
     partial(explorations, least=150, below=1_500),
     partial(explorations, least=1_500, below=5_000),

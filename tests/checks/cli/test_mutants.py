@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from checks.evidence import MUTATED, recorded
 from checks.mutants.equivalents import equivalents, refuse_stale
 from checks.mutants.rooms import LEFT_OUT, ROOMS, is_left_out, modules
 from checks.mutants.sites import mutants_of
@@ -23,6 +24,16 @@ def test_a_draw_of_the_mutants_is_killed_by_rules_and_the_report_says_so() -> No
     assert "100.0 %" in ran.out
     assert (report["outcome"], report["tried"], report["overlooked"]) == ("holds", 8, [])
     assert sum(report["killed_by"].values()) == 8
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("group", recorded(MUTATED))
+def test_all_mutants_of_a_room_and_policy_come_to_what_is_on_record(group: str) -> None:
+    room, _, policy = group.partition(", ")
+    lockstep("mutants", "--room", room, "--policy", policy, "--json", "r.json")
+    (score,) = json.loads(Path("r.json").read_text())["scores"]
+
+    assert score == {key: value for key, value in recorded(MUTATED)[group].items() if key in score}
 
 
 def test_no_time_is_no_answer() -> None:

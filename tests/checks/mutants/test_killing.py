@@ -9,8 +9,9 @@ from checks.mutants.killing import SAME, Evidence, Outcome, in_process, outcome
 from checks.mutants.report import Findings
 from checks.mutants.rooms import ROOT, Module
 from checks.mutants.sites import Mutant, mutants_of
-from checks.mutants.trials import Exploring, Fuzzing
+from checks.mutants.trials import Exploring, Fuzzing, Refusing
 from checks.policies import AnyPolicy, register, unregister
+from reference.vllm_v1 import machine
 from spec.core.rule import Registry
 from tests.toy.policy import POLICY
 
@@ -103,6 +104,31 @@ def test_a_process_that_dies_leaves_what_it_said() -> None:
         raise RuntimeError
 
     assert in_process(work) == ['"begun"\n']
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+TOO_SMALL = Refusing("vllm-v1", "vllm-v1, lookahead", "num_blocks")
+
+
+def test_what_could_never_be_served_is_refused_and_with_one_block_more_it_is_not() -> None:
+    blocks = TOO_SMALL.verdict()
+
+    assert blocks is not None
+    assert TOO_SMALL.killed_by(blocks) is None
+    assert TOO_SMALL.killed_by(blocks - 1) == "error (WorkloadError)"
+
+
+def test_where_it_is_not_refused_a_rule_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = TOO_SMALL.verdict()
+    monkeypatch.setattr(machine, "refuse_unservable", lambda _request, _config: None)
+
+    assert blocks is not None
+    assert TOO_SMALL.killed_by(blocks) == "V1-LIF-7"
+
+
+def test_an_instance_in_which_nothing_is_refused_for_want_of_the_key_says_nothing() -> None:
+    assert Refusing("vllm-v1", "vllm-v1, lookahead", "max_num_seqs").verdict() is None
 
 
 # --- the score ------------------------------------------------------------------------------------
