@@ -1,0 +1,102 @@
+"""Instances counted by Spin, in a model that was written from the chapter and not from our code.
+
+What goes from an instance to the model are constants: lengths, limits, who may leave or end early.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+
+from attrs import frozen
+
+from checks.explore.instance import Instance
+from spec.spyre.config import SpyreConfig
+from spec.spyre.variants import Admission, Queue
+
+MODEL = Path(__file__).with_name("spyre.pml")
+
+
+@frozen
+class Count:
+    """What Spin found: distinct states, edges between them, and the rules that it saw broken.
+
+    `is_endless`: there is a run without end.
+    """
+
+    states: int
+    transitions: int
+    broken: frozenset[str]
+    is_endless: bool
+
+
+def counted(instance: Instance[SpyreConfig], folder: Path, **faults: int) -> Count:
+    """The whole graph of an instance: generated, compiled and searched in an empty `folder`.
+
+    `faults` are constants of the model that are set otherwise.
+
+    Raises:
+        CalledProcessError: the model cannot be compiled.
+    """
+    constants = _constants(instance) | faults
+    lines = [f"#define {name} {value}\n" for name, value in constants.items()]
+    (folder / "model.pml").write_text("".join(lines) + MODEL.read_text(encoding="utf-8"))
+    # -o2: variables that are only written are part of a state, too.
+    _output(["spin", "-a", "-o2", "model.pml"], folder)
+    found = _searched(folder, "-DPRINTF")
+    assert "errors: 0" in found, found
+    return Count(
+        states=_number(found, "states, stored"),
+        transitions=_number(found, "transitions") - 1,  # Spin counts the way to the first state
+        broken=frozenset(re.findall(r"broken: (\S+)", found)),
+        is_endless="non-progress cycle (at" in _searched(folder, "-DNP", "-l"),
+    )
+
+
+def _searched(folder: Path, mode: str, *options: str) -> str:
+    _output(["gcc", "-w", mode, "-DNOREDUCE", "-o", "pan", "pan.c"], folder)
+    return _output(["./pan", "-m100000", *options], folder)
+
+
+def _constants(instance: Instance[SpyreConfig]) -> dict[str, object]:
+    config, requests = instance.config, instance.requests
+    # Where clients come back, the explorer does not distinguish blocks: here all are 0.
+    blocks = [0 if instance.returning else block + 1 for block in range(config.pool_blocks)]
+    lengths = [(one.prompt_len, one.max_tokens) for one in requests]
+    return {
+        "N": len(requests),
+        "PROMPTS": ", ".join(str(prompt) for prompt, _ in lengths),
+        "MAX_TOKENS": ", ".join(str(output) for _, output in lengths),
+        "LONGEST": max(output for _, output in lengths),
+        "TABLE": max(map(sum, lengths)) // config.block_size + 1,
+        "ABORTS": _bits(instance.aborts),
+        "EARLY_ENDS": _bits(instance.early_ends),
+        "RETURNING": _bits(instance.returning),
+        "BLOCK": config.block_size,
+        "CHUNK": config.chunk_size,
+        "MODEL_LEN": config.max_model_len,
+        "SLOTS": config.max_num_seqs,
+        "LIMIT": config.max_batch_tkv_limit,
+        "POOL": config.pool_blocks,
+        "POOL_ORDER": ", ".join(map(str, blocks)),
+        "INTERLEAVE": int(config.interleave),
+        "OVERTAKING": int(config.queue is Queue.OVERTAKING),
+        "RESERVATION": int(config.reservation),
+        "PAUSING": int(config.pausing),
+        "LONG_OUTPUT_FIRST": int(config.long_output_first),
+        "DOCUMENTED": int(config.admission is Admission.DOCUMENTED),
+        "SHIPPED": int(config.admission is Admission.SHIPPED),
+    }
+
+
+def _bits(ids: frozenset[str]) -> int:
+    return sum(1 << int(one) for one in ids)
+
+
+def _output(command: list[str], folder: Path) -> str:
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def _number(found: str, unit: str) -> int:
+    match = re.search(rf"(\d+) {unit}", found)
+    assert match is not None, found
+    return int(match[1])
