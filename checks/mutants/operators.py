@@ -35,7 +35,7 @@ _ARITHMETIC: Mapping[type[ast.operator], type[ast.operator]] = {
     ast.LShift: ast.RShift,
     ast.RShift: ast.LShift,
 }
-_FUNCTIONS = {
+OPPOSITES = {
     one: other
     for pair in (
         ("min", "max"),
@@ -45,7 +45,6 @@ _FUNCTIONS = {
         ("cdiv", "floor_div"),
         ("append", "appendleft"),
         ("pop", "popleft"),
-        ("takewhile", "dropwhile"),
     )
     for one, other in (pair, pair[::-1])
 }
@@ -170,8 +169,8 @@ def _swapped_arguments(node: ast.Call) -> Iterator[ast.AST]:
 def _other_function(node: ast.Call) -> Iterator[ast.AST]:
     """The opposite: least for largest, all for any, one end for the other; or no order."""
     name = _name_of(node.func)
-    if name in _FUNCTIONS:
-        yield _with(node, func=_renamed(node.func, _FUNCTIONS[name]))
+    if name in OPPOSITES:
+        yield _with(node, func=_renamed(node.func, OPPOSITES[name]))
     if name in _ORDERS and node.args:
         yield _with(node, func=ast.copy_location(ast.Name("list", ast.Load()), node), keywords=[])
 

@@ -10,8 +10,10 @@ from importlib import import_module
 from pathlib import Path
 from types import CodeType, FunctionType
 
+from checks.mutants.operators import OPPOSITES
 from checks.mutants.rooms import ROOT
 from checks.mutants.sites import Mutant, mutants_of, mutated
+from spec.core import arithmetic
 
 MUTANT = "LOCKSTEP_MUTANT"  # the environment variable that has the id of one to be planted in tests
 
@@ -38,7 +40,11 @@ def plant(mutant: Mutant, root: Path = ROOT) -> bool:
         ImportError: the module cannot be imported.
     """
     path = root / mutant.path
-    import_module(".".join(Path(mutant.path).with_suffix("").parts).removesuffix(".__init__"))
+    name = ".".join(Path(mutant.path).with_suffix("").parts).removesuffix(".__init__")
+    module = import_module(name)
+    for other in OPPOSITES:  # which the module need not have imported
+        if hasattr(arithmetic, other):
+            vars(module).setdefault(other, getattr(arithmetic, other))
     source = path.read_text(encoding="utf-8")
     right = compile(source, str(path), "exec")
     wrong = compile(mutated(source, mutant), str(path), "exec")

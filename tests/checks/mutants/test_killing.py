@@ -6,6 +6,7 @@ import pytest
 from attrs import evolve
 
 from checks.mutants.killing import SAME, Evidence, Outcome, in_process, outcome
+from checks.mutants.planting import plant
 from checks.mutants.report import Findings
 from checks.mutants.rooms import ROOT, Module
 from checks.mutants.sites import Mutant, mutants_of
@@ -13,6 +14,7 @@ from checks.mutants.trials import Exploring, Fuzzing, Refusing
 from checks.policies import AnyPolicy, register, unregister
 from reference.vllm_v1 import machine
 from spec.core.rule import Registry
+from spec.spyre import admission
 from tests.toy.policy import POLICY
 
 PATH = "tests/toy/policy.py"
@@ -96,6 +98,19 @@ def test_a_refutation_that_is_lost_kills(evidence: Evidence) -> None:
     refuted = evolve(tried.verdict, refuted=frozenset({"TOY-1"}))
 
     assert TWO.killed_by(refuted) == "TOY-1 is not refuted"
+
+
+def test_the_opposite_of_a_function_is_there_where_the_module_does_not_import_it() -> None:
+    path = "spec/spyre/admission.py"
+    source = (ROOT / path).read_text(encoding="utf-8")
+    some = next(one for one in mutants_of(source, path) if "-> some(" in one.change)
+    assert not hasattr(admission, "some")
+
+    def work(say: Callable[[object], None]) -> None:
+        plant(some)
+        say(hasattr(admission, "some"))
+
+    assert in_process(work) == ["true\n"]
 
 
 def test_a_process_that_dies_leaves_what_it_said() -> None:
