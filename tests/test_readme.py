@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXPECTED = {
     "lockstep explore documented": 1,
+    'lockstep explore "open, exact, overtaking"': 1,
     "lockstep replay": 1,
     "lockstep prove": 1,
     "lockstep run examples/first.jsonl --set policy=nano-vllm": 1,

@@ -55,6 +55,7 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
 @click.option("--workload", "workload_path", type=PATH, help="Requests of an instance of your own.")
 @click.option("--fixed-ends", is_flag=True, help="Own instance: requests end where they say.")
 @click.option("--no-aborts", is_flag=True, help="Own instance: no client goes away.")
+@click.option("--returning", is_flag=True, help="Own instance: clients come back for ever.")
 @gathered(
     "bounds",
     Bounds,
@@ -86,6 +87,7 @@ def explore(
     workload_path: Path | None,
     fixed_ends: bool,
     no_aborts: bool,
+    returning: bool,
     bounds: Bounds,
     order: Order,
     seed: int,
@@ -101,8 +103,9 @@ def explore(
     Without INSTANCE the default set of every policy is explored, on all cores, in about a minute;
     with --set policy=NAME that of one. --config and --set change keys of the set, of the default
     policy's unless they name another. With --workload the requests of that file are the instance.
-    Arrivals are free in order and time, any client may go away, any request may sample the end of
-    sequence, as far as the instance says.
+    Arrivals are free in order and time, any client may go away or come back, any request may sample
+    the end of sequence, as far as the instance says. Where clients come back, what starves shows as
+    a run that repeats.
 
     A broken rule is written as a counterexample, the shortest there is with --order bfs, and the
     command that replays it is printed.
@@ -115,7 +118,8 @@ def explore(
         return 0
     if workload_path is not None:
         config = whole or policy_named(DEFAULT).config()
-        instances = [_own_instance(workload_path, config, fixed_ends, no_aborts)]
+        own = _own_instance(workload_path, config, fixed_ends, no_aborts, returning)
+        instances = [own]
     else:
         instances = _named(names, offered)
         if whole is not None:
@@ -157,7 +161,11 @@ def _named(names: Sequence[str], instances: Sequence[AnyInstance]) -> list[AnyIn
 
 
 def _own_instance(
-    workload_path: Path, config: PolicyConfig, fixed_ends: bool, no_aborts: bool
+    workload_path: Path,
+    config: PolicyConfig,
+    fixed_ends: bool,
+    no_aborts: bool,
+    returning: bool,
 ) -> AnyInstance:
     """The requests of a file, with as much freedom as the options leave them.
 
@@ -174,6 +182,7 @@ def _own_instance(
         requests=tuple(requests),
         aborts=frozenset() if no_aborts else every_request,
         early_ends=frozenset() if fixed_ends else every_request,
+        returning=every_request if returning else frozenset(),
     )
 
 

@@ -16,6 +16,7 @@ from attrs import evolve, fields, frozen, has
 from checks.explore.instance import Instance
 from checks.explore.model import Counterexample, Model, Transition
 from spec.core.blocks import BlockPool
+from spec.core.requests import Prompt, Request
 from spec.core.sharing import FrozenMap
 
 StateT = TypeVar("StateT")
@@ -124,7 +125,7 @@ def unrolled(instance: Instance[Any], actions: Iterable[str]) -> Instance[Any]:
 
     return evolve(
         instance,
-        requests=tuple(evolve(one, id=name) for one in instance.requests for name in times[one.id]),
+        requests=tuple(_again(one, name) for one in instance.requests for name in times[one.id]),
         returning=frozenset(),
         external={name: tokens for one, tokens in instance.external.items() for name in times[one]},
         aborts=all_of(instance.aborts),
@@ -132,6 +133,13 @@ def unrolled(instance: Instance[Any], actions: Iterable[str]) -> Instance[Any]:
         failing=all_of(instance.failing),
         leavers=all_of(instance.leavers),
     )
+
+
+def _again(request: Request, name: str) -> Request:
+    """A request of another name with the same tokens, whatever their streams are called."""
+    if name == request.id:
+        return request
+    return evolve(request, id=name, prompt=Prompt.of_tokens(request.prompt.tokens()))
 
 
 def _names(request_id: str, arrivals: int) -> list[str]:

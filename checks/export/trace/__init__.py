@@ -16,6 +16,8 @@ The header also has:
 - `external`, optional: tokens of each request that a connector has, where the policy has one.
 - `surroundings`, optional: what else a generated case has, such as the drafts that are right.
 - `actions`, optional: what the environment chose, as the explorer that wrote the file notes it.
+- `returning`, optional: requests whose clients come back, each time as a request of its own: 0,
+  then 0#2, 0#3, ….
 
 Of the fields of a step, read with care:
 
@@ -39,5 +41,7 @@ Lines of every policy have the same fields with the same meaning; what a policy 
 stands in its codec, `checks.policies.<policy>.codec`.
 
 A violation that is a cycle has `loop`: the step with which the part that repeats for ever begins.
+Where clients come back that part stands there twice, and `loop` is where the second time begins: it
+ends in the state in which it began, but for the names of requests that came again.
 One that was found after arrivals or aborts that no step followed has `state`, the state then.
 """

@@ -100,6 +100,23 @@ def test_instance_of_ones_own_is_explored_under_another_policy(policy: str) -> N
     assert {"arrive", "abort", "step"} <= set(reported["actions"])
 
 
+def test_an_instance_of_ones_own_whose_clients_come_back_starves_by_priority() -> None:
+    Path("w.jsonl").write_text(
+        '{"id": "late", "prompt_len": 2, "max_tokens": 2, "priority": 1}\n'
+        '{"id": "urgent", "prompt_len": 2, "max_tokens": 2}\n'
+    )
+    by_priority = settings("policy=vllm-v1", "scheduling=priority", *SMALL, "max_num_seqs=1")
+    own = ("--workload", "w.jsonl", "--fixed-ends", "--no-aborts", *by_priority)
+
+    (once,), (returning,) = report(*own), report(*own, "--returning")
+    again = lockstep("replay", "counterexamples/vllm-v1-w-v1-prg-5.jsonl")
+
+    assert once["violations"] == {}
+    assert [*returning["violations"]] == ["V1-PRG-5"]
+    assert returning["violations"]["V1-PRG-5"]["found"].startswith("request late: steps ")
+    assert again.out.splitlines()[-1] == "the violation is confirmed"
+
+
 @pytest.mark.parametrize(
     ("title", "places"),
     [
