@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from checks.chapters import chapter_path
+from checks.chapters import EVIDENCE
 from checks.evidence import EXPLORED, recorded
 from checks.explore.instance import Instance
 from checks.explore.search import explore
@@ -111,8 +111,8 @@ def test_a_block_of_padding_too_many_in_the_model_makes_other_counts(tmp_path: P
 
 def listed() -> dict[str, tuple[int, ...]]:
     """The numbers of the chapter's table, by instance."""
-    chapter = chapter_path(POLICY).with_name("admission.md").read_text(encoding="utf-8")
-    rows = re.findall(ROW, chapter.partition("## Counted twice")[2])
+    _, _, section = EVIDENCE.read_text(encoding="utf-8").partition("## Counted twice")
+    rows = re.findall(ROW, section)
     return {name: tuple(int(one.replace(",", "")) for one in numbers) for name, *numbers in rows}
 
 
