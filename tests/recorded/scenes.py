@@ -110,6 +110,7 @@ SHARED = Prompt.of_parts([("system", 64), ("tail", 1)])
 LONGER = Prompt.of_parts([("system", 64), ("rest", 192)])
 WHOLE_CHUNK = Prompt.of_parts([("system", 128), ("rest", 72)])
 TWIN = Prompt.of_stream("twin", 6)
+TWIN_OF_TWO_BLOCKS = Prompt.of_stream("twin", 14)
 TWO_BLOCKS = Prompt.of_parts([("system", 8)])
 
 NO_PAUSING: dict[str, Any] = {"chunk_size": 512, "max_num_seqs": 3, "pausing": False}
@@ -497,6 +498,15 @@ SCENES = {
         max_num_seqs=1,
         scheduling="priority",
         preemption_mode="swap",
+    ),
+    "gives_way_before_it_is_computed": vllm_v0_scene(
+        "a guess is right, and the block gives way to an equal one whose last token is not computed",
+        asks("a", TWIN_OF_TWO_BLOCKS, 3),
+        asks("b", TWIN_OF_TWO_BLOCKS, 4),
+        **{"block_size": 8, "max_num_seqs": 2, "num_cpu_blocks": 0},
+        prefix_caching=True,
+        num_lookahead_slots=1,
+        right_drafts={"a": "0", "b": "1"},
     ),
     "gone_while_swapped": vllm_v0_scene(
         "with prefix caching, the client of a swapped request leaves",
