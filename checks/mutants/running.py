@@ -36,7 +36,9 @@ def judged(
                 break
             begun = len(found) - len(left)
             show(begun, "the right program first")
-            evidence = Evidence.of([trial for one in policies for trial in stage(one)])
+            rooms = {one.room for one in left}
+            trials = [it for one in policies for it in stage(one) if it.rooms & rooms]
+            evidence = Evidence.of(trials)
             for done, one in enumerate(outcomes(evidence, _in_time(left, until)), begun + 1):
                 found[one.mutant.id] = found[one.mutant.id].followed_by(one)
                 whole.add(one.mutant.id)

@@ -35,6 +35,11 @@ class Mutant:
     number: int = 1
 
     @property
+    def room(self) -> str:
+        """The room of its module."""
+        return self.path.partition("/")[0]
+
+    @property
     def id(self) -> str:
         """The same for the same change, wherever the lines of the module have moved."""
         again = f" #{self.number}" if self.number > 1 else ""

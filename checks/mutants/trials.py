@@ -23,10 +23,11 @@ from checks.explore.search import explore
 from checks.harness.campaign import Plan, own_system
 from checks.harness.comparison import Terms, compare
 from checks.harness.system import ENGINE, REFERENCE, Own
-from checks.mutants.rooms import ROOT
+from checks.mutants.rooms import ROOMS, ROOT
 from checks.policies import policy_named, policy_of, title_of
 from spec.core.errors import ConfigError, WorkloadError
 
+MACHINES = frozenset({"spec", "reference"})
 MEANS = ("explore", "fuzz", "prove")
 EPISODES = 100  # random cases of each policy
 _SLOWEST_PROOF_SECONDS = 5.0  # without a mutant; slower ones are not tried
@@ -45,6 +46,10 @@ class Trial(Protocol):
     @property
     def means(self) -> str:
         """Which command does this, one of `MEANS`."""
+
+    @property
+    def rooms(self) -> Set[str]:
+        """Of which rooms it can run functions."""
 
     def verdict(self) -> Any:
         """What it says of the right program, to be compared with later; None: nothing of use."""
@@ -85,6 +90,7 @@ class Exploring:
     policy: str
     name: str
     means = "explore"
+    rooms = MACHINES
 
     @property
     def instance(self) -> Instance[Any]:
@@ -176,6 +182,7 @@ class Refusing:
     title: str
     key: str
     means = "explore"
+    rooms = MACHINES
 
     @property
     def name(self) -> str:
@@ -225,6 +232,7 @@ class Fuzzing:
 
     policy: str
     means = "fuzz"
+    rooms = frozenset(ROOMS)
 
     @property
     def name(self) -> str:
@@ -269,6 +277,7 @@ class Proving:
     policy: str
     name: str
     means = "prove"
+    rooms = MACHINES
 
     def verdict(self) -> str | None:
         """Proven or refuted; None if that takes long."""
