@@ -16,6 +16,7 @@ from checks.export.trace.reading import read_trace
 from checks.harness.replaying import replay_of
 from checks.policies import POLICIES, title_of
 from spec.core.blocks import BlockPool
+from spec.spyre.variants import Queue
 from spec.vllm_v1.records import Sequence, State
 
 INSTANCES = {title_of(one): one for policy in POLICIES.values() for one in policy.instances}
@@ -92,7 +93,7 @@ def test_a_starvation_is_a_run_of_new_requests_that_goes_round_once_more(lasso: 
     assert trace.header["returning"] == ["0", "1", "2", "3"]
     assert trace.violation is not None
     assert trace.violation.loop == len(trace.steps) - 4  # those of a round
-    assert all("2" in step["waiting"] for step in trace.steps)
+    assert all("2" in line["waiting"] for line in trace.steps)
     assert replay_of(trace).confirms
 
 
@@ -149,3 +150,19 @@ def test_without_a_condition_of_its_own_a_load_need_not_end(fair: int) -> None:
     (found,) = _starved_where_loads_are(fair)
 
     assert found.startswith("request 0: ")
+
+
+def _always(_queue: Queue, _refusal: str) -> bool:
+    return True
+
+
+def test_what_is_served_starves_where_the_queue_steps_over_what_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Queue, "steps_over", _always)
+    model = POLICIES["spyre"].model(INSTANCES["open, exact"])
+    properties = POLICIES["spyre"].properties_of(model)
+
+    found = explore(model, properties.eventually, keep_going=True).violations
+
+    assert [one.rule for one in found] == ["LIF-6"]
