@@ -1,8 +1,9 @@
 """What is mutated: the functions of modules, and in them what does more than guard or tell.
 
 Left out: docstrings and texts, annotations, decorators and defaults, and what only guards: a call
-of `require`, an assertion, an error that is raised, and what is worked out for them alone. A guard
-never refuses in a machine that is right, so without it nothing changes.
+of `require`, an assertion, an error that is raised, what is worked out for them alone, and that
+what is zipped is of one length. A guard never refuses in a machine that is right, so without it
+nothing changes.
 """
 
 import ast
@@ -193,6 +194,8 @@ def _is_guard(node: ast.AST) -> bool:
             return _is_guard(call)
         case ast.Call(func=ast.Name(id=name)):
             return name.startswith("require")
+        case ast.keyword(arg="strict"):
+            return True
     return isinstance(node, (ast.Raise, ast.Assert))
 
 

@@ -34,6 +34,7 @@ _SLOWEST_PROOF_SECONDS = 5.0  # without a mutant; slower ones are not tried
 _STATES_MORE = 2  # a wrong machine is searched as far as so many times the right one's states
 _NO_STATES = 200  # and a few more
 _REFUSED_STATES = 1_000  # of an instance that the right machine refuses
+_STOPS = frozenset({MACHINE_ERROR, DEADLOCK})
 
 
 class Trial(Protocol):
@@ -76,11 +77,15 @@ class Tried:
 
 @frozen
 class Explored:
-    """What exploring an instance says: its states, the rules refuted, the witnesses seen."""
+    """What exploring an instance says: its states, the rules refuted, the witnesses seen.
+
+    `stops`: the guards and errors at which the machine stops.
+    """
 
     states: int
     refuted: frozenset[str]
     witnessed: frozenset[str]
+    stops: frozenset[str] = frozenset()
 
 
 @frozen
@@ -100,19 +105,23 @@ class Exploring:
     def verdict(self) -> Explored:
         """Rules and witnesses of a complete search."""
         result = _search(self.instance, keep_going=True)
-        return Explored(result.states, _rules(result), _seen(result))
+        return Explored(result.states, _rules(result), _seen(result), _stops(result))
 
     def killed_by(self, verdict: Explored) -> str | None:
         """A rule that falls, that falls no more, or that applies nowhere any more."""
         bounds = Bounds(max_states=_STATES_MORE * verdict.states + _NO_STATES)
-        first = _search(self.instance, bounds, without=verdict.refuted)
-        if first.violations:
-            return _fallen(first.violations[0])
+        stops = bool(verdict.stops)  # the right machine does, too: look further
+        first = _search(self.instance, bounds, without=verdict.refuted, keep_going=stops)
+        for fallen in map(_fallen, first.violations):
+            if fallen not in verdict.stops:
+                return fallen
         if first.stopped_by is not None:
             return None
         for rule in sorted(verdict.witnessed - _seen(first)):
             return f"{rule} is not witnessed"
-        return self._refuted_no_more(verdict.refuted - {MACHINE_ERROR, DEADLOCK}, bounds)
+        for stop in sorted(verdict.stops - _stops(first)):
+            return f"{stop} is not met"
+        return self._refuted_no_more(verdict.refuted, bounds)
 
     def _refuted_no_more(self, refuted: Set[str], bounds: Bounds) -> str | None:
         if not refuted:
@@ -160,7 +169,11 @@ def _fallen(violation: Violation[Any]) -> str:
 
 
 def _rules(result: Any) -> frozenset[str]:
-    return frozenset(one.rule for one in result.violations)
+    return frozenset(one.rule for one in result.violations) - _STOPS
+
+
+def _stops(result: Any) -> frozenset[str]:
+    return frozenset(_fallen(one) for one in result.violations if one.rule in _STOPS)
 
 
 def _seen(result: Any) -> frozenset[str]:

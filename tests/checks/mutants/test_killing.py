@@ -100,6 +100,19 @@ def test_a_refutation_that_is_lost_kills(evidence: Evidence) -> None:
     assert TWO.killed_by(refuted) == "TOY-1 is not refuted"
 
 
+def test_where_the_right_machine_stops_at_a_guard_stopping_there_does_not_kill() -> None:
+    documented = Exploring("nano-vllm", "nano-vllm, documented")
+    verdict = documented.verdict()
+
+    assert verdict.stops == {"guard NANO-SLT-1"}
+    assert documented.killed_by(verdict) is None
+    assert documented.killed_by(evolve(verdict, stops=frozenset())) == "guard NANO-SLT-1"
+    assert (
+        documented.killed_by(evolve(verdict, stops=verdict.stops | {"guard NANO-ADM-2"}))
+        == "guard NANO-ADM-2 is not met"
+    )
+
+
 def test_the_opposite_of_a_function_is_there_where_the_module_does_not_import_it() -> None:
     path = "spec/spyre/admission.py"
     source = (ROOT / path).read_text(encoding="utf-8")
