@@ -50,8 +50,9 @@ def with_proofs(policy: AnyPolicy, chapter: str, proven: Mapping[str, Any]) -> s
 
 
 def with_scores(chapter: str, mutated: Mapping[str, Any]) -> str:
-    """The chapter with its table of mutation scores made anew from the record."""
-    rows = ([one[column] for column in _SCORES] for one in mutated.values())
+    """The chapter with its table of mutation scores made anew, of what was tried to the end."""
+    whole = (one for one in mutated.values() if not one["untried"])
+    rows = ([one[column] for column in _SCORES] for one in whole)
     return _with_table(chapter, "scores", _SCORES, rows)
 
 

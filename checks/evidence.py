@@ -193,12 +193,3 @@ def _ended_by(known: Mapping[str, int]) -> str:
     if not met:
         return ""
     return f", of which {', '.join(sorted(met))} ended {sum(met.values()):,} before their end"
-
-
-# --- mutants --------------------------------------------------------------------------------------
-
-
-def keep_scores(scores: Mapping[str, Any], path: Path) -> None:
-    """Put what mutants of some rooms and policies came to in the place of what is on record."""
-    content = recorded(path) if path.exists() else {}
-    write_record(dict(sorted({**content, **scores}.items())), path)

@@ -1,9 +1,9 @@
 """`lockstep mutants`: how many wrong versions of the program do the checks notice?"""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
 from time import monotonic
+from typing import Any
 
 import click
 from rich.console import Console
@@ -11,8 +11,9 @@ from rich.console import Console
 from checks.chapters import write_chapters
 from checks.cli import exit_code
 from checks.cli.common import Output, json_option, plain_table, print_lines, progress_bar
-from checks.evidence import MUTATED, keep_scores
+from checks.evidence import MUTATED, recorded, write_record
 from checks.mutants.equivalents import equivalents, refuse_stale
+from checks.mutants.record import renewed
 from checks.mutants.report import COLUMNS, Findings, lines
 from checks.mutants.rooms import CORE, ROOMS, modules
 from checks.mutants.running import Chosen, judged, noticed_by_tests
@@ -36,7 +37,7 @@ from spec.core.errors import InputError
 @click.option("--time", "seconds", type=click.FloatRange(0), help="Begin none after S seconds.")
 @click.option("--tests", is_flag=True, help="Run the project's tests on what the rules overlook.")
 @click.option("--thorough", is_flag=True, help="Explore the largest instances, too.")
-@click.option("--record", is_flag=True, help="Keep the scores of whole rooms with the project.")
+@click.option("--record", is_flag=True, help="Keep what was found with the project.")
 @click.option("--list", "list_", is_flag=True, help="List the mutants and stop.")
 @json_option
 def mutants(
@@ -91,7 +92,7 @@ def mutants(
         }
     )
     if record:
-        keep_scores(found.recordable(Counter(module.group for module, _ in everything)), MUTATED)
+        write_record(_renewed(found, everything), MUTATED)
         write_chapters()
         output.screen.print(f"recorded: {MUTATED.name}")
     return exit_code(violated=found.overlooked, incomplete=unfinished)
@@ -135,6 +136,14 @@ def _run(
         if tests:
             found = [*noticed_by_tests(found, reasons, show)]
     return Findings(found, reasons)
+
+
+def _renewed(found: Findings, everything: Chosen) -> dict[str, Any]:
+    """The record with what was found."""
+    ids: dict[str, list[str]] = {}
+    for module, one in everything:
+        ids.setdefault(module.group, []).append(one.id)
+    return dict(sorted(renewed(recorded(MUTATED), found, ids).items()))
 
 
 def _print(screen: Console, found: Findings, unfinished: int) -> None:

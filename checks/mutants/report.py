@@ -1,6 +1,5 @@
 """What mutants came to: a score for each room and policy, and what is left to do."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,8 @@ from checks.mutants.killing import SAME, Outcome
 from checks.mutants.rooms import Module
 from checks.mutants.trials import MEANS
 
-_COUNTS = (*MEANS, "tests", "alive", "equivalent", "score")
+ALIVE = "alive"
+_COUNTS = (*MEANS, "tests", ALIVE, "equivalent", "score")
 COLUMNS = ("room", "policy", ">mutants", *(f">{one}" for one in _COUNTS))
 
 
@@ -38,6 +38,15 @@ class Score:
     def percent(self) -> float:
         """Killed by rules, of those that are not equivalent."""
         return 100 * self.by_rules / max(self.mutants - self.equivalent, 1)
+
+    def count(self, means: str, *, is_listed: bool) -> None:
+        """One more mutant; `means` as `means_of` says, `is_listed`: as equivalent."""
+        if means in self.killed:
+            self.killed[means] += 1
+        elif means == ALIVE and is_listed:
+            self.equivalent += 1
+        elif means == ALIVE:
+            self.alive += 1
 
     def row(self) -> tuple[str, ...]:
         """Its line in a table with `COLUMNS`."""
@@ -76,31 +85,18 @@ class Findings:
         for module, one in self.outcomes:
             key = (module.room, module.policy)
             for score in (found.setdefault(key, Score(*key)), found.setdefault(_ALL, Score(*_ALL))):
-                self._count(score, one)
+                score.count(means_of(one), is_listed=one.mutant.id in self.equivalents)
         total = found.pop(_ALL, Score(*_ALL))
         return [*found.values(), total] if len(found) > 1 else [*found.values()]
-
-    def _count(self, score: Score, one: Outcome) -> None:
-        if one.by == SAME:
-            return
-        if one.by is not None:
-            score.killed[one.means] += 1
-        elif one.mutant.id in self.equivalents:
-            score.equivalent += 1
-        else:
-            score.alive += 1
 
     @property
     def overlooked(self) -> list[Outcome]:
         """What no rule killed and no list explains, and what is listed although it was killed."""
-        return [one for _, one in self.outcomes if self._is_listed(one) != self._is_unruly(one)]
-
-    @staticmethod
-    def _is_unruly(one: Outcome) -> bool:
-        return one.is_alive or one.means == "tests"
-
-    def _is_listed(self, one: Outcome) -> bool:
-        return one.mutant.id in self.equivalents
+        return [
+            one
+            for _, one in self.outcomes
+            if is_overlooked(means_of(one), is_listed=one.mutant.id in self.equivalents)
+        ]
 
     def as_mapping(self) -> dict[str, Any]:
         """Everything, for a report or a record; no times."""
@@ -110,24 +106,20 @@ class Findings:
             "killed_by": _by_rule(one for _, one in self.outcomes),
         }
 
-    def recordable(self, whole: Mapping[str, int]) -> dict[str, Any]:
-        """What is worth keeping, by room and policy, of those of which all mutants were tried.
-
-        `whole`: how many mutants there are of each.
-        """
-        tried = Counter(module.group for module, _ in self.outcomes)
-        record = {}
-        for group in tried:
-            if tried[group] == whole[group]:
-                part = [(module, one) for module, one in self.outcomes if module.group == group]
-                own = Findings(part, self.equivalents)
-                (score,) = own.scores()
-                overlooked = {one.mutant.id: one.by for one in own.overlooked}
-                record[group] = {**score.as_mapping(), "overlooked": overlooked}
-        return record
-
 
 _ALL = ("all", "")
+
+
+def means_of(outcome: Outcome) -> str:
+    """What killed a mutant, explore, fuzz, prove or tests; else that it is alive, or the same."""
+    if outcome.is_alive:
+        return ALIVE
+    return outcome.means or SAME
+
+
+def is_overlooked(means: str, *, is_listed: bool) -> bool:
+    """True of what no rule killed and no list explains, and of what is listed and was killed."""
+    return (means in (ALIVE, "tests")) != is_listed
 
 
 def lines(outcome: Outcome) -> Iterator[str]:

@@ -7,6 +7,7 @@ from attrs import evolve
 
 from checks.mutants.killing import SAME, Evidence, Outcome, in_process, outcome
 from checks.mutants.planting import plant
+from checks.mutants.record import renewed
 from checks.mutants.report import Findings
 from checks.mutants.rooms import ROOT, Module
 from checks.mutants.sites import Mutant, mutants_of
@@ -196,3 +197,32 @@ def test_an_equivalent_that_is_killed_is_told() -> None:
     killed = Outcome(ONE, "TOY-1", "explore", "toy, two")
 
     assert score(killed, listed=(ONE.id,)).overlooked == [killed]
+
+
+def test_a_part_that_is_tried_again_renews_the_record() -> None:
+    by_test = Outcome(OTHER, "tests/test_a.py::test_b", "tests")
+    ids = {HERE.group: [ONE.id, OTHER.id]}
+
+    first = renewed({}, score(Outcome(ONE, None), by_test), ids)[HERE.group]
+    again = renewed({HERE.group: first}, score(Outcome(ONE, "TOY-1", "explore")), ids)[HERE.group]
+
+    assert (first["explore"], first["tests"], first["alive"]) == (0, 1, 1)
+    assert first["overlooked"] == {ONE.id: "alive", OTHER.id: "tests"}
+    assert (again["explore"], again["tests"], again["alive"], again["untried"]) == (1, 1, 0, 0)
+    assert again["overlooked"] == {OTHER.id: "tests"}
+
+
+def test_the_record_forgets_what_is_no_mutant_any_more_and_says_how_many_were_not_tried() -> None:
+    old = renewed({}, score(Outcome(ONE, None)), {HERE.group: [ONE.id]})
+    new = Outcome(OTHER, "TOY-1", "explore")
+
+    entry = renewed(old, score(new), {HERE.group: [OTHER.id, "another"]})[HERE.group]
+
+    assert (entry["mutants"], entry["explore"], entry["alive"], entry["untried"]) == (1, 1, 0, 1)
+
+
+def test_what_only_a_test_noticed_stays_so_where_tests_are_not_asked_again() -> None:
+    ids = {HERE.group: [ONE.id]}
+    by_test = renewed({}, score(Outcome(ONE, "tests/test_a.py::test_b", "tests")), ids)
+
+    assert renewed(by_test, score(Outcome(ONE, None)), ids) == by_test
