@@ -25,7 +25,7 @@ from checks.cli.common import (
     progress_bar,
 )
 from checks.cli.configuration import Sources
-from checks.evidence import EXPLORED, record_of, write_record
+from checks.evidence import EXPLORED, record_of, recorded, write_record
 from checks.explore.bounds import Bounds
 from checks.explore.exploring import (
     AnyInstance,
@@ -78,7 +78,9 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
 @click.option(
     "--graph", "graph_path", type=NEW_FILE, help="Write one instance's state graph, GraphML."
 )
-@click.option("--record", is_flag=True, help="Keep the verdicts with the project (default set).")
+@click.option(
+    "--record", is_flag=True, help="Keep the verdicts of default instances with the project."
+)
 @click.option("--list", "list_", is_flag=True, help="List the default instances and stop.")
 @json_option
 def explore(
@@ -125,14 +127,15 @@ def explore(
         if whole is not None:
             instances = [evolve(one, config=sources.read(one.config).config) for one in instances]
     _refuse_what_does_not_go(order, bounds, instances, checkpoint or graph_path)
+    if record:
+        _refuse_to_record(instances, bounds)
     if len(instances) == 1:
         found = [_explore_one(instances[0], bounds, order, seed, checkpoint)]
     else:
         found = _explore_several(instances, bounds, order)
     if graph_path is not None:
         _write_graph(instances[0], bounds, graph_path)
-    is_default_set = instances == _offered(None) and bounds == Bounds()
-    return _report(found, out_path, output, record=record and is_default_set)
+    return _report(found, out_path, output, record=record)
 
 
 # --- which instances ------------------------------------------------------------------------------
@@ -198,6 +201,20 @@ def _refuse_what_does_not_go(
         raise InputError("--order", order, "random only with --max-depth and --time")
     if len(instances) > 1 and (file or order == "random"):
         raise InputError("INSTANCE", "several", "one, with --resume, --graph or random walks")
+
+
+def _refuse_to_record(instances: Sequence[AnyInstance], bounds: Bounds) -> None:
+    """Refuse to keep what is not explored whole, or is not a default instance.
+
+    Raises:
+        InputError: an instance of one's own, or a bound.
+    """
+    default = _offered(None)
+    own = next((one for one in instances if one not in default), None)
+    if own is not None:
+        raise InputError("--record", title_of(own), "default instances as they are")
+    if bounds != Bounds():
+        raise InputError("--record", "a bound", "instances that are explored to the end")
 
 
 # --- exploring ------------------------------------------------------------------------------------
@@ -306,7 +323,11 @@ def _report(found: Sequence[Exploration], out_path: Path, output: Output, *, rec
             _print_finding(screen, exploration, finding, path)
     output.report([exploration.as_mapping() for exploration in found])
     if record:
-        write_record(record_of(found), EXPLORED)
+        new, old = record_of(found), recorded(EXPLORED)
+        titles = [title_of(one) for one in _offered(None)]
+        write_record(
+            {one: new.get(one) or old[one] for one in titles if one in {*new, *old}}, EXPLORED
+        )
         write_chapters()
         screen.print(f"recorded: {EXPLORED.name}")
     return exit_code(

@@ -102,6 +102,7 @@ REFUTED = {
         *_PASSED_OVER,
         "open, released, adapters",
     ),
+    "V0-SEQ-7": ("released, lookahead, caching",),
     "V0-SWP-2": ("released, priority, swap", "released, encoder, swap"),
     "V0-SWP-6": ("released, watermark", "released, chunked, swap"),
     "V0-SWP-9": ("documented, two long",),

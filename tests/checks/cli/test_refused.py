@@ -37,6 +37,12 @@ REFUSED = {
     ),
     "run w.jsonl --slo ttft=soon": "--slo: ttft: found 'soon'; allowed: a number of time units",
     "run w.jsonl --slo itl=-1": "--slo: slo itl: found -1.0; allowed: time units above 0",
+    "explore exact --record --max-states 5": (
+        "--record: found 'a bound'; allowed: instances that are explored to the end"
+    ),
+    "explore exact --record --set max_num_seqs=1": (
+        "--record: found 'exact'; allowed: default instances as they are"
+    ),
     "run w.jsonl --compare admission=exact": (
         "--compare: comparison: found 'admission=exact'; allowed: key=one,other"
     ),
