@@ -25,7 +25,7 @@ from checks.harness.comparison import Terms, can, compare
 from checks.harness.finding import FOR_EVER, Episode, Finding, Kind, Signature
 from checks.harness.judging import judgeable
 from checks.harness.shrinking import Shrunk, shrink
-from checks.harness.system import Hello, System
+from checks.harness.system import ENGINE, Hello, System
 from checks.policies import AnyPolicy, policy_named
 from spec.core.errors import ConfigError, InputError, WorkloadError
 
@@ -121,9 +121,14 @@ class Plan:
         return evolve(case, requests=requests, choices=choices.node)
 
     def terms_of(self, episode: int) -> Terms:
-        """Aborts come between two steps in every other episode, else while the model runs."""
-        while_running = can(own_system(self.system), "abort_running") and episode % 2 == 1
-        return evolve(self.terms, aborts_while_running=while_running)
+        """Aborts come between two steps in every other episode, else while the model runs.
+
+        An engine is told in every fourth episode which requests end.
+        """
+        system = own_system(self.system)
+        while_running = can(system, "abort_running") and episode % 2 == 1
+        ends_named = system.hello.name == ENGINE and episode % 4 == 2
+        return evolve(self.terms, aborts_while_running=while_running, ends_named=ends_named)
 
 
 class _CannotDoError(ConfigError):

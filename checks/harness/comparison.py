@@ -26,13 +26,15 @@ from checks.policies import AnyPolicy, policy_of
 class Terms:
     """How a system is compared.
 
-    `aborts_while_running`: aborts come while the model runs, if the system can do that. `judged`:
-    its own steps are held against the registry, too. `rules_only`: nothing is compared, see
+    `aborts_while_running`: aborts come while the model runs, if the system can do that.
+    `ends_named`: it is told in each step which requests end, if it can do that. `judged`: its own
+    steps are held against the registry, too. `rules_only`: nothing is compared, see
     `checks.harness.rules_only`.
     """
 
     strictness: Strictness = Strictness.EXACT
     aborts_while_running: bool = False
+    ends_named: bool = False
     judged: bool = True
     rules_only: bool = False
 
@@ -53,7 +55,8 @@ def compare(system: System, case: Case, terms: Terms) -> Episode:
         DriverError: a driver process does not speak the protocol.
     """
     while_running = terms.aborts_while_running and can(system, "abort_running")
-    script = Script(case, while_running, can(system, "abort_gone"))
+    ends_named = terms.ends_named and can(system, "ends")
+    script = Script(case, while_running, can(system, "abort_gone"), ends_named)
     if terms.rules_only:
         return judged_by_rules(system, script)
     run = _Comparison(system, case, terms, script)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from checks.harness.case import Case
 from checks.harness.clients import Clients
@@ -29,6 +29,7 @@ def most_steps(case: Case) -> int:
 class Script:
     """An episode of a case: an iterator over the actions, one for each step of the reference.
 
+    `ends_named`: its actions name the requests that end, instead of leaving that to each.
     `steps`: those that the reference took so far. `over`: all requests have come and gone; else
     the bound on steps was reached, or the reference stopped with `error`, which is one of ours.
 
@@ -39,6 +40,7 @@ class Script:
     case: Case
     aborts_while_running: bool
     aborts_of_gone: bool
+    ends_named: bool = False
     steps: list[Step] = field(factory=list, init=False)
     actions: list[Action] = field(factory=list, init=False)
     over: bool = field(default=False, init=False)
@@ -87,9 +89,12 @@ class Script:
                 return
             rest -= self.over
             step, leavers = self._step(index)
+            ends = step.finished if self.ends_named else None
+            if ends is not None:
+                step = evolve(step, ended=tuple(one for one in step.outputs if one in ends))
             self.steps.append(step)
             surroundings = self.reference.surroundings(step)
-            yield Action(arrived, aborted, leavers, time=self._time, **surroundings)
+            yield Action(arrived, aborted, leavers, ends, time=self._time, **surroundings)
             self._time += step_time(self.case.config, step.kind)
 
     def _arrivals(self, index: int) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ def _tightened(
     """With a limit, and a pool, that some of the requests together just reach, or just not.
 
     With pausing the limit is always tight, so that a request is paused; without reservation the
-    pool, so that one is preempted.
+    pool, which has room for some of the prompts, so that their outputs make it run dry.
     """
     changes: dict[str, Any] = {}
     if swarm.tight_limit or config.pausing:
@@ -114,7 +114,10 @@ def _tightened(
     if swarm.tight_pool or not config.reservation:
         size = config.block_size
         blocks = [int(cdiv(one.prompt_len + one.max_tokens, size)) for one in requests]
-        changes["num_blocks"] = tight_pool(choices.part(), blocks, config.max_num_seqs)
+        begun = [int(cdiv(one.prompt_len + 1, size)) for one in requests]
+        wanted = blocks if config.reservation else begun
+        pool = tight_pool(choices.part(), wanted, config.max_num_seqs)
+        changes["num_blocks"] = max(pool, *blocks)
     return evolve(config, **(changes | dict(pinned)))
 
 
