@@ -63,7 +63,7 @@ class Group:
     @property
     def unfinished(self) -> tuple[Sequence, ...]:
         """The sequences that sample on."""
-        return tuple(one for one in self.sequences if not one.is_finished)
+        return tuple([one for one in self.sequences if not one.is_finished])
 
     @property
     def generated(self) -> int:

@@ -141,10 +141,12 @@ def least_recently_used_goes_first(_ctx: Context, step: Step) -> Iterator[str]:
     blank &= {*step.planned.pool.free} - step.planned.pool.keys.keys()
     if evicted and blank and step.scheduled.keys() == {*step.admitted}:
         yield f"evicted {sorted(evicted)}, {sorted(blank)} are free and blank"
+    if not evicted or not kept:
+        return
+    oldest = min(kept, key=lambda block: _age(step.before, block))
     for block in evicted:
-        older = [one for one in kept if _age(step.before, one) < _age(step.before, block)]
-        if older:
-            yield f"evicted {block}, used longer ago or deeper: {older}"
+        if _age(step.before, oldest) < _age(step.before, block):
+            yield f"evicted {block}, used longer ago or deeper: {oldest}"
 
 
 def _age(state: State, block: int) -> tuple[int, int]:
@@ -180,10 +182,9 @@ def last_use_is_remembered(_ctx: Context, step: Step) -> Iterator[str]:
         ages = [marks.get(it, -1) for marks in (before, after) for it in (older, newer)]
         if ages[0] > ages[1] or (ages[0] == ages[1]) != (ages[2] == ages[3]):
             yield f"{older} counts as used before {newer}, ages were {ages[:2]}"
-    for block in _left_by_scheduled(step):
-        later = [one for one in rests if after.get(one, -1) >= after.get(block, -1)]
-        if later:
-            yield f"{block} was used in this step, {later} count as used later"
+    for block in _left_by_scheduled(step) if rests else ():
+        if after.get(rests[-1], -1) >= after.get(block, -1):
+            yield f"{block} was used in this step, {rests[-1]} counts as used later"
 
 
 def _rests(step: Step) -> set[int]:

@@ -43,8 +43,10 @@ def ids(groups: Iterable[Group]) -> list[str]:
 
 def victims(step: Step) -> set[str]:
     """Groups that ran and gave their blocks up in this step, for whatever reason."""
-    ended = {one.id for one in step.before.running} & {*step.ignored}
-    return {*step.preempted, *step.swapped_out} | ended
+    gone = {*step.preempted, *step.swapped_out}
+    if step.ignored:
+        gone |= {one.id for one in step.before.running} & {*step.ignored}
+    return gone
 
 
 def crowded_out(step: Step) -> set[str]:

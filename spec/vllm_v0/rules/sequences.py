@@ -31,9 +31,10 @@ def forked_with_the_first_token(ctx: Context, step: Step) -> Iterator[str]:
     }
     if dict(step.forked) != expected:
         yield f"forked {dict(step.forked)}, expected {expected}"
+    before = by_id(step.before.present)
     for group in step.after.present:
         names = [group.id, *(child for child, one in expected.items() if one == group.id)]
-        known = [one.id for one in by_id(step.before.present)[group.id].sequences]
+        known = [one.id for one in before[group.id].sequences]
         if [one.id for one in group.sequences] != (names if len(names) > 1 else known):
             yield f"{group.id} has {[one.id for one in group.sequences]}"
 

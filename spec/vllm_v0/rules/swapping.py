@@ -151,7 +151,8 @@ def swapped_out_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     blocks = len(step.planned.pool.free)
     if ctx.config.chunked_prefill:
         blocks += len(brought(ctx, step))
-    tokens = budget_of(ctx.config) - sum(batched(step)[one.id] for one in old)
+    computed = batched(step)
+    tokens = budget_of(ctx.config) - sum(computed[one.id] for one in old)
     seqs = ctx.config.max_num_seqs - sum(will_have(ctx, one) for one in old)
     watermark = ctx.config.watermark_blocks if old else 0
     chunk = ctx.config.block_size if ctx.config.prefix_caching else 1
