@@ -167,9 +167,9 @@ def _grow(
 
 def _cache_full_blocks(ctx: Context, pool: BlockPool, sequence: Sequence) -> BlockPool:
     """Let lookups find the request's full blocks that are not cached yet."""
-    full = sequence.computed // ctx.config.block_size
-    if not ctx.config.prefix_caching or full == 0 or sequence.blocks[full - 1] in pool.keys:
+    if not ctx.config.prefix_caching:
         return pool
+    full = sequence.computed // ctx.config.block_size
     keys = ctx.keys.of(sequence.id, full)
     fresh = [index for index in range(full) if sequence.blocks[index] not in pool.keys]
     return register(
