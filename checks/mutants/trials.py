@@ -333,12 +333,13 @@ def campaigns(policy: str) -> Iterator[Trial]:
 
 
 def proofs(policy: str) -> Iterator[Trial]:
-    """The obligations that serve the policy's rules."""
+    """The obligations that serve the policy's rules, and those that serve none."""
     from checks.proofs.obligations import OBLIGATIONS
 
     rules = policy_named(policy).registry.rules
     for name, one in OBLIGATIONS.items():
-        if any(rule in rules for rule in one.rules) and not one.thorough:
+        serves = not one.rules or any(rule in rules for rule in one.rules)
+        if serves and not one.thorough:
             yield Proving(policy, name)
 
 

@@ -15,7 +15,7 @@ from attrs import frozen
 
 from checks.proofs.registry import Natural, Positive, Statement
 from checks.proofs.vllm_v1.scope import obligation
-from spec.core.arithmetic import Number, Truth, every, implies, maximum, minimum
+from spec.core.arithmetic import Number, Truth, every, implies, maximum, minimum, some
 from spec.vllm_v1.config import (
     capped_tokens,
     default_batched_tokens,
@@ -201,11 +201,13 @@ def default_budget_holds_a_full_context(
     tokens: Number, computed: Natural, max_model_len: Number
 ) -> Statement:
     """With the budget that the text takes where none is configured, any request that fits the model
-    length can be computed in one step.
+    length can be computed in one step; it is no larger than that needs, or 2,048.
     """
     budget = default_batched_tokens(max_model_len)
+    is_one_of_them = some([budget == max_model_len, budget == 2_048])
+    in_one_step = waiting_tokens(tokens, computed, 0, budget) == tokens - computed
     return Statement(
-        [waiting_tokens(tokens, computed, 0, budget) == tokens - computed, budget >= 2_048],
+        [in_one_step, budget >= 2_048, is_one_of_them],
         given=[computed < tokens, tokens <= max_model_len],
     )
 

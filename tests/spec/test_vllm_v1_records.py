@@ -1,0 +1,67 @@
+"""What vLLM V1's steps and states are called: prefill, decode, idle."""
+
+import pytest
+
+from spec.core.records import DECODE, IDLE, PREFILL
+from spec.vllm_v1.config import Connector
+from spec.vllm_v1.records import Sequence
+from tests.reference.scenes import arrived
+from tests.reference.vllm_v1.scenes import accepting, machine
+from tests.requests import request
+
+
+@pytest.mark.parametrize(
+    ("generated", "computed", "decodes"),
+    [
+        pytest.param(0, 0, False, id="nothing is computed"),
+        pytest.param(0, 2, False, id="the last token of its prompt is left"),
+        pytest.param(1, 3, True, id="its first token is left"),
+        pytest.param(3, 5, True, id="its newest token is left"),
+        pytest.param(1, 4, False, id="all is computed"),
+        pytest.param(3, 4, False, id="two tokens are left"),
+        pytest.param(1, 0, False, id="it was preempted"),
+    ],
+)
+def test_a_request_decodes_if_only_its_newest_token_is_left(
+    generated: int, computed: int, decodes: bool
+) -> None:
+    row = Sequence("0", prompt_len=3, generated=generated, computed=computed)
+
+    assert row.decodes is decodes
+
+
+def test_a_step_decodes_if_all_that_it_computes_are_newest_tokens() -> None:
+    scene = machine(request("0", 2, 8), request("1", 5, 2), max_num_batched_tokens=4)
+    state, kinds = scene.initial(), []
+    for newcomers in ("", "0", "", "1", "", ""):
+        for one in newcomers:
+            state = scene.arrive(state, one)
+        step = scene.step(state)
+        kinds.append(step.kind)
+        state = step.after
+
+    assert kinds == [IDLE, PREFILL, DECODE, PREFILL, PREFILL, DECODE]
+
+
+def test_a_step_decodes_beside_a_prompt_that_it_has_no_tokens_for() -> None:
+    scene = machine(
+        request("0", 2, 8), request("1", 5, 2), max_num_batched_tokens=3, num_speculative_tokens=2
+    )
+    state = scene.step(arrived(scene)).after
+
+    step = scene.step(state, accepting(0))
+
+    assert [one.id for one in step.planned.running] == ["0", "1"]
+    assert step.scheduled == {"0": 3}
+    assert step.kind == DECODE
+
+
+def test_a_scheduler_is_not_idle_while_a_load_of_one_that_left_is_under_way() -> None:
+    scene = machine(request("0", 4, 2), external={"0": 4}, connector=Connector.ASYNC)
+    loading = scene.step(arrived(scene)).after
+
+    left = scene.abort(loading, "0")
+
+    assert not left.present
+    assert not left.is_idle
+    assert scene.end_load(left, "0").is_idle
