@@ -82,6 +82,6 @@ def with_block_table(ctx: Context, chunk: Chunk, sequence: Sequence) -> Chunk:
     kept = padding_blocks + sequence.hit_blocks
     return evolve(
         chunk,
-        block_table=table,
+        block_table=table[: own.stop],
         writes=tuple(PADDING_BLOCK if index < kept else table[index] for index in own),
     )

@@ -247,11 +247,12 @@ def with_block_table(
     padding_blocks = chunk.left_padding // config.block_size
     padded = (PADDING_BLOCK,) * padding_blocks + table
     first = chunk.chunk * config.blocks_per_chunk
+    end = first + config.blocks_per_chunk
     kept = min(max(padding_blocks + hit_blocks - first, 0), config.blocks_per_chunk)
     return evolve(
         chunk,
-        block_table=padded,
-        writes=(PADDING_BLOCK,) * kept + padded[first + kept :],
+        block_table=padded[:end],
+        writes=(PADDING_BLOCK,) * kept + padded[first + kept : end],
     )
 
 
