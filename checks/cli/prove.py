@@ -16,7 +16,7 @@ from checks.cli.common import (
     plain_table,
     progress_bar,
 )
-from checks.evidence import PROVEN, proofs_of, write_record
+from checks.evidence import PROVEN, proofs_of, recorded, write_record
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Proof, Verdict
 from checks.proofs.scenario import write_scenario
@@ -35,7 +35,7 @@ _COLUMNS = ("obligation", "says", "for", "verdict", ">seconds", ">size")
     help="Give up on an obligation after S seconds.  [default: 60, thorough ones 600]",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the solver.")
-@click.option("--record", is_flag=True, help="Keep the verdicts with the project (all of them).")
+@click.option("--record", is_flag=True, help="Keep the verdicts with the project.")
 @out_option
 @json_option
 def prove(
@@ -74,15 +74,25 @@ def prove(
     _print_stale(screen, proofs)
     screen.print(_total(proofs))
     output.report([proof.as_mapping() for proof in proofs])
-    if record and len(proofs) == len(OBLIGATIONS):
-        write_record(proofs_of(proofs), PROVEN)
-        write_chapters()
-        screen.print(f"recorded: {PROVEN.name}")
+    if record:
+        _keep(proofs, screen)
     verdicts = {proof.verdict for proof in proofs}
     return exit_code(
         violated=Verdict.REFUTED in verdicts,
         incomplete=verdicts & {Verdict.UNKNOWN, Verdict.STALE},
     )
+
+
+def _keep(proofs: Sequence[Proof], screen: Console) -> None:
+    """Renew the record of these obligations, unless one came out otherwise than expected."""
+    unexpected = [proof.obligation for proof in proofs if not proof.is_as_expected]
+    if unexpected:
+        screen.print(f"not recorded: {', '.join(unexpected)} came out otherwise than expected")
+        return
+    kept = recorded(PROVEN) | proofs_of(proofs)
+    write_record({one: kept[one] for one in OBLIGATIONS if one in kept}, PROVEN)
+    write_chapters()
+    screen.print(f"recorded: {PROVEN.name}")
 
 
 def _row(proof: Proof) -> tuple[str, ...]:

@@ -4,15 +4,15 @@ An obligation is written with the functions that the reference runs, over number
 elsewhere: the prover hands in solver variables, a test or a replay hands in integers.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from inspect import Parameter, signature
 from typing import Annotated, Any
 
-from attrs import field, frozen, has
+from attrs import evolve, field, frozen, has
 
-from spec.core.arithmetic import Number, Truth, every, negate
+from spec.core.arithmetic import Number, Truth, every, implies, negate
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import Request
 from spec.core.rule import sentence_of
@@ -22,6 +22,7 @@ Scenario = Callable[[Numbers], tuple[PolicyConfig, list[Request]]]
 Integer = Callable[[str], Number]  # the integer of this name, a variable or a chosen number
 Natural = Annotated[Number, 0]  # of a parameter: it is given to be at least so much
 Positive = Annotated[Number, 1]
+ALL_WORDS = ("largest", "all", "count")  # of `spec.core.rows`
 Basis = Callable[[], str | None]  # why evidence that rests on it is stale; None if it is not
 
 
@@ -40,12 +41,25 @@ def _conjunction(claim: Truth | Iterable[Truth]) -> Truth:
 
 
 @frozen
+class Fact:
+    """What an obligation says of some numbers: its claim, where what it is given holds."""
+
+    obligation: str
+    truth: Truth
+
+
+@frozen
 class Statement:
     """`claim` holds for all numbers for which everything `given` holds; several are all claimed.
 
-    `known` is what other obligations prove of the same numbers, each named beside it. It restricts
-    nothing, it shortens the way: without it the claim is as true, and the solver would have to
-    find it out again. Tests hold that it follows from what is given.
+    `known` is what other obligations say of these numbers. It restricts nothing, it shortens the
+    way: without it the claim is as true, and the solver would have to find it out again. A `Fact`
+    is an instance of what an obligation claims for all, made by `cite`; of a formula that is
+    written here again, and names its obligation beside it, tests hold that it follows from what is
+    given.
+
+    `rows`: those of any number that the statement speaks of, if it does. `words`: of which words on
+    them all that follows from their meaning is used, besides what is looked at.
 
     `tops`: if every number is given to be from 0 to a largest one, the largest by name. The prover
     then decides about numbers of so many bits.
@@ -53,13 +67,20 @@ class Statement:
 
     claim: Truth = field(converter=_conjunction)
     given: Sequence[Truth] = ()
-    known: Sequence[Truth] = ()
+    known: Iterable[Fact | Truth] = ()
     tops: Mapping[str, int] = field(factory=dict)
+    rows: Any = None
+    words: Collection[str] = ALL_WORDS
 
     @property
     def is_counterexample(self) -> Truth:
         """True of numbers that satisfy what is given and not the claim."""
-        return every([*self.given, *self.known, negate(self.claim)])
+        return every([*self.given, *self.facts, negate(self.claim)])
+
+    @property
+    def facts(self) -> list[Truth]:
+        """What is known, as it stands."""
+        return [one.truth if isinstance(one, Fact) else one for one in self.known]
 
 
 @frozen
@@ -76,7 +97,7 @@ class Obligation:
     sentence: str
     bounds: str
     rules: tuple[str, ...]
-    statement: Callable[[Integer], Statement] = field(repr=False)
+    statement: Callable[..., Statement] = field(repr=False)  # of an `Integer`, and substitutions
     expected: Verdict = Verdict.PROVEN
     thorough: bool = False
     scenario: Scenario | None = field(default=None, repr=False)
@@ -139,8 +160,12 @@ def _stated(
     each: Iterable[Mapping[str, Any]],
     case: Mapping[str, Any],
     integer: Integer,
+    **instead: Any,
 ) -> Statement:
-    """The statement of these integers; given are their bounds, and what is given besides."""
+    """The statement of these integers; given are their bounds, and what is given besides.
+
+    `instead`: what to speak of instead of an integer or a record, by the parameter's name.
+    """
     bounds: dict[str, Truth] = {}
 
     def applied(function: Callable[..., Any], chosen: Mapping[str, Any]) -> Any:
@@ -148,7 +173,10 @@ def _stated(
             if name in chosen:
                 return chosen[name]
             drawn = getattr(annotation, "drawn", annotation)  # how a record is made of integers
-            value = applied(drawn, chosen) if has(annotation) else integer(name)
+            if name in instead:
+                value = instead[name]
+            else:
+                value = applied(drawn, chosen) if has(annotation) else integer(name)
             for least in getattr(annotation, "__metadata__", ()):
                 bounds[name] = value >= least
             return value
@@ -165,7 +193,31 @@ def _stated(
     before = () if given is None else applied(given, fixed)
     first, *others = (applied(written, {**fixed, **one}) for one in each)
     claim = [first.claim, *(one.claim for one in others)] if others else first.claim
-    return Statement(claim, [*bounds.values(), *before, *first.given], first.known, first.tops)
+    stated: Statement = evolve(first, claim=claim, given=[*bounds.values(), *before, *first.given])
+    return stated
+
+
+def cite(id_: str, **instead: Any) -> Fact:
+    """What another obligation says of these numbers instead of those that it is stated with.
+
+    Nothing is taken on trust: the fact is made of the obligation's own statement, and says its
+    claim only where all that it is given holds. `instead`: by name, each of its integers, records
+    and rows.
+
+    Raises:
+        ValueError: the obligation is not expected to be proven, or one of its numbers is missing.
+    """
+    obligation = OBLIGATIONS[id_]
+    if obligation.expected is not Verdict.PROVEN:
+        raise ValueError(f"{id_} is not expected to be proven")
+
+    def integer(name: str) -> Number:
+        if name not in instead:
+            raise ValueError(f"{id_} speaks of {name}, which is not said")
+        return instead[name]
+
+    statement = obligation.statement(integer, **instead)
+    return Fact(id_, implies(every(statement.given), statement.claim))
 
 
 @frozen

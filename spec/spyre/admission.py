@@ -9,10 +9,12 @@ is its tokens in the KV cache, `remaining` the tokens that it may still generate
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from attrs import frozen
 
 from spec.core.arithmetic import Number, Truth, every, floor_div, maximum, round_up, select
+from spec.core.rows import Rows, all_of, count_of, each_of, largest_of, with_row
 from spec.spyre.padding import batch_width_blocks, peak_tkv, row_left_padding, row_tkv, volume
 
 
@@ -109,9 +111,14 @@ def shipped_future_tkvs(
     ]
 
 
-def worst_case_volumes(
-    decoding: Sequence[Member], candidate: Member, block_size: Number
-) -> list[Number]:
+class Life(NamedTuple):
+    """What a member has to come: `length` tokens before its first decode step, and `steps`."""
+
+    length: Number
+    steps: Number
+
+
+def worst_case_volumes(decoding: Rows, candidate: Member, block_size: Number) -> Rows:
     """Peak volume of the batch until each member's end, if every request generates all it may.
 
     For the end of one member only those are counted that live as long; earlier steps have more
@@ -119,41 +126,43 @@ def worst_case_volumes(
     candidate's last chunk yields its first token; it decodes one step less than it generates.
     """
     lives = decode_lives(decoding, candidate)
-    return [select(steps > 0, peak_volume_until(lives, steps, block_size), 0) for _, steps in lives]
+    return each_of(
+        lives,
+        lambda life: select(life.steps > 0, peak_volume_until(lives, life.steps, block_size), 0),
+    )
 
 
-def decode_lives(decoding: Sequence[Member], candidate: Member) -> list[tuple[Number, Number]]:
-    """Tokens and decode steps to come of every member, the candidate last."""
-    lives = [(member.length, member.remaining) for member in decoding]
-    return [*lives, (candidate.length, candidate.remaining - 1)]
+def decode_lives(decoding: Rows, candidate: Member) -> Rows:
+    """The life of every member, the candidate's last."""
+    lives = each_of(decoding, lambda member: Life(member.length, member.remaining))
+    return with_row(lives, Life(candidate.length, candidate.remaining - 1))
 
 
-def peak_volume_until(
-    lives: Sequence[tuple[Number, Number]], steps: Number, block_size: Number
-) -> Number:
+def peak_volume_until(lives: Rows, steps: Number, block_size: Number) -> Number:
     """Peak volume, over `steps` steps, of the members that decode for at least that long."""
-    rows = sum(select(lasts >= steps, 1, 0) for _, lasts in lives)
+    rows = count_of(lives, lambda life: life.steps >= steps)
     return volume(rows, peak_tkv(rows_until(lives, steps), steps, block_size))
 
 
-def rows_until(lives: Sequence[tuple[Number, Number]], steps: Number) -> list[Number]:
+def rows_until(lives: Rows, steps: Number) -> Rows:
     """Tokens of the rows that decode for `steps` steps, which is the end of one of them.
 
-    `lives`: tokens and decode steps of each member. A member that ends earlier is given the length
-    of the one whose end this is: it changes neither the width nor any offset.
+    A member that ends earlier is given the length of the one whose end this is: it changes neither
+    the width nor any offset.
     """
-    own = maximum(*(select(lasts == steps, length, 0) for length, lasts in lives))
-    return [select(lasts >= steps, length, own) for length, lasts in lives]
+    own = largest_of(lives, lambda life: select(life.steps == steps, life.length, 0))
+    return each_of(lives, lambda life: select(life.steps >= steps, life.length, own))
 
 
 def exact_volume_holds(
-    decoding: Sequence[Member], candidate: Member, limit: Number, block_size: Number
+    decoding: Rows, candidate: Member, limit: Number, block_size: Number
 ) -> Truth:
     """Admit if and only if no step of the worst case exceeds the limit.
 
     The worst case: no other request joins and every request generates all it may.
     """
-    return every(value <= limit for value in worst_case_volumes(decoding, candidate, block_size))
+    volumes = worst_case_volumes(decoding, candidate, block_size)
+    return all_of(volumes, lambda peak: peak <= limit)
 
 
 def model_length_holds(

@@ -5,10 +5,9 @@ in tokens unless the name ends in `_blocks` or `_chunks`; every formula takes in
 solver terms.
 """
 
-from collections.abc import Sequence
-
 from spec.core.arithmetic import Number, cdiv, floor_div, maximum, minimum, round_up, select
 from spec.core.blocks import block_count
+from spec.core.rows import Rows, any_of, each_of, largest_of
 
 # --- prefill: the prompt is right-aligned in a whole number of chunks -----------------------
 
@@ -88,12 +87,17 @@ def redirected_blocks(
 # --- decode: every row of the batch occupies equally many blocks ----------------------------
 
 
-def batch_width_blocks(lengths: Sequence[Number], block_size: Number) -> Number:
+def longest(lengths: Rows) -> Number:
+    """Tokens of the longest row; at least one row."""
+    return largest_of(lengths, lambda length: length)
+
+
+def batch_width_blocks(lengths: Rows, block_size: Number) -> Number:
     """Blocks of every row: those of the longest (spyre, "Left-padding with full blocks").
 
     `lengths` are the rows' tokens without padding, at least one row.
     """
-    return block_count(maximum(*lengths), block_size)
+    return block_count(longest(lengths), block_size)
 
 
 def row_left_padding(length: Number, width_blocks: Number, block_size: Number) -> Number:
@@ -114,13 +118,13 @@ def last_block_offset(length: Number, block_size: Number) -> Number:
     return length - (block_count(length, block_size) - 1) * block_size
 
 
-def max_tkv(lengths: Sequence[Number], block_size: Number) -> Number:
+def max_tkv(lengths: Rows, block_size: Number) -> Number:
     """The largest tkv of a decode batch: its width less one block plus the largest offset.
 
     Source: spyre, "Per-request tkv". `lengths` are the rows' tokens without padding, at least
     one row, the token of this step included.
     """
-    offset = maximum(*(last_block_offset(length, block_size) for length in lengths))
+    offset = largest_of(lengths, lambda length: last_block_offset(length, block_size))
     return (batch_width_blocks(lengths, block_size) - 1) * block_size + offset
 
 
@@ -134,18 +138,18 @@ def reaches_block_end(first: Number, last: Number, block_size: Number) -> Number
     return floor_div(last, block_size) * block_size >= first
 
 
-def peak_tkv(lengths: Sequence[Number], steps: Number, block_size: Number) -> Number:
+def peak_tkv(lengths: Rows, steps: Number, block_size: Number) -> Number:
     """The largest tkv of a batch that decodes for `steps` steps without losing a row.
 
     Of all steps, those at the final width have the larger tkv. There the offset of a row only
     grows until the row fills its block: if one does, the peak is the full width, else it is
     the tkv of the last step. `lengths` are the rows' tokens before the first of the steps.
     """
-    final = [length + steps for length in lengths]
+    final = each_of(lengths, lambda length: length + steps)
     width = batch_width_blocks(final, block_size)
-    first_at_width = maximum((width - 1) * block_size + 1 - maximum(*lengths), 1)
-    peak = max_tkv(final, block_size)
-    for length in lengths:
-        fills = reaches_block_end(length + first_at_width, length + steps, block_size)
-        peak = select(fills, width * block_size, peak)
-    return peak
+    first_at_width = maximum((width - 1) * block_size + 1 - longest(lengths), 1)
+    fills = any_of(
+        lengths,
+        lambda length: reaches_block_end(length + first_at_width, length + steps, block_size),
+    )
+    return select(fills, width * block_size, max_tkv(final, block_size))

@@ -14,4 +14,5 @@ MODULES = (
     "block_pool",
     "shipped",
     "future_steps",
+    "any_batch",
 )

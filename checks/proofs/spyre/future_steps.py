@@ -28,7 +28,7 @@ from checks.proofs.spyre.inductive import ANY_STEP, REQUESTS, SIZES, Scene
 from checks.proofs.spyre.numeric_machine import DECODING, SchedulerState, Setting, count
 from checks.proofs.spyre.scope import obligation
 from spec.core.arithmetic import Number, Truth, every, implies, negate, select, some
-from spec.spyre.admission import Member, exact_volume_holds, rows_until
+from spec.spyre.admission import Life, Member, exact_volume_holds, rows_until
 from spec.spyre.padding import max_tkv, peak_tkv, volume
 
 Rows = Sequence[Member]  # a row without future steps is none
@@ -202,7 +202,7 @@ def _facts_of_an_end(rows: Rows, last: Member, step: Number, block_size: Number)
     No step exceeds the peak (PRV-PEAK-1E, 1F), and a row of one token adds nothing to the rows
     that are there (PRV-TOC-3C).
     """
-    lives = [(row.length, row.remaining) for row in rows]
+    lives = [Life(row.length, row.remaining) for row in rows]
     until = rows_until(lives, last.remaining)
     then = max_tkv([length + step for length in until], block_size)
     still = [select(row.remaining >= last.remaining, row.length + step, 1) for row in rows]

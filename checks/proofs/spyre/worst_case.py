@@ -17,7 +17,7 @@ from checks.proofs.spyre.rows import later, positive
 from checks.proofs.unshared import unshared
 from spec.core.arithmetic import Number, Truth, every, select
 from spec.core.requests import Request
-from spec.spyre.admission import Member
+from spec.spyre.admission import Life, Member
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import max_tkv, volume
 
@@ -47,10 +47,10 @@ class WorstCase:
         return positive(*(length for one in members for length in (one.length, one.remaining)))
 
     @cached_property
-    def lives(self) -> list[tuple[Number, Number]]:
+    def lives(self) -> list[Life]:
         """The life of each member, the candidate's last."""
-        lives = [(member.length, member.remaining) for member in self.decoding]
-        return [*lives, (self.candidate.length, self.candidate.remaining - 1)]
+        lives = [Life(member.length, member.remaining) for member in self.decoding]
+        return [*lives, Life(self.candidate.length, self.candidate.remaining - 1)]
 
     def end(self, member: int) -> Number:
         """The last step of this member."""

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from checks.proofs.any_rows import row_with_largest
 from checks.proofs.nano_vllm import admission as nano_vllm_admission
 from checks.proofs.nano_vllm import blocks as nano_vllm
 from checks.proofs.spyre import (
+    any_batch,
     block_pool,
     decode_batch,
     exact,
@@ -26,6 +28,7 @@ from checks.proofs.vllm_v1 import drafts as vllm_v1_drafts
 from spec.core import arithmetic, blocks
 from spec.core.arithmetic import Number, floor_div, minimum
 from spec.core.blocks import block_count
+from spec.core.rows import Rows, each_of
 from spec.nano_vllm import formulas as nano
 from spec.spyre import admission
 from spec.spyre import padding as formulas
@@ -48,7 +51,12 @@ def without_the_candidates_end(
 
 def of_the_last_step(lengths: Any, steps: Number, block_size: Number) -> Number:
     """A peak that forgets the steps in between."""
-    return formulas.max_tkv([one + steps for one in lengths], block_size)
+    return formulas.max_tkv(each_of(lengths, lambda one: one + steps), block_size)
+
+
+def the_last_end(lives: Rows, _step: Number) -> Any:
+    """Of all rows one that ends last."""
+    return row_with_largest(lives, lambda life: life.steps)
 
 
 def without_last_row(formula: Formula) -> Formula:
@@ -140,6 +148,10 @@ FAULTS: Mapping[str, Fault] = {
     ),
     **of_each("PRV-EXA-6B PRV-EXA-6C", Fault(exact, "exact_volume_holds", lambda *_: False)),
     "PRV-EXA-7": Fault(exact, "exact_volume_holds", limit_off_by(1, admission.exact_volume_holds)),
+    "PRV-ANY-1": Fault(any_batch, "first_end", the_last_end),
+    "PRV-ANY-2": Fault(any_batch, "peak_tkv", of_the_last_step),
+    "PRV-ANY-3": Fault(any_batch, "exact_volume_holds", always),
+    "PRV-ANY-4": Fault(any_batch, "count_of", lambda _rows, _condition: 0),
     "PRV-LEN-1": Fault(model_length, "last_block_offset", one_less(formulas.last_block_offset)),
     "PRV-LEN-2": Fault(model_length, "max_tkv", without_last_row(formulas.max_tkv)),
     "PRV-POOL-1": Fault(

@@ -1,0 +1,360 @@
+"""Rows of any number in the solver: what is largest, what holds for all, and how many there are.
+
+A formula that takes from rows only what the words of `spec.core.rows` take runs on these rows as
+it is. Each row is an element of a sort without structure; its numbers are functions of it. What a
+word yields is a new constant, a *fold*, and the solver learns of it what follows from its meaning:
+
+- the largest number is that of some row (its witness), and no row's is larger;
+- what does not hold for all fails for some row (its witness), and else holds for each;
+- a count of rows is 0 or more, 1 or more exactly if some row (its witness) is counted, and no
+  larger than another unless some row is counted in the one and not in the other.
+
+This is true of any finite number of rows, and all that is taken for granted of them. What is said
+of every row is said of the rows that a statement looks at, and of witnesses; fewer rows are less
+to go by, so what is proven is proven, and what is not may still be true.
+"""
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from itertools import permutations
+from typing import Any, TypeAlias
+
+import z3
+from attrs import define, evolve, field, fields, frozen, has
+
+from checks.proofs.registry import ALL_WORDS, Integer
+from spec.core.arithmetic import Number, Truth
+from spec.core.rows import AnyRows, Row, Rows
+
+Element: TypeAlias = Any  # of the solver's sort of rows
+ROW = z3.DeclareSort("Row")
+
+
+@frozen
+class Fold:
+    """What a word makes of rows. `each`: the bound row, `is_there` and `value` in terms of it.
+
+    `outer`: the other rows that these depend on, in order; `result` and `witness` are functions of
+    them.
+    """
+
+    word: str
+    each: Element
+    is_there: Truth
+    value: Any
+    outer: tuple[Element, ...]
+    result: z3.FuncDeclRef
+    witness: z3.FuncDeclRef
+    is_flat: bool  # no other fold stands in it
+
+    def stands_in(self, term: z3.ExprRef) -> bool:
+        """True if its result stands somewhere in the term."""
+        own = z3.is_app(term) and term.decl().eq(self.result)
+        return own or any(map(self.stands_in, term.children()))
+
+
+@define
+class Folds:
+    """All folds of one statement, each once however often it is written."""
+
+    known: dict[tuple[str, int, int], Fold] = field(factory=dict)
+    more_rows: dict[tuple[int, ...], tuple[Any, ...]] = field(factory=dict)
+    looked_at: list[Element] = field(factory=list)
+    _depth: int = 0
+
+    def look_at(self, row: Element) -> None:
+        """What is said of every row is said of this one."""
+        if not any(row.eq(one) for one in self.looked_at):
+            self.looked_at.append(row)
+
+    def fold(self, word: str, rows: "RowsOfAnyNumber") -> tuple[Any, Element]:
+        """The result and the witness of a word on rows."""
+        each = z3.Const(f"each!{self._depth}", ROW)
+        self._depth += 1
+        is_there, value = rows.is_there(each), rows.value(each)
+        self._depth -= 1
+        free = _rows_in((is_there, _term(value)), each)
+        bound = [z3.Const(f"outer!{place}", ROW) for place in range(len(free))]
+        renamed = list(zip(free, bound, strict=True))
+        inner = z3.Const("each!", ROW)
+        there, body = (
+            z3.substitute(term, (each, inner), *renamed) for term in (is_there, _term(value))
+        )
+        key = word, there.get_id(), body.get_id()
+        if key not in self.known:
+            sort = z3.BoolSort() if word == "all" else z3.IntSort()
+            name = f"{word}!{len(self.known)}"
+            self.known[key] = Fold(
+                word,
+                inner,
+                there,
+                body,
+                tuple(bound),
+                z3.Function(name, *[ROW] * len(bound), sort),
+                z3.Function(f"row of {name}", *[ROW] * len(bound), ROW),
+                is_flat=not any(one.stands_in(body) for one in self.known.values()),
+            )
+        one = self.known[key]
+        return one.result(*free), one.witness(*free)
+
+
+def _rows_in(terms: Iterable[z3.ExprRef], each: Element) -> list[Element]:
+    """The rows other than `each` that the terms speak of, each once, in order of appearance."""
+    found: dict[int, Element] = {}
+    seen: set[int] = set()
+    pending = list(terms)[::-1]
+    while pending:
+        term = pending.pop()
+        if term.get_id() in seen or term.eq(each):
+            continue
+        seen.add(term.get_id())
+        if term.sort() == ROW and not _speaks_of(term, each):
+            found[term.get_id()] = term
+        else:
+            pending.extend(reversed(term.children()))
+    return list(found.values())
+
+
+def _speaks_of(term: z3.ExprRef, row: Element) -> bool:
+    return term.eq(row) or any(_speaks_of(child, row) for child in term.children())
+
+
+@frozen
+class RowsOfAnyNumber(AnyRows):
+    """Rows, by the condition that an element is one of them, and by the value that it has."""
+
+    folds: Folds = field(repr=False)
+    is_there: Callable[[Element], Truth]
+    value: Callable[[Element], Row]
+
+    def each(self, function: Callable[[Row], Row]) -> "RowsOfAnyNumber":
+        """The rows with another value each."""
+        return evolve(self, value=lambda one: function(self.value(one)))
+
+    def where(self, condition: Callable[[Row], Truth]) -> "RowsOfAnyNumber":
+        """Those of the rows for which the condition holds."""
+        return evolve(
+            self, is_there=lambda one: z3.And(self.is_there(one), condition(self.value(one)))
+        )
+
+    def with_row(self, row: Row) -> "RowsOfAnyNumber":
+        """The rows and one more, which is none of them."""
+        probe = z3.Const("probe", ROW)
+        about = (self.is_there(probe), *_numbers(self.value(probe)), *map(_term, _numbers(row)))
+        key = tuple(term.get_id() for term in about)
+        more = self.folds.more_rows
+        element, *_ = more.setdefault(
+            key, (z3.Const(f"one more {len(more)}", ROW), about, self.is_there)
+        )
+        return evolve(
+            self,
+            is_there=lambda one: z3.Or(one == element, self.is_there(one)),
+            value=lambda one: _either(one == element, row, self.value(one)),
+        )
+
+    def largest(self) -> Number:
+        """The largest of their values."""
+        return self.folds.fold("largest", self)[0]
+
+    def are_all_true(self) -> Truth:
+        """True if the values all hold."""
+        return self.folds.fold("all", self)[0]
+
+    def count(self) -> Number:
+        """How many of the values hold."""
+        return self.folds.fold("count", self)[0]
+
+
+def _term(number: Number) -> z3.ExprRef:
+    return z3.IntVal(number) if isinstance(number, int) else number
+
+
+def _numbers(row: Row) -> list[z3.ExprRef]:
+    """The numbers of a row, which is one or a record of some."""
+    if has(type(row)):
+        return [_term(getattr(row, one.name)) for one in fields(type(row))]
+    return [_term(one) for one in row] if isinstance(row, tuple) else [_term(row)]
+
+
+def _either(condition: Truth, one: Row, other: Row) -> Row:
+    """The one row where the condition holds, else the other."""
+    numbers = [z3.If(condition, *both) for both in zip(_numbers(one), _numbers(other), strict=True)]
+    return type(one)(*numbers) if has(type(one)) or isinstance(one, tuple) else numbers[0]
+
+
+# --- rows of a statement: any number of them, or as many as are listed ----------------------------
+
+LISTED = 3  # rows, where a statement is about chosen numbers
+
+
+def any_rows(integer: Integer, name: str, record: Callable[..., Row], names: Sequence[str]) -> Rows:
+    """Rows with numbers of these names: of any number, or `LISTED` if the numbers are chosen."""
+    if isinstance(integer(f"{name}_0_{names[0]}"), int):
+        return [
+            record(*(integer(f"{name}_{place}_{one}") for one in names)) for place in range(LISTED)
+        ]
+    functions = [z3.Function(f"{name}_{one}", ROW, z3.IntSort()) for one in names]
+    is_there = z3.Function(f"{name}_is_there", ROW, z3.BoolSort())
+    return RowsOfAnyNumber(Folds(), is_there, lambda row: record(*(it(row) for it in functions)))
+
+
+def where(rows: Rows, condition: Callable[[Row], Truth]) -> Rows:
+    """Those of the rows for which the condition holds; of listed ones all, if it does for none.
+
+    A statement says nothing where there is no such row, and is written down there, too.
+    """
+    if isinstance(rows, RowsOfAnyNumber):
+        return rows.where(condition)
+    return [row for row in rows if condition(row)] or rows
+
+
+def row_with_largest(rows: Rows, number: Callable[[Row], Number]) -> Row:
+    """A row that has the largest number, to be looked at; there is at least one row."""
+    if isinstance(rows, RowsOfAnyNumber):
+        return _witness("largest", rows, number)
+    return max(rows, key=number)
+
+
+def row_where_not(rows: Rows, condition: Callable[[Row], Truth]) -> Row:
+    """A row for which the condition fails, to be looked at; if there is none, any."""
+    if isinstance(rows, RowsOfAnyNumber):
+        return _witness("all", rows, condition)
+    return next((row for row in rows if not condition(row)), rows[0])
+
+
+def _witness(word: str, rows: RowsOfAnyNumber, of_row: Callable[[Row], Any]) -> Row:
+    _, element = rows.folds.fold(word, rows.each(of_row))
+    rows.folds.look_at(element)
+    return rows.value(element)
+
+
+# --- what follows from the meaning of the folds --------------------------------------------------
+
+
+def facts(
+    folds: Folds, terms: Iterable[z3.ExprRef], words: Container[str] = ALL_WORDS
+) -> list[z3.ExprRef]:
+    """What holds of the folds in these terms, for the rows that are looked at."""
+    looked_at = [*folds.looked_at, *(one for one, *_ in folds.more_rows.values())]
+    found: list[z3.ExprRef] = [
+        z3.Not(is_there(one)) for one, _, is_there in folds.more_rows.values()
+    ]
+    uses = _Uses(folds)
+    uses.add([*terms, *found])
+    # Rows are told apart by what is counted; what holds for all holds for these.
+    counts = [use for use in uses.seen if use.fold.word == "count" and "count" in words]
+    between = []
+    for place, (one, other) in enumerate(permutations(counts, 2)):
+        row = z3.Const(f"between {place}", ROW)
+        between.append(row)
+        apart = z3.And(one.counts(row), z3.Not(other.counts(row)))
+        found.append(z3.Or(one.result <= other.result, apart))
+    # What fails for some row is said to hold for all by another.
+    between += [use.witness for use in uses.seen if use.fold.word == "all"]
+    uses.add(found)
+    done = 0
+    while done < len(uses.seen):
+        use = uses.seen[done]
+        done += 1
+        new = (
+            use.facts(looked_at, between)
+            if use.fold.word in words or use.is_looked_at(looked_at)
+            else []
+        )
+        found += new
+        uses.add(new)
+    return found
+
+
+@frozen
+class _Use:
+    """A fold at some rows: those that it depends on are given."""
+
+    fold: Fold
+    at: tuple[Element, ...]
+
+    @property
+    def result(self) -> Any:
+        return self.fold.result(*self.at)
+
+    @property
+    def witness(self) -> Element:
+        return self.fold.witness(*self.at)
+
+    def is_looked_at(self, looked_at: list[Element]) -> bool:
+        """True if its witness is one of these rows."""
+        return any(self.witness.eq(one) for one in looked_at)
+
+    def _of(self, term: Any, row: Element) -> Any:
+        outer = zip(self.fold.outer, self.at, strict=True)
+        return z3.substitute(term, (self.fold.each, row), *outer)
+
+    def is_there(self, row: Element) -> Truth:
+        return self._of(self.fold.is_there, row)
+
+    def value(self, row: Element) -> Any:
+        return self._of(self.fold.value, row)
+
+    def counts(self, row: Element) -> Truth:
+        """True if the row is there and its condition holds."""
+        return z3.And(self.is_there(row), self.value(row))
+
+    def facts(self, looked_at: list[Element], between: list[Element]) -> list[z3.ExprRef]:
+        """What follows from the meaning of the word, for these rows and the witness."""
+        result, witness = self.result, self.witness
+        if self.fold.word == "largest":
+            some = z3.Or([self.is_there(row) for row in looked_at])
+            attained = z3.And(self.is_there(witness), result == self.value(witness))
+            return [
+                z3.Implies(some, attained),
+                *(
+                    z3.Implies(self.is_there(row), result >= self.value(row))
+                    for row in (*looked_at, *between)
+                ),
+            ]
+        if self.fold.word == "all":
+            fails = z3.And(self.is_there(witness), z3.Not(self.value(witness)))
+            return [
+                z3.Or(result, fails),
+                *(
+                    z3.Implies(z3.And(result, self.is_there(row)), self.value(row))
+                    for row in (*looked_at, *(between if self.fold.is_flat else ()))
+                ),
+            ]
+        return [
+            result >= 0,
+            z3.Implies(result >= 1, self.counts(witness)),
+            *(z3.Implies(self.counts(row), result >= 1) for row in looked_at),
+        ]
+
+
+@define
+class _Uses:
+    """The folds that stand in terms, each at its rows once, in order of appearance."""
+
+    folds: Folds
+    seen: list[_Use] = field(factory=list)
+    _terms: set[int] = field(factory=set)
+    _results: set[int] = field(factory=set)
+    _kept: list[Any] = field(factory=list)
+
+    def add(self, terms: Iterable[z3.ExprRef]) -> None:
+        """Take those in that stand in these terms."""
+        named = self.folds.known.values()
+        by_name = {it.name(): one for one in named for it in (one.result, one.witness)}
+        pending = list(terms)
+        self._kept += pending
+        while pending:
+            term = pending.pop()
+            if term.get_id() in self._terms:
+                continue
+            self._terms.add(term.get_id())
+            fold = by_name.get(term.decl().name()) if z3.is_app(term) else None
+            if fold is not None:
+                self._use(_Use(fold, tuple(term.children())))
+            pending.extend(term.children())
+
+    def _use(self, use: _Use) -> None:
+        if use.result.get_id() not in self._results:
+            self._results.add(use.result.get_id())
+            self._kept.append(use.result)
+            self.seen.append(use)
