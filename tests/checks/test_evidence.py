@@ -73,10 +73,11 @@ REFUTED = {
         "documented, eviction",
     ),
     "NANO-PFX-4": ("same tokens twice", "documented"),
-    "NANO-PFX-6": ("shared prefix", "same answers", "repaired, shared prefix"),
+    "NANO-PFX-6": ("shared prefix", "all of it shared", "same answers", "repaired, shared prefix"),
     "NANO-PFX-7": ("shared prefix",),
     "NANO-PFX-8": (
         "shared prefix",
+        "all of it shared",
         "same block elsewhere",
         "same tokens twice",
         "documented, eviction",
