@@ -66,6 +66,11 @@ class Folds:
         if not any(row.eq(one) for one in self.looked_at):
             self.looked_at.append(row)
 
+    @property
+    def rows_looked_at(self) -> list[Element]:
+        """The witnesses that are looked at, and every row that was added to others."""
+        return [*self.looked_at, *(one for one, *_ in self.more_rows.values())]
+
     def fold(self, word: str, rows: "RowsOfAnyNumber") -> tuple[Any, Element]:
         """The result and the witness of a word on rows."""
         each = z3.Const(f"each!{self._depth}", ROW)
@@ -221,6 +226,13 @@ def row_where_not(rows: Rows, condition: Callable[[Row], Truth]) -> Row:
     return next((row for row in rows if not condition(row)), rows[0])
 
 
+def looked_at(rows: Rows) -> list[Row]:
+    """The rows that a statement looks at, by their values."""
+    if isinstance(rows, RowsOfAnyNumber):
+        return [rows.value(one) for one in rows.folds.rows_looked_at]
+    return list(rows)
+
+
 def _witness(word: str, rows: RowsOfAnyNumber, of_row: Callable[[Row], Any]) -> Row:
     _, element = rows.folds.fold(word, rows.each(of_row))
     rows.folds.look_at(element)
@@ -234,7 +246,7 @@ def facts(
     folds: Folds, terms: Iterable[z3.ExprRef], words: Container[str] = ALL_WORDS
 ) -> list[z3.ExprRef]:
     """What holds of the folds in these terms, for the rows that are looked at."""
-    looked_at = [*folds.looked_at, *(one for one, *_ in folds.more_rows.values())]
+    looked_at = folds.rows_looked_at
     found: list[z3.ExprRef] = [
         z3.Not(is_there(one)) for one, _, is_there in folds.more_rows.values()
     ]
@@ -255,11 +267,8 @@ def facts(
     while done < len(uses.seen):
         use = uses.seen[done]
         done += 1
-        new = (
-            use.facts(looked_at, between)
-            if use.fold.word in words or use.is_looked_at(looked_at)
-            else []
-        )
+        is_used = use.fold.word in words or use.is_looked_at(looked_at)
+        new = use.facts(looked_at, between) if is_used else use.least_facts
         found += new
         uses.add(new)
     return found
@@ -298,6 +307,11 @@ class _Use:
         """True if the row is there and its condition holds."""
         return z3.And(self.is_there(row), self.value(row))
 
+    @property
+    def least_facts(self) -> list[z3.ExprRef]:
+        """What follows without looking at any row: no count is negative."""
+        return [self.result >= 0] if self.fold.word == "count" else []
+
     def facts(self, looked_at: list[Element], between: list[Element]) -> list[z3.ExprRef]:
         """What follows from the meaning of the word, for these rows and the witness."""
         result, witness = self.result, self.witness
@@ -321,7 +335,7 @@ class _Use:
                 ),
             ]
         return [
-            result >= 0,
+            *self.least_facts,
             z3.Implies(result >= 1, self.counts(witness)),
             *(z3.Implies(self.counts(row), result >= 1) for row in looked_at),
         ]

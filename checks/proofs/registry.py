@@ -59,7 +59,8 @@ class Statement:
     given.
 
     `rows`: those of any number that the statement speaks of, if it does. `words`: of which words on
-    them all that follows from their meaning is used, besides what is looked at.
+    them all that follows from their meaning is used, besides what is looked at. `opaque`: numbers
+    of which only that is used what is given and known; the solver is not told what they are.
 
     `tops`: if every number is given to be from 0 to a largest one, the largest by name. The prover
     then decides about numbers of so many bits.
@@ -71,6 +72,7 @@ class Statement:
     tops: Mapping[str, int] = field(factory=dict)
     rows: Any = None
     words: Collection[str] = ALL_WORDS
+    opaque: Sequence[Number] = ()
 
     @property
     def is_counterexample(self) -> Truth:

@@ -7,33 +7,43 @@ another unless some row is counted in the one and not in the other.
 
 1. In a step as many rows are alive as at the first end from there on (PRV-ANY-1), and its max-tkv
    is at most the peak of the rows that the rule makes of that end (PRV-ANY-2).
-2. So its volume is at most the number that the rule compares with the limit: `exact` is sound
+2. So its volume is at most the number that the rule compares with the limit: `exact` is *sound*
    (PRV-ANY-3). That a step has rows and tokens at all is PRV-ANY-4.
+3. The peak that the rule makes of an end is attained in some step until then (PRV-ANY-5), in
+   which no fewer rows are alive than at the end (PRV-ANY-6). So a number over the limit is a step
+   over the limit: `exact` is *tight* (PRV-ANY-7).
+
+The letter stands for the block: A for the product's, B for every block size. Soundness for every
+block size at once is not decided in a minute.
 """
 
 from functools import partial
+from itertools import permutations
 from typing import Self
 
 from attrs import frozen
 
-from checks.proofs.any_rows import any_rows, row_where_not, row_with_largest, where
+from checks.proofs.any_rows import any_rows, looked_at, row_where_not, row_with_largest, where
 from checks.proofs.registry import Integer, Positive, Statement, cite
-from checks.proofs.spyre.rows import REAL_BLOCK
+from checks.proofs.spyre.rows import REAL_BLOCK, last_full_step
 from checks.proofs.spyre.scope import obligation
-from spec.core.arithmetic import Number, Truth, negate
+from spec.core.arithmetic import Number, Truth, maximum, negate, select
 from spec.core.rows import Row, Rows, all_of, any_of, count_of, each_of
 from spec.spyre.admission import (
     Life,
     Member,
     decode_lives,
     exact_volume_holds,
+    peak_volume_until,
     rows_until,
 )
 from spec.spyre.padding import (
+    batch_width_blocks,
     last_block_offset,
     longest,
     max_tkv,
     peak_tkv,
+    reaches_block_end,
     volume,
 )
 
@@ -127,7 +137,7 @@ def no_step_exceeds_the_peak(lives: AnyLives, step: Positive, block_size: Positi
     alive, until = alive_in(rows, step), rows_until(rows, end.steps)
     final = each_of(until, lambda length: length + end.steps)
     # The longest and the furthest row of the step, and the longest of those until the end.
-    looked_at = [
+    widest_and_furthest = [
         row_with_largest(alive, lambda life: life.length + step),
         row_with_largest(alive, lambda life: last_block_offset(life.length + step, block_size)),
     ]
@@ -135,7 +145,7 @@ def no_step_exceeds_the_peak(lives: AnyLives, step: Positive, block_size: Positi
     row_with_largest(final, identity)
     known = [
         cite("PRV-PEAK-1B", row=row.length, step=step, steps=end.steps, block_size=block_size)
-        for row in looked_at
+        for row in widest_and_furthest
     ]
     widest, wider = longest(now), longest(final)
     known += [
@@ -181,7 +191,7 @@ class AnyBatch:
 
 
 def exact_is_sound(
-    batch: AnyBatch, limit: Positive, step: Positive, block_size: Positive
+    batch: AnyBatch, limit: Positive, step: Positive, block_size: Positive, case: str
 ) -> Statement:
     """If `exact` admits a request, no step of the worst case exceeds the limit."""
     # Where no row is alive any more there is no step.
@@ -193,12 +203,17 @@ def exact_is_sound(
     any_lives = AnyLives(lives)
     known = [
         cite("PRV-ANY-1", lives=any_lives, step=step),
-        cite("PRV-ANY-2", lives=any_lives, step=step, block_size=block_size),
+        cite(f"PRV-ANY-2{case}", lives=any_lives, step=step, block_size=block_size),
         cite("PRV-ANY-4", lives=any_lives, step=step, block_size=block_size),
         cite("PRV-EXA-3", rows=rows, more=lived, peak=tkv, tkv=peak),
     ]
     return Statement(
-        volume_in(lives, step, block_size) <= limit, given, known, rows=lives, words=("all",)
+        volume_in(lives, step, block_size) <= limit,
+        given,
+        known,
+        rows=lives,
+        words=("all",),
+        opaque=[tkv, *(peak_until(lives, one.steps, block_size) for one in looked_at(lives))],
     )
 
 
@@ -216,8 +231,110 @@ def a_step_has_rows_and_tokens(lives: AnyLives, step: Positive, block_size: Posi
     )
 
 
-_of_a_step = partial(
-    _of_the_volume, bounds=f"{ANY}, every step, block {REAL_BLOCK}", block_size=REAL_BLOCK
-)
-_of_a_step("PRV-ANY-2")(no_step_exceeds_the_peak)
-_of_a_step("PRV-ANY-3")(exact_is_sound)
+# --- tight ----------------------------------------------------------------------------------------
+
+
+def first_step_at_width(lengths: Rows, steps: Number, block_size: Number) -> Number:
+    """The first step in which the rows are as wide as in the last."""
+    width = batch_width_blocks(each_of(lengths, lambda length: length + steps), block_size)
+    return maximum((width - 1) * block_size + 1 - longest(lengths), 1)
+
+
+def filling(lives: Rows, steps: Number, block_size: Number) -> tuple[Truth, Number]:
+    """Whether a row until this end is full at the final width, and such a row if there is one."""
+    until = rows_until(lives, steps)
+    first = first_step_at_width(until, steps, block_size)
+
+    def fills(length: Number) -> Truth:
+        return reaches_block_end(length + first, length + steps, block_size)
+
+    return any_of(until, fills), row_where_not(until, lambda length: negate(fills(length)))
+
+
+def peak_step(lives: Rows, steps: Number, block_size: Number) -> Number:
+    """A step in which the peak that the rule makes of an end is attained: one in which a row is
+    full at the final width, if there is any, else the end.
+    """
+    some_fill, row = filling(lives, steps, block_size)
+    return select(some_fill, last_full_step(row, steps, block_size), steps)
+
+
+def peak_is_attained(lives: AnyLives, steps: Positive, block_size: Positive) -> Statement:
+    """The peak that the rule makes of an end is attained in some step until then, by the rows that
+    decode in it.
+    """
+    rows = lives.rows
+    given = [have_tokens(rows), any_of(rows, lambda life: life.steps == steps)]
+    row_where_not(rows, lambda life: negate(life.steps == steps))
+    until, step = rows_until(rows, steps), peak_step(rows, steps, block_size)
+    final = each_of(until, lambda length: length + steps)
+    # The row that the stand-ins are copies of, and the longest and the furthest until the end.
+    row_with_largest(rows, lambda life: select(life.steps == steps, life.length, 0))
+    row_with_largest(until, identity)
+    row_with_largest(final, identity)
+    row_with_largest(final, lambda length: last_block_offset(length, block_size))
+    now = tokens_in(rows, step)
+    (_, full), own = filling(rows, steps, block_size), {"steps": steps, "block_size": block_size}
+    both = longest(now), longest(final)
+    known = [
+        cite("PRV-PEAK-1G", row=full, fewer_steps=steps, **own),
+        *(cite("PRV-DEC-5", row=row, block_size=block_size) for row in both),
+        *(
+            cite("PRV-PEAK-1C", longest=one, longer=other, block_size=block_size)
+            for one, other in permutations(both)
+        ),
+    ]
+    tkv = max_tkv(now, block_size)
+    return Statement(
+        [step >= 1, step <= steps, tkv >= peak_until(rows, steps, block_size)],
+        given,
+        known,
+        rows=rows,
+    )
+
+
+@_of_the_volume("PRV-ANY-6", bounds=f"{ANY}, every step")
+def earlier_steps_have_no_fewer_rows(lives: AnyLives, step: Number, steps: Number) -> Statement:
+    """In an earlier step no fewer rows are alive."""
+    rows = lives.rows
+    claim = alive_count(rows, step) >= alive_count(rows, steps)
+    return Statement(claim, [step <= steps], rows=rows)
+
+
+def exact_is_tight(batch: AnyBatch, limit: Positive, block_size: Positive, case: str) -> Statement:
+    """If `exact` refuses a request, some step of the worst case exceeds the limit."""
+    # The step in which the peak is attained of an end whose number is over the limit.
+    lives = batch.lives
+    given = [*batch.given, negate(batch.is_admitted(limit, block_size))]
+    end = row_where_not(
+        lives,
+        lambda life: (
+            select(life.steps > 0, peak_volume_until(lives, life.steps, block_size), 0) <= limit
+        ),
+    )
+    step, any_lives = peak_step(lives, end.steps, block_size), AnyLives(lives)
+    rows, peak = alive_count(lives, end.steps), peak_until(lives, end.steps, block_size)
+    more, tkv = alive_count(lives, step), max_tkv(tokens_in(lives, step), block_size)
+    known = [
+        cite(f"PRV-ANY-5{case}", lives=any_lives, steps=end.steps, block_size=block_size),
+        cite("PRV-ANY-6", lives=any_lives, step=step, steps=end.steps),
+        cite("PRV-EXA-3", rows=rows, more=more, peak=peak, tkv=tkv),
+    ]
+    return Statement(
+        [step >= 1, volume_in(lives, step, block_size) > limit],
+        given,
+        known,
+        rows=lives,
+        words=("all",),
+        opaque=[tkv, peak],
+    )
+
+
+for _letter, _sizes in (("A", {"block_size": REAL_BLOCK}), ("B", {})):
+    _blocks = f"block {REAL_BLOCK}" if _sizes else "every block size"
+    _of_blocks = partial(_of_the_volume, bounds=f"{ANY}, every step, {_blocks}", **_sizes)
+    _of_blocks(f"PRV-ANY-2{_letter}")(no_step_exceeds_the_peak)
+    if _sizes:
+        _of_blocks("PRV-ANY-3A", case="A")(exact_is_sound)
+    _of_blocks(f"PRV-ANY-5{_letter}")(peak_is_attained)
+    _of_blocks(f"PRV-ANY-7{_letter}", case=_letter)(exact_is_tight)

@@ -9,6 +9,9 @@ from attrs import evolve
 from checks.proofs.any_rows import row_with_largest
 from checks.proofs.nano_vllm import admission as nano_vllm_admission
 from checks.proofs.nano_vllm import blocks as nano_vllm
+from checks.proofs.obligations import OBLIGATIONS
+from checks.proofs.prover import prove
+from checks.proofs.registry import Verdict
 from checks.proofs.spyre import (
     any_batch,
     block_pool,
@@ -26,9 +29,9 @@ from checks.proofs.vllm_v1 import blocks as vllm_v1_blocks
 from checks.proofs.vllm_v1 import budget as vllm_v1
 from checks.proofs.vllm_v1 import drafts as vllm_v1_drafts
 from spec.core import arithmetic, blocks
-from spec.core.arithmetic import Number, floor_div, minimum
+from spec.core.arithmetic import Number, floor_div, minimum, select
 from spec.core.blocks import block_count
-from spec.core.rows import Rows, each_of
+from spec.core.rows import Rows, each_of, largest_of
 from spec.nano_vllm import formulas as nano
 from spec.spyre import admission
 from spec.spyre import padding as formulas
@@ -57,6 +60,33 @@ def of_the_last_step(lengths: Any, steps: Number, block_size: Number) -> Number:
 def the_last_end(lives: Rows, _step: Number) -> Any:
     """Of all rows one that ends last."""
     return row_with_largest(lives, lambda life: life.steps)
+
+
+def one_token_too_long(lives: Rows, steps: Number) -> Rows:
+    """The rows until an end, with stand-ins that are longer by a token."""
+    own = largest_of(lives, lambda life: select(life.steps == steps, life.length, 0))
+    return each_of(lives, lambda life: select(life.steps >= steps, life.length, own + 1))
+
+
+def test_a_stand_in_that_is_a_token_too_long_is_found_for_any_number_of_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (admission, any_batch):
+        monkeypatch.setattr(module, "rows_until", one_token_too_long)
+
+    assert prove(OBLIGATIONS["PRV-ANY-5A"]).verdict is Verdict.UNKNOWN
+
+
+def test_a_formula_that_lists_the_rows_says_nothing_of_any_number_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def of_five(lengths: Any, *rest: Number) -> Number:
+        return formulas.peak_tkv(lengths[:5], *rest)
+
+    monkeypatch.setattr(any_batch, "peak_tkv", of_five)
+
+    with pytest.raises(TypeError, match="not subscriptable"):
+        prove(OBLIGATIONS["PRV-ANY-2A"])
 
 
 def without_last_row(formula: Formula) -> Formula:
@@ -149,8 +179,11 @@ FAULTS: Mapping[str, Fault] = {
     **of_each("PRV-EXA-6B PRV-EXA-6C", Fault(exact, "exact_volume_holds", lambda *_: False)),
     "PRV-EXA-7": Fault(exact, "exact_volume_holds", limit_off_by(1, admission.exact_volume_holds)),
     "PRV-ANY-1": Fault(any_batch, "first_end", the_last_end),
-    "PRV-ANY-2": Fault(any_batch, "peak_tkv", of_the_last_step),
-    "PRV-ANY-3": Fault(any_batch, "exact_volume_holds", always),
+    **of_each("PRV-ANY-2A PRV-ANY-2B", Fault(any_batch, "peak_tkv", of_the_last_step)),
+    "PRV-ANY-3A": Fault(any_batch, "exact_volume_holds", always),
+    **of_each("PRV-ANY-5A PRV-ANY-5B", Fault(any_batch, "peak_tkv", one_more(formulas.peak_tkv))),
+    "PRV-ANY-6": Fault(any_batch, "alive_count", lambda _lives, step: step),
+    **of_each("PRV-ANY-7A PRV-ANY-7B", Fault(any_batch, "exact_volume_holds", lambda *_: False)),
     "PRV-ANY-4": Fault(any_batch, "count_of", lambda _rows, _condition: 0),
     "PRV-LEN-1": Fault(model_length, "last_block_offset", one_less(formulas.last_block_offset)),
     "PRV-LEN-2": Fault(model_length, "max_tkv", without_last_row(formulas.max_tkv)),
