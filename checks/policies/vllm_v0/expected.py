@@ -76,8 +76,8 @@ EXPECTED_VIOLATIONS = (
         _released(_swaps),
     ),
     ExpectedViolation(
-        ("V0-SWP-2",),
-        "what an encoder computed stays on the GPU while its group is swapped out",
+        ("V0-SWP-2", "V0-LIF-5", "V0-PRI-3"),
+        "what an encoder computed stays on the GPU while its group is swapped out, or gone",
         _released(lambda config: _swaps(config) and not config.prefix_caching),
     ),
     ExpectedViolation(
@@ -89,6 +89,12 @@ EXPECTED_VIOLATIONS = (
         ("V0-BLK-4", "V0-LIF-6", "V0-SWP-2", "V0-PRI-6"),
         "a group that is swapped out for a more urgent one is put among the waiting, and what is to"
         " be copied of it is forgotten",
+        _released(lambda config: _by_priority(config) and _swaps(config)),
+    ),
+    ExpectedViolation(
+        ("V0-SWP-1", "V0-SWP-3"),
+        "a group that gives way to a more urgent one does not count as preempted: another comes back"
+        " in the same step, onto its blocks",
         _released(lambda config: _by_priority(config) and _swaps(config)),
     ),
     ExpectedViolation(
