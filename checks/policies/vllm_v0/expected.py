@@ -93,8 +93,8 @@ EXPECTED_VIOLATIONS = (
     ),
     ExpectedViolation(
         ("V0-SWP-1", "V0-SWP-3"),
-        "a group that gives way to a more urgent one does not count as preempted: another comes back"
-        " in the same step, onto its blocks",
+        "a group that gives way to a more urgent one does not count as preempted: another comes"
+        " back in the same step, onto its blocks",
         _released(lambda config: _by_priority(config) and _swaps(config)),
     ),
     ExpectedViolation(
@@ -106,7 +106,7 @@ EXPECTED_VIOLATIONS = (
         _released(_chunked_and_cached),
     ),
     ExpectedViolation(
-        ("V0-SEQ-7",),
+        ("V0-SEQ-7", "device: transfer target"),
         "a block that decoding fills gives way to one of equal content, also where that is not"
         " computed yet",
         _released(lambda config: config.prefix_caching),

@@ -16,7 +16,7 @@ from tests.checks.command import lockstep
 
 
 def test_a_draw_of_the_mutants_is_killed_by_rules_and_the_report_says_so() -> None:
-    options = ["--policy", "nano-vllm", "--room", "spec", "--sample", 8, "formulas.py"]
+    options = ["--policy", "nano-vllm", "--room", "spec", "--sample", 8, "block_hashes.py"]
     ran = lockstep("mutants", *options, "--json", "r.json")
     report = json.loads(Path("r.json").read_text())
 
