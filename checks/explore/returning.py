@@ -95,7 +95,7 @@ def renumbered(pool: BlockPool, numbers: Mapping[int, int]) -> BlockPool:
 
 
 def _requests(state: Any) -> Iterator[Any]:
-    """Every request in any place of the state, those that nobody asks for any more included."""
+    """Every request in any place of the state, those that no client waits for included."""
     for key in fields(type(state)):
         value = getattr(state, key.name)
         places = value if isinstance(value, tuple) else (value,)

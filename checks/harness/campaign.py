@@ -123,7 +123,7 @@ class Plan:
     def terms_of(self, episode: int) -> Terms:
         """Aborts come between two steps in every other episode, else while the model runs.
 
-        An engine is told in every fourth episode which requests end.
+        In every fourth episode an engine gets the names of the requests that end.
         """
         system = own_system(self.system)
         while_running = can(system, "abort_running") and episode % 2 == 1

@@ -27,7 +27,7 @@ class Terms:
     """How a system is compared.
 
     `aborts_while_running`: aborts come while the model runs, if the system can do that.
-    `ends_named`: it is told in each step which requests end, if it can do that. `judged`: its own
+    `ends_named`: each step names the requests that end, if the system takes them. `judged`: its own
     steps are held against the registry, too. `rules_only`: nothing is compared, see
     `checks.harness.rules_only`.
     """

@@ -26,7 +26,7 @@ SAME = "same program"
 class Outcome:
     """What became of a mutant.
 
-    `by`: the rule, obligation or difference that told; None if nothing did. `means`: explore, fuzz
+    `by`: the rule, obligation or difference that fell; None if none did. `means`: explore, fuzz
     or prove. `trial`: in which instance or cases. `reached`: trials that run its function.
     """
 
@@ -38,7 +38,7 @@ class Outcome:
 
     @property
     def is_alive(self) -> bool:
-        """True if nothing told."""
+        """True if no check noticed the mutant."""
         return self.by is None
 
     def followed_by(self, later: "Outcome") -> "Outcome":

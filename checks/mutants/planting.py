@@ -1,7 +1,7 @@
 """A mutant in the running program: every function that has the code gets the wrong one.
 
-The code is put into the functions that are there, so that whoever imported, decorated or stored
-one of them sees it. It stays for the rest of the process.
+The code is put into the functions that are there, so that every module that imported, decorated or
+stored one of them sees it. It stays for the rest of the process.
 """
 
 import gc

@@ -252,7 +252,7 @@ def facts(
     ]
     uses = _Uses(folds)
     uses.add([*terms, *found])
-    # Rows are told apart by what is counted; what holds for all holds for these.
+    # A row between two counts is in one and not in the other; what holds for all holds for it.
     counts = [use for use in uses.seen if use.fold.word == "count" and "count" in words]
     between = []
     for place, (one, other) in enumerate(permutations(counts, 2)):

@@ -60,7 +60,7 @@ class Statement:
 
     `rows`: those of any number that the statement speaks of, if it does. `words`: of which words on
     them all that follows from their meaning is used, besides what is looked at. `opaque`: numbers
-    of which only that is used what is given and known; the solver is not told what they are.
+    that the solver sees as any numbers, of which nothing holds but what is given and known.
 
     `tops`: if every number is given to be from 0 to a largest one, the largest by name. The prover
     then decides about numbers of so many bits.
