@@ -112,7 +112,13 @@ EXPECTED_VIOLATIONS = (
         _released(lambda config: config.prefix_caching),
     ),
     ExpectedViolation(
-        ("V0-BUD-2", "V0-BUD-5"),
+        ("V0-SWP-1", "device: transfer target"),
+        "a block that is swapped in full gives way to one of equal content in the same step, and"
+        " what comes back next is swapped onto it",
+        _released(lambda config: config.prefix_caching and _swaps(config)),
+    ),
+    ExpectedViolation(
+        ("V0-BUD-2", "V0-BUD-5", "device: batch limit"),
         "a request for several sequences counts for one until its prompt is computed",
         _released(_forks),
     ),
