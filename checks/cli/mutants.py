@@ -13,7 +13,7 @@ from checks.cli import exit_code
 from checks.cli.common import Output, json_option, plain_table, print_lines, progress_bar
 from checks.evidence import MUTATED, recorded, write_record
 from checks.mutants.equivalents import equivalents, refuse_stale
-from checks.mutants.record import renewed
+from checks.mutants.record import digest, outcomes_on_record, renewed
 from checks.mutants.report import COLUMNS, Findings, lines
 from checks.mutants.rooms import CORE, ROOMS, modules
 from checks.mutants.running import Chosen, judged, noticed_by_tests
@@ -32,6 +32,7 @@ from spec.core.errors import InputError
     metavar=f"[{'|'.join([*POLICIES, CORE])}]",
     help="Only of these.",
 )
+@click.option("--untried", is_flag=True, help="Only of which nothing is on record yet.")
 @click.option("--sample", type=click.IntRange(1), help="Draw so many of them.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draw.")
 @click.option("--time", "seconds", type=click.FloatRange(0), help="Begin none after S seconds.")
@@ -44,6 +45,7 @@ def mutants(
     patterns: tuple[str, ...],
     rooms: tuple[str, ...],
     policies: tuple[str, ...],
+    untried: bool,
     sample: int | None,
     seed: int,
     seconds: float | None,
@@ -70,6 +72,9 @@ def mutants(
     if tests:
         refuse_without_tests()
     chosen = _chosen(everything, patterns, rooms, policies)
+    if untried:
+        known = outcomes_on_record(recorded(MUTATED))
+        chosen = [(module, one) for module, one in chosen if digest(one.id) not in known]
     if sample is not None and sample < len(chosen):
         drawn = Random(seed).sample(range(len(chosen)), sample)
         chosen = [chosen[index] for index in sorted(drawn)]

@@ -16,8 +16,8 @@ from checks.mutants.sites import Mutant
 from checks.mutants.trials import Trial, Tried, tried
 
 _MEMORY_BYTES = 4 << 30  # of the process in which a mutant runs
-_SLOWER = 10  # times as long as without a mutant, then it hangs
-_PATIENCE_SECONDS = 20.0  # and so long at least
+_SLOWER = 5  # times as long as without a mutant, then it hangs
+_PATIENCE_SECONDS = 4.0  # and so long at least
 
 SAME = "same program"
 

@@ -26,12 +26,17 @@ def renewed(
     return dict(record) | {
         group: _entry(
             group,
-            {id_: _latest(now.get(id_), known.get(_digest(id_))) for id_ in everything[group]},
+            {id_: _latest(now.get(id_), known.get(digest(id_))) for id_ in everything[group]},
             found.equivalents,
         )
         for group, now in tried.items()
         for known in [_known(record.get(group, {}))]
     }
+
+
+def outcomes_on_record(record: Mapping[str, Any]) -> dict[str, str]:
+    """What became of every mutant that was tried, by the digest of its id."""
+    return {id_: means for entry in record.values() for id_, means in _known(entry).items()}
 
 
 def _latest(now: str | None, before: str | None) -> str | None:
@@ -55,7 +60,7 @@ def _entry(
         if means is None:
             continue
         score.count(means, is_listed=id_ in equivalents)
-        digests.setdefault(means, []).append(_digest(id_))
+        digests.setdefault(means, []).append(digest(id_))
         if is_overlooked(means, is_listed=id_ in equivalents):
             overlooked[id_] = means
     return {
@@ -66,5 +71,6 @@ def _entry(
     }
 
 
-def _digest(id_: str) -> str:
+def digest(id_: str) -> str:
+    """The id as it stands in the record."""
     return blake2b(id_.encode(), digest_size=5).hexdigest()

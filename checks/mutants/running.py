@@ -1,18 +1,22 @@
 """Mutants through all means: what one overlooks is tried with the next."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from time import monotonic
 from typing import TypeAlias
+
+from attrs import define, field
 
 from checks.mutants.killing import Evidence, Outcome, outcomes
 from checks.mutants.rooms import CORE, Module
 from checks.mutants.sites import Mutant
 from checks.mutants.testing import tested
-from checks.mutants.trials import LAST_STAGE, STAGES
+from checks.mutants.trials import LAST_STAGE, STAGES, Stage
 from checks.policies import POLICIES
 
 Chosen: TypeAlias = Sequence[tuple[Module, Mutant]]
 Show: TypeAlias = Callable[[int, str], None]  # mutants done, and a note
+
+_AT_A_TIME = 60  # mutants that go through the stages together
 
 
 def judged(
@@ -20,32 +24,47 @@ def judged(
 ) -> Iterator[tuple[Module, Outcome]]:
     """What became of each mutant, in their order, as far as all means were tried with it.
 
+    Some at a time go through all stages, so that whatever ends it leaves the earlier ones judged.
+
     `until`: on the clock of `time.monotonic`; later no mutant is tried with anything. An interrupt
     ends it, too, and leaves what is known.
     """
-    found = {mutant.id: Outcome(mutant, None) for _, mutant in chosen}
-    whole = {mutant.id for _, mutant in chosen}
-    policies = policies_of(module for module, _ in chosen)
-    try:
-        for stage in (*STAGES, LAST_STAGE)[: None if thorough else -1]:
-            left = [found[id_].mutant for id_ in found if found[id_].is_alive and id_ in whole]
-            if not left:
-                break
-            whole -= {one.id for one in left}
-            if until is not None and monotonic() >= until:
-                break
-            begun = len(found) - len(left)
-            show(begun, "the right program first")
-            rooms = {one.room for one in left}
-            trials = [it for one in policies for it in stage(one) if it.rooms & rooms]
-            evidence = Evidence.of(trials)
-            for done, one in enumerate(outcomes(evidence, _in_time(left, until)), begun + 1):
-                found[one.mutant.id] = found[one.mutant.id].followed_by(one)
-                whole.add(one.mutant.id)
-                show(done, one.means)
-    except KeyboardInterrupt:
-        whole = {id_ for id_ in whole if not found[id_].is_alive}
-    yield from ((module, found[one.id]) for module, one in chosen if one.id in whole)
+    stages = (*STAGES, LAST_STAGE)[: None if thorough else -1]
+    evidence = _Evidence({module.room for module, _ in chosen}, policies_of(m for m, _ in chosen))
+    for done in range(0, len(chosen), _AT_A_TIME):
+        some = chosen[done : done + _AT_A_TIME]
+        found = {mutant.id: Outcome(mutant, None) for _, mutant in some}
+        whole = set(found)
+        try:
+            for stage in stages:
+                left = [found[id_].mutant for id_ in found if found[id_].is_alive and id_ in whole]
+                whole -= {one.id for one in left}
+                if not left or _is_over(until):
+                    break
+                for one in outcomes(evidence.of(stage), _in_time(left, until)):
+                    found[one.mutant.id] = found[one.mutant.id].followed_by(one)
+                    whole.add(one.mutant.id)
+                    show(done + sum(not one.is_alive for one in found.values()), one.means)
+        except KeyboardInterrupt:
+            whole = {id_ for id_ in whole if not found[id_].is_alive}
+            until = 0.0
+        yield from ((module, found[one.id]) for module, one in some if one.id in whole)
+
+
+@define
+class _Evidence:
+    """The trials of each stage, tried with the right program once they are asked for."""
+
+    rooms: Set[str]
+    policies: Sequence[str]
+    known: dict[Stage, Evidence] = field(factory=dict)
+
+    def of(self, stage: Stage) -> Evidence:
+        """The stage's trials of these policies that run something of these rooms."""
+        if stage not in self.known:
+            trials = [one for policy in self.policies for one in stage(policy)]
+            self.known[stage] = Evidence.of([one for one in trials if one.rooms & self.rooms])
+        return self.known[stage]
 
 
 def policies_of(modules: Iterable[Module]) -> list[str]:
@@ -56,9 +75,13 @@ def policies_of(modules: Iterable[Module]) -> list[str]:
 
 def _in_time(mutants: Iterable[Mutant], until: float | None) -> Iterator[Mutant]:
     for one in mutants:
-        if until is not None and monotonic() >= until:
+        if _is_over(until):
             return
         yield one
+
+
+def _is_over(until: float | None) -> bool:
+    return until is not None and monotonic() >= until
 
 
 def noticed_by_tests(

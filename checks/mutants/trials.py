@@ -29,7 +29,8 @@ from spec.core.errors import ConfigError, WorkloadError
 
 MACHINES = frozenset({"spec", "reference"})
 MEANS = ("explore", "fuzz", "prove")
-EPISODES = 100  # random cases of each policy
+EPISODES = range(100)  # random cases of each policy
+MORE_EPISODES = range(100, 400)  # of those, for what nothing has noticed so far
 _SLOWEST_PROOF_SECONDS = 5.0  # without a mutant; slower ones are not tried
 _STATES_MORE = 2  # a wrong machine is searched as far as so many times the right one's states
 _NO_STATES = 200  # and a few more
@@ -244,13 +245,14 @@ class Fuzzing:
     """
 
     policy: str
+    episodes: range = EPISODES
     means = "fuzz"
     rooms = frozenset(ROOMS)
 
     @property
     def name(self) -> str:
         """How many cases."""
-        return f"{EPISODES} random cases of {self.policy}"
+        return f"{len(self.episodes)} random cases of {self.policy}"
 
     def verdict(self) -> str | None:
         """What is found in the right program, which is nothing.
@@ -272,7 +274,7 @@ class Fuzzing:
     def _found(self) -> str | None:
         has_engine = policy_named(self.policy).engine is not None
         plan = Plan(Own(self.policy, ENGINE if has_engine else REFERENCE), terms=Terms())
-        for episode in range(EPISODES):
+        for episode in self.episodes:
             case, terms = plan.case(episode), plan.terms_of(episode)
             finding = compare(own_system(plan.system), case, terms).finding
             if finding is not None:
@@ -327,9 +329,9 @@ def explorations(policy: str, least: int, below: int | None) -> Iterator[Trial]:
             yield Exploring(policy, title)
 
 
-def campaigns(policy: str) -> Iterator[Trial]:
+def campaigns(policy: str, episodes: range) -> Iterator[Trial]:
     """The policy's random cases."""
-    yield Fuzzing(policy)
+    yield Fuzzing(policy, episodes)
 
 
 def proofs(policy: str) -> Iterator[Trial]:
@@ -357,9 +359,10 @@ def refusals(policy: str) -> Iterator[Trial]:
 STAGES: tuple[Stage, ...] = (
     refusals,
     partial(explorations, least=0, below=150),
+    partial(campaigns, episodes=EPISODES),
     partial(explorations, least=150, below=1_500),
     partial(explorations, least=1_500, below=5_000),
-    campaigns,
+    partial(campaigns, episodes=MORE_EPISODES),
     proofs,
 )
 """Trials of a policy, the quick ones first: what survives a stage is tried in the next."""
