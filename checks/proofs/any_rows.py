@@ -243,15 +243,24 @@ def _witness(word: str, rows: RowsOfAnyNumber, of_row: Callable[[Row], Any]) -> 
 
 
 def facts(
-    folds: Folds, terms: Iterable[z3.ExprRef], words: Container[str] = ALL_WORDS
+    folds: Folds,
+    terms: Iterable[z3.ExprRef],
+    words: Container[str] = ALL_WORDS,
+    hidden: Sequence[tuple[z3.ExprRef, z3.ExprRef]] = (),
 ) -> list[z3.ExprRef]:
-    """What holds of the folds in these terms, for the rows that are looked at."""
+    """The terms, and what holds of the folds in them, for the rows that are looked at.
+
+    `hidden`: numbers, each with the one that is written instead of it; of the folds that only these
+    numbers are made of nothing is said.
+    """
+
+    def shown(wanted: Iterable[z3.ExprRef]) -> list[z3.ExprRef]:
+        return [z3.substitute(one, *hidden) if hidden else one for one in wanted]
+
     looked_at = folds.rows_looked_at
-    found: list[z3.ExprRef] = [
-        z3.Not(is_there(one)) for one, _, is_there in folds.more_rows.values()
-    ]
+    found = shown([*terms, *(z3.Not(there(one)) for one, _, there in folds.more_rows.values())])
     uses = _Uses(folds)
-    uses.add([*terms, *found])
+    uses.add(found)
     # A row between two counts is in one and not in the other; what holds for all holds for it.
     counts = [use for use in uses.seen if use.fold.word == "count" and "count" in words]
     between = []
@@ -268,7 +277,7 @@ def facts(
         use = uses.seen[done]
         done += 1
         is_used = use.fold.word in words or use.is_looked_at(looked_at)
-        new = use.facts(looked_at, between) if is_used else use.least_facts
+        new = shown(use.facts(looked_at, between) if is_used else use.least_facts)
         found += new
         uses.add(new)
     return found

@@ -33,9 +33,8 @@ def prove(obligation: Obligation, timeout_seconds: float | None = None, seed: in
     statement = obligation.statement(integer)
     broken = statement.is_counterexample
     if statement.rows is not None:
-        broken = z3.And(broken, *facts(statement.rows.folds, [broken], statement.words))
-    hidden = [(term, z3.FreshInt("opaque")) for term in statement.opaque]
-    broken = z3.substitute(broken, *hidden) if hidden else broken
+        hidden = [(term, z3.FreshInt("opaque")) for term in statement.opaque]
+        broken = z3.And(facts(statement.rows.folds, [broken], statement.words, hidden))
     if statement.tops:
         broken, variables = as_bit_vectors(broken, statement.tops)
     # A context of its own: how long the solver takes hangs on what else its context has seen.

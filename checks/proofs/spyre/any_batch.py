@@ -13,8 +13,7 @@ another unless some row is counted in the one and not in the other.
    which no fewer rows are alive than at the end (PRV-ANY-6). So a number over the limit is a step
    over the limit: `exact` is *tight* (PRV-ANY-7).
 
-The letter stands for the block: A for the product's, B for every block size. Soundness for every
-block size at once is not decided in a minute.
+The letter stands for the block: A for the product's, B for every block size.
 """
 
 from functools import partial
@@ -334,7 +333,6 @@ for _letter, _sizes in (("A", {"block_size": REAL_BLOCK}), ("B", {})):
     _blocks = f"block {REAL_BLOCK}" if _sizes else "every block size"
     _of_blocks = partial(_of_the_volume, bounds=f"{ANY}, every step, {_blocks}", **_sizes)
     _of_blocks(f"PRV-ANY-2{_letter}")(no_step_exceeds_the_peak)
-    if _sizes:
-        _of_blocks("PRV-ANY-3A", case="A")(exact_is_sound)
+    _of_blocks(f"PRV-ANY-3{_letter}", case=_letter)(exact_is_sound)
     _of_blocks(f"PRV-ANY-5{_letter}")(peak_is_attained)
     _of_blocks(f"PRV-ANY-7{_letter}", case=_letter)(exact_is_tight)

@@ -180,7 +180,7 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-EXA-7": Fault(exact, "exact_volume_holds", limit_off_by(1, admission.exact_volume_holds)),
     "PRV-ANY-1": Fault(any_batch, "first_end", the_last_end),
     **of_each("PRV-ANY-2A PRV-ANY-2B", Fault(any_batch, "peak_tkv", of_the_last_step)),
-    "PRV-ANY-3A": Fault(any_batch, "exact_volume_holds", always),
+    **of_each("PRV-ANY-3A PRV-ANY-3B", Fault(any_batch, "exact_volume_holds", always)),
     **of_each("PRV-ANY-5A PRV-ANY-5B", Fault(any_batch, "peak_tkv", one_more(formulas.peak_tkv))),
     "PRV-ANY-6": Fault(any_batch, "alive_count", lambda _lives, step: step),
     **of_each("PRV-ANY-7A PRV-ANY-7B", Fault(any_batch, "exact_volume_holds", lambda *_: False)),
