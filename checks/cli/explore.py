@@ -73,7 +73,7 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
     help="bfs gives shortest counterexamples; random walks need --max-depth and --time.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random walks.")
-@click.option("--resume", "checkpoint", type=PATH, help="Go on from, and stop into, this file.")
+@click.option("--resume", "checkpoint", type=PATH, help="Go on from this file, kept every second.")
 @out_option
 @click.option(
     "--graph", "graph_path", type=NEW_FILE, help="Write one instance's state graph, GraphML."

@@ -12,6 +12,7 @@ from checks.explore.result import Progress
 from checks.explore.store import Store
 
 _TICK_SECONDS = 0.25
+_KEPT_EVERY_SECONDS = 1.0
 
 
 @frozen
@@ -35,13 +36,18 @@ class Bounds:
 
 @define
 class Watch:
-    """Asked before every expansion whether to stop; reports progress four times a second."""
+    """Asked before every expansion whether to stop; reports progress four times a second.
+
+    `keep` is called every second, when all that was taken from the queue is expanded.
+    """
 
     bounds: Bounds
     stop: Callable[[], bool] | None
     progress: Callable[[Progress], None] | None
     began: float = Factory(perf_counter)
+    keep: Callable[[], None] | None = None
     _next_tick: float = 0.0
+    _kept: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -63,6 +69,9 @@ class Watch:
         self._next_tick = seconds + _TICK_SECONDS
         if self.progress is not None:
             self.progress(_progress(store, seconds))
+        if self.keep is not None and seconds - self._kept >= _KEPT_EVERY_SECONDS:
+            self._kept = seconds
+            self.keep()
         over = bounds.max_memory_bytes is not None and (
             peak_resident_bytes() > bounds.max_memory_bytes
         )

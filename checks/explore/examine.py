@@ -32,7 +32,8 @@ class Examiner(Generic[StateT]):
     """Checks states and edges and notes them in the store.
 
     `run_to` gives the run to a state that is being expanded. Of each rule the first violation is
-    kept, and the rule is not looked at any more.
+    kept, and the rule is not looked at any more. `judged`: the states on whose expansion anything
+    is judged, by number; None: all.
     """
 
     model: Model[StateT]
@@ -41,6 +42,7 @@ class Examiner(Generic[StateT]):
     store: Store[StateT]
     keep_going: bool
     run_to: Callable[[int], Counterexample[StateT]]
+    judged: frozenset[int] | None = None
     always: list[Always[StateT]] = field(init=False)
     on_step: list[OnStep[StateT]] = field(init=False)
     eventually: list[Eventually[StateT]] = field(init=False)
@@ -66,6 +68,7 @@ class Examiner(Generic[StateT]):
             if index == len(store.parents):
                 store.add(index, ordinal, 0)
                 self._check_state(state, index)
+                self._mark(state, index)
                 distinct.append((index, state))
         if not distinct:
             raise ValueError("the model has no initial state, so that everything would hold")
@@ -93,7 +96,8 @@ class Examiner(Generic[StateT]):
         """
         store, canonical = self.store, self.model.canonical
         seen, labels, parents, edges = store.seen, store.labels, store.parents, store.edges
-        checked = bool(self.on_step or self.witnesses)
+        is_judged = self.judged is None or index in self.judged
+        checked = is_judged and bool(self.on_step or self.witnesses)
         depth = store.depths[index] + 1
         found, row = [], []
         store.transitions += len(transitions)
@@ -111,7 +115,9 @@ class Examiner(Generic[StateT]):
                 continue
             if target == len(parents):
                 store.add(index, ordinal, depth)
-                self._check_state(after, index, transition)
+                if is_judged:
+                    self._check_state(after, index, transition)
+                self._mark(after, index, transition)
                 found.append((target, after))
             if edges is not None:
                 row.append(packed(target, transition.fair))
@@ -145,6 +151,9 @@ class Examiner(Generic[StateT]):
                 found = _raised(error)
             if found is not None:
                 self._violate(always.rule, found, index, *last)
+
+    def _mark(self, state: StateT, index: int, *last: Transition[StateT]) -> None:
+        """Note what the `Eventually` properties say of a state that was reached so."""
         for eventually, marks in zip(self.eventually, self.store.marks, strict=True):
             mark = 0
             try:
@@ -189,6 +198,7 @@ class Examiner(Generic[StateT]):
         if rule not in self.store.violations:
             run = self.run_to(index).then(*last)
             self.store.violations[rule] = Violation(rule, found, run)
+            self.store.broken[rule] = index
             self.always = [always for always in self.always if always.rule != rule]
             self.on_step = [on_step for on_step in self.on_step if on_step.rule != rule]
             self._asked.clear()

@@ -9,14 +9,16 @@ from attrs import evolve, frozen
 
 from checks.cores import on_all_cores
 from checks.explore.bounds import Bounds
-from checks.explore.checkpoint import load, save
+from checks.explore.checkpoint import Checkpoint
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
 from checks.explore.instance import Instance
 from checks.explore.model import Counterexample
 from checks.explore.result import Progress, Result
 from checks.explore.returning import repeating, run_of, unrolled
 from checks.explore.search import Order, explore
+from checks.export.checkpoint import load, save, sources_digest
 from checks.export.trace.line import Violation
+from checks.export.trace.records import Json, converter
 from checks.export.trace.writing import TraceWriter
 from checks.policies import RULES, policy_of, title_of
 from engine.core.clock import step_time
@@ -115,20 +117,22 @@ def explore_instance(
 ) -> Exploration:
     """Judge every rule that applies in every reachable state; the first breach of each is kept.
 
-    With `checkpoint` the search goes on from that file if it is there, and is saved to it
-    whenever a bound or `stop` ends it.
+    With `checkpoint` the search goes on from that file if it is there, and is saved to it every
+    second and whenever a bound or `stop` ends it.
 
     Raises:
         WorkloadError: a request of the instance could never be served.
         CheckpointError: the file is damaged or of another instance.
+        TraceError: the file cannot be written.
     """
     policy = policy_of(instance.config)
     model = policy.model(instance)
     properties = policy.properties_of(model)
-    fingerprint = repr((instance, order))
-    resume = None
-    if checkpoint is not None and checkpoint.exists():
-        resume = load(checkpoint, fingerprint)
+    resume, keep = None, None
+    if checkpoint is not None:
+        about = _about(instance)
+        keep = partial(save, checkpoint, about)
+        resume = load(checkpoint, about, Checkpoint) if checkpoint.exists() else None
     result = explore(
         model,
         properties.all,
@@ -140,15 +144,23 @@ def explore_instance(
         progress=progress,
         stop=stop,
         resume=resume,
+        keep=keep,
     )
-    if checkpoint is not None and result.checkpoint is not None:
-        save(result.checkpoint, checkpoint, fingerprint)
+    if keep is not None and result.checkpoint is not None:
+        keep(result.checkpoint)
     return Exploration(
         instance,
         evolve(result, violations=(), checkpoint=None),
         tuple(_findings(instance, result)),
         tuple(rule.id for rule in properties.rules),
     )
+
+
+def _about(instance: AnyInstance) -> Json:
+    """What must be the same for a search to go on: the instance, and all that makes its verdict."""
+    sources = sources_digest("spec", "reference", "checks/explore", "checks/policies")
+    written = converter().unstructure(instance) | {"config": instance.config.as_mapping()}
+    return {"instance": written, "sources": sources}
 
 
 def _findings(instance: AnyInstance, result: Result[Any]) -> Iterator[Finding]:

@@ -105,6 +105,14 @@ class Witness(Generic[StateT]):
     of: type = object
 
 
+@frozen
+class Sightings:
+    """How often a witness was seen: on how many edges, and first after how many steps."""
+
+    edges: int = 0
+    first_depth: int | None = None
+
+
 Property: TypeAlias = Always[StateT] | OnStep[StateT] | Eventually[StateT]
 
 

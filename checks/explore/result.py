@@ -6,7 +6,7 @@ from typing import Generic
 from attrs import frozen
 
 from checks.explore.checkpoint import Checkpoint
-from checks.explore.model import StateT, Violation
+from checks.explore.model import Sightings, StateT, Violation
 
 
 class Outcome(Enum):
@@ -15,14 +15,6 @@ class Outcome(Enum):
     HOLDS = "holds"
     VIOLATED = "violated"
     INCOMPLETE = "incomplete"
-
-
-@frozen
-class Sightings:
-    """How often a witness was seen: on how many edges, and first after how many steps."""
-
-    edges: int = 0
-    first_depth: int | None = None
 
 
 @frozen
@@ -44,8 +36,9 @@ class Result(Generic[StateT]):
     states, `depth` is the largest number of steps to a state (breadth-first: of shortest ones),
     `actions` counts edges by the first word of their label. `stopped_by` names what ended the
     search before every state was expanded: a field of `Bounds`, "stop", or "violation".
-    `seconds` and `states_per_second` include the time before a resume. `bytes_per_state` is
-    what the explorer keeps for a state, measured as `checks.explore.memory` says.
+    `seconds` and `states_per_second` include the time before a resume, not that of taking the same
+    steps again. `bytes_per_state` is what the explorer keeps for a state, measured as
+    `checks.explore.memory` says.
     """
 
     outcome: Outcome
@@ -60,7 +53,7 @@ class Result(Generic[StateT]):
     peak_queue: int
     seconds: float
     bytes_per_state: float
-    checkpoint: Checkpoint[StateT] | None
+    checkpoint: Checkpoint | None
 
     @property
     def states_per_second(self) -> float:

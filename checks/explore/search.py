@@ -1,14 +1,16 @@
 """The explorer: every reachable state of a machine, or random walks through it."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import count, repeat
 from random import Random
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
+
+from attrs import evolve
 
 from checks.explore.bounds import Bounds, Watch
-from checks.explore.checkpoint import Checkpoint, Setup
+from checks.explore.checkpoint import Checkpoint, Piece, Setup
 from checks.explore.examine import Examiner, HaltError
 from checks.explore.liveness import Edges, recurrence, refutation
 from checks.explore.memory import bytes_per_state
@@ -17,16 +19,19 @@ from checks.explore.model import (
     Eventually,
     Model,
     Property,
+    Sightings,
     StateT,
     Transition,
     Violation,
     Witness,
 )
 from checks.explore.replay import run_along, run_to
-from checks.explore.result import Outcome, Progress, Result, Sightings
+from checks.explore.result import Outcome, Progress, Result
 from checks.explore.store import Store
+from checks.export.checkpoint import require_equal
 
 Order: TypeAlias = Literal["bfs", "dfs", "random"]
+_ASKED_EVERY = 1_000  # states that are found again, from one question whether to stop to the next
 
 
 def explore(
@@ -39,8 +44,9 @@ def explore(
     seed: int = 0,
     keep_going: bool = False,
     progress: Callable[[Progress], None] | None = None,
-    resume: Checkpoint[StateT] | None = None,
+    resume: Checkpoint | None = None,
     stop: Callable[[], bool] | None = None,
+    keep: Callable[[Checkpoint], None] | None = None,
 ) -> Result[StateT]:
     """Check the properties in every reachable state and on every edge.
 
@@ -56,13 +62,15 @@ def explore(
     `Eventually` is checked at the end, on what was expanded, unless the caller asked to stop.
 
     `stop` is asked before each expansion and `progress` called at most four times a second. A
-    search that a bound or `stop` ended has a checkpoint; to `resume` it the model, properties,
-    witnesses and order must be the same, and the counts come out as if it had never stopped (if
-    `max_depth` ended a depth-first search: all but the depth and the peak of the queue).
+    search that a bound or `stop` ended has a checkpoint, and `keep` is given one every second; to
+    `resume` it the model, properties, witnesses and order must be the same, and the counts come
+    out as if it had never stopped (if `max_depth` ended a depth-first search: all but the depth and
+    the peak of the queue).
 
     Raises:
         ValueError: unknown order, bounds that no random walk can have, no initial state.
-        CheckpointError: the checkpoint is used up or of a search with other settings.
+        CheckpointError: the checkpoint is of a search with other settings, or the machine does not
+            take the same steps again.
         UnrepeatableError: a counterexample cannot be run again; the model is not repeatable.
     """
     bounds = bounds or Bounds()
@@ -70,8 +78,7 @@ def explore(
     setup = Setup(
         order, keep_going, tuple(p.rule for p in properties), tuple(w.rule for w in witnesses)
     )
-    store = _fresh_store(properties) if resume is None else resume.take(setup)
-    watch = Watch(bounds, stop, progress)
+    store = _fresh_store(properties)
     examiner = Examiner(
         model,
         properties,
@@ -80,6 +87,13 @@ def explore(
         keep_going=keep_going,
         run_to=partial(run_to, model, store),
     )
+    if resume is not None:
+        resume.require(setup)
+        if not _take_again(examiner, resume, order, stop, progress):
+            return _result(store, "stop", [], setup.witnesses, resume)
+    watch = Watch(bounds, stop, progress)
+    if keep is not None and order != "random":
+        watch.keep = lambda: keep(_checkpoint(setup, store, watch.seconds))
     stopped_by = (
         _walks(examiner, watch, Random(seed))
         if order == "random"
@@ -88,10 +102,61 @@ def explore(
     violations = list(store.violations.values())
     if stopped_by not in ("stop", "violation"):
         violations += _refuted(examiner)[: None if keep_going else 1]
-    store.seconds += watch.seconds
     resumable = order != "random" and stopped_by not in (None, "violation")
-    checkpoint = Checkpoint(setup, store) if resumable and (keep_going or not violations) else None
+    goes_on = resumable and (keep_going or not violations)
+    checkpoint = _checkpoint(setup, store, watch.seconds) if goes_on else None
+    store.seconds += watch.seconds
     return _result(store, stopped_by, violations, setup.witnesses, checkpoint)
+
+
+def _checkpoint(setup: Setup, store: Store[Any], seconds: float) -> Checkpoint:
+    return Checkpoint(
+        setup=setup,
+        pieces=tuple(map(evolve, store.pieces)),
+        states=len(store.seen),
+        transitions=store.transitions,
+        depth=store.depth,
+        seconds=store.seconds + seconds,
+        sightings={rule: Sightings(*seen) for rule, seen in store.sightings.items()},
+        broken=dict(store.broken),
+    )
+
+
+def _take_again(
+    examiner: Examiner[StateT],
+    resume: Checkpoint,
+    order: Order,
+    stop: Callable[[], bool] | None,
+    progress: Callable[[Progress], None] | None,
+) -> bool:
+    """Take the steps that led to a checkpoint, and judge what was violated; False: asked to stop.
+
+    Raises:
+        CheckpointError: other counts come out, or another rule is broken.
+    """
+    store, asked = examiner.store, False
+    examiner.judged = frozenset(resume.broken.values())
+    for piece in resume.pieces:
+        numbers = count(1)
+
+        def is_done(piece: Piece = piece, numbers: Iterator[int] = numbers) -> bool:
+            nonlocal asked
+            number = next(numbers)
+            asked = number % _ASKED_EVERY == 0 and stop is not None and stop()
+            return asked or number > piece.taken or len(store.seen) > resume.states
+
+        _exhaust(examiner, Watch(Bounds(max_depth=piece.max_depth), is_done, progress), order)
+        if asked:
+            return False
+    found = _checkpoint(resume.setup, store, 0)
+    for key in ("states", "transitions", "depth", "broken"):
+        require_equal(f"checkpoint, {key}", getattr(resume, key), getattr(found, key))
+    examiner.judged = None
+    store.seconds = resume.seconds
+    store.sightings = {
+        rule: (seen.edges, seen.first_depth or 0) for rule, seen in resume.sightings.items()
+    }
+    return True
 
 
 def _require_order(order: str, bounds: Bounds) -> None:
@@ -112,6 +177,8 @@ def _exhaust(examiner: Examiner[StateT], watch: Watch, order: Order) -> str | No
     """Expand states until none is left; returns what ended it earlier."""
     store, deepest = examiner.store, watch.bounds.max_depth
     waiting, too_deep = store.frontier, []
+    piece = Piece(deepest)
+    store.pieces.append(piece)
     take = waiting.popleft if order == "bfs" else waiting.pop
     try:
         if not store.seen:
@@ -121,6 +188,7 @@ def _exhaust(examiner: Examiner[StateT], watch: Watch, order: Order) -> str | No
             if reason := watch.reason_to_stop(store):
                 return reason
             index, state = take()
+            piece.taken += 1
             if deepest is not None and store.depths[index] >= deepest:
                 too_deep.append((index, state))
             elif (transitions := examiner.transitions(index, state)) is not None:
@@ -207,7 +275,7 @@ def _result(
     stopped_by: str | None,
     violations: Sequence[Violation[StateT]],
     witnesses: Sequence[str],
-    checkpoint: Checkpoint[StateT] | None,
+    checkpoint: Checkpoint | None,
 ) -> Result[StateT]:
     complete = Outcome.HOLDS if stopped_by is None else Outcome.INCOMPLETE
     return Result(

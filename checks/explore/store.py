@@ -7,6 +7,7 @@ from typing import Generic
 
 from attrs import Factory, define
 
+from checks.explore.checkpoint import Piece
 from checks.explore.liveness import Edges
 from checks.explore.model import StateT, Violation
 
@@ -17,7 +18,7 @@ def _unsigned() -> "array[int]":
 
 @define
 class Store(Generic[StateT]):
-    """The states found so far and the counts; all that a stopped search needs to go on.
+    """The states found so far and the counts.
 
     A state is known by its index, in order of discovery. `seen` maps its canonical value to the
     index, by equality of the values and not of their hashes; the arrays hold for each index the
@@ -40,6 +41,8 @@ class Store(Generic[StateT]):
     labels: dict[str, int] = Factory(dict)
     sightings: dict[str, tuple[int, int]] = Factory(dict)  # of witnesses: edges, least depth
     violations: dict[str, Violation[StateT]] = Factory(dict)
+    broken: dict[str, int] = Factory(dict)  # by rule, the state on whose expansion it was violated
+    pieces: list[Piece] = Factory(list)
 
     def add(self, parent: int, ordinal: int, depth: int) -> None:
         """Note how the state that was just put into `seen` was found."""

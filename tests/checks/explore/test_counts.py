@@ -9,8 +9,8 @@ from hypothesis import given
 from checks.explore.bounds import Bounds
 from checks.explore.examine import DEADLOCK
 from checks.explore.memory import deep_bytes
-from checks.explore.model import Always, Model, Transition, Witness
-from checks.explore.result import Outcome, Progress, Sightings
+from checks.explore.model import Always, Model, Sightings, Transition, Witness
+from checks.explore.result import Outcome, Progress
 from checks.explore.search import explore
 from tests.checks.explore.toys import (
     CRITICAL,

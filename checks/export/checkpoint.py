@@ -1,0 +1,109 @@
+"""Files in which work that was stopped is kept: what it is about, how far it is, what it found.
+
+JSON, `{"format": "lockstep-checkpoint", "version": 3, "about": {…}, "content": {…}}`. Nothing in
+such a file is run, and what can be worked out again from its beginning does not stand in it. A file
+is read only for the work that it is about, with the same sources of this program.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TypeVar
+
+from checks.export.files import new_file
+from checks.export.trace.records import Json, converter, joined, structured
+from spec.core.errors import InputError
+
+FORMAT, VERSION = "lockstep-checkpoint", 3
+_MOST_BYTES = 50_000_000
+_ROOT = Path(__file__).parents[2]
+
+ContentT = TypeVar("ContentT")
+
+
+class CheckpointError(InputError):
+    """A checkpoint that cannot be read or is about other work."""
+
+
+def save(path: Path, about: Mapping[str, Any], content: Any) -> None:
+    """Write a checkpoint; an older file at the path is replaced once the new one is whole.
+
+    `about`: of JSON values, all that must be the same when the work goes on. `content`: a record.
+
+    Raises:
+        TraceError: the file cannot be written.
+    """
+    written = {**_header(about), "content": converter().unstructure(content)}
+    with new_file(path) as file:
+        file.write(json.dumps(written, indent=1) + "\n")
+
+
+def load(path: Path, about: Mapping[str, Any], content: type[ContentT]) -> ContentT:
+    """Read the content of a checkpoint, a record of this class.
+
+    Raises:
+        CheckpointError: unreadable, cut off, of another version, or about other work.
+    """
+    try:
+        found = _parsed(path)
+        _require_equal("", {key: found.get(key) for key in _header(about)}, _header(about))
+        return structured(converter(), found.get("content"), content, "content")
+    except InputError as error:
+        raise CheckpointError(error.field, error.found, error.allowed).at(path) from None
+
+
+@cache
+def sources_digest(*parts: str) -> str:
+    """A digest of all modules in these parts of the checkout, such as `spec`.
+
+    Work that goes on under changed rules would end in a verdict on neither version.
+    """
+    digest = blake2b(digest_size=8)
+    for path in sorted(one for part in parts for one in _modules(part)):
+        digest.update(str(path.relative_to(_ROOT)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def require_equal(field: str, found: object, allowed: object) -> None:
+    """Raise unless both are equal.
+
+    Raises:
+        CheckpointError: they differ.
+    """
+    if found != allowed:
+        raise CheckpointError(field, found, repr(allowed))
+
+
+def _modules(part: str) -> Iterable[Path]:
+    return (_ROOT / part).rglob("*.py")
+
+
+def _header(about: Mapping[str, Any]) -> Json:
+    return {"format": FORMAT, "version": VERSION, "about": json.loads(json.dumps(about))}
+
+
+def _parsed(path: Path) -> Json:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise CheckpointError("file", error.strerror, "a readable checkpoint") from None
+    if len(text) > _MOST_BYTES:
+        raise CheckpointError("file", "more", f"at most {_MOST_BYTES:,} bytes")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        allowed = f"a whole checkpoint in JSON ({error})"
+        raise CheckpointError("file", text[:40].decode(errors="replace"), allowed) from None
+    return found if isinstance(found, dict) else {}
+
+
+def _require_equal(path: str, found: Any, allowed: Any) -> None:
+    """The same for objects, key by key, so that the one that differs is named."""
+    if not (isinstance(found, dict) and isinstance(allowed, dict)):
+        require_equal(path, found, allowed)
+        return
+    for key in allowed | found:
+        _require_equal(joined(path, key), found.get(key), allowed.get(key))

@@ -1,0 +1,55 @@
+"""A command that is killed at random moments and called again until it ends by itself."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
+from signal import SIGKILL
+
+from attrs import frozen
+
+_COMMAND = (sys.executable, "-c", "from checks.cli.main import main; main()")
+
+
+@frozen
+class Ended:
+    """How often a command was killed before it ended by itself, and what it said then."""
+
+    kills: int
+    code: int
+    out: str
+    err: str
+
+
+def killed_and_called_again(
+    arguments: Sequence[object], *, kills: int, within_s: tuple[float, float], seed: int = 0
+) -> Ended:
+    """Call a command again and again, and kill it as often at a moment within these seconds.
+
+    Every other time by SIGTERM, which it can act upon; with all processes that it started.
+    """
+    random, killed = Random(seed), 0
+    while True:
+        process = subprocess.Popen(
+            [*_COMMAND, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        patience = random.uniform(*within_s) if killed < kills else 600
+        try:
+            out, err = process.communicate(timeout=patience)
+        except subprocess.TimeoutExpired:
+            if killed % 2:
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.communicate(timeout=20)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, SIGKILL)
+            process.communicate()
+            killed += 1
+            continue
+        return Ended(killed, process.returncode, out, err)
