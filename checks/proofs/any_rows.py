@@ -169,7 +169,9 @@ class RowsOfAnyNumber(AnyRows):
         return self.folds.fold("count", self)[0]
 
 
-def _term(number: Number) -> z3.ExprRef:
+def _term(number: Number | Truth) -> z3.ExprRef:
+    if isinstance(number, bool):
+        return z3.BoolVal(number)
     return z3.IntVal(number) if isinstance(number, int) else number
 
 

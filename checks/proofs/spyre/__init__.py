@@ -15,4 +15,5 @@ MODULES = (
     "shipped",
     "future_steps",
     "any_batch",
+    "any_run",
 )

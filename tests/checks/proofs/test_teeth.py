@@ -14,6 +14,7 @@ from checks.proofs.prover import prove
 from checks.proofs.registry import Verdict
 from checks.proofs.spyre import (
     any_batch,
+    any_run,
     block_pool,
     decode_batch,
     exact,
@@ -185,6 +186,15 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-ANY-6": Fault(any_batch, "alive_count", lambda _lives, step: step),
     **of_each("PRV-ANY-7A PRV-ANY-7B", Fault(any_batch, "exact_volume_holds", lambda *_: False)),
     "PRV-ANY-4": Fault(any_batch, "count_of", lambda _rows, _condition: 0),
+    "PRV-ANY-8": Fault(any_batch, "volume", lambda rows, tkv: 20 - 5 * rows),
+    "PRV-ANY-9": Fault(
+        any_run,
+        "after_a_token",
+        lambda rows: each_of(rows, lambda row: admission.Life(row.length + 2, row.steps - 1)),
+    ),
+    "PRV-ANY-10": Fault(any_run, "max_tkv", one_more(formulas.max_tkv)),
+    "PRV-ANY-11": Fault(any_batch, "exact_volume_holds", always),
+    "PRV-ANY-12": Fault(any_run, "volume", lambda rows, tkv: rows + tkv),
     "PRV-LEN-1": Fault(model_length, "last_block_offset", one_less(formulas.last_block_offset)),
     "PRV-LEN-2": Fault(model_length, "max_tkv", without_last_row(formulas.max_tkv)),
     "PRV-POOL-1": Fault(
