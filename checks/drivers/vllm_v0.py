@@ -13,7 +13,7 @@ make: it forks them when the first token is sampled.
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -478,7 +478,8 @@ class VllmV0(Driver):
         `free_list`: free blocks without contents, in their order. `evictable`: free blocks with
         contents, the next to be evicted first. `references`: holders of each held block. `cached`:
         sequence and index of a block, then the block; `computed`: those of them that count as
-        computed. `accessed`: when blocks were used last that a sequence has given back.
+        computed. `accessed`: when blocks were used last that a sequence has given back. `outdated`:
+        those to be evicted for what they held before.
         """
         first = self.config["num_blocks"] if device is Device.CPU else 0
         allocator = self.manager.block_allocator._allocators[device]
@@ -495,7 +496,8 @@ class VllmV0(Driver):
         contents, free = allocator._cached_blocks.items(), allocator.evictor.free_table
         uses = {**allocator._block_tracker, **free}.items()
         return known | {
-            "evictable": [block - first for block in evictable_blocks(allocator.evictor)],
+            "evictable": [block - first for block in eviction_order(allocator.evictor)],
+            "outdated": [block - first for block in outdated_blocks(allocator.evictor)],
             "accessed": {
                 block - first: kept.last_accessed for block, kept in uses if kept.last_accessed > 0
             },
@@ -515,19 +517,25 @@ class VllmV0(Driver):
                     self.contents.setdefault(block.content_hash, [name, index])
 
 
-def evictable_blocks(evictor: Any) -> Iterable[int]:
-    """Free blocks with contents, in the order of eviction; entries that are outdated do not count.
+def eviction_order(evictor: Any) -> dict[int, int]:
+    """Free blocks with contents, in the order of eviction, with the hash that is then dropped.
 
-    Those used longest ago come first, of these the deepest in their sequence.
+    Those used longest ago come first, of these the deepest in their sequence. An entry is left
+    behind when a block is used again; it counts as long as the time of its last use is the same.
     """
+    order: dict[int, int] = {}
+    for accessed, _, block, content in sorted(evictor.priority_queue):
+        kept = evictor.free_table.get(block)
+        if kept is not None and kept.last_accessed == accessed:
+            order.setdefault(block, content)
+    return order
 
-    def valid() -> Iterator[int]:
-        for accessed, _, block, _ in sorted(evictor.priority_queue):
-            kept = evictor.free_table.get(block)
-            if kept is not None and kept.last_accessed == accessed:
-                yield block
 
-    return dict.fromkeys(valid())
+def outdated_blocks(evictor: Any) -> list[int]:
+    """Free blocks whose place in the order of eviction is that of what they held before."""
+    kept = evictor.free_table
+    order = eviction_order(evictor).items()
+    return [block for block, content in order if content != kept[block].content_hash]
 
 
 if __name__ == "__main__":

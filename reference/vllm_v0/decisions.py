@@ -73,7 +73,8 @@ class Decisions(Run[Context, State]):
 
     `scheduled`: tokens of each group with those that are cached, in the order of the decisions.
     `new`, `swapped_in`, `running`: where these came from. `chunked`: those that compute a prompt.
-    `loras`: adapters in the batch. `refusal`: the rule that ended the walk over the waiting queue.
+    `loras`: adapters in the batch. `infeasible`: swapped groups that are ignored, reported
+    behind the others. `refusal`: the rule that ended the walk over the waiting queue.
     All others are as in `Step`.
     """
 
@@ -89,6 +90,7 @@ class Decisions(Run[Context, State]):
     swapped_out: list[str] = field(factory=list)
     by_priority: list[str] = field(factory=list)
     ignored: list[str] = field(factory=list)
+    infeasible: list[str] = field(factory=list)
     swaps_out: Pairs = ()
     swaps_in: Pairs = ()
     copies: Pairs = ()

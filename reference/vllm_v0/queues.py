@@ -87,7 +87,7 @@ def schedule_swapped(run: Decisions) -> None:
         if fit is Fit.NEVER:
             frees = run.config.choices.frees_infeasible
             run.take(transitions.ignore, group, "V0-SWP-7", frees)
-            run.ignored.append(group.id)
+            run.infeasible.append(group.id)
             continue
         if fit is Fit.LATER:
             break

@@ -62,7 +62,7 @@ def scheduler_step(
         preempted=tuple(run.preempted),
         swapped_out=tuple(run.swapped_out),
         by_priority=tuple(run.by_priority),
-        ignored=tuple(run.ignored),
+        ignored=(*run.ignored, *run.infeasible),
         swaps_out=run.swaps_out,
         swaps_in=run.swaps_in,
         copies=run.copies,

@@ -110,6 +110,7 @@ SHARED = Prompt.of_parts([("system", 64), ("tail", 1)])
 LONGER = Prompt.of_parts([("system", 64), ("rest", 192)])
 WHOLE_CHUNK = Prompt.of_parts([("system", 128), ("rest", 72)])
 TWIN = Prompt.of_stream("twin", 6)
+TWIN_OF_ONE = Prompt.of_stream("twin", 1)
 TWIN_OF_TWO_BLOCKS = Prompt.of_stream("twin", 14)
 TWO_BLOCKS = Prompt.of_parts([("system", 8)])
 
@@ -509,6 +510,39 @@ SCENES = {
         prefix_caching=True,
         num_lookahead_slots=1,
         right_drafts={"a": "0", "b": "1"},
+    ),
+    "swapped_onto_one_another": vllm_v0_scene(
+        "a block swapped in full gives way to an equal one, and the next is swapped onto it",
+        asks("a", TWIN_OF_ONE, 2),
+        asks("b", TWIN_OF_ONE, 5),
+        asks("c", TWIN_OF_ONE, 3),
+        block_size=3,
+        max_model_len=6,
+        max_num_seqs=2,
+        max_num_batched_tokens=4,
+        num_blocks=2,
+        num_cpu_blocks=4,
+        chunked_prefill=True,
+        prefix_caching=True,
+        preemption_mode="swap",
+    ),
+    "evicted_for_old_contents": vllm_v0_scene(
+        "a block of the CPU is to be evicted before its turn, for what it held before",
+        asks("a", TWO_BLOCKS, 1),
+        asks("b", 1, 23),
+        asks("c", 1, 23),
+        asks("d", 4, 6),
+        asks("e", TWO_BLOCKS, 6),
+        asks("f", 9, 15),
+        asks("g", 9, 15),
+        known="VLZ-10",
+        max_model_len=24,
+        max_num_seqs=2,
+        max_num_batched_tokens=24,
+        num_blocks=6,
+        num_cpu_blocks=12,
+        prefix_caching=True,
+        preemption_mode="swap",
     ),
     "gone_while_swapped": vllm_v0_scene(
         "with prefix caching, the client of a swapped request leaves",

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from attrs import frozen
+from attrs import asdict, frozen
 
 from checks.harness.case import Case
 from checks.harness.driver.client import Driver
@@ -69,7 +69,7 @@ def serve() -> Iterator[Serve]:
         def serve(keys: Keys, requests: Sequence[Request], *actions: Action) -> Answer:
             case = Case(VllmV0Config(**keys), tuple(requests))
             at_once = Action(arrive=tuple(one.id for one in requests))
-            taken = [*release.play(case, [*(actions or [at_once]), *[Action()] * 40])]
+            taken = [*release.play(case, [*(actions or [at_once]), *[Action()] * 60])]
             failures = [one for one in taken if isinstance(one, Failure)]
             steps = [one.step for one in taken if isinstance(one, Taken)]
             return Answer(steps, failures[0] if failures else None)
@@ -520,3 +520,12 @@ def test_with_caching_a_fork_that_ends_with_its_first_token_ends_the_engine(serv
     answer = serve(SMALL | CACHED, [asks("a", 6, 1, n=2)])
 
     assert end_of(answer) == "AssertionError remove_seq"
+
+
+def test_an_eviction_for_what_a_block_held_before_ends_the_engine(serve: Serve) -> None:
+    """On the CPU no use is noted, so that an entry of the evictor is never outdated by time."""
+    case = SCENES["evicted_for_old_contents"].case
+
+    answer = serve(asdict(case.config), case.requests)
+
+    assert end_of(answer) == "AssertionError _maybe_allocate_evicted_block_id"

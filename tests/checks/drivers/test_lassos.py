@@ -1,0 +1,55 @@
+"""Runs without end in which a request is never served, done by the releases themselves.
+
+Each row is an instance whose clients come back, and the rule that its lasso breaks: the
+counterexample is handed to the installed release, which takes the same decisions in every step,
+through the loop and back to where it began. Skipped where the release is not installed.
+"""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from checks.explore.exploring import explore_instance, write_counterexample
+from checks.export.trace.reading import read_trace
+from checks.harness.driver.client import Driver
+from checks.harness.driver.system import DriverSystem
+from checks.harness.elsewhere import done_by
+from checks.policies import POLICIES
+from checks.releases.environments import command_of, environment_of
+from checks.releases.recipes import recipe_of
+
+pytestmark = pytest.mark.thorough
+
+LASSOS = [
+    ("sendnn", "spyre", "open, shipped", "LIF-6"),
+    ("sendnn", "spyre", "open, pausing, a single token", "LIF-6"),
+    ("sendnn", "spyre", "open, pausing, a single token", "SPY-PAU-5"),
+    ("sendnn", "spyre", "open, pausing, not interleaved, a single token", "LIF-6"),
+    ("sendnn", "spyre", "open, pausing, not interleaved, a single token", "SPY-PAU-5"),
+    ("nano-vllm", "nano-vllm", "open, a single token", "NANO-LIF-6"),
+    ("vllm-v1", "vllm-v1", "open, priority", "V1-PRG-5"),
+    ("vllm-v0", "vllm-v0", "open, a single token", "V0-PRG-3"),
+    ("vllm-v0", "vllm-v0", "open, chunked, preempted", "V0-PRG-3"),
+    ("vllm-v0", "vllm-v0", "open, adapters", "V0-PRG-3"),
+]
+
+
+@pytest.mark.parametrize(("driver", "policy", "title", "rule"), LASSOS)
+def test_the_release_starves_the_request_that_its_machine_starves(
+    driver: str, policy: str, title: str, rule: str, tmp_path: Path
+) -> None:
+    recipe = recipe_of(driver)
+    if recipe is None or not environment_of(recipe).is_complete:
+        pytest.skip(f"not installed: {driver}")
+    instance = next(one for one in POLICIES[policy].instances if one.name == title)
+    exploration = explore_instance(instance)
+    (finding,) = (one for one in exploration.findings if one.rule == rule)
+    path = tmp_path / "lasso.jsonl"
+    write_counterexample(exploration, finding, path)
+    trace = read_trace(path)
+
+    with closing(DriverSystem(lambda: Driver(command_of(driver)))) as release:
+        done = done_by(trace, release)
+
+    assert done.confirms(trace), (done.differs, done.failure, done.broken)
