@@ -26,8 +26,8 @@ def bisect(case: Path, driver: str, versions: str, output: Output) -> int:
     rows = [(one.environment.recipe.name, one.verdict) for one in results]
     output.screen.print(plain_table(("release", "outcome"), rows))
     report = {one.environment.recipe.version: one.outcome for one in results}
-    output.report({"case": str(case), "driver": driver, "releases": report})
-    return exit_code(
+    code = exit_code(
         violated=any(one.differs for one in results),
         incomplete=any(one.outcome is None for one in results),
     )
+    return output.end(code, {"case": str(case), "driver": driver, "releases": report})

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import wraps
@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from checks.cli.configuration import Sources, read_settings
+from checks.cli.envelope import report_of
 from checks.export.files import new_file, refuse_unwritable
 from checks.policies import DEFAULT, policy_named
 from spec.core.errors import ConfigError, InputError
@@ -124,14 +125,16 @@ class Output:
         """Where tables go: to standard error if the report takes standard output."""
         return err if self.to_stdout else out
 
-    def report(self, content: dict[str, Any] | list[Any]) -> None:
-        """Write the report, if one was asked for."""
-        text = json.dumps(content, indent=2) + "\n"
+    def end(self, code: int, content: Mapping[str, Any]) -> int:
+        """Write the report of the command under way, if one was asked for; its exit code."""
+        command = click.get_current_context().info_name or ""
+        text = json.dumps(report_of(command, code, content), indent=2) + "\n"
         if self.to_stdout:
             click.echo(text, nl=False)
         elif self.json_path is not None:
             with new_file(self.json_path) as file:
                 file.write(text)
+        return code
 
 
 json_option = gathered(

@@ -111,11 +111,11 @@ def conform_driver(
         with new_file(report) as file:
             file.writelines(f"{line}\n" for line in page_lines(seen, found, known))
     print_campaign(output.screen, seen, found)
-    output.report(_campaign_fields(seen) | campaign_report(seen, found))
     diverges = seen.first_seen or seen.overdue
     if recorded_verdicts and not diverges:
         write_entry(seen, CONFORMED)
-    return exit_code(violated=diverges, incomplete=seen.interrupted or not seen.steps)
+    code = exit_code(violated=diverges, incomplete=seen.interrupted or not seen.steps)
+    return output.end(code, _campaign_fields(seen) | campaign_report(seen, found))
 
 
 def _campaign_fields(seen: Campaign) -> Json:
@@ -144,9 +144,8 @@ def _again(system: System, recording: Recording, output: Output) -> int:
     outcome = outcome_as_json(episode, terms)
     same = outcome == recording.outcome
     screen.print("as recorded" if same else f"recorded was: {recording.outcome}", soft_wrap=True)
-    report = {"driver": system.hello.release, "outcome": outcome, "as_recorded": same}
-    output.report(report)
-    return exit_code(violated=episode.findings or not same)
+    report = {"driver": system.hello.release, "found": outcome, "as_recorded": same}
+    return output.end(exit_code(violated=episode.findings or not same), report)
 
 
 def _print_judged(screen: Console, hello: Hello, episode: Episode) -> None:

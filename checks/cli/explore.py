@@ -25,6 +25,9 @@ from checks.cli.common import (
     progress_bar,
 )
 from checks.cli.configuration import Sources
+from checks.cli.envelope import Json
+from checks.cli.expect import Expected, expect_option
+from checks.cli.explore_verdicts import expected_of, require_default, verdicts_of
 from checks.evidence import EXPLORED, record_of, recorded, write_record
 from checks.explore.bounds import Bounds
 from checks.explore.exploring import (
@@ -81,6 +84,7 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
 @click.option(
     "--record", is_flag=True, help="Keep the verdicts of default instances with the project."
 )
+@expect_option
 @click.option("--list", "list_", is_flag=True, help="List the default instances and stop.")
 @json_option
 def explore(
@@ -97,6 +101,7 @@ def explore(
     out_path: Path,
     graph_path: Path | None,
     record: bool,
+    expect: str | None,
     list_: bool,
     output: Output,
 ) -> int:
@@ -129,13 +134,14 @@ def explore(
     _refuse_what_does_not_go(order, bounds, instances, checkpoint or graph_path)
     if record:
         _refuse_to_record(instances, bounds)
+    expected = None if expect is None else expected_of(expect, instances)
     if len(instances) == 1:
         found = [_explore_one(instances[0], bounds, order, seed, checkpoint)]
     else:
         found = _explore_several(instances, bounds, order)
     if graph_path is not None:
         _write_graph(instances[0], bounds, graph_path)
-    return _report(found, out_path, output, record=record)
+    return _report(found, out_path, output, expected, record=record)
 
 
 # --- which instances ------------------------------------------------------------------------------
@@ -209,10 +215,7 @@ def _refuse_to_record(instances: Sequence[AnyInstance], bounds: Bounds) -> None:
     Raises:
         InputError: an instance of one's own, or a bound.
     """
-    default = _offered(None)
-    own = next((one for one in instances if one not in default), None)
-    if own is not None:
-        raise InputError("--record", title_of(own), "default instances as they are")
+    require_default("--record", instances)
     if bounds != Bounds():
         raise InputError("--record", "a bound", "instances that are explored to the end")
 
@@ -308,7 +311,14 @@ def _queue(place: Any) -> list[Any] | None:
 # --- what is printed ------------------------------------------------------------------------------
 
 
-def _report(found: Sequence[Exploration], out_path: Path, output: Output, *, record: bool) -> int:
+def _report(
+    found: Sequence[Exploration],
+    out_path: Path,
+    output: Output,
+    expected: Expected | None,
+    *,
+    record: bool,
+) -> int:
     """Tables, counterexamples, the record; the exit code."""
     screen = output.screen
     screen.print(plain_table(_COLUMNS, map(_row, found)))
@@ -321,7 +331,6 @@ def _report(found: Sequence[Exploration], out_path: Path, output: Output, *, rec
             out_path.mkdir(parents=True, exist_ok=True)
             write_counterexample(exploration, finding, path)
             _print_finding(screen, exploration, finding, path)
-    output.report([exploration.as_mapping() for exploration in found])
     if record:
         new, old = record_of(found), recorded(EXPLORED)
         titles = [title_of(one) for one in _offered(None)]
@@ -330,10 +339,18 @@ def _report(found: Sequence[Exploration], out_path: Path, output: Output, *, rec
         )
         write_chapters()
         screen.print(f"recorded: {EXPLORED.name}")
-    return exit_code(
+    report: Json = {"instances": [exploration.as_mapping() for exploration in found]}
+    if expected is not None:
+        explored = {title_of(one.instance) for one in found}
+        verdicts = verdicts_of((one["instance"], one) for one in report["instances"])
+        compared = expected.compared(verdicts, lambda name: name.rpartition(": ")[0] in explored)
+        compared.print_to(screen)
+        return output.end(compared.exit_code, report | {"expected": compared.as_mapping()})
+    code = exit_code(
         violated=any(exploration.findings for exploration in found),
         incomplete=any(exploration.result.stopped_by for exploration in found),
     )
+    return output.end(code, report)
 
 
 def _row(one: Exploration) -> tuple[str, ...]:

@@ -77,8 +77,7 @@ def fuzz(
         "known": dict(sorted(seen.expected.items())),
         **campaign_report(seen, findings),
     }
-    output.report(report)
-    return exit_code(violated=findings, incomplete=seen.interrupted)
+    return output.end(exit_code(violated=findings, incomplete=seen.interrupted), report)
 
 
 def _written(seen: Campaign, first: FirstSeen, using: str, corpus: Path) -> Found:

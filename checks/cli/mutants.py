@@ -84,23 +84,13 @@ def mutants(
     found = _run(chosen, reasons, seconds, tests=tests, thorough=thorough)
     unfinished = len(chosen) - len(found.outcomes)
     _print(output.screen, found, unfinished)
-    output.report(
-        {
-            "format": "lockstep-report",
-            "version": 1,
-            "command": "mutants",
-            "outcome": "violated" if found.overlooked else "incomplete" if unfinished else "holds",
-            "seed": seed,
-            "chosen": len(chosen),
-            "tried": len(found.outcomes),
-            **found.as_mapping(),
-        }
-    )
     if record:
         write_record(_renewed(found, everything), MUTATED)
         write_chapters()
         output.screen.print(f"recorded: {MUTATED.name}")
-    return exit_code(violated=found.overlooked, incomplete=unfinished)
+    tried = {"seed": seed, "chosen": len(chosen), "tried": len(found.outcomes)}
+    code = exit_code(violated=found.overlooked, incomplete=unfinished)
+    return output.end(code, tried | found.as_mapping())
 
 
 def _chosen(

@@ -73,14 +73,14 @@ def prove(
         _print_detail(screen, proof, out_path)
     _print_stale(screen, proofs)
     screen.print(_total(proofs))
-    output.report([proof.as_mapping() for proof in proofs])
     if record:
         _keep(proofs, screen)
     verdicts = {proof.verdict for proof in proofs}
-    return exit_code(
+    code = exit_code(
         violated=Verdict.REFUTED in verdicts,
         incomplete=verdicts & {Verdict.UNKNOWN, Verdict.STALE},
     )
+    return output.end(code, {"obligations": [proof.as_mapping() for proof in proofs]})
 
 
 def _keep(proofs: Sequence[Proof], screen: Console) -> None:

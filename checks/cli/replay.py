@@ -84,8 +84,7 @@ def replay(
         "violations": [asdict(one, filter=exclude("says")) for one in result.broken],
         "difference": None if result.difference is None else asdict(result.difference),
     }
-    output.report(report)
-    return exit_code(violated=result.broken or result.difference)
+    return output.end(exit_code(violated=result.broken or result.difference), report)
 
 
 def _done_elsewhere(trace: Trace, target: str, output: Output) -> int:
@@ -110,8 +109,7 @@ def _done_elsewhere(trace: Trace, target: str, output: Output) -> int:
         "failure": None if result.failure is None else str(result.failure),
         "difference": [str(one) for one in result.differs] or None,
     }
-    output.report(report)
-    return exit_code(violated=confirmed or result.differs)
+    return output.end(exit_code(violated=confirmed or result.differs), report)
 
 
 def _replay_finding(recorded: Recorded, target: str | None, steps: bool, output: Output) -> int:
@@ -139,8 +137,7 @@ def _replay_finding(recorded: Recorded, target: str | None, steps: bool, output:
         "confirmed": found is not None and recorded.is_confirmed_by(found),
         "finding": None if found is None else {"kind": found.kind.value, "cause": found.cause},
     }
-    output.report(report)
-    return exit_code(violated=found is not None)
+    return output.end(exit_code(violated=found is not None), report)
 
 
 def _verdict(recorded: Recorded, name: str, episode: Episode) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from checks.cli import HOLDS
 from checks.cli.common import Output, beginning_with, json_option, plain_table
 from checks.evidence import CONFORMED, Verdict, recorded, recorded_verdicts, verdicts_on
 from checks.policies import POLICIES, RULES
@@ -24,7 +25,7 @@ def rules(ids: tuple[str, ...], output: Output) -> int:
     shows, and by campaigns with released schedulers; those stand with each rule shown alone.
     """
     listed = recorded_verdicts([RULES[one] for one in beginning_with(ids, RULES, "ID", nearest=3)])
-    output.report([_as_mapping(verdict) for verdict in listed])
+    output.end(HOLDS, {"rules": [_as_mapping(verdict) for verdict in listed]})
     screen = output.screen
     if ids and len(listed) == 1:
         _print_one(screen, listed[0])

@@ -134,15 +134,14 @@ def run(
     reports = {label: _report(one, refused[label] + read.skipped) for label, one in runs.items()}
     screen = output.screen
     if compared:
-        output.report(reports)
         print_comparison(screen, runs, refused)
     else:
         ((label, done),) = runs.items()
-        output.report(reports[label])
         print_run(screen, done, refused[label], read.skipped)
     for path in files.paths:
         screen.print(f"written: {path}")
-    return exit_code(violated=not all(one.holds for one in runs.values()))
+    code = exit_code(violated=not all(one.holds for one in runs.values()))
+    return output.end(code, {"runs": reports} if compared else reports[label])
 
 
 def _objective(slo: str | None) -> Objective | None:

@@ -57,8 +57,8 @@ def survey(
     for one in environments:
         if one not in there:
             err.print(f"not installed: {one.recipe.name}")
-    output.report(_as_mapping(page))
-    return exit_code(violated=page.causes, incomplete=len(there) < len(environments))
+    code = exit_code(violated=page.causes, incomplete=len(there) < len(environments))
+    return output.end(code, {"releases": _as_mapping(page)})
 
 
 def _page(driver: str, span: str, there: list[Environment], extent: Extent, findings: Path) -> Page:

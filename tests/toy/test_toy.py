@@ -57,7 +57,7 @@ def test_its_rules_are_listed() -> None:
 
 
 def test_it_is_explored() -> None:
-    (explored,) = report("explore", *OF_TOY)
+    (explored,) = report("explore", *OF_TOY)["instances"]
 
     assert (explored["instance"], explored["states"]) == ("toy, two", 24)
     assert (explored["rules"], explored["violations"]) == (["TOY-1"], {})
@@ -76,7 +76,7 @@ def test_planted_fault_of_the_machine_is_explored_and_replayed(
 
 
 def test_workload_of_ones_own_is_explored(workload: Path) -> None:
-    (explored,) = report("explore", "--workload", workload, *OF_TOY)
+    (explored,) = report("explore", "--workload", workload, *OF_TOY)["instances"]
 
     assert (explored["instance"], explored["violations"]) == ("toy, w", {})
     assert explored["states"] > 100

@@ -158,9 +158,10 @@ def test_an_exploration_that_a_bound_ends_is_incomplete() -> None:
 
 
 def test_an_exploration_goes_on_from_where_it_stopped_to_the_same_counts() -> None:
-    at_once = json.loads(lockstep("explore", "preemption", "--json", "-").out)[0]
+    at_once = json.loads(lockstep("explore", "preemption", "--json", "-").out)["instances"][0]
     assert lockstep("explore", "preemption", "--max-states", 400, "--resume", "saved").code == 3
-    later = json.loads(lockstep("explore", "preemption", "--resume", "saved", "--json", "-").out)[0]
+    resumed = lockstep("explore", "preemption", "--resume", "saved", "--json", "-")
+    later = json.loads(resumed.out)["instances"][0]
     counts = ("states", "transitions", "depth", "witnesses", "actions", "outcome")
     assert {name: later[name] for name in counts} == {name: at_once[name] for name in counts}
 
@@ -171,7 +172,7 @@ def test_an_instance_of_ones_own_is_explored() -> None:
         "explore", "--workload", tiny / "tiny.jsonl", "--config", tiny / "tiny.toml", "--json", "-"
     )
     assert ran.code == 0
-    assert json.loads(ran.out)[0]["outcome"] == "holds"
+    assert json.loads(ran.out)["outcome"] == "holds"
 
 
 def test_a_key_of_the_default_instances_can_be_changed() -> None:
@@ -223,7 +224,7 @@ def test_one_rule_is_shown_with_its_source_and_verdict(asked: str, shown: str) -
 
 
 def test_every_rule_is_listed() -> None:
-    listed = json.loads(lockstep("rules", "--json", "-").out)
+    listed = json.loads(lockstep("rules", "--json", "-").out)["rules"]
     counts = {"spyre": 83, "nano-vllm": 42, "vllm-v1": 59, "vllm-v0": 110}
     assert Counter(one["policy"] for one in listed) == counts
     assert all(one["explored"] != "not judged" for one in listed)

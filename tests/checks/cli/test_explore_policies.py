@@ -15,7 +15,7 @@ SMALL = ["block_size=2", "max_model_len=8", "max_num_seqs=2", "num_blocks=4"]
 
 
 def report(*arguments: object) -> Any:
-    return json.loads(lockstep("explore", *arguments, "--json", "-").out)
+    return json.loads(lockstep("explore", *arguments, "--json", "-").out)["instances"]
 
 
 def listed(*arguments: object) -> list[str]:

@@ -13,7 +13,7 @@ from tests.checks.command import lockstep
 
 def _explored(report: str) -> dict[str, Any]:
     """What a report of one instance says, as the record has it."""
-    found = json.loads(report)[0]
+    found = json.loads(report)["instances"][0]
     kept = ("about", "states", "transitions", "depth", "violations", "rules")
     witnesses = {rule: edges for rule, edges in found["witnesses"].items() if edges}
     return {name: found[name] for name in kept} | {"witnesses": witnesses}

@@ -22,7 +22,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, **fields: object) -> None:
 
 def test_what_is_proven_is_listed_with_its_bounds_and_exits_0() -> None:
     ran = lockstep("prove", "PRV-PAD-1", "--json", "-")
-    (report,) = json.loads(ran.out)
+    (report,) = json.loads(ran.out)["obligations"]
     assert ran.code == 0
     assert (report["verdict"], report["numbers"]) == ("proven", {})
     assert report["bounds"] == "every prompt length; block 64, chunks 64 to 4,096"
@@ -82,7 +82,7 @@ def test_the_record_has_every_obligation_with_the_verdict_of_a_correct_specifica
 
 
 def test_every_obligation_of_the_default_tier_comes_out_as_recorded() -> None:
-    proofs = json.loads(lockstep("prove", "--json", "-").out)
+    proofs = json.loads(lockstep("prove", "--json", "-").out)["obligations"]
     kept = recorded(PROVEN)
     assert {one["obligation"]: one["verdict"] for one in proofs} == {
         name: kept[name]["verdict"] for name, told in OBLIGATIONS.items() if not told.thorough

@@ -23,7 +23,7 @@ def test_the_page_names_what_each_release_breaks_and_the_smallest_case() -> None
     asked = ("survey", "toy", "--versions", "1.0..1.2", "--episodes", 4)
     ran = lockstep(*asked, "--report", "page.md", "--json", "r.json")
 
-    report = json.loads(Path("r.json").read_text(encoding="utf-8"))
+    report = json.loads(Path("r.json").read_text(encoding="utf-8"))["releases"]
     assert (ran.code, ran.err) == (1, "not installed: toy==1.0\n")
     assert ran.out == Path("page.md").read_text(encoding="utf-8")
     assert ran.out == snapshot("""\

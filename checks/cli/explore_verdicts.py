@@ -1,0 +1,60 @@
+"""The verdicts of `lockstep explore` by instance and rule: now, on record, and in a report."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from checks.cli.envelope import Json
+from checks.cli.expect import RECORDED, UNDECIDED, Expected, Verdicts, expected_verdicts
+from checks.evidence import EXPLORED, recorded
+from checks.explore.examine import DEADLOCK, MACHINE_ERROR
+from checks.explore.exploring import AnyInstance
+from checks.policies import POLICIES, title_of
+from spec.core.errors import InputError
+
+
+def require_default(option: str, instances: Sequence[AnyInstance]) -> None:
+    """Refuse an instance that has no verdicts on record.
+
+    Raises:
+        InputError: an instance of one's own, or with a key changed.
+    """
+    default = [one for policy in POLICIES.values() for one in policy.instances]
+    own = next((one for one in instances if one not in default), None)
+    if own is not None:
+        raise InputError(option, title_of(own), "default instances as they are")
+
+
+def expected_of(expect: str, instances: Sequence[AnyInstance]) -> Expected:
+    """The verdicts on record, or in a report, on these instances.
+
+    Raises:
+        InputError: an instance is not on record, or has another configuration in the report.
+    """
+    if expect == RECORDED:
+        require_default(f"--expect {RECORDED}", instances)
+
+    def of_report(report: Json) -> Verdicts:
+        listed = {one["instance"]: one for one in report["instances"]}
+        for instance in instances:
+            title, config = title_of(instance), instance.config.as_mapping()
+            there = listed.get(title, {}).get("config")
+            if there != json.loads(json.dumps(config)):
+                allowed = f"an instance of the report, with the same configuration: {there}"
+                raise InputError(f"--expect {expect}", title, allowed)
+        return verdicts_of(listed.items())
+
+    return expected_verdicts(
+        expect, "explore", lambda: verdicts_of(recorded(EXPLORED).items()), of_report
+    )
+
+
+def verdicts_of(instances: Iterable[tuple[str, Mapping[str, Any]]]) -> Verdicts:
+    """Each verdict by instance and rule, of a record or a report."""
+    verdicts = {}
+    for title, one in instances:
+        otherwise = UNDECIDED if one.get("stopped_by") else "holds"
+        for rule in (*one["rules"], DEADLOCK, MACHINE_ERROR):
+            refuted = rule in one["violations"]
+            verdicts[f"{title}: {rule}"] = "refuted" if refuted else otherwise
+    return verdicts
