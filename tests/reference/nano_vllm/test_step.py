@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference.nano_vllm.handoff import handoff
+from reference.nano_vllm.model_input import model_input
 from reference.nano_vllm.step import schedule
 from spec.core.errors import WorkloadError
 from spec.core.records import Event
@@ -100,7 +100,7 @@ def test_runner_is_handed_the_tokens_that_are_not_cached() -> None:
     first, second = of_parts("a", ("s", 4), ("a", 2)), of_parts("b", ("s", 4), ("b", 1))
     scene = machine(first, second)
 
-    given = handoff(scene.ctx, schedule(scene.ctx, arrived(scene)))
+    given = model_input(scene.ctx, schedule(scene.ctx, arrived(scene)))
 
     assert (given.is_prefill, given.graph_size) == (True, None)
     assert given.tokens == (*first.prompt.tokens(), *second.prompt.tokens()[4:])

@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import evolve
 
-from reference.nano_vllm.handoff import NO_BLOCK, handoff
 from reference.nano_vllm.machine import NanoVllmMachine
+from reference.nano_vllm.model_input import NO_BLOCK, model_input
 from reference.nano_vllm.step import schedule
 from spec.core.blocks import block_bytes, block_index, slot
 from spec.core.records import Event
@@ -190,7 +190,7 @@ def test_runner_is_handed_the_slots_of_a_sequence_with_these_blocks() -> None:
     pool = evolve(scene.initial().pool, free=(3, 7, 12, 2, *{*range(16)} - {3, 7, 12, 2}))
     state = scene.step(arrived(scene, after=evolve(scene.initial(), pool=pool))).after
 
-    given = handoff(scene.ctx, schedule(scene.ctx, state))
+    given = model_input(scene.ctx, schedule(scene.ctx, state))
 
     asked = scene.ctx.requests
     assert (given.is_prefill, given.slots) == (False, (519, 3))

@@ -16,8 +16,8 @@ from checks.policies.nano_vllm.paging import nano_vllm_watch, nano_vllm_work
 from checks.policies.vllm_v0.paging import vllm_v0_watch
 from checks.policies.vllm_v1.paging import vllm_v1_watch, vllm_v1_work
 from engine.core.faults import Constraint
-from reference.nano_vllm.handoff import handoff
 from reference.nano_vllm.machine import NanoVllmMachine
+from reference.nano_vllm.model_input import model_input
 from reference.nano_vllm.step import schedule
 from reference.vllm_v0.machine import VllmV0Machine
 from reference.vllm_v1.machine import VllmV1Machine
@@ -132,7 +132,7 @@ def test_tensors_of_a_step_are_those_that_nano_vllm_hands_to_its_runner() -> Non
         state = step.after
         if step.kind == IDLE:
             continue
-        given, wanted = tensors(machine, step), handoff(machine.ctx, planned)
+        given, wanted = tensors(machine, step), model_input(machine.ctx, planned)
         assert given.token_ids.tolist() == [*wanted.tokens]
         assert given.positions.tolist() == [*wanted.positions]
         assert given.slot_mapping.tolist() == [*wanted.slots]

@@ -1,6 +1,6 @@
-"""What `schedule()` hands to the model runner, as the tensors that are made of it.
+"""What `schedule()` gives the model runner, as the tensors that are made of it.
 
-Source: nano-vllm, chapter 9; the rows that are handed over are those of the schedule, before
+Source: nano-vllm, chapter 9; the rows are those of the schedule, before
 anything of them is computed.
 """
 
@@ -16,7 +16,7 @@ NO_BLOCK = -1  # fills up the shorter rows of the block tables
 
 
 @frozen
-class Handoff:
+class ModelInput:
     """One batch; all sequences are rows in the order of the batch.
 
     `tokens`, `positions` and `slots`: token ids to compute, their positions and where their keys
@@ -34,13 +34,13 @@ class Handoff:
     graph_size: int | None
 
 
-def handoff(ctx: Context, schedule: Schedule) -> Handoff:
+def model_input(ctx: Context, schedule: Schedule) -> ModelInput:
     """The tensors of a schedule that has a batch."""
     rows, size = schedule.batch, ctx.config.block_size
     lengths = [row.prefill_len if schedule.is_prefill else row.computed + 1 for row in rows]
     spans = [range(row.computed, end) for row, end in zip(rows, lengths, strict=True)]
     pairs = [(row, position) for row, span in zip(rows, spans, strict=True) for position in span]
-    return Handoff(
+    return ModelInput(
         is_prefill=schedule.is_prefill,
         tokens=tuple(
             token
