@@ -159,7 +159,8 @@ def exact_volume_holds(
 ) -> Truth:
     """Admit if and only if no step of the worst case exceeds the limit.
 
-    The worst case: no other request joins and every request generates all it may.
+    The worst case: no other request joins, none is preempted and every request generates all it
+    may.
     """
     volumes = worst_case_volumes(decoding, candidate, block_size)
     return all_of(volumes, lambda peak: peak <= limit)

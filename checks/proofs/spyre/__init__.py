@@ -16,4 +16,5 @@ MODULES = (
     "future_steps",
     "any_batch",
     "any_run",
+    "tightness",
 )

@@ -300,17 +300,22 @@ def earlier_steps_have_no_fewer_rows(lives: AnyLives, step: Number, steps: Numbe
     return Statement(claim, [step <= steps], rows=rows)
 
 
-def exact_is_tight(batch: AnyBatch, limit: Positive, block_size: Positive, case: str) -> Statement:
-    """If `exact` refuses a request, some step of the worst case exceeds the limit."""
-    # The step in which the peak is attained of an end whose number is over the limit.
-    lives = batch.lives
-    given = [*batch.given, negate(batch.is_admitted(limit, block_size))]
-    end = row_where_not(
+def over_the_limit(lives: Rows, limit: Number, block_size: Number) -> Row:
+    """A row at whose end the rule's number is over the limit, if there is one; it is looked at."""
+    return row_where_not(
         lives,
         lambda life: (
             select(life.steps > 0, peak_volume_until(lives, life.steps, block_size), 0) <= limit
         ),
     )
+
+
+def exact_is_tight(batch: AnyBatch, limit: Positive, block_size: Positive, case: str) -> Statement:
+    """If `exact` refuses a request, some step of the worst case exceeds the limit."""
+    # The step in which the peak is attained of an end whose number is over the limit.
+    lives = batch.lives
+    given = [*batch.given, negate(batch.is_admitted(limit, block_size))]
+    end = over_the_limit(lives, limit, block_size)
     step, any_lives = peak_step(lives, end.steps, block_size), AnyLives(lives)
     rows, peak = alive_count(lives, end.steps), peak_until(lives, end.steps, block_size)
     more, tkv = alive_count(lives, step), max_tkv(tokens_in(lives, step), block_size)

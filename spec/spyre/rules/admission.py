@@ -194,8 +194,11 @@ def shipped_projection(ctx: Context, step: Step) -> Iterator[str]:
 
 @_condition("SPY-VOL-4", Source("lockstep", "admission = exact"))
 def exact_projection(ctx: Context, step: Step) -> Iterator[str]:
-    """A request joins if and only if no step of the worst case exceeds the limit."""
-    # Sound and tight: what it refuses would exceed the limit if all generated all they may.
+    """A request joins if and only if no step of the worst case exceeds the limit: no other joins,
+    none is preempted, each generates all it may.
+    """
+    # Sound always. Tight with reservation, where nothing is preempted: what it refuses would exceed
+    # the limit if all generated all they may. Without, a preemption may come before that step.
     yield from _judged(ctx, step, "SPY-VOL-4")
 
 

@@ -139,7 +139,8 @@ divergence in step 2: scheduled differs
   chunk.id           "2"            "1"
   after.pool.free    [2,3,4]        [3,4]
   and 5 more
-  SPY-VOL-4: A request joins if and only if no step of the worst case exceeds the limit.
+  SPY-VOL-4: A request joins if and only if no step of the worst case exceeds the limit: no other
+    joins, none is preempted, each generates all it may.
     refuses an admission of the reference
     broken by engine: 1 passed, batch of 1
   SPY-ADM-1: A request is admitted only into a free slot of the running batch.

@@ -25,6 +25,7 @@ from checks.proofs.spyre import (
     reservation,
     rows,
     shipped,
+    tightness,
 )
 from checks.proofs.vllm_v1 import blocks as vllm_v1_blocks
 from checks.proofs.vllm_v1 import budget as vllm_v1
@@ -195,6 +196,10 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-ANY-10": Fault(any_run, "max_tkv", one_more(formulas.max_tkv)),
     "PRV-ANY-11": Fault(any_batch, "exact_volume_holds", always),
     "PRV-ANY-12": Fault(any_run, "volume", lambda rows, tkv: rows + tkv),
+    **of_each(
+        "PRV-TIG-1 PRV-TIG-2",
+        Fault(tightness, "worst_case_blocks", lambda length, more, size: block_count(length, size)),
+    ),
     "PRV-LEN-1": Fault(model_length, "last_block_offset", one_less(formulas.last_block_offset)),
     "PRV-LEN-2": Fault(model_length, "max_tkv", without_last_row(formulas.max_tkv)),
     "PRV-POOL-1": Fault(

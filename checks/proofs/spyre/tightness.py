@@ -1,0 +1,133 @@
+"""Obligations about when `exact` is tight: the step for which it refuses a request must come.
+
+In the worst case no other request joins, every request generates all it may and none is preempted.
+With reservation no request ever is, since the blocks of its worst case are set aside (PRV-RES-1 to
+5): the step over the limit for which `exact` refuses a request comes, if all generate all they may
+(PRV-TIG-1, 2). Without it the blocks may run out first: a request is preempted, and the step never
+comes (PRV-TIG-3). There `exact` keeps the limit as well, and may refuse what could be served.
+"""
+
+from functools import partial
+
+from checks.proofs.any_rows import row_where_not
+from checks.proofs.registry import Integer, Positive, Statement, Verdict, cite
+from checks.proofs.spyre.any_batch import (
+    ANY,
+    AnyBatch,
+    alive_in,
+    over_the_limit,
+    peak_step,
+    volume_in,
+)
+from checks.proofs.spyre.scope import obligation
+from checks.proofs.spyre.worst_case import WorstCase
+from spec.core.arithmetic import Number, Truth, every, negate, select, some
+from spec.core.blocks import block_count
+from spec.core.rows import all_of
+from spec.spyre.admission import Life, exact_volume_holds
+from spec.spyre.reservation import worst_case_blocks
+
+_of_the_volume = partial(obligation, rules=["SPY-VOL-4", "SPY-RES-3"])
+
+
+def suffices(life: Life, step: Number, block_size: Number) -> Truth:
+    """The blocks that reservation sets aside for the row are enough for this step."""
+    # What is set aside when a prefill is admitted covers as much when some of it is computed.
+    promised = worst_case_blocks(life.length, life.steps, block_size)
+    return block_count(life.length + step, block_size) <= promised
+
+
+@_of_the_volume("PRV-TIG-1", bounds="every row and step, every block size")
+def a_life_is_reserved(
+    length: Number, steps: Number, step: Number, block_size: Positive
+) -> Statement:
+    """A row needs no more blocks for a step of its life than reservation sets aside for it."""
+    return Statement(suffices(Life(length, steps), step, block_size), [step <= steps])
+
+
+@_of_the_volume("PRV-TIG-2", bounds=f"{ANY}, every limit, every block size")
+def reserved_is_tight(batch: AnyBatch, limit: Positive, block_size: Positive) -> Statement:
+    """If `exact` refuses a request, some step of the worst case exceeds the limit, and no row needs
+    more blocks for it than reservation sets aside: it comes, if all generate all they may.
+    """
+    lives = batch.lives
+    given = [*batch.given, negate(batch.is_admitted(limit, block_size))]
+    end = over_the_limit(lives, limit, block_size)
+    step = peak_step(lives, end.steps, block_size)
+    then = alive_in(lives, step)
+    size = {"block_size": block_size}
+    short = row_where_not(then, lambda life: suffices(life, step, block_size))
+    return Statement(
+        [
+            step >= 1,
+            volume_in(lives, step, block_size) > limit,
+            all_of(then, lambda life: suffices(life, step, block_size)),
+        ],
+        given,
+        known=[
+            cite("PRV-ANY-7B", batch=batch, limit=limit, **size),
+            cite("PRV-TIG-1", length=short.length, steps=short.steps, step=step, **size),
+        ],
+        rows=lives,
+        words=("all",),
+        opaque=[
+            volume_in(lives, step, block_size),
+            block_count(short.length + step, block_size),
+            worst_case_blocks(short.length, short.steps, block_size),
+            step,
+        ],
+    )
+
+
+BLOCK, MOST = 1, 8  # tokens: of a block; of a prompt and of what a request may generate
+
+
+def _some_step_comes_that_exceeds(case: WorstCase, limit: Number, num_blocks: Number) -> Truth:
+    """Some step of the worst case is over the limit, and there are blocks for it and those before.
+
+    Nobody gives blocks back before its end.
+    """
+
+    def blocks(step: int) -> Number:
+        return sum(
+            select(steps >= step, block_count(length + step, BLOCK), 0)
+            for length, steps in case.lives
+        )
+
+    steps = range(1, MOST + 1)
+    return some(
+        every(
+            [
+                case.volume(step, BLOCK) > limit,
+                *(blocks(earlier) <= num_blocks for earlier in steps if earlier <= step),
+            ]
+        )
+        for step in steps
+    )
+
+
+@obligation(
+    "PRV-TIG-3",
+    bounds="one decoding request and one candidate, prompts and outputs up to "
+    f"{MOST} tokens, every limit and pool, block {BLOCK}",
+    rules=["SPY-VOL-4"],
+    expected=Verdict.REFUTED,
+)
+def unreserved_is_tight(integer: Integer, limit: Positive, num_blocks: Positive) -> Statement:
+    """If `exact` refuses a request, a step over the limit would come with it, also where no blocks
+    are set aside.
+    """
+    # False: one of the two is preempted before.
+    case = WorstCase.drawn(integer, requests=2)
+    members = (*case.decoding, case.candidate)
+    admits = exact_volume_holds(case.decoding, case.candidate, limit, BLOCK)
+    return Statement(
+        _some_step_comes_that_exceeds(case, limit, num_blocks),
+        given=[
+            *case.given,
+            *(most <= MOST for one in members for most in (one.length, one.remaining)),
+            *(one.length + one.remaining - 1 <= limit for one in members),
+            *(block_count(one.length + one.remaining, BLOCK) <= num_blocks for one in members),
+            negate(admits),
+        ],
+    )
