@@ -10,7 +10,7 @@ comes (PRV-TIG-3). There `exact` keeps the limit as well, and may refuse what co
 from functools import partial
 
 from checks.proofs.any_rows import row_where_not
-from checks.proofs.registry import Integer, Positive, Statement, Verdict, cite
+from checks.proofs.registry import Integer, Natural, Positive, Statement, Verdict, cite
 from checks.proofs.spyre.any_batch import (
     ANY,
     AnyBatch,
@@ -21,7 +21,7 @@ from checks.proofs.spyre.any_batch import (
 )
 from checks.proofs.spyre.scope import obligation
 from checks.proofs.spyre.worst_case import WorstCase
-from spec.core.arithmetic import Number, Truth, every, negate, select, some
+from spec.core.arithmetic import Number, Truth, every, maximum, negate, select, some
 from spec.core.blocks import block_count
 from spec.core.rows import all_of
 from spec.spyre.admission import Life, exact_volume_holds
@@ -113,21 +113,21 @@ def _some_step_comes_that_exceeds(case: WorstCase, limit: Number, num_blocks: Nu
     rules=["SPY-VOL-4"],
     expected=Verdict.REFUTED,
 )
-def unreserved_is_tight(integer: Integer, limit: Positive, num_blocks: Positive) -> Statement:
+def unreserved_is_tight(integer: Integer, limit: Positive, spare: Natural) -> Statement:
     """If `exact` refuses a request, a step over the limit would come with it, also where no blocks
     are set aside.
     """
-    # False: one of the two is preempted before.
+    # False: one of the two is preempted before. There are blocks for each alone, and `spare` ones.
     case = WorstCase.drawn(integer, requests=2)
     members = (*case.decoding, case.candidate)
+    alone = [block_count(one.length + one.remaining, BLOCK) for one in members]
     admits = exact_volume_holds(case.decoding, case.candidate, limit, BLOCK)
     return Statement(
-        _some_step_comes_that_exceeds(case, limit, num_blocks),
+        _some_step_comes_that_exceeds(case, limit, maximum(*alone) + spare),
         given=[
             *case.given,
             *(most <= MOST for one in members for most in (one.length, one.remaining)),
             *(one.length + one.remaining - 1 <= limit for one in members),
-            *(block_count(one.length + one.remaining, BLOCK) <= num_blocks for one in members),
             negate(admits),
         ],
     )
