@@ -1,13 +1,14 @@
 """What `fuzz` and `conform` have in common: a campaign of random cases, shown and reported."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import click
-from attrs import frozen
+from attrs import evolve, frozen
 from rich.console import Console
 
-from checks.cli.common import Option, gathered, pinned_keys, print_lines, progress_bar
+from checks.cli.common import NEW_FILE, Option, gathered, pinned_keys, print_lines, progress_bar
 from checks.harness.campaign import Batches, Campaign, Found, Plan, Source, campaign, own_system
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
@@ -20,14 +21,18 @@ from checks.harness.report import (
     print_wrapped,
     verdict,
 )
+from checks.harness.resuming import read_campaign, save_campaign
 from spec.core.errors import InputError
 
+_KEPT_EVERY_SECONDS = 1.0
 _SECONDS = 60.0  # unless --time or --episodes says otherwise
 
 
 @frozen
 class Extent:
     """Which episodes are drawn: how long, or how many; from which seed, with which keys set.
+
+    `resume`: the file that keeps how far the campaign is, to go on from if it is there.
 
     Raises:
         InputError: both a time and a number are given.
@@ -37,10 +42,16 @@ class Extent:
     episodes: int | None
     seed: int
     settings: tuple[str, ...]
+    resume: Path | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.seconds is not None and self.episodes is not None:
             raise InputError("--time", self.seconds, "not together with --episodes")
+
+    def of_release(self, version: str) -> "Extent":
+        """The same with a release of several, each of which has a file of its own."""
+        path = self.resume
+        return self if path is None else evolve(self, resume=Path(f"{path}.{version}"))
 
     def plan(self, source: Source, terms: Terms, batch: int = 1) -> Plan:
         """What a campaign does with this system.
@@ -55,23 +66,45 @@ class Extent:
         return plan
 
     def run(self, plan: Plan) -> Campaign:
-        """The campaign, with a bar of episodes or seconds."""
+        """The campaign, with a bar of episodes or seconds; its file is written every second.
+
+        Raises:
+            CheckpointError: the file is of another campaign.
+            TraceError: it cannot be written.
+        """
         by_time, seconds = self.episodes is None, self.seconds or _SECONDS
+        path, kept = self.resume, 0.0
+        earlier = None if path is None or not path.exists() else read_campaign(plan, path)
+        before = earlier.seconds if earlier else 0.0
+        batches = Batches(
+            plan.batch,
+            self.episodes,
+            seconds,
+            first=earlier.episodes if earlier else 0,
+            whole=path is not None,
+        )
         total = round(seconds) if by_time else self.episodes
         with progress_bar("seconds" if by_time else "episodes", total) as show:
 
             def progress(seen: Campaign) -> None:
-                done = round(seen.seconds) if by_time else seen.episodes
+                nonlocal kept
+                if path is not None and seen.seconds - kept >= _KEPT_EVERY_SECONDS:
+                    kept = seen.seconds
+                    save_campaign(seen, path)
+                done = round(seen.seconds - before) if by_time else seen.episodes
                 found = sum(seen.times.values())
                 show(done, f"{seen.episodes:,} episodes, {seen.steps:,} steps, {found} found")
 
-            return campaign(plan, Batches(plan.batch, self.episodes, seconds), progress)
+            seen = campaign(plan, batches, progress, earlier)
+        if path is not None:
+            save_campaign(seen, path)
+        return seen
 
 
 def extent_options(
     begun: str = "episode after S seconds of running", run: str = "episodes"
 ) -> Option:
-    """`--time`, `--episodes` and `--seed`; with the command's `pinned_option` its `extent`."""
+    """`--time`, `--episodes`, `--seed`, `--resume`; with the `pinned_option` its `extent`."""
     return gathered(
         "extent",
         Extent,
@@ -83,6 +116,9 @@ def extent_options(
         ),
         click.option("--episodes", type=click.IntRange(1), help=f"Run so many {run} instead."),
         click.option("--seed", type=click.IntRange(0), default=0, show_default=True),
+        click.option(
+            "--resume", type=NEW_FILE, help="Go on from this file, kept every second; --time anew."
+        ),
     )
 
 

@@ -65,7 +65,10 @@ def _page(driver: str, span: str, there: list[Environment], extent: Extent, find
     """Random cases on each release, every small case on every release, the files of those shown."""
     terms, sources = Terms(rules_only=True), [command_of(one.recipe.name) for one in there]
     plans = [extent.plan(DriverCommand(argv), terms) for argv in sources]
-    campaigns = [extent.run(plan) for plan in plans]
+    campaigns = [
+        extent.of_release(one.recipe.version).run(plan)
+        for one, plan in zip(there, plans, strict=True)
+    ]
     cases = [one for seen in campaigns for one in small_cases(seen)]
     releases = [
         Surveyed(one.recipe.version, seen, shown(own_system(seen.plan.system), cases))

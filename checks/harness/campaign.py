@@ -159,11 +159,17 @@ class Batch:
 
 @define
 class Batches:
-    """The batches of so many episodes, or of so many seconds since the first was asked for."""
+    """The batches of so many episodes, or of so many seconds since the first was asked for.
+
+    `first`: the episode to begin with; the number of episodes counts from 0. `whole`: a batch that
+    was begun is run to its end, so that no episode before the last one is left out.
+    """
 
     size: int
     episodes: int | None
     seconds: float
+    first: int = 0
+    whole: bool = False
     _began: float | None = field(default=None, init=False)
 
     @property
@@ -175,14 +181,14 @@ class Batches:
         """Batches of `size` episodes, the last of what is left."""
         self._began = monotonic()
         if self.episodes is not None:
-            for first in range(0, self.episodes, self.size):
+            for first in range(self.first, self.episodes, self.size):
                 yield Batch(first, min(self.size, self.episodes - first))
             return
         until = self._began + self.seconds
-        for first in count(0, self.size):
+        for first in count(self.first, self.size):
             if first and monotonic() >= until:
                 return
-            yield Batch(first, self.size, until)
+            yield Batch(first, self.size, None if self.whole else until)
 
 
 # --- what became of them --------------------------------------------------------------------------
@@ -252,6 +258,11 @@ class Campaign:
     def never(self) -> list[str]:
         """Kinds of action that did not happen."""
         return [action for action in self.policy.labels.actions if not self.counts[action]]
+
+    @property
+    def has_found_enough(self) -> bool:
+        """True if there are so many different findings that the campaign ends."""
+        return len(self.first_seen) >= MOST_FINDINGS and not self.plan.terms.rules_only
 
     def add(self, other: "Campaign") -> None:
         """Take in what became of later episodes."""
@@ -324,27 +335,35 @@ def run_batch(plan: Plan, batch: Iterable[int]) -> Campaign:
     return seen
 
 
-def campaign(plan: Plan, batches: Batches, progress: Callable[[Campaign], None]) -> Campaign:
+def campaign(
+    plan: Plan,
+    batches: Batches,
+    progress: Callable[[Campaign], None],
+    earlier: Campaign | None = None,
+) -> Campaign:
     """Run the batches on all cores, a system on each; ends early with many different findings.
 
     `progress` is called after each batch with what is known by then. An interrupt ends it, too,
-    and leaves what is known.
+    and leaves what is known. `earlier`: what became of the episodes before the first batch.
 
     Raises:
         ConfigError: nothing can be drawn with the pinned keys.
         DriverError: a driver process does not speak the protocol.
     """
-    known = Campaign(plan)
+    known = Campaign(plan) if earlier is None else earlier
+    seconds = known.seconds
+    if known.has_found_enough:
+        return known
     try:
         for seen in on_all_cores(partial(run_batch, plan), batches, partial(_prepare, plan)):
             known.add(seen)
-            known.seconds = batches.passed_seconds
+            known.seconds = seconds + batches.passed_seconds
             progress(known)
-            if len(known.first_seen) >= MOST_FINDINGS and not plan.terms.rules_only:
+            if known.has_found_enough:
                 break
     except KeyboardInterrupt:
         known.interrupted = True
-    known.seconds = batches.passed_seconds
+    known.seconds = seconds + batches.passed_seconds
     return known
 
 

@@ -9,6 +9,7 @@ import pytest
 from checks.evidence import EXPLORED, recorded
 from tests.checks.cli.kills import killed_and_called_again
 from tests.checks.command import lockstep
+from tests.checks.harness.driver.files import faulty_driver
 
 
 def _explored(report: str) -> dict[str, Any]:
@@ -55,3 +56,65 @@ def test_explore_of_a_changed_instance_is_refused() -> None:
     assert ran.code == 2
     expected = "lockstep: kept: about.instance.config.max_num_seqs: found 2; allowed: 3\n"
     assert ran.err == expected
+
+
+# --- campaigns ------------------------------------------------------------------------------------
+
+
+def _without_times(report: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(report)
+    return {name: one for name, one in content.items() if not name.startswith(("secon", "steps_p"))}
+
+
+def _kill_campaign(
+    command: list[object], kills: int, within_s: tuple[float, float], seed: int = 0
+) -> int:
+    """Returns how often it was killed until it ended with the report of a run at once."""
+    ended = killed_and_called_again(
+        [*command, "--resume", "kept", "--json", "-"], kills=kills, within_s=within_s, seed=seed
+    )
+    at_once = lockstep(*command, "--json", "-")
+    assert ended.code == at_once.code
+    assert _without_times(ended.out) == _without_times(at_once.out)
+    return ended.kills
+
+
+def test_fuzz_killed_and_resumed_ends_as_at_once() -> None:
+    assert _kill_campaign(["fuzz", "--episodes", 75], 2, (1.0, 2.5))
+
+
+def test_conform_of_a_faulty_driver_killed_and_resumed_finds_the_same(tmp_path: Path) -> None:
+    faulty_driver(tmp_path, "last come first served")
+    assert _kill_campaign(["conform", "mine.py", "--episodes", 40], 1, (1.5, 2.5))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "command",
+    [["fuzz", "--episodes", 600], ["conform", "template", "--episodes", 300]],
+    ids=["fuzz", "conform"],
+)
+def test_campaign_killed_twenty_times_ends_as_at_once(command: list[object]) -> None:
+    kills = seed = 0
+    while kills < 20:
+        Path("kept").unlink(missing_ok=True)
+        kills += _kill_campaign(command, 20 - kills, (1.5, 6.0), seed)
+        seed += 1
+
+
+def test_campaign_goes_on_to_more_episodes_and_stands_when_it_is_done() -> None:
+    fuzz = ("fuzz", "--target", "reference", "--resume", "kept", "--json", "-", "--episodes")
+    at_once = lockstep("fuzz", "--target", "reference", "--episodes", 9, "--json", "-")
+    lockstep(*fuzz, 4)
+    for _ in range(2):
+        assert _without_times(lockstep(*fuzz, 9).out) == _without_times(at_once.out)
+
+
+def test_campaign_of_another_seed_system_or_driver_is_refused(tmp_path: Path) -> None:
+    mine = faulty_driver(tmp_path, "last come first served")
+    conform = ("conform", "mine.py", "--episodes", 3, "--resume", "kept")
+    lockstep(*conform)
+    assert lockstep(*conform, "--seed", 1).err.startswith("lockstep: kept: about.seed: found 0; ")
+    mine.write_text(mine.read_text() + "\n")
+    assert lockstep(*conform).err.startswith("lockstep: kept: about.driver: found ['")
+    assert "about.system" in lockstep("fuzz", "--episodes", 3, "--resume", "kept").err
