@@ -6,6 +6,7 @@ from typing import Any
 
 import spec
 from checks.evidence import EXPLORED, MUTATED, PROVEN, Verdict, recorded, recorded_verdicts
+from checks.export.files import new_file
 from checks.policies import POLICIES, AnyPolicy, title_of
 from spec.core.rule import Kind
 
@@ -106,4 +107,5 @@ def as_recorded() -> Iterator[tuple[Path, str]]:
 def write_chapters() -> None:
     """Bring the tables of all chapters up to date with the records."""
     for path, chapter in as_recorded():
-        path.write_text(chapter, encoding="utf-8")
+        with new_file(path) as file:
+            file.write(chapter)

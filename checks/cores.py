@@ -1,15 +1,29 @@
 """Work side by side on all cores."""
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import active_children
 from typing import TypeVar
+
+from checks.ending import (
+    EndedBySignalError,
+    WorkerDiedError,
+    ask_to_end,
+    begin_as_worker,
+    deferred,
+    end_at_once,
+    refuse_to_go_on,
+)
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
 _AHEAD = 2  # items for each core that are not done; the next is at hand when one is
+_LOOK_SECONDS = 0.1  # how often the main process looks whether a signal came
+_GRACE_SECONDS = 1.0  # for workers that are asked to end
 
 
 def nothing() -> None:
@@ -21,34 +35,98 @@ def on_all_cores(
     items: Iterable[Item],
     prepare: Callable[[], None] = nothing,
 ) -> Iterator[Outcome]:
-    """The outcome for each item, in their order; `work` and what it takes and gives must pickle.
+    """The outcome for each item, in their order; see `as_they_come`.
 
-    `prepare` is done once for each core, side by side, before the first item is taken.
+    A long item keeps its core only: others go on, and their outcomes wait for their turn.
 
-    Items are taken as they are needed, so they may have no end. A long one keeps its core only:
-    others go on, and their outcomes wait for their turn. Who stops asking for outcomes stops the
-    work.
+    Raises:
+        EndedBySignalError: a signal ends the work; all outcomes up to the first that is missing
+            were given before.
+        WorkerDiedError: a worker process ended; the same.
+    """
+    early: dict[int, Outcome] = {}
+    due = 0
+    for number, outcome in as_they_come(work, items, prepare):
+        early[number] = outcome
+        while due in early:
+            yield early.pop(due)
+            due += 1
+
+
+def as_they_come(
+    work: Callable[[Item], Outcome],
+    items: Iterable[Item],
+    prepare: Callable[[], None] = nothing,
+) -> Iterator[tuple[int, Outcome]]:
+    """The outcome for each item as soon as it is there, with the item's number.
+
+    `work` and what it takes and gives must pickle. `prepare` is done once for each core, side by
+    side, before the first item is taken. Items are taken as they are needed, so they may have no
+    end. When no more outcomes are asked for, the work ends.
+
+    Raises:
+        EndedBySignalError: a signal ends the work. The workers were asked to end theirs
+            (`checks.ending.stopping`), and outcomes that they gave within a second come before.
+        WorkerDiedError: a worker process ended.
     """
     cores = os.cpu_count() or 1
     workers = min(cores, len(items)) if isinstance(items, Sized) else cores
     if workers <= 1:
         prepare()
-        yield from map(work, items)
+        yield from enumerate(map(work, items))
         return
-    with ProcessPoolExecutor(workers) as pool:
-        for ready in [pool.submit(prepare) for _ in range(workers)]:
-            ready.result()
-        begun: deque[Future[Outcome]] = deque()
+    begun: dict[Future[Outcome], int] = {}
+    with deferred(), _workers(workers) as pool:
         try:
-            for item in items:
-                begun.append(pool.submit(work, item))
-                under_way = [one for one in begun if not one.done()]
-                if len(under_way) >= _AHEAD * workers:
-                    wait(under_way, return_when=FIRST_COMPLETED)
-                while begun and begun[0].done():
-                    yield begun.popleft().result()
+            preparing = {pool.submit(prepare): one for one in range(workers)}
+            while preparing:
+                list(_done(preparing))
+            for number, item in enumerate(items):
+                begun[pool.submit(work, item)] = number
+                while len(begun) >= _AHEAD * workers:
+                    yield from _done(begun)
             while begun:
-                yield begun.popleft().result()
-        finally:
-            for one in begun:
-                one.cancel()
+                yield from _done(begun)
+        except EndedBySignalError:
+            for one in active_children():
+                ask_to_end(one)
+            begun = {one: number for one, number in begun.items() if not one.cancel()}
+            yield from _in_order(wait(begun, timeout=_GRACE_SECONDS).done, begun)
+            raise
+        except BrokenProcessPool:
+            raise WorkerDiedError(
+                "a worker process was killed, its piece of work is lost"
+            ) from None
+
+
+def _done(begun: dict[Future[Outcome], int]) -> Iterator[tuple[int, Outcome]]:
+    """The outcomes that came within a moment, and no longer are `begun`.
+
+    Raises:
+        EndedBySignalError: a signal came.
+    """
+    refuse_to_go_on()
+    done = wait(begun, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED).done
+    yield from _in_order(done, begun)
+
+
+def _in_order(
+    done: Collection[Future[Outcome]], begun: dict[Future[Outcome], int]
+) -> Iterator[tuple[int, Outcome]]:
+    for one in sorted(done, key=begun.__getitem__):
+        yield begun.pop(one), one.result()
+
+
+@contextmanager
+def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
+    """So many worker processes, which are gone at the end, at once if the block ends early."""
+    others = set(active_children())
+    pool = ProcessPoolExecutor(count, initializer=begin_as_worker)
+    try:
+        yield pool
+    except BaseException:
+        for one in set(active_children()) - others:
+            end_at_once(one)
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)

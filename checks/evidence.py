@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from checks.export.files import new_file
 from checks.policies import title_of
 from spec.core.rule import AnyRule
 
@@ -54,7 +55,8 @@ def proofs_of(proofs: Iterable["Proof"]) -> dict[str, Any]:
 
 def write_record(record: dict[str, Any], path: Path) -> None:
     """Write the record so that a change to one instance is a change to its lines alone."""
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    with new_file(path) as file:
+        file.write(json.dumps(record, indent=1) + "\n")
 
 
 _RECORDS = Path(__file__).with_name("recorded")
@@ -163,14 +165,14 @@ def write_entry(seen: "Campaign", path: Path) -> None:
     """Put what is worth keeping of a campaign, no times, in the place of its release's last one."""
     content = recorded(path) if path.exists() else {}
     content[seen.hello.release] = {
-        "seed": seen.plan.seed,
-        "episodes": seen.episodes,
-        "steps": seen.judged,
-        "rules": seen.judged_rules,
         "broken": dict(sorted(seen.expected.items())),
+        "episodes": seen.episodes,
         "known": dict(sorted(seen.known.items())),
+        "rules": seen.judged_rules,
+        "seed": seen.plan.seed,
+        "steps": seen.judged,
     }
-    path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    write_record(dict(sorted(content.items())), path)
 
 
 def verdicts_on(rule: str, record: Mapping[str, Any]) -> dict[str, str]:

@@ -24,12 +24,16 @@ OURS = {*ROOMS, "tests", "benchmarks"}
 
 # Parts of `checks`, the lower ones first: what each may import, and why no more.
 PARTS: dict[str, tuple[set[str], str]] = {
-    "cores": (set(), "work side by side is the same for any work"),
+    "ending": (set(), "what ends work early is the same for any work"),
+    "cores": ({"ending"}, "work side by side is the same for any work"),
     "drivers": (set(), "driver files run in the environments of releases, without this project"),
     "registry": (set(), "every part asks it, so it imports a policy only when that is asked for"),
     "export": ({"registry"}, "files are written of steps and states, whatever they came of"),
-    "explore": ({"registry", "cores", "export"}, "explorers and what they write"),
-    "harness": ({"registry", "cores", "export", "explore"}, "one comparison for every policy"),
+    "explore": ({"registry", "ending", "cores", "export"}, "explorers and what they write"),
+    "harness": (
+        {"registry", "ending", "cores", "export", "explore"},
+        "one comparison for every policy",
+    ),
     "policies": (
         {"export", "explore", "harness"},
         "what a policy is, in the terms of all that uses one",
@@ -43,15 +47,18 @@ PARTS: dict[str, tuple[set[str], str]] = {
         "a package for each policy, which knows that policy",
     ),
     "releases": ({"registry", "export", "harness"}, "drivers are compared as any system is"),
-    "evidence": ({"registry", "proofs"}, "the verdicts on record of what was explored and proven"),
+    "evidence": (
+        {"registry", "export", "proofs"},
+        "the verdicts on record of what was explored and proven",
+    ),
     "mutants": (
-        {"registry", "cores", "explore", "harness", "proofs", "evidence"},
+        {"registry", "ending", "cores", "explore", "harness", "proofs", "evidence"},
         "wrong programs, tried with all evidence that there is",
     ),
-    "chapters": ({"registry", "evidence"}, "tables made from the record"),
+    "chapters": ({"registry", "export", "evidence"}, "tables made from the record"),
     "cli": (
         {
-            *("registry", "export", "explore", "harness", "policies", "proofs"),
+            *("registry", "ending", "export", "explore", "harness", "policies", "proofs"),
             *("releases", "evidence", "mutants", "chapters"),
         },
         "commands ask everything but a policy itself, and nothing imports them",

@@ -5,12 +5,13 @@ from pathlib import Path
 import click
 
 from checks.cli import exit_code
-from checks.cli.common import PATH, Output, json_option, plain_table
+from checks.cli.common import Output, json_option, plain_table
+from checks.cli.outputs import PATH, Command
 from checks.harness.recording import read_recording
 from checks.releases.bisecting import tried, versions_of
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("case", type=PATH)
 @click.option("--driver", default="sendnn", show_default=True, help="Whose releases.")
 @click.option("--versions", required=True, metavar="FIRST..LAST", help="From which to which.")

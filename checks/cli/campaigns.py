@@ -8,7 +8,8 @@ import click
 from attrs import evolve, frozen
 from rich.console import Console
 
-from checks.cli.common import NEW_FILE, Option, gathered, pinned_keys, print_lines, progress_bar
+from checks.cli.common import Option, gathered, pinned_keys, print_lines, progress_bar
+from checks.cli.outputs import KEPT_FILE
 from checks.harness.campaign import Batches, Campaign, Found, Plan, Source, campaign, own_system
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
@@ -117,7 +118,7 @@ def extent_options(
         click.option("--episodes", type=click.IntRange(1), help=f"Run so many {run} instead."),
         click.option("--seed", type=click.IntRange(0), default=0, show_default=True),
         click.option(
-            "--resume", type=NEW_FILE, help="Go on from this file, kept every second; --time anew."
+            "--resume", type=KEPT_FILE, help="Go on from this file, kept every second; --time anew."
         ),
     )
 

@@ -19,7 +19,8 @@ from rich.table import Table
 
 from checks.cli.configuration import Sources, read_settings
 from checks.cli.envelope import report_of
-from checks.export.files import new_file, refuse_unwritable
+from checks.cli.outputs import NEW_DIRECTORY, NEW_FILE, PATH, STANDARD_OUTPUT
+from checks.export.files import new_file
 from checks.policies import DEFAULT, policy_named
 from spec.core.errors import ConfigError, InputError
 
@@ -28,41 +29,6 @@ Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 # Piped output has a fixed width, so that it does not change with the terminal it was made in.
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 err = Console(stderr=True, highlight=False)
-
-
-class _NewFile(click.ParamType[Path]):
-    """A file that a command writes in the end: refused before its work if that will not do."""
-
-    name = "path"
-
-    def convert(
-        self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Path:
-        path = Path(value)
-        if str(path) != "-":
-            refuse_unwritable(path)
-        return path
-
-
-class _NewDirectory(click.ParamType[Path]):
-    """A directory that a command makes when it has something to put there; the same."""
-
-    name = "path"
-
-    def convert(
-        self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Path:
-        path = Path(value)
-        there = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
-        if not there.is_dir():
-            option = "directory" if param is None else param.opts[0]
-            raise InputError(option, str(path), "a directory, or what can become one")
-        return path
-
-
-PATH = click.Path(path_type=Path)
-NEW_FILE = _NewFile()
-NEW_DIRECTORY = _NewDirectory()
 
 
 # --- options --------------------------------------------------------------------------------------
@@ -118,7 +84,7 @@ class Output:
     @property
     def to_stdout(self) -> bool:
         """True if the report takes standard output, so that tables must not."""
-        return str(self.json_path) == "-"
+        return str(self.json_path) == STANDARD_OUTPUT
 
     @property
     def screen(self) -> Console:

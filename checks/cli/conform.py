@@ -16,7 +16,8 @@ from checks.cli.campaigns import (
     print_campaign,
     strictness_option,
 )
-from checks.cli.common import NEW_FILE, PATH, Output, directory_option, json_option, print_lines
+from checks.cli.common import Output, directory_option, json_option, print_lines
+from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.evidence import CONFORMED, write_entry
 from checks.export.files import new_file
 from checks.harness.campaign import Campaign
@@ -35,7 +36,7 @@ from checks.releases.report_page import page_lines
 from spec.core.errors import InputError
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("driver")
 @extent_options()
 @strictness_option

@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from checks.cli import INCOMPLETE, exit_code
-from checks.cli.common import PATH, err, out, plain_table, print_lines
+from checks.cli.common import err, out, plain_table, print_lines
+from checks.cli.outputs import PATH, Command
 from checks.harness.campaign import Plan, own_system
 from checks.harness.comparison import Terms
 from checks.harness.driver.protocol import NoMachineError
@@ -32,7 +33,7 @@ def driver() -> None:
     """
 
 
-@driver.command("install")
+@driver.command("install", cls=Command)
 @click.argument("name")
 @click.option("--version", help="Which release; the newest that is known by default.")
 @click.option("--into", type=PATH, help="Directory for environments.")
@@ -58,7 +59,7 @@ def install_driver(name: str, version: str | None, into: Path | None) -> int:
     return _try(recipe.name)
 
 
-@driver.command("list")
+@driver.command("list", cls=Command)
 def list_drivers() -> None:
     """Every release that is known, and whether it is installed."""
     rows = [(TEMPLATE, "a toy to start from", "needs no installation")]
@@ -71,7 +72,7 @@ def list_drivers() -> None:
     out.print(plain_table(("driver", "release", "state"), rows))
 
 
-@driver.command("check")
+@driver.command("check", cls=Command)
 @click.argument("name")
 def check_driver(name: str) -> int:
     """Start the driver NAME, or that of a file, and compare one small episode.

@@ -1,8 +1,6 @@
 """`lockstep explore`: every reachable state of small instances, every rule in each."""
 
-import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +11,21 @@ from rich.console import Console
 from checks.chapters import write_chapters
 from checks.cli import exit_code
 from checks.cli.common import (
-    NEW_FILE,
-    PATH,
     Output,
     config_options,
-    err,
     gathered,
     json_option,
     out_option,
     plain_table,
+    print_lines,
     progress_bar,
 )
 from checks.cli.configuration import Sources
 from checks.cli.envelope import Json
 from checks.cli.expect import Expected, expect_option
 from checks.cli.explore_verdicts import expected_of, require_default, verdicts_of
+from checks.cli.outputs import KEPT_FILE, NEW_FILE, PATH, Command
+from checks.ending import deferred, ended, keeping_results, stopping
 from checks.evidence import EXPLORED, record_of, recorded, write_record
 from checks.explore.bounds import Bounds
 from checks.explore.exploring import (
@@ -44,6 +42,8 @@ from checks.explore.graph import state_graph
 from checks.explore.instance import Instance
 from checks.explore.result import Progress
 from checks.explore.search import Order
+from checks.export.files import new_file
+from checks.harness.report import counted
 from checks.policies import DEFAULT, POLICIES, policy_named, policy_of, title_of
 from engine.workloads import fit_for, read_workload
 from spec.core.configuration import PolicyConfig
@@ -52,7 +52,7 @@ from spec.core.errors import InputError
 _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">bytes/state", "verdict")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("names", nargs=-1, metavar="[INSTANCE …]")
 @config_options
 @click.option("--workload", "workload_path", type=PATH, help="Requests of an instance of your own.")
@@ -76,7 +76,9 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
     help="bfs gives shortest counterexamples; random walks need --max-depth and --time.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random walks.")
-@click.option("--resume", "checkpoint", type=PATH, help="Go on from this file, kept every second.")
+@click.option(
+    "--resume", "checkpoint", type=KEPT_FILE, help="Go on from this file, kept every second."
+)
 @out_option
 @click.option(
     "--graph", "graph_path", type=NEW_FILE, help="Write one instance's state graph, GraphML."
@@ -141,7 +143,7 @@ def explore(
         found = _explore_several(instances, bounds, order)
     if graph_path is not None:
         _write_graph(instances[0], bounds, graph_path)
-    return _report(found, out_path, output, expected, record=record)
+    return _report(found, instances, out_path, output, expected, record=record)
 
 
 # --- which instances ------------------------------------------------------------------------------
@@ -226,8 +228,8 @@ def _refuse_to_record(instances: Sequence[AnyInstance], bounds: Bounds) -> None:
 def _explore_one(
     instance: AnyInstance, bounds: Bounds, order: Order, seed: int, checkpoint: Path | None
 ) -> Exploration:
-    """With progress, and an interrupt that ends the search where it is."""
-    with progress_bar("states", bounds.max_states) as show, _interrupts() as interrupted:
+    """With progress, and a signal that ends the search where it is."""
+    with progress_bar("states", bounds.max_states) as show, deferred():
 
         def progress(at: Progress) -> None:
             rate = f"{at.states_per_second:,.0f} states/s"
@@ -239,35 +241,17 @@ def _explore_one(
             order=order,
             seed=seed,
             progress=progress,
-            stop=lambda: bool(interrupted),
+            stop=stopping,
             checkpoint=checkpoint,
         )
-
-
-@contextmanager
-def _interrupts() -> Iterator[list[bool]]:
-    """While it lasts, the first Ctrl-C is noted in the list instead of raised."""
-    noted: list[bool] = []
-
-    def note(_signal: int, _frame: object) -> None:
-        if noted:
-            raise KeyboardInterrupt
-        noted.append(True)
-        err.print("stopping; again to stop at once")
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield noted
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _explore_several(
     instances: Sequence[AnyInstance], bounds: Bounds, order: Order
 ) -> list[Exploration]:
-    """On all cores, with progress."""
+    """On all cores, with progress; those that were explored before a signal ends it."""
     found = []
-    with progress_bar("instances", len(instances)) as show:
+    with progress_bar("instances", len(instances)) as show, keeping_results():
         for exploration in explore_all(instances, bounds, order=order):
             found.append(exploration)
             show(len(found), title_of(exploration.instance))
@@ -283,7 +267,8 @@ def _write_graph(instance: AnyInstance, bounds: Bounds, path: Path) -> None:
     numbered = nx.convert_node_labels_to_integers(graph, label_attribute="state")
     for _, node in numbered.nodes(data=True):
         node |= _places(policy.codec.as_json(node.pop("state")))
-    nx.write_graphml(numbered, path)
+    with new_file(path) as file:
+        file.writelines(f"{line}\n" for line in nx.generate_graphml(numbered))
 
 
 def _places(written: dict[str, Any]) -> dict[str, str]:
@@ -313,6 +298,7 @@ def _queue(place: Any) -> list[Any] | None:
 
 def _report(
     found: Sequence[Exploration],
+    asked: Sequence[AnyInstance],
     out_path: Path,
     output: Output,
     expected: Expected | None,
@@ -324,14 +310,20 @@ def _report(
     screen.print(plain_table(_COLUMNS, map(_row, found)))
     states = sum(one.result.states for one in found)
     transitions = sum(one.result.transitions for one in found)
-    screen.print(f"{len(found)} instances, {states:,} states, {transitions:,} transitions")
+    counts = (states, "state"), (transitions, "transition")
+    screen.print(", ".join(counted(*one) for one in ((len(found), "instance"), *counts)))
+    not_explored = [title_of(one) for one in asked[len(found) :]]
+    if not_explored:
+        print_lines(screen, f"not explored: {'; '.join(not_explored)}")
     for exploration in found:
         for finding in exploration.findings:
             path = out_path / counterexample_name(exploration, finding)
             out_path.mkdir(parents=True, exist_ok=True)
             write_counterexample(exploration, finding, path)
             _print_finding(screen, exploration, finding, path)
-    if record:
+    if record and (not_explored or ended()):
+        screen.print("not recorded: not all was explored")
+    elif record:
         new, old = record_of(found), recorded(EXPLORED)
         titles = [title_of(one) for one in _offered(None)]
         write_record(
@@ -340,6 +332,7 @@ def _report(
         write_chapters()
         screen.print(f"recorded: {EXPLORED.name}")
     report: Json = {"instances": [exploration.as_mapping() for exploration in found]}
+    report["not_explored"] = not_explored
     if expected is not None:
         explored = {title_of(one.instance) for one in found}
         verdicts = verdicts_of((one["instance"], one) for one in report["instances"])

@@ -15,6 +15,7 @@ from checks.cli.campaigns import (
 )
 from checks.cli.common import Output, directory_option, json_option
 from checks.cli.conform import conform_driver
+from checks.cli.outputs import Command
 from checks.harness.campaign import Campaign, FirstSeen, Found, shrunk
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
@@ -25,7 +26,7 @@ from checks.policies import DEFAULT, POLICIES, policy_named
 _BATCH = 25  # episodes; about a second of work
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--target",
     "--using",

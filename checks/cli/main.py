@@ -1,12 +1,15 @@
 """The `lockstep` command: its subcommands, and what each exit code means."""
 
+import os
 import sys
 from importlib import import_module
 
 import click
 
-from checks.cli import HOLDS, INCOMPLETE, USAGE
-from spec.core.errors import InputError
+from checks.cli.contract import kept, with_standard_streams
+
+_NAME = "lockstep"
+_COMPLETION = "_LOCKSTEP_COMPLETE"  # the variable by which a shell asks for completions
 
 # What each command does, its help's first sentence; the module `checks.cli.NAME` has the rest.
 _COMMANDS = {
@@ -30,7 +33,8 @@ Exit codes, the same for every command:
   0  everything asked for holds, within the bounds that the output names
   1  a violation or a divergence was found; where it was written is printed
   2  usage or input error: nothing was run
-  3  incomplete: a budget or an interrupt ended the work before an answer
+  3  incomplete: a budget, a signal or a closed pipe ended the work before an answer
+  4  the tool itself failed (an error of ours, a full disk, memory): no verdict
 
 Start with:  lockstep run examples/first.jsonl --config examples/first.toml
 """
@@ -67,19 +71,14 @@ def lockstep() -> None:
 
 
 def main() -> None:
-    """Run the command; an input error is one message on standard error, never a traceback."""
-    try:
-        code = lockstep.main(standalone_mode=False)
-    except InputError as error:
-        click.echo(f"lockstep: {error}", err=True)
-        code = USAGE
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("lockstep: interrupted before an answer", err=True)
-        code = INCOMPLETE
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone: there is nothing to print to
-        code = HOLDS
-    sys.exit(code or HOLDS)
+    """Run the command that the arguments name, and exit with its code."""
+    with_standard_streams()
+    if _COMPLETION in os.environ:
+        lockstep(prog_name=_NAME)
+    sys.exit(kept(_called))
+
+
+def _called() -> int | None:
+    with lockstep.make_context(_NAME, sys.argv[1:]) as context:
+        code: int | None = lockstep.invoke(context)
+        return code

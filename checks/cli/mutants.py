@@ -11,6 +11,7 @@ from rich.console import Console
 from checks.chapters import write_chapters
 from checks.cli import exit_code
 from checks.cli.common import Output, json_option, plain_table, print_lines, progress_bar
+from checks.cli.outputs import Command
 from checks.evidence import MUTATED, recorded, write_record
 from checks.mutants.equivalents import equivalents, refuse_stale
 from checks.mutants.record import digest, outcomes_on_record, renewed
@@ -22,7 +23,7 @@ from checks.policies import POLICIES
 from spec.core.errors import InputError
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("patterns", nargs=-1, metavar="[PATTERN …]")
 @click.option("--room", "rooms", multiple=True, type=click.Choice([*ROOMS]), help="Only of these.")
 @click.option(

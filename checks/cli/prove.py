@@ -16,6 +16,7 @@ from checks.cli.common import (
     plain_table,
     progress_bar,
 )
+from checks.cli.outputs import Command
 from checks.evidence import PROVEN, proofs_of, recorded, write_record
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Proof, Verdict
@@ -24,7 +25,7 @@ from checks.proofs.scenario import write_scenario
 _COLUMNS = ("obligation", "says", "for", "verdict", ">seconds", ">size")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("names", nargs=-1, metavar="[OBLIGATION …]")
 @click.option("--thorough", is_flag=True, help="Also the obligations that take minutes.")
 @click.option(

@@ -10,7 +10,8 @@ from attrs.filters import exclude
 from rich.console import Console
 
 from checks.cli import exit_code
-from checks.cli.common import NEW_FILE, PATH, Output, json_option
+from checks.cli.common import Output, json_option
+from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.export.itf import write_itf
 from checks.export.trace.reading import Trace, read_trace
 from checks.harness.comparison import compare
@@ -29,7 +30,7 @@ from spec.core.records import SomeStep
 _OWN = f"{REFERENCE}, {ENGINE}"
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("file", type=PATH)
 @click.option(
     "--target",

@@ -7,13 +7,14 @@ from rich.console import Console
 
 from checks.cli import HOLDS
 from checks.cli.common import Output, beginning_with, json_option, plain_table
+from checks.cli.outputs import Command
 from checks.evidence import CONFORMED, Verdict, recorded, recorded_verdicts, verdicts_on
 from checks.policies import POLICIES, RULES
 
 _COLUMNS = ("rule", "kind", "says", "source", "explored", "proofs")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("ids", nargs=-1, metavar="[ID …]")
 @json_option
 def rules(ids: tuple[str, ...], output: Output) -> int:

@@ -11,8 +11,6 @@ from attrs import frozen
 
 from checks.cli import exit_code
 from checks.cli.common import (
-    NEW_FILE,
-    PATH,
     Output,
     config_options,
     gathered,
@@ -20,6 +18,7 @@ from checks.cli.common import (
     progress_bar,
 )
 from checks.cli.configuration import Sources
+from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.cli.run_tables import print_comparison, print_run
 from checks.explore.exploring import sentence
 from checks.export.files import write_lines
@@ -54,7 +53,7 @@ class _Files:
         return [path for path in (self.trace, self.figures, self.timeline) if path is not None]
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("workload", type=PATH)
 @config_options
 @click.option(

@@ -7,7 +7,8 @@ import click
 
 from checks.cli import exit_code
 from checks.cli.campaigns import Extent, extent_options, pinned_option
-from checks.cli.common import NEW_FILE, Output, directory_option, err, json_option
+from checks.cli.common import Output, directory_option, err, json_option
+from checks.cli.outputs import NEW_FILE, Command
 from checks.export.files import new_file
 from checks.harness.campaign import own_system
 from checks.harness.comparison import Terms
@@ -19,7 +20,7 @@ from checks.releases.survey import Page, Small, Surveyed, chosen, page_lines, sh
 from spec.core.errors import InputError
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("driver")
 @click.option("--versions", "span", required=True, metavar="FIRST..LAST", help="Which releases.")
 @extent_options("case after S seconds, with each release", "cases")

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from attrs import evolve, frozen
 
 from checks.cores import on_all_cores
+from checks.ending import stopping
 from checks.explore.bounds import Bounds
 from checks.explore.checkpoint import Checkpoint
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
@@ -123,7 +124,7 @@ def explore_instance(
     Raises:
         WorkloadError: a request of the instance could never be served.
         CheckpointError: the file is damaged or of another instance.
-        TraceError: the file cannot be written.
+        OSError: the file cannot be written.
     """
     policy = policy_of(instance.config)
     model = policy.model(instance)
@@ -212,7 +213,9 @@ def explore_all(
     instances: Sequence[AnyInstance], bounds: Bounds | None = None, *, order: Order = "bfs"
 ) -> Iterator[Exploration]:
     """Explore instances on all cores; yield them in the order given."""
-    yield from on_all_cores(partial(explore_instance, bounds=bounds, order=order), instances)
+    yield from on_all_cores(
+        partial(explore_instance, bounds=bounds, order=order, stop=stopping), instances
+    )
 
 
 def write_counterexample(exploration: Exploration, finding: Finding, path: Path) -> None:

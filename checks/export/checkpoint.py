@@ -33,7 +33,7 @@ def save(path: Path, about: Mapping[str, Any], content: Any) -> None:
     `about`: of JSON values, all that must be the same when the work goes on. `content`: a record.
 
     Raises:
-        TraceError: the file cannot be written.
+        OSError: the file cannot be written.
     """
     written = {**_header(about), "content": converter().unstructure(content)}
     with new_file(path) as file:

@@ -4,6 +4,9 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from errno import EISDIR
+from io import BufferedWriter, FileIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,18 +25,53 @@ def new_file(path: Path) -> Iterator[TextIO]:
     file (a terminal, a pipe, the null device) is written to as it is.
 
     Raises:
-        TraceError: on entering, if no file can be written there.
+        OSError: the file cannot be written, or not all of it; with `path` as its name.
     """
     target, part = _names(path)
-    file = _opened(part, path)
     try:
-        with file:
+        with TextIOWrapper(BufferedWriter(_Named(part, path)), encoding="utf-8") as file:
             yield file
         if part != target:
             part.replace(target)
     finally:
         if part != target:
             part.unlink(missing_ok=True)
+    if (written := _WRITTEN.get()) is not None:
+        written.append(path)
+
+
+_WRITTEN: ContextVar[list[Path] | None] = ContextVar("written", default=None)
+
+
+@contextmanager
+def noting_files() -> Iterator[list[Path]]:
+    """The files that are written while it lasts, in their order."""
+    written: list[Path] = []
+    token = _WRITTEN.set(written)
+    try:
+        yield written
+    finally:
+        _WRITTEN.reset(token)
+
+
+class _Named(FileIO):
+    """A file to write, whose errors name what it will be and not what it is called meanwhile."""
+
+    def __init__(self, part: Path, path: Path) -> None:
+        self._path = path
+        try:
+            super().__init__(part, "w")
+        except OSError as error:
+            raise self._with_name(error) from None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise self._with_name(error) from None
+
+    def _with_name(self, error: OSError) -> OSError:
+        return OSError(error.errno, error.strerror, str(self._path))
 
 
 def refuse_unwritable(path: Path) -> None:
@@ -43,9 +81,17 @@ def refuse_unwritable(path: Path) -> None:
         TraceError: no file can be written there.
     """
     target, part = _names(path)
-    if part != target:
-        _opened(part, path).close()
-        part.unlink(missing_ok=True)
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+        if part != target:
+            part.open("xb").close()
+            part.unlink()
+        elif not path.exists() or not os.access(path, os.W_OK):  # opening a pipe would show
+            part.open("ab").close()
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        allowed = f"a file that can be written ({getattr(error, 'strerror', error)})"
+        raise TraceError("file", str(path), allowed) from None
 
 
 def _names(path: Path) -> tuple[Path, Path]:
@@ -59,19 +105,11 @@ def _names(path: Path) -> tuple[Path, Path]:
     return target, target.with_name(f".{target.name}.{os.getpid()}.part")
 
 
-def _opened(part: Path, path: Path) -> TextIO:
-    try:
-        return part.open("w", encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        allowed = f"a file that can be written ({getattr(error, 'strerror', error)})"
-        raise TraceError("file", str(path), allowed) from None
-
-
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     """Write JSON lines: the file is there with all of them, or not at all.
 
     Raises:
-        TraceError: no file can be written there.
+        OSError: the file cannot be written.
     """
     with new_file(path) as file:
         file.writelines(f"{as_line(line)}\n" for line in lines)

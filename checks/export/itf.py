@@ -41,7 +41,7 @@ def write_itf(
     `codec`: of the policy. `violation`: the rule that the trace breaks.
 
     Raises:
-        TraceError: no file can be written there.
+        OSError: the file cannot be written.
     """
     with new_file(path) as file:
         json.dump(itf_trace(codec, steps, violation), file, indent=1)

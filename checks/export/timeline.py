@@ -45,7 +45,7 @@ def new_timeline(
     `requests` by id: each has its track from its arrival. `cost`: by default of steps alone.
 
     Raises:
-        TraceError: no file can be written there.
+        OSError: the file cannot be written.
     """
     with new_file(path) as file:
         file.write('{"displayTimeUnit":"ms","traceEvents":[')

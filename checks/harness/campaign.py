@@ -10,15 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from itertools import count, islice
-from multiprocessing import parent_process
 from pathlib import Path
-from signal import SIG_IGN, SIGINT, signal
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 from attrs import define, evolve, field, frozen
 
 from checks.cores import on_all_cores
+from checks.ending import keeping_results
 from checks.harness.case import Case
 from checks.harness.choices import Choices, Node
 from checks.harness.comparison import Terms, can, compare
@@ -343,8 +342,9 @@ def campaign(
 ) -> Campaign:
     """Run the batches on all cores, a system on each; ends early with many different findings.
 
-    `progress` is called after each batch with what is known by then. An interrupt ends it, too,
-    and leaves what is known. `earlier`: what became of the episodes before the first batch.
+    `progress` is called after each batch with what is known by then. What ends work early
+    (`checks.ending`) ends it, too, and leaves what is known. `earlier`: what became of the episodes
+    before the first batch.
 
     Raises:
         ConfigError: nothing can be drawn with the pinned keys.
@@ -354,23 +354,22 @@ def campaign(
     seconds = known.seconds
     if known.has_found_enough:
         return known
-    try:
+    is_over = False
+    with keeping_results():
         for seen in on_all_cores(partial(run_batch, plan), batches, partial(_prepare, plan)):
             known.add(seen)
             known.seconds = seconds + batches.passed_seconds
             progress(known)
             if known.has_found_enough:
                 break
-    except KeyboardInterrupt:
-        known.interrupted = True
+        is_over = True
+    known.interrupted = not is_over
     known.seconds = seconds + batches.passed_seconds
     return known
 
 
 def _prepare(plan: Plan) -> None:
-    """Have the system at hand; an interrupt of the terminal is the main process's to handle."""
-    if parent_process() is not None:
-        signal(SIGINT, SIG_IGN)
+    """Have the system at hand."""
     own_system(plan.system)
 
 

@@ -105,7 +105,7 @@ def record(
     """Run the case on the driver and write its records.
 
     Raises:
-        TraceError: the file cannot be written.
+        OSError: the file cannot be written.
     """
     tape = _Tape(system)
     episode = compare(tape, case, terms)

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from attrs import define, field
 
+from checks.ending import ended, keeping_results
 from checks.mutants.killing import Evidence, Outcome, outcomes
 from checks.mutants.rooms import CORE, Module
 from checks.mutants.sites import Mutant
@@ -26,8 +27,8 @@ def judged(
 
     Some at a time go through all stages, so that whatever ends it leaves the earlier ones judged.
 
-    `until`: on the clock of `time.monotonic`; later no mutant is tried with anything. An interrupt
-    ends it, too, and leaves what is known.
+    `until`: on the clock of `time.monotonic`; later no mutant is tried with anything. What ends
+    work early (`checks.ending`) ends it, too, and leaves what is known.
     """
     stages = (*STAGES, LAST_STAGE)[: None if thorough else -1]
     evidence = _Evidence({module.room for module, _ in chosen}, policies_of(m for m, _ in chosen))
@@ -35,7 +36,7 @@ def judged(
         some = chosen[done : done + _AT_A_TIME]
         found = {mutant.id: Outcome(mutant, None) for _, mutant in some}
         whole = set(found)
-        try:
+        with keeping_results():
             for stage in stages:
                 left = [found[id_].mutant for id_ in found if found[id_].is_alive and id_ in whole]
                 whole -= {one.id for one in left}
@@ -45,7 +46,7 @@ def judged(
                     found[one.mutant.id] = found[one.mutant.id].followed_by(one)
                     whole.add(one.mutant.id)
                     show(done + sum(not one.is_alive for one in found.values()), one.means)
-        except KeyboardInterrupt:
+        if ended() is not None:
             whole = {id_ for id_ in whole if not found[id_].is_alive}
             until = 0.0
         yield from ((module, found[one.id]) for module, one in some if one.id in whole)

@@ -68,7 +68,7 @@ class TraceWriter:
         """Begin the file.
 
         Raises:
-            TraceError: no file can be written there.
+            OSError: the file cannot be written.
         """
         self._file = self._context.__enter__()
         self._line(self._header)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from checks.export.files import refuse_unwritable
 from checks.export.trace.line import Past
 from checks.export.trace.reading import read_trace
 from checks.export.trace.requests import request_as_json
@@ -259,12 +260,19 @@ def test_file_that_cannot_be_written_is_refused_before_the_run(
 ) -> None:
     path, run = tmp_path / name, tight_run()
 
-    with pytest.raises(TraceError) as error, TraceWriter(path, run.config, run.requests):
+    with pytest.raises(TraceError) as error:
+        refuse_unwritable(path)
+    with pytest.raises(OSError, match=reason), TraceWriter(path, run.config, run.requests):
         pytest.fail("the run began")
 
     assert str(error.value) == (
         f"file: found {str(path)!r}; allowed: a file that can be written ({reason})"
     )
+
+
+def test_what_does_not_fit_a_full_disk_is_an_error_with_the_name_of_the_file() -> None:
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        written(tight_run(), Path("/dev/full"))
 
 
 def test_step_out_of_turn_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
