@@ -50,7 +50,7 @@ def sequences_keep_the_limit(ctx: Context, step: Step) -> Iterator[str]:
 @of_step("NANO-ADM-4", text("The Prefill Path: Admitting Sequences"))
 @witness(lambda _, step: step.kind == PREFILL and step.after.waiting)
 def the_queue_is_not_jumped(_ctx: Context, step: Step) -> Iterator[str]:
-    """Nobody jumps the queue: the admitted are the first of waiting, in its order."""
+    """No sequence jumps the queue: the admitted are the first of waiting, in its order."""
     # A preempted sequence cannot be skipped by new arrivals either.
     admitted = [event.id for event in step.happened("admit")]
     first = [one.id for one in step.before.waiting[: len(admitted)]]
@@ -61,7 +61,7 @@ def the_queue_is_not_jumped(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step("NANO-ADM-5", text("schedule() — The Entire Logic"))
 @witness(lambda _, step: step.kind == DECODE and step.before.waiting)
 def admitting_ends_at_a_gate(ctx: Context, step: Step) -> Iterator[str]:
-    """Admitting goes on until a gate refuses the front of waiting or nobody waits."""
+    """Admitting goes on until a gate refuses the front of waiting or no sequence waits."""
     # So a decode step beside a waiting sequence needs a gate that refuses it.
     for one in candidates(ctx, step):
         if not one.is_admitted and not refusing_gates(ctx, one):

@@ -41,7 +41,7 @@ def counts_are_holders(_ctx: Context, state: State) -> Iterator[str]:
 @always("NANO-BLK-3", text("Request journey, FINISHED"))
 @witness(lambda _, step: step.after.is_idle and step.finished)
 def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
-    """When nobody is left, every block is free."""
+    """When no sequence is left, every block is free."""
     # Finished sequences give everything back at once.
     if not (state.waiting or state.running) and len(state.pool.free) != state.pool.size:
         yield f"{len(state.pool.free)} of {state.pool.size} blocks are free"
@@ -82,7 +82,7 @@ def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
 @between("NANO-BLK-6", release("deallocate"))
 @witness(lambda _, step: step.before.aborted and step.before.pool.references)
 def given_back_after_abort(ctx: Context, before: State, after: State) -> Iterator[str]:
-    """Who goes away gives blocks back in the same order as who finishes."""
+    """An aborted sequence gives its blocks back in the same order as a finished one."""
     # Where several go at once their order is not known, so that only one is judged.
     gone = after.aborted - before.aborted
     if len(gone) != 1 or not any(one.id in gone for one in before.present):

@@ -31,7 +31,7 @@ def all_running_decode(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step("NANO-DEC-2", text("The Decode Path: Advancing All Running Sequences"))
 @witness(lambda _, step: step.kind == DECODE and len(step.after.running) > 1)
 def running_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
-    """The running queue keeps its order: who is admitted goes to the back, the others stay."""
+    """The running queue keeps its order: the admitted go to the back, the others stay."""
     # What was taken out for the batch is put back in its place.
     gone = {event.id for event in step.happened("preempt", "finish")}
     came = [event.id for event in step.happened("admit")]

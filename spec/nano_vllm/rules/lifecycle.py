@@ -30,7 +30,9 @@ def one_state_each(_ctx: Context, state: State) -> Iterator[str]:
 @of_step("NANO-LIF-2", text("The Decode Path"))
 @witness(lambda _, step: step.finished and len(step.after.present) > 1)
 def no_sequence_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
-    """No sequence is forgotten: whoever was in a queue is in one, or has finished."""
+    """No sequence is forgotten: each that was in a queue is in one after the step, or has
+    finished.
+    """
     # And none comes out of nothing.
     before = {one.id for one in step.before.present}
     after = {one.id for one in step.after.present} | set(step.finished)
@@ -60,7 +62,7 @@ def finishes_at_once(ctx: Context, step: Step) -> Iterator[str]:
 
 @always("NANO-LIF-4", text("The Waiting Queue"), witness=lambda _, step: step.happened("preempt"))
 def only_the_running_hold(_ctx: Context, state: State) -> Iterator[str]:
-    """Whoever waits holds no block; whoever runs holds one at least."""
+    """A waiting sequence holds no block; a running one holds at least one."""
     # On arrival as after a preemption.
     for one in state.waiting:
         if one.blocks:
@@ -73,7 +75,7 @@ def only_the_running_hold(_ctx: Context, state: State) -> Iterator[str]:
 @between("NANO-LIF-5", text("The Waiting Queue"))
 @witness(lambda _, step: len(step.before.waiting) > 1)
 def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterator[str]:
-    """A request that arrives goes to the back of the waiting queue; nobody else moves."""
+    """A request that arrives goes to the back of the waiting queue; no other moves."""
     # An abort leaves the others in their places.
     gone = after.aborted - before.aborted
     stayed = tuple(one for one in before.waiting if one.id not in gone)
@@ -89,7 +91,7 @@ def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterat
 @eventually("NANO-LIF-6", text("Why BREAK and not CONTINUE?"))
 @witness(lambda _, step: step.finished)
 def all_requests_leave(state: State, request_id: str) -> bool:
-    """Nobody starves: every request that arrives finishes or goes away."""
+    """No request starves: each that arrives finishes or goes away."""
     # Sooner or later it is in neither queue, whatever else arrives.
     return all(one.id != request_id for one in state.present)
 
@@ -97,11 +99,11 @@ def all_requests_leave(state: State, request_id: str) -> bool:
 @of_step("NANO-LIF-7", release("schedule() asserts it"))
 @witness(lambda _, step: len(step.batch) > 1)
 def no_empty_batch(_ctx: Context, step: Step) -> Iterator[str]:
-    """While somebody waits or runs, every step has a batch."""
+    """While a sequence waits or runs, every step has a batch."""
     # The release stops where this fails.
     if step.kind == IDLE and step.before.present:
         waiting, running = ([one.id for one in queue] for queue in _queues(step.before))
-        yield f"nobody scheduled, waiting {waiting}, running {running}"
+        yield f"no sequence scheduled, waiting {waiting}, running {running}"
 
 
 def _queues(state: State) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
@@ -111,8 +113,8 @@ def _queues(state: State) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
 @always("NANO-LIF-8", text("The Cost of Preemption"))
 @witness(lambda _, step: any(one.generated for one in step.after.waiting))
 def all_but_the_newest_is_computed(ctx: Context, state: State) -> Iterator[str]:
-    """Whoever waits will compute prompt and answer; whoever runs has computed all but the
-    newest.
+    """A waiting sequence will compute its prompt and its answer; a running one has computed all
+    but its newest token.
     """
     # Blocks that were hit count as computed.
     for one in state.present:

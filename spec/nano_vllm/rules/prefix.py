@@ -114,7 +114,7 @@ def cached_tokens_are_free(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step("NANO-PFX-8", text("Prefill: Building the KV Cache"), witness=_has_hit)
 def something_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever gets a token has computed one: the last token of a sequence is never skipped."""
+    """A sequence that gets a token has computed at least one: its last token is never skipped."""
     # A next token follows from the computation of the last one.
     for one, count in step.scheduled.items():
         if count < 1:

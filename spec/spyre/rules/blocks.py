@@ -74,7 +74,7 @@ def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
 @witness(lambda _, step: any(row.left_padding for row in step.batch))
 def block_zero_is_padding(_ctx: Context, state: State) -> Iterator[str]:
     """Block 0 is never handed out."""
-    # It is neither free nor in anybody's table.
+    # It is neither free nor in any table.
     if PADDING_BLOCK in state.pool.free or PADDING_BLOCK in state.pool.references:
         yield "block 0 is in the pool"
 
@@ -175,13 +175,13 @@ def cache_maps_agree(ctx: Context, state: State) -> Iterator[str]:
 
 @always("BLK-6", _POOL, witness=lambda _, step: step.after.is_idle and step.finished)
 def all_given_back(ctx: Context, state: State) -> Iterator[str]:
-    """When nobody is left, every block has been given back."""
+    """When no request is left, every block has been given back."""
     # Cached content may stay, holders may not: all that are configured are free, by default as many
     # as requests of full length need in every slot.
     if pending(state):
         return
     if state.pool.references:
-        yield f"held by nobody: {sorted(state.pool.references)}"
+        yield f"held by no request: {sorted(state.pool.references)}"
     each = -(-ctx.config.max_model_len // ctx.config.block_size)
     configured = ctx.config.num_blocks or ctx.config.max_num_seqs * each
     if len(state.pool.free) != configured:

@@ -255,7 +255,9 @@ def jumps_are_reported(_ctx: Context, step: Step) -> Iterator[str]:
 @of_step("SPY-DEC-7", release("order of the batch"))
 @witness(lambda _, step: step.happened("join") and len(step.after.decoding) > 1)
 def batch_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
-    """Who joins the batch is put in front, who is resumed behind; the others keep their places."""
+    """A request that joins the batch is put in front, one that is resumed behind; the others keep
+    their places.
+    """
     # So that the front of the batch was admitted last, which is what preemption looks at.
     gone = {event.id for event in step.happened("pause", "preempt", "finish")}
     order = [

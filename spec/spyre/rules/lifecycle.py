@@ -84,7 +84,7 @@ def tokens_are_counted(ctx: Context, step: Step) -> Iterator[str]:
 
 @always("LIF-5", _CORE, witness=lambda _, step: step.before.aborted, look=each_request)
 def only_the_admitted_hold(_ctx: Context, state: State) -> Iterator[str]:
-    """Whoever waits or has gone away holds no block and no promise of one."""
+    """A request that waits or has gone away holds no block and no promise of one."""
     # Together with BLK-2: an abort in any phase gives everything back.
     for one in state.waiting:
         if one.blocks or one.reserved:
@@ -117,7 +117,7 @@ def queue_grows_at_its_end(ctx: Context, before: State, after: State) -> Iterato
 @always("LIF-8", _CORE, witness=lambda _, step: step.batch, look=each_request)
 def cache_holds_all_but_the_newest(ctx: Context, state: State) -> Iterator[str]:
     """What is cached of a decoding request is its prompt and its answer but for the newest token;
-    whoever waits or prefills will compute all that it has.
+    one that waits or prefills will compute all that it has.
     """
     # A preempted request computes its answer so far again, like a prompt.
     slot = () if state.prefilling is None else (state.prefilling,)

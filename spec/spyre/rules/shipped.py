@@ -68,7 +68,7 @@ def worst_case_is_set_aside(ctx: Context, state: State) -> Iterator[str]:
 @witness(lambda _, step: step.refusal == "SPY-RES-1")
 def refused_only_for_lack_of_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """A request is refused for lack of blocks only if its worst case, less the cached blocks that
-    others hold, exceeds the free blocks that nobody is promised.
+    others hold, exceeds the free blocks that no request is promised.
     """
     # So that a request never waits for blocks that are there.
     one = refused(step)
@@ -119,7 +119,9 @@ def pausing_needs_a_reason(ctx: Context, step: Step) -> Iterator[str]:
 
 @_of_pausing("SPY-PAU-3", witness=lambda _, step: step.happened("resume"))
 def longest_paused_first(ctx: Context, step: Step) -> Iterator[str]:
-    """Who was paused longest decodes first; then who generated least, or most if so configured."""
+    """The request that was paused longest decodes first; then the one that generated least, or
+    most if so configured.
+    """
     # A row that sits out is not before the first of the batch in that order.
     sign = -1 if ctx.config.long_output_first else 1
 
@@ -139,7 +141,7 @@ def longest_paused_first(ctx: Context, step: Step) -> Iterator[str]:
 
 @_of_pausing("SPY-PAU-4", witness=lambda _, step: step.refusal == "SPY-PAU-4")
 def paused_before_prefills(_ctx: Context, step: Step) -> Iterator[str]:
-    """While somebody is paused and somebody runs, nobody's prefill is scheduled."""
+    """While one request is paused and another runs, no prefill is scheduled."""
     # If none runs, the release prefers a new request to the paused ones.
     if step.chunk is not None and step.before.paused and step.before.running:
         yield f"chunk of {step.chunk.id} with {len(step.before.paused)} paused"
@@ -160,7 +162,9 @@ def paused_is_resumed(state: State, request_id: str) -> bool:
 )
 @witness(lambda ctx, step: len(step.batch) > 1 and step.refusal == "SPY-VOL-3")
 def admission_alone_keeps_the_limit(_ctx: Context, step: Step) -> Iterator[str]:
-    """With pausing switched off nobody is ever paused: the admission rule alone keeps the limit."""
+    """With pausing switched off no request is ever paused: the admission rule alone keeps the
+    limit.
+    """
     # The release pauses even then, which hides an admission that was too generous.
     for event in step.happened("pause"):
         yield f"request {event.id} was paused, batch of {len(step.before.decoding)}"

@@ -86,8 +86,8 @@ def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
     )
 )
 def slots_are_as_many_as_needed(ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever is given tokens has a slot for each of them and for its lookahead, as far as the
-    model length allows, and is handed out no block beyond these.
+    """A request that is given tokens has a slot for each of them and for its lookahead, as far as
+    the model length allows, and is handed out no block beyond these.
     """
     # Of the blocks that were handed out the last one is the last in the table.
     fresh, size = {event.id for event in step.happened("allocate")}, ctx.config.block_size

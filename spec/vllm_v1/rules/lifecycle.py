@@ -72,7 +72,7 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step("V1-LIF-5", _CORE, witness=lambda _, step: len(step.reported) > 1)
 def reported_once(_ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever has left is reported exactly once, by the next step."""
+    """A request that has left is reported exactly once, by the next step."""
     # An abort between the steps counts for the next one too, and one while the step runs.
     left = {*step.finished} | step.leavers
     if {*step.reported} != step.before.unreported or step.after.unreported != left:
@@ -82,7 +82,7 @@ def reported_once(_ctx: Context, step: Step) -> Iterator[str]:
 @between("V1-LIF-6", _CORE)
 @witness(lambda _, step: any(one in step.before.aborted for one in step.reported))
 def aborts_are_kept(_ctx: Context, before: State, after: State) -> Iterator[str]:
-    """Whoever is aborted between two steps is kept for the next report."""
+    """A request that is aborted between two steps is kept for the next report."""
     # No other request comes or goes there.
     if after.unreported != before.unreported | (after.aborted - before.aborted):
         yield f"to report {sorted(after.unreported)}"
@@ -93,7 +93,7 @@ def aborts_are_kept(_ctx: Context, before: State, after: State) -> Iterator[str]
     lambda ctx, step: any(_needed(ctx, one) == step.before.pool.size for one in step.before.present)
 )
 def each_request_fits_alone(ctx: Context, state: State) -> Iterator[str]:
-    """A request larger than the whole pool is refused: whoever is queued fits in alone."""
+    """A request larger than the whole pool is refused: each that is queued fits in alone."""
     # With all the tokens that it may have.
     for one in state.present:
         if _needed(ctx, one) > state.pool.size:
@@ -110,7 +110,7 @@ def _needed(ctx: Context, one: Sequence) -> int:
 @of_step("V1-STA-1", text("Real-World Tuning"))
 @witness(lambda _, step: step.statistics.usage > 0 and step.statistics.waiting > 0)
 def statistics_are_right(_ctx: Context, step: Step) -> Iterator[str]:
-    """The statistics count who waits and who runs, and the part of the blocks that is held."""
+    """The statistics count the waiting and the running, and the part of the blocks that is held."""
     # Compared with the state after the step.
     told, after = step.statistics, step.after
     usage = len(after.pool.references) / after.pool.size

@@ -25,7 +25,7 @@ _between_loads = partial(between, source=_LOAD, applies=_async)
 @_of_loads("V1-EXT-1")
 @witness(lambda _, step: any(one.load is Load.LOADING for one in step.before.skipped))
 def loading_is_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever loads is not scheduled, preempted or finished."""
+    """A request that loads is not scheduled, preempted or finished."""
     # It stays as it is; its blocks are kept if its client leaves meanwhile.
     for one in step.before.skipped:
         after = step.after.draining if one.id in step.leavers else step.after.skipped
@@ -35,8 +35,8 @@ def loading_is_not_scheduled(_ctx: Context, step: Step) -> Iterator[str]:
 
 @_of_loads("V1-EXT-2", witness=lambda _, step: step.happened("load"))
 def loading_has_its_blocks(ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever loads has a block for every token on its way, and nobody can find them before they
-    have come.
+    """A request that loads has a block for every token on its way, and none of these can be
+    found before it has come.
     """
     # What can be found of its blocks was cached when the load began.
     was, after, found = by_id(_loading(step.before)), step.after, hits(step)
@@ -109,8 +109,8 @@ def loads_leave_room(ctx: Context, step: Step) -> Iterator[str]:
 
 @_between_loads("V1-EXT-6", witness=lambda _, step: step.before.draining)
 def aborted_loads_drain(_ctx: Context, before: State, after: State) -> Iterator[str]:
-    """Whoever is aborted while it loads keeps its blocks until the load ends: they are being
-    written to.
+    """A request that is aborted while it loads keeps its blocks until the load ends: they are
+    being written to.
     """
     # A block that is given away would be overwritten by the load.
     draining = {one.id for one in after.draining}
@@ -139,7 +139,9 @@ def failed_loads_count_nothing(ctx: Context, before: State, after: State) -> Ite
 )
 @witness(lambda _, step: step.external or step.happened("load"))
 def what_is_offered_is_taken(ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever begins is brought all that the connector has of it behind what is cached here."""
+    """A request that begins is brought all that the connector has of it beyond what is cached
+    here.
+    """
     # Once: a request that has loaded, or has lost its load, computes the rest itself.
     before, planned = by_id(step.before.queued), by_id(step.planned.present)
     size, found = ctx.config.block_size, hits(step)

@@ -18,7 +18,7 @@ def rank(ctx: Context, one: Sequence) -> tuple[int, int]:
 @of_step("V1-ORD-1", text("Token Budget Management"))
 @witness(lambda _, step: step.before.running and step.admitted)
 def running_go_first(_ctx: Context, step: Step) -> Iterator[str]:
-    """Running requests go first and keep their order; whoever is admitted stands behind them."""
+    """Running requests go first and keep their order; those admitted stand behind them."""
     # The tokens are handed out in the order of the running queue.
     kept = [one.id for one in step.before.running if one.id not in step.preempted]
     queue = [one.id for one in step.planned.running]
@@ -36,7 +36,7 @@ def _no_stepping_over(config: VllmV1Config) -> bool:
 @of_step("V1-ORD-2", code("waiting loop"), applies=_no_stepping_over)
 @witness(lambda _, step: len(step.before.queued) > 1 and step.admitted)
 def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
-    """Requests are admitted in the order of the queue; only who loads is passed over."""
+    """Requests are admitted in the order of the queue; only one that loads is passed over."""
     # All that stood before the last that was admitted are admitted too, or load.
     queue = list(step.before.queued)
     if ctx.config.scheduling is Scheduling.PRIORITY:
@@ -50,7 +50,7 @@ def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
 @of_step("V1-ORD-3", code("waiting loop"))
 @witness(lambda _, step: step.planned.waiting and step.admitted)
 def queue_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever is not admitted keeps its place in the queue."""
+    """A request that is not admitted keeps its place in the queue."""
     # Victims aside, the queues lose some and gain none but those that begin to load.
     gone = {*step.admitted, *(event.id for event in step.happened("load"))}
     kept = [one.id for one in step.before.waiting if one.id not in gone]

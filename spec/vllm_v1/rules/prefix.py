@@ -121,8 +121,8 @@ def _filled(ctx: Context, one: Sequence, computed: int) -> Contents:
 @of_step("V1-KV-12", _PREFIX, applies=_caching)
 @witness(lambda _, step: step.after.pool.keys.keys() - step.before.pool.keys.keys())
 def what_is_found_anew_is_computed(ctx: Context, step: Step) -> Iterator[str]:
-    """A step lets only those contents be found that somebody has computed, or that were brought."""
-    # By a request that held the block before the step or after it, or left in it.
+    """A step lets only those contents be found that a request computed, or that were brought."""
+    # A request that held the block before the step or after it, or left in it.
     fresh = {*step.after.pool.keys.items()} - {*step.before.pool.keys.items()}
     if not fresh:
         return
@@ -134,14 +134,14 @@ def what_is_found_anew_is_computed(ctx: Context, step: Step) -> Iterator[str]:
         if one.id not in stays:
             fresh -= _filled(ctx, one, one.computed + step.scheduled.get(one.id, 0))
     if fresh:
-        yield f"blocks {sorted(block for block, _ in fresh)} can be found, nobody has computed them"
+        yield f"blocks {sorted(block for block, _ in fresh)} can be found, no request computed them"
 
 
 @of_step("V1-KV-14", _PREFIX, applies=_caching)
 @witness(lambda _, step: any(count > 1 for count in step.planned.pool.references.values()))
 def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
-    """Whoever takes a cached block that another request holds has the same tokens as that one, up
-    to the block's end.
+    """A request that takes a cached block which another one holds has the same tokens as that
+    one, up to the block's end.
     """
     # Compared token by token, not by hashes, up to the last block that both hold.
     size, rows = ctx.config.block_size, (*step.planned.present, *step.planned.draining)

@@ -51,8 +51,8 @@ def _judgeable(config: VllmV1Config) -> bool:
 @of_step("V1-PRG-3", text("How They Work Together"), applies=_judgeable)
 @witness(lambda _, step: step.refusal == "V1-KV-1")
 def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
-    """Free capacity and a waiting request lead to admission: somebody waits only for budget, a slot
-    or blocks.
+    """Free capacity and a waiting request lead to admission: a request waits only for budget, a
+    slot or blocks.
     """
     # Judged for the first of the queue when the decisions were made.
     if step.preempted or not step.planned.queued:
@@ -108,17 +108,17 @@ def _lacking(ctx: Context, step: Step, one: Sequence) -> int:
 
 @of_step("V1-PRG-4", text("How They Work Together"), witness=lambda _, step: step.scheduled)
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
-    """No step is idle while a request is pending, unless somebody loads."""
+    """No step is idle while a request is pending, unless a request loads."""
     # A step that only preempts is not idle; what comes of it is V1-PRG-5's.
     before = (*step.before.present, *step.before.draining)
     loads = any(one.load is Load.LOADING for one in before) or step.happened("load")
     if step.before.present and not (step.scheduled or step.preempted or loads):
-        yield f"nobody runs of {[one.id for one in step.before.present]}"
+        yield f"none of {[one.id for one in step.before.present]} runs"
 
 
 @eventually("V1-PRG-5", code("engine core"), witness=lambda _, step: step.finished)
 def all_requests_leave(state: State, request_id: str) -> bool:
-    """Every request that arrives finishes or is aborted: nobody is preempted and readmitted for
+    """Every request that arrives finishes or is aborted: none is preempted and readmitted for
     ever.
     """
     # Sooner or later it neither waits nor runs, whatever else arrives.

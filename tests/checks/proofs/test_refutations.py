@@ -93,7 +93,7 @@ def test_the_numbers_of_a_refutation_break_the_rule_in_the_engine_too(
         # A block at the boundary comes too late for a prompt of whole blocks: no slot.
         ("PRV-NANO-DEC-2", "machine-error", "decode is not allowed here: NANO-SLT-1"),
         ("PRV-NANO-DEC-3", "NANO-DEC-3", "request 0: blocks [0], then [0, 1]"),
-        ("PRV-NANO-DEC-7", "NANO-LIF-7", "nobody scheduled, waiting [], running ['0']"),
+        ("PRV-NANO-DEC-7", "NANO-LIF-7", "no sequence scheduled, waiting [], running ['0']"),
         ("PRV-NANO-PFX-2", "NANO-PFX-7", "request 2 was refused, 2 and 1 new tokens"),
         ("PRV-NANO-PFX-4", "NANO-PFX-8", "request 1 computed 0 tokens in a prefill step"),
         ("PRV-NANO-GRA-3", "NANO-DEC-4", "9 sequences, captured size None"),
