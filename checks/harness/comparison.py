@@ -128,7 +128,7 @@ class _Comparison:
         return (*early, *seen, *(one for one in twice if one not in early))
 
     def _differs(self, index: int, found: Step, seen: tuple[Difference, ...]) -> None:
-        if self._is_known(index, None):
+        if self._is_known(index, None, seen):
             return
         expected = self.script.steps[index]
         finding = Finding(
@@ -190,7 +190,9 @@ class _Comparison:
     def _is_expected(self, cause: str) -> bool:
         return self._policy.expected_reason(cause, self.case.config) is not None
 
-    def _is_known(self, index: int, failure: Failure | None) -> bool:
+    def _is_known(
+        self, index: int, failure: Failure | None, seen: tuple[Difference, ...] = ()
+    ) -> bool:
         """True if this is a known difference, with which the episode then ends."""
         if not self._known:
             return False
@@ -202,6 +204,7 @@ class _Comparison:
             records=tuple(one.record for one in self._taken),
             index=index,
             failure=failure,
+            differing=seen,
         )
         self.episode.known = next((row.id for row in self._known if row.occurs(evidence)), None)
         return self.episode.known is not None

@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 from attrs import frozen
 
+from checks.harness.comparing import Difference
 from checks.harness.system import Action, Failure, Json
 
 Due: TypeAlias = Callable[[Any, tuple[Action, ...], tuple[Any, ...]], int | None]
@@ -16,7 +17,8 @@ class Evidence:
     """A step in which a driver and the reference differ, and all before it.
 
     `expected`: the reference's steps. `found`: the driver's, with their `records`. `index`: of the
-    step in question; `failure`: what the driver raised there instead of taking it.
+    step in question; `failure`: what the driver raised there instead of taking it, `differing`: in
+    what its step differs if it took it.
     """
 
     config: Any
@@ -26,6 +28,13 @@ class Evidence:
     records: tuple[Json, ...]
     index: int
     failure: Failure | None
+    differing: tuple[Difference, ...] = ()
+
+    def differs_only_in(self, *fields: str) -> bool:
+        """True if all that differs is one of these fields or below it."""
+        return all(
+            f"{one.field}.".startswith(tuple(map("{}.".format, fields))) for one in self.differing
+        )
 
 
 def in_step(shows: Callable[[Evidence, Any, Any], bool]) -> Callable[[Evidence], bool]:
@@ -54,8 +63,8 @@ class KnownDifference:
     """What a release does otherwise.
 
     `driver` and `releases`: the driver's name, and what its releases begin with. `occurs`: whether
-    a difference is this one. `due`: the first of the reference's steps in which it must show if
-    nothing differed before, or None.
+    a difference is this one, and nothing differs that it does not explain. `due`: the first of the
+    reference's steps in which it must show if nothing differed before, or None.
     """
 
     id: str

@@ -16,7 +16,7 @@ from spec.core.sharing import FrozenMap
 from spec.vllm_v0.config import Scheduling, VllmV0Config
 from spec.vllm_v0.records import Budget, Context, Group, Pairs, Sequence, State, Step, sequences_of
 
-_FIRST = 1  # the number of a device's first block; drivers begin with 0
+FIRST_BLOCK = 1  # the number of a device's first block; drivers begin with 0
 _DECIDED = (
     *("admitted", "swapped_in", "preempted", "swapped_out", "by_priority", "ignored"),
     *("prefills", "sampling"),
@@ -56,9 +56,9 @@ class VllmV0Decoder(StepDecoder[State]):
         return State(
             pool=_decoded(self.pools, blocks, self.last.pool),
             cpu=_decoded(self._cpu, record.get("cpu_blocks", {}), self.last.cpu),
-            computed=frozenset(_FIRST + block for block in blocks.get("computed", ())),
+            computed=frozenset(FIRST_BLOCK + block for block in blocks.get("computed", ())),
             marks=FrozenMap(
-                (_FIRST + int(block), used[time])
+                (FIRST_BLOCK + int(block), used[time])
                 for block, time in blocks.get("accessed", {}).items()
             ),
             **queues,
@@ -128,11 +128,11 @@ def _budget(config: VllmV0Config, tables: Json) -> Budget:
 
 
 def _shifted(blocks: Iterable[int]) -> tuple[int, ...]:
-    return tuple(_FIRST + block for block in blocks)
+    return tuple(FIRST_BLOCK + block for block in blocks)
 
 
 def _pairs(pairs: Iterable[tuple[int, int]]) -> Pairs:
-    return tuple((_FIRST + source, _FIRST + target) for source, target in pairs)
+    return tuple((FIRST_BLOCK + source, FIRST_BLOCK + target) for source, target in pairs)
 
 
 def _decoded(pools: Pools, blocks: Json, last: BlockPool) -> BlockPool:
@@ -142,8 +142,10 @@ def _decoded(pools: Pools, blocks: Json, last: BlockPool) -> BlockPool:
     free = _shifted((*blocks["free_list"], *blocks.get("evictable", ())))
     shifted = {
         "free_list": free,
-        "references": {_FIRST + int(block): n for block, n in blocks["references"].items()},
-        "cached": [(one, index, _FIRST + block) for one, index, block in blocks.get("cached", ())],
+        "references": {FIRST_BLOCK + int(block): n for block, n in blocks["references"].items()},
+        "cached": [
+            (one, index, FIRST_BLOCK + block) for one, index, block in blocks.get("cached", ())
+        ],
     }
     return pools.decoded(shifted, last)
 

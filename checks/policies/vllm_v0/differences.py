@@ -1,10 +1,11 @@
 """Where releases of vLLM V0 end: their machine says the same of each step, and goes no further."""
 
-from attrs import evolve
+from collections.abc import Iterable, Set
 
 from checks.harness.difference import Evidence, KnownDifference, first_step
+from checks.policies.vllm_v0.adapter import FIRST_BLOCK
 from spec.vllm_v0.config import VllmV0Config
-from spec.vllm_v0.records import State, Step
+from spec.vllm_v0.records import Step
 
 
 def _end(id_: str, reason: str, causes: str, says: str, because: str) -> KnownDifference:
@@ -26,33 +27,33 @@ def _end(id_: str, reason: str, causes: str, says: str, because: str) -> KnownDi
 
 
 def _is_evicted_for_old_contents(evidence: Evidence) -> bool:
-    """The release says that an entry of its evictor is outdated, and only the order differs.
+    """The release says that entries of its evictor are outdated: only their blocks are elsewhere.
 
     It raises where it evicts by such an entry, in the step behind the one that shows it.
     """
     index, failure = evidence.index, evidence.failure
     shown = evidence.records[: index + (failure is None)][-1:]
-    if not any(record[pool].get("outdated") for record in shown for pool in _POOLS):
-        return False
+    outdated = {
+        field: {FIRST_BLOCK + block for block in record[name].get("outdated", ())}
+        for record in shown
+        for field, name in _POOLS.items()
+    }
     if failure is not None:
-        return failure.cause == "AssertionError _maybe_allocate_evicted_block_id"
-    expected, found = evidence.expected[index], evidence.found[index]
-    planned = _with_order(found.planned, expected.planned)
-    after = _with_order(found.after, expected.after)
-    same = evolve(found, planned=planned, after=after, events=expected.events)
-    return bool(expected == same and planned != found.planned)
+        is_raised = failure.cause == "AssertionError _maybe_allocate_evicted_block_id"
+        return is_raised and any(outdated.values())
+    orders = [f"{state}.{pool}.free" for state in ("planned", "after") for pool in _POOLS]
+    return evidence.differs_only_in(*orders) and all(
+        _without(one.expected, moved) == _without(one.found, moved)
+        for one in evidence.differing
+        for moved in [outdated[one.field.split(".")[1]]]
+    )
 
 
-def _with_order(state: State, other: State) -> State:
-    """The state, with its free blocks in the other's order if they are the same ones."""
-    pools = ((state.pool, other.pool), (state.cpu, other.cpu))
-    if any({*one.free} != {*two.free} for one, two in pools):
-        return state
-    pool, cpu = (evolve(one, free=two.free) for one, two in pools)
-    return evolve(state, pool=pool, cpu=cpu)
+def _without(blocks: Iterable[int], moved: Set[int]) -> list[int]:
+    return [block for block in blocks if block not in moved]
 
 
-_POOLS = ("blocks", "cpu_blocks")
+_POOLS = {"pool": "blocks", "cpu": "cpu_blocks"}  # as steps and as records name them
 
 KNOWN_DIFFERENCES = (
     _end(

@@ -34,7 +34,12 @@ def _rolls_back_too_much(evidence: Evidence, expected: Step, found: Step) -> boo
     """It takes all of the padding for verified and rejected, though only a part was scheduled."""
     cut = list(_cut_padding(evidence.config, expected))
     drafts = evidence.config.num_speculative_tokens
-    return bool(cut) and all(found.drafts.get(one) == drafts for one in cut)
+    return (
+        bool(cut)
+        and evidence.differs_only_in("drafts", "accepted", "after.running.computed")
+        and {one.place for one in evidence.differing} <= {*cut}
+        and all(found.drafts.get(one) == drafts for one in cut)
+    )
 
 
 # --- requests that are stepped over come back the other way round -------------------------------
@@ -46,6 +51,7 @@ def _returns_reversed(evidence: Evidence, *steps: Step) -> bool:
     count = found.index(due[0]) + 1 if due and due[0] in found else 0
     return (
         _steps_over(evidence.config)
+        and evidence.differs_only_in("planned.waiting", "after.waiting")
         and count > 1
         and found == [*reversed(due[:count]), *due[count:]]
     )
@@ -79,7 +85,9 @@ def _decodes_in_spite(evidence: Evidence, expected: Step, found: Step) -> bool:
     behind = list(_behind_by_loss(expected))
     rows = {row.id: row for row in found.after.running}
     drafts = evidence.config.num_speculative_tokens
-    return bool(behind) and all(
+    differing = {one.place for one in evidence.differing}
+    is_marked = evidence.differs_only_in("after.running.drafts", "after.running.prefilling")
+    return (bool(behind) and is_marked and differing <= {*behind}) and all(
         one in rows and not rows[one].prefilling and rows[one].drafts == drafts for one in behind
     )
 
