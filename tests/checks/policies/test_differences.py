@@ -31,7 +31,7 @@ def again(scene: str, change: Change) -> Episode:
 
 def turned(own: Json) -> None:
     """The last two free blocks the other way round."""
-    free = own["blocks"].get("evictable") or own.get("free_list")
+    free = own["blocks"].get("evictable") or own["free_list"]
     free[-2:] = reversed(free[-2:])
 
 
