@@ -144,9 +144,24 @@ class _Comparison:
         self.episode.note(finding)
 
     def _failed(self, index: int, failure: Failure) -> None:
-        """All steps agree, and then the system raised."""
-        if not self._is_known(index, failure):
-            self._found(Kind.CRASH, index, failure.cause, str(failure))
+        """All steps agree, and then the system raised: in a step that the reference takes so."""
+        if self._is_known(index, failure):
+            return
+        followed = {
+            one.rule: f"the reference's {one.transition} of {one.id or 'the batch'} in this step"
+            for step in self.script.steps[index : index + 1]
+            for one in step.events
+            if one.rule
+        }
+        finding = Finding(
+            Kind.CRASH,
+            index,
+            failure.cause,
+            str(failure),
+            followed=tuple(followed.items()),
+            steps=self._steps_to(index),
+        )
+        self.episode.note(finding)
 
     def _ended(self) -> None:
         """All steps agree; is it over?"""

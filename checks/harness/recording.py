@@ -20,6 +20,7 @@ alone it is `{"outcome": {"steps", "broken"}}`, with such an entry for each find
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,10 @@ class RecordingError(InputError):
 
 @frozen
 class Recording:
-    """A case with what a driver reported of it; implements `System`, for this case only."""
+    """A case with what a driver reported of it; implements `System`, for this case only.
+
+    `actions`: around each step that has a record, then around the one that failed, if one did.
+    """
 
     path: Path
     hello: Hello
@@ -73,16 +77,20 @@ class Recording:
         """
         policy = policy_of(self.case.config)
         decoder = policy.adapter.decoder(policy.context_of(self.case.config, self.case.requests))
-        asked = iter(actions)
-        given = zip(self.actions, self.records, asked, strict=False)
-        for index, (recorded, record, action) in enumerate(given):
-            if recorded != action.as_json():
-                allowed = f"{action.as_json()}, as the reference has it"
-                raise RecordingError("action", recorded, allowed).at(self.path, index + 2)
+        asked = enumerate(actions)
+        for record, (index, action) in zip(self.records, asked, strict=False):
+            self._require(action, index)
             yield Taken(decoder.step(record, action, index), record)
         if self.failure is not None:
-            next(asked, None)  # the reference takes the step, too
+            for index, action in islice(asked, 1):  # the reference takes the step, too
+                self._require(action, index)
             yield self.failure
+
+    def _require(self, action: Action, index: int) -> None:
+        """Refuse another action than was recorded; older files do not have that of a failure."""
+        if index < len(self.actions) and self.actions[index] != action.as_json():
+            allowed = f"{action.as_json()}, as the reference has it"
+            raise RecordingError("action", self.actions[index], allowed).at(self.path, index + 2)
 
 
 def fitted(hello: Hello, case: Case) -> Case:
@@ -154,7 +162,8 @@ class _Tape:
         for action, record in zip(self._actions, self._records, strict=False):
             yield {"action": action.as_json(), "record": record}
         if self._failure is not None:
-            yield {"failure": asdict(self._failure)}
+            last = self._actions[len(self._records)]
+            yield {"action": last.as_json(), "failure": asdict(self._failure)}
         yield {"outcome": outcome}
 
 
@@ -187,7 +196,7 @@ def read_recording(path: Path) -> Recording:
     for key, due in (("format", FORMAT), ("version", VERSION)):
         if header.get(key) != due:
             raise RecordingError(key, header.get(key), str(due)).at(path, 1)
-    steps = [line for line in lines if "record" in line]
+    taken = [line for line in lines if "action" in line]
     try:
         return Recording(
             path=path,
@@ -207,8 +216,8 @@ def read_recording(path: Path) -> Recording:
                 judged=header["judged"],
                 rules_only=header.get("alone", False),
             ),
-            actions=[line["action"] for line in steps],
-            records=[line["record"] for line in steps],
+            actions=[line["action"] for line in taken],
+            records=[line["record"] for line in taken if "record" in line],
             failure=next((failure_of(one["failure"]) for one in lines if "failure" in one), None),
             outcome=lines[-1]["outcome"],
         )

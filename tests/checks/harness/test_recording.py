@@ -185,3 +185,14 @@ def test_what_is_recorded_comes_back(tmp_path: Path) -> None:
 
     assert (read.case, read.about, read.command) == (scene.case, "a", "b")
     assert again(read).steps == made.steps == 13
+
+
+def test_the_action_of_the_step_in_which_a_driver_fails_is_recorded(tmp_path: Path) -> None:
+    recording = read_recording(RECORDED / FILE_NAMES["model_length_assertion"])
+
+    path = tmp_path / "again.jsonl"
+    record(recording, recording.case, recording.terms, path, about="", command="")
+
+    *_, failed, _outcome = map(json.loads, path.read_text().splitlines())
+    assert failed.keys() == {"action", "failure"}
+    assert len(read_recording(path).actions) == len(recording.records) + 1
