@@ -1,6 +1,6 @@
 """What `fuzz` and `conform` have in common: a campaign of random cases, shown and reported."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +8,18 @@ import click
 from attrs import evolve, frozen
 from rich.console import Console
 
-from checks.cli.common import Option, gathered, pinned_keys, print_lines, progress_bar
+from checks.cli.common import (
+    Option,
+    Output,
+    gathered,
+    pinned_keys,
+    print_lines,
+    progress_bar,
+)
+from checks.cli.envelope import Json, read_report
+from checks.cli.expect import RECORDED, UNDECIDED, Expected, Verdicts
 from checks.cli.outputs import KEPT_FILE
+from checks.evidence import CONFORMED, recorded
 from checks.harness.campaign import Batches, Campaign, Found, Plan, Source, campaign, own_system
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
@@ -153,6 +163,7 @@ def campaign_report(seen: Campaign, findings: Iterable[Found]) -> dict[str, Any]
     """The fields that the reports of both commands have."""
     return {
         "policy": seen.hello.policy,
+        "release": seen.hello.release,
         "seed": seen.plan.seed,
         "strictness": seen.plan.terms.strictness.value,
         "left_out": sorted(seen.hello.unreported),
@@ -162,10 +173,78 @@ def campaign_report(seen: Campaign, findings: Iterable[Found]) -> dict[str, Any]
         "interrupted": seen.interrupted,
         "actions": dict(sorted(seen.counts.items())),
         "never": seen.never,
+        "verdicts": verdicts_of(seen),
         "findings": [_finding_as_json(seen, one) for one in findings],
         "seconds": round(seen.seconds, 3),
         "steps_per_second": round(seen.steps / max(seen.seconds, 1e-9)),
     }
+
+
+# --- verdicts -------------------------------------------------------------------------------------
+
+
+def verdicts_of(seen: Campaign) -> Verdicts:
+    """What the campaign says of rules, known differences, and what was found."""
+    found = {
+        **_verdicts(seen.judged_rules, seen.expected, seen.known),
+        **dict.fromkeys(seen.overdue, "missed"),
+        **{f"{kind}: {cause}": "found" for kind, cause in sorted(seen.times)},
+        "no unknown difference": "refuted" if seen.times else "holds",
+    }
+    if seen.interrupted:  # what it did not meet, it may yet
+        found |= {name: UNDECIDED for name, verdict in found.items() if verdict == "holds"}
+    return found
+
+
+def _verdicts(
+    rules: Iterable[str], broken: Iterable[str], known: Mapping[str, int]
+) -> dict[str, str]:
+    met = sorted(id_ for id_, times in known.items() if times)
+    return {
+        **dict.fromkeys(rules, "holds"),
+        **dict.fromkeys(sorted(broken), "broken"),
+        **dict.fromkeys(met, "met"),
+    }
+
+
+def campaign_expected(expect: str, command: str, extent: Extent, plan: Plan) -> Expected:
+    """The verdicts that a campaign of this extent is expected to have.
+
+    Raises:
+        InputError: none are on record, or they are of other episodes.
+    """
+    release = own_system(plan.system).hello.release
+    asked: Json = {"seed": extent.seed, "episodes": extent.episodes}
+    if expect == RECORDED:
+        entry = recorded(CONFORMED).get(release)
+        asked |= {"strictness": "exact", "set": {}}
+        if entry is None:
+            on_record = ", ".join(recorded(CONFORMED))
+            raise InputError(f"--expect {expect}", release, f"a report, or one of {on_record}")
+        there = {**entry, "strictness": plan.terms.strictness.value, "set": dict(plan.pinned)}
+        verdicts = _verdicts(entry["rules"], entry["broken"], entry["known"])
+        expected = Expected("on record", verdicts | {"no unknown difference": "holds"})
+    else:
+        there = read_report(Path(expect), command)
+        asked |= {"strictness": plan.terms.strictness.value, "set": dict(plan.pinned)}
+        asked |= {"release": release, "interrupted": False}
+        expected = Expected(expect, there.get("verdicts", {}))
+    for key, value in asked.items():
+        if there.get(key) != value:
+            allowed = f"{there.get(key)}, as there; other episodes are not comparable"
+            raise InputError(f"--expect {expect}, {key}", value, allowed)
+    return expected
+
+
+def end_campaign(
+    seen: Campaign, output: Output, report: Json, code: int, expected: Expected | None
+) -> int:
+    """Print how the verdicts compare if any are expected, and write the report; the exit code."""
+    if expected is None:
+        return output.end(code, report)
+    compared = expected.compared(report["verdicts"], lambda _: not seen.interrupted)
+    compared.print_to(output.screen)
+    return output.end(compared.exit_code, report | {"expected": compared.as_mapping()})
 
 
 def _finding_as_json(seen: Campaign, found: Found) -> dict[str, Any]:

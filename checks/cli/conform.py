@@ -10,13 +10,16 @@ from rich.console import Console
 from checks.cli import exit_code
 from checks.cli.campaigns import (
     Extent,
+    campaign_expected,
     campaign_report,
+    end_campaign,
     extent_options,
     pinned_option,
     print_campaign,
     strictness_option,
 )
 from checks.cli.common import Output, directory_option, json_option, print_lines
+from checks.cli.expect import RECORDED, expect_option
 from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.evidence import CONFORMED, write_entry
 from checks.export.files import new_file
@@ -43,6 +46,7 @@ from spec.core.errors import InputError
 @pinned_option
 @click.option("--case", "case_path", type=PATH, help="Run this recorded case again instead.")
 @click.option("--recorded", is_flag=True, help="With --case: as recorded, without the driver.")
+@expect_option
 @directory_option("--findings", default="findings")
 @click.option(
     "--record", "recorded_verdicts", is_flag=True, help="Renew the verdicts kept with the project."
@@ -55,6 +59,7 @@ def conform(
     strictness: str,
     case_path: Path | None,
     recorded: bool,
+    expect: str | None,
     findings: Path,
     recorded_verdicts: bool,
     report: Path | None,
@@ -66,22 +71,26 @@ def conform(
     name of an installed release (sendnn, sendnn==2.6.3), `template`, or the path of a driver's
     file. A difference that is not known is made as small as it can be and recorded, with the
     command that runs it again. Exit code 1: an unknown difference, a broken rule, a crash, or a
-    known difference that did not show where it was due.
+    known difference that did not show where it was due. With --case 0: none of these any more; with
+    --expect recorded, too, 0: all is as in the file.
     """
     if recorded and case_path is None:
         raise InputError("--recorded", True, "together with --case")
     if case_path is not None:
         recording = read_recording(case_path)
+        if expect not in (None, RECORDED):
+            raise InputError("--expect", expect, f"{RECORDED}, together with --case")
         if recorded:
-            return _again(recording, recording, output)
+            return _again(recording, recording, expect, output)
         with closing(DriverCommand(command_of(driver)).open()) as system:
-            return _again(system, recording, output)
+            return _again(system, recording, expect, output)
     return conform_driver(
         driver,
         extent,
         Terms(Strictness(strictness)),
         findings,
         output,
+        expect=expect,
         recorded_verdicts=recorded_verdicts,
         report=report,
     )
@@ -94,6 +103,7 @@ def conform_driver(
     findings: Path,
     output: Output,
     *,
+    expect: str | None = None,
     recorded_verdicts: bool = False,
     report: Path | None = None,
 ) -> int:
@@ -104,6 +114,8 @@ def conform_driver(
         DriverError: it cannot be started, or does not speak the protocol.
     """
     plan = extent.plan(DriverCommand(command_of(driver)), evolve(terms, judged=True))
+    command = click.get_current_context().info_name or "conform"
+    expected = None if expect is None else campaign_expected(expect, command, extent, plan)
     seen = extent.run(plan)
     found = list(filed_findings(seen, driver, findings))
     if report is not None:
@@ -116,14 +128,14 @@ def conform_driver(
     if recorded_verdicts and not diverges:
         write_entry(seen, CONFORMED)
     code = exit_code(violated=diverges, incomplete=seen.interrupted or not seen.steps)
-    return output.end(code, _campaign_fields(seen) | campaign_report(seen, found))
+    content = _campaign_fields(seen) | campaign_report(seen, found)
+    return end_campaign(seen, output, content, code, expected)
 
 
 def _campaign_fields(seen: Campaign) -> Json:
     """What the report of a driver says beside that of any campaign."""
     return {
         "driver": seen.hello.name,
-        "release": seen.hello.release,
         "judged": seen.judged,
         "on_device": seen.on_device,
         "rules": seen.judged_rules,
@@ -134,7 +146,7 @@ def _campaign_fields(seen: Campaign) -> Json:
     }
 
 
-def _again(system: System, recording: Recording, output: Output) -> int:
+def _again(system: System, recording: Recording, expect: str | None, output: Output) -> int:
     """The recorded case on a system, compared or judged alone as it was recorded."""
     terms, screen = recording.terms, output.screen
     episode = episode_of(system, recording.case, terms)
@@ -146,7 +158,8 @@ def _again(system: System, recording: Recording, output: Output) -> int:
     same = outcome == recording.outcome
     screen.print("as recorded" if same else f"recorded was: {recording.outcome}", soft_wrap=True)
     report = {"driver": system.hello.release, "found": outcome, "as_recorded": same}
-    return output.end(exit_code(violated=episode.findings or not same), report)
+    violated = not same if expect else episode.findings
+    return output.end(exit_code(violated=violated), report)
 
 
 def _print_judged(screen: Console, hello: Hello, episode: Episode) -> None:

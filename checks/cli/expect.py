@@ -15,6 +15,7 @@ from rich.console import Console
 from checks.cli import exit_code
 from checks.cli.common import print_lines
 from checks.cli.envelope import Json, read_report
+from checks.cli.outputs import NAME_OR_FILE
 
 RECORDED = "recorded"
 UNDECIDED = "incomplete"  # no verdict: never as expected, and never a difference
@@ -23,6 +24,7 @@ Verdicts: TypeAlias = Mapping[str, str]  # by what it is on: "documented: SPY-VO
 
 expect_option = click.option(
     "--expect",
+    type=NAME_OR_FILE,
     metavar=f"[{RECORDED}|REPORT]",
     help="Exit code 0 if every verdict is the one on record, or in this report; 1 if one differs.",
 )

@@ -7,7 +7,9 @@ import click
 from checks.cli import exit_code
 from checks.cli.campaigns import (
     Extent,
+    campaign_expected,
     campaign_report,
+    end_campaign,
     extent_options,
     pinned_option,
     print_campaign,
@@ -15,6 +17,7 @@ from checks.cli.campaigns import (
 )
 from checks.cli.common import Output, directory_option, json_option
 from checks.cli.conform import conform_driver
+from checks.cli.expect import expect_option
 from checks.cli.outputs import Command
 from checks.harness.campaign import Campaign, FirstSeen, Found, shrunk
 from checks.harness.comparing import Strictness
@@ -47,6 +50,7 @@ _BATCH = 25  # episodes; about a second of work
 @strictness_option
 @click.option("--judge", is_flag=True, help="Hold every rule against the system's steps, too.")
 @pinned_option
+@expect_option
 @directory_option("--corpus", default="corpus")
 @json_option
 def fuzz(
@@ -55,6 +59,7 @@ def fuzz(
     extent: Extent,
     strictness: str,
     judge: bool,
+    expect: str | None,
     corpus: Path,
     output: Output,
 ) -> int:
@@ -67,8 +72,9 @@ def fuzz(
     """
     terms = Terms(Strictness(strictness), judged=judge)
     if using not in (ENGINE, REFERENCE):
-        return conform_driver(using, extent, terms, corpus, output)
+        return conform_driver(using, extent, terms, corpus, output, expect=expect)
     plan = extent.plan(Own(policy, using), terms, _BATCH)
+    expected = None if expect is None else campaign_expected(expect, "fuzz", extent, plan)
     seen = extent.run(plan)
     findings = [_written(seen, first, using, corpus) for first in seen.first_seen.values()]
     print_campaign(output.screen, seen, findings)
@@ -78,7 +84,8 @@ def fuzz(
         "known": dict(sorted(seen.expected.items())),
         **campaign_report(seen, findings),
     }
-    return output.end(exit_code(violated=findings, incomplete=seen.interrupted), report)
+    code = exit_code(violated=findings, incomplete=seen.interrupted)
+    return end_campaign(seen, output, report, code, expected)
 
 
 def _written(seen: Campaign, first: FirstSeen, using: str, corpus: Path) -> Found:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from checks.cli import exit_code
 from checks.cli.common import Output, json_option
+from checks.cli.expect import RECORDED
 from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.export.itf import write_itf
 from checks.export.trace.reading import Trace, read_trace
@@ -19,7 +20,7 @@ from checks.harness.corpus import Recorded, recorded
 from checks.harness.driver.system import DriverCommand
 from checks.harness.elsewhere import done_by
 from checks.harness.finding import Episode
-from checks.harness.replaying import Replay, replay_of
+from checks.harness.replaying import Replay, refuse_unknown_rules, replay_of
 from checks.harness.report import print_finding
 from checks.harness.system import ENGINE, REFERENCE, Own
 from checks.policies import AnyPolicy, policy_of
@@ -37,6 +38,11 @@ _OWN = f"{REFERENCE}, {ENGINE}"
     help=f"Who schedules this time: {_OWN}; of a counterexample or finding also a driver."
     "  [default: who diverged; of any other file the reference]",
 )
+@click.option(
+    "--expect",
+    type=click.Choice([RECORDED]),
+    help="Exit code 0 if all is as the file says, its violation or finding included; else 1.",
+)
 @click.option("--steps", is_flag=True, help="Print the steps of a trace without violation too.")
 @click.option("--states", is_flag=True, help="Print the whole state after each step.")
 @click.option("--itf", "itf_path", type=NEW_FILE, help="Write it as an ITF trace too.")
@@ -44,6 +50,7 @@ _OWN = f"{REFERENCE}, {ENGINE}"
 def replay(
     file: Path,
     target: str | None,
+    expect: str | None,
     steps: bool,
     states: bool,
     itf_path: Path | None,
@@ -54,25 +61,28 @@ def replay(
     FILE is a trace that `run --trace` wrote, a counterexample, or what `fuzz` found. Of a
     counterexample the steps are printed, of each what changed, and the rule that is broken in the
     end; of a finding of `fuzz`, what is found now. Exit code 0: all as the file says, no rule
-    broken, nothing found; 1: the violation is confirmed, or a step differs.
+    broken, nothing found; 1: the violation is confirmed, or it is not and the file says so, or a
+    step differs. With --expect recorded 0: what the file says, violation or finding, is confirmed.
     """
     trace = read_trace(file)
+    refuse_unknown_rules(trace)
     screen = output.screen
     found = recorded(trace)
     if found is not None:
-        return _replay_finding(found, target, steps, output)
+        return _replay_finding(found, target, expect, steps, output)
     target = target or REFERENCE
     policy = policy_of(trace.config)
     if target not in (REFERENCE, ENGINE):
         if "actions" not in trace.header:
             allowed = f"{_OWN} for a trace; a driver, for a counterexample or what fuzz found"
             raise InputError("--target", target, allowed)
-        return _done_elsewhere(trace, target, output)
+        return _done_elsewhere(trace, target, expect, output)
     if target == ENGINE and policy.engine is None:
         raise InputError("--target", target, f"{REFERENCE} for {policy.name}, which has no engine")
     result = replay_of(trace, None if target == REFERENCE else policy.system(target))
     for step in result.steps if steps or states or trace.violation else ():
         _print_step(screen, policy, step, states)
+    confirmed = result.confirms and result.difference is None
     _print_end(screen, trace, result)
     if itf_path is not None:
         write_itf(itf_path, policy.codec, result.steps, trace.violation)
@@ -81,14 +91,16 @@ def replay(
         "file": str(file),
         "target": target,
         "steps": len(result.steps),
-        "confirmed": result.confirms,
+        "confirmed": confirmed,
         "violations": [asdict(one, filter=exclude("says")) for one in result.broken],
         "difference": None if result.difference is None else asdict(result.difference),
     }
-    return output.end(exit_code(violated=result.broken or result.difference), report)
+    differs = result.broken or result.difference or not confirmed
+    as_expected = confirmed if trace.violation else not differs
+    return output.end(exit_code(violated=not as_expected if expect else differs), report)
 
 
-def _done_elsewhere(trace: Trace, target: str, output: Output) -> int:
+def _done_elsewhere(trace: Trace, target: str, expect: str | None, output: Output) -> int:
     """A release is led where the counterexample led the reference."""
     with closing(DriverCommand(command_of(target)).open()) as system:
         name, result = system.hello.release, done_by(trace, system)
@@ -110,10 +122,13 @@ def _done_elsewhere(trace: Trace, target: str, output: Output) -> int:
         "failure": None if result.failure is None else str(result.failure),
         "difference": [str(one) for one in result.differs] or None,
     }
-    return output.end(exit_code(violated=confirmed or result.differs), report)
+    violated = not confirmed if expect else confirmed or result.differs
+    return output.end(exit_code(violated=violated), report)
 
 
-def _replay_finding(recorded: Recorded, target: str | None, steps: bool, output: Output) -> int:
+def _replay_finding(
+    recorded: Recorded, target: str | None, expect: str | None, steps: bool, output: Output
+) -> int:
     """Compare again, as strictly as when it was found; the file's system, unless one is named.
 
     Raises:
@@ -132,13 +147,15 @@ def _replay_finding(recorded: Recorded, target: str | None, steps: bool, output:
     if found is not None:
         print_finding(screen, system.hello, recorded.case, found)
     screen.print(_verdict(recorded, name, episode))
+    confirmed = found is not None and recorded.is_confirmed_by(found)
     report = {
         "target": name,
         "steps": episode.steps,
-        "confirmed": found is not None and recorded.is_confirmed_by(found),
+        "confirmed": confirmed,
         "finding": None if found is None else {"kind": found.kind.value, "cause": found.cause},
     }
-    return output.end(exit_code(violated=found is not None), report)
+    violated = not confirmed if expect else found is not None
+    return output.end(exit_code(violated=violated), report)
 
 
 def _verdict(recorded: Recorded, name: str, episode: Episode) -> str:

@@ -6,9 +6,11 @@ from typing import Any
 import click
 
 from checks.cli import exit_code
-from checks.cli.campaigns import Extent, extent_options, pinned_option
+from checks.cli.campaigns import Extent, extent_options, pinned_option, verdicts_of
 from checks.cli.common import Output, directory_option, err, json_option
-from checks.cli.outputs import NEW_FILE, Command
+from checks.cli.envelope import Json, read_report
+from checks.cli.expect import Expected
+from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.export.files import new_file
 from checks.harness.campaign import own_system
 from checks.harness.comparison import Terms
@@ -25,6 +27,12 @@ from spec.core.errors import InputError
 @click.option("--versions", "span", required=True, metavar="FIRST..LAST", help="Which releases.")
 @extent_options("case after S seconds, with each release", "cases")
 @pinned_option
+@click.option(
+    "--expect",
+    type=PATH,
+    metavar="REPORT",
+    help="Exit code 0 if every verdict is as in this report; else 1.",
+)
 @directory_option("--findings", default="findings", what="the small cases")
 @click.option("--report", type=NEW_FILE, help="Write the page there; Markdown.")
 @json_option
@@ -32,6 +40,7 @@ def survey(
     driver: str,
     span: str,
     extent: Extent,
+    expect: Path | None,
     findings: Path,
     report: Path | None,
     output: Output,
@@ -49,6 +58,13 @@ def survey(
         raise InputError(
             "--versions", span, f"installed releases: lockstep driver install {missing.driver}"
         )
+    about: Json = {
+        "driver": driver,
+        "seed": extent.seed,
+        "episodes": extent.episodes,
+        "set": list(extent.settings),
+    }
+    expected = None if expect is None else _expected(expect, about)
     page = _page(driver, span, there, extent, findings)
     lines = "\n".join(page_lines(page)).rstrip() + "\n"
     if report is not None:
@@ -59,7 +75,35 @@ def survey(
         if one not in there:
             err.print(f"not installed: {one.recipe.name}")
     code = exit_code(violated=page.causes, incomplete=len(there) < len(environments))
-    return output.end(code, {"releases": _as_mapping(page)})
+    verdicts = {
+        f"{one.version}, {name}": verdict
+        for one in page.releases
+        for name, verdict in verdicts_of(one.seen).items()
+    }
+    content = about | {"verdicts": verdicts, "releases": _as_mapping(page)}
+    if expected is None:
+        return output.end(code, content)
+    is_whole = not any(one.seen.interrupted for one in page.releases)
+    versions = {one.version for one in page.releases}
+    compared = expected.compared(
+        verdicts, lambda name: is_whole and name.partition(", ")[0] in versions
+    )
+    compared.print_to(output.screen)
+    return output.end(compared.exit_code, content | {"expected": compared.as_mapping()})
+
+
+def _expected(path: Path, about: Json) -> Expected:
+    """The verdicts of a report on the same cases.
+
+    Raises:
+        InputError: it is of other cases.
+    """
+    there = read_report(path, "survey")
+    for key, value in about.items():
+        if there.get(key) != value:
+            allowed = f"{there.get(key)}, as there; other cases are not comparable"
+            raise InputError(f"--expect {path}, {key}", value, allowed)
+    return Expected(str(path), there["verdicts"])
 
 
 def _page(driver: str, span: str, there: list[Environment], extent: Extent, findings: Path) -> Page:

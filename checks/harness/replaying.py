@@ -5,7 +5,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from checks.explore.examine import MACHINE_ERROR
+from checks.explore.examine import DEADLOCK, MACHINE_ERROR
 from checks.explore.exploring import sentence
 from checks.explore.instance import Instance
 from checks.explore.model import Transition
@@ -14,6 +14,7 @@ from checks.export.trace.line import Past
 from checks.export.trace.reading import Trace
 from checks.harness.clients import Workload
 from checks.harness.corpus import case_of_trace
+from checks.harness.finding import Kind
 from checks.harness.judging import Broken, Judge
 from checks.harness.system import REFERENCE, Action, Failure, Raised, Step, System
 from checks.policies import RULES, AnyModel, policy_of
@@ -92,6 +93,29 @@ def replay_of(trace: Trace, system: System | None = None) -> Replay:
     violation = trace.violation
     result.confirms = violation is None or any(one.rule == violation.rule for one in result.broken)
     return result
+
+
+def refuse_unknown_rules(trace: Trace) -> None:
+    """Refuse a file that names a rule which its policy does not have.
+
+    Raises:
+        TraceError: the rule, with its line.
+    """
+    rules = trace.policy.registry.rules
+    for number, line in enumerate(trace.steps, start=2):
+        for event in line["events"]:
+            if event["rule"] not in rules:
+                raise _unknown_rule("events.rule", event["rule"], trace, number)
+    if trace.violation is not None:
+        rule = trace.violation.rule
+        kinds = {kind.replace(" ", "-") for kind in Kind}
+        if rule not in {*rules, DEADLOCK, MACHINE_ERROR, *kinds} and not rule.startswith("device"):
+            raise _unknown_rule("violation.rule", rule, trace, len(trace.steps) + 2)
+
+
+def _unknown_rule(field: str, rule: str, trace: Trace, line: int) -> TraceError:
+    allowed = f"a rule of {trace.policy.name}; see `lockstep rules --policy {trace.policy.name}`"
+    return TraceError(field, rule, allowed).at(trace.path, line)
 
 
 def _compare(

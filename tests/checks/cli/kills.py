@@ -46,7 +46,7 @@ def killed_and_called_again(
             if killed % 2:
                 process.terminate()
                 with suppress(subprocess.TimeoutExpired):
-                    process.communicate(timeout=20)
+                    process.wait(20)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, SIGKILL)
             process.communicate()

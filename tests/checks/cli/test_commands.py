@@ -139,8 +139,35 @@ def test_a_violation_that_does_not_come_about_is_not_confirmed() -> None:
     path = Path("counterexamples/documented-spy-vol-1.jsonl")
     replace_in(path, '"max_batch_tkv_limit":6', '"max_batch_tkv_limit":8')
     ran = lockstep("replay", path)
-    assert ran.code == 0
+    assert ran.code == 1
     assert ran.out.endswith("the violation of SPY-VOL-1 is not confirmed\n")
+    assert lockstep("replay", path, "--expect", "recorded").code == 1
+
+
+def test_a_violation_that_is_confirmed_is_as_recorded() -> None:
+    lockstep("explore", "documented")
+    path = Path("counterexamples/documented-spy-vol-1.jsonl")
+    assert lockstep("replay", path).code == 1
+    assert lockstep("replay", path, "--expect", "recorded").code == 0
+
+
+def test_a_file_that_names_a_rule_that_is_none_is_refused() -> None:
+    lockstep("explore", "documented")
+    path = Path("counterexamples/documented-spy-vol-1.jsonl")
+    for old, new, line, field in (
+        ('"rule":"SPY-VOL-1"', '"rule":"SPY-VOL-99"', 6, "violation.rule"),
+        ('"rule":"SPY-ADM-1"', '"rule":"NANO-DEC-1"', 2, "events.rule"),
+    ):
+        whole = path.read_text(encoding="utf-8")
+        replace_in(path, old, new)
+        ran = lockstep("replay", path)
+        assert ran.code == 2
+        found = new.partition(":")[2].strip('"')
+        assert ran.err == (
+            f"lockstep: {path}, line {line}: {field}: found '{found}'; allowed: a rule of spyre;"
+            " see `lockstep rules --policy spyre`\n"
+        )
+        path.write_text(whole, encoding="utf-8")
 
 
 def test_a_step_that_is_not_as_the_file_says_is_shown_side_by_side() -> None:

@@ -63,7 +63,12 @@ def test_a_difference_is_made_small_filed_and_met_again(tmp_path: Path) -> None:
     recorded = lockstep("conform", "mine.py", "--case", finding["file"], "--recorded")
     right = lockstep("conform", "template", "--case", finding["file"])
 
-    assert (again.code, recorded.code, right.code) == (1, 1, 1)
+    assert (again.code, recorded.code, right.code) == (1, 1, 0)
+    as_recorded = [
+        lockstep("conform", driver, "--case", finding["file"], "--expect", "recorded").code
+        for driver in ("mine.py", "template")
+    ]
+    assert as_recorded == [0, 1]
     assert LAST_COME in again.out
     assert LAST_COME in recorded.out
     assert again.out.endswith("as recorded\n")

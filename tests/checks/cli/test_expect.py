@@ -10,6 +10,7 @@ from inline_snapshot import snapshot
 from checks import evidence
 from checks.cli.expect import UNDECIDED, Expected
 from tests.checks.command import Ran, lockstep
+from tests.checks.harness.driver.files import faulty_driver
 
 EXPECTED = Expected("a report", {"a": "holds", "b": "refuted", "c": "holds", "d": UNDECIDED})
 
@@ -131,3 +132,43 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
     ran = explored(*options)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"lockstep: {says}")
+
+
+# --- campaigns ------------------------------------------------------------------------------------
+
+
+def test_campaign_with_known_findings_is_green_and_red_when_one_is_gone_or_new(
+    tmp_path: Path,
+) -> None:
+    faulty_driver(tmp_path, "last come first served")
+    conform = ("--episodes", 4, "--json", "r.json")
+    assert lockstep("conform", "mine.py", *conform).code == 1
+    Path("r.json").rename("faulty.json")
+    assert lockstep("conform", "mine.py", *conform, "--expect", "faulty.json").code == 0
+    assert lockstep("conform", "template", *conform).code == 0
+    Path("r.json").rename("right.json")
+
+    gone = lockstep("conform", "template", *conform, "--expect", "faulty.json")
+    new = lockstep("conform", "mine.py", *conform, "--expect", "right.json")
+
+    assert (gone.code, new.code) == (1, 1)
+    assert "not as expected: divergence: scheduled: not judged, expected found\n" in gone.out
+    assert "not as expected: divergence: scheduled: found, expected no verdict\n" in new.out
+
+
+def test_campaign_of_other_episodes_or_systems_is_not_comparable() -> None:
+    lockstep("fuzz", "--target", "reference", "--episodes", 3, "--json", "r.json")
+    fuzz = ("fuzz", "--expect", "r.json", "--target")
+    assert lockstep(*fuzz, "reference", "--episodes", 3, "--json", "again.json").code == 0
+
+    other = lockstep(*fuzz, "reference", "--episodes", 4)
+    engine = lockstep(*fuzz, "engine", "--episodes", 3)
+    recorded = lockstep("fuzz", "--expect", "recorded", "--episodes", 3)
+
+    assert [one.code for one in (other, engine, recorded)] == [2, 2, 2]
+    assert other.err == (
+        "lockstep: --expect r.json, episodes: found 4; allowed: 3, as there; other episodes are not"
+        " comparable\n"
+    )
+    assert "--expect r.json, release: found 'engine'; allowed: reference, as there" in engine.err
+    assert "--expect recorded: found 'engine'; allowed: a report, or one of nano" in recorded.err

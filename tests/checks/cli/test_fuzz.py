@@ -179,6 +179,11 @@ def test_a_finding_replays_without_a_target_and_with_another_one() -> None:
     assert lockstep("replay", path).code == 1
     other = lockstep("replay", path, "--target", "reference", "--json", "-")
     assert other.code == 0
+    as_recorded = [
+        lockstep("replay", path, "--target", target, "--expect", "recorded").code
+        for target in ("engine", "reference")
+    ]
+    assert as_recorded == [0, 1]
     assert json.loads(other.out)["finding"] is None
     assert re.search(r"reference: nothing found in \d+ steps compared \(exact\)", other.err)
 
