@@ -73,7 +73,8 @@ def as_they_come(
     workers = min(cores, len(items)) if isinstance(items, Sized) else cores
     if workers <= 1:
         prepare()
-        yield from enumerate(map(work, items))
+        for number, item in enumerate(items):
+            yield number, _piece(work, item)
         return
     begun: dict[Future[Outcome], int] = {}
     with deferred(), _workers(workers) as pool:
@@ -82,7 +83,7 @@ def as_they_come(
             while preparing:
                 list(_done(preparing))
             for number, item in enumerate(items):
-                begun[pool.submit(work, item)] = number
+                begun[pool.submit(_piece, work, item)] = number
                 while len(begun) >= _AHEAD * workers:
                     yield from _done(begun)
             while begun:
@@ -90,13 +91,18 @@ def as_they_come(
         except EndedBySignalError:
             for one in active_children():
                 ask_to_end(one)
-            begun = {one: number for one, number in begun.items() if not one.cancel()}
-            yield from _in_order(wait(begun, timeout=_GRACE_SECONDS).done, begun)
+            done = wait(begun, timeout=_GRACE_SECONDS).done
+            yield from _in_order([one for one in done if one.exception() is None], begun)
             raise
         except BrokenProcessPool:
             raise WorkerDiedError(
                 "a worker process was killed, its piece of work is lost"
             ) from None
+
+
+def _piece(work: Callable[[Item], Outcome], item: Item) -> Outcome:
+    refuse_to_go_on()
+    return work(item)
 
 
 def _done(begun: dict[Future[Outcome], int]) -> Iterator[tuple[int, Outcome]]:
@@ -129,4 +135,4 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
             end_at_once(one)
         raise
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown()

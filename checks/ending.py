@@ -28,7 +28,11 @@ class WorkerDiedError(RuntimeError):
     """A worker process ended before its piece of work, which is lost."""
 
 
-EARLY_ENDS = (KeyboardInterrupt, WorkerDiedError, MemoryError)
+class OutOfTimeError(RuntimeError):
+    """The time for the work is over, in the midst of a piece of it."""
+
+
+EARLY_ENDS = (KeyboardInterrupt, OutOfTimeError, WorkerDiedError, MemoryError)
 """What ends work and leaves what was found by then."""
 
 

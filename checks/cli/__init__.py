@@ -1,6 +1,6 @@
 """The command line: a module for each command, and what their exit codes mean."""
 
-from checks.ending import ended
+from checks.ending import OutOfTimeError, ended
 
 HOLDS, VIOLATED, USAGE, INCOMPLETE, FAILED = range(5)
 
@@ -12,5 +12,5 @@ def exit_code(*, violated: object, incomplete: object = False) -> int:
     """
     end = ended()
     if end is not None:
-        return INCOMPLETE if isinstance(end, KeyboardInterrupt) else FAILED
+        return INCOMPLETE if isinstance(end, KeyboardInterrupt | OutOfTimeError) else FAILED
     return VIOLATED if violated else INCOMPLETE if incomplete else HOLDS

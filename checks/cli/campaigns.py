@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import click
@@ -23,6 +24,7 @@ from checks.evidence import CONFORMED, recorded
 from checks.harness.campaign import Batches, Campaign, Found, Plan, Source, campaign, own_system
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
+from checks.harness.driver.client import answers_until
 from checks.harness.report import (
     bounds_lines,
     counts_table,
@@ -71,7 +73,9 @@ class Extent:
             ConfigError: nothing can be drawn with the keys that are set.
             DriverError: the system cannot be started.
         """
-        pinned = pinned_keys(self.settings, own_system(source).hello.policy)
+        with answers_until(None if self.seconds is None else monotonic() + self.seconds):
+            policy = own_system(source).hello.policy
+        pinned = pinned_keys(self.settings, policy)
         plan = Plan(source, self.seed, terms, pinned, batch)
         plan.case(0)  # what cannot be drawn is refused before anything runs
         return plan

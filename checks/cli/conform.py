@@ -20,7 +20,8 @@ from checks.cli.campaigns import (
 )
 from checks.cli.common import Output, directory_option, json_option, print_lines
 from checks.cli.expect import RECORDED, expect_option
-from checks.cli.outputs import NEW_FILE, PATH, Command
+from checks.cli.outputs import NAME_OR_FILE, NEW_FILE, PATH, Command
+from checks.ending import deferred
 from checks.evidence import CONFORMED, write_entry
 from checks.export.files import new_file
 from checks.harness.campaign import Campaign
@@ -35,12 +36,13 @@ from checks.harness.system import Hello, Json, System
 from checks.releases.bisecting import episode_of
 from checks.releases.environments import command_of
 from checks.releases.filing import filed_findings, filed_known, filed_rules
+from checks.releases.recipes import RECIPES, recipe_of
 from checks.releases.report_page import page_lines
 from spec.core.errors import InputError
 
 
 @click.command(cls=Command)
-@click.argument("driver")
+@click.argument("driver", type=NAME_OR_FILE)
 @extent_options()
 @strictness_option
 @pinned_option
@@ -113,23 +115,34 @@ def conform_driver(
         InputError: there is no such driver, or it is not installed.
         DriverError: it cannot be started, or does not speak the protocol.
     """
-    plan = extent.plan(DriverCommand(command_of(driver)), evolve(terms, judged=True))
+    start = command_of(driver)
+    name, _, version = driver.partition("==")
+    if recorded_verdicts and recipe_of(name, version or None) is None:
+        raise InputError("--record", driver, f"a release: {', '.join(one.name for one in RECIPES)}")
+    plan = extent.plan(DriverCommand(start), evolve(terms, judged=True))
     command = click.get_current_context().info_name or "conform"
     expected = None if expect is None else campaign_expected(expect, command, extent, plan)
-    seen = extent.run(plan)
-    found = list(filed_findings(seen, driver, findings))
-    if report is not None:
-        where = seen, driver, findings
-        known = [*filed_known(*where), *filed_rules(*where)]
-        with new_file(report) as file:
-            file.writelines(f"{line}\n" for line in page_lines(seen, found, known))
+    with deferred():
+        seen = extent.run(plan)
+        found = list(filed_findings(seen, driver, findings))
+        if report is not None:
+            where = seen, driver, findings
+            known = [*filed_known(*where), *filed_rules(*where)]
+            with new_file(report) as file:
+                file.writelines(f"{line}\n" for line in page_lines(seen, found, known))
     print_campaign(output.screen, seen, found)
     diverges = seen.first_seen or seen.overdue
-    if recorded_verdicts and not diverges:
-        write_entry(seen, CONFORMED)
+    if recorded_verdicts:
+        _record(seen, output.screen, is_whole=not diverges and not seen.interrupted)
     code = exit_code(violated=diverges, incomplete=seen.interrupted or not seen.steps)
     content = _campaign_fields(seen) | campaign_report(seen, found)
     return end_campaign(seen, output, content, code, expected)
+
+
+def _record(seen: Campaign, screen: Console, *, is_whole: bool) -> None:
+    if is_whole:
+        write_entry(seen, CONFORMED)
+    screen.print(f"recorded: {CONFORMED.name}" if is_whole else "not recorded: see above")
 
 
 def _campaign_fields(seen: Campaign) -> Json:

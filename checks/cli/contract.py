@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import click
 
 from checks.cli import FAILED, HOLDS, INCOMPLETE, USAGE
-from checks.ending import WorkerDiedError, ended, signals_end_the_work
+from checks.ending import OutOfTimeError, WorkerDiedError, ended, signals_end_the_work
 from checks.export.files import noting_files
 from spec.core.errors import InputError
 
@@ -65,6 +65,8 @@ def _told(end: BaseException, out: "_Shown") -> tuple[int, str]:
             return USAGE, str(end)
         case KeyboardInterrupt() | click.Abort():
             return INCOMPLETE, f"incomplete: ended by {end or 'an interrupt'}"
+        case OutOfTimeError():
+            return INCOMPLETE, f"incomplete: {end}"
         case WorkerDiedError():
             return FAILED, f"failed: {end}"
         case MemoryError():

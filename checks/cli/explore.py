@@ -49,6 +49,7 @@ from engine.workloads import fit_for, read_workload
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
 
+_NAMED = 5  # instances that were not explored; a report names all
 _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">bytes/state", "verdict")
 
 
@@ -314,7 +315,8 @@ def _report(
     screen.print(", ".join(counted(*one) for one in ((len(found), "instance"), *counts)))
     not_explored = [title_of(one) for one in asked[len(found) :]]
     if not_explored:
-        print_lines(screen, f"not explored: {'; '.join(not_explored)}")
+        named = "; ".join([*not_explored[:_NAMED], *("…" for _ in not_explored[_NAMED:][:1])])
+        print_lines(screen, f"{counted(len(not_explored), 'instance')} not explored: {named}")
     for exploration in found:
         for finding in exploration.findings:
             path = out_path / counterexample_name(exploration, finding)

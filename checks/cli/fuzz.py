@@ -18,7 +18,8 @@ from checks.cli.campaigns import (
 from checks.cli.common import Output, directory_option, json_option
 from checks.cli.conform import conform_driver
 from checks.cli.expect import expect_option
-from checks.cli.outputs import Command
+from checks.cli.outputs import NAME_OR_FILE, Command
+from checks.ending import deferred
 from checks.harness.campaign import Campaign, FirstSeen, Found, shrunk
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms
@@ -34,6 +35,7 @@ _BATCH = 25  # episodes; about a second of work
     "--target",
     "--using",
     "using",
+    type=NAME_OR_FILE,
     default=ENGINE,
     show_default=True,
     help=f"What is held against the reference: {REFERENCE}, {ENGINE}, or a driver as for conform.",
@@ -75,8 +77,9 @@ def fuzz(
         return conform_driver(using, extent, terms, corpus, output, expect=expect)
     plan = extent.plan(Own(policy, using), terms, _BATCH)
     expected = None if expect is None else campaign_expected(expect, "fuzz", extent, plan)
-    seen = extent.run(plan)
-    findings = [_written(seen, first, using, corpus) for first in seen.first_seen.values()]
+    with deferred():
+        seen = extent.run(plan)
+        findings = [_written(seen, first, using, corpus) for first in seen.first_seen.values()]
     print_campaign(output.screen, seen, findings)
     report = {
         "target": using,

@@ -12,7 +12,7 @@ from rich.console import Console
 from checks.cli import exit_code
 from checks.cli.common import Output, json_option
 from checks.cli.expect import RECORDED
-from checks.cli.outputs import NEW_FILE, PATH, Command
+from checks.cli.outputs import NAME_OR_FILE, NEW_FILE, PATH, Command
 from checks.export.itf import write_itf
 from checks.export.trace.reading import Trace, read_trace
 from checks.harness.comparison import compare
@@ -35,6 +35,7 @@ _OWN = f"{REFERENCE}, {ENGINE}"
 @click.argument("file", type=PATH)
 @click.option(
     "--target",
+    type=NAME_OR_FILE,
     help=f"Who schedules this time: {_OWN}; of a counterexample or finding also a driver."
     "  [default: who diverged; of any other file the reference]",
 )

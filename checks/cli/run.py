@@ -20,6 +20,7 @@ from checks.cli.common import (
 from checks.cli.configuration import Sources
 from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.cli.run_tables import print_comparison, print_run
+from checks.ending import deferred, keeping_results, refuse_to_go_on
 from checks.explore.exploring import sentence
 from checks.export.files import write_lines
 from checks.export.timeline import new_timeline
@@ -125,15 +126,21 @@ def run(
     schedulers = {label: scheduler_of(using, one.config) for label, one in variants.items()}
     read = read_workload(workload, format_, limit)
     fitting = {label: _fitting(read, one.config) for label, one in variants.items()}
-    runs = {
-        label: _run(label, settings, fitting[label][0], schedulers[label], objective, files)
-        for label, settings in variants.items()
-    }
-    refused = {label: len(left_out) for label, (_, left_out) in fitting.items()}
+    runs: dict[str, Run] = {}
+    with keeping_results(), deferred():
+        for label, settings in variants.items():
+            requests = fitting[label][0]
+            runs[label] = _run(label, settings, requests, schedulers[label], objective, files)
+            refuse_to_go_on()
+    if not runs:
+        return output.end(exit_code(violated=False), {})
+    refused = {label: len(fitting[label][1]) for label in runs}
     reports = {label: _report(one, refused[label] + read.skipped) for label, one in runs.items()}
     screen = output.screen
     if compared:
         print_comparison(screen, runs, refused)
+        if not_served := [label for label in variants if label not in runs]:
+            screen.print(f"not served: {'; '.join(not_served)}")
     else:
         ((label, done),) = runs.items()
         print_run(screen, done, refused[label], read.skipped)
@@ -203,6 +210,8 @@ def _run(
         )
         if files.trace is not None and not done.holds:
             trace.violated(_violation(done))
+        elif files.trace is not None and done.interrupted:
+            trace.cut_off()
     plot = policy_of(config).plot
     if files.figures is not None and plot is not None:
         write_lines(files.figures, plot(config, by_id, kept))
@@ -251,6 +260,7 @@ def _report(done: Run, refused: int) -> dict[str, Any]:
             {"step": one.step, "rule": one.rule.id, "found": one.found} for one in done.broken
         ],
         "refused_step": None,
+        "interrupted": done.interrupted,
         "seconds": round(done.seconds, 3),
         "steps_per_second": round(done.steps / done.seconds) if done.seconds else None,
         **done.summary.as_mapping(),

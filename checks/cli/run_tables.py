@@ -75,6 +75,8 @@ def _print_verdict(screen: Console, run: Run) -> None:
             f"ones compared with serving alone, {len(run.device.wrong) or 'none'} wrong"
         )
     verdict = "not every rule holds" if run.broken else "every rule holds"
+    if run.interrupted:
+        verdict = f"interrupted: {verdict} so far"
     until = f" until {_refuser(run.refused)} refused one" if run.refused else ""
     screen.print(
         f"{verdict}: {len(run.rules)} rules, {run.steps:,} steps{until} "
@@ -147,7 +149,9 @@ def _outcome(run: Run) -> str:
         return f"step {run.refused.step} refused: {_reason(run.refused)}"
     if run.device is not None and run.device.wrong:
         return f"wrong token in step {run.device.wrong[0].step}"
-    return f"{run.broken[0].rule.id} broken" if run.broken else "every rule holds"
+    if run.broken:
+        return f"{run.broken[0].rule.id} broken"
+    return "interrupted" if run.interrupted else "every rule holds"
 
 
 def _requests(summary: Summary, refused: int, skipped: int) -> str:

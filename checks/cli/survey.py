@@ -11,6 +11,7 @@ from checks.cli.common import Output, directory_option, err, json_option
 from checks.cli.envelope import Json, read_report
 from checks.cli.expect import Expected
 from checks.cli.outputs import NEW_FILE, PATH, Command
+from checks.ending import deferred
 from checks.export.files import new_file
 from checks.harness.campaign import own_system
 from checks.harness.comparison import Terms
@@ -65,7 +66,8 @@ def survey(
         "set": list(extent.settings),
     }
     expected = None if expect is None else _expected(expect, about)
-    page = _page(driver, span, there, extent, findings)
+    with deferred():
+        page = _page(driver, span, there, extent, findings)
     lines = "\n".join(page_lines(page)).rstrip() + "\n"
     if report is not None:
         with new_file(report) as file:

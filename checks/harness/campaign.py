@@ -21,6 +21,7 @@ from checks.ending import keeping_results
 from checks.harness.case import Case
 from checks.harness.choices import Choices, Node
 from checks.harness.comparison import Terms, can, compare
+from checks.harness.driver.client import answers_until
 from checks.harness.finding import FOR_EVER, Episode, Finding, Kind, Signature
 from checks.harness.judging import judgeable
 from checks.harness.shrinking import Shrunk, shrink
@@ -176,6 +177,11 @@ class Batches:
         """Since the first was asked for."""
         return 0.0 if self._began is None else monotonic() - self._began
 
+    @property
+    def until(self) -> float | None:
+        """When the time is over, if the first is asked for now; None without such a time."""
+        return monotonic() + self.seconds if self.episodes is None else None
+
     def __iter__(self) -> Iterator[Batch]:
         """Batches of `size` episodes, the last of what is left."""
         self._began = monotonic()
@@ -325,12 +331,17 @@ def _known_findings(episode: Episode) -> Iterator[tuple[str, Finding]]:
             yield rule, Finding(Kind.BROKEN_RULE, 0, rule, rule)
 
 
-def run_batch(plan: Plan, batch: Iterable[int]) -> Campaign:
-    """What becomes of a few episodes."""
-    seen, system = Campaign(plan), own_system(plan.system)
-    for index in batch:
-        case, terms = plan.case(index), plan.terms_of(index)
-        seen.add(Campaign.of(plan, index, case, terms, compare(system, case, terms)))
+def run_batch(plan: Plan, batch: Iterable[int], until: float | None = None) -> Campaign:
+    """What becomes of a few episodes.
+
+    Raises:
+        OutOfTimeError: the moment `until` is past, and a driver does not answer.
+    """
+    with answers_until(until):
+        seen, system = Campaign(plan), own_system(plan.system)
+        for index in batch:
+            case, terms = plan.case(index), plan.terms_of(index)
+            seen.add(Campaign.of(plan, index, case, terms, compare(system, case, terms)))
     return seen
 
 
@@ -354,9 +365,10 @@ def campaign(
     seconds = known.seconds
     if known.has_found_enough:
         return known
-    is_over = False
+    is_over, until = False, batches.until
+    run, prepare = partial(run_batch, plan, until=until), partial(_prepare, plan, until)
     with keeping_results():
-        for seen in on_all_cores(partial(run_batch, plan), batches, partial(_prepare, plan)):
+        for seen in on_all_cores(run, batches, prepare):
             known.add(seen)
             known.seconds = seconds + batches.passed_seconds
             progress(known)
@@ -368,9 +380,10 @@ def campaign(
     return known
 
 
-def _prepare(plan: Plan) -> None:
+def _prepare(plan: Plan, until: float | None) -> None:
     """Have the system at hand."""
-    own_system(plan.system)
+    with answers_until(until):
+        own_system(plan.system)
 
 
 # --- made small -----------------------------------------------------------------------------------

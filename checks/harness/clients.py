@@ -4,7 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from checks.harness.system import Action, Step
+from spec.core.records import IDLE
 from spec.core.requests import Request
+
+LONG_GAP = 1_000  # idle steps; shorter ones are taken one by one
 
 
 def _by_time_of(requests: Iterable[Request], when: Callable[[Request], Any]) -> list[Request]:
@@ -40,6 +43,14 @@ class Clients:
             return 0.0
         return self._by_time[-1].arrival_time or 0.0
 
+    def idle_steps(self, index: int, time: float, step_time: float) -> int:
+        """Steps before which nothing happens, from step `index` on; each takes so long."""
+        moments = [float(one[-1].arrival - index) for one in [self._by_step] if one]
+        moments += [float((one[-1].abort_at or 0) - index) for one in [self._leaving] if one]
+        if self._by_time and step_time > 0:
+            moments.append(((self._by_time[-1].arrival_time or 0.0) - time) // step_time)
+        return max(0, int(min(moments, default=0.0)))
+
     def arriving(self, index: int, time: float) -> Iterator[str]:
         """The requests that arrive before step `index`, which begins at `time`."""
         while self._by_step and self._by_step[-1].arrival <= index:
@@ -74,7 +85,8 @@ class Workload:
     """The actions of a workload's clients until all requests have arrived and left.
 
     The clock stands where the steps so far end; while no request is there it is put forward to the
-    next arrival. So the system's steps must be shown, by `after`, before the next action is taken.
+    next arrival. Of many idle steps before an arrival the first is taken, the others are numbered
+    only. So the system's steps must be shown, by `after`, before the next action is taken.
     """
 
     def __init__(self, requests: Sequence[Request], duration: Callable[[Step], float]) -> None:
@@ -82,6 +94,7 @@ class Workload:
         self._clients = Clients(requests)
         self._duration = duration
         self._index, self._time, self._idle = 0, 0.0, True
+        self._idle_time: float | None = None  # of the last step, if it was idle
 
     def __iter__(self) -> Iterator[Action]:
         """The next action, as long as there is a request to wait for."""
@@ -89,11 +102,26 @@ class Workload:
         while clients.pending or not self._idle:
             if self._idle:
                 self._time = max(self._time, clients.next_time())
+            skipped = self._skipped()
             arriving = tuple(clients.arriving(self._index, self._time))
-            yield Action(arriving, tuple(clients.leaving(self._index)), time=self._time)
+            leaving = tuple(clients.leaving(self._index))
+            yield Action(arriving, leaving, time=self._time, skipped=skipped)
 
     def after(self, step: Step) -> None:
         """Take note of the step that the last action led to."""
         self._index += 1
         self._idle = step.after.is_idle
-        self._time += self._duration(step)
+        took = self._duration(step)
+        self._time += took
+        self._idle_time = took if self._idle and step.kind == IDLE else None
+
+    def _skipped(self) -> int:
+        """Put number and clock forward over a long gap; the idle steps that it has."""
+        if self._idle_time is None:
+            return 0
+        idle_steps = self._clients.idle_steps(self._index, self._time, self._idle_time)
+        if idle_steps < LONG_GAP:
+            return 0
+        self._index += idle_steps
+        self._time += idle_steps * self._idle_time
+        return idle_steps

@@ -124,11 +124,12 @@ def _compare(
     """Take the steps up to the first that differs from the file's; each is judged."""
     past = Past()
     for step in steps:
-        if trace.violation is not None and step.index == len(trace.steps):
-            break  # the file ends where the rule is broken, the workload may go on
+        ends_early = trace.violation is not None or trace.incomplete
+        if ends_early and len(result.steps) == len(trace.steps):
+            break  # the file ends where the rule is broken or the run was, the workload may go on
         broken += judge.observe(step)
+        result.difference = _difference(trace, len(result.steps), step, past)
         result.steps.append(step)
-        result.difference = _difference(trace, step, past)
         if result.difference is not None:
             break
         past = policy_of(trace.config).codec.past_after(step, past)
@@ -273,11 +274,11 @@ def _broken_between(changes: Iterable[Change], judge: Judge) -> Iterator[BrokenR
                 yield _broken(one.index, rule.id, found)
 
 
-def _difference(trace: Trace, step: SomeStep, past: Past) -> Difference | None:
+def _difference(trace: Trace, place: int, step: SomeStep, past: Past) -> Difference | None:
     """The fields of the file's line that say something else; unknown ones are left alone."""
-    if step.index >= len(trace.steps):
+    if place >= len(trace.steps):
         return Difference(step.index, {"step": (None, step.index)})
-    line = trace.steps[step.index]
+    line = trace.steps[place]
     seen = policy_of(trace.config).codec.step_as_json(step, past, full="state" in line)
     fields = {
         name: (line[name], seen[name]) for name in line if name in seen and seen[name] != line[name]

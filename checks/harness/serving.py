@@ -12,11 +12,12 @@ from zlib import crc32
 
 from attrs import define, evolve, frozen
 
+from checks.ending import WorkerDiedError, begin_as_worker, end_at_once, stopping
 from checks.harness.case import Case
 from checks.harness.clients import Workload
 from checks.harness.judging import Broken, Judge, judgeable
 from checks.harness.paging import PagedWatch
-from checks.harness.system import ENGINE, REFERENCE, Scheduler, Step, taken_by
+from checks.harness.system import ENGINE, REFERENCE, Scheduler, Step, numbered, taken_by
 from checks.policies import RULES, policy_of
 from engine.core.clock import CostModel
 from engine.core.faults import ConstraintError
@@ -59,7 +60,7 @@ class Run:
 
     `using`: what scheduled. `broken`: the first few breaches of each of `rules`, which were judged
     in every one of `steps`. `device`: what a paged device did of the same steps, if there is one.
-    `seconds`: of the clock on the wall.
+    `seconds`: of the clock on the wall. `interrupted`: a signal ended it before its end.
     """
 
     settings: Settings
@@ -71,6 +72,7 @@ class Run:
     device: PagedWatch[Any] | None
     steps: int
     seconds: float
+    interrupted: bool = False
 
     @property
     def holds(self) -> bool:
@@ -120,7 +122,7 @@ def served_by(
 ) -> Iterator[Step]:
     """Every step of a scheduler that serves the case, see `served`."""
     workload = Workload(case.requests, policy_of(case.config).duration_of(case.config, cost))
-    for index, action in enumerate(workload):
+    for index, action in numbered(workload):
         step = taken_by(scheduler, index, action)
         workload.after(step)
         yield step
@@ -143,7 +145,8 @@ def run_workload(
 
     Raises:
         WorkloadError: a request that could never be served.
-        RuntimeError: the two were not the same, or the second one died.
+        RuntimeError: the two were not the same.
+        WorkerDiedError: the second process was killed.
     """
     began = perf_counter()
     config, case = settings.config, Case(settings.config, tuple(requests))
@@ -163,13 +166,16 @@ def run_workload(
         steps = served_by(scheduler, case, settings.cost)
         refused = _observed(steps, [judging.observe, *looking])
         found = judging.judged(refused)
-        if second is not None:
-            found = found.together_with(
-                # The second has no device that refuses: up to that step the first judges all.
+        if second is not None and not stopping():
+            # The second has no device that refuses: up to that step the first judges all.
+            other = (
                 second()
                 if refused is None
                 else _judged(settings, case, scheduler_for(using, case), apart)
             )
+            found = found if stopping() or other is None else found.together_with(other)
+    if stopping():  # what is judged apart is of the whole run
+        rules = [rule for rule in rules if rule.id not in apart]
     order = {rule.id: place for place, rule in enumerate(rules)}
     broken = sorted(found.broken, key=lambda one: (one[0], order[one[1]]))
     return Run(
@@ -182,17 +188,20 @@ def run_workload(
         device=device,
         steps=judging.judge.judged,
         seconds=perf_counter() - began,
+        interrupted=stopping(),
     )
 
 
 def _observed(steps: Iterable[Step], observers: Sequence[Callable[[Any], None]]) -> Refused | None:
-    """Show each step to all; the step that was refused, if one was."""
+    """Show each step to all until a signal comes; the step that was refused, if one was."""
     index = 0
     try:
         for step in steps:
             for observe in observers:
                 observe(step)
             index = step.index + 1
+            if stopping():
+                return None
     except (ConstraintError, GuardError) as error:
         return Refused(index, error)
     return None
@@ -220,6 +229,7 @@ def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:
 # --- two processes --------------------------------------------------------------------------------
 
 _LONG = 2_000  # requests
+_LOOK_SECONDS = 0.1  # how often the main process looks whether a signal came
 
 
 @frozen
@@ -263,24 +273,30 @@ class _Judging:
 @contextmanager
 def _judging_apart(
     settings: Settings, requests: Sequence[Request], using: str, rules: frozenset[str]
-) -> Iterator[Callable[[], _Judged]]:
-    """What waits for a second process that judges these rules; it ends with the block."""
+) -> Iterator[Callable[[], _Judged | None]]:
+    """What waits for a second process that judges these rules; it ends with the block.
+
+    A signal ends the waiting without an answer.
+    """
     receiver, sender = Pipe(duplex=False)
     process = Process(target=_judge_apart, args=(sender, settings, requests, using, rules))
     process.start()
     sender.close()
 
-    def judged() -> _Judged:
+    def judged() -> _Judged | None:
         try:
+            while not receiver.poll(_LOOK_SECONDS):
+                if stopping():
+                    return None
             found: _Judged = receiver.recv()
         except EOFError:
-            raise RuntimeError("the second process ended without a finding") from None
+            raise WorkerDiedError("a worker process was killed, which judged the run") from None
         return found
 
     try:
         yield judged
     finally:
-        process.terminate()
+        end_at_once(process)
         process.join()
 
 
@@ -292,6 +308,7 @@ def _judge_apart(
     rules: frozenset[str],
 ) -> None:
     """Send what these rules say of the whole run, without a device."""
+    begin_as_worker()
     case = Case(settings.config, tuple(requests))
     without = None if using == REFERENCE else policy_of(settings.config).without_device
     scheduler = scheduler_for(using, case) if without is None else without(case)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from attrs import evolve, frozen
 
+from checks.ending import stopping
 from checks.harness.case import Case
 from checks.harness.choices import Earlier, Node
 from checks.harness.finding import Finding
@@ -37,14 +38,14 @@ class Shrunk:
 def shrink(case: Case, finding: Finding, draw: Draw, attempt: Attempt, most_steps: int) -> Shrunk:
     """The case made smaller until nothing simpler shows the finding, or the steps are used up.
 
-    A case that was drawn nowhere (its choices are empty) stays as it is.
+    A case that was drawn nowhere (its choices are empty) stays as it is. A signal ends it.
     """
     shrunk, position, fruitless = Shrunk(case, finding), 0, not case.choices
     while not fruitless:
         fruitless = position == 0  # a whole pass over the choices that finds nothing is the last
         simpler = enumerate(simpler_nodes(shrunk.case.choices))
         for place, node in islice(simpler, position, None):
-            if shrunk.steps >= most_steps:
+            if shrunk.steps >= most_steps or stopping():
                 return shrunk
             shrunk, better = _tried(shrunk, draw(node), attempt)
             if better:

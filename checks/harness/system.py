@@ -28,7 +28,7 @@ class Action:
     those that say so. `accepted`: how many of its drafts, by request, of others none; None: as
     configured. `loaded`, `lost`: requests whose external keys and values have come before the step,
     or turn out not to come; where they should come within a step, in it. `time`: the simulated
-    clock when the step begins.
+    clock when the step begins. `skipped`: idle steps before this one that are numbered only.
     """
 
     arrive: tuple[str, ...] = ()
@@ -39,6 +39,7 @@ class Action:
     loaded: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     time: float = 0.0
+    skipped: int = 0
 
     def as_json(self) -> Json:
         """The action as the line protocol has it, without what it does not do."""
@@ -176,7 +177,7 @@ class InProcess:
         except Exception as error:  # a system under test may raise anything; it becomes a finding
             yield Raised.by(error)
             return
-        for index, action in enumerate(actions):
+        for index, action in numbered(actions):
             try:
                 step = taken_by(scheduler, index, action)
             except Exception as error:
@@ -200,6 +201,15 @@ class Raised(Failure):
     def guard(self) -> GuardError | None:
         """The guard of the reference at which it stopped, if it did."""
         return self.error if isinstance(self.error, GuardError) else None
+
+
+def numbered(actions: Iterable[Action]) -> Iterator[tuple[int, Action]]:
+    """The actions, each with the number of its step."""
+    index = 0
+    for action in actions:
+        index += action.skipped
+        yield index, action
+        index += 1
 
 
 def taken_by(scheduler: Scheduler[Any], index: int, action: Action) -> Step:

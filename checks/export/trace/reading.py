@@ -16,7 +16,7 @@ from checks.policies import POLICIES, AnyPolicy, policy_of
 from engine.workloads.checked import NOTHING, brief
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError, TraceError
-from spec.core.records import SomeContext, SomeState, SomeStep
+from spec.core.records import IDLE, SomeContext, SomeState, SomeStep
 from spec.core.requests import Request
 
 _FIRST_STEP_LINE = 2
@@ -51,6 +51,7 @@ class Trace:
     requests: Mapping[str, Request]
     steps: Lines
     violation: Violation | None
+    incomplete: bool = False
 
     @property
     def policy(self) -> AnyPolicy:
@@ -92,11 +93,15 @@ def read_trace(path: Path) -> Trace:
     steps: list[bytes] = []
     last: SomeState | None = None
     violation: Violation | None = None
+    due, is_idle, incomplete = 0, False, False
     for number, text in lines:
         with _placed(path, number):
-            if violation is not None:
-                raise TraceError("line", brief(_text(text)), "nothing after the violation")
+            if violation is not None or incomplete:
+                raise TraceError("line", brief(_text(text)), "nothing after the last line")
             line = _object(text)
+            if "incomplete" in line:
+                incomplete = True
+                continue
             if "violation" in line:
                 violation = structured(codec.converter, line["violation"], Violation, "violation")
                 _refuse_unknown(codec.as_json(violation).get("state"), requests)
@@ -104,11 +109,12 @@ def read_trace(path: Path) -> Trace:
             structured(codec.converter, line, codec.line)
             if header.get("full", False):
                 last = codec.step_from_json(line, last).after
-            if line["step"] != len(steps):
-                allowed = f"{len(steps)}: steps follow each other from 0"
+            if line["step"] != due and not (is_idle and line["step"] > due):
+                allowed = f"{due}: steps follow each other from 0"
                 raise TraceError("step", line["step"], allowed)
+            due, is_idle = line["step"] + 1, line["kind"] == IDLE
             steps.append(text)
-    return Trace(path, header, config, requests, Lines(steps), violation)
+    return Trace(path, header, config, requests, Lines(steps), violation, incomplete)
 
 
 def steps_of(trace: Trace) -> Iterator[SomeStep]:

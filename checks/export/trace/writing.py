@@ -10,7 +10,7 @@ from checks.export.trace.line import Past, Violation
 from checks.export.trace.requests import request_as_json
 from checks.policies import policy_of
 from spec.core.configuration import PolicyConfig
-from spec.core.records import SomeStep
+from spec.core.records import IDLE, SomeStep
 from spec.core.requests import Request
 
 FORMAT = "lockstep-trace"
@@ -61,6 +61,7 @@ class TraceWriter:
         self._full = full
         self._past = Past()
         self._steps = 0
+        self._is_idle = False
         self._ended = False
         self._context: AbstractContextManager[TextIO] = new_file(path)
 
@@ -83,16 +84,24 @@ class TraceWriter:
         Raises:
             ValueError: it is not the next one, or the trace has its violation already.
         """
-        if self._ended or step.index != self._steps:
+        # Only idle steps are numbered without being written.
+        is_next = step.index == self._steps or (self._is_idle and step.index > self._steps)
+        if self._ended or not is_next:
             due = "nothing" if self._ended else f"step {self._steps}"
             raise ValueError(f"step {step.index} written where {due} is due")
         self._line(self._codec.step_as_json(step, self._past, full=self._full))
         self._past = self._codec.past_after(step, self._past)
-        self._steps += 1
+        self._steps = step.index + 1
+        self._is_idle = step.kind == IDLE
 
     def violated(self, violation: Violation) -> None:
         """End the trace with the rule that it breaks."""
         self._line({"violation": self._codec.as_json(violation)})
+        self._ended = True
+
+    def cut_off(self) -> None:
+        """End the trace before the end of the run."""
+        self._line({"incomplete": True})
         self._ended = True
 
     def _line(self, values: dict[str, Any]) -> None:

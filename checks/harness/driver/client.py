@@ -6,9 +6,15 @@ import select
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import inf
+from multiprocessing import parent_process
 from pathlib import Path
+from weakref import finalize
 
+from checks.ending import OutOfTimeError
 from checks.harness.case import Case
 from checks.harness.driver.protocol import (
     DriverError,
@@ -25,6 +31,8 @@ from checks.harness.system import Action, Failure, Json
 DRIVER_FILES = Path(__file__).parents[2] / "drivers"
 START_S = 180.0  # loading torch from a cold disk takes long
 ANSWER_S = 120.0
+START_BEYOND_S, ANSWER_BEYOND_S = 30.0, 10.0  # at least, however little time a campaign has left
+MOST_ANSWER_BYTES = 2**26
 _LAST_LINES = 8
 
 
@@ -32,6 +40,22 @@ def driver_environment() -> dict[str, str]:
     """This process's variables, with `lockstep_driver` on the path of a driver in Python."""
     paths = (str(DRIVER_FILES), os.environ.get("PYTHONPATH", ""))
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
+_until: ContextVar[float] = ContextVar("until", default=inf)
+
+
+@contextmanager
+def answers_until(moment: float | None) -> Iterator[None]:
+    """While it lasts, drivers have no more time than up to this moment, or little more.
+
+    `moment`: on the clock of `time.monotonic`; None is no limit.
+    """
+    token = _until.set(inf if moment is None else moment)
+    try:
+        yield
+    finally:
+        _until.reset(token)
 
 
 class DriverGoneError(Exception):
@@ -58,25 +82,26 @@ class Driver:
                 stderr=self._errors,
                 env=driver_environment(),
                 bufsize=0,
+                # An interrupt of the terminal is ours to handle. A worker ends with its drivers.
+                process_group=0 if parent_process() is None else None,
             )
         except OSError as error:
             self._errors.close()
             allowed = f"a driver that can be started ({error.strerror})"
             raise DriverError("driver", self._command[0], allowed) from None
+        finalize(self, _end, self._process, os.getpid())
         try:
-            self.hello = hello_of(self._line(START_S))
+            self.hello = hello_of(self._line(START_S, START_BEYOND_S))
         except DriverGoneError as gone:
             self.close()
             raise DriverError("driver", " ".join(command), f"a driver that runs; {gone}") from None
-        except DriverError:
+        except (DriverError, OutOfTimeError):
             self.close()
             raise
 
     def close(self) -> None:
         """End the process; it has no say in it."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
+        _end(self._process, os.getpid())
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             if stream is not None:
                 stream.close()
@@ -105,7 +130,7 @@ class Driver:
             self._write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
         except BrokenPipeError:
             raise DriverGoneError(self._last_words("ended")) from None
-        return read_line(self._line(ANSWER_S))
+        return read_line(self._line(ANSWER_S, ANSWER_BEYOND_S))
 
     def _write(self, line: bytes) -> None:
         """All of it: an unbuffered pipe takes a part at a time."""
@@ -114,17 +139,33 @@ class Driver:
         while rest:
             rest = rest[self._process.stdin.write(rest) :]
 
-    def _line(self, seconds: float) -> str:
+    def _line(self, most_seconds: float, beyond_seconds: float) -> str:
+        """The driver's next line.
+
+        Raises:
+            DriverGoneError: it ended, or said nothing for so long.
+            DriverError: the line is too long.
+            OutOfTimeError: it said nothing until the time is over, and a bit beyond.
+        """
         assert self._process.stdout is not None
-        parts, until = [self._unread], time.monotonic() + seconds
+        began = time.monotonic()
+        seconds = min(most_seconds, max(_until.get() - began, beyond_seconds))
+        parts, size = [self._unread], 0
         while b"\n" not in parts[-1]:
-            left = until - time.monotonic()
+            left = began + seconds - time.monotonic()
             if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
-                raise DriverGoneError(self._last_words(f"did not answer within {seconds:.0f} s"))
+                said = f"did not answer within {seconds:.0f} s"
+                if seconds < most_seconds:
+                    raise OutOfTimeError(f"the driver {said}")
+                raise DriverGoneError(self._last_words(said))
             part = os.read(self._process.stdout.fileno(), 1 << 20)
             if not part:
                 raise DriverGoneError(self._last_words("ended"))
             parts.append(part)
+            size += len(part)
+            if size > MOST_ANSWER_BYTES:
+                allowed = f"a line of at most {MOST_ANSWER_BYTES:,} bytes"
+                raise DriverError("driver's line", f"over {size:,} bytes", allowed)
         line, _, self._unread = b"".join(parts).partition(b"\n")
         return line.decode(errors="replace")
 
@@ -134,3 +175,12 @@ class Driver:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return "\n".join([f"it {said}", *lines[-_LAST_LINES:]])
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    """End a driver; one that a worker process inherits is not its own."""
+    if owner != os.getpid():
+        return
+    if process.poll() is None:
+        process.kill()
+    process.wait()

@@ -5,6 +5,7 @@ from itertools import chain, islice
 
 from attrs import frozen
 
+from checks.ending import OutOfTimeError
 from checks.harness.case import Case
 from checks.harness.driver.client import Driver, DriverGoneError
 from checks.harness.driver.protocol import DriverError, Played
@@ -38,6 +39,7 @@ class DriverSystem:
 
         Raises:
             DriverError: the driver does not speak the protocol, or cannot be started again.
+            OutOfTimeError: it does not answer, and the time is over.
         """
         episode, last_words = _Episode(case, iter(actions)), ""
         for length in (_PART, 1):
@@ -47,6 +49,9 @@ class DriverSystem:
             except DriverGoneError as gone:
                 self.close()
                 last_words = str(gone)
+            except OutOfTimeError:
+                self.close()
+                raise
         yield Failure("DriverGone", last_words)
 
     def _parts(self, episode: "_Episode", length: int) -> Iterator[Played]:

@@ -182,7 +182,7 @@ def test_bad_line_is_refused_with_place_value_and_what_is_allowed(
 
 
 def test_line_after_the_violation_is_refused(tmp_path: Path) -> None:
-    assert refusal(changed(tmp_path / "t", "1", MORE)).endswith("nothing after the violation")
+    assert refusal(changed(tmp_path / "t", "1", MORE)).endswith("nothing after the last line")
 
 
 @pytest.mark.parametrize(
