@@ -6,8 +6,9 @@ word yields is a new constant, a *fold*, and the solver learns of it what follow
 
 - the largest number is that of some row (its witness), and no row's is larger;
 - what does not hold for all fails for some row (its witness), and else holds for each;
-- a count of rows is 0 or more, 1 or more exactly if some row (its witness) is counted, and no
-  larger than another unless some row is counted in the one and not in the other.
+- a count of rows is 0 or more, 1 or more exactly if some row (its witness) is counted, 2 or more
+  exactly if another row is, and no larger than another count unless some row is counted in the one
+  and not in the other.
 
 This is true of any finite number of rows, and all that is taken for granted of them. What is said
 of every row is said of the rows that a statement looks at, and of witnesses; fewer rows are less
@@ -44,6 +45,7 @@ class Fold:
     outer: tuple[Element, ...]
     result: z3.FuncDeclRef
     witness: z3.FuncDeclRef
+    second: z3.FuncDeclRef  # of a count: another row that is counted
     is_flat: bool  # no other fold stands in it
 
     def stands_in(self, term: z3.ExprRef) -> bool:
@@ -57,7 +59,7 @@ class Folds:
     """All folds of one statement, each once however often it is written."""
 
     known: dict[tuple[str, int, int], Fold] = field(factory=dict)
-    more_rows: dict[tuple[int, ...], tuple[Any, ...]] = field(factory=dict)
+    more_rows: dict[int, tuple[Any, ...]] = field(factory=dict)
     looked_at: list[Element] = field(factory=list)
     _depth: int = 0
 
@@ -71,8 +73,8 @@ class Folds:
         """The witnesses that are looked at, and every row that was added to others."""
         return [*self.looked_at, *(one for one, *_ in self.more_rows.values())]
 
-    def fold(self, word: str, rows: "RowsOfAnyNumber") -> tuple[Any, Element]:
-        """The result and the witness of a word on rows."""
+    def fold(self, word: str, rows: "RowsOfAnyNumber") -> tuple[Any, Element, Element]:
+        """The result of a word on rows, its witness, and of a count another row."""
         each = z3.Const(f"each!{self._depth}", ROW)
         self._depth += 1
         is_there, value = rows.is_there(each), rows.value(each)
@@ -96,10 +98,11 @@ class Folds:
                 tuple(bound),
                 z3.Function(name, *[ROW] * len(bound), sort),
                 z3.Function(f"row of {name}", *[ROW] * len(bound), ROW),
+                z3.Function(f"other row of {name}", *[ROW] * len(bound), ROW),
                 is_flat=not any(one.stands_in(body) for one in self.known.values()),
             )
         one = self.known[key]
-        return one.result(*free), one.witness(*free)
+        return one.result(*free), one.witness(*free), one.second(*free)
 
 
 def _rows_in(terms: Iterable[z3.ExprRef], each: Element) -> list[Element]:
@@ -142,13 +145,14 @@ class RowsOfAnyNumber(AnyRows):
         )
 
     def with_row(self, row: Row) -> "RowsOfAnyNumber":
-        """The rows and one more, which is none of them."""
-        probe = z3.Const("probe", ROW)
-        about = (self.is_there(probe), *_numbers(self.value(probe)), *map(_term, _numbers(row)))
-        key = tuple(term.get_id() for term in about)
+        """The rows and one more, which is none of them.
+
+        Whatever their values, the one more of the same rows is the same element.
+        """
+        there = self.is_there(z3.Const("probe", ROW))
         more = self.folds.more_rows
         element, *_ = more.setdefault(
-            key, (z3.Const(f"one more {len(more)}", ROW), about, self.is_there)
+            there.get_id(), (z3.Const(f"one more {len(more)}", ROW), there, self.is_there)
         )
         return evolve(
             self,
@@ -228,6 +232,13 @@ def row_where_not(rows: Rows, condition: Callable[[Row], Truth]) -> Row:
     return next((row for row in rows if not condition(row)), rows[0])
 
 
+def look_at_counted(rows: Rows, condition: Callable[[Row], Truth]) -> None:
+    """Two rows for which the condition holds are looked at, if there are two."""
+    if isinstance(rows, RowsOfAnyNumber):
+        _witness("count", rows, condition)
+        rows.folds.look_at(rows.folds.fold("count", rows.each(condition))[2])
+
+
 def looked_at(rows: Rows) -> list[Row]:
     """The rows that a statement looks at, by their values."""
     if isinstance(rows, RowsOfAnyNumber):
@@ -236,7 +247,7 @@ def looked_at(rows: Rows) -> list[Row]:
 
 
 def _witness(word: str, rows: RowsOfAnyNumber, of_row: Callable[[Row], Any]) -> Row:
-    _, element = rows.folds.fold(word, rows.each(of_row))
+    _, element, _ = rows.folds.fold(word, rows.each(of_row))
     rows.folds.look_at(element)
     return rows.value(element)
 
@@ -345,10 +356,17 @@ class _Use:
                     for row in (*looked_at, *(between if self.fold.is_flat else ()))
                 ),
             ]
+        second = self.fold.second(*self.at)
         return [
             *self.least_facts,
             z3.Implies(result >= 1, self.counts(witness)),
-            *(z3.Implies(self.counts(row), result >= 1) for row in looked_at),
+            z3.Implies(result >= 2, z3.And(self.counts(second), second != witness)),
+            *(
+                z3.Implies(
+                    self.counts(row), z3.And(result >= 1, z3.Or(result >= 2, row == witness))
+                )
+                for row in looked_at
+            ),
         ]
 
 

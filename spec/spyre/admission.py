@@ -37,7 +37,7 @@ def joined_tkvs(decoding: Sequence[Member], candidate: Member, block_size: Numbe
     return [row_tkv(length, row_left_padding(length, width, block_size)) for length in lengths]
 
 
-def projected_volumes(future_tkvs: Sequence[Number], candidate_tkv: Number) -> list[Number]:
+def projected_volumes(future_tkvs: Rows, candidate_tkv: Number) -> Rows:
     """Volume at the end of each decoding request that the candidate outlives, and at its own.
 
     `future_tkvs` are the greatest tkv that each decoding request is projected to reach. The
@@ -45,14 +45,15 @@ def projected_volumes(future_tkvs: Sequence[Number], candidate_tkv: Number) -> l
     and stops at the candidate; if the candidate outlives all, its own end is not looked at.
     Written without sorting: a request that reaches tkv m is met by all that reach m or more.
     """
-    everyone = [*future_tkvs, candidate_tkv]
-    volumes = []
-    for tkv in everyone:
-        alive = sum(select(other >= tkv, 1, 0) for other in everyone)
-        volumes.append(select(tkv <= candidate_tkv, volume(alive, tkv), 0))
-    outlives_all = every(tkv < candidate_tkv for tkv in future_tkvs)
-    volumes[-1] = select(outlives_all, 0, volumes[-1])
-    return volumes
+    everyone = with_row(future_tkvs, candidate_tkv)
+    outlives_all = all_of(future_tkvs, lambda tkv: tkv < candidate_tkv)
+
+    def volume_at(tkv: Number) -> Number:
+        is_looked_at = select(outlives_all, tkv < candidate_tkv, tkv <= candidate_tkv)
+        alive = count_of(everyone, lambda other: other >= tkv)
+        return select(is_looked_at, volume(alive, tkv), 0)
+
+    return each_of(everyone, volume_at)
 
 
 def documented_volume_holds(
@@ -73,7 +74,7 @@ def documented_volume_holds(
 
 
 def shipped_volume_holds(
-    decoding: Sequence[Member],
+    decoding: Rows,
     candidate: Member,
     limit: Number,
     block_size: Number,
@@ -84,31 +85,49 @@ def shipped_volume_holds(
     `last_tkv` is the tkv that the previous step returned; the release knows no tkv per request.
     Source: sendnn-inference 2.6.3, last-chunk constraints with pausing off.
     """
-    *futures, candidate_future = shipped_future_tkvs(decoding, candidate, block_size, last_tkv)
-    volumes = projected_volumes(futures, candidate_future)
-    return every(value <= limit for value in volumes)
+    futures = shipped_row_futures(decoding, candidate, block_size, last_tkv)
+    own = shipped_candidate_future(candidate, block_size, last_tkv)
+    return all_of(projected_volumes(futures, own), lambda projected: projected <= limit)
 
 
 def shipped_future_tkvs(
-    decoding: Sequence[Member], candidate: Member, block_size: Number, last_tkv: Number
-) -> list[Number]:
+    decoding: Rows, candidate: Member, block_size: Number, last_tkv: Number
+) -> Rows:
     """The greatest tkv that 2.6.3 projects for each member, the candidate last.
 
     Source: sendnn-inference 2.6.3, last-chunk constraints with pausing off.
     """
+    futures = shipped_row_futures(decoding, candidate, block_size, last_tkv)
+    return with_row(futures, shipped_candidate_future(candidate, block_size, last_tkv))
+
+
+def shipped_row_futures(
+    decoding: Rows, candidate: Member, block_size: Number, last_tkv: Number
+) -> Rows:
+    """The greatest tkv that 2.6.3 projects for each decoding request.
+
+    The release counts the first token as generated only once its key and value are cached, so a
+    decoding request has one more to go than `remaining`.
+    """
+    base = maximum(last_tkv, candidate.length)
+    return each_of(decoding, lambda member: _projected_end(base, member.remaining + 1, block_size))
+
+
+def shipped_candidate_future(candidate: Member, block_size: Number, last_tkv: Number) -> Number:
+    """The greatest tkv that 2.6.3 projects for the candidate.
+
+    It begins in the block of the last step's tkv, as far into it as its prompt reaches into its own
+    last one.
+    """
     base = maximum(last_tkv, candidate.length)
     offset = candidate.length - floor_div(candidate.length, block_size) * block_size
-    candidate_tkv = floor_div(base, block_size) * block_size + offset
+    tkv = floor_div(base, block_size) * block_size + offset
+    return _projected_end(tkv, candidate.remaining, block_size)
 
-    def future(tkv: Number, remaining: Number) -> Number:
-        return round_up(tkv + remaining - 1, block_size) + block_size
 
-    # The release counts the first token as generated only once its key and value are cached,
-    # so a decoding request has one more to go than `remaining`.
-    return [
-        *(future(base, member.remaining + 1) for member in decoding),
-        future(candidate_tkv, candidate.remaining),
-    ]
+def _projected_end(tkv: Number, remaining: Number, block_size: Number) -> Number:
+    """Where 2.6.3 takes a request to end that stands at this tkv: rounded up, a block of slack."""
+    return round_up(tkv + remaining - 1, block_size) + block_size
 
 
 class Life(NamedTuple):

@@ -16,5 +16,6 @@ MODULES = (
     "future_steps",
     "any_batch",
     "any_run",
+    "any_shipped",
     "tightness",
 )

@@ -31,7 +31,7 @@ from spec.spyre.padding import max_tkv, volume
 from spec.spyre.records import Step
 from spec.spyre.rules.observed import entering
 from spec.spyre.state import State
-from spec.spyre.variants import Joining, Queue
+from spec.spyre.variants import Admission, Joining, Queue
 
 
 class Move(StrEnum):
@@ -68,7 +68,7 @@ LEMMAS: Mapping[Move, tuple[str, ...]] = {
     Move.STAY: (),
     Move.LEAVE: ("PRV-ANY-8",),
     Move.DECODE: ("PRV-ANY-9", "PRV-ANY-10"),
-    Move.JOIN: ("PRV-ANY-11",),
+    Move.JOIN: ("PRV-ANY-11", "PRV-ANS-8"),
     Move.LEFT_OUT: (),
 }
 
@@ -84,7 +84,7 @@ SCOPE = Scope(
         "num_blocks": IN_SETTING,
         "interleave": IN_SETTING,
         "prefix_caching": IN_SETTING,
-        "admission": "exact: the rule that looks at all future steps",
+        "admission": "exact, and shipped with interleaving",
         "queue": IN_SETTING,
         "reservation": IN_SETTING,
         "pausing": "off: the rows that decode are then chosen anew in each step, by the limit",
@@ -173,6 +173,10 @@ def _joined(one: Instance[SpyreConfig], rows: Rows, step: Step, event: Event) ->
         block_size=one.config.block_size,
         last_tkv=step.before.last_tkv,
     )
+    lengths = [row.length for row in rows.values()]
+    needs_tkv = one.config.variant.uses_last_tkv and bool(lengths)
+    if needs_tkv and joining.last_tkv < max_tkv(lengths, one.config.block_size):
+        raise UnknownMoveError(f"{event.id} joins, judged by the tkv of other rows")
     if one.config.variant.refusal(joining) is not None:
         raise UnknownMoveError(f"{event.id} joins, which the rule does not admit")
     return rows | {event.id: Member(candidate.length, candidate.remaining - 1)}
@@ -235,6 +239,7 @@ INSTANCES = {
     "few blocks, preemption": instance(
         small(max_batch_tkv_limit=14, reservation=False, num_blocks=4), (3, 4), (4, 3), (1, 2)
     ),
+    "shipped": instance(small(admission=Admission.SHIPPED, max_batch_tkv_limit=14), *_THREE),
 }
 
 

@@ -9,7 +9,12 @@ from attrs import define, field
 from engine.core.tensors import Flags, Tensor
 from engine.spyre.scheduler.requests import Batch, RequestState, Shape
 from spec.core.blocks import block_count
-from spec.spyre.admission import Member, projected_volumes, shipped_future_tkvs
+from spec.spyre.admission import (
+    Member,
+    projected_volumes,
+    shipped_candidate_future,
+    shipped_row_futures,
+)
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import last_block_offset, reaches_block_end
 from spec.spyre.variants import Joining
@@ -116,7 +121,7 @@ class Projection:
     def holds(self, candidate: Member) -> bool:
         """What `spec.spyre.admission.shipped_volume_holds` says of the candidate."""
         start = max(self.last_tkv, candidate.length)
-        (future,) = shipped_future_tkvs((), candidate, self.block_size, self.last_tkv)
+        future = shipped_candidate_future(candidate, self.block_size, self.last_tkv)
         if (start, future) not in self._verdicts:
             if start not in self._futures:
                 self._futures[start] = self._projected(candidate)
@@ -126,8 +131,7 @@ class Projection:
 
     def _projected(self, candidate: Member) -> list[int]:
         """The greatest tkv projected for each decoding request."""
-        *futures, _ = shipped_future_tkvs(self._members, candidate, self.block_size, self.last_tkv)
-        return futures
+        return [*shipped_row_futures(self._members, candidate, self.block_size, self.last_tkv)]
 
 
 # --- admission = exact --------------------------------------------------------------------------

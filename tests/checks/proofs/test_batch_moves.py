@@ -6,13 +6,11 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from checks.explore.instance import Instance
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.spyre import batch_moves
 from checks.proofs.spyre.agreement import instance, small
 from checks.proofs.spyre.batch_moves import INSTANCES, LEMMAS, MOVES, Move, edges, stale
 from reference.spyre import admission, transitions
-from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.state import State
 
@@ -99,10 +97,17 @@ def test_a_request_that_joins_without_the_rule_makes_the_evidence_stale(
     assert "joins, which the rule does not admit" in str(stale())
 
 
-def test_a_request_that_is_paused_is_no_move_that_is_proven_about() -> None:
+def test_without_interleaving_a_request_is_judged_by_the_tkv_of_another_prefill() -> None:
     shipped = small(admission="shipped", interleave=False, max_batch_tkv_limit=16)
-    paused: Instance[SpyreConfig] = instance(shipped, (4, 2), (1, 2), (1, 2))
 
-    found = batch_moves.disagreement("pausing", paused)
+    found = batch_moves.disagreement("shipped", instance(shipped, (4, 2), (1, 2), (1, 2)))
 
-    assert found == "instance pausing: pause is no move that is proven about"
+    assert found == "instance shipped: 2 joins, judged by the tkv of other rows"
+
+
+def test_with_pausing_requests_join_that_the_rule_does_not_admit() -> None:
+    paused = small(pausing=True, max_batch_tkv_limit=6)
+
+    found = batch_moves.disagreement("paused", instance(paused, (2, 3), (2, 3)))
+
+    assert found == "instance paused: 1 joins, which the rule does not admit"

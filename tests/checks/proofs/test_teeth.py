@@ -15,6 +15,7 @@ from checks.proofs.registry import Verdict
 from checks.proofs.spyre import (
     any_batch,
     any_run,
+    any_shipped,
     block_pool,
     decode_batch,
     exact,
@@ -103,6 +104,11 @@ def with_argument(index: int, change: Formula, formula: Formula) -> Formula:
         return formula(*before, change(value), *after)
 
     return wrong
+
+
+def two_blocks_short(*given: Any) -> Rows:
+    """What the release projects for each row, too little by more than its slack."""
+    return each_of(admission.shipped_row_futures(*given), lambda tkv: tkv - 2 * given[2])
 
 
 def limit_off_by(tokens: int, rule: Formula) -> Formula:
@@ -196,6 +202,12 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-ANY-10": Fault(any_run, "max_tkv", one_more(formulas.max_tkv)),
     "PRV-ANY-11": Fault(any_batch, "exact_volume_holds", always),
     "PRV-ANY-12": Fault(any_run, "volume", lambda rows, tkv: rows + tkv),
+    "PRV-ANS-1": Fault(any_shipped, "max_tkv", lambda lengths, size: -formulas.longest(lengths)),
+    **of_each("PRV-ANS-2 PRV-ANS-3", Fault(any_shipped, "shipped_row_futures", two_blocks_short)),
+    "PRV-ANS-4": Fault(any_shipped, "max_tkv", one_more(formulas.max_tkv)),
+    "PRV-ANS-5": Fault(any_shipped, "volume_in", lambda *_: 10**6),
+    **of_each("PRV-ANS-6 PRV-ANS-8", Fault(any_shipped, "shipped_volume_holds", always)),
+    "PRV-ANS-7": Fault(any_shipped, "volume_in", lambda lives, *_: len(lives)),
     **of_each(
         "PRV-TIG-1 PRV-TIG-2",
         Fault(tightness, "worst_case_blocks", lambda length, more, size: block_count(length, size)),
