@@ -36,8 +36,8 @@ _OWN = f"{REFERENCE}, {ENGINE}"
 @click.option(
     "--target",
     type=NAME_OR_FILE,
-    help=f"Who schedules this time: {_OWN}; of a counterexample or finding also a driver."
-    "  [default: who diverged; of any other file the reference]",
+    help=f"What schedules this time: {_OWN}; of a counterexample or finding also a driver."
+    "  [default: what diverged; of any other file the reference]",
 )
 @click.option(
     "--expect",

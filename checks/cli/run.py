@@ -67,7 +67,7 @@ class _Files:
 @click.option(
     "--using",
     type=click.Choice([ENGINE, REFERENCE]),
-    help="Who schedules: the engine on the simulated device, or the reference.  [default: the "
+    help="What schedules: the engine on the simulated device, or the reference.  [default: the "
     "engine, where the policy has one]",
 )
 @click.option(

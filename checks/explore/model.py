@@ -84,7 +84,7 @@ class Eventually(Generic[StateT]):
 
     A run is fair if of each class of actions (`Transition.fair`) it takes one infinitely often, or
     is infinitely often in states where none is possible. It may stay for ever where none of any
-    class is. `of`: whom it is about, where a rule asks for the same of several.
+    class is. `of`: the request it is about, where a rule asks for the same of several.
     """
 
     rule: str

@@ -8,7 +8,7 @@ from attrs import define, field, frozen
 
 from checks.harness.comparing import Difference
 
-FOR_EVER = "somebody waits for ever"  # cause of an episode without an end; recordings have it
+FOR_EVER = "a request waits for ever"  # cause of an episode without an end; recordings have it
 
 
 class Kind(StrEnum):

@@ -32,7 +32,7 @@ from checks.harness.case import Case
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms, compare
 from checks.harness.driver.protocol import failure_of
-from checks.harness.finding import Episode, Finding
+from checks.harness.finding import FOR_EVER, Episode, Finding
 from checks.harness.system import Action, Failure, Hello, Json, System, Taken
 from checks.policies import DEFAULT, policy_named, policy_of
 from spec.core.errors import InputError
@@ -42,6 +42,7 @@ VERSION = 1
 
 _HEADER = ("config", "requests", "format", "version", "about", "command", "driver", "release")
 _HOW = ("abilities", "left_out", "strictness", "aborts_while_running", "judged", "alone")
+_EARLIER = {"somebody waits for ever": FOR_EVER}  # causes as earlier recordings have them
 
 
 class RecordingError(InputError):
@@ -219,11 +220,18 @@ def read_recording(path: Path) -> Recording:
             actions=[line["action"] for line in taken],
             records=[line["record"] for line in taken if "record" in line],
             failure=next((failure_of(one["failure"]) for one in lines if "failure" in one), None),
-            outcome=lines[-1]["outcome"],
+            outcome=_outcome(lines[-1]["outcome"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         found, allowed = f"{type(error).__name__} {error}", "what `lockstep conform` writes"
         raise RecordingError("recording", found, allowed).at(path) from None
+
+
+def _outcome(said: Json) -> Json:
+    """What the last line says, with causes as they are called now."""
+    for one in said.get("broken", ()):
+        one["cause"] = _EARLIER.get(one["cause"], one["cause"])
+    return said
 
 
 def _case(header: Json) -> Case:

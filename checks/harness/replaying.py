@@ -225,21 +225,21 @@ def _cost_of(trace: Trace) -> CostModel:
 
 
 def model_of_trace(trace: Trace) -> AnyModel:
-    """The reference with the requests of the trace, to whom anything may happen."""
+    """The reference with the requests of the trace, in which anything may happen to any of them."""
     return policy_of(trace.config).model(_instance_of(trace))
 
 
 def _instance_of(trace: Trace, returning: frozenset[str] = frozenset()) -> Instance[Any]:
-    everybody = frozenset(trace.requests)
+    every_id = frozenset(trace.requests)
     return Instance(
         name=str(trace.path),
         about="the requests of a trace",
         config=trace.config,
         requests=tuple(trace.requests.values()),
-        aborts=everybody,
-        early_ends=everybody,
+        aborts=every_id,
+        early_ends=every_id,
         external=trace.header.get("external", {}),
-        failing=everybody,
+        failing=every_id,
         returning=returning,
     )
 

@@ -143,7 +143,7 @@ SCENES = {
         num_blocks=8,
     ),
     "pausing": scene(
-        "requests take turns under a limit for one: who was paused longest goes first",
+        "requests take turns under a limit for one: the one paused longest goes first",
         asks("a", 100, 12),
         asks("b", 100, 12),
         asks("c", 100, 12),
@@ -178,7 +178,7 @@ SCENES = {
         prefix_caching=True,
     ),
     "counted_ahead_and_gone": scene(
-        "the same, and the client leaves in that step: a block that nobody wrote can be found",
+        "the same, and the client leaves in that step: a block that was not written can be found",
         *AHEAD_AND_GONE,
         known="SND-2",
         prefix_caching=True,
@@ -192,7 +192,7 @@ SCENES = {
         aborts_while_running=True,
     ),
     "unwritten_block": scene(
-        "counted ahead, then aborted: the next prompt is given a block that nobody wrote",
+        "counted ahead, then aborted: the next prompt is given a block that was not written",
         *AHEAD_AND_GONE,
         asks("c", LONGER, 2, 4),
         known="SND-2",
@@ -250,7 +250,7 @@ SCENES = {
         num_blocks=5,
     ),
     "left_without_a_token": vllm_v1_scene(
-        "by priority: who preempts itself ends the step for the one behind it (V1-BUD-4)",
+        "by priority: one that preempts itself ends the step for the one behind it (V1-BUD-4)",
         asks("a", 4, 4, priority=1),
         asks("b", 1, 2, 2),
         scheduling=Scheduling.PRIORITY,
@@ -262,7 +262,7 @@ SCENES = {
     ),
     "hashed_ahead": vllm_v1_scene(
         "by priority: a block that a victim was to fill in this very step stays hashed; it finds it"
-        " when it returns, and nobody has written its end",
+        " when it returns, its end not written",
         asks("a", 17, 2, priority=1),
         asks("b", 4, 2, 1),
         scheduling=Scheduling.PRIORITY,
@@ -301,7 +301,7 @@ SCENES = {
         prefix_caching=False,
     ),
     "loads": vllm_v1_scene(
-        "who loads is passed over; one load fails, one goes on after its client has left",
+        "requests that load are passed over; one load fails, one goes on after its client left",
         asks("a", 8, 2),
         asks("b", 8, 2, 1),
         asks("c", 8, 2, 1, abort_at=2),
@@ -309,9 +309,9 @@ SCENES = {
         connector=Connector.ASYNC,
         external={"a": External(8, 3), "b": External(4, 2, fails=True), "c": External(8, 4)},
     ),
-    "nobody_runs": vllm_v1_scene(
+    "none_runs": vllm_v1_scene(
         "by priority: a more urgent request waits for the blocks of one that has loaded and waits"
-        " behind it, so that nobody ever runs again (V1-PRG-4)",
+        " behind it, so that none ever runs again (V1-PRG-4)",
         asks("a", 4, 6),
         asks("c", 3, 2, priority=1),
         asks("b", 2, 1, priority=1),
@@ -325,7 +325,7 @@ SCENES = {
         reserve_full_prompt=False,
     ),
     "all_loaded": vllm_v1_scene(
-        "two that have loaded hold all blocks, and each wants one more for its lookahead: nobody"
+        "two that have loaded hold all blocks, and each wants one more for its lookahead: none"
         " ever runs (V1-PRG-4)",
         asks("a", 8, 2),
         asks("b", 8, 2),
@@ -336,8 +336,8 @@ SCENES = {
         num_lookahead_tokens=1,
     ),
     "still_in_progress": vllm_v1_scene(
-        "by priority: who has lost its load and waits for two blocks keeps a more urgent request"
-        " from loading into the only one",
+        "by priority: a request that has lost its load and waits for two blocks keeps a more urgent"
+        " one from loading into the only one",
         asks("a", 5, 4),
         asks("b", 8, 2, priority=1),
         asks("c", 6, 2, 2),
@@ -357,7 +357,8 @@ SCENES = {
         prefix_caching=False,
     ),
     "lost_and_gone": vllm_v1_scene(
-        "its load is lost and its client leaves in one step: who shares the blocks computes them",
+        "its load is lost and its client leaves in one step: a request that shares the blocks"
+        " computes them",
         asks("a", Prompt.of_parts([("system", 8), ("a", 4)]), 2, abort_at=1),
         asks("b", Prompt.of_parts([("system", 8), ("b", 4)]), 2),
         asks("c", Prompt.of_parts([("system", 8), ("c", 4)]), 2),
@@ -367,7 +368,7 @@ SCENES = {
         long_prefill_token_threshold=3,
     ),
     "unwritten": vllm_v1_scene(
-        "blocks whose load is lost can be found: the next request reads what nobody wrote"
+        "blocks whose load is lost can be found: the next request reads what was not written"
         " (V1-KV-10)",
         asks("a", Prompt.of_parts([("system", 8), ("a", 8)]), 1),
         asks("b", Prompt.of_parts([("system", 8), ("b", 2)]), 1, 1),
@@ -424,7 +425,7 @@ SCENES = {
         num_blocks=5,
     ),
     "beyond_the_batch": nano_vllm_scene(
-        "who runs behind a full batch gets no token in the step (NANO-DEC-1)",
+        "a sequence that runs behind a full batch gets no token in the step (NANO-DEC-1)",
         asks("a", 4, 6),
         asks("b", 4, 6),
         asks("c", 4, 6, 1),

@@ -1,8 +1,8 @@
 """The line protocol between us and a driver: what is sent, what comes back, checked.
 
 JSON lines over the driver's standard streams, described in `spec/chapters/drivers.md`. The driver
-speaks first: one line that says who it is and what it can do. Then each of our lines is answered
-by one line.
+speaks first: one line with its name, its release and what it can do. Then each of our lines is
+answered by one line.
 """
 
 import json

@@ -1,8 +1,8 @@
 """The paged device next to a scheduler: its steps as tensors, and the tokens that come of them.
 
-A step tells what was computed of whom, and where it lies. From that the tensors are built that a
-model runner would build, the paged device does the step, and every token that it samples is held
-against the request served alone.
+A step says what was computed of each request, and where it lies. From that the tensors are built
+that a model runner would build, the paged device does the step, and every token that it samples is
+held against the request served alone.
 """
 
 from checks.harness.paging.rows import Load, PagedWork, Row, paged_input

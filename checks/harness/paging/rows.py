@@ -1,4 +1,4 @@
-"""What a step computes of each request, whoever scheduled it, and the tensors of a batch of that.
+"""What a step of any scheduler computes of each request, and the tensors of such a batch.
 
 Source: nano-vllm, "Block Tables: Logical Memory Map"; what a row of several samples is, vllm-v1,
 "Speculative Decoding"; what is copied before, vllm-v0, "Swapping Functions".
@@ -68,7 +68,7 @@ class PagedWork:
 def paged_input(rows: Sequence[Row], block_size: int, is_captured: bool = False) -> PagedInput:
     """The tensors of a batch of rows.
 
-    Whoever handed out too few blocks is refused by the device: a slot is worked out all the same.
+    A row with too few blocks is refused by the device: its slots are worked out all the same.
     """
     counts = np.array([len(row.tokens) for row in rows])
     cached = np.array([row.cached for row in rows])

@@ -27,7 +27,7 @@ def _outputs(step: SomeStep) -> Mapping[str, Sequence[int]]:
 class WrongToken:
     """A token that is not the one of the request served alone; `index` from 0 in its output.
 
-    `by`: who has it wrong, the device or the scheduler. `found` is None where it has none.
+    `by`: the side that is wrong, the device or the scheduler. `found` is None where it has none.
     """
 
     step: int

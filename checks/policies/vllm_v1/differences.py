@@ -116,7 +116,8 @@ KNOWN_DIFFERENCES = (
         "VLM-3",
         "vllm-v1",
         ("vLLM 0.28.0",),
-        "who loses external keys and values within a step is given drafts like one that decodes",
+        "a request that loses external keys and values within a step is given drafts like one that"
+        " decodes",
         "that its prompt is computed is noted before the connector tells what is missing",
         _decodes_in_spite,
         first_step(lambda _config, _action, step: any(_behind_by_loss(step))),

@@ -213,7 +213,7 @@ def test_a_state_graph_is_written_as_graphml() -> None:
     assert lockstep("explore", "dialogue", "--graph", "g.graphml").code == 0
     graph = nx.read_graphml("g.graphml")
     assert len(graph) == 392
-    assert graph.nodes["0"] == dict.fromkeys(graph.nodes["0"], "")  # nobody is there yet
+    assert graph.nodes["0"] == dict.fromkeys(graph.nodes["0"], "")  # no request is there yet
     assert graph.edges["0", "1"] == {"actions": "arrive 0"}
 
 

@@ -119,7 +119,7 @@ def _arrivals(model: Any, state: Any, request_id: str) -> Any:
     return (one.state for one in model.successors(state) if one.action == f"arrive {request_id}")
 
 
-def test_a_closed_instance_has_the_same_states_where_nobody_comes_back() -> None:
+def test_a_closed_instance_has_the_same_states_where_no_client_comes_back() -> None:
     def states(instance: Instance[Any]) -> int:
         return explore_instance(instance).result.states
 

@@ -9,7 +9,7 @@ import pytest
 
 import spec
 from checks.harness.comparison import compare
-from checks.harness.finding import Episode, Kind
+from checks.harness.finding import FOR_EVER, Episode, Kind
 from checks.harness.recording import (
     Recording,
     RecordingError,
@@ -61,8 +61,15 @@ def test_there_is_a_case_for_each_way_in_which_a_release_ends_or_hangs() -> None
         "AssertionError execute_model",
         "AssertionError _prepare_decode",
         "AssertionError _can_decode_all_requests",
-        "somebody waits for ever",
+        "a request waits for ever",
     } <= causes
+
+
+def test_a_cause_of_an_earlier_recording_is_read_as_it_is_called_now() -> None:
+    path = next(path for path in SURVEYED if path.stem == "sendnn-broken-rule-spy-pri-4-9b02cfcc")
+
+    assert "somebody waits for ever" in path.read_text(encoding="utf-8")
+    assert read_recording(path).outcome["broken"][-1]["cause"] == FOR_EVER
 
 
 def test_the_chapter_names_every_case_of_the_survey_and_no_other() -> None:

@@ -109,4 +109,4 @@ def test_a_system_that_serves_no_request_is_found_idle_and_without_end() -> None
     episode = judged(Sleeper())
 
     assert episode.findings[Kind.BROKEN_RULE, "SPY-PRI-4"].step == 0
-    assert episode.findings[Kind.ENDLESS, "somebody waits for ever"].step == episode.steps
+    assert episode.findings[Kind.ENDLESS, "a request waits for ever"].step == episode.steps

@@ -269,7 +269,7 @@ SCOPES = {"spyre": spyre.SCOPE, "nano-vllm": nano_vllm.SCOPE, "vllm-v1": vllm_v1
 
 
 @pytest.mark.parametrize("policy", SCOPES)
-def test_a_key_that_nobody_thought_of_makes_evidence_stale(policy: str) -> None:
+def test_a_key_that_the_scope_does_not_list_makes_evidence_stale(policy: str) -> None:
     scope = SCOPES[policy]
     assert [key.name for key in fields(scope.config)] == list(scope.keys)
     assert scope.stale() is None

@@ -23,7 +23,7 @@ RECORD = {
 def test_a_rule_is_told_by_release_with_its_bounds() -> None:
     assert verdicts_on("LIF-1", RECORD) == {"toy 1.0": "holds for 3 episodes, 1,200 steps"}
     assert verdicts_on("SPY-LEN-1", RECORD) == {"toy 1.0": "broken in 7 of 1,200 steps, as known"}
-    assert verdicts_on("SPY-VOL-3", RECORD) == {}  # nobody judged it
+    assert verdicts_on("SPY-VOL-3", RECORD) == {}  # not judged
 
 
 def test_episodes_that_a_known_difference_ended_are_told() -> None:

@@ -1,6 +1,7 @@
 """Instances counted by Spin, in a model that was written from the chapter and not from our code.
 
-What goes from an instance to the model are constants: lengths, limits, who may leave or end early.
+What goes from an instance to the model are constants: lengths, limits, and which requests may leave
+or end early.
 """
 
 import re

@@ -300,7 +300,7 @@ fault(
 
 
 @fault(step, "_make_room", of="preempt", on=DRY, caught_by="NANO-PRE-1")
-def victim_nobody_needs(right: Wrong, run: Any, row: Any) -> None:
+def needless_victim(right: Wrong, run: Any, row: Any) -> None:
     """Where no block is free the back of running goes, though no sequence needs a block."""
     first = row is run.state.running[0] and len(run.state.running) > 1
     if first and not run.state.pool.free:

@@ -115,7 +115,7 @@ fault(Decisions, "spent", on="whole hit", caught_by="V0-BUD-4")(
     result(cached={}), "cached tokens are not reported"
 )
 
-# --- who gives way --------------------------------------------------------------------------------
+# --- giving way -----------------------------------------------------------------------------------
 
 
 @fault(

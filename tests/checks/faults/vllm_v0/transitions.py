@@ -60,7 +60,7 @@ fault(
     of="abort",
     on="swap, little room on the CPU",
     caught_by="V0-BLK-4, V0-BLK-5, V0-LIF-2",
-)(result(swapped=()), "who leaves takes the swapped along")
+)(result(swapped=()), "a group that leaves takes the swapped along")
 
 # --- decisions ------------------------------------------------------------------------------------
 

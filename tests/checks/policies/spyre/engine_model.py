@@ -31,7 +31,7 @@ class Node:
 
 @frozen
 class Stepped:
-    """A step of the engine: the scheduler that it left, who sampled, who finished."""
+    """A step of the engine: the scheduler that it left, the ids that sampled or finished."""
 
     after: Node
     outputs: tuple[str, ...]
