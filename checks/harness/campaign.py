@@ -415,4 +415,24 @@ def shrunk(plan: Plan, first: FirstSeen, most_steps: int = MOST_STEPS) -> Shrunk
             return evolve(first.finding, step=episode.steps), episode.steps
         return episode.findings.get(signature), episode.steps
 
-    return shrink(first.case, first.finding, draw, attempt, most_steps)
+    small = shrink(first.case, first.finding, draw, attempt, most_steps)
+    if small.finding.kind is not Kind.DIVERGENCE or first.terms.rules_only:
+        return small
+    return evolve(small, harm=harm(system, small.case, first.terms))
+
+
+def harm(system: System, case: Case, terms: Terms) -> str:
+    """What the system does that the rules or a device refuse, where it serves the case by itself.
+
+    The first such thing, or in how many steps there is none.
+    """
+    alone = compare(system, case, evolve(terms, rules_only=True))
+    expected = policy_named(system.hello.policy).expected_reason
+    first = min(
+        (one for one in alone.findings.values() if expected(one.cause, case.config) is None),
+        key=lambda one: one.step,
+        default=None,
+    )
+    if first is None:
+        return f"no rule breaks in the {alone.steps} steps in which it goes on by itself"
+    return f"where it goes on by itself, {first.cause} in step {first.step}: {first.says}"

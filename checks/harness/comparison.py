@@ -13,6 +13,7 @@ from checks.harness.comparing import Difference, Strictness, differences
 from checks.harness.difference import Evidence, KnownDifference
 from checks.harness.driver.protocol import DriverError
 from checks.harness.finding import Episode, Finding, Kind
+from checks.harness.judging import judgeable
 from checks.harness.own_steps import OwnSteps
 from checks.harness.rules_only import judged_by_rules
 from checks.harness.script import Script
@@ -135,13 +136,26 @@ class _Comparison:
             Kind.DIVERGENCE,
             index,
             seen[0].field,
-            f"{seen[0].field} differs",
+            f"{seen[0].field} differs{self._not_admitted(expected, found)}",
             differences=seen,
             followed=tuple(dict(_rules_followed(expected, found)).items()),
             broken=tuple(self._own.broken_by(found)),
             steps=self._steps_to(index),
         )
         self.episode.note(finding)
+
+    def _not_admitted(self, expected: Step, found: Step) -> str:
+        """Where only the reference admits a request: which, and the rules that could refuse it."""
+        waited = {row.id for row in expected.before.waiting}
+        admitted = [one.id for one in expected.events if one.transition == "admit"]
+        if not admitted or not waited.isdisjoint(found.scheduled):
+            return ""
+        if found.refusal is not None:
+            return f": the reference admits {admitted[0]}, which is refused by {found.refusal}"
+        applied = {one.id for one in judgeable(self.case.config)}
+        rules = [one for one in self._policy.labels.refusals if one in applied]
+        could = f", which could be refused by {', '.join(rules)}" if rules else ""
+        return f": only the reference admits {admitted[0]}{could}"
 
     def _failed(self, index: int, failure: Failure) -> None:
         """All steps agree, and then the system raised: in a step that the reference takes so."""

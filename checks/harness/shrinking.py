@@ -27,12 +27,16 @@ Draw: TypeAlias = Callable[[Node], Case | None]
 
 @frozen
 class Shrunk:
-    """The smallest case that was found, its finding, the runs and steps that it took."""
+    """The smallest case that was found, its finding, the runs and steps that it took.
+
+    `harm`: of a divergence, what comes of it where the system goes on by itself.
+    """
 
     case: Case
     finding: Finding
     runs: int = 0
     steps: int = 0
+    harm: str = ""
 
 
 def shrink(case: Case, finding: Finding, draw: Draw, attempt: Attempt, most_steps: int) -> Shrunk:

@@ -38,6 +38,9 @@ def _nothing(_step: object) -> Mapping[str, int]:
     return {}
 
 
+_REFUSED_BY = "refused by "
+
+
 @frozen(kw_only=True)
 class Labels:
     """What is counted of a policy's steps.
@@ -57,12 +60,18 @@ class Labels:
     def _from_actions(self) -> frozenset[str]:
         return frozenset(self.actions)
 
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """The rules that can refuse an admission, as far as they are counted."""
+        named = (one for one in self.actions if one.startswith(_REFUSED_BY))
+        return tuple(one.removeprefix(_REFUSED_BY) for one in named)
+
     def add(self, counts: Counter[str], step: Any, early: int) -> None:
         """Count what happened in a step; `early`: requests that ended before `max_tokens`."""
         happened = [(event.transition, 1) for event in step.events]
         happened.append((f"{step.kind} step", 1))
         if step.refusal is not None:
-            happened.append((f"refused by {step.refusal}", 1))
+            happened.append((f"{_REFUSED_BY}{step.refusal}", 1))
         evicted = len(step.after.pool.keys) < len(step.before.pool.keys)
         happened += [("early end", early), ("eviction", int(evicted)), *self.further(step).items()]
         for name, times in happened:

@@ -150,6 +150,8 @@ divergence in step 2: scheduled differs
   {"id":"0","arrival":0,"prompt_len":1,"max_tokens":3}
   {"id":"1","arrival":0,"prompt_len":1,"max_tokens":2}
   {"id":"2","arrival":0,"prompt_len":1,"max_tokens":1}
+  harm: where it goes on by itself, SPY-VOL-4 in step 2: A request joins if and only if no step of
+    the worst case exceeds the limit: no other joins, none is preempted, each generates all it may.
   met 2 times, first in episode 4 of seed 1: block_size=3 chunk_size=3 max_model_len=9
     max_num_seqs=2 max_batch_tkv_limit=17 queue=overtaking long_output_first=true crowd=false
     short_answers=false boundaries=1.0 shared=0.0 repeated=0.5 continued=0.25 prescribed=0.0
