@@ -10,6 +10,7 @@ from attrs import evolve, frozen
 from rich.console import Console
 
 from checks.cli.common import (
+    SECONDS,
     Option,
     Output,
     gathered,
@@ -126,7 +127,7 @@ def extent_options(
         click.option(
             "--time",
             "seconds",
-            type=click.FloatRange(0, min_open=True),
+            type=SECONDS,
             help=f"Begin no {begun}.  [default: {_SECONDS:g}]",
         ),
         click.option("--episodes", type=click.IntRange(1), help=f"Run so many {run} instead."),

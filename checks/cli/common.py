@@ -8,14 +8,17 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
+from math import nan
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
 from attrs import frozen
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from checks.cli.configuration import Sources, read_settings
 from checks.cli.envelope import report_of
@@ -26,12 +29,38 @@ from spec.core.errors import ConfigError, InputError
 
 Option: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-# Piped output has a fixed width, so that it does not change with the terminal it was made in.
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
-err = Console(stderr=True, highlight=False)
+
+# Lines are as they are: nothing in them is markup, none is broken. Piped output has a fixed width
+# for tables, so that it does not change with the terminal it was made in.
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
+out = Console(width=None if sys.stdout.isatty() else 120, **_PLAIN)
+err = Console(stderr=True, **_PLAIN)
 
 
 # --- options --------------------------------------------------------------------------------------
+
+
+class _Seconds(click.ParamType[float]):
+    """A time that a clock can measure: no limit is given by leaving the option away."""
+
+    name = "seconds"
+    least, most = 0.001, 10.0**7
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = nan
+        if not self.least <= seconds <= self.most:  # not: also for NaN
+            option = "seconds" if param is None else param.opts[0]
+            allowed = f"seconds from {self.least:g} to {self.most:,.0f}"
+            raise InputError(option, value, allowed)
+        return seconds
+
+
+SECONDS = _Seconds()
 
 
 def gathered(name: str, make: Callable[..., object], *options: Option) -> Option:
@@ -167,17 +196,23 @@ def beginning_with(
 def plain_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
     """A table without lines; a column whose name begins with ">" is aligned to the right.
 
-    Cells that do not fit are folded, so that nothing is cut off.
+    Numbers and the names in the first column stay whole; prose that does not fit is folded.
     """
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in columns:
+    cells = [tuple(map(Text, row)) for row in rows]
+    for place, name in enumerate(columns):
+        is_number = name.startswith(">")
+        whole = max((row[place].cell_len for row in cells), default=0)
         table.add_column(
             name.removeprefix(">"),
-            justify="right" if name.startswith(">") else "left",
+            justify="right" if is_number else "left",
             overflow="fold",
+            min_width=whole if is_number or place == 0 else min(whole, _LEAST_PROSE),
         )
-    for row in rows:
+    for row in cells:
         table.add_row(*row)
+    needed = Measurement.get(out, out.options.update(width=_MOST_COLUMNS), table).minimum
+    table.width = needed if needed > out.width else None
     return table
 
 
@@ -185,6 +220,9 @@ def print_lines(screen: Console, *lines: str) -> None:
     """The lines as they are: nothing in them is markup, and none is broken."""
     for line in lines:
         screen.print(line, markup=False, soft_wrap=True)
+
+
+_LEAST_PROSE, _MOST_COLUMNS = 20, 1_000
 
 
 @contextmanager

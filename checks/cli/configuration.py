@@ -20,14 +20,12 @@ from typing import Any
 from attrs import evolve, frozen
 
 from checks.cli.toml_file import MOST, brief, line_of, text_of, toml_of
+from checks.export.limits import refuse_large_pool
 from checks.harness.serving import Settings
 from checks.policies import DEFAULT, POLICIES, AnyPolicy
 from engine.core.clock import CostModel
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, InputError, Place
-
-# A limit that only a mistake exceeds: the pool is kept block by block.
-MOST_BLOCKS = 2**22
 
 _COST = "cost."
 
@@ -46,22 +44,25 @@ def read_settings(
     settings: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     base: PolicyConfig | None = None,
+    compared: Sequence[str] = (),
 ) -> Settings:
     """The configuration that file, environment and settings make together, over `base`.
 
     `path`: a TOML file of top-level keys. `settings`: `key=value` each, the value in TOML's
     syntax or, for text, a bare word; of two for one key the later wins. `environment`: where the
     variables of the policies' plugins are looked up; an empty one counts as unset. `base`: instead
-    of the defaults.
+    of the defaults. `compared`: settings of one variant of a comparison.
 
     Raises:
         ConfigError: a file that cannot be read or is no TOML, an unknown key, a value of the
-            wrong type or out of range; with file and line, `--set KEY` or the variable.
+            wrong type or out of range; with file and line, `--set KEY`, `--compare KEY` or the
+            variable.
     """
     everything = [
         *_from_file(path),
         *_from_environment(environment or {}),
-        *_from_set(settings),
+        *_from_options("--set", settings),
+        *_from_options("--compare", compared),
     ]
     policy = _policy(everything, base)
     given: dict[str, _Given] = {}
@@ -74,7 +75,7 @@ def read_settings(
         costs = {key: one.value for key, one in given.items() if key.startswith(_COST)}
         own = {key: one.value for key, one in given.items() if key not in costs}
         config: PolicyConfig = policy.config.from_mapping(values | own)
-        _refuse_large_pool(config)
+        refuse_large_pool(config)
         named = {key.removeprefix(_COST): value for key, value in costs.items()}
         return Settings(config, CostModel.from_mapping(named, config))
     except ConfigError as error:
@@ -95,13 +96,19 @@ def _policy(given: Sequence[_Given], base: PolicyConfig | None) -> AnyPolicy:
 
 
 def _of_policy(given: Iterable[_Given], policy: AnyPolicy) -> Iterator[_Given]:
-    """What is meant for every policy, or for this one alone."""
+    """What is meant for every policy, or for this one alone.
+
+    Raises:
+        ConfigError: what is meant for another one is none of its keys.
+    """
     for one in given:
         name, _, key = one.key.partition(".")
         if name not in POLICIES:
             yield one
         elif name == policy.name:
             yield evolve(one, key=key)
+        else:
+            _refuse_misplaced(evolve(one, key=key), POLICIES[name])
 
 
 def _placed(error: ConfigError, given: Mapping[str, _Given]) -> InputError:
@@ -132,13 +139,6 @@ def _refuse_excess(one: _Given) -> None:
         raise error.at(one.place.source, one.place.line)
 
 
-def _refuse_large_pool(config: PolicyConfig) -> None:
-    """Refuse a pool, named or worked out, that would not fit the memory."""
-    if config.pool_blocks > MOST_BLOCKS:
-        allowed = f"at most {MOST_BLOCKS}; if absent: max_num_seqs x the blocks of max_model_len"
-        raise ConfigError("num_blocks", config.pool_blocks, allowed)
-
-
 # --- variants -----------------------------------------------------------------------------------
 
 
@@ -149,6 +149,7 @@ class Sources:
     path: Path | None = None
     settings: tuple[str, ...] = ()
     environment: Mapping[str, str] | None = None
+    compared: tuple[str, ...] = ()
 
     def read(self, base: PolicyConfig | None = None) -> Settings:
         """The configuration, over `base` instead of the defaults if it is given.
@@ -156,7 +157,7 @@ class Sources:
         Raises:
             ConfigError: see `read_settings`.
         """
-        return read_settings(self.path, self.settings, self.environment, base)
+        return read_settings(self.path, self.settings, self.environment, base, self.compared)
 
     def variants(self, compared: Sequence[str]) -> dict[str, Settings]:
         """Every combination of the values that `--compare key=one,other` names; else the only one.
@@ -171,8 +172,7 @@ class Sources:
         if len(set(keys)) < len(keys):
             raise ConfigError("comparison", ", ".join(keys), "each key once").at("--compare")
         return {
-            ", ".join(chosen): evolve(self, settings=(*self.settings, *chosen)).read()
-            for chosen in product(*choices)
+            ", ".join(chosen): evolve(self, compared=chosen).read() for chosen in product(*choices)
         }
 
 
@@ -222,14 +222,14 @@ def _number(variable: str, key: str, text: str, kind: type) -> int | bool:
     return int(text) != 0 if kind is bool else int(text)
 
 
-def _from_set(settings: Sequence[str]) -> Iterator[_Given]:
+def _from_options(option: str, settings: Sequence[str]) -> Iterator[_Given]:
     for setting in settings:
         key, equals, text = (part.strip() for part in setting.partition("="))
         if not key or not equals:
-            raise ConfigError("setting", brief(setting), "key=value").at("--set")
+            raise ConfigError("setting", brief(setting), "key=value").at(option)
         # A key that is none may hold anything: it is shown as what was found, not as a place.
         is_known = _is_known(key)
-        place = Place(f"--set {key}" if is_known else "--set")
+        place = Place(f"{option} {key}" if is_known else option)
         yield _Given(key, _value(text), place)
 
 

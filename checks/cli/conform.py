@@ -169,14 +169,14 @@ def _again(system: System, recording: Recording, expect: str | None, output: Out
         _print_compared(screen, system.hello, recording.case, episode)
     outcome = outcome_as_json(episode, terms)
     same = outcome == recording.outcome
-    screen.print("as recorded" if same else f"recorded was: {recording.outcome}", soft_wrap=True)
+    screen.print("as recorded" if same else f"recorded was: {recording.outcome}")
     report = {"driver": system.hello.release, "found": outcome, "as_recorded": same}
     violated = not same if expect else episode.findings
     return output.end(exit_code(violated=violated), report)
 
 
 def _print_judged(screen: Console, hello: Hello, episode: Episode) -> None:
-    screen.print(f"{hello.release}, judged alone in {episode.steps:,} steps", soft_wrap=True)
+    screen.print(f"{hello.release}, judged alone in {episode.steps:,} steps")
     for one in episode.findings.values():
         found = f"{one.cause}: {one.broken[0][1]}" if one.broken else one.says
         print_lines(screen, f"  {one.kind} in step {one.step}: {found}")

@@ -47,14 +47,14 @@ def install_driver(name: str, version: str | None, into: Path | None) -> int:
     """
     recipe = known_recipe(name, version)
     environment = environment_of(recipe, into)
-    out.print(f"{recipe.name} into {environment.directory}", soft_wrap=True)
+    out.print(f"{recipe.name} into {environment.directory}")
     try:
-        install(environment, lambda line: out.print(f"  {line}", soft_wrap=True))
+        install(environment, lambda line: out.print(f"  {line}"))
     except InstallationError as error:
         print_lines(err, f"lockstep: {error}")
         return INCOMPLETE
     if into is not None:
-        out.print(f"to use it: export LOCKSTEP_DRIVERS={into}", soft_wrap=True)
+        out.print(f"to use it: export LOCKSTEP_DRIVERS={into}")
         return 0
     return _try(recipe.name)
 

@@ -7,10 +7,12 @@ from typing import Any
 import click
 from attrs import evolve
 from rich.console import Console
+from rich.text import Text
 
 from checks.chapters import write_chapters
 from checks.cli import exit_code
 from checks.cli.common import (
+    SECONDS,
     Output,
     config_options,
     gathered,
@@ -65,9 +67,7 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
     Bounds,
     click.option("--max-states", type=click.IntRange(1), help="Stop after so many states."),
     click.option("--max-depth", type=click.IntRange(1), help="Go no further from the start."),
-    click.option(
-        "--time", "max_seconds", type=click.FloatRange(0), help="Stop after S seconds each."
-    ),
+    click.option("--time", "max_seconds", type=SECONDS, help="Stop after S seconds each."),
 )
 @click.option(
     "--order",
@@ -365,7 +365,8 @@ def _verdict(one: Exploration) -> str:
 def _print_finding(screen: Console, one: Exploration, finding: Finding, path: Path) -> None:
     """A broken rule: what it says, what was found, after which actions, and how to replay it."""
     screen.print()
-    screen.print(f"[bold red]{finding.rule}[/bold red] is broken in '{title_of(one.instance)}'")
+    where = f" is broken in '{title_of(one.instance)}'"
+    screen.print(Text.assemble((finding.rule, "bold red"), where))
     screen.print(f"  says: {sentence(finding.rule)}")
     screen.print(f"  found: {finding.found}")
     screen.print(f"  after: {', '.join(finding.actions)}")

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from checks.chapters import write_chapters
 from checks.cli import exit_code
-from checks.cli.common import Output, json_option, plain_table, print_lines, progress_bar
+from checks.cli.common import SECONDS, Output, json_option, plain_table, print_lines, progress_bar
 from checks.cli.outputs import Command
 from checks.evidence import MUTATED, recorded, write_record
 from checks.mutants.equivalents import equivalents, refuse_stale
@@ -36,7 +36,7 @@ from spec.core.errors import InputError
 @click.option("--untried", is_flag=True, help="Only of which nothing is on record yet.")
 @click.option("--sample", type=click.IntRange(1), help="Draw so many of them.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draw.")
-@click.option("--time", "seconds", type=click.FloatRange(0), help="Begin none after S seconds.")
+@click.option("--time", "seconds", type=SECONDS, help="Begin none after S seconds.")
 @click.option("--tests", is_flag=True, help="Run the project's tests on what the rules overlook.")
 @click.option("--thorough", is_flag=True, help="Explore the largest instances, too.")
 @click.option("--record", is_flag=True, help="Keep what was found with the project.")

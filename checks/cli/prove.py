@@ -9,6 +9,7 @@ from rich.console import Console
 from checks.chapters import write_chapters
 from checks.cli import exit_code
 from checks.cli.common import (
+    SECONDS,
     Output,
     beginning_with,
     json_option,
@@ -31,11 +32,13 @@ _COLUMNS = ("obligation", "says", "for", "verdict", ">seconds", ">size")
 @click.option(
     "--time",
     "seconds",
-    type=click.FloatRange(0, min_open=True),
+    type=SECONDS,
     default=None,
     help="Give up on an obligation after S seconds.  [default: 60, thorough ones 600]",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the solver.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the solver."
+)
 @click.option("--record", is_flag=True, help="Keep the verdicts with the project.")
 @out_option
 @json_option

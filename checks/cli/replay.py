@@ -8,6 +8,7 @@ import click
 from attrs import asdict
 from attrs.filters import exclude
 from rich.console import Console
+from rich.text import Text
 
 from checks.cli import exit_code
 from checks.cli.common import Output, json_option
@@ -21,7 +22,7 @@ from checks.harness.driver.system import DriverCommand
 from checks.harness.elsewhere import done_by
 from checks.harness.finding import Episode
 from checks.harness.replaying import Replay, refuse_unknown_rules, replay_of
-from checks.harness.report import print_finding
+from checks.harness.report import print_finding, shown
 from checks.harness.system import ENGINE, REFERENCE, Own
 from checks.policies import AnyPolicy, policy_of
 from checks.releases.environments import command_of
@@ -112,7 +113,7 @@ def _done_elsewhere(trace: Trace, target: str, expect: str | None, output: Outpu
     if result.failure is not None:
         screen.print(f"  raises {result.failure}")
     for rule, found in result.broken.items():
-        screen.print(f"[bold red]{rule}[/bold red] is broken: {found}")
+        screen.print(Text.assemble((rule, "bold red"), f" is broken: {found}"))
     rule = trace.violation.rule if trace.violation else ""
     screen.print(f"the violation of {rule} is {'' if confirmed else 'not '}confirmed")
     report = {
@@ -173,7 +174,8 @@ def _verdict(recorded: Recorded, name: str, episode: Episode) -> str:
 def _print_step(screen: Console, policy: AnyPolicy, step: SomeStep, states: bool) -> None:
     """The step, its transitions, and only what changed."""
     refused = f", prefill refused by {step.refusal}" if step.refusal else ""
-    screen.print(f"[bold]step {step.index}[/bold] {step.kind}: {_size(policy, step)}{refused}")
+    what = f" {step.kind}: {_size(policy, step)}{refused}"
+    screen.print(Text.assemble((f"step {step.index}", "bold"), what))
     for line in _changes(step):
         screen.print(f"    {line}")
     if states:
@@ -197,8 +199,7 @@ def _changes(step: SomeStep) -> Iterator[str]:
     if step.aborted:
         yield f"aborted before: {', '.join(step.aborted)}"
     for event in step.events:
-        moved = "" if event.after is None else f" {event.before} -> {event.after}"
-        yield f"{event.transition} {event.id}{moved}  ({event.rule})"
+        yield shown(event)
     before = {one.id: one for one in step.before.present}
     for one in step.after.present:
         moved_values = [
@@ -212,11 +213,11 @@ def _changes(step: SomeStep) -> Iterator[str]:
 
 def _print_end(screen: Console, trace: Trace, result: Replay) -> None:
     if result.difference is not None:
-        screen.print(f"[bold red]step {result.difference.step} differs[/bold red]")
+        screen.print(Text.assemble((f"step {result.difference.step} differs", "bold red")))
         for name, (written, now) in result.difference.fields.items():
             screen.print(f"  {name}: the file says {written!r}, now {now!r}")
     for one in result.broken:
-        screen.print(f"[bold red]{one.rule}[/bold red] is broken in step {one.step}")
+        screen.print(Text.assemble((one.rule, "bold red"), f" is broken in step {one.step}"))
         screen.print(f"  says: {one.says}")
         screen.print(f"  found: {one.found}")
     if trace.violation is not None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from checks.cli import HOLDS
 from checks.cli.common import Output, beginning_with, json_option, plain_table
@@ -34,7 +35,7 @@ def rules(ids: tuple[str, ...], output: Output) -> int:
     for name, policy in POLICIES.items():
         rows = [_row(one) for one in listed if one.rule.id in policy.registry.rules]
         if rows:
-            screen.print(f"[bold]{name}[/bold]")
+            screen.print(Text.assemble((name, "bold")))
             screen.print(plain_table(_COLUMNS, rows))
     screen.print(f"{len(listed)} rules; one alone: lockstep rules {listed[0].rule.id}")
     return 0
@@ -46,10 +47,10 @@ def _print_one(screen: Console, verdict: Verdict) -> None:
         if name in ("proven by", "refuted by"):
             continue  # these stand with their bounds under "proven for" and "refuted for"
         if not isinstance(value, dict):
-            screen.print(f"[bold]{name}[/bold]: {value}")
+            screen.print(Text.assemble((name, "bold"), f": {value}"))
             continue
         for key, bounds in value.items():
-            screen.print(f"[bold]{name}[/bold] {bounds}: {key}")
+            screen.print(Text.assemble((name, "bold"), f" {bounds}: {key}"))
 
 
 def _row(verdict: Verdict) -> tuple[str, ...]:

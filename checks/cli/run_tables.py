@@ -5,6 +5,7 @@ from textwrap import shorten
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from checks.cli.common import plain_table
 from checks.harness.serving import Refused, Run
@@ -50,7 +51,7 @@ def print_comparison(screen: Console, runs: Mapping[str, Run], refused: Mapping[
     screen.print(plain_table(("", *(f">{label}" for label in runs)), rows))
     for label, run in runs.items():
         if not run.holds:
-            screen.print(f"[bold]{label}[/bold]")
+            screen.print(Text.assemble((label, "bold")))
             _print_faults(screen, run)
 
 
@@ -58,14 +59,15 @@ def _print_faults(screen: Console, run: Run) -> None:
     for rule in {one.rule.id: one.rule for one in run.broken}.values():
         first, *others = (one for one in run.broken if one.rule is rule)
         found = shorten(first.found, _FOUND_CHARACTERS, placeholder=" … (whole in --json)")
-        screen.print(f"[bold red]violated[/bold red] {rule.id} in step {first.step}: {found}")
+        what = f" {rule.id} in step {first.step}: {found}"
+        screen.print(Text.assemble(("violated", "bold red"), what))
         screen.print(f"  {rule.sentence}")
         if others:
             screen.print(f"  first again in steps {', '.join(str(one.step) for one in others)}")
     for wrong in () if run.device is None else run.device.wrong:
-        screen.print(f"[bold red]wrong token[/bold red] {wrong}")
+        screen.print(Text.assemble(("wrong token", "bold red"), f" {wrong}"))
     if run.refused is not None:
-        screen.print(f"[bold red]refused[/bold red] {run.refused}")
+        screen.print(Text.assemble(("refused", "bold red"), f" {run.refused}"))
 
 
 def _print_verdict(screen: Console, run: Run) -> None:

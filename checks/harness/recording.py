@@ -27,6 +27,7 @@ from typing import Any
 from attrs import asdict, evolve, frozen
 
 from checks.export.files import write_lines
+from checks.export.limits import refuse_large_pool
 from checks.export.trace.requests import requests_from_json
 from checks.harness.case import Case
 from checks.harness.comparing import Strictness
@@ -237,6 +238,7 @@ def _outcome(said: Json) -> Json:
 def _case(header: Json) -> Case:
     requests = requests_from_json(header["requests"])
     config = policy_named(_policy(header)).config.from_mapping(header["config"])
+    refuse_large_pool(config)
     surroundings = {name: what for name, what in header.items() if name not in (*_HEADER, *_HOW)}
     return Case(config, tuple(requests.values()), surroundings)
 

@@ -7,6 +7,7 @@ from textwrap import fill
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from checks.export.files import as_line
 from checks.harness.campaign import Campaign, FirstSeen
@@ -25,8 +26,8 @@ _WIDTH = 100
 
 def print_finding(screen: Console, hello: Hello, case: Case, finding: Finding) -> None:
     """The step, the differing fields side by side, the rules, configuration and requests."""
-    screen.print(f"[bold red]{finding.kind}[/bold red] in step {finding.step}: ", end="")
-    screen.print(finding.says, markup=False, soft_wrap=True)
+    what = f" in step {finding.step}: {finding.says}"
+    screen.print(Text.assemble((str(finding.kind), "bold red"), what), soft_wrap=True)
     if hello.release != hello.name:
         screen.print(f"  release: {hello.release}", markup=False, soft_wrap=True)
     if finding.differences:
@@ -66,8 +67,8 @@ def _side_by_side(name: str, differences: Sequence[Difference]) -> Table:
 def shown(value: object) -> str:
     """A value of a field; "-" where there is none."""
     if isinstance(value, Event):
-        changed = "" if value.after is None else f" {value.before} -> {value.after}"
-        return f"{value.transition} {value.id}{changed} ({value.rule})"
+        changed = f" {shown(value.before)} -> {shown(value.after)}" * (value.after is not None)
+        return " ".join(filter(None, (value.transition, f"{value.id}{changed}", f"({value.rule})")))
     return "-" if value is None else as_line(plain_json(value))
 
 
@@ -106,7 +107,7 @@ def bounds_lines(seen: Campaign) -> Iterator[str]:
         rules = ", ".join(f"{rule} ({what})" for rule, what in sorted(seen.not_evaluated.items()))
         yield f"not judged, for the driver does not report what they ask for: {rules}"
     if seen.never:
-        yield f"never happened: {', '.join(seen.never)}"
+        yield f"never happened: {'; '.join(seen.never)}"
 
 
 def known_lines(seen: Campaign) -> Iterator[str]:

@@ -40,7 +40,7 @@ def token_figures(summary: Summary) -> StepFigures:
         for kind, count in summary.transfers.items()
     }
     return StepFigures(
-        size={"largest step": f"{tokens} tokens; {requests:,} requests"},
+        size={"largest step": f"{tokens} tokens; {requests:,} request{'s' * (requests != 1)}"},
         setbacks={"preemptions": f"{summary.preemptions:,}", **transfers},
         compared={"largest step, tokens": tokens, **transfers},
     )

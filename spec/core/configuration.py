@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import partial
+from math import inf
 from typing import Any, ClassVar, Self
 
 from attrs import Attribute, asdict, fields, frozen
@@ -24,13 +25,15 @@ class PolicyConfig:
     """A configuration; lengths in tokens, times in units of the simulated clock.
 
     A subclass says which policy it is of, and gives what keys it has their defaults. Whole numbers
-    are 1 or more, unless `LEAST` says how small one may be; others 0 or more.
+    are 1 or more, unless `LEAST` says how small one may be, and at most what `MOST` says, if it
+    does; others 0 or more.
 
     Raises:
-        ConfigError: another policy's name, a value of the wrong type or below the least.
+        ConfigError: another policy's name, a value of the wrong type or out of its range.
     """
 
     LEAST: ClassVar[Mapping[str, int]] = {}
+    MOST: ClassVar[Mapping[str, int]] = {}
 
     policy: str
     block_size: int = 1
@@ -47,7 +50,8 @@ class PolicyConfig:
         for key in fields(type(self)):
             if key.type in _LEAST:
                 least = self.LEAST.get(key.name, _LEAST[key.type])
-                _check_range(key.name, getattr(self, key.name), least)
+                most = self.MOST.get(key.name, inf)
+                _check_range(key.name, getattr(self, key.name), least, most)
 
     @classmethod
     def name_of_policy(cls) -> str:
@@ -86,9 +90,9 @@ class PolicyConfig:
 _LEAST: Mapping[Any, int] = {int: 1, int | None: 1, float: 0}
 
 
-def _check_range(name: str, value: float | None, least: int) -> None:
-    if value is not None and not value >= least:  # not: also for NaN
-        raise ConfigError(name, value, f"{least} or more")
+def _check_range(name: str, value: float | None, least: int, most: float) -> None:
+    if value is not None and not least <= value <= most:  # not: also for NaN
+        raise ConfigError(name, value, f"at most {most}" if value > most else f"{least} or more")
 
 
 def typed(name: str, type_: Any, value: Any) -> Any:

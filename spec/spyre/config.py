@@ -4,7 +4,8 @@ The keys are those of the configuration file. `released_2_6_3` gives the values 
 the machine behaves as sendnn-inference 2.6.3 does.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from attrs import frozen
 
@@ -41,6 +42,8 @@ class SpyreConfig(PolicyConfig):
             of the block, requests that may be paused without reservation, an admission that is
             only half added.
     """
+
+    MOST: ClassVar[Mapping[str, int]] = {"chunk_size": 2**20}
 
     policy: str = "spyre"
     block_size: int = 64

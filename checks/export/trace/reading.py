@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from attrs import field, frozen
 
+from checks.export.limits import refuse_large_pool
 from checks.export.trace.line import Past, Violation
 from checks.export.trace.records import Json, converter, joined, structured
 from checks.export.trace.requests import requests_from_json
@@ -242,6 +243,7 @@ def _config(header: Json) -> PolicyConfig:
         raise TraceError("policy", name, ", ".join(POLICIES))
     try:
         config: PolicyConfig = POLICIES[name].config.from_mapping(header["config"])
+        refuse_large_pool(config)
     except InputError as error:
         raise TraceError(joined("config", error.field), error.found, error.allowed) from None
     return config

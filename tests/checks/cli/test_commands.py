@@ -105,27 +105,27 @@ SPY-VOL-1 is broken in 'documented'
     assert replayed.code == 1
     assert replayed.out == snapshot("""\
 step 0 prefill: tkv 1, volume 1
-    admit 0  (SPY-ADM-1)
-    reserve 0 0 -> 3  (SPY-RES-2)
-    allocate 0 () -> (1,)  (SPY-CHK-1)
-    chunk 0 0 -> 1  (SPY-CHK-3)
-    join 0  (SPY-CHK-4)
+    admit 0 (SPY-ADM-1)
+    reserve 0 0 -> 3 (SPY-RES-2)
+    allocate 0 [] -> [1] (SPY-CHK-1)
+    chunk 0 0 -> 1 (SPY-CHK-3)
+    join 0 (SPY-CHK-4)
     request 0: computed 0 -> 1, generated 0 -> 1, tkv 0 -> 1
 step 1 decode: tkv 2, volume 2, prefill refused by SPY-PRI-3
-    decode   (SPY-DEC-1)
+    decode (SPY-DEC-1)
     request 0: computed 1 -> 2, generated 1 -> 2, tkv 1 -> 2
 step 2 prefill: tkv 1, volume 1
-    admit 1  (SPY-ADM-1)
-    reserve 1 0 -> 2  (SPY-RES-2)
-    allocate 1 () -> (2,)  (SPY-CHK-1)
-    chunk 1 0 -> 1  (SPY-CHK-3)
-    join 1  (SPY-CHK-4)
+    admit 1 (SPY-ADM-1)
+    reserve 1 0 -> 2 (SPY-RES-2)
+    allocate 1 [] -> [2] (SPY-CHK-1)
+    chunk 1 0 -> 1 (SPY-CHK-3)
+    join 1 (SPY-CHK-4)
     request 1: computed 0 -> 1, generated 0 -> 1, tkv 0 -> 1
 step 3 decode: tkv 4, volume 8
-    jump_tkv 1 1 -> 4  (SPY-TKV-4)
-    allocate 0 (1,) -> (3,)  (SPY-DEC-5)
-    decode   (SPY-DEC-1)
-    finish 1  (LIF-3)
+    jump_tkv 1 1 -> 4 (SPY-TKV-4)
+    allocate 0 [1] -> [3] (SPY-DEC-5)
+    decode (SPY-DEC-1)
+    finish 1 (LIF-3)
     request 0: computed 2 -> 3, generated 2 -> 3, tkv 2 -> 3
 SPY-VOL-1 is broken in step 3
   says: Batch size times max-tkv never exceeds the limit, in any step.

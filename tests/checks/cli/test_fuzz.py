@@ -88,7 +88,7 @@ def test_actions_that_never_happened_are_named() -> None:
     ran = lockstep("fuzz", "--target", "reference", "--episodes", 5, "--set", "pausing=false")
 
     assert "\nnever happened: " in ran.out
-    assert "pause, resume" in ran.out
+    assert "pause; resume" in ran.out
 
 
 def test_a_campaign_in_time_stops_in_time_and_does_something() -> None:

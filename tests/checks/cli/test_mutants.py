@@ -41,7 +41,7 @@ def test_all_mutants_of_a_room_and_policy_come_to_what_is_on_record(group: str) 
 
 
 def test_no_time_is_no_answer() -> None:
-    ran = lockstep("mutants", "--time", 0, "reference/core/block_pool.py:new_pool")
+    ran = lockstep("mutants", "--time", 0.001, "reference/core/block_pool.py:new_pool")
 
     assert ran.code == 3
     assert "mutants were not tried to the end" in ran.out

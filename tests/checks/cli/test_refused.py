@@ -53,7 +53,7 @@ REFUSED = {
         "--compare: comparison: found 'interleave, interleave'; allowed: each key once"
     ),
     "run w.jsonl --compare chunk_size=4,5 --set block_size=4": (
-        "--set chunk_size: chunk_size: found 5; allowed: a multiple of block_size (4)"
+        "--compare chunk_size: chunk_size: found 5; allowed: a multiple of block_size (4)"
     ),
     "run w.jsonl --compare interleave=true,false --timeline t.json": (
         "--compare: found 'interleave=true,false'; allowed: no --trace, --figures or --timeline"
