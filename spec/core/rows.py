@@ -7,7 +7,7 @@ terms that the prover reasons about: so what is proven for every batch size is w
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from spec.core.arithmetic import Number, Truth, every, maximum, negate, select
 
@@ -15,8 +15,28 @@ Row: TypeAlias = Any  # a number or a record of numbers
 Rows: TypeAlias = Any  # a sequence of rows or `AnyRows`; no type of the solver's says "either"
 
 
+class UnlistableRowsError(TypeError):
+    """A formula lists rows, or counts them all, of which there may be any number."""
+
+    def __init__(self, wanted: str) -> None:
+        super().__init__(f"a formula {wanted}, of which there may be any number")
+
+
 class AnyRows(ABC):
-    """Rows of any number, which cannot be listed. Each has a value, a number or a record."""
+    """Rows of any number, which cannot be listed. Each has a value, a number or a record.
+
+    A formula that lists them is refused with `UnlistableRowsError`: it speaks of some number of
+    rows, whatever the words below say of the others.
+    """
+
+    def __iter__(self) -> NoReturn:
+        raise UnlistableRowsError("goes through the rows")
+
+    def __getitem__(self, _place: int | slice) -> NoReturn:
+        raise UnlistableRowsError("takes some of the rows by their places")
+
+    def __len__(self) -> NoReturn:
+        raise UnlistableRowsError("counts the rows")
 
     @abstractmethod
     def each(self, function: Callable[[Row], Row]) -> "AnyRows":

@@ -34,7 +34,7 @@ from checks.proofs.vllm_v1 import drafts as vllm_v1_drafts
 from spec.core import arithmetic, blocks
 from spec.core.arithmetic import Number, floor_div, minimum, select
 from spec.core.blocks import block_count
-from spec.core.rows import Rows, each_of, largest_of
+from spec.core.rows import Rows, UnlistableRowsError, each_of, largest_of
 from spec.nano_vllm import formulas as nano
 from spec.spyre import admission
 from spec.spyre import padding as formulas
@@ -88,7 +88,7 @@ def test_a_formula_that_lists_the_rows_says_nothing_of_any_number_of_them(
 
     monkeypatch.setattr(any_batch, "peak_tkv", of_five)
 
-    with pytest.raises(TypeError, match="not subscriptable"):
+    with pytest.raises(UnlistableRowsError, match="takes some of the rows by their places"):
         prove(OBLIGATIONS["PRV-ANY-2A"])
 
 
