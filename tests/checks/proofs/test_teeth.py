@@ -9,9 +9,6 @@ from attrs import evolve
 from checks.proofs.any_rows import row_with_largest
 from checks.proofs.nano_vllm import admission as nano_vllm_admission
 from checks.proofs.nano_vllm import blocks as nano_vllm
-from checks.proofs.obligations import OBLIGATIONS
-from checks.proofs.prover import prove
-from checks.proofs.registry import Verdict
 from checks.proofs.spyre import (
     any_batch,
     any_run,
@@ -32,9 +29,9 @@ from checks.proofs.vllm_v1 import blocks as vllm_v1_blocks
 from checks.proofs.vllm_v1 import budget as vllm_v1
 from checks.proofs.vllm_v1 import drafts as vllm_v1_drafts
 from spec.core import arithmetic, blocks
-from spec.core.arithmetic import Number, floor_div, minimum, select
+from spec.core.arithmetic import Number, floor_div, minimum
 from spec.core.blocks import block_count
-from spec.core.rows import Rows, UnlistableRowsError, each_of, largest_of
+from spec.core.rows import Rows, each_of
 from spec.nano_vllm import formulas as nano
 from spec.spyre import admission
 from spec.spyre import padding as formulas
@@ -63,33 +60,6 @@ def of_the_last_step(lengths: Any, steps: Number, block_size: Number) -> Number:
 def the_last_end(lives: Rows, _step: Number) -> Any:
     """Of all rows one that ends last."""
     return row_with_largest(lives, lambda life: life.steps)
-
-
-def one_token_too_long(lives: Rows, steps: Number) -> Rows:
-    """The rows until an end, with stand-ins that are longer by a token."""
-    own = largest_of(lives, lambda life: select(life.steps == steps, life.length, 0))
-    return each_of(lives, lambda life: select(life.steps >= steps, life.length, own + 1))
-
-
-def test_a_stand_in_that_is_a_token_too_long_is_found_for_any_number_of_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for module in (admission, any_batch):
-        monkeypatch.setattr(module, "rows_until", one_token_too_long)
-
-    assert prove(OBLIGATIONS["PRV-ANY-5A"]).verdict is Verdict.UNKNOWN
-
-
-def test_a_formula_that_lists_the_rows_says_nothing_of_any_number_of_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def of_five(lengths: Any, *rest: Number) -> Number:
-        return formulas.peak_tkv(lengths[:5], *rest)
-
-    monkeypatch.setattr(any_batch, "peak_tkv", of_five)
-
-    with pytest.raises(UnlistableRowsError, match="takes some of the rows by their places"):
-        prove(OBLIGATIONS["PRV-ANY-2A"])
 
 
 def without_last_row(formula: Formula) -> Formula:
