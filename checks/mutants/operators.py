@@ -1,8 +1,8 @@
 """How a piece of code is made wrong: one table of small changes to a syntax tree.
 
-Each operator yields, for one node, the nodes that may stand in its place. What a change leaves
-unlike a program that anyone would write (a text, an annotation, the message of an error) is not
-changed; neither is what only guards (see `checks.mutants.sites`).
+Each operator yields, for one node, the nodes that may stand in its place. Nothing is
+changed where the result would be unlike any program that is written (a text, an annotation, the
+message of an error), nor in what only guards (see `checks.mutants.sites`).
 """
 
 import ast

@@ -193,7 +193,7 @@ def page_lines(page: Page) -> Iterator[str]:
     yield from block(
         f"Versions {page.span}, seed {seed}. The random cases are judged alone: by the rules, by",
         "the simulated device, and by whether the release counts its own blocks right; nothing is",
-        "compared. A number tells in how many of them something is broken; *small*: in none of",
+        "compared. A number says in how many of them something is broken; *small*: in none of",
         "them, but in a small case that another release led to.",
     )
     yield from block(*(f"- {one.version}: {one.seen.hello.release}" for one in page.releases))

@@ -118,7 +118,7 @@ KNOWN_DIFFERENCES = (
         ("vLLM 0.28.0",),
         "a request that loses external keys and values within a step is given drafts like one that"
         " decodes",
-        "that its prompt is computed is noted before the connector tells what is missing",
+        "its prompt is marked as computed before the connector reports what is missing",
         _decodes_in_spite,
         first_step(lambda _config, _action, step: any(_behind_by_loss(step))),
     ),

@@ -239,7 +239,7 @@ def longer_request_joins(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step("SPY-TKV-8", spyre("tkv jumping"), witness=lambda _, step: step.happened("jump_tkv"))
 def jumps_are_reported(_ctx: Context, step: Step) -> Iterator[str]:
-    """Every change of a row's left padding is told as a jump, with the tkv before and after."""
+    """Every change of a row's left padding is reported as a jump, with the tkv before and after."""
     # And nothing else is.
     old = {row.id: row for row in step.before.admitted}
     jumped = {

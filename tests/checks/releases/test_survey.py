@@ -31,7 +31,7 @@ def test_the_page_names_what_each_release_breaks_and_the_smallest_case() -> None
 
 Versions 1.0..1.2, seed 0. The random cases are judged alone: by the rules, by
 the simulated device, and by whether the release counts its own blocks right; nothing is
-compared. A number tells in how many of them something is broken; *small*: in none of
+compared. A number says in how many of them something is broken; *small*: in none of
 them, but in a small case that another release led to.
 
 - 1.1: toy 1.0
