@@ -3,13 +3,14 @@
     ./bootstrap python benchmarks/scheduler.py [--rows 1,32,256] [--waiting 0,1000,10000]
     ./bootstrap python benchmarks/scheduler.py --against sendnn,nano-vllm
     ./bootstrap python benchmarks/scheduler.py --memory [--requests 1000000]
+    ./bootstrap python benchmarks/scheduler.py --long-service [--requests 10000000]
 
 So many rows decode, at random places in their blocks, while so many requests with prompts of 512
 tokens wait: for a free slot, or, with `--blocked volume`, for the volume rule, which is then judged
 in every step. Times are processor time of the one thread, so that other work on the machine does
 not count. `--against` measures installed releases (`lockstep driver install sendnn`) next to it,
 row by row; they take fewer steps, a long queue makes some slow. `--memory` says what queued
-requests cost.
+requests cost, `--long-service` what is left of requests that were served: nothing.
 """
 
 import argparse
@@ -36,6 +37,7 @@ OUTPUT_LEN = 3_000
 PEAK_TKV = 3_520  # of such a request, its last block full
 RELEASED = ("sendnn", "nano-vllm")
 RELEASED_STEPS = 25
+AT_A_TIME = 10  # requests of a long service that wait together
 
 
 def request(name: str, prompt_len: int = PROMPT_LEN) -> Request:
@@ -137,6 +139,23 @@ def print_memory(most: int, queue: Queue) -> None:
         print(f"| {count:,} | {peak:,.0f} | {(peak - began) * 2**20 / count:,.0f} |", flush=True)
 
 
+def print_long_service(most: int) -> None:
+    """Peak memory with more and more requests served, a few of one token at a time."""
+    print("| served | peak MiB | since the first 100,000 |\n| --- | --- | --- |")
+    scheduler, first, shown = Scheduler(SpyreConfig(prefix_caching=False)), 0.0, 100_000
+    prompt, token = Prompt.of_stream("prompt", 2), np.zeros(1, np.int64)
+    for served in range(0, most, AT_A_TIME):
+        for index in range(AT_A_TIME):
+            scheduler.add(Request(id=str(served + index), prompt=prompt, max_tokens=1))
+        while scheduler.has_requests:
+            scheduler.update(scheduler.schedule(), token)
+        if served + AT_A_TIME >= shown:
+            peak = peak_mib()
+            first = first or peak
+            print(f"| {shown:,} | {peak:,.1f} | {peak / first - 1:+.1%} |", flush=True)
+            shown = min(10 * shown, shown + 1_000_000)
+
+
 def numbers(text: str) -> list[int]:
     """Whole numbers separated by commas."""
     return [int(part) for part in text.split(",")]
@@ -161,6 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--queue", choices=list(Queue), default="fcfs")
     parser.add_argument("--against", type=drivers, default=[], help=f"of {', '.join(RELEASED)}")
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--long-service", action="store_true")
     parser.add_argument("--requests", type=int, default=1_000_000)
     options = parser.parse_args(arguments)
     try:
@@ -168,6 +188,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except DriverError as error:
         parser.error(str(error))
     print(f"Python {platform.python_version()}, {platform.machine()}\n")
+    if options.long_service:
+        return print_long_service(options.requests)
     if options.memory:
         return print_memory(options.requests, Queue(options.queue))
     print_times(options, pythons)

@@ -16,6 +16,7 @@ from engine.spyre.blocks import BlockManager
 from engine.spyre.scheduler import DecodePlan, Outcome, Plan, PrefillPlan, Scheduler
 from engine.spyre.scheduler.prefill import with_block_table
 from engine.spyre.scheduler.requests import Batch, RequestState
+from engine.spyre.scheduler.state import LeftNames
 from spec.core.blocks import BlockPool
 from spec.core.records import Event
 from spec.core.sharing import DerivedMap, SharedMap
@@ -271,9 +272,10 @@ def _seen_again(seen: _Seen, batch: Batch) -> _Seen:
     return _Seen(batch, batch.steps_to_full, batch_rows(batch))
 
 
-def _shared(last: frozenset[str], names: set[str]) -> frozenset[str]:
-    """The names, which only grow in number, as an immutable set."""
-    return last if len(last) == len(names) else frozenset(names)
+def _shared(last: frozenset[str], names: LeftNames) -> frozenset[str]:
+    """All names so far, those of before included that the scheduler has forgotten since."""
+    new = [*takewhile(lambda name: name not in last, reversed(names))]
+    return last.union(new) if new else last
 
 
 def _is_same(one: State, other: State) -> bool:

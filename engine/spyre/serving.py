@@ -73,7 +73,8 @@ class Engine:
         """A client hands in a request.
 
         Raises:
-            WorkloadError: it could never be served, or its name was used before.
+            WorkloadError: it could never be served, or its name was used before, see
+                `engine.spyre.scheduler.state.LeftNames`.
         """
         self.scheduler.add(request)
 

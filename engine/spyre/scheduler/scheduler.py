@@ -10,7 +10,7 @@ from engine.spyre.scheduler.decode import plan_decode
 from engine.spyre.scheduler.plan import IdlePlan, Outcome, Plan
 from engine.spyre.scheduler.prefill import plan_prefill
 from engine.spyre.scheduler.requests import RequestState, WaitingQueue
-from engine.spyre.scheduler.state import SchedulerState
+from engine.spyre.scheduler.state import NAMES_KEPT, SchedulerState
 from spec.core.errors import WorkloadError
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig, refuse_unservable
@@ -45,11 +45,16 @@ class Scheduler:
         """A client hands in a request: it goes to the end of the queue.
 
         Raises:
-            WorkloadError: it could never be served, or its name was used before.
+            WorkloadError: it could never be served, or its name is that of a request that is here
+                or was among the last to leave (`LeftNames`).
         """
         refuse_unservable(request, self.state.config)
         if self._is_known(request.id):
-            raise WorkloadError("id", request.id, "a name that no other request has had")
+            raise WorkloadError(
+                "id",
+                request.id,
+                f"a name that none here has, nor any of the last {NAMES_KEPT:,} to leave",
+            )
         self.state.queue.put_back(RequestState.of(request))
 
     def _is_known(self, request_id: str) -> bool:

@@ -1,5 +1,7 @@
 """What the scheduler remembers between two steps."""
 
+from collections import OrderedDict
+from collections.abc import Iterator
 from hashlib import blake2b
 
 import numpy as np
@@ -13,14 +15,44 @@ from spec.core.requests import BlockKey
 from spec.spyre.config import SpyreConfig
 from spec.spyre.state import Past
 
+NAMES_KEPT = 65_536
+
+
+class LeftNames:
+    """Names of requests that have left: the last 65,536, so that a server's memory stays flat.
+
+    A request is refused under a name among them. That many requests later, what a client sent
+    twice is served twice.
+    """
+
+    def __init__(self) -> None:
+        self._names: OrderedDict[str, None] = OrderedDict()
+
+    def add(self, name: str) -> None:
+        """Note a name; the oldest is forgotten."""
+        self._names[name] = None
+        if len(self._names) > NAMES_KEPT:
+            self._names.popitem(last=False)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(self._names)
+
 
 @define(eq=False)
 class SchedulerState:
     """Everything that planning reads and applying a plan changes.
 
     `reserved`: blocks promised to admitted requests and not handed out. `past`: what is remembered
-    of the steps before. `finished`, `aborted`: names of requests that have left; none is used
-    twice.
+    of the steps before. `finished`, `aborted`: names of requests that have left.
     """
 
     config: SpyreConfig
@@ -33,8 +65,8 @@ class SchedulerState:
     slots: Slots = field(factory=Slots)
     reserved: int = 0
     past: Past = field(factory=Past)
-    finished: set[str] = field(factory=set)
-    aborted: set[str] = field(factory=set)
+    finished: LeftNames = field(factory=LeftNames)
+    aborted: LeftNames = field(factory=LeftNames)
 
     @property
     def admitted(self) -> list[RequestState]:

@@ -1,6 +1,7 @@
 """What the scheduler promises to its caller; that it is the reference is shown elsewhere."""
 
 import hashlib
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_two_requests_take_turns() -> None:
         ("prefill", 3, ("b",)),
         ("decode", 12, ("b", "a")),
     ]
-    assert scheduler.state.finished == {"a", "b"}
+    assert set(scheduler.state.finished) == {"a", "b"}
 
 
 def test_sampled_tokens_are_handed_on() -> None:
@@ -124,7 +125,7 @@ def test_name_is_used_only_once(later: Callable[[Scheduler], object]) -> None:
     scheduler = scheduler_with(config(), [request("a", 10, 5)])
     later(scheduler)
 
-    with pytest.raises(WorkloadError, match="'a'; allowed: a name that no other request has had"):
+    with pytest.raises(WorkloadError, match="'a'; allowed: a name that none here has"):
         scheduler.add(request("a", 3, 3))
 
 
@@ -294,6 +295,50 @@ def test_every_token_is_hashed_at_most_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert preempted
     assert len(hashed) == len(set(hashed))
     assert len(hashed) == 3 * (17 + 8 - 1) // 4
+
+
+# --- long service ---------------------------------------------------------------------------------
+
+
+def test_a_name_is_refused_until_so_many_others_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "NAMES_KEPT", 3)
+    scheduler = scheduler_with(config(), [request(name, 2, 1) for name in "abc"])
+    list(steps(scheduler))
+    with pytest.raises(WorkloadError, match="'a'; allowed: a name that none here has"):
+        scheduler.add(request("a", 2, 1))
+
+    scheduler.add(request("d", 2, 1))
+    list(steps(scheduler))
+    scheduler.add(request("a", 2, 1))
+
+    assert [outcome.finished for _, outcome in steps(scheduler)] == [("a",)]
+
+
+def test_an_observed_state_has_all_that_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "NAMES_KEPT", 2)
+    scheduler = scheduler_with(config(), [request(name, 2, 1) for name in "abcde"])
+    observer = Observer(scheduler)
+    for _ in steps(scheduler):
+        seen = observer.state()
+
+    assert seen.finished == set("abcde")
+    assert len(scheduler.state.finished) == 2
+
+
+def test_memory_of_the_scheduler_stays_flat_however_many_it_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state, "NAMES_KEPT", 100)
+    scheduler, held = Scheduler(config()), []
+    tracemalloc.start()
+    for served in range(3_000):
+        scheduler.add(request(f"{served:05}", 2, 1))
+        list(steps(scheduler))
+        if served % 1_000 == 999:
+            held.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+
+    assert held[-1] < 1.1 * held[0]
 
 
 def test_block_hashes_are_those_of_the_specification() -> None:
