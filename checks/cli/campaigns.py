@@ -31,6 +31,7 @@ from checks.harness.report import (
     counts_table,
     first_seen_line,
     known_lines,
+    pairs_line,
     print_finding,
     print_wrapped,
     verdict,
@@ -153,7 +154,7 @@ strictness_option = click.option(
 def print_campaign(screen: Console, seen: Campaign, findings: Iterable[Found]) -> None:
     """What happened, what is known, each finding, and the verdict."""
     screen.print(counts_table(seen))
-    print_lines(screen, *bounds_lines(seen), *known_lines(seen))
+    print_lines(screen, *bounds_lines(seen), pairs_line(seen), *known_lines(seen))
     for one in findings:
         screen.print()
         print_finding(screen, seen.hello, one.small.case, one.small.finding)
@@ -180,6 +181,7 @@ def campaign_report(seen: Campaign, findings: Iterable[Found]) -> dict[str, Any]
         "interrupted": seen.interrupted,
         "actions": dict(sorted(seen.counts.items())),
         "never": seen.never,
+        "pairs": dict(sorted(seen.pairs.items())),
         "verdicts": verdicts_of(seen),
         "findings": [_finding_as_json(seen, one) for one in findings],
         "seconds": round(seen.seconds, 3),

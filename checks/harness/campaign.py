@@ -233,6 +233,7 @@ class Campaign:
     judged: int = 0
     on_device: int = 0
     counts: Counter[str] = field(factory=Counter)
+    pairs: Counter[str] = field(factory=Counter)
     known: Counter[str] = field(factory=Counter)
     overdue: Counter[str] = field(factory=Counter)
     expected: Counter[str] = field(factory=Counter)
@@ -273,7 +274,7 @@ class Campaign:
         """Take in what became of later episodes."""
         for name in ("episodes", "steps", "judged", "on_device"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("counts", "known", "overdue", "expected", "times"):
+        for name in ("counts", "pairs", "known", "overdue", "expected", "times"):
             getattr(self, name).update(getattr(other, name))
         self.not_evaluated.update(other.not_evaluated)
         self.rules |= other.rules
@@ -290,6 +291,7 @@ class Campaign:
             judged=episode.judged,
             on_device=episode.on_device,
             counts=episode.counts,
+            pairs=episode.pairs,
             known=Counter([episode.known] if episode.known else []),
             overdue=episode.overdue,
             expected=episode.expected,

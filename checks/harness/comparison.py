@@ -10,6 +10,7 @@ from attrs import define, field, frozen
 
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, Strictness, differences
+from checks.harness.coverage import events_of, pairs_of
 from checks.harness.difference import Evidence, KnownDifference
 from checks.harness.driver.protocol import DriverError
 from checks.harness.finding import Episode, Finding, Kind
@@ -78,6 +79,7 @@ class _Comparison:
     _not_compared: frozenset[str] = field(init=False)
     _known: list[KnownDifference] = field(init=False)
     _taken: list[Taken] = field(factory=list, init=False)
+    _last_events: set[tuple[str, str]] = field(factory=set, init=False)  # around the last step
 
     def __attrs_post_init__(self) -> None:
         hello, policy = self.system.hello, policy_of(self.case.config)
@@ -272,6 +274,13 @@ class _Comparison:
             counts[f"abort, {phase}"] += 1
         for one in action.abort_running:
             counts[f"abort while running, {labels.phase(expected.before, one)}"] += 1
+        self._count_pairs(action, expected)
+
+    def _count_pairs(self, action: Action, step: Step) -> None:
+        """Events of the step and of the one before, with each kind of transition in the step."""
+        events = events_of(action, step, self.script.ctx.requests)
+        self.episode.pairs.update(pairs_of(events | self._last_events, step))
+        self._last_events = events
 
 
 def _rules_followed(expected: Step, found: Step) -> Iterator[tuple[str, str]]:

@@ -62,7 +62,8 @@ class Episode:
     """What became of a case.
 
     `steps`: compared; `judged`: held against the rules; `on_device`: done on a device of ours.
-    `counts`: what happened, by kind of action. `findings`: of each kind and cause the first; a
+    `counts`: what happened, by kind of action; `pairs`: how often an event met a transition, in its
+    own step or the next, as "abort + own admit". `findings`: of each kind and cause the first; a
     comparison ends with one. `known`: the known difference with which it ended. `overdue`: known
     differences that had to show and did not. `expected`: rules broken where it is known that they
     do not hold, by id. `not_evaluated`: rules that ask for what the system does not report, with
@@ -73,6 +74,7 @@ class Episode:
     judged: int = 0
     on_device: int = 0
     counts: Counter[str] = field(factory=Counter)
+    pairs: Counter[str] = field(factory=Counter)
     findings: dict[Signature, Finding] = field(factory=dict)
     known: str | None = None
     overdue: Counter[str] = field(factory=Counter)

@@ -13,6 +13,7 @@ from checks.export.files import as_line
 from checks.harness.campaign import Campaign, FirstSeen
 from checks.harness.case import Case
 from checks.harness.comparing import Difference, plain_json
+from checks.harness.coverage import PAIRED
 from checks.harness.finding import Finding, Kind
 from checks.harness.system import Hello
 from checks.harness.unreported import NOT_COMPARED
@@ -21,6 +22,7 @@ from spec.core.records import Event
 
 MOST_DIFFERENCES = 8  # the file has all
 MOST_RULES = 4
+_RAREST = 5  # pairs
 _WIDTH = 100
 
 
@@ -108,6 +110,15 @@ def bounds_lines(seen: Campaign) -> Iterator[str]:
         yield f"not judged, for the driver does not report what they ask for: {rules}"
     if seen.never:
         yield f"never happened: {'; '.join(seen.never)}"
+
+
+def pairs_line(seen: Campaign) -> str:
+    """How many pairs of an event and a transition were met, and which of them hardly ever."""
+    events, kinds = ({one.split(PAIRED)[side] for one in seen.pairs} for side in (0, 1))
+    rarest = sorted(seen.pairs, key=lambda pair: (seen.pairs[pair], pair))[:_RAREST]
+    often = ", ".join(f"{pair} {seen.pairs[pair]:,}" for pair in rarest)
+    of = f"{len(events) * len(kinds):,} pairs of an event and a transition of its step or the next"
+    return f"met {len(seen.pairs):,} of {of}; the rarest: {often or '-'}"
 
 
 def known_lines(seen: Campaign) -> Iterator[str]:

@@ -17,7 +17,7 @@ from checks.harness.driver.system import DriverCommand
 from checks.harness.finding import Kind, Signature
 
 _COUNTS = ("episodes", "steps", "judged", "on_device", "seconds", "not_evaluated")
-_COUNTERS = ("counts", "known", "overdue", "expected")
+_COUNTERS = ("counts", "pairs", "known", "overdue", "expected")
 _SOURCES = ("spec", "reference", "engine", "checks/harness", "checks/policies", "checks/drivers")
 
 
@@ -46,6 +46,7 @@ class _Progress:
     on_device: int
     seconds: float
     counts: dict[str, int]
+    pairs: dict[str, int]
     known: dict[str, int]
     overdue: dict[str, int]
     expected: dict[str, int]

@@ -1,0 +1,35 @@
+"""Which events met which transitions: what goes wrong between two things is met only with both."""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from checks.harness.system import Action, Step
+
+PAIRED = " + "  # between an event and a transition
+
+
+def happened(step: Step) -> list[tuple[str, str]]:
+    """The kinds of transition in a step, a refusal among them, with the request of each."""
+    kinds = [(one.transition, one.id) for one in step.events]
+    refused = [] if step.refusal is None else [(f"refused by {step.refusal}", "")]
+    return kinds + refused
+
+
+def events_of(action: Action, step: Step, requests: Any) -> set[tuple[str, str]]:
+    """The kinds of event around a step and in it, with the request of each."""
+    ends = [one for one in step.finished if requests[one].end < requests[one].max_tokens]
+    ids = {
+        "abort": (*action.abort, *action.abort_running),
+        "early end": ends,
+        "arrive": action.arrive,
+        "lost load": action.lost,
+    }
+    return {(kind, one) for kind, several in ids.items() for one in several}
+
+
+def pairs_of(events: Collection[tuple[str, str]], step: Step) -> Iterator[str]:
+    """Each event with each transition of a step, told apart where both are of one request."""
+    for kind, request_id in events:
+        for transition, subject in happened(step):
+            own = "own " if subject == request_id else ""
+            yield f"{kind}{PAIRED}{own}{transition}"
