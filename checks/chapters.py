@@ -16,7 +16,9 @@ _STARVATION = ("instance", "what it is", "states", "verdict")
 _KILLED_BY = ("explore", "fuzz", "prove", "tests")
 _SCORES = ("room", "policy", "mutants", *_KILLED_BY, "alive", "equivalent", "score")
 _CHAPTERS = Path(spec.__file__).parent / "chapters"
-EVIDENCE = _CHAPTERS / "evidence.md"
+EVIDENCE, PROOFS = _CHAPTERS / "evidence.md", _CHAPTERS / "proofs.md"
+# The lemmas of the chapter on proofs, and what they cite.
+_LEMMAS = ("PRV-ANY", "PRV-ANS", "PRV-TIG", "PRV-EXA-3", "PRV-PEAK-1", "PRV-DEC-5")
 
 
 def chapter_path(policy: AnyPolicy) -> Path:
@@ -42,12 +44,19 @@ def obligation_ids(policy: AnyPolicy) -> tuple[str, ...]:
 
 def with_proofs(policy: AnyPolicy, chapter: str, proven: Mapping[str, Any]) -> str:
     """The policy's chapter with its table of proofs, if it has one, made anew from the record."""
-    rows = (
-        (one, it["says"], it["bounds"], ", ".join(it["rules"]) or "-", it["verdict"])
-        for one, it in proven.items()
-        if one.startswith(obligation_ids(policy))
-    )
-    return _with_table(chapter, "proofs", _PROOFS, rows)
+    return _with_table(chapter, "proofs", _PROOFS, _proofs(proven, obligation_ids(policy)))
+
+
+def with_lemmas(chapter: str, proven: Mapping[str, Any]) -> str:
+    """The chapter with its table of lemmas made anew from the record."""
+    return _with_table(chapter, "lemmas", _PROOFS, _proofs(proven, _LEMMAS))
+
+
+def _proofs(proven: Mapping[str, Any], beginnings: tuple[str, ...]) -> Iterator[Sequence[str]]:
+    """A row for each obligation on record whose id begins so."""
+    for one, it in proven.items():
+        if one.startswith(beginnings):
+            yield one, it["says"], it["bounds"], ", ".join(it["rules"]) or "-", it["verdict"]
 
 
 def with_scores(chapter: str, mutated: Mapping[str, Any]) -> str:
@@ -102,6 +111,7 @@ def as_recorded() -> Iterator[tuple[Path, str]]:
         chapter = with_starvation(policy, chapter, explored)
         yield path, with_proofs(policy, chapter, proven)
     yield EVIDENCE, with_scores(EVIDENCE.read_text(encoding="utf-8"), recorded(MUTATED))
+    yield PROOFS, with_lemmas(PROOFS.read_text(encoding="utf-8"), proven)
 
 
 def write_chapters() -> None:

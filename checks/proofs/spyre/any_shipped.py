@@ -54,9 +54,9 @@ from spec.spyre.admission import (
 from spec.spyre.padding import last_block_offset, max_tkv
 
 _of_the_projection = partial(of_batch, rules=["SPY-VOL-1", "SPY-VOL-3"])
-_of_every_step = partial(
-    _of_the_projection, bounds=f"{ANY}, every limit, every future step, every block size"
-)
+_STEPS = "every future step, every block size"
+_of_every_step = partial(_of_the_projection, bounds=f"{ANY}, {_STEPS}")
+_of_every_limit = partial(_of_the_projection, bounds=f"{ANY}, every limit, {_STEPS}")
 
 # --- the tkv of the step before -------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ def a_row_alone_has_its_own_tkv(
     )
 
 
-@_of_every_step("PRV-ANS-5")
+@_of_every_limit("PRV-ANS-5")
 def a_projection_that_covers_a_step_keeps_it(
     projection: Projection, limit: Number, step: Positive, block_size: Positive
 ) -> Statement:
@@ -275,7 +275,7 @@ def _admitted(batch: AnyBatch, limit: Number, last_tkv: Number, block_size: Numb
     ]
 
 
-@_of_every_step("PRV-ANS-6")
+@_of_every_limit("PRV-ANS-6")
 def shipped_is_sound(
     batch: AnyBatch, limit: Positive, step: Positive, last_tkv: Number, block_size: Positive
 ) -> Statement:
@@ -317,7 +317,7 @@ def a_row_that_has_ended_is_no_load(
     )
 
 
-@_of_every_step("PRV-ANS-8")
+@_of_every_limit("PRV-ANS-8")
 def the_limit_stays_kept_when_a_request_is_shipped(
     batch: AnyBatch, limit: Positive, step: Positive, last_tkv: Number, block_size: Positive
 ) -> Statement:

@@ -1,11 +1,13 @@
 """The reference moves its decode batch as the proofs say, or what was proven of runs is stale."""
 
+import re
 from collections import Counter
 from typing import Any
 
 import pytest
 from attrs import evolve
 
+from checks.chapters import PROOFS
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.spyre import batch_moves
 from checks.proofs.spyre.agreement import instance, small
@@ -42,6 +44,15 @@ def test_every_move_that_changes_rows_has_its_lemmas() -> None:
     assert set(LEMMAS) == set(MOVES.values()) == set(Move)
     assert {one for lemmas in LEMMAS.values() for one in lemmas} <= set(OBLIGATIONS)
     assert [move for move, lemmas in LEMMAS.items() if not lemmas] == [Move.STAY, Move.LEFT_OUT]
+
+
+def test_the_chapter_has_every_transition_beside_its_lemmas() -> None:
+    rows = re.findall(r"^\| ([^|]*) \| (`[^|]*`) \| ([^|]*) \|$", PROOFS.read_text("utf-8"), re.M)
+    written = {name: move for move, names, _ in rows for name in re.findall(r"`(\w+)`", names)}
+    lemmas = {move: set(re.findall(r"PRV-AN[YS]-\d+", why)) for move, _, why in rows}
+
+    assert written == {name: str(move) for name, move in MOVES.items()}
+    assert lemmas == {str(move): set(ids) for move, ids in LEMMAS.items()}
 
 
 def test_the_prover_sees_every_transition_that_is_not_left_out() -> None:
