@@ -93,6 +93,13 @@ class Verdict:
     stale: Mapping[str, str]
 
     @property
+    def word(self) -> str:
+        """The verdict in short; what is refuted anywhere is not said to be proven."""
+        if self.refuted_in or self.disproven:
+            return "refuted" if self.refuted_in or not self.proven else "proven in part"
+        return "proven" if self.proven else "holds" if self.holds_in else "not judged"
+
+    @property
     def explored(self) -> str:
         """What exploring showed, in words."""
         held = f"holds in {len(self.holds_in)} instances, {self.states:,} states"
@@ -108,7 +115,7 @@ class Verdict:
         """What proving showed, in words: for what, the widest first, and by which obligations."""
         parts = [
             f"for {bounds} ({', '.join(obligations)})"
-            for bounds, obligations in _by_bounds(self.proven).items()
+            for bounds, obligations in by_bounds(self.proven).items()
         ]
         proven = "; ".join(parts[:_SHOWN])
         more = f"; {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
@@ -121,7 +128,7 @@ _SHOWN = 2  # bounds in a cell of a table; a rule that is shown alone has them a
 _WIDEST = ("any", "every batch size", "every row of a batch of any", "every step of a batch of any")
 
 
-def _by_bounds(obligations: Mapping[str, str]) -> dict[str, list[str]]:
+def by_bounds(obligations: Mapping[str, str]) -> dict[str, list[str]]:
     """The obligations by what they were decided for, batches of any size first."""
     found: dict[str, list[str]] = {}
     for name, bounds in sorted(obligations.items(), key=lambda one: not one[1].startswith(_WIDEST)):

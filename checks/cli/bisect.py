@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from checks.cli import exit_code
+from checks.cli.ci import Case, status_of
 from checks.cli.common import Output, json_option, plain_table
 from checks.cli.outputs import PATH, Command
 from checks.harness.recording import read_recording
@@ -31,4 +32,14 @@ def bisect(case: Path, driver: str, versions: str, output: Output) -> int:
         violated=any(one.differs for one in results),
         incomplete=any(one.outcome is None for one in results),
     )
-    return output.end(code, {"case": str(case), "driver": driver, "releases": report})
+    cases = [
+        Case(
+            suite=driver,
+            name=one.environment.recipe.name,
+            status=status_of(violated=one.differs, undecided=one.outcome is None),
+            found=one.verdict,
+        )
+        for one in results
+    ]
+    content = {"case": str(case), "driver": driver, "releases": report}
+    return output.end(code, content, cases)

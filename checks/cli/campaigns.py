@@ -1,6 +1,6 @@
 """What `fuzz` and `conform` have in common: a campaign of random cases, shown and reported."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -9,6 +9,7 @@ import click
 from attrs import evolve, frozen
 from rich.console import Console
 
+from checks.cli.ci import Case, status_of
 from checks.cli.common import (
     SECONDS,
     Option,
@@ -37,8 +38,10 @@ from checks.harness.report import (
     verdict,
 )
 from checks.harness.resuming import read_campaign, save_campaign
+from checks.policies import RULES
 from spec.core.errors import InputError
 
+NO_DIFFERENCE = "no unknown difference"
 _KEPT_EVERY_SECONDS = 1.0
 _SECONDS = 60.0  # unless --time or --episodes says otherwise
 
@@ -198,7 +201,7 @@ def verdicts_of(seen: Campaign) -> Verdicts:
         **_verdicts(seen.judged_rules, seen.expected, seen.known),
         **dict.fromkeys(seen.overdue, "missed"),
         **{f"{kind}: {cause}": "found" for kind, cause in sorted(seen.times)},
-        "no unknown difference": "refuted" if seen.times else "holds",
+        NO_DIFFERENCE: "refuted" if seen.times else "holds",
     }
     if seen.interrupted:  # what it did not meet, it may yet
         found |= {name: UNDECIDED for name, verdict in found.items() if verdict == "holds"}
@@ -232,7 +235,7 @@ def campaign_expected(expect: str, command: str, extent: Extent, plan: Plan) -> 
             raise InputError(f"--expect {expect}", release, f"a report, or one of {on_record}")
         there = {**entry, "strictness": plan.terms.strictness.value, "set": dict(plan.pinned)}
         verdicts = _verdicts(entry["rules"], entry["broken"], entry["known"])
-        expected = Expected("on record", verdicts | {"no unknown difference": "holds"})
+        expected = Expected("on record", verdicts | {NO_DIFFERENCE: "holds"})
     else:
         there = read_report(Path(expect), command)
         asked |= {"strictness": plan.terms.strictness.value, "set": dict(plan.pinned)}
@@ -249,11 +252,32 @@ def end_campaign(
     seen: Campaign, output: Output, report: Json, code: int, expected: Expected | None
 ) -> int:
     """Print how the verdicts compare if any are expected, and write the report; the exit code."""
+    cases = list(campaign_cases(seen, report["findings"]))
     if expected is None:
-        return output.end(code, report)
+        return output.end(code, report, cases)
     compared = expected.compared(report["verdicts"], lambda _: not seen.interrupted)
     compared.print_to(output.screen)
-    return output.end(compared.exit_code, report | {"expected": compared.as_mapping()})
+    expected_too = report | {"expected": compared.as_mapping()}
+    return output.end(compared.exit_code, expected_too, compared.cases(cases))
+
+
+def campaign_cases(seen: Campaign, findings: Iterable[Json] = ()) -> Iterator[Case]:
+    """A case for each verdict, and for each rule that was not judged."""
+    files = {f"{one['kind']}: {one['cause']}": one["file"] for one in findings}
+    suite, verdicts = seen.hello.release, verdicts_of(seen)
+    for name, said in verdicts.items():
+        failed = said in ("found", "missed") or (name == NO_DIFFERENCE and said == "refuted")
+        yield Case(
+            suite=suite,
+            name=name,
+            status=status_of(violated=failed, undecided=said == UNDECIDED),
+            says=RULES[name].sentence if name in RULES else "",
+            found=said,
+            file=files.get(name),
+        )
+    for rule, lacks in sorted(seen.not_evaluated.items()):
+        found = f"not judged: {lacks} is not reported"
+        yield Case(suite=suite, name=rule, status="skipped", says=RULES[rule].sentence, found=found)
 
 
 def _finding_as_json(seen: Campaign, found: Found) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from checks.cli.ci import Case, github_lines, write_junit, write_sarif
 from checks.cli.configuration import Sources, read_settings
 from checks.cli.envelope import report_of
 from checks.cli.outputs import NEW_DIRECTORY, NEW_FILE, PATH, STANDARD_OUTPUT
@@ -106,9 +107,12 @@ config_options = gathered(
 
 @frozen
 class Output:
-    """Where the tables of a command go, and its report if one was asked for."""
+    """Where the tables of a command go, and the reports that were asked for."""
 
-    json_path: Path | None
+    json_path: Path | None = None
+    junit_path: Path | None = None
+    sarif_path: Path | None = None
+    annotations: str | None = None
 
     @property
     def to_stdout(self) -> bool:
@@ -120,9 +124,15 @@ class Output:
         """Where tables go: to standard error if the report takes standard output."""
         return err if self.to_stdout else out
 
-    def end(self, code: int, content: Mapping[str, Any]) -> int:
-        """Write the report of the command under way, if one was asked for; its exit code."""
+    def end(self, code: int, content: Mapping[str, Any], cases: Sequence[Case] = ()) -> int:
+        """Write the reports of the command under way, those that were asked for; its exit code."""
         command = click.get_current_context().info_name or ""
+        if self.annotations:
+            print_lines(self.screen, *github_lines(cases))
+        if self.junit_path is not None:
+            write_junit(self.junit_path, command, cases)
+        if self.sarif_path is not None:
+            write_sarif(self.sarif_path, command, code, cases)
         text = json.dumps(report_of(command, code, content), indent=2) + "\n"
         if self.to_stdout:
             click.echo(text, nl=False)
@@ -132,14 +142,25 @@ class Output:
         return code
 
 
-json_option = gathered(
-    "output",
-    Output,
+_report_options = (
     click.option(
         "--json", "json_path", type=NEW_FILE, help="Machine-readable report; - for standard output."
     ),
+    click.option("--junit", "junit_path", type=NEW_FILE, help="What was judged as JUnit XML."),
+    click.option("--sarif", "sarif_path", type=NEW_FILE, help="The same as SARIF 2.1.0."),
 )
-"""`--json`, as `output`."""
+files_option = gathered("output", Output, *_report_options)
+"""`--json`, `--junit` and `--sarif`, as `output`."""
+
+json_option = gathered(
+    "output",
+    Output,
+    *_report_options,
+    click.option(
+        "--format", "annotations", type=click.Choice(["github"]), help="Print annotations, too."
+    ),
+)
+"""The same, and `--format`."""
 
 
 def directory_option(*names: str, default: str, what: str = "findings") -> Option:

@@ -18,6 +18,8 @@ from checks.cli.campaigns import (
     print_campaign,
     strictness_option,
 )
+from checks.cli.ci import Case as CiCase
+from checks.cli.ci import status_of
 from checks.cli.common import Output, directory_option, json_option, print_lines
 from checks.cli.expect import RECORDED, expect_option
 from checks.cli.outputs import NAME_OR_FILE, NEW_FILE, PATH, Command
@@ -171,8 +173,16 @@ def _again(system: System, recording: Recording, expect: str | None, output: Out
     same = outcome == recording.outcome
     screen.print("as recorded" if same else f"recorded was: {recording.outcome}")
     report = {"driver": system.hello.release, "found": outcome, "as_recorded": same}
-    violated = not same if expect else episode.findings
-    return output.end(exit_code(violated=violated), report)
+    code = exit_code(violated=not same if expect else episode.findings)
+    case = CiCase(
+        suite=system.hello.release,
+        name=recording.path.name,
+        status=status_of(violated=code),
+        says=recording.about,
+        found=str(outcome),
+        file=str(recording.path),
+    )
+    return output.end(code, report, [case])
 
 
 def _print_judged(screen: Console, hello: Hello, episode: Episode) -> None:

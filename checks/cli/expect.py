@@ -4,15 +4,16 @@ So a pipeline is green while claims stay refuted that are known to be, and red a
 changes, to the better or to the worse.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 import click
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 from rich.console import Console
 
 from checks.cli import exit_code
+from checks.cli.ci import Case
 from checks.cli.common import print_lines
 from checks.cli.envelope import Json, read_report
 from checks.cli.outputs import NAME_OR_FILE
@@ -67,6 +68,21 @@ class Compared:
         """All of it for a report."""
         differences = [asdict(one) for one in self.differences]
         return asdict(self) | {"differences": differences, "undecided": [*self.undecided]}
+
+    def cases(self, cases: Iterable[Case]) -> list[Case]:
+        """The cases, by key or name; those fail whose verdict is not the expected one."""
+        wrong = {one.name: str(one) for one in self.differences}
+        held: list[Case] = []
+        for case in cases:
+            text = wrong.get(case.key, wrong.get(case.name))
+            if text is not None:
+                held.append(evolve(case, status="failed", found=text))
+            else:
+                held.append(evolve(case, status="passed") if case.status == "failed" else case)
+        gone = (one for one in self.differences if one.found is None)
+        return held + [
+            Case(suite=self.source, name=one.name, status="failed", found=str(one)) for one in gone
+        ]
 
     def print_to(self, screen: Console) -> None:
         """Each difference, and the sum."""

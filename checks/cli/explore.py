@@ -25,7 +25,7 @@ from checks.cli.common import (
 from checks.cli.configuration import Sources
 from checks.cli.envelope import Json
 from checks.cli.expect import Expected, expect_option
-from checks.cli.explore_verdicts import expected_of, require_default, verdicts_of
+from checks.cli.explore_verdicts import cases_of, expected_of, require_default, verdicts_of
 from checks.cli.outputs import KEPT_FILE, NEW_FILE, PATH, Command
 from checks.ending import deferred, ended, keeping_results, stopping
 from checks.evidence import EXPLORED, record_of, recorded, write_record
@@ -333,6 +333,7 @@ def _report(
         )
         write_chapters()
         screen.print(f"recorded: {EXPLORED.name}")
+    cases = [case for one in found for case in cases_of(one, out_path)]
     report: Json = {"instances": [exploration.as_mapping() for exploration in found]}
     report["not_explored"] = not_explored
     if expected is not None:
@@ -340,12 +341,13 @@ def _report(
         verdicts = verdicts_of((one["instance"], one) for one in report["instances"])
         compared = expected.compared(verdicts, lambda name: name.rpartition(": ")[0] in explored)
         compared.print_to(screen)
-        return output.end(compared.exit_code, report | {"expected": compared.as_mapping()})
+        expected_too = report | {"expected": compared.as_mapping()}
+        return output.end(compared.exit_code, expected_too, compared.cases(cases))
     code = exit_code(
         violated=any(exploration.findings for exploration in found),
         incomplete=any(exploration.result.stopped_by for exploration in found),
     )
-    return output.end(code, report)
+    return output.end(code, report, cases)
 
 
 def _row(one: Exploration) -> tuple[str, ...]:

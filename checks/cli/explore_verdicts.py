@@ -1,15 +1,17 @@
 """The verdicts of `lockstep explore` by instance and rule: now, on record, and in a report."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from checks.cli.ci import Case, status_of
 from checks.cli.envelope import Json
 from checks.cli.expect import RECORDED, UNDECIDED, Expected, Verdicts, expected_verdicts
 from checks.evidence import EXPLORED, recorded
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
-from checks.explore.exploring import AnyInstance
-from checks.policies import POLICIES, title_of
+from checks.explore.exploring import AnyInstance, Exploration, counterexample_name, sentence
+from checks.policies import POLICIES, policy_of, title_of
 from spec.core.errors import InputError
 
 
@@ -47,6 +49,30 @@ def expected_of(expect: str, instances: Sequence[AnyInstance]) -> Expected:
     return expected_verdicts(
         expect, "explore", lambda: verdicts_of(recorded(EXPLORED).items()), of_report
     )
+
+
+def cases_of(one: Exploration, directory: Path) -> Iterator[Case]:
+    """Each rule of the policy in an instance; its counterexample is in the directory."""
+    title, stopped_by = title_of(one.instance), one.result.stopped_by
+    broken = {finding.rule: finding for finding in one.findings}
+    for rule in dict.fromkeys((*policy_of(one.instance.config).registry.rules, *broken)):
+        finding = broken.get(rule)
+        found, file = "", None
+        if finding is not None:
+            found, file = finding.found, str(directory / counterexample_name(one, finding))
+        elif rule not in one.rules:
+            found = "not judged: it does not apply under this configuration"
+        elif stopped_by:
+            found = f"incomplete ({stopped_by}): holds so far"
+        undecided = stopped_by or rule not in one.rules
+        yield Case(
+            suite=title,
+            name=rule,
+            status=status_of(violated=finding, undecided=undecided),
+            says=sentence(rule),
+            found=found,
+            file=file,
+        )
 
 
 def verdicts_of(instances: Iterable[tuple[str, Mapping[str, Any]]]) -> Verdicts:

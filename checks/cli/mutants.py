@@ -1,6 +1,6 @@
 """`lockstep mutants`: how many wrong versions of the program do the checks notice?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from time import monotonic
 from typing import Any
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from checks.chapters import write_chapters
 from checks.cli import exit_code
+from checks.cli.ci import Case, status_of
 from checks.cli.common import SECONDS, Output, json_option, plain_table, print_lines, progress_bar
 from checks.cli.outputs import Command
 from checks.evidence import MUTATED, recorded, write_record
@@ -91,7 +92,21 @@ def mutants(
         output.screen.print(f"recorded: {MUTATED.name}")
     tried = {"seed": seed, "chosen": len(chosen), "tried": len(found.outcomes)}
     code = exit_code(violated=found.overlooked, incomplete=unfinished)
-    return output.end(code, tried | found.as_mapping())
+    return output.end(code, tried | found.as_mapping(), list(_cases(found)))
+
+
+def _cases(found: Findings) -> Iterator[Case]:
+    """Each mutant that was tried; overlooked ones fail."""
+    overlooked = {one.mutant.id: one for one in found.overlooked}
+    for module, one in found.outcomes:
+        text = "\n".join(lines(one)) if one.mutant.id in overlooked else ""
+        yield Case(
+            suite=module.group,
+            name=one.mutant.id,
+            status=status_of(violated=text),
+            says=one.mutant.change,
+            found=text,
+        )
 
 
 def _chosen(

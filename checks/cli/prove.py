@@ -8,6 +8,7 @@ from rich.console import Console
 
 from checks.chapters import write_chapters
 from checks.cli import exit_code
+from checks.cli.ci import Case, status_of
 from checks.cli.common import (
     SECONDS,
     Output,
@@ -84,7 +85,21 @@ def prove(
         violated=Verdict.REFUTED in verdicts,
         incomplete=verdicts & {Verdict.UNKNOWN, Verdict.STALE},
     )
-    return output.end(code, {"obligations": [proof.as_mapping() for proof in proofs]})
+    report = {"obligations": [proof.as_mapping() for proof in proofs]}
+    return output.end(code, report, [_case(proof) for proof in proofs])
+
+
+def _case(proof: Proof) -> Case:
+    about, verdict = OBLIGATIONS[proof.obligation], proof.verdict
+    numbers = ", ".join(f"{name} = {value}" for name, value in proof.numbers.items())
+    undecided = verdict in (Verdict.UNKNOWN, Verdict.STALE)
+    return Case(
+        suite=about.bounds,
+        name=about.id,
+        status=status_of(violated=verdict is Verdict.REFUTED, undecided=undecided),
+        says=about.sentence,
+        found=f"{verdict}: {proof.reason or numbers}" if proof.reason or numbers else "",
+    )
 
 
 def _keep(proofs: Sequence[Proof], screen: Console) -> None:

@@ -1,6 +1,6 @@
 """`lockstep replay`: run again what a trace or a counterexample says, and compare."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from checks.cli import exit_code
+from checks.cli.ci import Case, status_of
 from checks.cli.common import Output, json_option
 from checks.cli.expect import RECORDED
 from checks.cli.outputs import NAME_OR_FILE, NEW_FILE, PATH, Command
@@ -21,7 +22,7 @@ from checks.harness.corpus import Recorded, recorded
 from checks.harness.driver.system import DriverCommand
 from checks.harness.elsewhere import done_by
 from checks.harness.finding import Episode
-from checks.harness.replaying import Replay, refuse_unknown_rules, replay_of
+from checks.harness.replaying import BrokenRule, Replay, refuse_unknown_rules, replay_of
 from checks.harness.report import print_finding, shown
 from checks.harness.system import ENGINE, REFERENCE, Own
 from checks.policies import AnyPolicy, policy_of
@@ -71,7 +72,7 @@ def replay(
     screen = output.screen
     found = recorded(trace)
     if found is not None:
-        return _replay_finding(found, target, expect, steps, output)
+        return _replay_finding(trace, found, target, expect, steps, output)
     target = target or REFERENCE
     policy = policy_of(trace.config)
     if target not in (REFERENCE, ENGINE):
@@ -99,7 +100,22 @@ def replay(
     }
     differs = result.broken or result.difference or not confirmed
     as_expected = confirmed if trace.violation else not differs
-    return output.end(exit_code(violated=not as_expected if expect else differs), report)
+    code = exit_code(violated=not as_expected if expect else differs)
+    return output.end(code, report, [_case(trace, target, code, result.broken)])
+
+
+def _case(trace: Trace, target: str, code: int, broken: Sequence[BrokenRule] = ()) -> Case:
+    """The file as one case."""
+    rule = trace.violation.rule if trace.violation else "steps"
+    found = "; ".join(f"{one.rule} in step {one.step}: {one.found}" for one in broken)
+    return Case(
+        suite=target,
+        name=f"{trace.path.name}: {rule}",
+        status=status_of(violated=code),
+        says=trace.violation.says if trace.violation else "The steps are as the file says.",
+        found=found,
+        file=str(trace.path),
+    )
 
 
 def _done_elsewhere(trace: Trace, target: str, expect: str | None, output: Output) -> int:
@@ -125,11 +141,17 @@ def _done_elsewhere(trace: Trace, target: str, expect: str | None, output: Outpu
         "difference": [str(one) for one in result.differs] or None,
     }
     violated = not confirmed if expect else confirmed or result.differs
-    return output.end(exit_code(violated=violated), report)
+    code = exit_code(violated=violated)
+    return output.end(code, report, [_case(trace, name, code)])
 
 
 def _replay_finding(
-    recorded: Recorded, target: str | None, expect: str | None, steps: bool, output: Output
+    trace: Trace,
+    recorded: Recorded,
+    target: str | None,
+    expect: str | None,
+    steps: bool,
+    output: Output,
 ) -> int:
     """Compare again, as strictly as when it was found; the file's system, unless one is named.
 
@@ -157,7 +179,8 @@ def _replay_finding(
         "finding": None if found is None else {"kind": found.kind.value, "cause": found.cause},
     }
     violated = not confirmed if expect else found is not None
-    return output.end(exit_code(violated=violated), report)
+    code = exit_code(violated=violated)
+    return output.end(code, report, [_case(trace, name, code)])
 
 
 def _verdict(recorded: Recorded, name: str, episode: Episode) -> str:

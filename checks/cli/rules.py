@@ -1,5 +1,7 @@
 """`lockstep rules`: every rule, where it is written, and what the checks say about it."""
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -7,74 +9,136 @@ from rich.console import Console
 from rich.text import Text
 
 from checks.cli import HOLDS
-from checks.cli.common import Output, beginning_with, json_option, plain_table
+from checks.cli.ci import Case, status_of
+from checks.cli.common import Output, beginning_with, json_option, print_lines
 from checks.cli.outputs import Command
-from checks.evidence import CONFORMED, Verdict, recorded, recorded_verdicts, verdicts_on
-from checks.policies import POLICIES, RULES
+from checks.evidence import CONFORMED, Verdict, by_bounds, recorded, recorded_verdicts, verdicts_on
+from checks.policies import POLICIES, RULES, policy_named
 
-_COLUMNS = ("rule", "kind", "says", "source", "explored", "proofs")
+_WORDS = ("proven", "proven in part", "holds", "refuted", "not judged")
 
 
 @click.command(cls=Command)
-@click.argument("ids", nargs=-1, metavar="[ID …]")
+@click.argument("asked", nargs=-1, metavar="[ID|WORD …]")
+@click.option(
+    "--policy",
+    metavar=f"[{'|'.join(POLICIES)}]",
+    callback=lambda _context, _option, name: name and policy_named(name).name,
+    help="Only of this one.",
+)
+@click.option("--refuted", is_flag=True, help="Only those that are refuted somewhere.")
+@click.option("--unproven", is_flag=True, help="Only those that no obligation proves.")
 @json_option
-def rules(ids: tuple[str, ...], output: Output) -> int:
+def rules(
+    asked: tuple[str, ...], policy: str | None, refuted: bool, unproven: bool, output: Output
+) -> int:
     """List every rule: its sentence, its source, and which checks cover it with what result.
 
     ID is a rule's id or the beginning of several: SPY-VOL-1, SPY-PFX, BLK; those of nano-vLLM begin
-    with NANO, those of vLLM V1 with V1. The verdicts are those on record with this version, made by
-    exploring the default instances, by proving the obligations, whose bounds `lockstep prove`
-    shows, and by campaigns with released schedulers; those stand with each rule shown alone.
+    with NANO, those of vLLM V1 with V1. What begins no id is a WORD, and only rules are listed with
+    it in their sentence or source. Each takes a line; one rule alone is shown with everything. The
+    verdicts are those on record with this version, made by exploring the default instances, by
+    proving the obligations, and by campaigns with released schedulers.
     """
-    listed = recorded_verdicts([RULES[one] for one in beginning_with(ids, RULES, "ID", nearest=3)])
-    output.end(HOLDS, {"rules": [_as_mapping(verdict) for verdict in listed]})
+    chosen = [
+        one
+        for one in recorded_verdicts(RULES[id_] for id_ in _asked_for(asked))
+        if (policy is None or one.rule.id in POLICIES[policy].registry.rules)
+        and (not refuted or one.refuted_in or one.disproven)
+        and (not unproven or not one.proven)
+    ]
     screen = output.screen
-    if ids and len(listed) == 1:
-        _print_one(screen, listed[0])
-        return 0
+    if len(chosen) == 1 and asked:
+        _print_one(screen, chosen[0])
+    else:
+        _print_all(screen, chosen)
+    cases = [_case(one) for one in chosen]
+    return output.end(HOLDS, {"rules": [_as_mapping(one) for one in chosen]}, cases)
+
+
+def _asked_for(asked: Sequence[str]) -> list[str]:
+    """The ids that begin so, of those the ones with every word; without any ids all.
+
+    Raises:
+        InputError: a word that no rule has.
+    """
+    ids = [one for one in asked if any(id_.startswith(one.upper()) for id_ in RULES)]
+    words = [one for one in asked if one not in ids]
+    for word in words:
+        if not any(_has(id_, word) for id_ in RULES):
+            beginning_with([word], RULES, "ID", nearest=3)
+    listed = beginning_with(ids, RULES, "ID")
+    return [id_ for id_ in listed if all(_has(id_, word) for word in words)]
+
+
+def _has(id_: str, word: str) -> bool:
+    rule = RULES[id_]
+    return word.lower() in f"{rule.sentence} {rule.source}".lower()
+
+
+def _print_all(screen: Console, verdicts: Sequence[Verdict]) -> None:
+    """A line for each rule, under its policy, and how many there are of each verdict."""
+    width = max((len(one.rule.id) for one in verdicts), default=0)
     for name, policy in POLICIES.items():
-        rows = [_row(one) for one in listed if one.rule.id in policy.registry.rules]
-        if rows:
+        own = [one for one in verdicts if one.rule.id in policy.registry.rules]
+        if own:
             screen.print(Text.assemble((name, "bold")))
-            screen.print(plain_table(_COLUMNS, rows))
-    screen.print(f"{len(listed)} rules; one alone: lockstep rules {listed[0].rule.id}")
-    return 0
+        for one in own:
+            print_lines(screen, f"{one.rule.id:{width}}  {one.word:14}  {one.rule.sentence}")
+    counts = Counter(one.word for one in verdicts)
+    parts = [f"{counts[word]} {word}" for word in _WORDS if counts[word]]
+    example = f"; one alone: lockstep rules {verdicts[0].rule.id}" if verdicts else ""
+    print_lines(screen, f"{len(verdicts)} rules: {', '.join(parts) or 'none'}{example}")
 
 
 def _print_one(screen: Console, verdict: Verdict) -> None:
-    """Everything about one rule, line by line; obligations and releases with their bounds."""
+    """Everything about one rule, line by line; obligations by what they were decided for."""
     for name, value in _as_mapping(verdict).items():
-        if name in ("proven by", "refuted by"):
-            continue  # these stand with their bounds under "proven for" and "refuted for"
-        if not isinstance(value, dict):
-            screen.print(Text.assemble((name, "bold"), f": {value}"))
-            continue
-        for key, bounds in value.items():
-            screen.print(Text.assemble((name, "bold"), f" {bounds}: {key}"))
+        title = name.replace("_", " ")
+        match value:
+            case dict() if name == "released":
+                lines = [f"{title} {said}: {release}" for release, said in value.items()]
+            case dict():
+                grouped = by_bounds(value).items()
+                lines = [f"{title} {bounds}: {', '.join(ids)}" for bounds, ids in grouped]
+            case list():
+                lines = [f"{title}: {'; '.join(value)}"] if value else []
+            case _:
+                lines = [f"{title}: {value}"]
+        print_lines(screen, *lines)
 
 
-def _row(verdict: Verdict) -> tuple[str, ...]:
-    rule, source = verdict.rule, str(verdict.rule.source)
-    return rule.id, rule.kind.value, rule.sentence, source, verdict.explored, verdict.proofs
+def _case(verdict: Verdict) -> Case:
+    word = verdict.word
+    return Case(
+        suite=_policy_of(verdict),
+        name=verdict.rule.id,
+        status=status_of(violated=word == "refuted", undecided=word == "not judged"),
+        says=verdict.rule.sentence,
+        found=verdict.explored,
+    )
+
+
+def _policy_of(verdict: Verdict) -> str:
+    return next(name for name, one in POLICIES.items() if verdict.rule.id in one.registry.rules)
 
 
 def _as_mapping(verdict: Verdict) -> dict[str, Any]:
     rule = verdict.rule
     return {
         "id": rule.id,
-        "policy": next(name for name, one in POLICIES.items() if rule.id in one.registry.rules),
+        "policy": _policy_of(verdict),
         "says": rule.sentence,
         "source": str(rule.source),
         "kind": rule.kind.value,
+        "verdict": verdict.word,
         "explored": verdict.explored,
-        "holds in": list(verdict.holds_in),
-        "refuted in": list(verdict.refuted_in),
+        "holds_in": list(verdict.holds_in),
+        "refuted_in": list(verdict.refuted_in),
         "states": verdict.states,
-        "witness seen on edges": verdict.witnessed,
-        "proven by": list(verdict.proven),
-        "proven for": dict(verdict.proven),
-        "refuted by": list(verdict.disproven),
-        "refuted for": dict(verdict.disproven),
-        "stale for": dict(verdict.stale),
+        "witness_edges": verdict.witnessed,
+        "proven_for": dict(verdict.proven),
+        "refuted_for": dict(verdict.disproven),
+        "stale_for": dict(verdict.stale),
         "released": verdicts_on(rule.id, recorded(CONFORMED)),
     }

@@ -10,11 +10,12 @@ import click
 from attrs import frozen
 
 from checks.cli import exit_code
+from checks.cli.ci import Case, status_of
 from checks.cli.common import (
     Output,
     config_options,
+    files_option,
     gathered,
-    json_option,
     progress_bar,
 )
 from checks.cli.configuration import Sources
@@ -96,7 +97,7 @@ class _Files:
         help="Write a timeline for trace viewers such as Perfetto, Chrome trace JSON.",
     ),
 )
-@json_option
+@files_option
 def run(
     workload: Path,
     sources: Sources,
@@ -147,7 +148,21 @@ def run(
     for path in files.paths:
         screen.print(f"written: {path}")
     code = exit_code(violated=not all(one.holds for one in runs.values()))
-    return output.end(code, {"runs": reports} if compared else reports[label])
+    cases = [case for label, one in runs.items() for case in _cases(label or "run", one)]
+    return output.end(code, {"runs": reports} if compared else reports[label], cases)
+
+
+def _cases(suite: str, done: Run) -> Iterator[Case]:
+    """Each rule that was judged, and what ended the run."""
+    broken = {one.rule.id: f"step {one.step}: {one.found}" for one in reversed(done.broken)}
+    for rule in done.rules:
+        found = broken.get(rule.id, "")
+        status = status_of(violated=found)
+        yield Case(suite=suite, name=rule.id, status=status, says=rule.sentence, found=found)
+    if not done.holds and not broken:
+        end = _violation(done)
+        found = str(end.found)
+        yield Case(suite=suite, name=end.rule, status="failed", says=end.says, found=found)
 
 
 def _objective(slo: str | None) -> Objective | None:

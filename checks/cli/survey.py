@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from checks.cli import exit_code
-from checks.cli.campaigns import Extent, extent_options, pinned_option, verdicts_of
+from checks.cli.campaigns import Extent, campaign_cases, extent_options, pinned_option, verdicts_of
 from checks.cli.common import Output, directory_option, err, json_option
 from checks.cli.envelope import Json, read_report
 from checks.cli.expect import Expected
@@ -78,20 +78,22 @@ def survey(
             err.print(f"not installed: {one.recipe.name}")
     code = exit_code(violated=page.causes, incomplete=len(there) < len(environments))
     verdicts = {
-        f"{one.version}, {name}": verdict
+        f"{one.seen.hello.release}: {name}": verdict
         for one in page.releases
         for name, verdict in verdicts_of(one.seen).items()
     }
     content = about | {"verdicts": verdicts, "releases": _as_mapping(page)}
+    cases = [case for one in page.releases for case in campaign_cases(one.seen)]
     if expected is None:
-        return output.end(code, content)
+        return output.end(code, content, cases)
     is_whole = not any(one.seen.interrupted for one in page.releases)
-    versions = {one.version for one in page.releases}
+    releases = {one.seen.hello.release for one in page.releases}
     compared = expected.compared(
-        verdicts, lambda name: is_whole and name.partition(", ")[0] in versions
+        verdicts, lambda name: is_whole and name.partition(": ")[0] in releases
     )
     compared.print_to(output.screen)
-    return output.end(compared.exit_code, content | {"expected": compared.as_mapping()})
+    expected_too = content | {"expected": compared.as_mapping()}
+    return output.end(compared.exit_code, expected_too, compared.cases(cases))
 
 
 def _expected(path: Path, about: Json) -> Expected:

@@ -9,7 +9,10 @@ from unittest.mock import patch
 
 from attrs import frozen
 
+from checks.cli import common
 from checks.cli import main as cli
+from checks.cli.envelope import report_of
+from tests.checks.reports import validated
 
 
 @frozen
@@ -22,11 +25,12 @@ class Ran:
 
 
 def lockstep(*arguments: object) -> Ran:
-    """The command with these arguments; output as if piped."""
+    """The command with these arguments; output as if piped, every report as its schema says."""
     out, err = StringIO(), StringIO()
     argv = ["lockstep", *map(str, arguments)]
     with (
         patch.object(sys, "argv", argv),
+        patch.object(common, "report_of", lambda *of: validated(report_of(*of))),
         redirect_stdout(out),
         redirect_stderr(err),
     ):

@@ -53,7 +53,7 @@ def test_its_rules_are_listed() -> None:
 
     assert ran.code == 0
     assert "id: TOY-1\npolicy: toy\n" in ran.out
-    assert "\ntoy\nrule " in lockstep("rules").out
+    assert "\ntoy\nTOY-1 " in lockstep("rules").out
 
 
 def test_it_is_explored() -> None:

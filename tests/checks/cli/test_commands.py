@@ -1,6 +1,7 @@
 """The command as a person or a script meets it: output, files, exit codes."""
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -12,6 +13,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from checks.cli import main
+from checks.policies import POLICIES, RULES
 from tests.checks.command import Ran, lockstep, settings
 
 ROOT = Path(__file__).parents[3]
@@ -233,13 +235,13 @@ def test_a_counterexample_is_written_as_itf() -> None:
             "spy-vol-1",
             "says: Batch size times max-tkv never exceeds the limit, in any step.\n"
             "source: spyre, Key concepts, Max batch-tkv limit\n"
-            "refuted in: ['documented']\n",
+            "refuted in: documented\n",
         ),
         (
             "NANO-PFX-9",
             "policy: nano-vllm\n"
             "source: nano-vllm, With Prefix Cache: Reuse the Work\n"
-            "refuted in: ['nano-vllm, same answers']\n",
+            "refuted in: nano-vllm, same answers\n",
         ),
     ],
 )
@@ -260,8 +262,33 @@ def test_every_rule_is_listed() -> None:
 def test_rules_of_another_policy_are_shown_under_its_name() -> None:
     ran = lockstep("rules", "v1-spc-1", "nano-pfx-9")
     assert ran.code == 0
-    lines = [line.split()[0] for line in ran.out.splitlines() if not line.startswith(" ")]
-    assert lines == ["nano-vllm", "rule", "NANO-PFX-9", "vllm-v1", "rule", "V1-SPC-1", "2"]
+    lines = [line.split()[0] for line in ran.out.splitlines()]
+    assert lines == ["nano-vllm", "NANO-PFX-9", "vllm-v1", "V1-SPC-1", "2"]
+
+
+def test_each_rule_takes_one_line_with_its_verdict() -> None:
+    ran = lockstep("rules")
+    lines = ran.out.splitlines()
+    assert len(lines) == len(RULES) + len(POLICIES) + 1
+    assert (
+        "SPY-VOL-1    refuted         Batch size times max-tkv never exceeds the limit," in ran.out
+    )
+    counts = r"294 rules: \d+ proven, \d+ proven in part, \d+ holds, \d+ refuted; "
+    assert re.fullmatch(counts + "one alone: lockstep rules SPY-VOL-1", lines[-1])
+
+
+def test_rules_are_found_by_policy_verdict_and_words() -> None:
+    def ids(*asked: str) -> list[str]:
+        listed = json.loads(lockstep("rules", *asked, "--json", "-").out)["rules"]
+        return [one["id"] for one in listed]
+
+    assert ids("--policy", "nano-vllm", "--refuted", "prefix")[:2] == ["NANO-PFX-1", "NANO-PFX-4"]
+    assert all(one.startswith("V1-") for one in ids("--policy", "vllm-v1", "--unproven"))
+    assert ids("SPY-VOL", "never", "exceeds") == ["SPY-VOL-1"]
+    assert "SPY-VOL-4" not in ids("--unproven")
+    unknown = lockstep("rules", "SPY-VIL-1")
+    assert unknown.code == 2
+    assert "ID: found 'SPY-VIL-1'; allowed: SPY-VOL-1" in unknown.err
 
 
 def test_a_counterexample_file_of_another_version_is_refused() -> None:
