@@ -1,4 +1,4 @@
-"""Rows of any number in the solver: what is largest, what holds for all, and how many there are.
+"""Rows of any number in the solver: what is largest, holds for all, how many, and their sum.
 
 A formula that takes from rows only what the words of `spec.core.rows` take runs on these rows as
 it is. Each row is an element of a sort without structure; its numbers are functions of it. What a
@@ -8,7 +8,9 @@ word yields is a new constant, a *fold*, and the solver learns of it what follow
 - what does not hold for all fails for some row (its witness), and else holds for each;
 - a count of rows is 0 or more, 1 or more exactly if some row (its witness) is counted, 2 or more
   exactly if another row is, and no larger than another count unless some row is counted in the one
-  and not in the other.
+  and not in the other;
+- a sum of numbers is 0 or more unless some row's (its witness's) is negative, and one more row adds
+  its own number.
 
 This is true of any finite number of rows, and all that is taken for granted of them. What is said
 of every row is said of the rows that a statement looks at, and of witnesses; fewer rows are less
@@ -133,15 +135,21 @@ class RowsOfAnyNumber(AnyRows):
     folds: Folds = field(repr=False)
     is_there: Callable[[Element], Truth]
     value: Callable[[Element], Row]
+    fewer: "RowsOfAnyNumber | None" = None  # of which these are `added` more
+    added: Element = None
 
     def each(self, function: Callable[[Row], Row]) -> "RowsOfAnyNumber":
         """The rows with another value each."""
-        return evolve(self, value=lambda one: function(self.value(one)))
+        fewer = None if self.fewer is None else self.fewer.each(function)
+        return evolve(self, value=lambda one: function(self.value(one)), fewer=fewer)
 
     def where(self, condition: Callable[[Row], Truth]) -> "RowsOfAnyNumber":
         """Those of the rows for which the condition holds."""
+        fewer = None if self.fewer is None else self.fewer.where(condition)
         return evolve(
-            self, is_there=lambda one: z3.And(self.is_there(one), condition(self.value(one)))
+            self,
+            is_there=lambda one: z3.And(self.is_there(one), condition(self.value(one))),
+            fewer=fewer,
         )
 
     def with_row(self, row: Row) -> "RowsOfAnyNumber":
@@ -158,11 +166,20 @@ class RowsOfAnyNumber(AnyRows):
             self,
             is_there=lambda one: z3.Or(one == element, self.is_there(one)),
             value=lambda one: _either(one == element, row, self.value(one)),
+            fewer=self,
+            added=element,
         )
 
     def largest(self) -> Number:
         """The largest of their values."""
         return self.folds.fold("largest", self)[0]
+
+    def total(self) -> Number:
+        """The sum of their values: one more row adds its own."""
+        if self.fewer is None:
+            return self.folds.fold("total", self)[0]
+        added = z3.If(self.is_there(self.added), self.value(self.added), 0)
+        return self.fewer.total() + added
 
     def are_all_true(self) -> Truth:
         """True if the values all hold."""
@@ -283,7 +300,7 @@ def facts(
         apart = z3.And(one.counts(row), z3.Not(other.counts(row)))
         found.append(z3.Or(one.result <= other.result, apart))
     # What fails for some row is said to hold for all by another.
-    between += [use.witness for use in uses.seen if use.fold.word == "all"]
+    between += [use.witness for use in uses.seen if use.fold.word in {"all", "total"}]
     uses.add(found)
     done = 0
     while done < len(uses.seen):
@@ -331,7 +348,10 @@ class _Use:
 
     @property
     def least_facts(self) -> list[z3.ExprRef]:
-        """What follows without looking at any row: no count is negative."""
+        """What follows without looking at any row: no count is negative, nor a sum of naturals."""
+        if self.fold.word == "total":
+            negative = z3.And(self.is_there(self.witness), self.value(self.witness) < 0)
+            return [z3.Or(self.result >= 0, negative)]
         return [self.result >= 0] if self.fold.word == "count" else []
 
     def facts(self, looked_at: list[Element], between: list[Element]) -> list[z3.ExprRef]:
@@ -356,6 +376,8 @@ class _Use:
                     for row in (*looked_at, *(between if self.fold.is_flat else ()))
                 ),
             ]
+        if self.fold.word == "total":
+            return self.least_facts
         second = self.fold.second(*self.at)
         return [
             *self.least_facts,

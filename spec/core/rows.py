@@ -51,6 +51,10 @@ class AnyRows(ABC):
         """The largest of their values, which are numbers; of no row it can be any number."""
 
     @abstractmethod
+    def total(self) -> Number:
+        """The sum of their values, which are numbers."""
+
+    @abstractmethod
     def are_all_true(self) -> Truth:
         """True if the values, which are conditions, all hold."""
 
@@ -73,6 +77,12 @@ def largest_of(rows: Rows, number: Callable[[Row], Number]) -> Number:
     """The largest number that any row has; there is at least one row."""
     of_rows = each_of(rows, number)
     return of_rows.largest() if isinstance(of_rows, AnyRows) else maximum(*of_rows)
+
+
+def total_of(rows: Rows, number: Callable[[Row], Number]) -> Number:
+    """The sum of a number that each row has; 0 of no row."""
+    of_rows = each_of(rows, number)
+    return of_rows.total() if isinstance(of_rows, AnyRows) else sum(of_rows)
 
 
 def all_of(rows: Rows, condition: Callable[[Row], Truth]) -> Truth:

@@ -1,3 +1,3 @@
 """What is proven about nano-vLLM."""
 
-MODULES = ("blocks", "admission")
+MODULES = ("blocks", "admission", "any_prefill")

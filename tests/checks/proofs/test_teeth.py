@@ -8,6 +8,7 @@ from attrs import evolve
 
 from checks.proofs.any_rows import row_with_largest
 from checks.proofs.nano_vllm import admission as nano_vllm_admission
+from checks.proofs.nano_vllm import any_prefill as nano_vllm_any
 from checks.proofs.nano_vllm import blocks as nano_vllm
 from checks.proofs.spyre import (
     any_batch,
@@ -25,6 +26,7 @@ from checks.proofs.spyre import (
     shipped,
     tightness,
 )
+from checks.proofs.vllm_v1 import any_budget as vllm_v1_any
 from checks.proofs.vllm_v1 import blocks as vllm_v1_blocks
 from checks.proofs.vllm_v1 import budget as vllm_v1
 from checks.proofs.vllm_v1 import drafts as vllm_v1_drafts
@@ -220,6 +222,13 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-V1-BUD-1B": Fault(
         vllm_v1, "waiting_tokens", with_argument(3, lambda _budget: 10**9, v1.waiting_tokens)
     ),
+    "PRV-V1-ANY-1": Fault(
+        vllm_v1, "running_tokens", with_argument(4, lambda _budget: 10**9, v1.running_tokens)
+    ),
+    "PRV-V1-ANY-2": Fault(
+        vllm_v1, "waiting_tokens", with_argument(3, lambda _budget: 10**9, v1.waiting_tokens)
+    ),
+    "PRV-V1-ANY-3": Fault(vllm_v1_any, "taken_back", lambda left, tokens: left),
     "PRV-V1-BUD-1C": Fault(vllm_v1, "taken_back", lambda left, tokens: left),
     "PRV-V1-BUD-2": Fault(
         vllm_v1, "running_tokens", with_argument(5, lambda most: most - 1, v1.running_tokens)
@@ -264,6 +273,10 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-NANO-DEC-6": Fault(nano_vllm, "can_append", lambda free, *_: free >= 1),
     "PRV-NANO-ADM-1": Fault(
         nano_vllm_admission, "counted_tokens", lambda length, cached, gate: cached
+    ),
+    **of_each(
+        "PRV-NANO-ANY-1A PRV-NANO-ANY-1B",
+        Fault(nano_vllm_any, "counted_tokens", lambda length, cached, gate: cached),
     ),
     "PRV-NANO-ADM-2": Fault(nano_vllm_admission, "can_allocate", always),
     "PRV-NANO-ADM-3": Fault(
