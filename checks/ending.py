@@ -14,8 +14,6 @@ from threading import Thread
 from time import monotonic
 from types import FrameType
 
-from attrs import define
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ONE_SIGNAL_SECONDS = 0.1  # terminals and `timeout` send the same signal twice, to group and child
 
@@ -36,13 +34,13 @@ EARLY_ENDS = (KeyboardInterrupt, OutOfTimeError, WorkerDiedError, MemoryError)
 """What ends work and leaves what was found by then."""
 
 
-@define
 class _State:
     """Of this process: what ended its work, when a signal came, how many ask to look themselves."""
 
-    ended: BaseException | None = None
-    signalled: float | None = None
-    deferring: int = 0
+    def __init__(self) -> None:
+        self.ended: BaseException | None = None
+        self.signalled: float | None = None
+        self.deferring = 0
 
 
 _state = _State()

@@ -19,6 +19,7 @@ from checks.cli.common import (
     progress_bar,
 )
 from checks.cli.outputs import Command
+from checks.ending import ended, keeping_results
 from checks.evidence import PROVEN, proofs_of, recorded, write_record
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Proof, Verdict
@@ -60,7 +61,7 @@ def prove(
     Exit code 0: all are proven; 1: one is refuted; 3: one is stale, or the solver gave up on it,
     which is no answer.
     """
-    from checks.proofs.prover import prove_all  # which loads the solver
+    from checks.proofs.prover import proofs_as_they_come  # which loads the solver
 
     wanted = [
         id_
@@ -68,17 +69,22 @@ def prove(
         if thorough or names or not OBLIGATIONS[id_].thorough
     ]
     proofs = []
-    with progress_bar("obligations", len(wanted)) as show:
-        for proof in prove_all(wanted, seconds, seed):
+    with progress_bar("obligations", len(wanted)) as show, keeping_results():
+        for proof in proofs_as_they_come(wanted, seconds, seed):
             proofs.append(proof)
             show(len(proofs), proof.obligation)
+    proofs.sort(key=lambda proof: wanted.index(proof.obligation))
     screen = output.screen
     screen.print(plain_table(_COLUMNS, map(_row, proofs)))
     for proof in proofs:
         _print_detail(screen, proof, out_path)
     _print_stale(screen, proofs)
     screen.print(_total(proofs))
-    if record:
+    if not_tried := [id_ for id_ in wanted if id_ not in {one.obligation for one in proofs}]:
+        screen.print(f"not decided: {', '.join(not_tried)}")
+    if record and ended():
+        screen.print("not recorded: not all was proven")
+    elif record:
         _keep(proofs, screen)
     verdicts = {proof.verdict for proof in proofs}
     code = exit_code(

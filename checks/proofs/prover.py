@@ -11,7 +11,7 @@ from typing import Any
 import z3
 from attrs import evolve
 
-from checks.cores import on_all_cores
+from checks.cores import as_they_come
 from checks.proofs.any_rows import facts
 from checks.proofs.bit_vectors import as_bit_vectors
 from checks.proofs.obligations import OBLIGATIONS
@@ -134,7 +134,17 @@ def _size(assertions: Sequence[z3.ExprRef]) -> int:
 def prove_all(
     names: Sequence[str], timeout_seconds: float | None = None, seed: int = 0
 ) -> Iterator[Proof]:
-    """Proofs of these obligations, on all cores, in the order given.
+    """Proofs of these obligations, on all cores, in the order given; see `proofs_as_they_come`."""
+    yield from sorted(
+        proofs_as_they_come(names, timeout_seconds, seed),
+        key=lambda proof: names.index(proof.obligation),
+    )
+
+
+def proofs_as_they_come(
+    names: Sequence[str], timeout_seconds: float | None = None, seed: int = 0
+) -> Iterator[Proof]:
+    """Proofs of these obligations, on all cores, each as soon as it is there.
 
     What they rest on is checked once, while the solver works: where it has changed, evidence is
     stale, whatever the solver says.
@@ -142,12 +152,19 @@ def prove_all(
     resting = {basis: name for name in names if (basis := OBLIGATIONS[name].basis) is not None}
     work: list[Callable[[], Any]] = [partial(_stale_reason, name) for name in resting.values()]
     work += [partial(_prove_named, name, timeout_seconds, seed) for name in names]
-    outcomes = on_all_cores(_called, work)
-    reasons = dict(zip(resting, outcomes, strict=False))  # the first outcomes, one per check
-    for name, proof in zip(names, outcomes, strict=True):
-        basis = OBLIGATIONS[name].basis
-        reason = None if basis is None else reasons[basis]
-        yield proof if reason is None else _as_stale(proof, reason)
+    bases = list(resting)
+    reasons: dict[Any, str | None] = {None: None}
+    waiting: list[Proof] = []  # for the check of what they rest on
+    for number, outcome in as_they_come(_called, work):
+        if number < len(bases):
+            reasons[bases[number]] = outcome
+        else:
+            waiting.append(outcome)
+        checked = [one for one in waiting if OBLIGATIONS[one.obligation].basis in reasons]
+        waiting = [one for one in waiting if one not in checked]
+        for proof in checked:
+            reason = reasons[OBLIGATIONS[proof.obligation].basis]
+            yield proof if reason is None else _as_stale(proof, reason)
 
 
 def _called(work: Callable[[], Any]) -> Any:
