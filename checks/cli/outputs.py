@@ -1,5 +1,6 @@
 """Files that a command reads and writes: looked at, all together, before it does anything."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -94,8 +95,16 @@ def _files(ctx: click.Context) -> Iterator[tuple[click.Parameter, Path]]:
         for one in value if isinstance(value, tuple) else (value,):
             if isinstance(param.type, _Input | _NameOrFile | _NewFile) and one is not None:
                 path = Path(one)
-                if str(path) == STANDARD_OUTPUT or not path.exists() or path.is_file():
+                if str(path) == STANDARD_OUTPUT or _may_be_a_file(path):
                     yield param, path
+
+
+def _may_be_a_file(path: Path) -> bool:
+    """Not so: a terminal, a pipe, the null device, a name that no file can have."""
+    try:
+        return path.is_file() or not path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _is_output(param: click.Parameter) -> bool:
@@ -107,7 +116,7 @@ def _identity(path: Path) -> object:
     if path.is_file():
         found = path.stat()
         return found.st_dev, found.st_ino
-    return str(path) if str(path) == STANDARD_OUTPUT else path.resolve()
+    return str(path) if str(path) == STANDARD_OUTPUT else os.path.realpath(path)
 
 
 def _shown(param: click.Parameter) -> str:

@@ -255,7 +255,7 @@ def _objects(path: Path) -> Iterator[Json]:
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             content: Any = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
             raise RecordingError("line", line[:80], "a JSON object").at(path, number)

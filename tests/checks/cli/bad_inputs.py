@@ -1,0 +1,369 @@
+"""Inputs that no command can work with: what is given, to which command, a word of the message.
+
+Files named FILE in a command are written before it runs, with the content that the table has.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import frozen
+
+_REQUEST = {"id": "0", "prompt_len": 1, "max_tokens": 4}
+
+
+@frozen
+class BadInput:
+    """A command line that is refused; `word` stands in what it says, `content` in its FILE."""
+
+    name: str
+    command: str
+    word: str
+    content: bytes | None = None
+
+
+def bad_inputs() -> Iterator[BadInput]:
+    """All of them."""
+    yield from _workloads()
+    yield from _configurations()
+    yield from _settings()
+    yield from _traces()
+    yield from _foreign_files()
+    yield from _numbers()
+    yield from _names()
+    yield from _paths()
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _workloads() -> Iterator[BadInput]:
+    """A line that is no request."""
+    changes: dict[str, tuple[dict[str, Any], str]] = {
+        "no id": ({"id": None}, "id"),
+        "empty id": ({"id": ""}, "id"),
+        "id with a control character": ({"id": "a\x07"}, "id"),
+        "long id": ({"id": "x" * 300}, "id"),
+        "number as id": ({"id": 7}, "id"),
+        "no prompt": ({"prompt_len": None}, "prompt"),
+        "two prompts": ({"prompt": [1]}, "prompt"),
+        "empty prompt": ({"prompt_len": 0}, "prompt_len"),
+        "negative prompt": ({"prompt_len": -3}, "prompt_len"),
+        "fraction of a token": ({"prompt_len": 1.5}, "prompt_len"),
+        "truth value as length": ({"prompt_len": True}, "prompt_len"),
+        "enormous prompt": ({"prompt_len": 10**12}, "prompt_len"),
+        "text as length": ({"prompt_len": "9"}, "prompt_len"),
+        "no tokens to generate": ({"max_tokens": 0}, "max_tokens"),
+        "output longer than allowed": ({"output_len": 9}, "output_len"),
+        "output that is no list": ({"output": "abc"}, "output"),
+        "output without tokens": ({"output": []}, "output"),
+        "output of negative tokens": ({"output": [-1]}, "output"),
+        "negative arrival": ({"arrival": -1}, "arrival"),
+        "arrival beyond all steps": ({"arrival": 10**10}, "arrival"),
+        "two arrivals": ({"arrival": 1, "arrival_s": 2.0}, "arrival"),
+        "arrival at no time": ({"arrival_s": "soon"}, "arrival_s"),
+        "negative time": ({"arrival_s": -0.5}, "arrival_s"),
+        "abort before the arrival": ({"arrival": 5, "abort_at": 2}, "abort_at"),
+        "abort never": ({"abort_at": -1}, "abort_at"),
+        "priority in words": ({"priority": "high"}, "priority"),
+        "enormous priority": ({"priority": 10**12}, "priority"),
+        "no sequences": ({"n": 0}, "n"),
+        "many sequences": ({"n": 10**6}, "n"),
+        "negative adapter": ({"lora": -1}, "lora"),
+        "unknown key": ({"prio": 1}, "prio"),
+        "parts that are none": ({"prompt_len": None, "prompt_parts": 3}, "prompt_parts"),
+        "part without length": ({"prompt_len": None, "prompt_parts": [["a"]]}, "prompt_parts"),
+        "part of no tokens": ({"prompt_len": None, "prompt_parts": [["a", 0]]}, "prompt_parts"),
+        "token beyond the vocabulary": ({"prompt_len": None, "prompt": [2**40]}, "prompt"),
+        "prompt of words": ({"prompt_len": None, "prompt": ["hello"]}, "prompt"),
+    }
+    for name, (change, word) in changes.items():
+        request = {key: one for key, one in (_REQUEST | change).items() if one is not None}
+        for command in ("run FILE", "explore --workload FILE"):
+            yield BadInput(f"{name}: {command}", command, word, _lines(request))
+    texts: dict[str, tuple[bytes, str]] = {
+        "empty": (b"", "no request"),
+        "blank lines": (b"\n \n\n", "no request"),
+        "no JSON": (b"hello\n", "format"),
+        "cut off": (b'{"id": "0", "prompt_len": 1, "max_', "JSON"),
+        "a list": (b"[1, 2]\n", "format"),
+        "not UTF-8": (b'{"id": "\xff"}\n', "UTF-8"),
+        "UTF-16": ('{"id": "0"}'.encode("utf-16"), "UTF-8"),
+        "NaN": (b'{"id": "0", "prompt_len": NaN, "max_tokens": 1}\n', "prompt_len"),
+        "the same id twice": (_lines(_REQUEST, _REQUEST), "id of its own"),
+        "deep nesting": (b'{"id": ' + b"[" * 5_000 + b"]" * 5_000 + b"}\n", "JSON"),
+        "a key twice": (b'{"id": "0", "id": "1", "prompt_len": 1, "max_tokens": 1}\n', "id"),
+        "Azure without rows": (b"TIMESTAMP,ContextTokens,GeneratedTokens\n", "no request"),
+        "Azure with words": (b"TIMESTAMP,ContextTokens,GeneratedTokens\nnow,many,few\n", "line 2"),
+        "Azure with other columns": (b"TIMESTAMP,Tokens\n", "TIMESTAMP"),
+        "binary": (bytes(range(256)), "format"),
+    }
+    for name, (content, word) in texts.items():
+        yield BadInput(f"workload, {name}", "run FILE", word, content)
+    for format_ in ("azure", "mooncake"):
+        line = f"run FILE --format {format_}"
+        yield BadInput(f"own workload read as {format_}", line, "line 1", _lines(_REQUEST))
+
+
+def _configurations() -> Iterator[BadInput]:
+    """A file that is no configuration."""
+    texts = {
+        "no TOML": ("block size is 4", "TOML"),
+        "unfinished": ("block_size = ", "TOML"),
+        "unknown key": ("blocksize = 4", "blocksize"),
+        "unknown policy": ('policy = "sglang"', "policy"),
+        "a number as policy": ("policy = 3", "policy"),
+        "the same key twice": ("block_size = 4\nblock_size = 8", "TOML"),
+        "a text as size": ('block_size = "4"', "block_size"),
+        "a truth value as size": ("block_size = true", "block_size"),
+        "a fraction": ("block_size = 4.5", "block_size"),
+        "zero": ("max_num_seqs = 0", "max_num_seqs"),
+        "a number as switch": ("interleave = 1", "interleave"),
+        "a table": ("[block_size]\nx = 1", "block_size"),
+        "an array": ("block_size = [4]", "block_size"),
+        "an unknown variant": ('admission = "exactly"', "admission"),
+        "an unknown cost": ("[cost]\nper_request = 1", "per_request"),
+        "a negative cost": ("[cost]\nper_row = -1", "per_row"),
+        "no number as cost": ("[cost]\nper_row = nan", "per_row"),
+        "a typo for another policy": ("[vllm-v1]\nblock_sise = 16", "block_sise"),
+        "a typo for another policy, dotted": ("vllm-v0.nonsense = 1", "nonsense"),
+        "a chunk of part of a block": ("block_size = 4\nchunk_size = 6", "chunk_size"),
+        "pauses without reservation": ("pausing = true\nreservation = false", "reservation"),
+        "endless nesting": ("x = " + "[" * 2_000, "line 1"),
+        "a date": ("block_size = 2026-01-01", "block_size"),
+    }
+    for name, (text, word) in texts.items():
+        command = "run w.jsonl --config FILE"
+        yield BadInput(f"configuration, {name}", command, word, text.encode())
+    yield BadInput("configuration, binary", "run w.jsonl --config FILE", "UTF-8", b"\xff\xfe\x00")
+    yield BadInput("configuration, long", "run w.jsonl --config FILE", "short", b"#" * 2**21)
+
+
+def _settings() -> Iterator[BadInput]:
+    """A setting of no configuration."""
+    settings = {
+        "=4": "key=value",
+        "block_size": "key=value",
+        "block_size=": "block_size",
+        "block_size=four": "block_size",
+        "block_size=-4": "block_size",
+        "block_size=1e3": "block_size",
+        "block_size=99999999999999999999": "block_size",
+        "nonsense=3": "nonsense",
+        "vllm-v1.nonsense=3": "nonsense",
+        "nano-vllm.=3": "key",
+        "sglang.block_size=3": "key",
+        "policy=sglang": "policy",
+        "prefill_time=-1": "prefill_time",
+        "prefill_time=inf": "prefill_time",
+        "cost.per_row=-1": "per_row",
+        "chunk_size=1000000000": "chunk_size",
+        "num_blocks=1000000000": "num_blocks",
+        "max_model_len=1000000000": "num_blocks",
+    }
+    for setting, word in settings.items():
+        for command in ("run w.jsonl", "explore exact"):
+            yield BadInput(f"{command} --set {setting}", f"{command} --set {setting}", word)
+    compared = {
+        "admission=exact,bogus": "--compare admission",
+        "admission": "--compare",
+        "nonsense=1,2": "nonsense",
+        "block_size=0,1": "--compare block_size",
+        "policy=spyre,sglang": "policy",
+    }
+    for setting, word in compared.items():
+        line = f"run w.jsonl --compare {setting}"
+        yield BadInput(line, line, word)
+
+
+def _traces() -> Iterator[BadInput]:
+    """A file that is no trace, or one of sizes that no run could have had."""
+    header: dict[str, Any] = {
+        "format": "lockstep-trace",
+        "version": 1,
+        "policy": "spyre",
+        "source": "reference",
+        "config": {"policy": "spyre"},
+        "requests": [_REQUEST],
+        "full": False,
+    }
+    changes: dict[str, tuple[dict[str, Any], str]] = {
+        "another format": ({"format": "trace"}, "format"),
+        "another version": ({"version": 99}, "version"),
+        "a version in words": ({"version": "1"}, "version"),
+        "an unknown policy": ({"policy": "sglang", "config": {"policy": "sglang"}}, "policy"),
+        "two policies": ({"policy": "vllm-v1"}, "policy"),
+        "an unknown key of the configuration": ({"config": {"policy": "spyre", "x": 1}}, "x"),
+        "a pool that fits no memory": (
+            {"config": {"policy": "spyre", "num_blocks": 10**12}},
+            "num_blocks",
+        ),
+        "blocks that fit no memory": (
+            {"policy": "nano-vllm", "config": {"policy": "nano-vllm", "block_size": 10**12}},
+            "block_size",
+        ),
+        "a chunk that fits no memory": (
+            {"config": {"policy": "spyre", "chunk_size": 64 * 10**10}},
+            "chunk_size",
+        ),
+        "requests that are none": ({"requests": 3}, "requests"),
+        "a request without length": ({"requests": [{"id": "0"}]}, "requests"),
+        "an enormous request": ({"requests": [_REQUEST | {"prompt_len": 10**12}]}, "prompt_len"),
+        "the same request twice": ({"requests": [_REQUEST, _REQUEST]}, "id"),
+        "actions that are none": ({"actions": 5}, "actions"),
+        "an action that is not possible": ({"actions": ["arrive 9"]}, "actions"),
+    }
+    for name, (change, word) in changes.items():
+        yield BadInput(f"trace, {name}", "replay FILE", word, _lines(header | change))
+    lines: dict[str, tuple[dict[str, Any], str]] = {
+        "a step out of turn": ({"step": 3}, "step"),
+        "a step without a number": ({}, "step"),
+        "a violation of an unknown rule": (
+            {"violation": {"rule": "SPY-NO-1", "says": "", "found": ""}},
+            "SPY-NO-1",
+        ),
+        "a violation without a rule": ({"violation": {"found": "x"}}, "violation"),
+    }
+    for name, (line, word) in lines.items():
+        yield BadInput(f"trace, {name}", "replay FILE", word, _lines(header, line))
+
+
+def _foreign_files() -> Iterator[BadInput]:
+    """A file of something else, where a certain one is asked for."""
+    contents = {
+        "empty": b"",
+        "text": b"hello\n",
+        "binary": bytes(range(256)),
+        "a list": b"[]\n",
+        "a number": b"3\n",
+        "another object": b'{"format": "something else", "version": 1}\n',
+        "nesting without end": b"[" * 100_000,
+    }
+    readers = (
+        "replay FILE",
+        "conform template --case FILE",
+        "bisect FILE --versions 2.5.0..2.6.0",
+        "explore exact --resume FILE",
+        "fuzz --resume FILE",
+        "explore exact --expect FILE",
+    )
+    for name, content in contents.items():
+        for command in readers:
+            yield BadInput(f"{name}: {command}", command, "allowed", content)
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+def _numbers() -> Iterator[BadInput]:
+    """A number that an option cannot have."""
+    seconds = ("nan", "inf", "-1", "0", "0.0005", "1e30", "soon")
+    for command in ("fuzz", "explore exact", "prove PRV-PAD-1", "mutants", "conform template"):
+        for value in seconds:
+            line = f"{command} --time {value}"
+            yield BadInput(line, line, "--time")
+    counts = {
+        "run w.jsonl --limit": ("0", "-1", "x", "1.5"),
+        "explore exact --max-states": ("0", "many"),
+        "explore exact --max-depth": ("0", "-2"),
+        "explore exact --seed": ("x",),
+        "fuzz --episodes": ("0", "-1", "1e3"),
+        "fuzz --seed": ("-1", "x"),
+        "prove PRV-PAD-1 --seed": ("-1", "99999999999"),
+        "mutants --sample": ("0", "x"),
+    }
+    for option, values in counts.items():
+        for value in values:
+            yield BadInput(f"{option} {value}", f"{option} {value}", option.split()[-1])
+    for value in ("ttft", "ttft=", "ttft=nan", "ttft=0", "itl=1,itl=2", "speed=3"):
+        yield BadInput(f"--slo {value}", f"run w.jsonl --slo {value}", "--slo")
+
+
+def _names() -> Iterator[BadInput]:
+    """A name of nothing, an option that is none, options that do not go together."""
+    lines = {
+        "fly": "fly",
+        "run": "WORKLOAD",
+        "replay": "FILE",
+        "run w.jsonl more": "more",
+        "run w.jsonl --nothing": "--nothing",
+        "run w.jsonl --using vllm": "--using",
+        "run w.jsonl --format csv": "--format",
+        "explore nothing": "INSTANCE",
+        "explore exact --order best": "--order",
+        "explore exact --order random": "--order",
+        "explore exact documented --resume x": "INSTANCE",
+        "explore exact --record --max-states 9": "--record",
+        "explore exact --expect nothing.json": "nothing.json",
+        "fuzz --policy sglang": "policy",
+        "fuzz --target nobody": "DRIVER",
+        "fuzz --strictness some": "--strictness",
+        "fuzz --time 1 --episodes 1": "--time",
+        "conform": "DRIVER",
+        "conform nobody": "DRIVER",
+        "conform sendnn==0.0": "DRIVER",
+        "conform template --recorded": "--recorded",
+        "conform template --record": "--record",
+        "survey sendnn --versions 1": "--versions",
+        "survey nobody --versions 1..2": "nobody",
+        "bisect": "CASE",
+        "driver check nobody": "DRIVER",
+        "driver install nobody": "DRIVER",
+        "mutants nothing-like-it": "PATTERN",
+        "mutants --policy sglang": "--policy",
+        "mutants --room kitchen": "--room",
+        "rules NO-1": "ID",
+        "prove NO-1": "OBLIGATION",
+        "replay t.jsonl --target nobody": "t.jsonl",
+    }
+    for line, word in lines.items():
+        yield BadInput(line, line, word)
+
+
+def _paths() -> Iterator[BadInput]:
+    """A file that cannot be read or written, one that is an input, one for two outputs."""
+    for command in (
+        *("run PATH", "run w.jsonl --config PATH", "explore --workload PATH", "replay PATH"),
+        *("conform template --case PATH", "bisect PATH --versions 2.5.0..2.6.0"),
+    ):
+        for path in ("missing", "directory", "w.jsonl/inside", "x" * 300, "loop"):
+            yield BadInput(f"{command}, {path[:20]}", command.replace("PATH", path), "file")
+    outputs = {
+        "run w.jsonl": ("--trace", "--json", "--figures", "--timeline"),
+        "explore exact": ("--json", "--graph", "--resume"),
+        "conform template": ("--json", "--report"),
+        "fuzz": ("--json", "--resume"),
+        "replay w.jsonl": ("--itf", "--json"),
+        "prove PRV-PAD-1": ("--json",),
+        "rules": ("--json",),
+        "mutants": ("--json",),
+    }
+    for command, options in outputs.items():
+        for option in options:
+            for path in ("missing/x", "directory", "x" * 300, "/sys/x"):
+                line = f"{command} {option} {path}"
+                yield BadInput(line[:60], line, "file")
+    for command, option in (("explore exact", "--out"), ("fuzz", "--corpus")):
+        for path in ("w.jsonl", "w.jsonl/inside", "/sys/kernel"):
+            yield BadInput(f"{command} {option} {path}", f"{command} {option} {path}", option)
+    same = {
+        "run w.jsonl --trace w.jsonl": "WORKLOAD",
+        "run w.jsonl --json ./w.jsonl": "WORKLOAD",
+        "run w.jsonl --trace link": "WORKLOAD",
+        "run w.jsonl --config c.toml --json c.toml": "--config",
+        "run w.jsonl --trace a --json a": "--trace",
+        "run w.jsonl --figures a --timeline ./a": "--figures",
+        "explore --workload w.jsonl --json w.jsonl": "--workload",
+        "explore exact --resume a --json a": "--resume",
+        "explore exact --expect r.json --json r.json": "--expect",
+        "replay w.jsonl --itf w.jsonl": "FILE",
+        "conform mine.py --json mine.py": "DRIVER",
+        "fuzz --target mine.py --json mine.py": "--target",
+        "fuzz --resume a --json a": "--resume",
+    }
+    for line, word in same.items():
+        yield BadInput(line, line, word)
+
+
+def _lines(*objects: Any) -> bytes:
+    return "".join(f"{json.dumps(one)}\n" for one in objects).encode()

@@ -1,0 +1,45 @@
+"""Every bad input is refused in one line that says what, with exit code 2, and nothing is done."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.checks.cli.bad_inputs import BadInput, bad_inputs
+from tests.checks.command import lockstep
+
+ALL = list(bad_inputs())
+
+
+@pytest.fixture(autouse=True)
+def _files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSTEP_DRIVERS", "drivers")
+    Path("directory").mkdir()
+    Path("w.jsonl").write_text('{"id": "0", "prompt_len": 1, "max_tokens": 4}\n', encoding="utf-8")
+    Path("link").symlink_to("w.jsonl")
+    Path("loop").symlink_to("loop")
+    for name in ("c.toml", "mine.py", "r.json"):
+        Path(name).touch()
+
+
+def contents() -> dict[str, bytes | None]:
+    return {path.name: path.read_bytes() if path.is_file() else None for path in Path().iterdir()}
+
+
+def test_there_are_two_hundred_kinds_and_more() -> None:
+    assert len({one.name for one in ALL}) == len(ALL) >= 200
+
+
+@pytest.mark.parametrize("bad", ALL, ids=[one.name for one in ALL])
+def test_a_bad_input_is_refused_in_one_line_and_nothing_is_done(bad: BadInput) -> None:
+    if bad.content is not None:
+        Path("FILE").write_bytes(bad.content)
+    before = contents()
+
+    ran = lockstep(*shlex.split(bad.command))
+
+    assert (ran.code, ran.out) == (2, "")
+    *usage, line = ran.err.splitlines()
+    assert bad.word in line
+    assert line.startswith("lockstep: ") or usage[0].startswith("Usage: ")
+    assert contents() == before
