@@ -39,7 +39,10 @@ def record_of(explorations: Iterable["Exploration"]) -> dict[str, Any]:
 
 
 def proofs_of(proofs: Iterable["Proof"]) -> dict[str, Any]:
-    """What is worth keeping of proofs: the claims and their verdicts, no times."""
+    """What is worth keeping of proofs: the claims and their verdicts, no times.
+
+    Of a second solver that was asked, too, what it says.
+    """
     from checks.proofs.obligations import OBLIGATIONS
 
     return {
@@ -49,6 +52,7 @@ def proofs_of(proofs: Iterable["Proof"]) -> dict[str, Any]:
             "rules": list(OBLIGATIONS[one.obligation].rules),
             "verdict": one.verdict.value,
         }
+        | ({"second": one.second} if one.second else {})
         for one in proofs
     }
 

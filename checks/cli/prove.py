@@ -1,6 +1,7 @@
 """`lockstep prove`: claims for every length, proven or refuted."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -18,14 +19,19 @@ from checks.cli.common import (
     plain_table,
     progress_bar,
 )
-from checks.cli.outputs import Command
+from checks.cli.envelope import Json
+from checks.cli.expect import UNDECIDED, Expected, Verdicts, expect_option, expected_verdicts
+from checks.cli.outputs import NEW_DIRECTORY, Command
 from checks.ending import ended, keeping_results
 from checks.evidence import PROVEN, proofs_of, recorded, write_record
 from checks.proofs.obligations import OBLIGATIONS
-from checks.proofs.registry import Proof, Verdict
+from checks.proofs.registry import Proof, Second, Verdict
 from checks.proofs.scenario import write_scenario
 
-_COLUMNS = ("obligation", "says", "for", "verdict", ">seconds", ">size")
+
+def _columns(second: str | None) -> list[str]:
+    last = [] if second is None else [second]
+    return ["obligation", "says", "for", "verdict", ">seconds", ">size", *last]
 
 
 @click.command(cls=Command)
@@ -41,7 +47,12 @@ _COLUMNS = ("obligation", "says", "for", "verdict", ">seconds", ">size")
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the solver."
 )
+@click.option("--second", type=click.Choice(["cvc5"]), help="Ask a second solver, too (an extra).")
+@click.option(
+    "--export", type=NEW_DIRECTORY, help="Write each question there, SMT-LIB; proven if unsat."
+)
 @click.option("--record", is_flag=True, help="Keep the verdicts with the project.")
+@expect_option
 @out_option
 @json_option
 def prove(
@@ -49,7 +60,10 @@ def prove(
     thorough: bool,
     seconds: float | None,
     seed: int,
+    second: str | None,
+    export: Path | None,
     record: bool,
+    expect: str | None,
     out_path: Path,
     output: Output,
 ) -> int:
@@ -58,47 +72,95 @@ def prove(
     OBLIGATION is an id or the beginning of several: PRV-PAD-1, PRV-ADM. Some claims of the texts
     are false and stated as they stand; a refutation prints its numbers, and a run that shows it is
     written with the command that replays it. Evidence about what the code no longer does is stale.
-    Exit code 0: all are proven; 1: one is refuted; 3: one is stale, or the solver gave up on it,
-    which is no answer.
+    An obligation that cites others is proven if they are, so they are proven, too.
+
+    Exit code 0: all are proven; 1: one is refuted; 3: one is stale or vacuous, the solver gave up
+    on it, or it rests on such a one, which is no answer. Known refutations beside such a one exit
+    with 3, a refutation that is not expected with 1.
     """
-    from checks.proofs.prover import proofs_as_they_come  # which loads the solver
+    from checks.proofs.prover import proofs_as_they_come, settled  # which loads the solver
+    from checks.proofs.second import require_second
 
     wanted = [
         id_
         for id_ in beginning_with(names, OBLIGATIONS, "OBLIGATION")
         if thorough or names or not OBLIGATIONS[id_].thorough
     ]
-    proofs = []
+    if second is not None:
+        require_second()
+    expected = None if expect is None else _expected(expect)
+    if export is not None:
+        export.mkdir(parents=True, exist_ok=True)
+    asking = {"second": second is not None, "export": export}
+    found = []
     with progress_bar("obligations", len(wanted)) as show, keeping_results():
-        for proof in proofs_as_they_come(wanted, seconds, seed):
-            proofs.append(proof)
-            show(len(proofs), proof.obligation)
-    proofs.sort(key=lambda proof: wanted.index(proof.obligation))
+        for proof in proofs_as_they_come(wanted, seconds, seed, **asking):
+            found.append(proof)
+            show(len(found), proof.obligation)
+    proofs = settled(wanted, found)
     screen = output.screen
-    screen.print(plain_table(_COLUMNS, map(_row, proofs)))
+    screen.print(plain_table(_columns(second), [_row(proof, second) for proof in proofs]))
     for proof in proofs:
         _print_detail(screen, proof, out_path)
     _print_stale(screen, proofs)
     screen.print(_total(proofs))
+    if second is not None:
+        screen.print(_of_the_second(second, proofs))
     if not_tried := [id_ for id_ in wanted if id_ not in {one.obligation for one in proofs}]:
         screen.print(f"not decided: {', '.join(not_tried)}")
     if record and ended():
         screen.print("not recorded: not all was proven")
     elif record:
         _keep(proofs, screen)
-    verdicts = {proof.verdict for proof in proofs}
-    code = exit_code(
-        violated=Verdict.REFUTED in verdicts,
-        incomplete=verdicts & {Verdict.UNKNOWN, Verdict.STALE},
+    report: Json = {"obligations": [proof.as_mapping() for proof in proofs]}
+    cases = [_case(proof) for proof in proofs]
+    if expected is not None:
+        verdicts = verdicts_of(report["obligations"])
+        compared = expected.compared(verdicts, lambda name: name in wanted)
+        compared.print_to(screen)
+        expected_too = report | {"expected": compared.as_mapping()}
+        return output.end(compared.exit_code, expected_too, compared.cases(cases))
+    return output.end(_exit_code(proofs), report, cases)
+
+
+def _exit_code(proofs: Sequence[Proof]) -> int:
+    """What is undecided outweighs the refutations that are known, not one that is not."""
+    refuted = [proof for proof in proofs if proof.verdict is Verdict.REFUTED]
+    undecided = any(proof.verdict in _UNDECIDED for proof in proofs)
+    unexpected = any(not proof.is_as_expected for proof in refuted)
+    return exit_code(violated=unexpected or (refuted and not undecided), incomplete=undecided)
+
+
+_UNDECIDED = (Verdict.UNKNOWN, Verdict.VACUOUS, Verdict.STALE)
+
+
+def _expected(expect: str) -> Expected:
+    """The verdicts on record, or in a report.
+
+    Raises:
+        InputError: the file is no report of this command.
+    """
+
+    def on_record() -> Verdicts:
+        return {name: one["verdict"] for name, one in recorded(PROVEN).items()}
+
+    return expected_verdicts(
+        expect, "prove", on_record, lambda report: verdicts_of(report["obligations"])
     )
-    report = {"obligations": [proof.as_mapping() for proof in proofs]}
-    return output.end(code, report, [_case(proof) for proof in proofs])
+
+
+def verdicts_of(obligations: Iterable[Json]) -> Verdicts:
+    """Each verdict by obligation, of a report."""
+    return {
+        one["obligation"]: UNDECIDED if one["verdict"] in _UNDECIDED else one["verdict"]
+        for one in obligations
+    }
 
 
 def _case(proof: Proof) -> Case:
     about, verdict = OBLIGATIONS[proof.obligation], proof.verdict
     numbers = ", ".join(f"{name} = {value}" for name, value in proof.numbers.items())
-    undecided = verdict in (Verdict.UNKNOWN, Verdict.STALE)
+    undecided = verdict in _UNDECIDED
     return Case(
         suite=about.bounds,
         name=about.id,
@@ -120,22 +182,24 @@ def _keep(proofs: Sequence[Proof], screen: Console) -> None:
     screen.print(f"recorded: {PROVEN.name}")
 
 
-def _row(proof: Proof) -> tuple[str, ...]:
+def _row(proof: Proof, second: str | None) -> list[str]:
     about = OBLIGATIONS[proof.obligation]
     surprise = "" if proof.is_as_expected else f", expected {about.expected}"
     verdict, seconds = f"{proof.verdict}{surprise}", f"{proof.seconds:.2f}"
-    return about.id, about.sentence, about.bounds, verdict, seconds, f"{proof.size:,}"
+    last = [] if second is None else [proof.second]
+    return [about.id, about.sentence, about.bounds, verdict, seconds, f"{proof.size:,}", *last]
 
 
 def _print_detail(screen: Console, proof: Proof, out_path: Path) -> None:
     if proof.verdict is Verdict.REFUTED:
         numbers = ", ".join(f"{name} = {value}" for name, value in proof.numbers.items())
-        screen.print(f"{proof.obligation} is refuted by {numbers}")
+        surprise = "" if proof.is_as_expected else ", which is not expected,"
+        screen.print(f"{proof.obligation} is refuted{surprise} by {numbers}")
         path = write_scenario(OBLIGATIONS[proof.obligation], proof.numbers, out_path)
         if path is not None:
             screen.print(f"  replay: lockstep replay {path}")
-    if proof.verdict is Verdict.UNKNOWN:
-        screen.print(f"{proof.obligation} is unknown: {proof.reason}")
+    if proof.reason and proof.verdict is not Verdict.STALE:
+        screen.print(f"{proof.obligation} is {proof.verdict}: {proof.reason}")
 
 
 def _print_stale(screen: Console, proofs: Sequence[Proof]) -> None:
@@ -145,9 +209,15 @@ def _print_stale(screen: Console, proofs: Sequence[Proof]) -> None:
         screen.print(f"stale: {ids}: {reason}")
 
 
+def _of_the_second(second: str, proofs: Sequence[Proof]) -> str:
+    counts = Counter(proof.second for proof in proofs)
+    return f"{second}: {', '.join(f'{one} on {counts[one]}' for one in Second)}"
+
+
 def _total(proofs: Sequence[Proof]) -> str:
     counts = {verdict: sum(proof.verdict is verdict for proof in proofs) for verdict in Verdict}
-    if not counts[Verdict.STALE]:
-        del counts[Verdict.STALE]
+    for rare in (Verdict.VACUOUS, Verdict.STALE):
+        if not counts[rare]:
+            del counts[rare]
     by_verdict = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     return f"{len(proofs)} obligations: {by_verdict}"

@@ -4,10 +4,12 @@ Every term gets the same width, enough for the largest value that any part of th
 nothing overflows and the answer is that of the integers.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import z3
+
+from checks.proofs.abstraction import parts_first
 
 Range = tuple[int, int]  # least and largest value
 Term = Any  # the solver ships no usable types
@@ -19,7 +21,7 @@ def as_bit_vectors(claim: Term, tops: Mapping[str, int]) -> tuple[Term, dict[str
     Raises:
         ValueError: an operation that has no counterpart, such as a division by no power of two.
     """
-    terms = list(_parts_first(z3.simplify(claim)))
+    terms = list(parts_first(z3.simplify(claim)))
     width = _width(terms, tops)
     variables = {name: z3.BitVec(name, width) for name in tops}
     made: dict[int, Term] = {}
@@ -28,20 +30,6 @@ def as_bit_vectors(claim: Term, tops: Mapping[str, int]) -> tuple[Term, dict[str
         made[term.get_id()] = _translated(term, parts, width)
     limits = [z3.And(one >= 0, one <= tops[name]) for name, one in variables.items()]
     return z3.And(made[terms[-1].get_id()], *limits), variables
-
-
-def _parts_first(claim: Term) -> Iterator[Term]:
-    """Every term of the claim once, behind its parts."""
-    seen: set[int] = set()
-    pending = [(claim, False)]
-    while pending:
-        term, is_ready = pending.pop()
-        if is_ready:
-            yield term
-        elif term.get_id() not in seen:
-            seen.add(term.get_id())
-            pending.append((term, True))
-            pending += [(part, False) for part in term.children()]
 
 
 def _width(terms: Sequence[Term], tops: Mapping[str, int]) -> int:

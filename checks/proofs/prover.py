@@ -1,157 +1,122 @@
-"""Prove or refute obligations: each by the solver, side by side, with a time limit.
+"""Prove or refute obligations: each by the solver, side by side, with a time limit."""
 
-It is the one module, with `bit_vectors`, that loads the solver.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from time import perf_counter
+from pathlib import Path
+from time import perf_counter, process_time
 from typing import Any
 
-import z3
 from attrs import evolve
+from z3 import Z3Exception
 
 from checks.cores import as_they_come
-from checks.proofs.any_rows import facts
-from checks.proofs.bit_vectors import as_bit_vectors
 from checks.proofs.obligations import OBLIGATIONS
-from checks.proofs.registry import Obligation, Proof, Verdict
+from checks.proofs.questions import Answer, Question, questions_of, script_of
+from checks.proofs.registry import Obligation, Proof, Second, Verdict
+from checks.proofs.second import opinion
+
+_LEAST_PATIENCE = 0.1  # seconds that are left for a question, however long the others took
+_PATIENCE_FOR_PREMISES = 5.0  # seconds
+_CANNOT_BE_STATED = (TypeError, ValueError, LookupError, Z3Exception)
 
 
-def prove(obligation: Obligation, timeout_seconds: float | None = None, seed: int = 0) -> Proof:
+def prove(
+    obligation: Obligation,
+    timeout_seconds: float | None = None,
+    seed: int = 0,
+    *,
+    second: bool = False,
+    export: Path | None = None,
+) -> Proof:
     """Ask the solver for numbers that break the claim; that there are none proves it.
 
-    By default it gives up after a minute, on a thorough obligation after ten.
+    What it cites is taken to be proven, see `settled`. By default the solver gives up after a
+    minute of the processor's time, on a thorough obligation after ten. `second`: a second solver is
+    asked, too. `export`: the directory in which the questions are written.
     """
     patience = timeout_seconds or (600.0 if obligation.thorough else 60.0)
-    began = perf_counter()
-    variables: dict[str, z3.ExprRef] = {}
-
-    def integer(name: str) -> z3.ArithRef:
-        return variables.setdefault(name, z3.Int(name))
-
-    statement = obligation.statement(integer)
-    broken = statement.is_counterexample
-    if statement.rows is not None:
-        hidden = [(term, z3.FreshInt("opaque")) for term in statement.opaque]
-        broken = z3.And(facts(statement.rows.folds, [broken], statement.words, hidden))
-    if statement.tops:
-        broken, variables = as_bit_vectors(broken, statement.tops)
-    # A context of its own: how long the solver takes hangs on what else its context has seen.
-    context = z3.Context()
-    variables = {name: variable.translate(context) for name, variable in variables.items()}
-    solver = z3.Solver(ctx=context)
-    solver.set("timeout", int(patience * 1000))
-    solver.set("random_seed", seed)
-    solver.add(z3.And(broken).translate(context))
-    answer = solver.check()
-    verdict = _VERDICTS[str(answer)]
-    reason = solver.reason_unknown() if verdict is Verdict.UNKNOWN else ""
-    if verdict is Verdict.REFUTED and statement.rows is not None:
-        verdict, reason = Verdict.UNKNOWN, "not decided by the rows that are looked at"
-    numbers: dict[str, int] = {}
-    if verdict is Verdict.REFUTED:
-        numbers = _smallest(solver, variables, _numbers(solver.model(), variables))
+    began, spent = perf_counter(), process_time()
+    try:
+        questions, cites = questions_of(obligation)
+    except _CANNOT_BE_STATED as error:
+        seconds, reason = perf_counter() - began, f"cannot be stated: {error}"
+        return Proof(obligation.id, Verdict.UNKNOWN, seconds, reason=reason)
+    if export is not None:
+        (export / f"{obligation.id}.smt2").write_text(script_of(questions), encoding="utf-8")
+    answer = Answer(Verdict.PROVEN)
+    for question in questions:
+        left = patience - (process_time() - spent)
+        answer = _answer(question, max(left, _LEAST_PATIENCE), seed)
+        if answer.verdict is not Verdict.PROVEN:
+            break
+    seconds = perf_counter() - began
+    says = opinion(questions, answer.verdict, patience) if second else ""
+    if says is Second.DISAGREES:
+        answer = Answer(Verdict.UNKNOWN, reason=f"{answer.verdict}, says one solver, not the other")
     return Proof(
         obligation=obligation.id,
-        verdict=verdict,
-        seconds=perf_counter() - began,
-        size=_size(solver.assertions()),
-        numbers=numbers,
-        reason=reason,
+        verdict=answer.verdict,
+        seconds=seconds,
+        size=sum(question.size for question in questions),
+        numbers=answer.numbers,
+        reason=answer.reason,
+        cites=tuple(cites),
+        second=says,
     )
 
 
-_VERDICTS = {"unsat": Verdict.PROVEN, "sat": Verdict.REFUTED, "unknown": Verdict.UNKNOWN}
+def _answer(question: Question, seconds: float, seed: int) -> Answer:
+    """The solver's answer; what is true because nothing satisfies its premises is vacuous."""
+    answer = question.answer(seconds, seed)
+    if answer.verdict is not Verdict.PROVEN:
+        return answer
+    vacuous = question.is_vacuous(_PATIENCE_FOR_PREMISES, seed)
+    if vacuous is None:
+        return Answer(Verdict.PROVEN, reason=_PREMISES_UNDECIDED)
+    return Answer(Verdict.VACUOUS, reason="no numbers satisfy what is given") if vacuous else answer
 
 
-# What the solver may spend on whether there are smaller numbers, in its own units, so that the
-# answer does not hang on how busy the machine is; about a second.
-_SPENT_ON_SMALLER = 3_000_000
-_NO_TIMEOUT_MS = 2**32 - 1
-
-
-def _smallest(
-    solver: z3.Solver, variables: dict[str, z3.ExprRef], found: dict[str, int]
-) -> dict[str, int]:
-    """The numbers of a refutation, as small as they come: first their sum, then one by one.
-
-    So they are easy to follow by hand, and the same whatever the solver happened upon. Where it
-    does not find out soon whether there are smaller ones, those at hand are kept. Of bit-vectors
-    one by one only: a sum of many takes long to make small.
-    """
-    if min(found.values()) < 0:
-        return found
-    solver.add(*(variable >= 0 for variable in variables.values()))
-    solver.set("timeout", _NO_TIMEOUT_MS)
-    solver.set("rlimit", _SPENT_ON_SMALLER)
-    terms = list(variables.values())
-    for term in (z3.Sum(terms), *terms) if z3.is_int(terms[0]) else terms:
-        found = _with_least(solver, term, variables, found)
-        solver.add(term == _value(term, variables, found))
-    return found
-
-
-def _with_least(
-    solver: z3.Solver, term: z3.ArithRef, variables: dict[str, z3.ExprRef], found: dict[str, int]
-) -> dict[str, int]:
-    """Numbers for which the term is as small as the solver can make it, by halving."""
-    least, value = 0, _value(term, variables, found)
-    while least < value:
-        middle = (least + value) // 2
-        if solver.check(term <= middle) == z3.sat:
-            found = _numbers(solver.model(), variables)
-            value = _value(term, variables, found)
-        else:
-            least = middle + 1
-    return found
-
-
-def _value(term: z3.ArithRef, variables: dict[str, z3.ExprRef], found: dict[str, int]) -> int:
-    chosen = [(variable, variable.sort().cast(found[name])) for name, variable in variables.items()]
-    return int(z3.simplify(z3.substitute(term, *chosen)).as_long())
-
-
-def _numbers(model: z3.ModelRef, variables: dict[str, z3.ExprRef]) -> dict[str, int]:
-    return {
-        name: model.eval(variable, model_completion=True).as_long()
-        for name, variable in variables.items()
-    }
-
-
-def _size(assertions: Sequence[z3.ExprRef]) -> int:
-    """Distinct terms, shared ones counted once."""
-    seen: set[int] = set()
-    pending = list(assertions)
-    while pending:
-        term = pending.pop()
-        if term.get_id() not in seen:
-            seen.add(term.get_id())
-            pending.extend(term.children())
-    return len(seen)
+_PREMISES_UNDECIDED = "whether numbers satisfy what is given was not decided"
 
 
 def prove_all(
-    names: Sequence[str], timeout_seconds: float | None = None, seed: int = 0
-) -> Iterator[Proof]:
-    """Proofs of these obligations, on all cores, in the order given; see `proofs_as_they_come`."""
-    yield from sorted(
-        proofs_as_they_come(names, timeout_seconds, seed),
-        key=lambda proof: names.index(proof.obligation),
-    )
+    names: Sequence[str], timeout_seconds: float | None = None, seed: int = 0, **options: Any
+) -> list[Proof]:
+    """Proofs of these obligations, on all cores, in the order given, and of what they cite.
+
+    `options` are those of `prove`.
+    """
+    return settled(names, proofs_as_they_come(names, timeout_seconds, seed, **options))
 
 
 def proofs_as_they_come(
-    names: Sequence[str], timeout_seconds: float | None = None, seed: int = 0
+    names: Sequence[str], timeout_seconds: float | None = None, seed: int = 0, **options: Any
 ) -> Iterator[Proof]:
     """Proofs of these obligations, on all cores, each as soon as it is there.
 
-    What they rest on is checked once, while the solver works: where it has changed, evidence is
-    stale, whatever the solver says.
+    Behind them come those of the obligations that they cite, and of what these cite. What stands
+    and falls with what is told by `settled`.
+    """
+    prove_one = partial(_prove_named, timeout_seconds=timeout_seconds, seed=seed, **options)
+    pending, asked = list(names), set(names)
+    while pending:
+        cited: dict[str, None] = {}
+        for proof in _proofs_of(pending, prove_one):
+            cited |= dict.fromkeys(proof.cites)
+            yield proof
+        pending = [one for one in cited if one not in asked]
+        asked.update(pending)
+
+
+def _proofs_of(names: Sequence[str], prove_one: Callable[[str], Proof]) -> Iterator[Proof]:
+    """Each as soon as it is there.
+
+    What code they rest on is checked once, while the solver works: where it has changed, evidence
+    is stale, whatever the solver says.
     """
     resting = {basis: name for name in names if (basis := OBLIGATIONS[name].basis) is not None}
     work: list[Callable[[], Any]] = [partial(_stale_reason, name) for name in resting.values()]
-    work += [partial(_prove_named, name, timeout_seconds, seed) for name in names]
+    work += [partial(prove_one, name) for name in names]
     bases = list(resting)
     reasons: dict[Any, str | None] = {None: None}
     waiting: list[Proof] = []  # for the check of what they rest on
@@ -164,7 +129,38 @@ def proofs_as_they_come(
         waiting = [one for one in waiting if one not in checked]
         for proof in checked:
             reason = reasons[OBLIGATIONS[proof.obligation].basis]
-            yield proof if reason is None else _as_stale(proof, reason)
+            yield proof if reason is None else _without_answer(proof, Verdict.STALE, reason)
+
+
+def settled(names: Sequence[str], found: Iterable[Proof]) -> list[Proof]:
+    """The proofs of these names in their order, and behind them those of what they cite.
+
+    What cites something that is not proven, however far away, or itself, is unknown. A refutation
+    stands by itself: its numbers satisfy what is given and break the claim.
+    """
+    came = {proof.obligation: proof for proof in found}
+    proofs = {name: came[name] for name in (*names, *came) if name in came}
+    founded: set[str] = set()
+    proven = {name for name, proof in proofs.items() if proof.verdict is Verdict.PROVEN}
+    while new := {name for name in proven - founded if founded.issuperset(proofs[name].cites)}:
+        founded |= new
+    return [
+        _without_answer(proof, Verdict.UNKNOWN, _lacking(proofs, founded, name))
+        if name in proven - founded
+        else proof
+        for name, proof in proofs.items()
+    ]
+
+
+def _lacking(proofs: Mapping[str, Proof], founded: Set[str], name: str) -> str:
+    """What an obligation rests on that is not proven, or the circle that it stands in."""
+    way = [name]
+    while way[-1] in proofs and proofs[way[-1]].verdict is Verdict.PROVEN:
+        way.append(next(one for one in proofs[way[-1]].cites if one not in founded))
+        if way[-1] in way[:-1]:
+            return f"rests on itself: {' cites '.join(way[way.index(way[-1]) :])}"
+    verdict = proofs[way[-1]].verdict if way[-1] in proofs else "not decided"
+    return f"rests on {way[-1]}, which is {verdict}"
 
 
 def _called(work: Callable[[], Any]) -> Any:
@@ -174,8 +170,8 @@ def _called(work: Callable[[], Any]) -> Any:
 # Statements and bases do not travel between processes; names do.
 
 
-def _prove_named(name: str, timeout_seconds: float | None, seed: int) -> Proof:
-    return prove(OBLIGATIONS[name], timeout_seconds, seed)
+def _prove_named(name: str, **options: Any) -> Proof:
+    return prove(OBLIGATIONS[name], **options)
 
 
 def _stale_reason(name: str) -> str | None:
@@ -183,6 +179,6 @@ def _stale_reason(name: str) -> str | None:
     return None if basis is None else basis()
 
 
-def _as_stale(proof: Proof, reason: str) -> Proof:
-    """The proof without its answer, which is about something else than the code."""
-    return evolve(proof, verdict=Verdict.STALE, numbers={}, reason=reason)
+def _without_answer(proof: Proof, verdict: Verdict, reason: str) -> Proof:
+    """The proof without what the solver said."""
+    return evolve(proof, verdict=verdict, numbers={}, reason=reason)

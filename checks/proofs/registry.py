@@ -6,15 +6,16 @@ elsewhere: the prover hands in solver variables, a test or a replay hands in int
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
-from functools import partial
+from functools import cached_property, partial
 from inspect import Parameter, signature
 from typing import Annotated, Any
 
-from attrs import evolve, field, frozen, has
+from attrs import evolve, field, fields, frozen, has
 
 from spec.core.arithmetic import Number, Truth, every, implies, negate
 from spec.core.configuration import PolicyConfig
 from spec.core.requests import Request
+from spec.core.rows import AnyRows
 from spec.core.rule import sentence_of
 
 Numbers = Mapping[str, int]
@@ -27,12 +28,20 @@ Basis = Callable[[], str | None]  # why evidence that rests on it is stale; None
 
 
 class Verdict(StrEnum):
-    """What came out for an obligation; unknown and stale are never success."""
+    """What came out for an obligation; unknown, vacuous and stale are never success.
+
+    Vacuous: true of all numbers that are spoken of, because there are none.
+    """
 
     PROVEN = "proven"
     REFUTED = "refuted"
     UNKNOWN = "unknown"
+    VACUOUS = "vacuous"
     STALE = "stale"
+
+
+def _as_tuple(facts: Iterable["Fact"]) -> tuple["Fact", ...]:
+    return tuple(facts)
 
 
 def _conjunction(claim: Truth | Iterable[Truth]) -> Truth:
@@ -40,12 +49,53 @@ def _conjunction(claim: Truth | Iterable[Truth]) -> Truth:
     return every(claim) if isinstance(claim, Iterable) else claim
 
 
-@frozen
+@frozen(eq=False, slots=False)
 class Fact:
-    """What an obligation says of some numbers: its claim, where what it is given holds."""
+    """What an obligation says of some numbers: its claim, where all that it is given holds.
+
+    It is made of the obligation's own statement, with `instead` in the place of its integers,
+    records and rows by their names. Nothing is taken on trust: a fact cannot be written by hand.
+    """
 
     obligation: str
-    truth: Truth
+    instead: Mapping[str, Any]
+
+    @cached_property
+    def truth(self) -> Truth:
+        """The fact as it stands.
+
+        Raises:
+            ValueError: the obligation is not expected to be proven, one of its numbers is missing,
+                it has none of that name, or another one there.
+        """
+        about = OBLIGATIONS[self.obligation]
+        if about.expected is not Verdict.PROVEN:
+            raise ValueError(f"{about.id} is not expected to be proven")
+
+        def integer(name: str) -> Number:
+            if name not in self.instead:
+                raise ValueError(f"{about.id} speaks of {name}, which is not said")
+            return self.instead[name]
+
+        statement = about.statement(integer, **self.instead)
+        return implies(every(statement.given), statement.claim)
+
+
+def cite(id_: str, /, **instead: Any) -> Fact:
+    """What another obligation says of these numbers instead of those that it is stated with."""
+    return Fact(id_, instead)
+
+
+@frozen
+class Case:
+    """One way in which what is given can hold, and what is known of the numbers then.
+
+    `claim`: what is shown there, if it is not the statement's claim, of which that follows.
+    """
+
+    condition: Truth
+    known: Sequence[Fact] = field(default=(), converter=_as_tuple)
+    claim: Truth | None = None
 
 
 @frozen
@@ -53,36 +103,54 @@ class Statement:
     """`claim` holds for all numbers for which everything `given` holds; several are all claimed.
 
     `known` is what other obligations say of these numbers. It restricts nothing, it shortens the
-    way: without it the claim is as true, and the solver would have to find it out again. A `Fact`
-    is an instance of what an obligation claims for all, made by `cite`; of a formula that is
-    written here again, and names its obligation beside it, tests hold that it follows from what is
-    given.
+    way: without it the claim is as true, and the solver would have to find it out again.
 
     `rows`: those of any number that the statement speaks of, if it does. `words`: of which words on
     them all that follows from their meaning is used, besides what is looked at. `opaque`: numbers
     that the solver sees as any numbers, of which nothing holds but what is given and known.
 
+    `is_congruent`: it seems to follow without knowing what is multiplied and divided, save that of
+    equal numbers the products are equal; the prover first tries so.
+
     `tops`: if every number is given to be from 0 to a largest one, the largest by name. The prover
     then decides about numbers of so many bits.
+
+    `cases`: each is decided by itself, and that one of them holds wherever all that is given does.
+    `parts`: what is claimed of each of several choices; each is decided by itself, too.
     """
 
     claim: Truth = field(converter=_conjunction)
     given: Sequence[Truth] = ()
-    known: Iterable[Fact | Truth] = ()
+    known: Sequence[Fact] = field(default=(), converter=_as_tuple)
     tops: Mapping[str, int] = field(factory=dict)
     rows: Any = None
     words: Collection[str] = ALL_WORDS
     opaque: Sequence[Number] = ()
+    is_congruent: bool = False
+    cases: Sequence[Case] = ()
+    parts: Sequence["Statement"] = ()
 
     @property
     def is_counterexample(self) -> Truth:
         """True of numbers that satisfy what is given and not the claim."""
-        return every([*self.given, *self.facts, negate(self.claim)])
+        return every([*self.hypotheses, negate(self.claim)])
+
+    @property
+    def hypotheses(self) -> list[Truth]:
+        """What is given and what is known."""
+        return [*self.given, *self.facts]
 
     @property
     def facts(self) -> list[Truth]:
         """What is known, as it stands."""
-        return [one.truth if isinstance(one, Fact) else one for one in self.known]
+        of_cases = [implies(one.condition, fact.truth) for one in self.cases for fact in one.known]
+        return [*(one.truth for one in self.known), *of_cases]
+
+    @property
+    def cites(self) -> list[str]:
+        """The obligations of which something is known."""
+        cited = [*self.known, *(fact for one in self.cases for fact in one.known)]
+        return list(dict.fromkeys(fact.obligation for fact in cited))
 
 
 @frozen
@@ -145,7 +213,7 @@ def obligation(
             sentence=(sentence or sentence_of(written)).format(**case),
             bounds=bounds,
             rules=tuple(rules),
-            statement=partial(_stated, written, given, tuple(each), case),
+            statement=partial(_stated, id_, written, given, tuple(each), case),
             expected=expected,
             thorough=thorough,
             scenario=scenario,
@@ -157,69 +225,134 @@ def obligation(
 
 
 def _stated(
+    id_: str,
     written: Written,
     given: Callable[..., Sequence[Truth]] | None,
-    each: Iterable[Mapping[str, Any]],
+    each: Sequence[Mapping[str, Any]],
     case: Mapping[str, Any],
     integer: Integer,
+    /,
     **instead: Any,
 ) -> Statement:
     """The statement of these integers; given are their bounds, and what is given besides.
 
-    `instead`: what to speak of instead of an integer or a record, by the parameter's name.
-    """
-    bounds: dict[str, Truth] = {}
-
-    def applied(function: Callable[..., Any], chosen: Mapping[str, Any]) -> Any:
-        def argument(name: str, annotation: Any) -> Any:
-            if name in chosen:
-                return chosen[name]
-            drawn = getattr(annotation, "drawn", annotation)  # how a record is made of integers
-            if name in instead:
-                value = instead[name]
-            else:
-                value = applied(drawn, chosen) if has(annotation) else integer(name)
-            for least in getattr(annotation, "__metadata__", ()):
-                bounds[name] = value >= least
-            return value
-
-        return function(
-            **{
-                name: argument(name, parameter.annotation)
-                for name, parameter in signature(function).parameters.items()
-                if name in chosen or parameter.default is Parameter.empty
-            }
-        )
-
-    fixed = {"integer": integer, **case}
-    before = () if given is None else applied(given, fixed)
-    first, *others = (applied(written, {**fixed, **one}) for one in each)
-    claim = [first.claim, *(one.claim for one in others)] if others else first.claim
-    stated: Statement = evolve(first, claim=claim, given=[*bounds.values(), *before, *first.given])
-    return stated
-
-
-def cite(id_: str, **instead: Any) -> Fact:
-    """What another obligation says of these numbers instead of those that it is stated with.
-
-    Nothing is taken on trust: the fact is made of the obligation's own statement, and says its
-    claim only where all that it is given holds. `instead`: by name, each of its integers, records
-    and rows.
+    `instead`: what to speak of instead of an integer or a record, by the parameter's name; of the
+    choices that it names, only those are stated.
 
     Raises:
-        ValueError: the obligation is not expected to be proven, or one of its numbers is missing.
+        ValueError: it is not about such numbers.
     """
-    obligation = OBLIGATIONS[id_]
-    if obligation.expected is not Verdict.PROVEN:
-        raise ValueError(f"{id_} is not expected to be proven")
+    bounds: dict[str, Truth] = {}
+    used: set[str] = set()
 
-    def integer(name: str) -> Number:
-        if name not in instead:
-            raise ValueError(f"{id_} speaks of {name}, which is not said")
-        return instead[name]
+    def named(name: str) -> Number:
+        used.add(name)
+        return integer(name)
 
-    statement = obligation.statement(integer, **instead)
-    return Fact(id_, implies(every(statement.given), statement.claim))
+    def substitute(name: str, annotation: Any, chosen: Mapping[str, Any]) -> Any:
+        """What stands instead of a record: it has as many numbers as a drawn one."""
+        value = instead[name]
+        if has(annotation) and not _has_the_shape_of(value, _pattern(annotation, chosen)):
+            raise ValueError(f"{id_} is not about a {name} of that many numbers")
+        return value
+
+    def argument(name: str, annotation: Any, chosen: Mapping[str, Any]) -> Any:
+        used.add(name)
+        if name in chosen:
+            return chosen[name]
+        if name in instead:
+            value = substitute(name, annotation, chosen)
+        elif has(annotation):
+            value = _applied(_drawn(annotation), chosen, argument)
+        else:
+            value = named(name)
+        for least in getattr(annotation, "__metadata__", ()):
+            bounds[name] = value >= least
+        return value
+
+    def statement_of(one: Mapping[str, Any]) -> Statement:
+        own: Statement = _applied(written, {**fixed, **one}, argument)
+        return own
+
+    fixed = {"integer": named, **case}
+    choices = [one for one in each if _agree(one, instead)]
+    before = () if given is None else _applied(given, fixed, argument)
+    stated = [statement_of(one) for one in choices]
+    if not choices or not _agree(case, instead) or not used >= instead.keys():
+        raise ValueError(f"{id_} is not about {', '.join(instead)}")
+    common = [*bounds.values(), *before]
+    parts = [evolve(one, given=[*common, *one.given]) for one in stated]
+    if len(parts) == 1:
+        return parts[0]
+    claims = [implies(every(one.given), one.claim) for one in stated]
+    known = [fact for one in stated for fact in one.known]
+    return Statement(claims, common, known, parts=parts)
+
+
+def _applied(
+    function: Callable[..., Any],
+    chosen: Mapping[str, Any],
+    argument: Callable[[str, Any, Mapping[str, Any]], Any],
+) -> Any:
+    """The function of arguments made by name and type; of those that have a default, if chosen."""
+    return function(
+        **{
+            name: argument(name, parameter.annotation, chosen)
+            for name, parameter in signature(function).parameters.items()
+            if name in chosen or parameter.default is Parameter.empty
+        }
+    )
+
+
+def _pattern(record: Any, chosen: Mapping[str, Any]) -> Any:
+    """A record of no numbers in particular."""
+
+    def argument(name: str, annotation: Any, chosen: Mapping[str, Any]) -> Any:
+        if name in chosen:
+            return chosen[name]
+        return _pattern(annotation, chosen) if has(annotation) else object()
+
+    return _applied(_drawn(record), {**chosen, "integer": lambda _name: object()}, argument)
+
+
+def _drawn(record: Any) -> Callable[..., Any]:
+    """How a record is made of integers."""
+    made: Callable[..., Any] = getattr(record, "drawn", record)
+    return made
+
+
+def _agree(chosen: Mapping[str, Any], instead: Mapping[str, Any]) -> bool:
+    """True if nothing else is said of what is chosen."""
+    shared = chosen.keys() & instead.keys()
+    return all(type(instead[one]) is type(chosen[one]) for one in shared) and all(
+        instead[one] == chosen[one] for one in shared
+    )
+
+
+def _has_the_shape_of(value: Any, pattern: Any) -> bool:
+    """True if the value is a record or a list of as many numbers; rows may be of any number."""
+    if isinstance(pattern, AnyRows):
+        return isinstance(value, AnyRows | Sequence)
+    if has(type(pattern)):
+        return type(value) is type(pattern) and all(
+            _has_the_shape_of(getattr(value, one.name), getattr(pattern, one.name))
+            for one in fields(type(pattern))
+        )
+    if isinstance(pattern, Sequence):
+        return (
+            isinstance(value, Sequence)
+            and len(value) == len(pattern)
+            and all(map(_has_the_shape_of, value, pattern))
+        )
+    return not isinstance(value, AnyRows | Sequence) and not has(type(value))
+
+
+class Second(StrEnum):
+    """What the second solver says of the first one's verdict."""
+
+    AGREES = "agrees"
+    DISAGREES = "disagrees"
+    UNDECIDED = "not decided"
 
 
 @frozen
@@ -227,15 +360,18 @@ class Proof:
     """What the solver said of an obligation.
 
     `numbers`: of a refutation, a value for each variable that breaks the claim. `size`: distinct
-    terms that the solver was given. `reason`: why it gave up, or why the answer is stale.
+    terms that the solver was given. `reason`: why it gave up, or why the answer is stale. `cites`:
+    obligations whose instances it was given. `second`: what a second solver says of the verdict.
     """
 
     obligation: str
     verdict: Verdict
     seconds: float
-    size: int
-    numbers: dict[str, int]
+    size: int = 0
+    numbers: dict[str, int] = field(factory=dict)
     reason: str = ""
+    cites: tuple[str, ...] = ()
+    second: str = ""
 
     @property
     def is_as_expected(self) -> bool:
@@ -256,4 +392,6 @@ class Proof:
             "size": self.size,
             "numbers": self.numbers,
             "reason": self.reason,
+            "cites": list(self.cites),
+            "second": self.second,
         }

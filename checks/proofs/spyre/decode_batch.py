@@ -5,13 +5,13 @@ Source: spyre, "Decode padding" and "tkv jumping". All are decided for every blo
 How they hold for every batch size: a row's padding depends on the other rows only through the
 longest (PRV-DEC-1A, 1B), so what holds for a row next to any row that is at least as long holds
 in every batch. The steps of an argument share a number and differ in their letter. What one
-obligation proves, a later one may build on (`known`): the same function states it in both.
+obligation proves, a later one may build on (`cite`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from checks.proofs.registry import Integer, Positive, Statement
+from checks.proofs.registry import Fact, Integer, Positive, Statement, cite
 from checks.proofs.spyre.scope import obligation
 from spec.core.arithmetic import (
     Number,
@@ -49,12 +49,6 @@ def tkv_in(row: Number, batch: Sequence[Number], block_size: Number) -> Number:
 def crosses(row: Number, block_size: Number) -> Truth:
     """True if the row's last block is full: its next token starts a new one."""
     return last_block_offset(row, block_size) == block_size
-
-
-def width_is_that_of_the_widest(batch: Sequence[Number], block_size: Number) -> Truth:
-    """The batch is as wide as the row with the most blocks."""
-    widest = maximum(*(block_count(row, block_size) for row in batch))
-    return batch_width_blocks(batch, block_size) == widest
 
 
 def fits_its_blocks(row: Number, block_size: Number) -> Truth:
@@ -216,8 +210,10 @@ def _layout(integer: Integer, rows: int, block_size: Positive) -> Statement:
         yield max_tkv(batch, block_size) == (width - 1) * block_size + largest_offset
         yield max_tkv(batch, block_size) == maximum(*tkvs)
 
-    fits = [fits_its_blocks(row, block_size) for row in batch]  # PRV-DEC-5
-    known = [*fits, width_is_that_of_the_widest(batch, block_size)]
+    known = [cite("PRV-DEC-5", row=row, block_size=block_size) for row in batch]
+    for index in range(1, rows):  # the longest of the rows so far, and one more
+        so_far = {"longest": maximum(*batch[:index]), "other": batch[0]}
+        known.append(cite("PRV-DEC-1A", newcomer=batch[index], block_size=block_size, **so_far))
     return Statement(claims(), [row >= 1 for row in batch], known)
 
 
@@ -241,9 +237,9 @@ def _change_in_an_unchanged_batch(row: Number, longest: Number, block_size: Numb
     return _change(row, before, next_token(before), block_size)
 
 
-def _growth(rows: Iterable[Number], block_size: Number) -> list[Truth]:
+def _growth(rows: Iterable[Number], block_size: Number) -> list[Fact]:
     """PRV-TKV-1A of each row."""
-    return [grows_by_a_block_if_it_crosses(row, block_size) for row in rows]
+    return [cite("PRV-TKV-1A", row=row, block_size=block_size) for row in rows]
 
 
 def _is_calm(rows: Sequence[Number], block_size: Number) -> Truth:
@@ -390,7 +386,7 @@ def _head_on(
 ) -> Statement:
     """A claim about a step of this batch."""
     everyone = [*batch, *newcomers]
-    fits = [fits_its_blocks(row, block_size) for row in everyone]  # PRV-DEC-5
+    fits = [cite("PRV-DEC-5", row=row, block_size=block_size) for row in everyone]
     known = [*fits, *_growth(batch, block_size)]
     return Statement(claim, [row >= 1 for row in everyone], known)
 

@@ -17,15 +17,22 @@ Head-on, for two to four requests, the same is put together by the solver from t
 (PRV-EXA-4 to 6); for two requests also from nothing (PRV-EXA-7).
 """
 
+from collections.abc import Iterator
 from functools import partial
 
-from checks.proofs.registry import Positive, Statement
-from checks.proofs.spyre.rows import REAL_BLOCK, last_full_step, later
+from checks.proofs.registry import Case, Fact, Positive, Statement
+from checks.proofs.spyre.rows import REAL_BLOCK, cite_rows, last_full_step
 from checks.proofs.spyre.scope import obligation
-from checks.proofs.spyre.worst_case import Alive, WorstCase, batch_volume
-from spec.core.arithmetic import Number, Truth, every, implies, negate, some
-from spec.spyre.admission import exact_volume_holds, rows_until, worst_case_volumes
-from spec.spyre.padding import max_tkv, peak_tkv, volume
+from checks.proofs.spyre.worst_case import (
+    Alive,
+    WorstCase,
+    cite_leaving,
+    cite_number,
+    ends_of,
+)
+from spec.core.arithmetic import Number, Truth, every, negate, some
+from spec.spyre.admission import exact_volume_holds, worst_case_volumes
+from spec.spyre.padding import peak_tkv, volume
 
 _of_the_volume = partial(obligation, rules=["SPY-VOL-1", "SPY-VOL-4"])
 _of_the_rule = partial(obligation, rules=["SPY-VOL-4"])
@@ -77,32 +84,20 @@ def more_rows_are_no_smaller_volume(
 # --- head-on --------------------------------------------------------------------------------------
 
 
-def _peak(case: WorstCase, alive: Alive, member: int, block_size: Number) -> Number:
-    """The peak of these rows until the member's end."""
-    return peak_tkv(case.lengths(alive), case.end(member), block_size)
-
-
-def _number_is_that_of_the_rows(
-    case: WorstCase, alive: Alive, member: int, block_size: Number
-) -> Truth:
-    """The rule's number for this member's end: these rows, times their peak until then."""
-    number = worst_case_volumes(case.decoding, case.candidate, block_size)[member]
-    return every([number == volume(len(alive), _peak(case, alive, member, block_size))])
-
-
-def _number_of_an_end(case: WorstCase, block_size: Positive) -> Statement:
+def _number_of_an_end(
+    case: WorstCase, block_size: Positive, alive: Alive, member: int
+) -> Statement:
     """Head-on for {requests} requests: the number that the rule compares with the limit is, at each
     end, the rows that live until then times their peak.
     """
-    known, claims = [], []
-    for member, (_, steps) in enumerate(case.lives):
-        with_stand_ins = peak_tkv(rows_until(case.lives, steps), steps, block_size)
-        for alive, they_are in case.outlasting(member):
-            peak = _peak(case, alive, member, block_size)
-            known.append(implies(they_are, every([with_stand_ins == peak])))  # PRV-EXA-2
-            number = _number_is_that_of_the_rows(case, alive, member, block_size)
-            claims.append(implies(every([they_are, steps >= 1]), number))
-    return Statement(claims, case.given, known)
+    steps = case.end(member)
+    number = worst_case_volumes(case.decoding, case.candidate, block_size)[member]
+    peak = peak_tkv(case.lengths(alive), steps, block_size)
+    return Statement(
+        number == volume(len(alive), peak),
+        [*case.given, case.are_alive(alive, steps), steps >= 1],
+        is_congruent=True,
+    )
 
 
 def _exact_is_sound(
@@ -111,89 +106,84 @@ def _exact_is_sound(
     """Head-on for {requests} requests: no step of the worst case exceeds the limit, once `exact`
     has admitted the last of them.
     """
-
-    def facts(alive: Alive, member: int) -> Truth:
-        """PRV-EXA-4 and PRV-PEAK-2."""
-        tkv = max_tkv(later(case.lengths(alive), step), block_size)
-        no_higher = every([tkv <= _peak(case, alive, member, block_size)])
-        return every([_number_is_that_of_the_rows(case, alive, member, block_size), no_higher])
-
+    # By those alive in the step and the one of them that ends first, if there is any.
+    ends = [
+        Case(
+            case.end_first(alive, member, step),
+            [
+                cite_number(case, alive, member, block_size),
+                cite_rows(
+                    "PRV-PEAK-2",
+                    case.lengths(alive),
+                    step=step,
+                    steps=case.end(member),
+                    block_size=block_size,
+                ),
+            ],
+        )
+        for alive, member in case.ends
+    ]
     return Statement(
         case.volume(step, block_size) <= limit,
-        given=[*case.given, exact_volume_holds(case.decoding, case.candidate, limit, block_size)],
-        known=[
-            implies(
-                every([case.are_alive(alive, step), case.is_first_end(alive, member)]),
-                facts(alive, member),
-            )
-            for alive in case.groups
-            for member in alive
-        ],
+        [*case.given, exact_volume_holds(case.decoding, case.candidate, limit, block_size)],
+        cases=[*ends, Case(case.are_alive((), step))],
     )
 
 
-def _steps_to_look_at(case: WorstCase, member: int, block_size: Number) -> list[Number]:
-    """Where the peak until this member's end is attained: at the end, or where a row is full."""
+def _steps_to_look_at(
+    case: WorstCase, alive: Alive, member: int, block_size: Number
+) -> list[Number]:
+    """Where the peak of rows until a member's end is attained: then, or where one is full."""
     steps = case.end(member)
-    return [steps, *(last_full_step(length, steps, block_size) for length, _ in case.lives)]
+    return [steps, *(last_full_step(one, steps, block_size) for one in case.lengths(alive))]
 
 
-def _facts_of_a_peak(case: WorstCase, alive: Alive, member: int, block_size: Number) -> Truth:
-    """It is attained in one of the steps, in which these rows decode and perhaps more."""
-    steps, lengths = case.end(member), case.lengths(alive)
-    peak = peak_tkv(lengths, steps, block_size)
-    at = _steps_to_look_at(case, member, block_size)
-    looked_at = [at[0], *(at[1 + index] for index in alive)]
-
-    def attained(step: Number) -> Truth:
-        return every([step >= 1, step <= steps, max_tkv(later(lengths, step), block_size) == peak])
-
-    def no_smaller(step: Number) -> Truth:
-        among_all = case.volume(step, block_size)
-        return every([among_all >= batch_volume(lengths, step, block_size)])
-
-    return every(
-        [
-            some(attained(step) for step in looked_at),  # PRV-PEAK-3
-            *(implies(attained(step), no_smaller(step)) for step in looked_at),  # PRV-EXA-3, MON-2
-        ]
-    )
-
-
-def _exact_is_tight(case: WorstCase, limit: Positive) -> Statement:
+def _exact_is_tight(case: WorstCase, limit: Positive, block_size: Positive) -> Statement:
     """Head-on for {requests} requests: if `exact` refuses the last of them, some step of the worst
     case exceeds the limit.
     """
-    # One of the steps in which a peak is attained.
-    admits = exact_volume_holds(case.decoding, case.candidate, limit, REAL_BLOCK)
 
-    def facts(alive: Alive, member: int) -> Truth:
-        """PRV-EXA-4, and those of a peak."""
-        number = _number_is_that_of_the_rows(case, alive, member, REAL_BLOCK)
-        return every([number, _facts_of_a_peak(case, alive, member, REAL_BLOCK)])
+    # By an end whose number is over the limit, and those alive then: it is one of the steps in
+    # which their peak is attained.
+    def some_step_exceeds(alive: Alive, member: int) -> Truth:
+        return some(
+            every([step >= 1, case.volume(step, block_size) > limit])
+            for step in _steps_to_look_at(case, alive, member, block_size)
+        )
 
-    exceeds = [
-        every([step >= 1, case.volume(step, REAL_BLOCK) > limit])
-        for member in range(len(case.lives))
-        for step in _steps_to_look_at(case, member, REAL_BLOCK)
-    ]
+    def known(alive: Alive, member: int) -> Iterator[Fact]:
+        lengths, steps = case.lengths(alive), case.end(member)
+        yield cite_number(case, alive, member, block_size)
+        yield cite_rows("PRV-PEAK-3", lengths, steps=steps, block_size=block_size)
+        for step in _steps_to_look_at(case, alive, member, block_size):
+            yield from cite_leaving(case, alive, step, block_size)
+
+    def is_over(alive: Alive, member: int) -> Truth:
+        number = worst_case_volumes(case.decoding, case.candidate, block_size)[member]
+        return every([number > limit, case.are_alive(alive, case.end(member))])
+
+    admits = exact_volume_holds(case.decoding, case.candidate, limit, block_size)
+    everyone = tuple(range(len(case.lives)))
     return Statement(
-        some(exceeds),
-        given=[*case.given, negate(admits)],
-        known=[
-            implies(every([alive_then, case.end(member) >= 1]), facts(alive, member))
-            for member in range(len(case.lives))
-            for alive, alive_then in case.outlasting(member)
-        ],
+        some(some_step_exceeds(everyone, member) for member in everyone),
+        [*case.given, negate(admits)],
+        cases=[Case(is_over(*end), known(*end), some_step_exceeds(*end)) for end in case.ends],
     )
 
 
 for _letter, _count in (("A", 2), ("B", 3), ("C", 4)):
     _batches = f"every batch of {_count} requests, every length and limit"
     _any_block, _real_block = f"{_batches}, every block size", f"{_batches}, block {REAL_BLOCK}"
-    _of_the_rule(f"PRV-EXA-4{_letter}", bounds=_any_block, requests=_count)(_number_of_an_end)
+    _of_the_rule(
+        f"PRV-EXA-4{_letter}",
+        bounds=_any_block,
+        requests=_count,
+        each=[{"alive": alive, "member": member} for alive, member in ends_of(_count)],
+    )(_number_of_an_end)
     _of_the_volume(f"PRV-EXA-5{_letter}", bounds=_any_block, requests=_count)(_exact_is_sound)
-    _of_the_volume(f"PRV-EXA-6{_letter}", bounds=_real_block, requests=_count)(_exact_is_tight)
+    _of_the_volume(
+        f"PRV-EXA-6{_letter}", bounds=_real_block, requests=_count, block_size=REAL_BLOCK
+    )(_exact_is_tight)
 
 
 @_of_the_volume(

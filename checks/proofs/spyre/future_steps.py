@@ -17,19 +17,20 @@ state before is any that its invariants allow. The letter of an obligation stand
 block and chunk: A for the product's, B for small ones.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from attrs import field, frozen
 
-from checks.proofs.registry import Integer, Positive, Statement
+from checks.proofs.registry import Case, Fact, Integer, Positive, Statement
 from checks.proofs.spyre.agreement import of_machine
 from checks.proofs.spyre.inductive import ANY_STEP, REQUESTS, SIZES, Scene
 from checks.proofs.spyre.numeric_machine import DECODING, SchedulerState, Setting, count
+from checks.proofs.spyre.rows import cite_layout, cite_rows, cite_width, later
 from checks.proofs.spyre.scope import obligation
 from spec.core.arithmetic import Number, Truth, every, implies, negate, select, some
 from spec.spyre.admission import Life, Member, exact_volume_holds, rows_until
-from spec.spyre.padding import max_tkv, peak_tkv, volume
+from spec.spyre.padding import max_tkv, volume
 
 Rows = Sequence[Member]  # a row without future steps is none
 
@@ -42,10 +43,16 @@ def keeps_limit(rows: Rows, step: Number, limit: Number, block_size: Number) -> 
     Written by what the device sees: the rows that are still there, times the tkv of those rows.
     """
     still = [row.remaining >= step for row in rows]
-    # One token stands for a row that has left: it is never wider, nor reaches further.
-    lengths = [select(row.remaining >= step, row.length + step, 1) for row in rows]
-    load = volume(count(still), max_tkv(lengths, block_size))
+    load = volume(count(still), max_tkv(lengths_in(rows, step), block_size))
     return implies(some(still), load <= limit)
+
+
+def lengths_in(rows: Rows, step: Number) -> list[Number]:
+    """Tokens of the rows in a step.
+
+    One token stands for a row that has left: it is never wider, nor reaches further (PRV-TOC-3C).
+    """
+    return [select(row.remaining >= step, row.length + step, 1) for row in rows]
 
 
 def rows_of(scene: Scene, state: SchedulerState) -> list[Member]:
@@ -196,21 +203,6 @@ def limit_stays_kept(
     )
 
 
-def _facts_of_an_end(rows: Rows, last: Member, step: Number, block_size: Number) -> Truth:
-    """Of the rows that are there until this one's end, and a step until then.
-
-    No step exceeds the peak (PRV-PEAK-1E, 1F), and a row of one token adds nothing to the rows
-    that are there (PRV-TOC-3C).
-    """
-    lives = [Life(row.length, row.remaining) for row in rows]
-    until = rows_until(lives, last.remaining)
-    then = max_tkv([length + step for length in until], block_size)
-    still = [select(row.remaining >= last.remaining, row.length + step, 1) for row in rows]
-    no_higher = then <= peak_tkv(until, last.remaining, block_size)
-    adds_nothing = max_tkv(still, block_size) <= then
-    return implies(step <= last.remaining, every([no_higher, adds_nothing]))
-
-
 @obligation(
     "PRV-TOC-3C",
     bounds="every batch size (the longest and the furthest row stand for it), every block size",
@@ -228,14 +220,32 @@ def admission_keeps_the_limit(
     integer: Integer, limit: Number, step: Positive, block_size: int
 ) -> Statement:
     """If `exact` admits a candidate, no future step of the batch exceeds the limit."""
-    # The rows that are there at the first end from that step on, are there in the step.
+    # By the first end from that step on: the rows that are there then are there in the step.
     *batch, candidate = _any_rows(integer, "row")
     joined = with_joined(batch, candidate)
-    admits = exact_volume_holds(batch, candidate, limit, block_size)
+    lives = [Life(row.length, row.remaining) for row in joined]
+    now = lengths_in(joined, step)
+
+    def is_first_end(last: Member) -> Truth:
+        between = (every([row.remaining >= step, row.remaining < last.remaining]) for row in joined)
+        return every([last.remaining >= step, negate(some(between))])
+
+    def known(last: Member) -> Iterator[Fact]:
+        until, own = rows_until(lives, last.remaining), {"block_size": block_size}
+        then = later(until, step)
+        yield cite_rows("PRV-PEAK-2", until, step=step, steps=last.remaining, **own)
+        yield from (*cite_layout([*now, *then], block_size), *cite_width(now, then, block_size))
+
     return Statement(
         keeps_limit(joined, step, limit, block_size),
-        given=[*(row.length >= 1 for row in joined), admits],
-        known=[_facts_of_an_end(joined, last, step, block_size) for last in joined],
+        given=[
+            *(row.length >= 1 for row in joined),
+            exact_volume_holds(batch, candidate, limit, block_size),
+        ],
+        cases=[
+            *(Case(is_first_end(last), known(last)) for last in joined),
+            Case(every(row.remaining < step for row in joined)),
+        ],
     )
 
 

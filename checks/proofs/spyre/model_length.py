@@ -13,8 +13,7 @@ multiple are safe (PRV-LEN-1), and every other is exceeded by some batch of two 
 from functools import partial
 
 from checks.proofs.registry import Numbers, Positive, Statement, Verdict
-from checks.proofs.spyre.decode_batch import fits_its_blocks
-from checks.proofs.spyre.rows import is_no_wider, later
+from checks.proofs.spyre.rows import cite_layout, cite_width, later
 from checks.proofs.spyre.scope import obligation
 from checks.proofs.spyre.worst_case import WorstCase, scenario_of_a_pair
 from spec.core.arithmetic import Number, Truth, negate, some
@@ -61,9 +60,8 @@ def safe_lengths_are_kept(
             is_safe_length(max_model_len, block_size),
         ],
         known=[
-            *(fits_its_blocks(one, block_size) for one in (longest, furthest)),  # PRV-DEC-5
-            fits_its_blocks(max_model_len, block_size),
-            is_no_wider([longest], [max_model_len], block_size),  # PRV-PEAK-1C
+            *cite_layout([longest, furthest, max_model_len], block_size),
+            *cite_width([longest], [max_model_len], block_size),
         ],
     )
 
@@ -82,8 +80,8 @@ def other_lengths_are_exceeded(max_model_len: Positive, block_size: Positive) ->
         ],
         given=[negate(is_safe_length(max_model_len, block_size))],
         known=[
-            *(fits_its_blocks(one, block_size) for one in (max_model_len, begun, block_size)),
-            is_no_wider([begun], [max_model_len], block_size),  # PRV-DEC-5, PRV-PEAK-1C
+            *cite_layout([max_model_len, begun, block_size], block_size),
+            *cite_width([begun], [max_model_len], block_size),
         ],
     )
 

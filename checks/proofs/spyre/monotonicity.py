@@ -12,13 +12,14 @@ after the other.
 
 from checks.proofs.registry import Integer, Natural, Positive, Statement
 from checks.proofs.spyre.rows import (
-    block_size_for,
+    LETTERS,
     block_sizes_for,
-    is_no_wider,
+    cite_layout,
+    cite_width,
     later,
-    max_tkv_lies_in_the_last_block,
     positive,
     rows_of,
+    sizes_for,
     without_one,
 )
 from checks.proofs.spyre.scope import obligation
@@ -69,26 +70,26 @@ def fewer_rows_are_no_larger_volume(
     return Statement(volume(rows - 1, tkv_without) <= volume(rows, tkv), [tkv_without <= tkv])
 
 
-def _leaving_is_harmless(integer: Integer, rows: int, steps: Natural) -> Statement:
+def _leaving_is_harmless(
+    integer: Integer, rows: int, step: Natural, block_size: Positive
+) -> Statement:
     """Head-on for {rows} rows: whichever leaves early, no later step has a larger volume."""
     # Any one of the rows has left, some steps or none before the one that is looked at.
-    batch, block_size = rows_of(integer, rows), block_size_for(integer, rows)
-    everyone, rest = later(batch, steps), [later(stay, steps) for stay in without_one(batch)]
+    batch = rows_of(integer, rows)
+    everyone, rest = later(batch, step), [later(stay, step) for stay in without_one(batch)]
     limit = volume(rows, max_tkv(everyone, block_size))
-    return Statement(
-        [volume(len(stay), max_tkv(stay, block_size)) <= limit for stay in rest],
-        given=positive(block_size, *batch),
-        known=[
-            *(is_no_wider(stay, everyone, block_size) for stay in rest),  # PRV-PEAK-1C
-            *(max_tkv_lies_in_the_last_block(one, block_size) for one in (everyone, *rest)),  # 1D
-        ],
-    )
+    known = cite_layout(everyone, block_size)
+    for stay in rest:
+        known += cite_width(stay, everyone, block_size)
+    claims = [volume(len(stay), max_tkv(stay, block_size)) <= limit for stay in rest]
+    return Statement(claims, positive(*batch), known)
 
 
-for _letter, _count in (("A", 2), ("B", 3), ("C", 4)):
+for _count, _letter in enumerate(LETTERS[:3], start=2):
     obligation(
         f"PRV-MON-2{_letter}",
         bounds=f"every batch of {_count} rows, every later step, {block_sizes_for(_count)}",
         rules=["SPY-VOL-1"],
         rows=_count,
+        **sizes_for(_count),
     )(_leaving_is_harmless)

@@ -11,10 +11,12 @@ peak of two of its rows (PRV-PEAK-1E), and the peak of a batch is that of some r
 from collections.abc import Sequence
 from functools import partial
 
-from checks.proofs.registry import Integer, Positive, Statement
+from checks.proofs.registry import Integer, Positive, Statement, cite
 from checks.proofs.spyre.rows import (
-    block_size_for,
+    LETTERS,
     block_sizes_for,
+    cite_layout,
+    cite_width,
     fills_or_only_rises,
     fills_or_stays_in_its_block,
     is_full_in_its_last_full_step,
@@ -22,15 +24,14 @@ from checks.proofs.spyre.rows import (
     is_no_wider,
     last_full_step,
     later,
-    longest_fits,
     max_tkv_lies_in_the_last_block,
     positive,
     rows_of,
+    sizes_for,
     without_one,
 )
 from checks.proofs.spyre.scope import obligation
 from spec.core.arithmetic import Number, Truth, every, implies, maximum, negate, some
-from spec.core.blocks import block_count
 from spec.spyre.padding import batch_width_blocks, max_tkv, peak_tkv
 
 _of_a_row = partial(
@@ -57,7 +58,7 @@ def row_fills_a_block_or_only_rises(
     """
     # An offset falls only behind a full block.
     numbers = row, step, steps, block_size
-    known = [fills_or_stays_in_its_block(*numbers)]  # PRV-PEAK-1A
+    known = [cite("PRV-PEAK-1A", row=row, step=step, steps=steps, block_size=block_size)]
     return Statement(fills_or_only_rises(*numbers), [step <= steps], known)
 
 
@@ -84,21 +85,21 @@ def _no_step_exceeds_the_peak(
 ) -> Statement:
     """What is known of the rows at a step, and that the step does not exceed the peak."""
     now, final = later(batch, step), later(batch, steps)
+    own = {"step": step, "steps": steps, "block_size": block_size}
     return Statement(
         max_tkv(now, block_size) <= peak_tkv(batch, steps, block_size),
-        given=[*positive(block_size, *batch, step), step <= steps, *given],
+        given=[*positive(*batch, step), step <= steps, *given],
         known=[
-            *(fills_or_only_rises(row, step, steps, block_size) for row in batch),  # 1B
-            is_no_wider(now, final, block_size),  # 1C
-            *(max_tkv_lies_in_the_last_block(one, block_size) for one in (now, final)),  # 1D
-            longest_fits(now, block_size),
+            *(cite("PRV-PEAK-1B", row=row, **own) for row in batch),
+            *cite_width(now, final, block_size),
+            *cite_layout(now, block_size),
         ],
     )
 
 
 @_of_a_row("PRV-PEAK-1E", bounds="every pair of rows, every number of steps, every block size")
 def no_step_of_two_rows_exceeds_the_peak(
-    longest: Number, row: Number, step: Number, steps: Number, block_size: Number
+    longest: Number, row: Number, step: Number, steps: Number, block_size: Positive
 ) -> Statement:
     """No step of the longest row and another exceeds their peak (put together from 1B to 1D)."""
     # So no row of any batch does, next to the batch's longest.
@@ -120,22 +121,12 @@ def peak_is_that_of_some_row_with_the_longest(
     # Three rows stand for the batch so far: longest, furthest, and one that fills its block.
     others = [furthest, filling]
     batch, pair = [longest, *others], [longest, newcomer]
-    everyone = [*batch, newcomer]
-    joint, *apart = (max_tkv(later(one, steps), block_size) for one in (everyone, batch, pair))
-    peak, *peaks = (peak_tkv(one, steps, block_size) for one in (everyone, batch, pair))
+    peak, *peaks = (peak_tkv(one, steps, block_size) for one in ([*batch, newcomer], batch, pair))
+    final = later([*batch, newcomer], steps)
     return Statement(
         peak == maximum(*peaks),
         given=[longest >= row for row in (newcomer, *others)],
-        known=[
-            joint == maximum(*apart),  # PRV-DEC-7C
-            *(
-                batch_width_blocks(later(one, steps), block_size)
-                == block_count(longest + steps, block_size)
-                for one in (everyone, batch, pair)
-            ),
-            max_tkv_lies_in_the_last_block(later(batch, steps), block_size),  # 1D
-            max_tkv_lies_in_the_last_block(later(pair, steps), block_size),
-        ],
+        known=cite_layout(final, block_size),
     )
 
 
@@ -159,74 +150,71 @@ def last_full_step_is_the_last(
 # --- head-on, without the argument for every batch size ------------------------------------------
 
 
-def _peak_is_an_upper_bound(integer: Integer, rows: int) -> Statement:
+def _peak_is_an_upper_bound(
+    integer: Integer, rows: int, step: Positive, steps: Number, block_size: Positive
+) -> Statement:
     """Head-on for {rows} rows: no step exceeds the peak."""
-    batch, step, steps = rows_of(integer, rows), integer("step"), integer("steps")
-    return _no_step_exceeds_the_peak(batch, step, steps, block_size_for(integer, rows))
+    return _no_step_exceeds_the_peak(rows_of(integer, rows), step, steps, block_size)
 
 
-def _peak_is_attained(integer: Integer, rows: int) -> Statement:
+def _peak_is_attained(
+    integer: Integer, rows: int, steps: Positive, block_size: Positive
+) -> Statement:
     """Head-on for {rows} rows: the peak is attained, in the last step or in the last one in which a
     row fills its block.
     """
     # There if the batch has its final width then, else in the last step.
-    batch, steps = rows_of(integer, rows), integer("steps")
-    block_size, final = block_size_for(integer, rows), later(batch, steps)
+    batch = rows_of(integer, rows)
+    final = later(batch, steps)
     width, peak = batch_width_blocks(final, block_size), peak_tkv(batch, steps, block_size)
-    known = [max_tkv_lies_in_the_last_block(final, block_size)]
+    known = cite_layout(final, block_size)
     wide, claims = [], []
     for row in batch:
         step = last_full_step(row, steps, block_size)
         now = later(batch, step)
         wide.append(every([step >= 1, batch_width_blocks(now, block_size) == width]))
-        known.append(is_full_in_its_last_full_step(row, steps, block_size))
-        known.append(implies(step >= 1, _facts_of_an_earlier_step(now, final, block_size)))
+        own = {"fewer_steps": steps, "steps": steps, "block_size": block_size}
+        known.append(cite("PRV-PEAK-1G", row=row, **own))
+        known += [*cite_width(now, final, block_size), *cite_layout(now, block_size)]
         attained = every([step <= steps, max_tkv(now, block_size) == peak])
         claims.append(implies(wide[-1], attained))
     claims.append(implies(negate(some(wide)), max_tkv(final, block_size) == peak))
-    return Statement(claims, given=positive(block_size, *batch, steps), known=known)
+    return Statement(claims, positive(*batch), known)
 
 
-def _facts_of_an_earlier_step(
-    now: Sequence[Number], final: Sequence[Number], block_size: Number
-) -> Truth:
-    """PRV-PEAK-1C, 1D and PRV-DEC-5."""
-    return every(
-        [
-            is_no_wider(now, final, block_size),
-            max_tkv_lies_in_the_last_block(now, block_size),
-            longest_fits(now, block_size),
-        ]
-    )
-
-
-def _peak_of_less_is_no_higher(integer: Integer, rows: int) -> Statement:
+def _peak_of_less_is_no_higher(
+    integer: Integer, rows: int, fewer_steps: Positive, steps: Number, block_size: Positive
+) -> Statement:
     """Head-on for {rows} rows: with a row fewer or fewer steps the peak is no higher."""
     # All rows for fewer steps; all but one, any of them, for fewer steps or as many.
-    batch, fewer, steps = rows_of(integer, rows), integer("fewer_steps"), integer("steps")
-    block_size, final = block_size_for(integer, rows), later(batch, steps)
-    smaller = [list(batch), *(without_one(batch) if rows > 1 else [])]
-    peaks = [peak_tkv(some_rows, fewer, block_size) for some_rows in smaller]
-    known = [max_tkv_lies_in_the_last_block(final, block_size)]
+    batch = rows_of(integer, rows)
+    smaller = [batch, *(without_one(batch) if rows > 1 else [])]
+    peaks = [peak_tkv(some_rows, fewer_steps, block_size) for some_rows in smaller]
+    final, earlier = later(batch, steps), later(batch, fewer_steps)
+    known = [*cite_layout(final, block_size), *cite_layout(earlier, block_size)]
     for row in batch:
-        known.append(fills_or_only_rises(row, fewer, steps, block_size))
-        known.append(is_full_no_later(row, fewer, steps, block_size))
-    earlier = [later(some_rows, fewer) for some_rows in smaller]
-    known += [_facts_of_an_earlier_step(one, final, block_size) for one in earlier]
+        own = {"row": row, "steps": steps, "block_size": block_size}
+        known.append(cite("PRV-PEAK-1B", step=fewer_steps, **own))
+        known.append(cite("PRV-PEAK-1G", fewer_steps=fewer_steps, **own))
+    for some_rows in smaller:
+        known += cite_width(later(some_rows, fewer_steps), final, block_size)
     peak = peak_tkv(batch, steps, block_size)
     return Statement(
-        [one <= peak for one in peaks],
-        given=[*positive(block_size, *batch, fewer), fewer <= steps],
-        known=known,
+        [one <= peak for one in peaks], [*positive(*batch), fewer_steps <= steps], known
     )
 
 
-for _letter, _count in (("A", 1), ("B", 2), ("C", 3), ("D", 4)):
-    _of_rows = partial(
-        obligation,
-        bounds=f"every batch of {_count} rows, every number of steps, {block_sizes_for(_count)}",
-        rows=_count,
-    )
-    _of_rows(f"PRV-PEAK-2{_letter}", rules=["SPY-VOL-4"])(_peak_is_an_upper_bound)
-    _of_rows(f"PRV-PEAK-3{_letter}", rules=["SPY-VOL-4"])(_peak_is_attained)
-    _of_rows(f"PRV-PEAK-4{_letter}", rules=["SPY-VOL-1", "SPY-VOL-4"])(_peak_of_less_is_no_higher)
+for _count, _letter in enumerate(LETTERS, start=1):
+    for _number, _statement, _rules, _most in (
+        (2, _peak_is_an_upper_bound, ["SPY-VOL-4"], 4),
+        (3, _peak_is_attained, ["SPY-VOL-4"], 2),
+        (4, _peak_of_less_is_no_higher, ["SPY-VOL-1", "SPY-VOL-4"], 2),
+    ):
+        obligation(
+            f"PRV-PEAK-{_number}{_letter}",
+            bounds=f"every batch of {_count} rows, every number of steps, "
+            f"{block_sizes_for(_count, _most)}",
+            rules=_rules,
+            rows=_count,
+            **sizes_for(_count, _most),
+        )(_statement)

@@ -4,31 +4,55 @@ Each states a fact of rows in one place: the obligation that proves it and those
 use the same function.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from checks.proofs.registry import Integer
+from checks.proofs.registry import Fact, Integer, cite
 from checks.proofs.spyre.decode_batch import fits_its_blocks
 from spec.core.arithmetic import Number, Truth, every, floor_div, implies, maximum, some
 from spec.core.blocks import block_count
 from spec.spyre.padding import batch_width_blocks, last_block_offset, max_tkv, reaches_block_end
 
 REAL_BLOCK = 64  # tokens, of the product
+LETTERS = "ABCD"  # of the obligations of a family, in the order of how many rows they are about
 SYMBOLIC_ROWS = 2  # up to so many rows the solver decides head-on for every block size at once
 
 
-def block_size_for(integer: Integer, rows: int) -> Number:
-    """Any block size for few rows, the product's for more."""
-    return integer("block_size") if rows <= SYMBOLIC_ROWS else REAL_BLOCK
+def sizes_for(rows: int, most: int = SYMBOLIC_ROWS) -> dict[str, Any]:
+    """The product's block size where there are more than `most` rows, else any."""
+    return {} if rows <= most else {"block_size": REAL_BLOCK}
 
 
-def block_sizes_for(rows: int) -> str:
+def block_sizes_for(rows: int, most: int = SYMBOLIC_ROWS) -> str:
     """The same in words, for the bounds of an obligation."""
-    return "every block size" if rows <= SYMBOLIC_ROWS else f"block {REAL_BLOCK}"
+    return "every block size" if rows <= most else f"block {REAL_BLOCK}"
 
 
 def rows_of(integer: Integer, count: int) -> list[Number]:
     """So many rows."""
     return [integer(f"row_{index}") for index in range(count)]
+
+
+def cite_rows(family: str, batch: Sequence[Number], *, fewest: int = 1, **instead: Any) -> Fact:
+    """What the obligation of a family about so many rows says of these.
+
+    Its letter is A for the `fewest` rows, B for one more, and so on.
+    """
+    letter = LETTERS[len(batch) - fewest]
+    rows = {f"row_{index}": row for index, row in enumerate(batch)}
+    return cite(f"{family}{letter}", **rows, **instead)
+
+
+def cite_layout(batch: Iterable[Number], block_size: Number) -> list[Fact]:
+    """Each row fills its blocks, and reaches into its last one (PRV-DEC-5)."""
+    return [cite("PRV-DEC-5", row=row, block_size=block_size) for row in batch]
+
+
+def cite_width(now: Sequence[Number], final: Sequence[Number], block_size: Number) -> list[Fact]:
+    """The batch is no wider than the other (PRV-PEAK-1C), by the longest row of each."""
+    both = maximum(*now), maximum(*final)
+    no_wider = cite("PRV-PEAK-1C", longest=both[0], longer=both[1], block_size=block_size)
+    return [no_wider, *cite_layout(both, block_size)]
 
 
 def positive(*numbers: Number) -> list[Truth]:

@@ -14,14 +14,23 @@ Without interleaving the last step may have been another request's prefill. Its 
 about the batch, and the rule admits too much (PRV-SHP-5).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
-from checks.proofs.registry import Integer, Numbers, Positive, Statement, Verdict
-from checks.proofs.spyre.rows import REAL_BLOCK, later, positive
+from checks.proofs.registry import (
+    Case,
+    Fact,
+    Integer,
+    Numbers,
+    Positive,
+    Statement,
+    Verdict,
+    cite,
+)
+from checks.proofs.spyre.rows import REAL_BLOCK, cite_layout, cite_width, later, positive
 from checks.proofs.spyre.scope import obligation
 from checks.proofs.spyre.worst_case import Alive, WorstCase, scenario_of
-from spec.core.arithmetic import Number, Truth, every, implies
+from spec.core.arithmetic import Number, Truth, every
 from spec.core.requests import Request
 from spec.spyre.admission import Member, shipped_future_tkvs, shipped_volume_holds
 from spec.spyre.config import SpyreConfig
@@ -73,12 +82,13 @@ def projection_covers_every_step_of_the_candidate(
     max_tokens: Number,
     longest: Positive,
     furthest: Positive,
+    other: Positive,
     last_tkv: Number,
     step: Positive,
 ) -> Statement:
     """The candidate is projected at least the max-tkv of every step that it takes part in."""
     # Its first token comes from its last chunk.
-    candidate, batch = Member(prompt_len, max_tokens), [longest, furthest]
+    candidate, batch = Member(prompt_len, max_tokens), [longest, furthest, other]
     (projected,) = shipped_future_tkvs([], candidate, REAL_BLOCK, last_tkv)
     return Statement(
         [max_tkv(later([*batch, prompt_len], step), REAL_BLOCK) <= projected],
@@ -93,25 +103,44 @@ def _shipped_is_sound(
     every step in which the one that it admits takes part.
     """
     decoding, candidate = case.decoding, case.candidate
-    futures = shipped_future_tkvs(decoding, candidate, REAL_BLOCK, last_tkv)
+    lengths = [member.length for member in decoding]
+    first, second, third = (lengths * 3)[:3]  # of fewer rows some stand for several
+    newcomer = {"prompt_len": candidate.length, "max_tokens": candidate.remaining}
+    moment = {"last_tkv": last_tkv, "step": step}
 
-    def no_more_than_projected(alive: Alive) -> Truth:
-        """The max-tkv of these rows, than what any of them is projected (PRV-SHP-1, 2)."""
-        tkv = max_tkv(later(case.lengths(alive), step), REAL_BLOCK)
-        return every(tkv <= futures[index] for index in alive)
+    def projected(index: int) -> Fact:
+        """What this member is projected, beside all others."""
+        if index == len(decoding):
+            return cite(
+                "PRV-SHP-2", longest=first, furthest=second, other=third, **newcomer, **moment
+            )
+        row, others = decoding[index], [*lengths[:index], *lengths[index + 1 :]]
+        longest, furthest = ([*others, row.length] * 2)[:2]
+        own = {"tokens": row.length, "remaining": row.remaining}
+        return cite("PRV-SHP-1", longest=longest, furthest=furthest, **own, **newcomer, **moment)
 
+    everyone = later(case.lengths(tuple(range(len(case.lives)))), step)
+
+    def known(alive: Alive) -> Iterator[Fact]:
+        """The max-tkv of these rows is no more than that of all, nor than any is projected."""
+        now = later(case.lengths(alive), step)
+        yield from (*cite_layout(everyone, REAL_BLOCK), *cite_width(now, everyone, REAL_BLOCK))
+        yield from map(projected, alive)
+
+    newest = len(decoding)
     return Statement(
         case.volume(step, REAL_BLOCK) <= limit,
         given=[
             *case.given,
             step <= candidate.remaining - 1,
             candidate.length + candidate.remaining - 1 <= limit,
-            _is_that_of_the_batch(last_tkv, [member.length for member in decoding], REAL_BLOCK),
+            _is_that_of_the_batch(last_tkv, lengths, REAL_BLOCK),
             shipped_volume_holds(decoding, candidate, limit, REAL_BLOCK, last_tkv),
         ],
-        known=[
-            implies(case.are_alive(alive, step), no_more_than_projected(alive))
+        cases=[
+            Case(case.are_alive(alive, step), known(alive))
             for alive in case.groups
+            if newest in alive
         ],
     )
 

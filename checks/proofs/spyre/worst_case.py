@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from attrs import frozen
 
-from checks.proofs.registry import Integer, Numbers
-from checks.proofs.spyre.rows import later, positive
+from checks.proofs.registry import Fact, Integer, Numbers, cite
+from checks.proofs.spyre.rows import LETTERS, cite_rows, later, positive
 from checks.proofs.unshared import unshared
 from spec.core.arithmetic import Number, Truth, every, select
 from spec.core.requests import Request
@@ -59,8 +59,12 @@ class WorstCase:
     @property
     def groups(self) -> Iterator[Alive]:
         """Every way to choose one member or more."""
-        for size in range(1, len(self.lives) + 1):
-            yield from combinations(range(len(self.lives)), size)
+        return groups_of(len(self.lives))
+
+    @property
+    def ends(self) -> Iterator[tuple[Alive, int]]:
+        """Every choice of members that are alive at the end of one of them."""
+        return ends_of(len(self.lives))
 
     def are_alive(self, alive: Alive, step: Number) -> Truth:
         """Exactly these members decode in this step."""
@@ -81,15 +85,39 @@ class WorstCase:
             found = select(self.are_alive(alive, step), now, found)
         return found
 
+    def end_first(self, alive: Alive, member: int, step: Number) -> Truth:
+        """Exactly these members decode in this step, and none ends before this one."""
+        return every([self.are_alive(alive, step), self.is_first_end(alive, member)])
+
     def is_first_end(self, alive: Alive, member: int) -> Truth:
         """Of these members none ends before this one."""
         return every(self.end(index) >= self.end(member) for index in alive)
 
-    def outlasting(self, member: int) -> Iterator[tuple[Alive, Truth]]:
-        """Members that may decode until this one's end, and the condition that exactly they do."""
-        for alive in self.groups:
-            if member in alive:
-                yield alive, self.are_alive(alive, self.end(member))
+
+def groups_of(requests: int) -> Iterator[Alive]:
+    """Every way to choose one request or more."""
+    for size in range(1, requests + 1):
+        yield from combinations(range(requests), size)
+
+
+def ends_of(requests: int) -> Iterator[tuple[Alive, int]]:
+    """Every choice of requests that are alive, and of one of them."""
+    return ((alive, one) for alive in groups_of(requests) for one in alive)
+
+
+def cite_number(case: WorstCase, alive: Alive, member: int, block_size: Number) -> Fact:
+    """The rule's number for this member's end, until which these are alive (PRV-EXA-4)."""
+    letter = LETTERS[len(case.lives) - 2]
+    own = {"alive": alive, "member": member, "block_size": block_size}
+    return cite(f"PRV-EXA-4{letter}", case=case, **own)
+
+
+def cite_leaving(case: WorstCase, alive: Alive, step: Number, block_size: Number) -> Iterator[Fact]:
+    """Members that stay beside these make no step's volume smaller (PRV-MON-2)."""
+    for more in case.groups:
+        if set(more) > set(alive):
+            rows = case.lengths(more)
+            yield cite_rows("PRV-MON-2", rows, fewest=2, step=step, block_size=block_size)
 
 
 def batch_volume(lengths: Sequence[Number], step: Number, block_size: Number) -> Number:

@@ -1,6 +1,7 @@
 """`lockstep prove`: three outcomes, numbers in words, a run that shows a refutation."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -8,16 +9,27 @@ from checks.evidence import PROVEN, recorded, verdict_on
 from checks.policies import RULES
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.registry import Integer, Numbers, Obligation, Statement, Verdict
+from checks.proofs.spyre import padding
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import Admission
 from tests.checks.command import lockstep
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, **fields: object) -> None:
-    """An obligation PRV-TEST-1 besides the real ones."""
+def planted(monkeypatch: pytest.MonkeyPatch, name: str = "PRV-TEST-1", **fields: object) -> None:
+    """An obligation besides the real ones."""
     given = {"sentence": "Planted.", "bounds": "all", "rules": ("SPY-VOL-1",), **fields}
-    monkeypatch.setitem(OBLIGATIONS, "PRV-TEST-1", Obligation(id="PRV-TEST-1", **given))  # type: ignore[arg-type]
+    monkeypatch.setitem(OBLIGATIONS, name, Obligation(id=name, **given))  # type: ignore[arg-type]
+
+
+def cubes(integer: Integer) -> Statement:
+    """Too hard for the solver."""
+    x, y, z = (integer(name) for name in "xyz")
+    return Statement(x * x * x + y * y * y + z * z * z != 114)
+
+
+def false(integer: Integer) -> Statement:
+    return Statement(integer("x") != 3)
 
 
 def test_what_is_proven_is_listed_with_its_bounds_and_exits_0() -> None:
@@ -58,22 +70,98 @@ def test_a_refutation_prints_its_numbers_and_a_run_that_replays(
 def test_what_the_solver_gives_up_on_is_unknown_and_exits_3(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def statement(integer: Integer) -> Statement:
-        x, y, z = (integer(name) for name in "xyz")
-        cubes = x * x * x + y * y * y + z * z * z
-        return Statement(given=[], claim=cubes != 114)
-
-    planted(monkeypatch, statement=statement)
+    planted(monkeypatch, statement=cubes)
     ran = lockstep("prove", "PRV-TEST-1", "--time", 0.2)
     assert ran.code == 3
     assert "1 obligations: 0 proven, 0 refuted, 1 unknown\n" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("expected", "code", "says"),
+    [
+        (Verdict.REFUTED, 3, "PRV-TEST-2 is refuted by x = 3\n"),
+        (Verdict.PROVEN, 1, "PRV-TEST-2 is refuted, which is not expected, by x = 3\n"),
+    ],
+)
+def test_what_is_unknown_outweighs_a_refutation_that_is_known(
+    expected: Verdict, code: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted(monkeypatch, statement=cubes)
+    planted(monkeypatch, "PRV-TEST-2", statement=false, expected=expected)
+    ran = lockstep("prove", "PRV-TEST", "--time", 0.2)
+    assert ran.code == code
+    assert says in ran.out
+
+
+def test_verdicts_as_recorded_are_green_and_others_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("PRV-LEN-3", "PRV-LEN-4", "PRV-PAD-1")
+    ran = lockstep("prove", *names, "--expect", "recorded", "--json", "r.json")
+    assert ran.code == 0
+    assert "\non record: 3 verdicts as expected, 0 otherwise, " in ran.out
+    planted(monkeypatch, "PRV-LEN-3", statement=lambda integer: Statement(integer("x") > 0))
+    planted(monkeypatch, "PRV-LEN-4", statement=lambda _integer: Statement(True))
+    for expect in ("recorded", "r.json"):
+        ran = lockstep("prove", *names, "--expect", expect)
+        assert ran.code == 1
+        assert "not as expected: PRV-LEN-4: proven, expected refuted\n" in ran.out
+
+
+def test_unknown_is_not_as_expected_and_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, "PRV-PAD-1", statement=cubes)
+    ran = lockstep("prove", "PRV-PAD-1", "--expect", "recorded", "--time", 0.2)
+    assert ran.code == 3
+    assert "\non record: 0 verdicts as expected, 0 otherwise, 1 undecided, " in ran.out
+
+
+def test_a_second_solver_that_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("checks.proofs.second.find_spec", lambda _name: None)
+    ran = lockstep("prove", "PRV-PAD-1", "--second", "cvc5")
+    assert (ran.code, ran.out) == (2, "")
+    assert "pip install 'lockstep-schedulers[cvc5]'" in ran.err
+
+
+def test_a_second_solver_that_is_asked_says_what_it_thinks_of_each_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("cvc5")
+    planted(monkeypatch, statement=cubes)
+    names = ("PRV-TEST-1", "PRV-EXA-4A", "PRV-ANY-6", "PRV-LEN-3", "PRV-RUN-1B")
+    ran = lockstep("prove", *names, "--second", "cvc5", "--time", 4, "--json", "r.json")
+    assert "\ncvc5: agrees on 4, disagrees on 0, not decided on 1\n" in ran.out
+    obligations = json.loads(Path("r.json").read_text())["obligations"]
+    assert {one["obligation"]: one["second"] for one in obligations}["PRV-ANY-6"] == "agrees"
+
+
+def test_what_the_solvers_contradict_each_other_about_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("cvc5")
+    monkeypatch.setattr("checks.proofs.second._said_of", lambda *_: "sat")
+    ran = lockstep("prove", "PRV-PAD-1", "--second", "cvc5")
+    assert ran.code == 3
+    assert "PRV-PAD-1 is unknown: proven, says one solver, not the other\n" in ran.out
+
+
+def test_questions_are_written_for_any_solver() -> None:
+    assert lockstep("prove", "PRV-PAD-1", "PRV-EXA-3", "--export", "questions").code == 0
+    assert sorted(path.name for path in Path("questions").iterdir()) == [
+        "PRV-EXA-3.smt2",
+        "PRV-PAD-1.smt2",
+    ]
+    written = Path("questions/PRV-PAD-1.smt2").read_text()
+    assert written.count("(check-sat)") == written.count("(reset)") + 1 == len(padding.CHUNKS)
 
 
 def test_the_record_has_every_obligation_with_the_verdict_of_a_correct_specification() -> None:
     kept = recorded(PROVEN)
     assert list(kept) == list(OBLIGATIONS)
     for name, told in OBLIGATIONS.items():
-        assert kept[name] == {
+        assert kept[name].keys() <= {"says", "bounds", "rules", "verdict", "second"}
+        assert kept[name].get("second", "agrees") in ("agrees", "not decided")
+        assert {**kept[name], "second": ""} == {
+            "second": "",
             "says": told.sentence,
             "bounds": told.bounds,
             "rules": list(told.rules),
@@ -82,7 +170,9 @@ def test_the_record_has_every_obligation_with_the_verdict_of_a_correct_specifica
 
 
 def test_every_obligation_of_the_default_tier_comes_out_as_recorded() -> None:
-    proofs = json.loads(lockstep("prove", "--json", "-").out)["obligations"]
+    ran = lockstep("prove", "--expect", "recorded", "--json", "-")
+    assert ran.code == 0
+    proofs = json.loads(ran.out)["obligations"]
     kept = recorded(PROVEN)
     assert {one["obligation"]: one["verdict"] for one in proofs} == {
         name: kept[name]["verdict"] for name, told in OBLIGATIONS.items() if not told.thorough
