@@ -16,6 +16,9 @@ _COMMANDS = {
     "bisect": "Run the recorded CASE on each installed release and tell where it differs.",
     "conform": "Serve random cases with the DRIVER of a released scheduler and with the reference.",
     "driver": "Install, list and try drivers of released schedulers.",
+    "explain": (
+        "Say what WORD means in the chapters, the commands and their output; without any, list all."
+    ),
     "explore": "Go through every reachable state and judge every rule in it.",
     "fuzz": "Serve random cases with a target and with the reference, and compare every step.",
     "mutants": "Make the program wrong in one place after the other and see which check notices.",

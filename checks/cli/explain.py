@@ -1,0 +1,67 @@
+"""`lockstep explain`: what a word means; the entries of the glossary among the chapters."""
+
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+import click
+
+import spec
+from checks.cli.common import out, print_lines
+from checks.cli.outputs import Command
+from checks.policies import RULES
+from spec.core.errors import InputError
+
+GLOSSARY = Path(spec.__file__).parent / "chapters" / "glossary.md"
+
+
+@click.command(cls=Command)
+@click.argument("words", nargs=-1, metavar="[WORD …]")
+def explain(words: tuple[str, ...]) -> None:
+    """Say what WORD means in the chapters, the commands and their output; without any, list all.
+
+    A rule's id is explained by its sentence.
+    """
+    entries = glossary()
+    if not words:
+        for title, text in entries.items():
+            print_lines(out, f"{title}: {_first_sentence(text)}")
+    for text in [_explained(word, entries) for word in words]:
+        print_lines(out, text)
+
+
+def glossary() -> dict[str, str]:
+    """The entries by title, which may be several words."""
+    _, *parts = re.split(r"^## (.+)\n", GLOSSARY.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {title: _plain(text) for title, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _plain(text: str) -> str:
+    """Without line breaks and the addresses of links."""
+    return re.sub(r"\[(.+?)\]\(.+?\)", r"\1", " ".join(text.split()))
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=\.) |: ", text, maxsplit=1)[0].rstrip(".")
+
+
+def _explained(word: str, entries: Mapping[str, str]) -> str:
+    """The entry of a word, or the sentence of a rule.
+
+    Raises:
+        InputError: neither is known.
+    """
+    if word.upper() in RULES:
+        rule = RULES[word.upper()]
+        return f"{rule.id}: {rule.sentence} (all about it: lockstep rules {rule.id})"
+    titles = {name: title for title in entries for name in _names(title)}
+    if word.lower() not in titles:
+        near = get_close_matches(word.lower(), titles, n=3) or list(entries)
+        raise InputError("WORD", word, "; ".join(near))
+    title = titles[word.lower()]
+    return f"{title}: {entries[title]}"
+
+
+def _names(title: str) -> Iterator[str]:
+    yield from (title.lower(), *title.lower().split(", "))
