@@ -128,7 +128,9 @@ def all_but_the_newest_is_computed(ctx: Context, state: State) -> Iterator[str]:
 @of_step("NANO-LIF-9", text("Why the Scheduler Separates Prefill and Decode"))
 @witness(lambda _, step: step.kind == PREFILL and len(step.batch) > 1)
 def tokens_of_a_step(ctx: Context, step: Step) -> Iterator[str]:
-    """A prefill computes all tokens that are not cached, a decode one; either yields one token."""
+    """A prefill computes all tokens that are not cached, a decode one; either yields the next
+    token.
+    """
     # No sequence outside the batch computes or gains anything.
     size, before = ctx.config.block_size, {one.id: one for one in step.before.present}
     for row in step.batch:
@@ -139,5 +141,9 @@ def tokens_of_a_step(ctx: Context, step: Step) -> Iterator[str]:
         gained = one.generated - before[one.id].generated
         if gained != len(step.outputs.get(one.id, ())) or gained > 1:
             yield f"request {one.id} gained {gained} tokens"
+    for row in step.batch:
+        sampled, due = step.outputs.get(row.id), before[row.id].generated
+        if sampled is not None and list(sampled) != [ctx.requests[row.id].output_token(due)]:
+            yield f"request {row.id} sampled {sampled} behind {due} tokens"
     if not {row.id for row in step.batch} == set(step.scheduled) == set(step.outputs):
         yield f"computed {sorted(step.scheduled)}, sampled {sorted(step.outputs)}"

@@ -57,27 +57,37 @@ def computed_is_in_range(_ctx: Context, state: State) -> Iterator[str]:
 
 
 @of_step("V1-SPC-4", _ROLLBACK, witness=lambda _, step: any(step.accepted.values()))
-def accepted_and_one_more(_ctx: Context, step: Step) -> Iterator[str]:
-    """A request samples one token more than its drafts that were accepted, unless it ends."""
+def accepted_and_one_more(ctx: Context, step: Step) -> Iterator[str]:
+    """A request samples its next tokens: one more than its drafts that were accepted, unless it
+    ends.
+    """
     # The end of sequence, or max_tokens, may come among the accepted ones.
+    planned = by_id(step.planned.running)
     for one_id, tokens in step.outputs.items():
-        most = step.accepted.get(one_id, 0) + 1
+        most, sampled = step.accepted.get(one_id, 0) + 1, planned[one_id].generated
+        places = range(sampled, sampled + len(tokens))
+        if list(tokens) != [*map(ctx.requests[one_id].output_token, places)]:
+            yield f"{one_id} samples {tokens} behind {sampled} tokens"
         if not 1 <= len(tokens) <= most or (len(tokens) < most and one_id not in step.finished):
             yield f"{one_id} samples {len(tokens)} tokens, {most - 1} accepted"
 
 
-@of_step(
-    "V1-SPC-5",
-    code("uniform decode"),
-    applies=lambda config: _speculates(config) and config.release is Release.V0_28_0,
-)
+@of_step("V1-SPC-5", code("uniform decode"), applies=_speculates)
 @witness(lambda _, step: any(one in step.drafts for one in step.admitted))
 def padding_is_rejected(ctx: Context, step: Step) -> Iterator[str]:
-    """Drafts of a request that is only just admitted are padding: as many as any, none accepted."""
-    # A threshold may cut the padding.
-    most = ctx.config.num_speculative_tokens
+    """Next to decodes only, a request that is just admitted with one token to compute is padded by
+    as many drafts as any has, within the model length; none is accepted, and others get none.
+    """
+    # A threshold may cut the padding; 0.11.2 pads none.
+    config, before, planned = ctx.config, by_id(step.before.running), by_id(step.planned.running)
+    others = [before[one] for one in step.scheduled if one in before]
+    is_uniform = bool(others) and not any(one.prefilling for one in others)
     for one_id in step.admitted:
-        drafts = step.drafts.get(one_id, 0)
-        is_cut = step.scheduled.get(one_id) == ctx.config.long_prefill_token_threshold
-        if step.accepted.get(one_id, 0) or (drafts not in (0, most) and not is_cut):
-            yield f"{one_id} is padded by {drafts} drafts"
+        row, scheduled = planned[one_id], step.scheduled[one_id]
+        is_padded = is_uniform and row.tokens - row.computed == 1
+        most = config.num_speculative_tokens if config.release is Release.V0_28_0 else 0
+        drafts, due = step.drafts.get(one_id, 0), most if is_padded else 0
+        is_cut = scheduled == config.long_prefill_token_threshold and drafts < due
+        is_beyond = row.computed + scheduled > config.max_model_len
+        if step.accepted.get(one_id, 0) or is_beyond or (drafts != due and not is_cut):
+            yield f"{one_id} is padded by {drafts} drafts to {row.computed + scheduled}"
