@@ -227,7 +227,7 @@ fault(transitions, "rollback", on="speculation", caught_by="guard V1-PRG-2")(
     lambda right, *given: (right(*given[:-1], 0)[0], right(*given)[1]),
     "all drafts are rolled back",
 )
-fault(transitions, "sample", on="uncut", caught_by="V1-LIF-4 V1-SPC-4")(
+fault(transitions, "sample", on="uncut", caught_by="V1-LIF-4, V1-SPC-4")(
     depending(lambda _ctx, _state, one: changed(running=row_of(one, generated=plus(1)))),
     "two tokens at once",
 )
