@@ -161,6 +161,8 @@ class Obligation:
     as it stands there, and expected to be refuted. `scenario` turns the numbers of a refutation
     into a configuration and requests on which the rule is broken in a run. `basis` says whether
     the code still is what the claim speaks of; None if nothing but formulas is claimed about.
+    `every`: all numbers that it is about, where it is decided by looking at each: it speaks of code
+    that takes nothing but numbers.
     """
 
     id: str
@@ -172,6 +174,7 @@ class Obligation:
     thorough: bool = False
     scenario: Scenario | None = field(default=None, repr=False)
     basis: Basis | None = field(default=None, repr=False)
+    every: Callable[[], Iterable[Numbers]] | None = field(default=None, repr=False)
 
 
 OBLIGATIONS: dict[str, Obligation] = {}
@@ -190,6 +193,7 @@ def obligation(
     thorough: bool = False,
     scenario: Scenario | None = None,
     basis: Basis | None = None,
+    every: Callable[[], Iterable[Numbers]] | None = None,
     each: Iterable[Mapping[str, Any]] = ({},),
     **case: Any,
 ) -> Callable[[Written], Written]:
@@ -218,6 +222,7 @@ def obligation(
             thorough=thorough,
             scenario=scenario,
             basis=basis,
+            every=every,
         )
         return written
 

@@ -14,6 +14,7 @@ MODULES = (
     "block_pool",
     "shipped",
     "future_steps",
+    "judging",
     "any_batch",
     "any_run",
     "any_shipped",

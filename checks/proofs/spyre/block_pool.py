@@ -1,19 +1,24 @@
 """Obligations about the block pool: each block is free or held, and freed by its last holder.
 
 Source: vllm-v1, "KV cache manager"; nano-vllm, "Block manager". The pool is looked at one block at
-a time, for the transitions treat blocks alike and each by itself. Of all requests one is looked at,
-the one that acts; the others enter through how many of them hold the block, so nothing depends on
-how many there are. If every block is free exactly when no request holds it, the free and the used
+a time, for the transitions treat blocks alike and each by itself; that a block of the machines'
+pool becomes what is said here is compared before anything is proven, in every state of a small pool
+with every transition. Of all requests one is looked at, the one that acts; the others enter through
+how many of them hold the block, so nothing depends on how many there are. If every block is free exactly when no request holds it, the free and the used
 blocks make up the pool: conservation is what PRV-POOL-1 to 3 keep.
 """
 
+from collections.abc import Iterator
 from functools import partial
 
 from attrs import evolve, frozen
 
+from checks.proofs import registry
 from checks.proofs.registry import Natural, Statement
-from checks.proofs.spyre.scope import obligation
+from checks.proofs.spyre.scope import SCOPE
+from reference.core import block_pool as pool
 from spec.core.arithmetic import Number, Truth, every, negate, select, some
+from spec.core.blocks import BlockPool
 
 
 @frozen
@@ -28,7 +33,7 @@ class Block:
     is_cached: Number
 
 
-# --- the transitions, of one block; a test holds them equal to those of the pool ------------------
+# --- the transitions, of one block ----------------------------------------------------------------
 
 
 def touched(block: Block) -> Block:
@@ -52,6 +57,52 @@ def released(block: Block) -> Block:
     return evolve(block, references=left, is_free=select(left == 0, 1, 0))
 
 
+# --- the pool of the machines, block by block -----------------------------------------------------
+
+BLOCKS, HOLDERS = 3, 2  # of the pool that is looked at, and most holders of a block
+KEYS = (b"one", b"other")
+
+
+def seen(found: BlockPool, block: int) -> Block:
+    """One block of the pool."""
+    return Block(
+        references=found.references.get(block, 0),
+        is_free=int(block in found.free),
+        is_cached=int(block in found.keys),
+    )
+
+
+def happening(found: BlockPool) -> Iterator[tuple[str, int, BlockPool, Block]]:
+    """Every transition of the pool: its name, its block, the pool and the block after it."""
+    for block in found.keys:
+        if found.references.get(block, 0) < HOLDERS:
+            yield "touch", block, pool.touch(found, [block]), touched(seen(found, block))
+    for block in tuple(found.free)[:1]:
+        yield "allocate", block, pool.allocate(found, 1)[0], allocated(seen(found, block))
+    for block, _ in found.references.items():
+        yield "release", block, pool.release(found, [block]), released(seen(found, block))
+        for key in KEYS if block not in found.keys else ():
+            after = pool.register(found, [block], [key])
+            yield "register", block, after, registered(seen(found, block))
+
+
+def pool_stale() -> str | None:
+    """Why evidence about blocks is stale; None if each becomes in the pool what is said here."""
+    pending = [pool.new_pool(BLOCKS)]
+    known = set(pending)
+    while pending:
+        found = pending.pop()
+        for name, block, after, expected in happening(found):
+            for each in range(1, BLOCKS + 1):
+                own = expected if each == block else seen(found, each)
+                if seen(after, each) != own:
+                    return f"{name} of block {block} makes {seen(after, each)} of {each}, not {own}"
+            if after not in known:
+                known.add(after)
+                pending.append(after)
+    return SCOPE.stale()
+
+
 # --- what is kept -------------------------------------------------------------------------------
 
 
@@ -67,7 +118,11 @@ def is_accounted_for(block: Block, holders: Number) -> Truth:
 
 
 # `others`: how many requests hold the block beside the one that acts.
-_of_a_block = partial(obligation, bounds="any pool, any number of requests and of holders")
+_of_a_block = partial(
+    registry.obligation,
+    bounds="any pool, any number of requests and of holders",
+    basis=pool_stale,
+)
 
 
 @_of_a_block("PRV-POOL-1", rules=["BLK-1", "BLK-2"])

@@ -6,20 +6,12 @@ from random import Random
 import pytest
 
 from checks.proofs.spyre import block_pool as pool
-from checks.proofs.spyre.block_pool import Block
+from checks.proofs.spyre.block_pool import Block, pool_stale, seen
 from reference.core import block_pool
 from spec.core.blocks import BlockPool
+from tests.checks.command import lockstep
 
 EPISODES, STEPS, SIZE = 60, 30, 5
-
-
-def seen(found: BlockPool, block: int) -> Block:
-    """One block of the pool."""
-    return Block(
-        references=found.references.get(block, 0),
-        is_free=int(block in found.free),
-        is_cached=int(block in found.keys),
-    )
 
 
 def choices(found: BlockPool) -> dict[str, list[int]]:
@@ -65,3 +57,16 @@ def test_every_transition_of_the_pool_is_that_of_its_blocks(episode: int) -> Non
             expected = TOLD[transition](before) if block == chosen else before
             assert seen(after, block) == expected, (transition, block)
         found = after
+
+
+def test_evidence_about_a_pool_that_is_another_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pool_stale() is None
+    right = block_pool.release
+
+    def keeping_the_last(found: BlockPool, blocks: list[int]) -> BlockPool:
+        return right(found, [one for one in blocks if found.references[one] > 1])
+
+    monkeypatch.setattr(block_pool, "release", keeping_the_last)
+    ran = lockstep("prove", "PRV-POOL-3")
+    assert ran.code == 3
+    assert "stale: PRV-POOL-3: release of block " in ran.out

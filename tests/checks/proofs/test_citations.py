@@ -83,6 +83,8 @@ def test_every_fact_of_every_obligation_is_an_instance() -> None:
     """And none is a formula that was written by hand: there is nowhere to put one."""
     cited = 0
     for one in OBLIGATIONS.values():
+        if one.every is not None:
+            continue  # decided by looking at numbers
         statement = one.statement(z3.Int)
         for fact in (*statement.known, *(it for case in statement.cases for it in case.known)):
             assert isinstance(fact, Fact)

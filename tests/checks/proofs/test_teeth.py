@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from attrs import evolve
 
@@ -30,6 +31,7 @@ from checks.proofs.vllm_v1 import any_budget as vllm_v1_any
 from checks.proofs.vllm_v1 import blocks as vllm_v1_blocks
 from checks.proofs.vllm_v1 import budget as vllm_v1
 from checks.proofs.vllm_v1 import drafts as vllm_v1_drafts
+from engine.spyre.scheduler import admission as engine
 from spec.core import arithmetic, blocks
 from spec.core.arithmetic import Number, floor_div, minimum
 from spec.core.blocks import block_count
@@ -38,6 +40,7 @@ from spec.nano_vllm import formulas as nano
 from spec.spyre import admission
 from spec.spyre import padding as formulas
 from spec.spyre.admission import Member
+from spec.spyre.rules import joining
 from spec.vllm_v1 import config as v1
 from tests.checks.proofs.faults import Fault, Formula, always, is_caught, one_less, one_more, proven
 
@@ -216,6 +219,11 @@ FAULTS: Mapping[str, Fault] = {
         shipped, "shipped_volume_holds", limit_off_by(128, admission.shipped_volume_holds)
     ),
     **of_each("PRV-SHP-3B PRV-SHP-3C", Fault(shipped, "shipped_volume_holds", always)),
+    "PRV-JDG-1": Fault(engine, "exact_volume_holds", always),
+    "PRV-JDG-2": Fault(engine, "surely_exceed", lambda *_: np.array([True])),
+    "PRV-JDG-3": Fault(joining, "worst_case_fits_by_ends", always),
+    "PRV-JDG-4": Fault(joining, "model_length_fits", always),
+    "PRV-JDG-5": Fault(joining, "shipped_projection_fits", always),
     "PRV-V1-BUD-1A": Fault(
         vllm_v1, "running_tokens", with_argument(4, lambda _budget: 10**9, v1.running_tokens)
     ),

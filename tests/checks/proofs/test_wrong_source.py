@@ -1,0 +1,193 @@
+"""Wrong formulas in the source of lengths, padding and blocks; and none hides behind a citation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from checks.proofs.obligations import OBLIGATIONS
+from checks.proofs.prover import prove, prove_all
+from checks.proofs.registry import Verdict
+from spec.core.arithmetic import cdiv, floor_div, maximum, round_up, select
+from spec.core.blocks import block_count
+from spec.core.rows import all_of, any_of, each_of, largest_of, with_row
+from spec.spyre import admission, padding, reservation
+from spec.spyre.admission import Life, Member, worst_case_volumes
+from spec.spyre.padding import (
+    batch_width_blocks,
+    longest,
+    max_tkv,
+    padded_length,
+    reaches_block_end,
+)
+
+WrongOnes = list[tuple[Callable[..., Any], Callable[..., Any], str]]
+WRONG: WrongOnes = []
+
+
+def instead_of(right: Callable[..., Any], noticed_by: str) -> Callable[..., Any]:
+    """The decorated function is written in the place of the right one, by whose names it goes."""
+
+    def listed(wrong: Callable[..., Any]) -> Callable[..., Any]:
+        WRONG.append((right, wrong, noticed_by))
+        return wrong
+
+    return listed
+
+
+# --- prompts --------------------------------------------------------------------------------------
+
+
+@instead_of(padding.left_padding, "PRV-PAD-3")
+def up_to_the_first_token(prompt_len: Any, block_size: Any, chunk_size: Any) -> Any:
+    return padded_length(prompt_len, chunk_size) - prompt_len
+
+
+@instead_of(padding.right_padding, "PRV-PAD-2")
+def a_block_where_none_is_needed(prompt_len: Any, block_size: Any) -> Any:
+    return block_size - prompt_len % block_size
+
+
+@instead_of(padding.chunk_count, "PRV-CHK-3")
+def full_chunks_and_one(prompt_len: Any, chunk_size: Any) -> Any:
+    return floor_div(prompt_len, chunk_size) + 1
+
+
+@instead_of(padding.chunk_end, "PRV-CHK-1")
+def with_the_right_padding(chunk: Any, left: Any, chunk_size: Any, prompt_len: Any) -> Any:
+    return (chunk + 1) * chunk_size - left
+
+
+@instead_of(padding.active_chunk, "PRV-CHK-4")
+def of_started_chunks(computed: Any, left: Any, chunk_size: Any) -> Any:
+    return cdiv(left + computed, chunk_size)
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+@instead_of(padding.row_left_padding, "PRV-DEC-2")
+def to_the_end_of_the_width(length: Any, width_blocks: Any, block_size: Any) -> Any:
+    return width_blocks * block_size - length
+
+
+@instead_of(padding.last_block_offset, "PRV-DEC-5")
+def none_where_a_block_is_full(length: Any, block_size: Any) -> Any:
+    return length - floor_div(length, block_size) * block_size
+
+
+@instead_of(padding.reaches_block_end, "PRV-PEAK-1A")
+def strictly_later(first: Any, last: Any, block_size: Any) -> Any:
+    return floor_div(last, block_size) * block_size > first
+
+
+@instead_of(padding.max_tkv, "PRV-DEC-7B")
+def of_the_longest_row(lengths: Any, block_size: Any) -> Any:
+    return longest(lengths)
+
+
+@instead_of(padding.volume, "PRV-EXA-3")
+def of_the_rows_alone(batch_size: Any, tkv: Any) -> Any:
+    return batch_size * batch_size - tkv
+
+
+# --- admission ------------------------------------------------------------------------------------
+
+
+@instead_of(admission.decode_lives, "PRV-EXA-4A")
+def with_a_step_too_many(decoding: Any, candidate: Any) -> Any:
+    lives = each_of(decoding, lambda member: Life(member.length, member.remaining))
+    return with_row(lives, Life(candidate.length, candidate.remaining))
+
+
+@instead_of(admission.exact_volume_holds, "PRV-EXA-6A")
+def below_the_limit(decoding: Any, candidate: Any, limit: Any, block_size: Any) -> Any:
+    volumes = worst_case_volumes(decoding, candidate, block_size)
+    return all_of(volumes, lambda peak: peak < limit)
+
+
+@instead_of(admission.rows_until, "PRV-EXA-4A")
+def with_stand_ins_a_token_too_long(lives: Any, steps: Any) -> Any:
+    own = largest_of(lives, lambda life: select(life.steps == steps, life.length, 0))
+    return each_of(lives, lambda life: select(life.steps >= steps, life.length, own + 1))
+
+
+@instead_of(admission._projected_end, "PRV-SHP-2")
+def without_slack(tkv: Any, remaining: Any, block_size: Any) -> Any:
+    return round_up(tkv + remaining - 1, block_size)
+
+
+# --- blocks ---------------------------------------------------------------------------------------
+
+
+@instead_of(reservation.worst_case_blocks, "PRV-RES-4")
+def of_the_prompt(prefill_len: Any, remaining: Any, block_size: Any) -> Any:
+    return block_count(prefill_len, block_size)
+
+
+@instead_of(reservation.may_reserve, "PRV-RES-1")
+def whatever_is_promised(worst_case: Any, shared: Any, free: Any, reserved: Any) -> Any:
+    return worst_case - shared <= free
+
+
+@instead_of(reservation.still_promised, "PRV-RES-2")
+def as_long_as_it_lasts(promised: Any, handed_out: Any) -> Any:
+    return promised
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "noticed_by"), WRONG, ids=[wrong.__name__ for _, wrong, _ in WRONG]
+)
+def test_a_wrong_formula_is_refuted(
+    right: Callable[..., Any],
+    wrong: Callable[..., Any],
+    noticed_by: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(right, "__code__", wrong.__code__)
+
+    assert prove(OBLIGATIONS[noticed_by], 15.0).verdict is Verdict.REFUTED
+
+
+# --- and none hides behind a citation -------------------------------------------------------------
+
+
+def verdicts(*names: str) -> dict[str, Verdict]:
+    return {one.obligation: one.verdict for one in prove_all(names, 20.0)}
+
+
+def test_a_stand_in_that_is_a_token_too_long_is_hidden_by_no_fact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows (1, 1), (1, 2), candidate (1, 4), block 2: the peak is 6, the formula says 8."""
+    monkeypatch.setattr(admission.rows_until, "__code__", with_stand_ins_a_token_too_long.__code__)
+    rows, candidate = [Member(1, 1), Member(1, 2)], Member(1, 4)
+    assert max(worst_case_volumes(rows, candidate, 2)) == 8
+    found = verdicts("PRV-EXA-6A")
+    assert found["PRV-EXA-4A"] is Verdict.REFUTED
+    assert found["PRV-EXA-6A"] is not Verdict.PROVEN
+
+
+def too_low_for_three_rows(lengths: Any, steps: Any, block_size: Any) -> Any:
+    """Right at block 64 and at small ones."""
+    final = each_of(lengths, lambda length: length + steps)
+    width = batch_width_blocks(final, block_size)
+    first_at_width = maximum((width - 1) * block_size + 1 - longest(lengths), 1)
+    fills = any_of(
+        lengths,
+        lambda length: reaches_block_end(length + first_at_width, length + steps, block_size),
+    )
+    right = select(fills, width * block_size, max_tkv(final, block_size))
+    if len(lengths) < 3:
+        return right
+    is_small = select(block_size == 64, True, block_size <= 8)
+    return select(is_small, right, right - 1)
+
+
+def test_a_peak_that_is_wrong_at_other_blocks_than_were_discharged_is_hidden_by_no_fact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(padding.peak_tkv, "__code__", too_low_for_three_rows.__code__)
+    found = verdicts("PRV-PEAK-2C", "PRV-EXA-5B")
+    assert found["PRV-PEAK-2C"] is Verdict.REFUTED
+    assert found["PRV-EXA-5B"] is not Verdict.PROVEN
