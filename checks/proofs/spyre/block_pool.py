@@ -4,8 +4,9 @@ Source: vllm-v1, "KV cache manager"; nano-vllm, "Block manager". The pool is loo
 a time, for the transitions treat blocks alike and each by itself; that a block of the machines'
 pool becomes what is said here is compared before anything is proven, in every state of a small pool
 with every transition. Of all requests one is looked at, the one that acts; the others enter through
-how many of them hold the block, so nothing depends on how many there are. If every block is free exactly when no request holds it, the free and the used
-blocks make up the pool: conservation is what PRV-POOL-1 to 3 keep.
+how many of them hold the block, so nothing depends on how many there are. If every block is free
+exactly when no request holds it, the free and the used blocks make up the pool: conservation is
+what PRV-POOL-1 to 3 keep.
 """
 
 from collections.abc import Iterator
