@@ -12,11 +12,14 @@ from checks.chapters import write_chapters
 from checks.cli import exit_code
 from checks.cli.ci import Case, status_of
 from checks.cli.common import SECONDS, Output, json_option, plain_table, print_lines, progress_bar
+from checks.cli.envelope import Json
+from checks.cli.expect import UNDECIDED, Expected, Verdicts, expect_option, expected_verdicts
 from checks.cli.outputs import Command
 from checks.evidence import MUTATED, recorded, write_record
 from checks.mutants.equivalents import equivalents, refuse_stale
+from checks.mutants.killing import SAME
 from checks.mutants.record import digest, outcomes_on_record, renewed
-from checks.mutants.report import COLUMNS, Findings, lines
+from checks.mutants.report import ALIVE, COLUMNS, Findings, lines, means_of
 from checks.mutants.rooms import CORE, ROOMS, modules
 from checks.mutants.running import Chosen, judged, noticed_by_tests
 from checks.mutants.testing import refuse_without_tests
@@ -41,6 +44,7 @@ from spec.core.errors import InputError
 @click.option("--tests", is_flag=True, help="Run the project's tests on what the rules overlook.")
 @click.option("--thorough", is_flag=True, help="Explore the largest instances, too.")
 @click.option("--record", is_flag=True, help="Keep what was found with the project.")
+@expect_option
 @click.option("--list", "list_", is_flag=True, help="List the mutants and stop.")
 @json_option
 def mutants(
@@ -54,6 +58,7 @@ def mutants(
     tests: bool,
     thorough: bool,
     record: bool,
+    expect: str | None,
     list_: bool,
     output: Output,
 ) -> int:
@@ -83,6 +88,7 @@ def mutants(
     if list_:
         print_lines(output.screen, *(one.id for _, one in chosen))
         return 0
+    expected = None if expect is None else _expected(expect, chosen)
     found = _run(chosen, reasons, seconds, tests=tests, thorough=thorough)
     unfinished = len(chosen) - len(found.outcomes)
     _print(output.screen, found, unfinished)
@@ -90,9 +96,39 @@ def mutants(
         write_record(_renewed(found, everything), MUTATED)
         write_chapters()
         output.screen.print(f"recorded: {MUTATED.name}")
-    tried = {"seed": seed, "chosen": len(chosen), "tried": len(found.outcomes)}
-    code = exit_code(violated=found.overlooked, incomplete=unfinished)
-    return output.end(code, tried | found.as_mapping(), list(_cases(found)))
+    verdicts = {one.mutant.id: _verdict(means_of(one)) for _, one in found.outcomes}
+    report: Json = {"seed": seed, "chosen": len(chosen), "tried": len(found.outcomes)}
+    report |= {"verdicts": verdicts, **found.as_mapping()}
+    cases = list(_cases(found))
+    if expected is None:
+        code = exit_code(violated=found.overlooked, incomplete=unfinished)
+        return output.end(code, report, cases)
+    ids = [one.id for _, one in chosen if one.id in expected.verdicts]  # others are new
+    now = {id_: verdicts.get(id_, UNDECIDED) for id_ in ids}
+    compared = expected.compared(now, lambda _: False)
+    compared.print_to(output.screen)
+    expected_too = report | {"expected": compared.as_mapping()}
+    return output.end(compared.exit_code, expected_too, compared.cases(cases))
+
+
+def _expected(expect: str, chosen: Chosen) -> Expected:
+    """Whether the rules notice each of these mutants, on record or in a report.
+
+    Raises:
+        InputError: the file is no report of this command.
+    """
+
+    def on_record() -> Verdicts:
+        known = outcomes_on_record(recorded(MUTATED))
+        found = {one.id: known.get(digest(one.id)) for _, one in chosen}
+        return {id_: _verdict(means) for id_, means in found.items() if means is not None}
+
+    return expected_verdicts(expect, "mutants", on_record, lambda report: report["verdicts"])
+
+
+def _verdict(means: str) -> str:
+    """Whether rules notice it; what only tests do, they do not."""
+    return "overlooked" if means in (ALIVE, "tests") else "same" if means == SAME else "noticed"
 
 
 def _cases(found: Findings) -> Iterator[Case]:

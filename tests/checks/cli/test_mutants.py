@@ -26,6 +26,20 @@ def test_a_draw_of_the_mutants_is_killed_by_rules_and_the_report_says_so() -> No
     assert sum(report["killed_by"].values()) == 8
 
 
+def test_a_mutant_that_is_noticed_no_more_is_not_as_expected() -> None:
+    one = ["--policy", "nano-vllm", "--room", "spec", "--sample", 1, "block_hashes.py"]
+    assert lockstep("mutants", *one, "--expect", "recorded", "--json", "r.json").code == 0
+    report = json.loads(Path("r.json").read_text())
+    ((name, verdict),) = report["verdicts"].items()
+    report["verdicts"] = {name: "noticed" if verdict == "overlooked" else "overlooked"}
+    Path("r.json").write_text(json.dumps(report))
+
+    changed = lockstep("mutants", *one, "--expect", "r.json")
+
+    assert changed.code == 1
+    assert f"not as expected: {name}: {verdict}, expected " in changed.out
+
+
 _KEPT = ("mutants", "equivalent", "score")  # which rule is the first to fall may change
 
 
