@@ -50,7 +50,8 @@ def survey(
 
     Nothing is compared: every rule, the simulated device and the release's own counts judge its
     steps. What is broken is made small, and every small case is run on every release. Exit code 1:
-    something is broken; 3: nothing is, and a release is not installed.
+    something is broken; 3: nothing is, and a release is not installed. With --resume each release
+    has a file of its own, its version behind the name.
     """
     environments = versions_of(driver, span)
     there = [one for one in environments if one.is_complete]
