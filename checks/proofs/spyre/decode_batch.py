@@ -270,8 +270,7 @@ def unpadded_row_crosses_with_the_longest(
         [
             implies(every([unpadded, crosses(row, block_size)]), grows),
             wider == width + select(grows, 1, 0),
-        ],
-        known=_growth(batch, block_size),
+        ]
     )
 
 
@@ -337,8 +336,7 @@ def rows_jump_back_when_the_longest_leaves(
     before, stay = [row, next_longest, longest], [row, next_longest]
     removed = padding_in(next_longest, before, block_size)
     change = _change(row, before, next_token(stay), block_size)
-    claim = implies(_is_calm(stay, block_size), change == 1 - removed)
-    return Statement(claim, known=_growth(stay, block_size))
+    return Statement(implies(_is_calm(stay, block_size), change == 1 - removed))
 
 
 @_of_leaving("PRV-TKV-5B")
@@ -358,8 +356,7 @@ def tkv_changes_by_one(row: Number, longest: Number, block_size: Number) -> Stat
     """As long as nobody crosses, joins or leaves, every tkv moves by exactly one."""
     # Of the others only the longest matters: a padded row that crosses changes no other tkv.
     change = _change_in_an_unchanged_batch(row, longest, block_size)
-    claim = implies(_is_calm([row, longest], block_size), change == 1)
-    return Statement(claim, known=_growth([row, longest], block_size))
+    return Statement(implies(_is_calm([row, longest], block_size), change == 1))
 
 
 @_of_a_step("PRV-TKV-7", rules=["SPY-TKV-7"])
@@ -374,8 +371,7 @@ def rows_jump_forward_when_a_wider_one_joins(
     change = _change(row, before, [*next_token(before), newcomer], block_size)
     wider = block_count(newcomer, block_size) - batch_width_blocks(before, block_size)
     jumps = change == 1 + maximum(wider, 0) * block_size
-    claim = implies(_is_calm(before, block_size), jumps)
-    return Statement(claim, known=_growth(before, block_size))
+    return Statement(implies(_is_calm(before, block_size), jumps))
 
 
 # --- head-on, without the argument: all rows of a batch at once ----------------------------------

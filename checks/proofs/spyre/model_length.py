@@ -59,10 +59,6 @@ def safe_lengths_are_kept(
             furthest <= max_model_len - 1,
             is_safe_length(max_model_len, block_size),
         ],
-        known=[
-            *cite_layout([longest, furthest, max_model_len], block_size),
-            *cite_width([longest], [max_model_len], block_size),
-        ],
     )
 
 

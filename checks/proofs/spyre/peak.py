@@ -71,13 +71,13 @@ def shorter_batch_is_no_wider(longest: Positive, longer: Number, block_size: Pos
 
 @_of_any_batch("PRV-PEAK-1D", bounds="every batch size, every block size")
 def max_tkv_is_within_the_width(
-    longest: Number, furthest: Positive, block_size: Positive
+    longest: Positive, furthest: Positive, block_size: Positive
 ) -> Statement:
     """Max-tkv lies in the last block of the batch (the longest and the furthest row stand for
     it).
     """
     batch = [longest, furthest]
-    return Statement(max_tkv_lies_in_the_last_block(batch, block_size), [longest >= furthest])
+    return Statement(max_tkv_lies_in_the_last_block(batch, block_size))
 
 
 def _no_step_exceeds_the_peak(

@@ -37,6 +37,8 @@ NUMBERS: dict[str, dict[str, int]] = {
     | {"first_max_tokens": 2, "second_max_tokens": 2, "third_max_tokens": 2},
     "PRV-LEN-3": PAIR | {"max_model_len": 6, "prompt_len": 4},
     "PRV-LEN-4": PAIR | {"max_model_len": 6, "prompt_len": 4},
+    "PRV-TIG-3": {"tokens_0": 1, "remaining_0": 1, "max_tokens": 2}
+    | {"limit": 2, "spare": 0, "prompt_len": 1},
     "PRV-NANO-DEC-2": {"block_size": 2, "computed": 2},
     "PRV-NANO-DEC-3": {"block_size": 2, "computed": 1},
     "PRV-NANO-DEC-7": {"block_size": 2, "num_blocks": 1, "computed": 2, "total": 4},
