@@ -86,7 +86,7 @@ def _told(end: BaseException, out: "_Shown") -> tuple[int, str]:
 
 
 def _saved(written: Sequence[Path]) -> str:
-    return f"; saved: {', '.join(map(str, written))}" if written else ""
+    return f"; saved: {', '.join(map(str, dict.fromkeys(written)))}" if written else ""
 
 
 # --- what is shown --------------------------------------------------------------------------------

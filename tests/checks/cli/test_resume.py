@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from checks.cli import contract
 from checks.evidence import EXPLORED, recorded
 from tests.checks.cli.kills import killed_and_called_again
 from tests.checks.command import lockstep
@@ -47,6 +48,10 @@ def test_explore_killed_fifty_times_and_resumed_ends_as_recorded() -> None:
         instance = ("exact, four requests", "documented")[seed % 2]
         kills += _kill_explore(instance, 50 - kills, (1.0, 12.0), seed)
         seed += 1
+
+
+def test_file_that_was_kept_again_and_again_is_named_once() -> None:
+    assert contract._saved([Path("kept"), Path("r.json"), Path("kept")]) == "; saved: kept, r.json"
 
 
 def test_explore_of_a_changed_instance_is_refused() -> None:
