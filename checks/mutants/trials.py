@@ -9,7 +9,7 @@ from cProfile import Profile
 from functools import partial
 from pathlib import Path
 from time import process_time
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from attrs import evolve, frozen
 
@@ -26,6 +26,9 @@ from checks.harness.system import ENGINE, REFERENCE, Own
 from checks.mutants.rooms import ROOMS, ROOT
 from checks.policies import policy_named, policy_of, title_of
 from spec.core.errors import ConfigError, WorkloadError
+
+if TYPE_CHECKING:
+    from checks.proofs.registry import Proof
 
 MACHINES = frozenset({"spec", "reference"})
 MEANS = ("explore", "fuzz", "prove")
@@ -297,23 +300,27 @@ class Proving:
     def verdict(self) -> str | None:
         """Proven or refuted; None if that takes long."""
         began = process_time()
-        verdict = self._verdict()
+        verdict = self._proof().verdict.value
         return verdict if process_time() - began < _SLOWEST_PROOF_SECONDS else None
 
     def killed_by(self, verdict: str) -> str | None:
-        """The obligation, if the solver says otherwise; that it gives up says nothing."""
-        try:
-            found = self._verdict()
-        except Exception as error:  # the statement cannot be made of such formulas
-            return f"{self.name} (error {type(error).__name__})"
-        return self.name if found not in (verdict, "unknown") else None
+        """The obligation, if the solver says otherwise; that it gives up says nothing.
 
-    def _verdict(self) -> str:
+        That the claim cannot be stated with such formulas says that they are wrong.
+        """
+        try:
+            proof = self._proof()
+        except Exception as error:
+            return f"{self.name} (error {type(error).__name__})"
+        if proof.is_unstated:
+            return f"{self.name} ({proof.reason})"
+        return self.name if proof.verdict.value not in (verdict, "unknown") else None
+
+    def _proof(self) -> "Proof":
         from checks.proofs.obligations import OBLIGATIONS
         from checks.proofs.prover import prove
 
-        patience = 4 * _SLOWEST_PROOF_SECONDS
-        return prove(OBLIGATIONS[self.name], patience).verdict.value
+        return prove(OBLIGATIONS[self.name], 4 * _SLOWEST_PROOF_SECONDS)
 
 
 # --- all of them ----------------------------------------------------------------------------------

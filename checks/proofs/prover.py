@@ -42,7 +42,7 @@ def prove(
         questions, cites = questions_of(obligation)
     except _CANNOT_BE_STATED as error:
         seconds, reason = perf_counter() - began, f"cannot be stated: {error}"
-        return Proof(obligation.id, Verdict.UNKNOWN, seconds, reason=reason)
+        return Proof(obligation.id, Verdict.UNKNOWN, seconds, reason=reason, is_unstated=True)
     if export is not None:
         (export / f"{obligation.id}.smt2").write_text(script_of(questions), encoding="utf-8")
     answer = Answer(Verdict.PROVEN)

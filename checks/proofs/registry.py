@@ -367,6 +367,7 @@ class Proof:
     `numbers`: of a refutation, a value for each variable that breaks the claim. `size`: distinct
     terms that the solver was given. `reason`: why it gave up, or why the answer is stale. `cites`:
     obligations whose instances it was given. `second`: what a second solver says of the verdict.
+    `is_unstated`: the formulas do not allow to state the claim for all numbers.
     """
 
     obligation: str
@@ -377,6 +378,7 @@ class Proof:
     reason: str = ""
     cites: tuple[str, ...] = ()
     second: str = ""
+    is_unstated: bool = False
 
     @property
     def is_as_expected(self) -> bool:
