@@ -88,11 +88,10 @@ def test_verdict_that_changed_on_purpose_is_red_in_both_directions(record: Path)
     change(record, documented={}, dialogue={"SPY-VOL-1": {"found": "", "actions": []}})
     ran = explored("--expect", "recorded")
     assert ran.code == 1
-    assert [line for line in ran.out.splitlines() if "expected" in line] == snapshot(
+    assert [one for one in ran.out.splitlines() if one.startswith("not as")] == snapshot(
         [
             "not as expected: documented: SPY-VOL-1: refuted, expected holds",
             "not as expected: dialogue: SPY-VOL-1: holds, expected refuted",
-            "on record: 132 verdicts as expected, 2 otherwise, 11,692 not compared",
         ]
     )
 
