@@ -9,6 +9,7 @@ from inline_snapshot import snapshot
 
 from checks import evidence
 from checks.cli.expect import UNDECIDED, Expected
+from checks.policies import DEFAULT, POLICIES, title_of
 from tests.checks.command import Ran, lockstep
 from tests.checks.harness.driver.files import faulty_driver
 
@@ -94,6 +95,25 @@ def test_verdict_that_changed_on_purpose_is_red_in_both_directions(record: Path)
             "not as expected: dialogue: SPY-VOL-1: holds, expected refuted",
         ]
     )
+
+
+def test_instance_that_is_gone_is_missed_when_all_are_asked_for(
+    record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = json.loads(record.read_text())
+    record.write_text(json.dumps({name: content[name] for name in ("documented", "dialogue")}))
+    whole = {title_of(one): one for one in POLICIES[DEFAULT].instances}
+
+    def offer(*names: str) -> None:
+        monkeypatch.setattr("checks.cli.explore._offered", lambda _: [whole[one] for one in names])
+
+    offer("documented", "dialogue")
+    assert lockstep("explore", "--expect", "recorded").code == 0
+    assert lockstep("explore", "documented", "--expect", "recorded").code == 0
+    offer("documented")
+    gone = lockstep("explore", "--expect", "recorded")
+    assert gone.code == 1
+    assert "not as expected: dialogue: SPY-VOL-1: not judged, expected holds" in gone.out
 
 
 def test_report_of_an_earlier_run_is_a_baseline() -> None:
