@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from errno import EPIPE
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_AS, getrlimit
 from typing import Any, TextIO
 
 import click
@@ -21,6 +22,7 @@ from checks.ending import OutOfTimeError, WorkerDiedError, ended, signals_end_th
 from checks.export.files import noting_files
 from spec.core.errors import InputError
 
+_LEAST_MEMORY_BYTES = 320 << 20
 TRACEBACK = "LOCKSTEP_TRACEBACK"  # the variable that shows where the tool itself failed
 
 
@@ -48,6 +50,18 @@ def kept(work: Callable[[], Any]) -> int:
         return code
 
 
+def refuse_too_little_memory() -> None:
+    """Refuse a limit under which libraries end the process by themselves, with codes of their own.
+
+    Raises:
+        MemoryError: the address space is limited to less (`ulimit -v`).
+    """
+    limit, _ = getrlimit(RLIMIT_AS)
+    if limit != RLIM_INFINITY and limit < _LEAST_MEMORY_BYTES:
+        found, least = limit >> 20, _LEAST_MEMORY_BYTES >> 20
+        raise MemoryError(f"{found} MiB of memory are allowed (ulimit -v), {least} are needed")
+
+
 def _ending_of(work: Callable[[], Any]) -> tuple[int, BaseException | None]:
     """The code that the work gives, and what ended it instead."""
     try:
@@ -64,13 +78,13 @@ def _told(end: BaseException, out: "_Shown") -> tuple[int, str]:
         case InputError():
             return USAGE, str(end)
         case KeyboardInterrupt() | click.Abort():
-            return INCOMPLETE, f"incomplete: ended by {end or 'an interrupt'}"
+            return INCOMPLETE, f"incomplete: ended by {str(end) or 'an interrupt'}"
         case OutOfTimeError():
             return INCOMPLETE, f"incomplete: {end}"
         case WorkerDiedError():
             return FAILED, f"failed: {end}"
         case MemoryError():
-            return FAILED, "failed: the memory is used up"
+            return FAILED, f"failed: {str(end) or 'the memory is used up'}"
         case OSError(errno=number) if number == EPIPE:
             where = "standard output" if end is out.error else end.filename or "a pipe"
             return INCOMPLETE, f"incomplete: {where} was closed before all was written"

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-from checks.cli.contract import kept, with_standard_streams
+from checks.cli.contract import kept, refuse_too_little_memory, with_standard_streams
 
 _NAME = "lockstep"
 _COMPLETION = "_LOCKSTEP_COMPLETE"  # the variable by which a shell asks for completions
@@ -82,6 +82,7 @@ def main() -> None:
 
 
 def _called() -> int | None:
+    refuse_too_little_memory()
     with lockstep.make_context(_NAME, sys.argv[1:]) as context:
         code: int | None = lockstep.invoke(context)
         return code
