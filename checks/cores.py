@@ -128,10 +128,13 @@ def _workers(count: int) -> Iterator[ProcessPoolExecutor]:
     """So many worker processes, which are gone at the end, at once if the block ends early."""
     others = set(active_children())
     pool = ProcessPoolExecutor(count, initializer=begin_as_worker)
+    for _ in range(count):
+        pool.submit(nothing)  # so that all are begun
+    workers = set(active_children()) - others
     try:
         yield pool
     except BaseException:
-        for one in set(active_children()) - others:
+        for one in workers:  # of one that was killed what it has started may be left
             end_at_once(one)
         raise
     finally:

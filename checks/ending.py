@@ -6,7 +6,7 @@ found by then is kept and reported; `ended` says that it is not all, and the com
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import connection, parent_process
 from multiprocessing.process import BaseProcess
@@ -102,6 +102,12 @@ def signals_end_the_work() -> Iterator[None]:
         _state.ended = _state.signalled = None
 
 
+def ignore_signals() -> None:
+    """From here on no signal ends the process, but SIGKILL."""
+    for one in _SIGNALS:
+        signal.signal(one, signal.SIG_IGN)
+
+
 def _end(number: int, _frame: FrameType | None) -> None:
     now, first = monotonic(), _state.signalled
     if first is not None and now - first < _ONE_SIGNAL_SECONDS:
@@ -143,16 +149,14 @@ def _end_with(sentinel: int) -> None:
 
 def ask_to_end(worker: BaseProcess) -> None:
     """Make `stopping` true in the worker."""
-    _send(os.kill, worker, signal.SIGINT)
+    assert worker.pid is not None  # it was started
+    with suppress(ProcessLookupError):
+        os.kill(worker.pid, signal.SIGINT)
 
 
 def end_at_once(worker: BaseProcess) -> None:
-    """End the worker and what it has started."""
-    for send in (os.killpg, os.kill):  # it may have no group of its own yet
-        _send(send, worker, signal.SIGKILL)
-
-
-def _send(send: Callable[[int, int], None], worker: BaseProcess, number: int) -> None:
+    """End the worker, if it runs, and what it has started."""
+    assert worker.pid is not None  # it was started
     with suppress(ProcessLookupError):
-        assert worker.pid is not None  # it was started
-        send(worker.pid, number)
+        os.killpg(worker.pid, signal.SIGKILL)
+    worker.kill()  # it may have no group of its own yet

@@ -7,6 +7,7 @@ from importlib import import_module
 import click
 
 from checks.cli.contract import kept, refuse_too_little_memory, with_standard_streams
+from checks.ending import ignore_signals
 
 _NAME = "lockstep"
 _COMPLETION = "_LOCKSTEP_COMPLETE"  # the variable by which a shell asks for completions
@@ -78,10 +79,17 @@ def main() -> None:
     with_standard_streams()
     if _COMPLETION in os.environ:
         lockstep(prog_name=_NAME)
-    sys.exit(kept(_called))
+    code = called()
+    ignore_signals()  # the code stands
+    sys.exit(code)
 
 
-def _called() -> int | None:
+def called() -> int:
+    """The exit code of the command that the arguments name."""
+    return kept(_invoked)
+
+
+def _invoked() -> int | None:
     refuse_too_little_memory()
     with lockstep.make_context(_NAME, sys.argv[1:]) as context:
         code: int | None = lockstep.invoke(context)

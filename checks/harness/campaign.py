@@ -368,6 +368,7 @@ def campaign(
     if known.has_found_enough:
         return known
     is_over, until = False, batches.until
+    own_system(plan.system).close()  # this process has no use for it while the workers run theirs
     run, prepare = partial(run_batch, plan, until=until), partial(_prepare, plan, until)
     with keeping_results():
         for seen in on_all_cores(run, batches, prepare):

@@ -34,11 +34,7 @@ def lockstep(*arguments: object) -> Ran:
         redirect_stdout(out),
         redirect_stderr(err),
     ):
-        try:
-            cli.main()
-        except SystemExit as end:
-            return Ran(int(end.code or 0), out.getvalue(), err.getvalue())
-    raise AssertionError("the command did not exit")
+        return Ran(cli.called(), out.getvalue(), err.getvalue())
 
 
 def settings(*pairs: str) -> list[str]:

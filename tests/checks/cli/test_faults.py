@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 from typing import TextIO
@@ -81,22 +82,13 @@ def files_up_to(size: int) -> Iterator[None]:
 
 def with_stdout(stdout: TextIO, *arguments: str) -> tuple[int, str]:
     """The command with this standard output; its code and what it says."""
-
-    class Said(list[str]):
-        def write(self, text: str) -> None:
-            self.append(text)
-
-        def flush(self) -> None: ...
-
-    err = Said()
+    err = StringIO()
     with (
         patch.object(sys, "argv", ["lockstep", *arguments]),
         patch.object(sys, "stdout", stdout),
         patch.object(sys, "stderr", err),
-        pytest.raises(SystemExit) as end,
     ):
-        cli.main()
-    return int(end.value.code or 0), "".join(err)
+        return cli.called(), err.getvalue()
 
 
 # --- a full disk ----------------------------------------------------------------------------------
@@ -105,6 +97,9 @@ def with_stdout(stdout: TextIO, *arguments: str) -> tuple[int, str]:
 @every_command
 def test_full_disk_at_an_output_is_a_failure_that_names_it(name: str) -> None:
     ran = lockstep(*WRITING[name], "/dev/full")
+    if "--resume" in WRITING[name]:  # which is read first, and has no end
+        assert (ran.code, is_one_line(ran, "/dev/full: file: found ")) == (2, True)
+        return
     assert ran.code == 4
     assert is_one_line(ran, "failed: /dev/full: No space left on device")
 
