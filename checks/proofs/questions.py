@@ -187,8 +187,10 @@ def _of_case(statement: Statement, case: Case) -> Statement:
 
 
 def _question(statement: Statement, variables: Variables) -> Question:
+    looked_at = [] if statement.rows is None else [*statement.rows.folds.looked_at]
     premises, broken = z3.And(statement.hypotheses), z3.And(statement.is_counterexample)
     if statement.rows is not None:
+        statement.rows.folds.looked_at = looked_at  # without what the cited look at for themselves
         hidden = [(term, z3.FreshInt("opaque")) for term in statement.opaque]
         folds, words = statement.rows.folds, statement.words
         premises, broken = (
