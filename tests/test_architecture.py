@@ -361,3 +361,23 @@ def test_named_policy_is_found(path: str, source: str, found: str | None) -> Non
 )
 def test_what_names_no_other_policy_is_not_found(path: str, source: str) -> None:
     assert named_policies(source, path) == []
+
+
+# --- output files ---------------------------------------------------------------------------------
+
+# What opens a file to write: `new_file` alone, so that each is there whole or not at all.
+WRITES = re.compile(r"\.write_(?:text|bytes)\(|open\([^)\n]*[\"'][wax]b?\+?[\"']")
+WRITERS = {
+    "checks.export.files",
+    "checks.releases.environments",  # logs of an installation, and notes of how far it is
+    "checks.cli.contract",  # standard streams that are missing
+}
+
+
+def test_every_output_file_of_a_command_is_written_by_one_helper() -> None:
+    found = {
+        name
+        for name, source in SOURCES.items()
+        if name.startswith("checks.") and ".drivers." not in name and WRITES.search(source)
+    }
+    assert found <= WRITERS

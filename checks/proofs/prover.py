@@ -10,6 +10,7 @@ from attrs import evolve
 from z3 import Z3Exception
 
 from checks.cores import as_they_come
+from checks.export.files import new_file
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.questions import Answer, Question, questions_of, script_of
 from checks.proofs.registry import Numbers, Obligation, Proof, Second, Verdict
@@ -44,7 +45,8 @@ def prove(
         seconds, reason = perf_counter() - began, f"cannot be stated: {error}"
         return Proof(obligation.id, Verdict.UNKNOWN, seconds, reason=reason, is_unstated=True)
     if export is not None:
-        (export / f"{obligation.id}.smt2").write_text(script_of(questions), encoding="utf-8")
+        with new_file(export / f"{obligation.id}.smt2") as file:
+            file.write(script_of(questions))
     answer = Answer(Verdict.PROVEN)
     for question in questions:
         left = patience - (process_time() - spent)
