@@ -42,7 +42,8 @@ def _columns(second: str | None) -> list[str]:
     "seconds",
     type=SECONDS,
     default=None,
-    help="Give up on an obligation after S seconds.  [default: 60, thorough ones 600]",
+    help="Give up on an obligation after S seconds of the processor's time.  "
+    "[default: 60, thorough ones 600]",
 )
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the solver."
