@@ -49,7 +49,9 @@ def with_proofs(policy: AnyPolicy, chapter: str, proven: Mapping[str, Any]) -> s
 
 def with_lemmas(chapter: str, proven: Mapping[str, Any]) -> str:
     """The chapter with its table of lemmas made anew from the record."""
-    return _with_table(chapter, "lemmas", _PROOFS, _proofs(proven, _LEMMAS))
+    rows = _proofs(proven, _LEMMAS)
+    asked = ((*row, proven[row[0]].get("second", "-")) for row in rows)
+    return _with_table(chapter, "lemmas", (*_PROOFS, "second solver"), asked)
 
 
 def _proofs(proven: Mapping[str, Any], beginnings: tuple[str, ...]) -> Iterator[Sequence[str]]:
