@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import z3
 
 from checks.proofs.obligations import OBLIGATIONS
 from checks.proofs.prover import prove, prove_all
@@ -184,10 +185,20 @@ def too_low_for_three_rows(lengths: Any, steps: Any, block_size: Any) -> Any:
     return select(is_small, right, right - 1)
 
 
-def test_a_peak_that_is_wrong_at_other_blocks_than_were_discharged_is_hidden_by_no_fact(
+def test_a_peak_that_is_wrong_at_other_blocks_than_were_discharged_is_refuted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And whatever cites it rests on what is not proven."""
+    monkeypatch.setattr(padding.peak_tkv, "__code__", too_low_for_three_rows.__code__)
+    assert prove(OBLIGATIONS["PRV-PEAK-2C"], 15.0).verdict is Verdict.REFUTED
+    assert "PRV-PEAK-2C" in OBLIGATIONS["PRV-EXA-5B"].statement(z3.Int).cites
+
+
+@pytest.mark.thorough
+def test_a_peak_that_is_wrong_at_other_blocks_is_hidden_by_no_fact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(padding.peak_tkv, "__code__", too_low_for_three_rows.__code__)
-    found = verdicts("PRV-PEAK-2C", "PRV-EXA-5B")
+    found = verdicts("PRV-EXA-5B")
     assert found["PRV-PEAK-2C"] is Verdict.REFUTED
     assert found["PRV-EXA-5B"] is not Verdict.PROVEN
