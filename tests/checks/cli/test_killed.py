@@ -95,6 +95,9 @@ def until(is_so: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+SESSIONS: list[int] = []  # of the test that runs
+
+
 class Running:
     """A command that runs in the current directory, in a session of its own."""
 
@@ -111,6 +114,7 @@ class Running:
                 preexec_fn=None if limits is None else lambda: setrlimit(RLIMIT_AS, limits),
             )
         self.session = self.process.pid
+        SESSIONS.append(self.session)
 
     def is_in_the_midst(self) -> bool:
         """True once it has worked for a while, in workers if it has some."""
@@ -135,13 +139,17 @@ class Running:
 
 
 @pytest.fixture(autouse=True)
-def _files() -> None:
+def _files() -> Iterator[None]:
     lines = (
         json.dumps({"id": str(n), "arrival": n, "prompt_len": 60 + n % 90, "max_tokens": 9})
         for n in range(20_000)
     )
     Path("big.jsonl").write_text("\n".join(lines))
     Path("silent.py").write_text(SILENT)
+    yield
+    while SESSIONS:  # of a test that failed
+        for one in processes(SESSIONS.pop()):
+            os.kill(one.id, signal.SIGKILL)
 
 
 def outputs() -> dict[str, str]:
