@@ -90,17 +90,6 @@ def shipped_volume_holds(
     return all_of(projected_volumes(futures, own), lambda projected: projected <= limit)
 
 
-def shipped_future_tkvs(
-    decoding: Rows, candidate: Member, block_size: Number, last_tkv: Number
-) -> Rows:
-    """The greatest tkv that 2.6.3 projects for each member, the candidate last.
-
-    Source: sendnn-inference 2.6.3, last-chunk constraints with pausing off.
-    """
-    futures = shipped_row_futures(decoding, candidate, block_size, last_tkv)
-    return with_row(futures, shipped_candidate_future(candidate, block_size, last_tkv))
-
-
 def shipped_row_futures(
     decoding: Rows, candidate: Member, block_size: Number, last_tkv: Number
 ) -> Rows:
@@ -108,6 +97,8 @@ def shipped_row_futures(
 
     The release counts the first token as generated only once its key and value are cached, so a
     decoding request has one more to go than `remaining`.
+
+    Source: sendnn-inference 2.6.3, last-chunk constraints with pausing off.
     """
     base = maximum(last_tkv, candidate.length)
     return each_of(decoding, lambda member: _projected_end(base, member.remaining + 1, block_size))
@@ -117,7 +108,7 @@ def shipped_candidate_future(candidate: Member, block_size: Number, last_tkv: Nu
     """The greatest tkv that 2.6.3 projects for the candidate.
 
     It begins in the block of the last step's tkv, as far into it as its prompt reaches into its own
-    last one.
+    last one. Source: sendnn-inference 2.6.3, last-chunk constraints with pausing off.
     """
     base = maximum(last_tkv, candidate.length)
     offset = candidate.length - floor_div(candidate.length, block_size) * block_size

@@ -98,6 +98,7 @@ REFUTED = {
     "V1-BUD-4": ("priority",),
     "V1-KV-10": ("sync load, lost", "sync load, gone"),
     "V1-KV-12": ("priority, hashed ahead", "sync load, lost", "sync load, gone"),
+    "V1-PRG-3": ("speculation, padding, model length",),
     "V1-PRG-4": ("async load, priority", "async load, lookahead"),
     "V1-PRG-5": (
         "async load, priority",

@@ -197,7 +197,6 @@ FORMULAS: dict[Callable[..., Any], st.SearchStrategy[Arguments]] = {
     admission.projected_volumes: st.tuples(st.lists(ANY, max_size=4).map(tuple), ANY),
     admission.documented_volume_holds: with_limit(),
     admission.shipped_volume_holds: with_last_tkv(),
-    admission.shipped_future_tkvs: with_last_tkv().map(lambda drawn: (*drawn[:2], *drawn[3:])),
     admission.shipped_row_futures: with_last_tkv().map(lambda drawn: (*drawn[:2], *drawn[3:])),
     admission.shipped_candidate_future: with_last_tkv().map(lambda drawn: (drawn[1], *drawn[3:])),
     admission.worst_case_volumes: with_batch(),

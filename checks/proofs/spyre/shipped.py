@@ -32,7 +32,12 @@ from checks.proofs.spyre.scope import obligation
 from checks.proofs.spyre.worst_case import Alive, WorstCase, scenario_of
 from spec.core.arithmetic import Number, Truth, every
 from spec.core.requests import Request
-from spec.spyre.admission import Member, shipped_future_tkvs, shipped_volume_holds
+from spec.spyre.admission import (
+    Member,
+    shipped_candidate_future,
+    shipped_row_futures,
+    shipped_volume_holds,
+)
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import max_tkv
 from spec.spyre.variants import Admission
@@ -65,7 +70,7 @@ def projection_covers_every_step_of_a_row(
     """A decoding request is projected at least the max-tkv of every step that it takes part in."""
     # `tokens`, `remaining`: of its row; the candidate is among the others or not.
     row, candidate = Member(tokens, remaining), Member(prompt_len, max_tokens)
-    projected, _ = shipped_future_tkvs([row], candidate, REAL_BLOCK, last_tkv)
+    (projected,) = shipped_row_futures([row], candidate, REAL_BLOCK, last_tkv)
     batch = [tokens, longest, furthest]
     return Statement(
         [
@@ -89,7 +94,7 @@ def projection_covers_every_step_of_the_candidate(
     """The candidate is projected at least the max-tkv of every step that it takes part in."""
     # Its first token comes from its last chunk.
     candidate, batch = Member(prompt_len, max_tokens), [longest, furthest, other]
-    (projected,) = shipped_future_tkvs([], candidate, REAL_BLOCK, last_tkv)
+    projected = shipped_candidate_future(candidate, REAL_BLOCK, last_tkv)
     return Statement(
         [max_tkv(later([*batch, prompt_len], step), REAL_BLOCK) <= projected],
         given=[step <= max_tokens - 1, _is_that_of_the_batch(last_tkv, batch, REAL_BLOCK)],

@@ -99,7 +99,7 @@ def test_the_second_process_asks_no_device_and_both_see_the_same_tokens(
 def test_a_second_process_that_dies_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SpecifiedEngine, "_computed", lambda _engine, _plan: sys.exit(3))
 
-    with pytest.raises(RuntimeError, match="the second process ended without a finding"):
+    with pytest.raises(RuntimeError, match="a worker process was killed, which judged the run"):
         run_workload(settings(), several())
 
 

@@ -39,6 +39,7 @@ def test_a_campaign_renews_the_entry_of_its_release(
 ) -> None:
     path = tmp_path / "conformed.json"
     monkeypatch.setattr("checks.cli.conform.CONFORMED", path)
+    monkeypatch.setattr("checks.cli.conform.recipe_of", lambda *_: "as if it were a release")
 
     ran = lockstep("conform", "template", "--episodes", 3, "--record")
 

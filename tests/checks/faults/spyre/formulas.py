@@ -59,11 +59,11 @@ fault(admission, "projected_volumes", on="documented", caught_by="SPY-VOL-2, SPY
 
 # --- joining: the release's projection ------------------------------------------------------------
 
-fault(admission, "shipped_future_tkvs", on="shipped, not interleaved", caught_by="SPY-VOL-3")(
+fault(admission, "shipped_row_futures", on="shipped, not interleaved", caught_by="SPY-VOL-3")(
     lambda right, decoding, row, size, _last: right(decoding, row, size, 0),
     "shipped, without the last tkv",
 )
-fault(admission, "shipped_future_tkvs", on="shipped, not interleaved", caught_by="SPY-VOL-3")(
+fault(admission, "shipped_row_futures", on="shipped, not interleaved", caught_by="SPY-VOL-3")(
     lambda right, decoding, *given: right(longer(-1)(decoding), *given),
     "shipped, decoding rows a token shorter",
 )
