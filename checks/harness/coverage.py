@@ -28,7 +28,7 @@ def events_of(action: Action, step: Step, requests: Any) -> set[tuple[str, str]]
 
 
 def pairs_of(events: Collection[tuple[str, str]], step: Step) -> Iterator[str]:
-    """Each event with each transition of a step, told apart where both are of one request."""
+    """Each event with each transition of a step, marked where both are of one request."""
     for kind, request_id in events:
         for transition, subject in happened(step):
             own = "own " if subject == request_id else ""

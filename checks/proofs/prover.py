@@ -115,7 +115,7 @@ def proofs_as_they_come(
     """Proofs of these obligations, on all cores, each as soon as it is there.
 
     Behind them come those of the obligations that they cite, and of what these cite. What stands
-    and falls with what is told by `settled`.
+    and falls with what `settled` has.
     """
     prove_one = partial(_prove_named, timeout_seconds=timeout_seconds, seed=seed, **options)
     pending, asked = list(names), set(names)

@@ -54,7 +54,7 @@ def _passes(
 def token_gate_keeps_the_budget(
     batched: Number, budget: Number, length: Number, cached: Number, gate: TokenGate
 ) -> Statement:
-    """Whoever passes the token gate leaves the tokens that the step computes within the budget."""
+    """A sequence that passes the token gate leaves the step's tokens within the budget."""
     # Only what is not cached is computed, whatever was held against the budget.
     passes = _passes(batched, budget, length, cached, gate)
     return Statement(implies(passes, batched + length - cached <= budget))
@@ -117,8 +117,8 @@ def all_tokens_count(batched: Number, budget: Number, length: Number, cached: Nu
 def memory_gate_is_enough(
     free: Natural, blocks: Number, shared: Natural, revived: Natural
 ) -> Statement:
-    """Whoever passes the memory gate finds its blocks; where the gate leaves out those that others
-    hold, whoever is refused would not.
+    """A sequence that passes the memory gate finds its blocks; where the gate leaves out those that
+    others hold, a refused one would not.
     """
     # Of its blocks `shared` are found and held by others, `revived` are found and free.
     fresh = blocks - shared - revived
@@ -140,7 +140,7 @@ def what_is_let_in_is_admitted_alone(
     num_blocks: Number,
     cached: Natural,
 ) -> Statement:
-    """Whoever is let in passes both gates when nobody else is there, also after a preemption."""
+    """A sequence that is let in passes both gates when it is alone, also after a preemption."""
     # `length` of a prefill: prompt and what was generated, a token at least is missing; the budget
     # is at least the model length, as the configuration demands.
     blocks = block_count(length, block_size)

@@ -177,7 +177,7 @@ def at_boundary_matches_the_tokens(block_size: BlockSize, computed: Positive) ->
 def can_append_is_exact(
     free: Natural, length: Positive, block_size: BlockSize, reading: NewBlock
 ) -> Statement:
-    """`can_append` is enough and asks for no more: whoever passes finds its block, and whoever is
+    """`can_append` is enough and asks for no more: one that passes finds its block, one that is
     refused needs one and none is free.
     """
     # So a sequence is preempted only if no block is free.
@@ -251,6 +251,6 @@ def the_front_gets_a_token(
 def the_front_gets_a_token_if_anybody_is_let_in(
     computed: Number, block_size: Number, num_blocks: Number
 ) -> Statement:
-    """In a decode step at least the front of running gets a token, whoever is let in."""
+    """In a decode step at least the front of running gets a token, whatever is let in."""
     # False as released: a request that outgrows the pool preempts itself, and starts again.
     return Statement(_front_has_room(computed, block_size, num_blocks))

@@ -14,7 +14,7 @@ and the decode steps that it may still have. What a transition does to them is o
 At the start there is no row, and no future step. A prefill step has the volume of one request,
 which could be served alone (PRV-ANY-12). So by induction over the transitions no step of any run
 exceeds the limit, whatever the requests, their number, the size of a chunk, what is cached, in
-which order requests are admitted, who leaves or is preempted: of all that nothing enters.
+which order requests are admitted, which leave or are preempted: none of that enters.
 
 Which transition of the reference is which move stands in `checks.proofs.spyre.batch_moves`; that it
 does no more to the batch is compared, on every edge of small instances, before anything is proven.

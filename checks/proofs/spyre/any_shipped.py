@@ -1,7 +1,7 @@
 """Obligations about runs of any number of requests under `shipped`, with interleaving.
 
 What every transition keeps is what it keeps under `exact` (`checks.proofs.spyre.any_run`): no
-future step of the decode batch exceeds the limit. The moves are the same; only who may join is
+future step of the decode batch exceeds the limit. The moves are the same; only which may join is
 decided otherwise, by a projection from the tkv of the step before.
 
 1. With interleaving a decode step comes before every last chunk while requests decode. What it

@@ -128,7 +128,7 @@ _of_a_block = partial(
 
 @_of_a_block("PRV-POOL-1", rules=["BLK-1", "BLK-2"])
 def touching_keeps_account(block: Block, others: Natural) -> Statement:
-    """A block that a hit finds is held by one more request, and free for nobody."""
+    """A block that a hit finds is held by one more request, and is not free."""
     # Whether others hold it or it is revived from the free list.
     after = touched(block)
     return Statement(
@@ -161,7 +161,7 @@ def giving_back_keeps_account(block: Block, others: Natural) -> Statement:
 
 @_of_a_block("PRV-POOL-4", rules=["BLK-1"])
 def a_held_block_is_never_free(block: Block, others: Natural) -> Statement:
-    """A block is never handed out while somebody holds it, and never freed twice."""
+    """A block is never handed out while a request holds it, and never freed twice."""
     # Free and held exclude each other, before and after anything that happens to it.
     seen = (block, touched(block), registered(block))
     return Statement(

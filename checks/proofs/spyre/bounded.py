@@ -207,13 +207,13 @@ for _letter, _steps in (("A", 8), ("B", 12)):
     )
 _register(
     "PRV-RUN-3A",
-    f"{_VOLUME} `shipped` with interleaving, even if nobody is ever paused.",
+    f"{_VOLUME} `shipped` with interleaving, even if no request is ever paused.",
     Run(7, Admission.SHIPPED),
     ["SPY-VOL-1", "SPY-VOL-3", "SPY-PAU-6"],
 )
 _register(
     "PRV-RUN-3B",
-    f"{_VOLUME} `shipped` without interleaving, if nobody is ever paused.",
+    f"{_VOLUME} `shipped` without interleaving, if no request is ever paused.",
     Run(4, Admission.SHIPPED, interleave=False, within=Bounds(4, 2, 16)),
     ["SPY-PAU-6"],
     is_refuted=True,

@@ -278,8 +278,8 @@ def unpadded_row_crosses_with_the_longest(
 def tkv_changes_by_one_and_whole_blocks(
     row: Number, longest: Number, block_size: Number, next_longest: Number
 ) -> Statement:
-    """Whoever joins or leaves, a step moves a tkv by one, plus what the batch gets wider, less a
-    block if the row crosses: one plus whole blocks.
+    """Whichever rows join or leave, a step moves a tkv by one, plus what the batch gets wider, less
+    a block if the row crosses: one plus whole blocks.
     """
     # `longest` is the longest row before the step, `next_longest` the one that decodes in it.
     before, after = [row, longest], next_token([row, next_longest])
@@ -353,7 +353,7 @@ def longest_that_stays_has_the_least_padding(
 
 @_of_a_step("PRV-TKV-6", rules=["SPY-TKV-6"])
 def tkv_changes_by_one(row: Number, longest: Number, block_size: Number) -> Statement:
-    """As long as nobody crosses, joins or leaves, every tkv moves by exactly one."""
+    """As long as no row crosses, joins or leaves, every tkv moves by exactly one."""
     # Of the others only the longest matters: a padded row that crosses changes no other tkv.
     change = _change_in_an_unchanged_batch(row, longest, block_size)
     return Statement(implies(_is_calm([row, longest], block_size), change == 1))
@@ -388,7 +388,7 @@ def _head_on(
 
 
 def _changes_of_an_unchanged_batch(integer: Integer, rows: int, block_size: Positive) -> Statement:
-    """Head-on for {rows} rows: while nobody joins or leaves every tkv moves as the jump rules
+    """Head-on for {rows} rows: while no row joins or leaves every tkv moves as the jump rules
     say.
     """
     # The batch grows if some unpadded row crosses.
@@ -422,7 +422,7 @@ def _changes_when_a_row_leaves(integer: Integer, rows: int, block_size: Positive
 def _changes_when_a_row_joins(
     integer: Integer, rows: int, newcomer: Number, block_size: Positive
 ) -> Statement:
-    """Head-on for {rows} rows: when one joins and nobody crosses, the others jump forward by the
+    """Head-on for {rows} rows: when one joins and no row crosses, the others jump forward by the
     blocks that it is wider.
     """
     # `newcomer`: tokens of the request that is new, its first decoded one included.

@@ -37,8 +37,8 @@ def _scenario(numbers: Numbers) -> tuple[SpyreConfig, list[Request]]:
     requests=2,
 )
 def documented_keeps_the_limit(case: WorstCase, limit: Positive, step: Positive) -> Statement:
-    """The text's projection keeps the limit: whoever it admits next to one decoding request never
-    takes part in a step over it.
+    """The text's projection keeps the limit: a request that it admits next to one decoding request
+    never takes part in a step over it.
     """
     # False as the text has it: the newcomer gets no slack for a block that the other crosses.
     (first,), candidate = case.decoding, case.candidate

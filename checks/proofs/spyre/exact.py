@@ -44,7 +44,7 @@ _of_the_rule = partial(obligation, rules=["SPY-VOL-4"])
 def the_living_stay_until_the_first_end(
     step: Number, first_end: Number, lasts: Number
 ) -> Statement:
-    """Whoever is alive in a step is alive at the first end from there on, and nobody else is."""
+    """A row alive in a step is alive at the first end from there on, and no other is."""
     # `first_end`: the least of the lives that last until the step; no life ends in between.
     ends_in_between = every([lasts >= step, lasts < first_end])
     return Statement(
@@ -192,8 +192,8 @@ for _letter, _count in (("A", 2), ("B", 3), ("C", 4)):
     requests=2,
 )
 def exact_keeps_the_limit_of_a_pair(case: WorstCase, limit: Positive, step: Positive) -> Statement:
-    """`exact` keeps the limit: whoever it admits next to one decoding request never takes part in a
-    step over it (from nothing: no other obligation is built on).
+    """`exact` keeps the limit: a request that it admits next to one decoding request never takes
+    part in a step over it (from nothing: no other obligation is built on).
     """
     # In any step of the worst case, with both requests or with the one that lives longer.
     admits = exact_volume_holds(case.decoding, case.candidate, limit, REAL_BLOCK)

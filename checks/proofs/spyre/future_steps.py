@@ -12,7 +12,7 @@ if no request joins it*.
    no future step of the batch that it joins exceeds the limit.
 4. Why it is enough (PRV-TOC-4): a decode step is the first of the future steps; a prefill step is
    that of one request, which could be served alone.
-Nobody decodes at the start. As in `checks.proofs.spyre.inductive` there are three requests, and the
+No row is there at first. As in `checks.proofs.spyre.inductive` there are three requests, and the
 state before is any that its invariants allow. The letter of an obligation stands for the sizes of
 block and chunk: A for the product's, B for small ones.
 """
@@ -144,7 +144,7 @@ def a_row_joins(scene: Scene, after: SchedulerState) -> Truth:
 
 
 def rows_wait_for_a_chunk(scene: Scene) -> Statement:
-    """Where nobody joins, a chunk leaves all rows as they are."""
+    """Where no request joins, a chunk leaves all rows as they are."""
     # As does an idle step, in which there are none.
     result = scene.step()
     before, after = (rows_of(scene, one) for one in (scene.state, result.after))
@@ -154,7 +154,7 @@ def rows_wait_for_a_chunk(scene: Scene) -> Statement:
 
 
 def only_the_admitted_join(integer: Integer, block_size: int, chunk_size: int) -> Statement:
-    """Whoever joins the batch is the candidate that the rule was asked about and has admitted, next
+    """What joins the batch is the candidate that the rule was asked about and has admitted, next
     to the rows that it was asked about.
     """
     rule = Recorder(integer("admits") == 1)
@@ -264,7 +264,7 @@ _BECOMES: tuple[tuple[str, Callable[[Rows, Rows], Truth], bool], ...] = (
         False,
     ),
     (
-        "If no future step exceeds the limit, none does after a decode step, whoever leaves.",
+        "If no future step exceeds the limit, none does after a decode step and the ends in it.",
         go_on_or_leave,
         True,
     ),

@@ -250,7 +250,7 @@ def slots_are_kept(scene: Scene) -> Statement:
 
 @_of_any_sizes("PRV-MAC-4", rules=["SPY-PRI-5", "SPY-PRI-2"])
 def order_of_arrival_is_kept(scene: Scene) -> Statement:
-    """Requests are admitted in the order of their arrival: nobody who waits is overtaken."""
+    """Requests are admitted in the order of their arrival: no waiting request is overtaken."""
     given = [at_most_one_prefill(scene.state), *in_order_of_arrival(scene.clients)]
     phases = [has_a_phase(request) for request in scene.state.requests]
     return _kept(scene, queue_is_in_order, [*given, *phases])
@@ -277,15 +277,15 @@ def tkv_stays_bounded(scene: Scene) -> Statement:
 
 
 def true_at_the_start(scene: Scene) -> Statement:
-    """All that every step keeps (PRV-MAC-1 to 6) is true when nobody has arrived."""
+    """All that every step keeps (PRV-MAC-1 to 6) is true when no request has arrived."""
     # So whatever a step and the clients keep is true for ever.
     claim = consistent(scene, at_the_start(scene.clients))
     return Statement(claim, clients_are_servable(scene.setting, scene.clients))
 
 
 def no_step_is_idle(scene: Scene) -> Statement:
-    """No step is idle while a request is pending (admission {admission}): whoever is alone is never
-    refused.
+    """No step is idle while a request is pending (admission {admission}): a request that is alone
+    is never refused.
     """
     result = scene.step()
     phases = (WAITING, PREFILLING, DECODING)

@@ -1,4 +1,4 @@
-"""Obligations about who says whether a request may join: all say what is proven.
+"""Obligations about what says whether a request may join: all say what is proven.
 
 The formulas that are proven about are those that the reference decides by. The rules that judge it
 say the same in words of their own, and the engine decides on arrays. None of these can be handed to

@@ -85,7 +85,7 @@ BLOCK, MOST = 1, 8  # tokens: of a block; of a prompt and of what a request may 
 def _some_step_comes_that_exceeds(case: WorstCase, limit: Number, num_blocks: Number) -> Truth:
     """Some step of the worst case is over the limit, and there are blocks for it and those before.
 
-    Nobody gives blocks back before its end.
+    No request gives blocks back before its end.
     """
 
     def blocks(step: int) -> Number:

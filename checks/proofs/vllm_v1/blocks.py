@@ -163,8 +163,8 @@ def _may_be_let_in(
 def what_is_let_in_fits_in_alone(
     end: Number, held: Natural, pool: Number, block_size: Positive
 ) -> Statement:
-    """Whoever is let in finds its blocks in every step when it is alone, and so never preempts
-    itself then.
+    """A request that is let in finds its blocks in every step when it is alone, and so never
+    preempts itself then.
     """
     # `end` of any step. What it does not hold is free then; what it hits counts as held.
     return Statement(missing_blocks(end, held, block_size) <= pool - held, [held <= pool])
@@ -179,8 +179,8 @@ def largest_end_is_reached(
     lookahead: Number,
     max_model_len: Number,
 ) -> Statement:
-    """Nobody is asked for more than it may need: the step that computes its last token reaches what
-    was asked about, but for drafts that model length, threshold or budget cut.
+    """No request is asked for more than it may need: the step that computes its last token reaches
+    what was asked about, but for drafts that model length, threshold or budget cut.
     """
     end = slots_end(prompt_len + max_tokens - 2, 1 + drafts, lookahead, max_model_len)
     most = largest_end(prompt_len, max_tokens, most_drafts, lookahead, max_model_len)

@@ -226,8 +226,8 @@ def threshold_of_zero_is_off(behind: Natural, threshold: Number) -> Statement:
 
 @_of_a_turn("PRV-V1-CHK-2", given=is_unfinished, rules=["V1-CHK-2"])
 def what_is_let_in_can_be_admitted(turn: Turn, total: Number, budget: Number) -> Statement:
-    """Without chunked prefill, whoever is let in fits the budget of an empty step uncut, also when
-    it has been preempted and computes its answer again.
+    """Without chunked prefill, a request that is let in fits the budget of an empty step uncut,
+    also when it has been preempted and computes its answer again.
     """
     # `total`: prompt and longest answer, whose last token is never computed.
     uncut = capped_tokens(turn.tokens - turn.computed, turn.threshold)

@@ -30,8 +30,8 @@ def after_a_step(turn: Turn, new_tokens: Number, accepted: Number) -> tuple[Numb
 
 @_of_a_turn("PRV-V1-SPC-1", rules=["V1-SPC-3", "V1-SPC-2", "V1-PRG-1"])
 def rollback_leaves_one_token(turn: Turn, accepted: Natural) -> Statement:
-    """Whoever samples is one token behind after the step, whatever was accepted: what is computed
-    is never negative and never past the tokens.
+    """A request that samples is one token behind after the step, whatever was accepted: what is
+    computed is never negative and never past the tokens.
     """
     new_tokens = turn.as_running
     computed, tokens = after_a_step(turn, new_tokens, accepted)
