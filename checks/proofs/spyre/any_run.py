@@ -148,7 +148,7 @@ def the_next_step_is_the_first(batch: Batch, limit: Number, block_size: Positive
     row_with_largest(now, lambda length: last_block_offset(length, block_size))
     kept = keeps_limit(lives, 1, limit, block_size)
     load = volume(rows, max_tkv(now, block_size))
-    return Statement(load <= limit, [*given, kept], rows=batch.rows)
+    return Statement(load <= limit, [*given, kept], rows=batch.rows, is_congruent=True)
 
 
 @_of_the_volume("PRV-ANY-11", bounds=f"{ANY}, every limit, every future step, every block size")

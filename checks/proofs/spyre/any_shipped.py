@@ -184,7 +184,13 @@ def projection_covers_every_step(
         block_size=block_size,
     )
     given = _beside_the_candidate(batch, step, last_tkv, block_size)
-    return Statement(covers_step(joined, step, block_size), given, [known], rows=batch.decoding)
+    return Statement(
+        covers_step(joined, step, block_size),
+        given,
+        [known],
+        rows=batch.decoding,
+        is_congruent=True,
+    )
 
 
 # --- what is compared with the limit --------------------------------------------------------------

@@ -197,4 +197,6 @@ def exact_keeps_the_limit_of_a_pair(case: WorstCase, limit: Positive, step: Posi
     """
     # In any step of the worst case, with both requests or with the one that lives longer.
     admits = exact_volume_holds(case.decoding, case.candidate, limit, REAL_BLOCK)
-    return Statement(case.volume(step, REAL_BLOCK) <= limit, [*case.given, admits])
+    return Statement(
+        case.volume(step, REAL_BLOCK) <= limit, [*case.given, admits], is_congruent=True
+    )

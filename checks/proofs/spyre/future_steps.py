@@ -200,6 +200,7 @@ def limit_stays_kept(
             becomes(before, after),
             keeps_limit(before, step_before, limit, block_size),
         ],
+        is_congruent=True,
     )
 
 

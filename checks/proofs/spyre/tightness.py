@@ -39,10 +39,16 @@ def suffices(life: Life, step: Number, block_size: Number) -> Truth:
 
 @_of_the_volume("PRV-TIG-1", bounds="every row and step, every block size")
 def a_life_is_reserved(
-    length: Number, steps: Number, step: Number, block_size: Positive
+    length: Natural, steps: Number, step: Positive, block_size: Positive
 ) -> Statement:
     """A row needs no more blocks for a step of its life than reservation sets aside for it."""
-    return Statement(suffices(Life(length, steps), step, block_size), [step <= steps])
+    known = cite("PRV-PEAK-1C", longest=length + step, longer=length + steps, block_size=block_size)
+    return Statement(
+        suffices(Life(length, steps), step, block_size),
+        [step <= steps],
+        [known],
+        is_congruent=True,
+    )
 
 
 @_of_the_volume("PRV-TIG-2", bounds=f"{ANY}, every limit, every block size")
