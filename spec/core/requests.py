@@ -176,6 +176,11 @@ class Request:
         return self.prompt.length
 
     @cached_property
+    def first_token(self) -> int:
+        """The prompt's first token id."""
+        return self.prompt.first_tokens(1)[0]
+
+    @cached_property
     def end(self) -> int:
         """Tokens after which the request has all that it will sample."""
         if self.output_len is not None:

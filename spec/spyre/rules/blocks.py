@@ -15,7 +15,7 @@ from spec.core.rule import Source
 from spec.core.sharing import FrozenMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.changes import Change, change_between, changed, without_middle
+from spec.spyre.rules.changes import Blocks, Change, change_between, changed, without_middle
 from spec.spyre.rules.observed import lacks_next_chunk, pending, refused
 from spec.spyre.rules.registry import (
     always,
@@ -146,7 +146,22 @@ def _contents_and_holders(ctx: Context, change: Change) -> State | None:
     rows = () if seen is None else seen.decoding
     if change.before.pool is change.after.pool and not rows:
         return None
-    return change.with_contents_of(rows)
+    known = {one.id: one for one in change.before.admitted}
+    held = chain.from_iterable(_newly_judged(ctx, known.get(one.id), one) for one in rows)
+    return change.with_contents_of(rows, held)
+
+
+def _newly_judged(ctx: Context, before: Sequence | None, one: Sequence) -> Blocks:
+    """Blocks of a request that the rule compares with its tokens and did not before."""
+    if before is None:
+        return one.blocks
+    same = before.blocks[: min(_own_blocks(ctx, before), _own_blocks(ctx, one))]
+    return one.blocks[len(same) :] if one.blocks[: len(same)] == same else one.blocks
+
+
+def _own_blocks(ctx: Context, one: Sequence) -> int:
+    """How many blocks the tokens fill that a request has, or that are to be computed for it."""
+    return max(one.computed, one.prefill_len) // ctx.config.block_size
 
 
 def _caching(config: SpyreConfig) -> bool:
@@ -167,7 +182,7 @@ def cache_maps_agree(ctx: Context, state: State) -> Iterator[str]:
     # tokens at that place, or none.
     yield from judging.cache_maps_agree(state.pool)
     for one in state.admitted:
-        own = ctx.keys.of(one.id, max(one.computed, one.prefill_len) // ctx.config.block_size)
+        own = ctx.keys.of(one.id, _own_blocks(ctx, one))
         for block, key in zip_longest(one.blocks, own[: len(one.blocks)]):
             if state.pool.keys.get(block, key) != key:
                 yield f"request {one.id} holds block {block} with other content"

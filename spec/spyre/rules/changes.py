@@ -113,9 +113,8 @@ class Change:
         keys, cached = _contents(before, after)
         return evolve(self.after, pool=BlockPool(len(blocks), free, references, keys, cached))
 
-    def with_contents_of(self, rows: Rows) -> State:
-        """Only these requests, and of the pool what they hold and what has changed."""
-        held = chain.from_iterable(one.blocks for one in rows)
+    def with_contents_of(self, rows: Rows, held: Iterable[int]) -> State:
+        """Only these requests, and of the pool these blocks and what has changed."""
         keys, cached = _contents(self.before.pool, self.after.pool, held)
         return State(BlockPool(0, (), FrozenMap(), keys, cached), decoding=rows)
 

@@ -215,12 +215,11 @@ def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
 
 def _begin_alike(ctx: Context, one: str, other: str, count: int) -> bool:
     """True if the first tokens of two requests are the same, those of prompt and answer."""
-    own, others = (ctx.requests[name].prompt for name in (one, other))
-    if own.begins_like(others, count):
-        return True  # of the same named streams
-    beginning = min(count, ctx.config.block_size, own.length, others.length)
-    if own.first_tokens(beginning) != others.first_tokens(beginning):
+    own, others = ctx.requests[one], ctx.requests[other]
+    if own.first_token != others.first_token:
         return False  # the usual case
+    if own.prompt.begins_like(others.prompt, count):
+        return True  # of the same named streams
     return _first_tokens(ctx, one, count) == _first_tokens(ctx, other, count)
 
 
