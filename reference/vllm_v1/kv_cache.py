@@ -59,9 +59,7 @@ def fits(ctx: Context, pool: BlockPool, sequence: Sequence, demand: Demand) -> b
     return blocks_taken(ctx, pool, sequence, demand) <= len(pool.free)
 
 
-def fits_at_admission(
-    ctx: Context, state: State, sequence: Sequence, demand: Demand, scheduled: dict[str, int]
-) -> bool:
+def fits_at_admission(ctx: Context, state: State, sequence: Sequence, demand: Demand) -> bool:
     """True if a waiting request finds its slots; if so configured, those of all its tokens.
 
     An asynchronous load also leaves what the prompts in progress still need, since it holds its
@@ -72,16 +70,16 @@ def fits_at_admission(
         whole = min(sequence.tokens, ctx.config.max_model_len)
         if _taken(ctx, pool, sequence, demand, whole) > len(pool.free):
             return False
-    spoken_for = blocks_spoken_for(ctx, state, scheduled) if demand.is_load else 0
+    spoken_for = blocks_spoken_for(ctx, state) if demand.is_load else 0
     return blocks_taken(ctx, pool, sequence, demand) <= len(pool.free) - spoken_for
 
 
-def blocks_spoken_for(ctx: Context, state: State, scheduled: dict[str, int]) -> int:
+def blocks_spoken_for(ctx: Context, state: State) -> int:
     """Blocks that prompts in progress still lack: chunks to come, and loads, failed ones too."""
-    chunked = [one for one in state.running if one.computed + scheduled.get(one.id, 0) < one.tokens]
+    # What has slots for all of its tokens lacks none.
     return sum(
         int(missing_blocks(one.tokens, len(one.blocks), ctx.config.block_size))
-        for one in (*state.skipped, *chunked)
+        for one in (*state.skipped, *state.running)
     )
 
 

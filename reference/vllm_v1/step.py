@@ -205,7 +205,7 @@ def _consider(ctx: Context, plan: Plan, one: Sequence) -> Plan:
 def _fits(ctx: Context, plan: Plan, one: Sequence, demand: Demand) -> bool:
     """True if the request finds its slots; loads that began in this step count as under way."""
     state = evolve(plan.state, skipped=(*plan.looked_at, *plan.state.skipped))
-    return kv_cache.fits_at_admission(ctx, state, one, demand, plan.scheduled)
+    return kv_cache.fits_at_admission(ctx, state, one, demand)
 
 
 def _not_to_be_cut(ctx: Context, plan: Plan, one: Sequence) -> Plan:

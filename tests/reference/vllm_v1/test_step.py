@@ -114,6 +114,17 @@ def test_fresh_request_with_one_token_is_padded_to_the_length_of_the_others() ->
     assert (padded.computed, padded.tokens) == (1, 2)
 
 
+@pytest.mark.parametrize(("most", "accepted"), [(1, 1), (5, 3), (None, 3)])
+def test_of_3_drafts_as_many_are_accepted_as_the_configuration_says(
+    most: int | None, accepted: int
+) -> None:
+    scene = machine(request("0", 5), num_speculative_tokens=3, accepted_drafts=most)
+
+    _, step = steps_from(scene, arrived(scene), 2)
+
+    assert step.accepted == {"0": accepted}
+
+
 def test_padding_cut_by_the_threshold_is_rolled_back_as_far_as_it_was_scheduled() -> None:
     """0.28.0 rolls back all three drafts here, to -1 computed tokens."""
     scene = machine(
@@ -192,6 +203,26 @@ def test_client_that_leaves_while_the_model_runs_gets_no_token() -> None:
     assert step.after.unreported == {"a"}
 
 
+@pytest.mark.parametrize(("num_blocks", "loading"), [(4, []), (5, ["1"])])
+def test_load_of_2_blocks_leaves_the_2_that_a_prompt_in_chunks_still_lacks(
+    num_blocks: int, loading: list[str]
+) -> None:
+    """After its first chunk a prompt of 12 tokens holds one block of three."""
+    scene = machine(
+        request("0", 12, 1),
+        request("1", 8, 1),
+        num_blocks=num_blocks,
+        external={"1": 8},
+        connector=Connector.ASYNC,
+        long_prefill_token_threshold=4,
+    )
+
+    step = scene.step(arrived(scene))
+
+    assert step.scheduled == {"0": 4}
+    assert ids(step.after).get("skipped", []) == loading
+
+
 def test_blocks_of_a_request_aborted_while_it_loads_are_free_when_the_load_has_ended() -> None:
     scene = machine(request("0", 8), external={"0": 8}, connector=Connector.ASYNC)
     state = scene.abort(scene.step(arrived(scene)).after, "0")
@@ -206,6 +237,15 @@ def test_request_that_left_is_reported_by_the_next_step_and_by_no_other() -> Non
     third, fourth = steps_from(scene, scene.abort(second.after, "1"), 2)
 
     assert [one.reported for one in (first, second, third, fourth)] == [(), ("0",), ("1",), ()]
+
+
+def test_requests_that_left_together_are_reported_by_name() -> None:
+    names = [str(number) for number in range(10, 22)]
+    scene = machine(*(request(name, 1, 1) for name in names), max_num_seqs=12)
+
+    _, second = steps_from(scene, arrived(scene, *names[::-1]), 2)
+
+    assert second.reported == tuple(names)
 
 
 def test_statistics_count_the_queues_and_the_part_of_the_pool_that_is_held() -> None:
