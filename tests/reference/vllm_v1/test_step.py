@@ -192,6 +192,40 @@ def test_next_one_computes_the_blocks_of_a_lost_load_whose_client_left_meanwhile
     assert [row.computed for row in step.after.running] == [0]
 
 
+def test_request_that_shares_only_what_was_cached_before_a_lost_load_is_not_concerned() -> None:
+    """The first 4 tokens are cached here, the next 4 should have been brought."""
+    served = machine(
+        of_parts("0", ("system", 4), ("0", 2), max_tokens=1),
+        of_parts("a", ("system", 4), ("a", 6)),
+        of_parts("b", ("system", 4), ("b", 6)),
+        external={"a": 8},
+        connector=Connector.SYNC,
+        prefix_caching=True,
+    )
+    state = served.step(arrived(served, "0")).after
+    lost = Environment(served.ends_as_said, loses=lambda request_id: request_id == "a")
+
+    step = served.step(arrived(served, "a", "b", after=state), lost)
+
+    assert step.failed_loads == ("a",)
+    assert {row.id: row.computed for row in step.after.running} == {"a": 4, "b": 10}
+
+
+def test_sharer_of_a_lost_load_keeps_what_the_first_computes_behind_it_in_the_step() -> None:
+    """Both have 12 tokens in common: 8 that do not come, 4 that the first computes."""
+    served = machine(
+        *(of_parts(one, ("system", 12), (one, 2)) for one in "ab"),
+        external={"a": 8},
+        connector=Connector.SYNC,
+        prefix_caching=True,
+    )
+    lost = Environment(served.ends_as_said, loses=lambda request_id: request_id == "a")
+
+    step = served.step(arrived(served), lost)
+
+    assert {row.id: row.computed for row in step.after.running} == {"a": 0, "b": 12}
+
+
 def test_client_that_leaves_while_the_model_runs_gets_no_token() -> None:
     served = machine(request("a", 4), request("b", 4))
 
@@ -221,6 +255,26 @@ def test_load_of_2_blocks_leaves_the_2_that_a_prompt_in_chunks_still_lacks(
 
     assert step.scheduled == {"0": 4}
     assert ids(step.after).get("skipped", []) == loading
+
+
+@pytest.mark.parametrize(("num_blocks", "loading"), [(4, {"a"}), (5, {"a", "first"})])
+def test_load_of_a_better_priority_leaves_the_2_blocks_that_a_load_under_way_still_lacks(
+    num_blocks: int, loading: set[str]
+) -> None:
+    """One block of three is brought for "a"; "first" is looked at before it."""
+    scene = machine(
+        request("a", 12, 1, priority=1),
+        request("first", 8, 1, priority=0),
+        num_blocks=num_blocks,
+        external={"a": 4, "first": 8},
+        connector=Connector.ASYNC,
+        scheduling=Scheduling.PRIORITY,
+    )
+    state = scene.step(arrived(scene, "a")).after
+
+    step = scene.step(scene.arrive(state, "first"))
+
+    assert {one.id for one in step.after.skipped} == loading
 
 
 def test_blocks_of_a_request_aborted_while_it_loads_are_free_when_the_load_has_ended() -> None:
