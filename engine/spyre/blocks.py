@@ -209,9 +209,9 @@ class BlockManager:
 
     def forget_contents(self) -> None:
         """Nothing is cached any more; no request may hold a block."""
-        cached = [block for block, key in enumerate(self.keys) if key is not None]
-        self.keys = [None] * (self.size + 1)
-        self.cached = {}
+        cached = [block for blocks in self.cached.values() for block in blocks]
+        for block in cached:
+            self._evict(block, self.keys[block])
         self._note(cached)
 
     def _note(self, blocks: Sequence[int]) -> None:

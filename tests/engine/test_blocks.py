@@ -87,6 +87,22 @@ def test_free_list_stays_short() -> None:
     assert len(free._order) <= 4 * 4 + 1
 
 
+@pytest.mark.parametrize("looks_at", [range(40), [16], [17]])
+def test_order_of_a_list_that_was_made_anew_has_its_blocks_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, looks_at: Sequence[int]
+) -> None:
+    """Of 4 blocks 16 places are used up, then the list is made anew; a run is 2 places."""
+    monkeypatch.setattr("engine.spyre.blocks._RUN", 2)
+    free = FreeList(range(1, 5), size=4)
+    for turn in range(40):
+        block = next(iter(free))
+        free.take(block)
+        free.put_back([block])
+
+        if turn in looks_at:
+            assert list(free.as_order()) == list(free)
+
+
 # --- handing out and giving back ----------------------------------------------------------------
 
 
@@ -122,6 +138,7 @@ def test_block_handed_out_anew_is_not_found_any_more() -> None:
     assert blocks.lookup(b"same") == 1
     blocks.allocate((1,))
     assert blocks.lookup(b"same") is None
+    assert not blocks.cached
 
 
 def watched_pool() -> tuple[BlockManager, PrefixHit]:
@@ -175,10 +192,12 @@ def test_contents_can_be_forgotten_at_once() -> None:
     blocks.allocate((1,))
     blocks.register([1], [b"lost"])
     blocks.release((1,))
+    blocks.changed = set()
 
     blocks.forget_contents()
 
     assert blocks.lookup(b"lost") is None
+    assert blocks.changed == {1}
     assert pool_of(blocks) == BlockPool(size=3, free=(2, 3, 1))
 
 
