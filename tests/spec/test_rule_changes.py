@@ -33,7 +33,7 @@ CASE = Case(CONFIG, tuple(REQUESTS))
 def _engine_steps() -> list[Step]:
     """With so short runs of blocks, and so late new bases, that the states share parts of both."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("engine.spyre.blocks._RUN", 3)
+        patched.setattr("engine.core.blocks._RUN", 3)
         patched.setattr("spec.core.sharing._FEW", 1)
         return list(served(CASE, using="engine"))
 

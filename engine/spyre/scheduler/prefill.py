@@ -8,11 +8,12 @@ from collections.abc import Collection, Iterator
 
 from attrs import evolve
 
-from engine.spyre.blocks import PrefixHit
+from engine.core.blocks import PrefixHit
 from engine.spyre.scheduler.plan import PrefillPlan
 from engine.spyre.scheduler.requests import RequestState, Shape
 from engine.spyre.scheduler.state import SchedulerState
 from spec.core.blocks import block_count
+from spec.core.requests import BlockKey
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import (
     active_chunk,
@@ -267,17 +268,15 @@ def prefix_hit(state: SchedulerState, request: RequestState) -> PrefixHit:
     if not state.config.prefix_caching:
         return _NO_HIT
     hit, blocks = request.hit, state.blocks
-    if hit is None or hit is not blocks.watched or hit.is_stale or _finds_more(state, request, hit):
-        hit = request.hit = blocks.watch(tuple(_cached_blocks(state, request)))
+    if hit is None or hit is not blocks.watched or hit.is_stale:
+        found = tuple(_cached_blocks(state, request))
+        hit = request.hit = blocks.watch(found, _next_content(state, request, len(found)))
     return hit
 
 
-def _finds_more(state: SchedulerState, request: RequestState, hit: PrefixHit) -> bool:
-    """True if the block behind the hit is cached by now."""
-    count = len(hit.blocks)
-    if count == _full_blocks(state, request):
-        return False
-    return state.blocks.lookup(request.hashes[count]) is not None
+def _next_content(state: SchedulerState, request: RequestState, found: int) -> tuple[BlockKey, ...]:
+    """What makes the hit longer once it is cached, if anything does."""
+    return request.hashes[found : found + 1] if found < _full_blocks(state, request) else ()
 
 
 def _cached_blocks(state: SchedulerState, request: RequestState) -> Iterator[int]:

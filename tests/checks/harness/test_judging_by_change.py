@@ -91,7 +91,7 @@ def breaches(count: int, plan: Plan = PLAN) -> list[Breach | None]:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.spyre.blocks._RUN", 2)
+    monkeypatch.setattr("engine.core.blocks._RUN", 2)
     monkeypatch.setattr("spec.core.sharing._FEW", 1)
 
 

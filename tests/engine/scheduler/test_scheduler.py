@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from checks.policies.spyre.engine import sampled_alone
-from engine.spyre.blocks import BlockManager
+from engine.core import state
+from engine.core.blocks import BlockManager
+from engine.core.scheduler import StalePlanError
 from engine.spyre.observing import Observer
 from engine.spyre.scheduler import (
     DecodePlan,
@@ -17,8 +19,6 @@ from engine.spyre.scheduler import (
     Plan,
     PrefillPlan,
     Scheduler,
-    StalePlanError,
-    state,
 )
 from engine.spyre.scheduler.requests import WaitingQueue
 from spec.core.errors import WorkloadError

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from attrs import evolve, frozen
 
-from engine.spyre.blocks import BlockManager, FreeList
+from engine.core.blocks import BlockManager, FreeList
 from engine.spyre.scheduler import admission, apply, decode, prefill
 from engine.spyre.scheduler.admission import LastChunk, Projection
 from engine.spyre.scheduler.requests import Batch, RequestState, WaitingQueue

@@ -22,8 +22,8 @@ from checks.policies.spyre.engine import (
     on_device,
     without_device,
 )
+from engine.core.blocks import PrefixHit
 from engine.core.faults import Failure
-from engine.spyre.blocks import PrefixHit
 from engine.spyre.device import SpyreDevice
 from engine.workloads import read_workload
 from spec.core.errors import WorkloadError

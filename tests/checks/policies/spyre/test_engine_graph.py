@@ -10,7 +10,7 @@ from checks.explore.graph import state_graph
 from checks.explore.instance import Instance
 from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.policy import POLICY
-from engine.spyre.blocks import BlockManager
+from engine.core.blocks import BlockManager
 from spec.spyre.config import SpyreConfig
 from tests.checks.policies.spyre.engine_model import engine_model
 
