@@ -36,7 +36,6 @@ LEFT_OUT = {
     "spec/core/requests.py:_part": "the tokens of requests, whatever they are",
     "spec/core/requests.py:Request.": "the tokens of requests, whatever they are",
     "spec/core/requests.py:BlockKeys.forget": "what is kept to be quick",
-    "spec/*/block_hashes.py:ContentKeys.forget": "what is kept to be quick",
     "spec/*/config.py:documented": "names for sets of keys",
     "spec/*/config.py:repaired": "names for sets of keys",
     "reference/core/guards.py": "a guard refuses nothing in a machine that is right",

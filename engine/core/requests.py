@@ -189,3 +189,24 @@ def _widened(array: Tensor, columns: int) -> Tensor:
     wider = np.zeros((rows, max(columns, 2 * present)), np.int64)
     wider[:, :present] = array
     return wider
+
+
+# --- tokens that requests prescribe ---------------------------------------------------------------
+
+
+def prescribed(rows: Sequence[RequestState]) -> list[int]:
+    """Rows whose requests say which tokens they sample."""
+    return [row for row, one in enumerate(rows) if one.request.output is not None]
+
+
+def as_prescribed(
+    tokens: Tensor, rows: Sequence[RequestState], which: Sequence[int], places: Tensor
+) -> Tensor:
+    """What the rows sample as the outputs at these places: the tokens [rows], unless they say."""
+    if which:
+        tokens = tokens.copy()
+    for row in which:
+        output, place = rows[row].request.output or (), int(places[row])
+        if place < len(output):
+            tokens[row] = output[place]
+    return tokens

@@ -2,8 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
-from typing import Generic
+from typing import ClassVar, Generic
 
 import numpy as np
 from attrs import define, field
@@ -12,9 +11,10 @@ from engine.core.blocks import BlockManager
 from engine.core.requests import RequestT, Slots, WaitingQueue
 from engine.core.tensors import Tensor, prompt_tokens
 from spec.core.configuration import PolicyConfig
-from spec.core.requests import BlockKey
+from spec.core.requests import BlockKey, BlockKeys
 
 NAMES_KEPT = 65_536
+_HASHED_AT_ONCE = 16  # blocks: a lookup that misses early should not hash the whole prompt
 
 
 class LeftNames:
@@ -50,8 +50,10 @@ class LeftNames:
 class SchedulerState(Generic[RequestT]):
     """What planning reads and applying a plan changes; each policy adds its own.
 
-    `finished`, `aborted`: names of requests that have left.
+    `keys`: how blocks are hashed. `finished`, `aborted`: names of requests that have left.
     """
+
+    keys: ClassVar[type[BlockKeys]] = BlockKeys
 
     config: PolicyConfig
     blocks: BlockManager
@@ -86,8 +88,8 @@ class SchedulerState(Generic[RequestT]):
     def hash_blocks(self, request: RequestT, count: int) -> None:
         """Make the hashes of the request's first `count` blocks, whose tokens must be known.
 
-        They are those of the policy's `BlockKeys`: a block's covers its tokens and, through the
-        hash before it, all earlier ones.
+        They are those of the policy's `keys`: a block's covers its tokens and, through the hash
+        before it, all earlier ones.
         """
         size, known = self.config.block_size, len(request.hashes)
         if count <= known:
@@ -97,10 +99,13 @@ class SchedulerState(Generic[RequestT]):
         parent = request.hashes[-1] if known else b""
         new: list[BlockKey] = []
         for start in range(0, len(content), width):
-            parent = self.key_of(parent, content[start : start + width])
+            parent = self.keys.key_behind(parent, content[start : start + width])
             new.append(parent)
         request.hashes += tuple(new)
 
-    def key_of(self, parent: BlockKey, content: bytes) -> BlockKey:
-        """The key of a block with this content behind the one with the key `parent`."""
-        return blake2b(parent + content, digest_size=16).digest()
+    def leading_keys(self, request: RequestT, count: int) -> Iterator[BlockKey]:
+        """Hashes of the request's first `count` blocks, made only as far as they are asked for."""
+        for index in range(count):
+            if index >= len(request.hashes):
+                self.hash_blocks(request, min(index + _HASHED_AT_ONCE, count))
+            yield request.hashes[index]

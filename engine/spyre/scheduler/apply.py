@@ -6,6 +6,7 @@ Source: spyre, "Chunked Prefill" and "Decode padding"; vllm-v1, "Request lifecyc
 
 import numpy as np
 
+from engine.core.requests import as_prescribed
 from engine.core.scheduler import Ends
 from engine.core.tensors import Tensor
 from engine.spyre.scheduler.plan import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan
@@ -107,12 +108,7 @@ def _register_filled(state: SchedulerState, rows: Batch) -> None:
 def _keep_sampled(state: SchedulerState, rows: Batch, tokens: Tensor) -> Tensor:
     """The rows' new tokens, written down: the device's, unless a request says what it samples."""
     places = rows.computed - rows.prompt_len
-    if rows.prescribed:
-        tokens = tokens.copy()
-    for row in rows.prescribed:
-        output, place = rows.members[row].request.output or (), int(places[row])
-        if place < len(output):
-            tokens[row] = output[place]
+    tokens = as_prescribed(tokens, rows.members, rows.prescribed, places)
     state.slots.outputs[rows.slot, places] = tokens
     return tokens
 

@@ -30,7 +30,6 @@ from spec.spyre.reservation import may_reserve, promised_blocks
 from spec.spyre.state import PADDING_BLOCK, must_interleave
 
 _NO_HIT = PrefixHit((), 0)
-_HASHED_AT_ONCE = 16  # blocks: a lookup that misses early should not hash the whole prompt
 
 
 def plan_prefill(state: SchedulerState) -> tuple[PrefillPlan | None, str | None]:
@@ -281,11 +280,8 @@ def _next_content(state: SchedulerState, request: RequestState, found: int) -> t
 
 def _cached_blocks(state: SchedulerState, request: RequestState) -> Iterator[int]:
     """The blocks in order, up to the first that is not cached."""
-    full = _full_blocks(state, request)
-    for index in range(full):
-        if index >= len(request.hashes):
-            state.hash_blocks(request, min(index + _HASHED_AT_ONCE, full))
-        block = state.blocks.lookup(request.hashes[index])
+    for key in state.leading_keys(request, _full_blocks(state, request)):
+        block = state.blocks.lookup(key)
         if block is None:
             return
         yield block

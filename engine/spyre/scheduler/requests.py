@@ -205,8 +205,7 @@ class Batch:
     def prescribed(self) -> list[int]:
         """Rows whose requests say which tokens they sample."""
         if self._prescribed is None:
-            members = enumerate(self.members)
-            self._prescribed = [row for row, one in members if one.request.output is not None]
+            self._prescribed = requests.prescribed(self.members)
         return self._prescribed
 
     def advance(self, tkv: int) -> None:

@@ -6,9 +6,9 @@ Source: spyre, "Overview" and "Priority rules"; the engine core's contract of vl
 from collections.abc import Iterator
 
 from spec.core import judging
+from spec.core.changes import change_between, ids
 from spec.core.rule import Source
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.changes import change_between, ids
 from spec.spyre.rules.registry import (
     always,
     between,

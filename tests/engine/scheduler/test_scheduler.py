@@ -1,6 +1,5 @@
 """What the scheduler promises to its caller; that it is the reference is shown elsewhere."""
 
-import hashlib
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -283,12 +282,13 @@ def test_long_prompt_that_waits_for_blocks_is_not_looked_up_in_every_step(
 
 def test_every_token_is_hashed_at_most_once(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[bytes] = []
+    key_behind = BlockKeys.key_behind
 
-    def noted(content: bytes, digest_size: int) -> Any:
-        hashed.append(content)
-        return hashlib.blake2b(content, digest_size=digest_size)
+    def noted(parent: bytes, content: bytes) -> bytes:
+        hashed.append(parent + content)
+        return key_behind(parent, content)
 
-    monkeypatch.setattr(state, "blake2b", noted)
+    monkeypatch.setattr(BlockKeys, "key_behind", staticmethod(noted))
     scheduler = scheduler_with(config(**PREEMPTING), [request(name, 17, 8) for name in "abc"])
     preempted = sum(len(getattr(plan, "preempted", ())) for plan, _ in steps(scheduler))
 

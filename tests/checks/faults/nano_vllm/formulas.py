@@ -52,10 +52,10 @@ for text, wrong, rules in (
     ("full ones only", lambda _right, length, size: length // size, "NANO-BLK-4, NANO-SLT-1"),
 ):
     fault(blocks, "block_count", of="take", on=BUDGET, caught_by=rules)(wrong, f"blocks, {text}")
-fault(NanoVllmConfig, "pool_blocks", of="new_pool", on=BUDGET, caught_by="NANO-BLK-1")(
+fault(NanoVllmConfig, "pool_blocks", of="new_pool", on=BUDGET, caught_by="NANO-BLK-3")(
     altered(plus(-1)), "pool, a block less"
 )
-fault(NanoVllmConfig, "pool_blocks", of="new_pool", on=BUDGET, caught_by="NANO-BLK-1")(
+fault(NanoVllmConfig, "pool_blocks", of="new_pool", on=BUDGET, caught_by="NANO-BLK-1, NANO-BLK-3")(
     altered(plus(1)), "pool, a block more"
 )
 

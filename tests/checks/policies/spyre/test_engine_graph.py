@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING
 import networkx as nx
 import pytest
 
-from checks.explore.graph import state_graph
 from checks.explore.instance import Instance
-from checks.policies.spyre.model import spyre_model
+from checks.policies.spyre.engine import sampled_alone
+from checks.policies.spyre.model import canonical_in, spyre_model
 from checks.policies.spyre.policy import POLICY
 from engine.core.blocks import BlockManager
+from engine.spyre.observing import Observer
+from engine.spyre.scheduler import Scheduler
 from spec.spyre.config import SpyreConfig
-from tests.checks.policies.spyre.engine_model import engine_model
+from spec.spyre.state import State
+from tests.checks.policies import engine_model
+from tests.checks.policies.engine_model import EngineMachine
 
 if TYPE_CHECKING:
     Graph = nx.DiGraph[Hashable]
@@ -32,7 +36,13 @@ FAST = {
 
 def graphs(instance: Instance[SpyreConfig]) -> "tuple[Graph, Graph]":
     """The reference's graph and the engine's."""
-    return state_graph(spyre_model(instance)), state_graph(engine_model(instance))
+    model = spyre_model(instance)
+    machine = EngineMachine(model.ctx, Scheduler, _observed, lambda _, plan: sampled_alone(plan))
+    return engine_model.graphs(model, machine, canonical_in(instance))
+
+
+def _observed(scheduler: Scheduler) -> State:
+    return Observer(scheduler).state()
 
 
 @pytest.mark.parametrize(("name", "states"), FAST.items(), ids=FAST.keys())
