@@ -12,6 +12,7 @@ from engine.core.tensors import NO_TOKENS, Tensor
 from spec.core.requests import BlockKey, Request
 
 _FIRST_ROWS, _FIRST_COLUMNS = 8, 16
+_FEW_ROWS = 8  # whose tokens are kept for a while: for so few, writing them down costs most
 _MOST_UNWRITTEN = 256  # steps whose tokens are written down at once
 
 
@@ -114,8 +115,8 @@ class Slots:
     """Arrays with a row for each request that decodes or may again; the rest of them is unused.
 
     `tables` [slots, blocks]: their blocks. `outputs` [slots, tokens]: the tokens that they sampled.
-    Both grow when needed, so that a step's tokens are one operation for any number of rows; and
-    those of many steps of the same rows are one.
+    Both grow when needed, so that a step's tokens are one operation for any number of rows; of few
+    rows, those of many steps are one.
     """
 
     def __init__(self) -> None:
@@ -143,7 +144,7 @@ class Slots:
             self._write()
             self._rows, self._starts, self._first = rows, starts, step
         self._unwritten.append(tokens)
-        if len(self._unwritten) == _MOST_UNWRITTEN:
+        if len(tokens) > _FEW_ROWS or len(self._unwritten) == _MOST_UNWRITTEN:
             self._write()
 
     def _write(self) -> None:
@@ -203,8 +204,7 @@ def as_prescribed(
     tokens: Tensor, rows: Sequence[RequestState], which: Sequence[int], places: Tensor
 ) -> Tensor:
     """What the rows sample as the outputs at these places: the tokens [rows], unless they say."""
-    if which:
-        tokens = tokens.copy()
+    tokens = tokens.copy()
     for row in which:
         output, place = rows[row].request.output or (), int(places[row])
         if place < len(output):

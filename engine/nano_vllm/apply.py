@@ -21,7 +21,8 @@ def apply_prefill(state: SchedulerState, plan: PrefillPlan, tokens: Tensor, ends
     """Requests are let in, compute their prefill, get one token and run."""
     rows = [_admitted(state, one) for one in plan.admissions]
     places = np.array([len(row.outputs) for row in rows], np.int64)
-    tokens = as_prescribed(tokens, rows, prescribed(rows), places)
+    if which := prescribed(rows):
+        tokens = as_prescribed(tokens, rows, which, places)
     state.slots.note(np.array([row.slot for row in rows], np.int64), places, 0, tokens)
     for row in rows:
         row.computed = row.prefill_len

@@ -22,7 +22,11 @@ class ContentKeys(BlockKeys):
     def key_behind(parent: BlockKey, tokens: bytes) -> BlockKey:
         """The key of a block; `parent`: of the one before it, `tokens`: its 64-bit token ids."""
         hash_ = BlockKeys.key_behind(parent[:-_CONTENT_BYTES], tokens)
-        return hash_ + blake2b(tokens, digest_size=_CONTENT_BYTES).digest()
+        return hash_ + _digest(tokens)
+
+
+def _digest(tokens: bytes) -> bytes:
+    return blake2b(tokens, digest_size=_CONTENT_BYTES).digest()
 
 
 def passes(held: BlockKey | None, key: BlockKey, check: HitCheck) -> bool:

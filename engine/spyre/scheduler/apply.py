@@ -29,7 +29,8 @@ def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, ends: Ends) ->
             outcome = _apply_decode(state, plan, tokens, ends)
         case IdlePlan():
             outcome = Outcome(IDLE)
-    state.past = past_after(state.config, state.past, outcome.kind, outcome.tkv)
+    if outcome.kind != state.past.last_kind or state.config.variant.uses_last_tkv:
+        state.past = past_after(state.config, state.past, outcome.kind, outcome.tkv)
     return outcome
 
 
@@ -107,9 +108,10 @@ def _register_filled(state: SchedulerState, rows: Batch) -> None:
 
 def _keep_sampled(state: SchedulerState, rows: Batch, tokens: Tensor) -> Tensor:
     """The rows' new tokens, written down: the device's, unless a request says what it samples."""
-    places = rows.computed - rows.prompt_len
-    tokens = as_prescribed(tokens, rows.members, rows.prescribed, places)
-    state.slots.outputs[rows.slot, places] = tokens
+    if rows.prescribed:
+        places = rows.computed - rows.prompt_len
+        tokens = as_prescribed(tokens, rows.members, rows.prescribed, places)
+    state.slots.note(rows.slot, rows.outputs, rows.steps, tokens)
     return tokens
 
 

@@ -143,15 +143,16 @@ class Batch:
     `table` [rows, width]: the padded one that the device was last given of exactly these rows.
 
     Its members never change: joining and leaving make a new batch. What a step changes, the
-    computed tokens and the padding, is written in place.
+    computed tokens and the padding, is written in place; `steps`: decode steps of this batch.
     """
 
     def __init__(self, members: Sequence[RequestState], matrix: Tensor) -> None:
         """`matrix` [fields, rows] becomes the batch's own."""
         self.members = members
-        self.matrix = matrix
+        self._matrix = matrix
+        self._computed: Tensor
         (
-            self.computed,
+            self._computed,
             self.left_padding,
             self.ends_at,
             self.full_at,
@@ -159,10 +160,12 @@ class Batch:
             self.slot,
             self.waited_steps,
         ) = matrix
-        self.tkv = 0
+        self.tkv = self.steps = 0
+        self._uncounted = 0  # of these steps, not added to `_computed`
+        self._outputs: Tensor | None = None
         self.table: Tensor | None = None
-        self.steps_to_end = int((self.ends_at - self.computed).min(initial=_NEVER))
-        self.steps_to_full = int((self.full_at - self.computed).min(initial=_NEVER))
+        self.steps_to_end = int((self.ends_at - self._computed).min(initial=_NEVER))
+        self.steps_to_full = int((self.full_at - self._computed).min(initial=_NEVER))
         self._ids: tuple[str, ...] | None = None
         self._prescribed: list[int] | None = None
 
@@ -178,6 +181,28 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.members)
+
+    @property
+    def computed(self) -> Tensor:
+        """Tokens in the KV cache."""
+        if self._uncounted:
+            self._computed += self._uncounted
+            self._uncounted = 0
+        return self._computed
+
+    @property
+    def matrix(self) -> Tensor:
+        """All that is known of each row; [fields, rows]."""
+        _ = self.computed  # up to now
+        return self._matrix
+
+    @property
+    def outputs(self) -> Tensor:
+        """Tokens that each row had sampled, but for the newest, when the batch was made."""
+        if self._outputs is None:
+            outputs: Tensor = self.computed - self.prompt_len - self.steps
+            self._outputs = outputs
+        return self._outputs
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -211,7 +236,8 @@ class Batch:
     def advance(self, tkv: int) -> None:
         """Every row has computed one more token, in a step of this tkv."""
         self.tkv = tkv
-        self.computed += 1
+        self.steps += 1
+        self._uncounted += 1
         self.steps_to_end -= 1
         self.steps_to_full -= 1
 
