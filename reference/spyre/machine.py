@@ -43,7 +43,7 @@ class SpyreMachine(ReferenceMachine[Context, State]):
         Raises:
             GuardError: its request is not present.
         """
-        return transitions.abort_running(self.ctx, state, request_id)
+        return transitions.abort(self.ctx, state, request_id, running=True)
 
     def step(
         self,

@@ -16,7 +16,7 @@ from attrs import evolve
 from reference.core import run
 from reference.core.block_pool import allocate, register, release, touch
 from reference.core.guards import require, require_among, require_new
-from reference.spyre.admission import blocks_of_next_chunk, reserved_blocks, worst_case_blocks
+from reference.spyre.admission import blocks_of_next_chunk, worst_case_blocks
 from reference.spyre.chunks import (
     cached_blocks,
     counted_after,
@@ -44,29 +44,20 @@ def arrive(ctx: Context, state: State, request_id: str) -> State:
     return evolve(state, waiting=(*state.waiting, newcomer))
 
 
-def abort(ctx: Context, state: State, request_id: str) -> State:
+def abort(ctx: Context, state: State, request_id: str, *, running: bool = False) -> State:
     """A client goes away: the request leaves, in whatever phase, and gives everything back.
 
-    In 2.6.3 what is set aside for it stays so.
+    In 2.6.3 what is set aside for it stays so, unless the client goes while the model is `running`.
     """
     # guard
     leaver = require_among(state.present, request_id, "abort", "LIF-5")
     # effect
-    left = abort_running(ctx, state, request_id)
-    if not ctx.config.account.keeps_promises:
-        return left
-    return evolve(left, orphaned=state.orphaned + leaver.reserved)
-
-
-def abort_running(_ctx: Context, state: State, request_id: str) -> State:
-    """A client goes away while the model runs: its request gives everything back."""
-    # guard
-    leaver = require_among(state.present, request_id, "abort", "LIF-5")
-    # effect
+    is_kept = ctx.config.account.keeps_promises and not running
     return evolve(
         _removed(state, request_id),
         pool=release(state.pool, leaver.blocks),
         aborted=state.aborted | {request_id},
+        orphaned=state.orphaned + (leaver.reserved if is_kept else 0),
     )
 
 
@@ -128,8 +119,8 @@ def reserve(ctx: Context, state: State) -> Moved:
     require(sequence is not None and sequence.reserved == 0, "reserve", "SPY-RES-2")
     assert sequence is not None
     needed = promised_blocks(worst_case_blocks(ctx, sequence), held=len(sequence.blocks))
-    free = len(state.pool.free) - reserved_blocks(state)
-    require(needed <= free, "reserve", "SPY-RES-1")
+    promised = sum(one.reserved for one in state.admitted) + state.orphaned
+    require(needed <= len(state.pool.free) - promised, "reserve", "SPY-RES-1")
     # effect
     return (
         evolve(state, prefilling=evolve(sequence, reserved=needed)),

@@ -208,6 +208,7 @@ SCENES = {
         asks("b", 10, 2),
         known="SND-4",
         driver="sendnn==2.6.1",
+        reading="text",  # recorded before there was another
     ),
     "paused_though_off": scene(
         "without interleaving requests are paused although pausing is off",

@@ -48,7 +48,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         **asdict(swarm_of(choices)),
         tight_limit=choices.chance(0.75),
         odd_model_len=choices.chance(0.3),
-        hits_inside=choices.chance(0.4),
+        hits_inside=choices.chance(0.35),
     )
     if swarm.hits_inside:
         swarm = _with_hits_inside(swarm)
@@ -61,7 +61,7 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
 
 def _with_hits_inside(swarm: SpyreSwarm) -> SpyreSwarm:
     """Prompts with a common beginning that come one by one, among them some whose clients leave."""
-    gap, aborts = max(swarm.gap, 4), max(swarm.aborts, 0.2)
+    gap, aborts = max(swarm.gap, 4), max(swarm.aborts, 0.5)
     return evolve(swarm, short_answers=True, shared=0.8, repeated=0.0, gap=gap, aborts=aborts)
 
 

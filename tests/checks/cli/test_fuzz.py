@@ -151,11 +151,10 @@ divergence in step 2: kind differs
   {"id":"1","arrival":0,"prompt_len":1,"max_tokens":2}
   harm: where it goes on by itself, SPY-VOL-4 in step 2: A request joins if and only if no step of
     the worst case exceeds the limit: no other joins, none is preempted, each generates all it may.
-  met 2 times, first in episode 4 of seed 1: block_size=2 chunk_size=4 max_model_len=20
-    max_num_seqs=5 max_batch_tkv_limit=18 interleave=false queue=overtaking crowd=false
-    short_answers=true boundaries=1.0 shared=0.8 repeated=0.0 continued=0.25 prescribed=0.0
-    early_ends=0.0 aborts=0.2 gap=4 tight_pool=false tight_limit=true odd_model_len=false
-    hits_inside=true
+  met once in episode 8 of seed 1: block_size=4 chunk_size=8 max_model_len=32 max_num_seqs=4
+    max_batch_tkv_limit=95 interleave=false crowd=false short_answers=true boundaries=0.5 shared=0.8
+    repeated=0.0 continued=0.5 prescribed=0.35 early_ends=0.0 aborts=0.5 gap=4 tight_pool=false
+    tight_limit=true odd_model_len=false hits_inside=true
   shrunk in WORK
   again: lockstep replay corpus/engine-divergence-kind-70592139.jsonl --target engine\
 """)

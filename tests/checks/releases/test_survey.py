@@ -40,7 +40,7 @@ them, but in a small case that another release led to.
 | | 1.1 | 1.2 |
 | --- | --- | --- |
 | random cases | 4 | 4 |
-| steps judged | 203 | 201 |
+| steps judged | 421 | 420 |
 | SPY-PRI-5: Requests are admitted in the order of their arrival. (case 1) | 4 | - |
 
 ## The smallest cases

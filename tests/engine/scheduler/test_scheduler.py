@@ -31,7 +31,9 @@ PAUSING = {"pausing": True, "max_batch_tkv_limit": 40}
 
 
 def test_the_reading_of_the_release_is_refused() -> None:
-    with pytest.raises(ConfigError, match="reading: found released; allowed: text, of the engine"):
+    with pytest.raises(
+        ConfigError, match="reading: found 'released'; allowed: text, of the engine"
+    ):
         Scheduler(config(reading="released"))
 
 
