@@ -13,16 +13,23 @@ from engine.spyre.scheduler.plan import IdlePlan, Outcome, Plan
 from engine.spyre.scheduler.prefill import plan_prefill
 from engine.spyre.scheduler.requests import RequestState, WaitingQueue
 from engine.spyre.scheduler.state import SchedulerState
+from spec.core.errors import ConfigError
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig, refuse_unservable
-from spec.spyre.variants import Queue
+from spec.spyre.variants import Queue, Reading
 
 
 class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
     """Continuous batching under Spyre's constraints."""
 
     def __init__(self, config: SpyreConfig) -> None:
-        """A scheduler without requests."""
+        """A scheduler without requests.
+
+        Raises:
+            ConfigError: a reading other than the text's: the engine has none of 2.6.3's defects.
+        """
+        if config.reading is not Reading.TEXT:
+            raise ConfigError("reading", config.reading, f"{Reading.TEXT}, of the engine")
         queue = WaitingQueue(by_shape=config.queue is Queue.OVERTAKING)
         blocks = BlockManager(config.pool_blocks)
         super().__init__(SchedulerState(config, blocks, queue, LastChunk(config)))
