@@ -1,4 +1,4 @@
-"""What pool, queue and names of a scheduler are between two steps, in the words of the rules.
+"""What pool, queue and names of a scheduler are around a step, in the words of the rules.
 
 An engine keeps arrays and tables that change; rules, traces and comparisons speak of states that do
 not. An observer makes them and shares with its last state whatever has not changed since. A
@@ -8,10 +8,11 @@ scheduler that is not observed pays nothing.
 from collections.abc import Callable, Mapping
 from itertools import islice, takewhile
 from math import inf
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from engine.core.blocks import BlockManager, Changes
 from engine.core.requests import RequestT, WaitingQueue
+from engine.core.scheduler import Ends, Outcome
 from engine.core.state import LeftNames
 from spec.core.blocks import BlockPool
 from spec.core.sharing import DerivedMap, SharedMap
@@ -19,6 +20,41 @@ from spec.core.sharing import DerivedMap, SharedMap
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 RowT = TypeVar("RowT")
+StateT = TypeVar("StateT", covariant=True)
+
+
+class StateObserver(Protocol[StateT]):
+    """Watches one scheduler; a scheduler has one observer at a time, the last."""
+
+    def state(self) -> StateT:
+        """The scheduler at rest; the same object as last time if nothing has changed."""
+
+
+ObserverT = TypeVar("ObserverT", bound=StateObserver[Any])
+
+
+class StepObserver(Generic[ObserverT]):
+    """Watches one scheduler step by step: `begin` before each step, the policy's `end` after it."""
+
+    def __init__(self, observer: ObserverT) -> None:
+        """`observer`: of the scheduler."""
+        self._observer = observer
+        self._before: Any = observer.state()
+
+    def begin(self) -> None:
+        """A step begins: what arrived or went away has done so."""
+        self._before = self._observer.state()
+
+
+def outputs_of(outcome: Outcome) -> dict[str, list[int]]:
+    """The token that each request sampled, by name."""
+    pairs = zip(outcome.sampled, outcome.tokens.tolist(), strict=True)
+    return {name: [token] for name, token in pairs}
+
+
+def ended_in(outcome: Outcome, ends: Ends) -> tuple[str, ...]:
+    """The requests that sampled the end of sequence, where the environment decided so."""
+    return tuple(name for name in outcome.sampled if name in ends) if ends else ()
 
 
 class PoolObserver:

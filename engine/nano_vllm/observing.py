@@ -1,8 +1,15 @@
 """What a scheduler is between two steps, and what a step did, in the words of the rules."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from engine.core.observing import PoolObserver, QueueObserver, with_new_names
+from engine.core import observing
+from engine.core.observing import (
+    PoolObserver,
+    QueueObserver,
+    ended_in,
+    outputs_of,
+    with_new_names,
+)
 from engine.core.scheduler import Ends, Outcome
 from engine.nano_vllm.plan import DecodePlan, Plan, PrefillPlan
 from engine.nano_vllm.running import RequestState
@@ -11,17 +18,12 @@ from spec.core.records import Event
 from spec.nano_vllm.records import Sequence, State, Step
 
 
-class StepObserver:
+class StepObserver(observing.StepObserver["Observer"]):
     """Watches one scheduler step by step: call `begin` before each step and `end` after it."""
 
     def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(Observer(scheduler))
         self._block_size = scheduler.state.config.block_size
-        self._observer = Observer(scheduler)
-        self._before = self._observer.state()
-
-    def begin(self) -> None:
-        """A step begins: what arrived or went away has done so."""
-        self._before = self._observer.state()
 
     def end(
         self,
@@ -55,20 +57,13 @@ class StepObserver:
             batch=self._observer.rows(rows),
             after=self._observer.state(),
             scheduled=scheduled,
-            outputs={
-                name: [token]
-                for name, token in zip(outcome.sampled, outcome.tokens.tolist(), strict=True)
-            },
-            ended=_ended(outcome, ends),
+            outputs=outputs_of(outcome),
+            ended=ended_in(outcome, ends),
             finished=outcome.finished,
             aborted=aborted,
             refusal=plan.refusal,
             events=(*events, *(Event("finish", name, "NANO-LIF-3") for name in outcome.finished)),
         )
-
-
-def _ended(outcome: Outcome, ends: Collection[str] | None) -> tuple[str, ...]:
-    return tuple(name for name in outcome.sampled if name in ends) if ends else ()
 
 
 def _prefill_events(plan: PrefillPlan, scheduled: Mapping[str, int]) -> Iterator[Event]:

@@ -5,11 +5,19 @@ The engine keeps arrays; rules, traces and comparisons speak of `spec.spyre.stat
 changed since. A scheduler that is not observed pays nothing.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from attrs import frozen
 
-from engine.core.observing import PoolObserver, QueueObserver, with_new_names
+from engine.core import observing
+from engine.core.observing import (
+    PoolObserver,
+    QueueObserver,
+    ended_in,
+    outputs_of,
+    with_new_names,
+)
+from engine.core.scheduler import Ends
 from engine.spyre.scheduler import DecodePlan, Outcome, Plan, PrefillPlan, Scheduler
 from engine.spyre.scheduler.prefill import with_block_table
 from engine.spyre.scheduler.requests import Batch, RequestState
@@ -25,17 +33,12 @@ Rows = tuple[Sequence, ...]
 # --- a step -------------------------------------------------------------------------------------
 
 
-class StepObserver:
+class StepObserver(observing.StepObserver["Observer"]):
     """Watches one scheduler step by step: call `begin` before each step and `end` after it."""
 
     def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(Observer(scheduler))
         self._config = scheduler.state.config
-        self._observer = Observer(scheduler)
-        self._before = self._observer.state()
-
-    def begin(self) -> None:
-        """A step begins: what arrived or went away has done so."""
-        self._before = self._observer.state()
 
     def end(
         self,
@@ -43,7 +46,7 @@ class StepObserver:
         outcome: Outcome,
         index: int,
         time: float,
-        ends: Collection[str] | None = None,
+        ends: Ends = None,
         aborted: tuple[str, ...] = (),
     ) -> Step:
         """The step that began last and has been applied.
@@ -75,11 +78,8 @@ class StepObserver:
             volume=int(volume(len(scheduled), outcome.tkv)),
             chunk=chunk,
             batch=batch,
-            outputs={
-                name: [token]
-                for name, token in zip(outcome.sampled, outcome.tokens.tolist(), strict=True)
-            },
-            ended=tuple(name for name in outcome.sampled if name in (ends or ())),
+            outputs=outputs_of(outcome),
+            ended=ended_in(outcome, ends),
             finished=outcome.finished,
             aborted=aborted,
             refusal=plan.refusal,

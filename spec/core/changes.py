@@ -203,6 +203,16 @@ def _with(state: StateT, **parts: Any) -> StateT:
     return made
 
 
+def new_requests(_ctx: SomeContext, change: Change[StateT]) -> StateT | None:
+    """What rules see that judge each request by itself: those that wait untouched are left out."""
+    return change.requests
+
+
+def changed_pool(_ctx: SomeContext, change: Change[StateT]) -> StateT | None:
+    """What rules see about the blocks and contents of the pool, each by itself."""
+    return None if change.before.pool is change.after.pool else change.pool
+
+
 def ids(rows: Iterable[Row]) -> frozenset[str]:
     """The names of these requests."""
     return frozenset(one.id for one in rows)

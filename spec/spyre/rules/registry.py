@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 from attrs import evolve
 
-from spec.core import rule
-from spec.core.changes import Change, looking
+from spec.core import changes, rule
+from spec.core.changes import Change, Look, looking
 from spec.core.judging import once
 from spec.core.rule import Registry, Source
 from spec.spyre.config import SpyreConfig
@@ -51,18 +51,8 @@ def of_chunk(
 
 
 looking_at = looking(State)
-
-
-@looking_at
-def each_request(_ctx: Context, change: Change[State]) -> State | None:
-    """Look of rules that judge each request by itself, or count what only the admitted have."""
-    return change.requests
-
-
-@looking_at
-def changed_pool(_ctx: Context, change: Change[State]) -> State | None:
-    """Look of rules about the blocks and contents of the pool, each by itself."""
-    return None if change.before.pool is change.after.pool else change.pool
+each_request: Look[State] = looking_at(changes.new_requests)
+changed_pool: Look[State] = looking_at(changes.changed_pool)
 
 
 @looking_at

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from attrs import define, field
 
 from engine.core.faults import ConstraintError, Failure
 from engine.core.scheduler import StalePlanError
@@ -13,11 +12,12 @@ from engine.nano_vllm.observing import Observer
 from engine.nano_vllm.plan import PrefillPlan
 from engine.nano_vllm.serving import Engine, StepResult
 from engine.paged.device import PagedDevice
+from spec.core.blocks import BlockPool
 from spec.core.errors import WorkloadError
-from spec.core.requests import Request
 from spec.nano_vllm.config import NanoVllmConfig, Oversized, repaired
 from spec.nano_vllm.records import State
 from tests.engine.device.failing import FailingPagedDevice
+from tests.engine.device.runs import Run, alone
 from tests.engine.scenes import sharing
 from tests.requests import request
 
@@ -37,49 +37,23 @@ REQUESTS.append(request("e", 21, 12, output_len=5))
 SETTINGS: dict[str, dict[str, Any]] = {"roomy": {}, "preempting": {"num_blocks": 8}}
 
 
-@define
-class Run:
-    """An engine that serves until no request is left, and what came of it."""
+def run_of(settings: NanoVllmConfig, fails: Mapping[int, Failure] | None = None) -> Run:
+    """A run on a device that fails in these steps."""
 
-    config: NanoVllmConfig
-    fails: Mapping[int, Failure] = field(factory=dict)
-    results: list[StepResult] = field(factory=list)
-    states: list[State] = field(factory=list)
-    tokens: dict[str, list[int]] = field(factory=dict)
+    def all_wait(before: State, after: State) -> None:
+        """Those that ran stand in front, nothing is held, nothing found in the cache."""
+        waiting = [row.id for row in (*before.running, *before.waiting)]
+        assert [row.id for row in after.waiting] == waiting
+        assert after.running == ()
+        assert after.pool == BlockPool(size=settings.pool_blocks, free=after.pool.free)
+        assert sorted(after.pool.free) == list(range(settings.pool_blocks))
 
-    def serve(self, requests: Iterable[Request]) -> "Run":
-        engine = Engine(self.config, FailingPagedDevice(device(self.config), self.fails))
-        for one in requests:
-            engine.add(one)
-        while engine.has_requests:
-            self._step(engine)
-        return self
-
-    def _step(self, engine: Engine) -> None:
-        before = Observer(engine.scheduler).state()
-        result = engine.step()
-        self.results.append(result)
-        after = Observer(engine.scheduler).state()
-        if result.failure is None:
-            self.states.append(after)
-            for name, token in result.tokens.items():
-                self.tokens.setdefault(name, []).append(token)
-        else:
-            assert after == before
-        if result.failure is Failure.STOPPED:
-            engine.replace_device(device(self.config))
-            restarted = Observer(engine.scheduler).state()
-            assert [row.id for row in restarted.waiting] == [
-                row.id for row in (*before.running, *before.waiting)
-            ]
-            assert (restarted.running, restarted.pool.references) == ((), {})
-            assert restarted.pool.cached == {}
-            assert sorted(restarted.pool.free) == list(range(self.config.pool_blocks))
-
-
-def alone(one: Request) -> list[int]:
-    """What the request samples when it is served alone."""
-    return [one.output_token(index) for index in range(one.end)]
+    return Run(
+        Engine(settings, FailingPagedDevice(device(settings), fails or {})),
+        lambda scheduler: Observer(scheduler).state(),
+        lambda: device(settings),
+        all_wait,
+    )
 
 
 # --- without failures ---------------------------------------------------------------------------
@@ -87,7 +61,7 @@ def alone(one: Request) -> list[int]:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_request_gets_the_tokens_of_being_served_alone(setting: str) -> None:
-    run = Run(config(**SETTINGS[setting])).serve(REQUESTS)
+    run = run_of(config(**SETTINGS[setting])).serve(REQUESTS)
 
     assert run.tokens == {one.id: alone(one) for one in REQUESTS}
     assert {name for result in run.results for name in result.finished} == set("abcde")
@@ -163,10 +137,10 @@ CASES = [(setting, phase) for setting, names in PHASES.items() for phase in name
 @pytest.mark.parametrize(("setting", "phase"), CASES)
 def test_failed_step_loses_nothing(setting: str, phase: str, failure: Failure) -> None:
     settings = config(**SETTINGS[setting])
-    undisturbed = Run(settings).serve(REQUESTS)
+    undisturbed = run_of(settings).serve(REQUESTS)
     at = phases(undisturbed.results)[phase]
 
-    run = Run(settings, {at: failure}).serve(REQUESTS)
+    run = run_of(settings, {at: failure}).serve(REQUESTS)
 
     assert [result.failure for result in run.results].count(failure) == 1
     assert run.tokens == undisturbed.tokens
@@ -183,7 +157,7 @@ def test_device_that_fails_again_and_again(setting: str) -> None:
     kinds = list(Failure)
     fails = {step: kinds[step // 5 % 2] for step in range(0, 200, 5)} | {13: Failure.STOPPED}
 
-    run = Run(config(**SETTINGS[setting]), fails).serve(REQUESTS)
+    run = run_of(config(**SETTINGS[setting]), fails).serve(REQUESTS)
 
     assert run.tokens == {one.id: alone(one) for one in REQUESTS}
     assert {result.failure for result in run.results} == {None, *Failure}
