@@ -1,0 +1,166 @@
+"""Why a prefill is not scheduled, as `reference.spyre.admission` has it, in numbers."""
+
+from checks.explore.compiled.jit import compiled
+from checks.policies.spyre.compiled.formulas import (
+    active_chunk,
+    block_count,
+    chunk_count,
+    chunk_end,
+    condition_holds,
+    left_padding,
+    may_reserve,
+    promised_blocks,
+    reused_blocks,
+    worst_case_blocks,
+)
+from checks.policies.spyre.compiled.pool import held_blocks, held_hits, lookup
+from checks.policies.spyre.compiled.setting import Setting
+from checks.policies.spyre.compiled.work import (
+    LAST_KIND,
+    LAST_TKV,
+    N_DECODING,
+    N_FREE,
+    N_PAUSED,
+    N_WAITING,
+    NOBODY,
+    PAUSED,
+    PREFILL,
+    PREFILLING,
+    SLOT,
+    WAITING,
+    Work,
+    prefill_len,
+)
+
+# Whether a request may have its next chunk: yes, no, or no and nor may any other.
+ALLOWED, REFUSED, REFUSED_WITH_ALL = range(3)
+
+
+@compiled
+def choose_prefill(setting: Setting, w: Work) -> int:
+    """The request whose chunk is next, or NOBODY."""
+    if w.at[SLOT] != NOBODY:
+        request = w.at[SLOT]
+        return request if prefill_refusal(setting, w, request) == ALLOWED else NOBODY
+    for place in range(w.at[N_WAITING]):
+        refusal = prefill_refusal(setting, w, w.waiting[place])
+        if refusal == ALLOWED:
+            return w.waiting[place]
+        if refusal == REFUSED_WITH_ALL or not setting.overtaking:
+            return NOBODY
+    return NOBODY
+
+
+@compiled
+def prefill_refusal(setting: Setting, w: Work, request: int) -> int:
+    """Whether the request, prefilling or waiting, may have its next chunk."""
+    # priorities
+    if setting.interleave and w.at[LAST_KIND] == PREFILL and w.at[N_DECODING] > 0:
+        return REFUSED
+    if w.at[N_PAUSED] > 0 and (w.at[N_DECODING] > 0 or w.at[SLOT] != NOBODY):
+        return REFUSED
+    # blocks
+    is_first = w.phase[request] == WAITING
+    hits = lookup(setting, w, request) if is_first else 0
+    computed = computed_with_hits(setting, w, request, hits) if is_first else w.computed[request]
+    end = next_end(setting, w, request, computed)
+    free, shared = w.at[N_FREE], held_hits(w, hits)
+    if setting.reservation and is_first:
+        remaining = setting.max_tokens[request] - w.generated[request]
+        covered = prefill_len(setting, w, request)
+        worst_case = worst_case_blocks(covered, remaining, setting.block_size)
+        if not may_reserve(worst_case, shared, free, reserved_blocks(setting, w)):
+            return REFUSED_WITH_ALL
+    elif not setting.reservation:
+        held = hits if is_first else held_blocks(setting, w, request)
+        if hits - shared + block_count(end, setting.block_size) - held > free:
+            return REFUSED
+    # the chunk
+    running = w.at[N_DECODING] + (w.at[SLOT] != NOBODY)
+    if is_first and running >= setting.max_num_seqs:
+        return REFUSED
+    is_judged = is_first if setting.judged_first else end == prefill_len(setting, w, request)
+    return REFUSED if is_judged and not may_join(setting, w, request) else ALLOWED
+
+
+@compiled
+def reserved_blocks(setting: Setting, w: Work) -> int:
+    """Blocks promised to admitted requests and not yet handed out."""
+    reserved = 0
+    for request in range(setting.requests):
+        reserved += reserved_of(setting, w, request)
+    return reserved
+
+
+@compiled
+def reserved_of(setting: Setting, w: Work, request: int) -> int:
+    """Blocks promised to a request that was admitted, and not yet handed out to it."""
+    if not setting.reservation or not is_admitted(w, request):
+        return 0
+    # With reservation nothing is preempted: the promise was for the prompt and all its output.
+    promised = worst_case_blocks(
+        setting.prompt_len[request], setting.max_tokens[request], setting.block_size
+    )
+    reserved: int = promised_blocks(promised, held_blocks(setting, w, request))
+    return reserved
+
+
+@compiled
+def is_admitted(w: Work, request: int) -> bool:
+    """True if the request was admitted and has not left."""
+    return PREFILLING <= w.phase[request] <= PAUSED
+
+
+@compiled
+def computed_with_hits(setting: Setting, w: Work, request: int, hits: int) -> int:
+    """Tokens of a waiting request that count as computed when it is admitted with these hits."""
+    if hits == 0:
+        return 0
+    covered = prefill_len(setting, w, request)
+    padding = left_padding(covered, setting.block_size, setting.chunk_size)
+    per_chunk = setting.chunk_size // setting.block_size
+    chunks = chunk_count(covered, setting.chunk_size)
+    reused = reused_blocks(hits, padding // setting.block_size, per_chunk, chunks)
+    computed: int = reused * setting.block_size
+    return computed
+
+
+@compiled
+def next_end(setting: Setting, w: Work, request: int, computed: int) -> int:
+    """Tokens computed after the next chunk, when so many are."""
+    covered = prefill_len(setting, w, request)
+    padding = left_padding(covered, setting.block_size, setting.chunk_size)
+    chunk = active_chunk(computed, padding, setting.chunk_size)
+    end: int = chunk_end(chunk, padding, setting.chunk_size, covered)
+    return end
+
+
+@compiled
+def may_join(setting: Setting, w: Work, request: int) -> bool:
+    """The last-chunk constraints let the request join the decode batch."""
+    if w.at[N_DECODING] >= setting.max_num_seqs:
+        return False
+    if setting.pausing:
+        return True
+    rows = w.at[N_DECODING]
+    for place in range(rows):
+        row = w.decoding[place]
+        w.length[place] = w.computed[row]
+        w.remaining[place] = setting.max_tokens[row] - w.generated[row]
+    covered = prefill_len(setting, w, request)
+    own = setting.max_tokens[request] - w.generated[request]
+    for number in range(setting.first_condition, setting.last_condition):
+        if not condition_holds(
+            number,
+            w.length,
+            w.remaining,
+            rows,
+            covered,
+            own,
+            setting.limit,
+            setting.max_model_len,
+            setting.block_size,
+            w.at[LAST_TKV],
+        ):
+            return False
+    return True

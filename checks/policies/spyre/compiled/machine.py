@@ -1,0 +1,252 @@
+"""A step of the Spyre scheduler on numbers, as `reference.spyre.step` takes it.
+
+The phases and priorities stand here a second time, in a form that is compiled; all lengths, limits
+and conditions are the formulas of `spec`. What makes this evidence about the reference is that
+both have the same graph, see `tests/checks/policies/spyre/test_compiled_graph.py`.
+"""
+
+from checks.explore.compiled.jit import compiled
+from checks.policies.spyre.compiled.admission import choose_prefill, computed_with_hits, next_end
+from checks.policies.spyre.compiled.formulas import (
+    batch_width_blocks,
+    block_count,
+    max_tkv,
+    row_left_padding,
+    volume,
+)
+from checks.policies.spyre.compiled.pool import (
+    allocate,
+    cache_full_blocks,
+    held_blocks,
+    lookup,
+    release,
+    touch,
+)
+from checks.policies.spyre.compiled.setting import Setting
+from checks.policies.spyre.compiled.work import (
+    ABORTED,
+    DECODE,
+    DECODING,
+    FINISHED,
+    IDLE,
+    IS_STUCK,
+    LAST_KIND,
+    LAST_TKV,
+    N_DECODING,
+    N_FREE,
+    N_PAUSED,
+    N_WAITING,
+    NOBODY,
+    PAUSED,
+    PREFILL,
+    PREFILLING,
+    SLOT,
+    WAITING,
+    Work,
+    forget,
+    leave_place,
+    prefill_len,
+    put_first,
+    put_last,
+)
+
+# --- between two steps ----------------------------------------------------------------------------
+
+
+@compiled
+def arrive(w: Work, request: int) -> None:
+    """A client hands in a request, perhaps again: it goes to the end of the waiting queue."""
+    forget(w, request, WAITING)
+    put_last(w.waiting, w.at, N_WAITING, request)
+
+
+@compiled
+def abort(setting: Setting, w: Work, request: int) -> None:
+    """A client goes away: its request leaves, in whatever phase, and gives everything back."""
+    leave_place(w, request)
+    release(setting, w, request, held_blocks(setting, w, request))
+    forget(w, request, ABORTED)
+
+
+# --- the step -------------------------------------------------------------------------------------
+
+
+@compiled
+def step(setting: Setting, w: Work) -> int:
+    """A scheduler step up to where requests leave; returns the requests that sampled, as bits."""
+    candidate = choose_prefill(setting, w)
+    if candidate != NOBODY:
+        return prefill_step(setting, w, candidate)
+    if w.at[N_DECODING] > 0 or w.at[N_PAUSED] > 0:
+        return decode_step(setting, w)
+    remember(setting, w, IDLE, 0)
+    return 0
+
+
+@compiled
+def remember(setting: Setting, w: Work, kind: int, tkv: int) -> None:
+    """What the scheduler remembers of its last step."""
+    w.at[LAST_KIND] = kind
+    w.at[LAST_TKV] = tkv if setting.keeps_last_tkv else 0
+
+
+@compiled
+def prefill_step(setting: Setting, w: Work, request: int) -> int:
+    """One chunk of one request; its last chunk yields a token."""
+    covered = prefill_len(setting, w, request)
+    remember(setting, w, PREFILL, covered)
+    # admission: the prefill slot, the cached blocks
+    held = held_blocks(setting, w, request)
+    if w.phase[request] == WAITING:
+        held = lookup(setting, w, request)
+        leave_place(w, request)
+        w.phase[request] = PREFILLING
+        w.at[SLOT] = request
+        touch(w, request, held)
+        w.hit[request] = held
+        w.computed[request] = computed_with_hits(setting, w, request, held)
+    # chunk
+    end = next_end(setting, w, request, w.computed[request])
+    allocate(setting, w, request, held, block_count(end, setting.block_size) - held)
+    w.computed[request] = end
+    cache_full_blocks(setting, w, request)
+    if end < covered:
+        return 0
+    # the last chunk: the first token, a row of the batch
+    w.at[SLOT] = NOBODY
+    w.phase[request] = DECODING
+    w.generated[request] += 1
+    put_first(w.decoding, w.at, N_DECODING, request)
+    return 1 << request
+
+
+@compiled
+def decode_step(setting: Setting, w: Work) -> int:
+    """One token of every request in the batch, as far as limit and pool allow."""
+    # the volume limit: the rows that fit decode, the others sit out
+    if setting.may_pause:
+        pause_and_resume(setting, w)
+    # blocks: enough free ones for every row's next token
+    while blocks_lacking(setting, w) > 0:
+        slot = w.at[SLOT]
+        preempt(setting, w, slot if slot != NOBODY else w.decoding[0])
+    # the rectangular batch, a token of every row
+    rows, size = w.at[N_DECODING], setting.block_size
+    if rows == 0:
+        w.at[IS_STUCK] = 1
+        return 0
+    next_lengths(w)
+    width = batch_width_blocks(w.length, rows, size)
+    tkv = max_tkv(w.length, rows, size)
+    sampled = 0
+    for place in range(rows):
+        row = w.decoding[place]
+        w.padding[row] = row_left_padding(w.computed[row] + 1, width, size) // size
+        held = held_blocks(setting, w, row)
+        allocate(setting, w, row, held, block_count(w.computed[row] + 1, size) - held)
+        w.computed[row] += 1
+        w.generated[row] += 1
+        sampled |= 1 << row
+    for place in range(rows):
+        cache_full_blocks(setting, w, w.decoding[place])
+    remember(setting, w, DECODE, tkv)
+    return sampled
+
+
+@compiled
+def next_lengths(w: Work) -> None:
+    """The rows' tokens without padding in the next decode step, in `length`."""
+    for place in range(w.at[N_DECODING]):
+        w.length[place] = w.computed[w.decoding[place]] + 1
+
+
+@compiled
+def blocks_lacking(setting: Setting, w: Work) -> int:
+    """Blocks that the batch's next tokens need beyond the free ones."""
+    lacking = -w.at[N_FREE]
+    for place in range(w.at[N_DECODING]):
+        row = w.decoding[place]
+        needed = block_count(w.computed[row] + 1, setting.block_size)
+        lacking += needed - held_blocks(setting, w, row)
+    return lacking
+
+
+@compiled
+def preempt(setting: Setting, w: Work, request: int) -> None:
+    """Take everything from a request: it waits first in the queue and computes all again."""
+    leave_place(w, request)
+    release(setting, w, request, held_blocks(setting, w, request))
+    generated = w.generated[request]
+    forget(w, request, WAITING)
+    w.generated[request] = generated
+    w.restart[request] = generated
+    put_first(w.waiting, w.at, N_WAITING, request)
+
+
+@compiled
+def finish(setting: Setting, w: Work, sampled: int, ending: int) -> None:
+    """Rows leave that have sampled all their tokens, or the end of sequence; both sets as bits."""
+    place = 0
+    while place < w.at[N_DECODING]:
+        row = w.decoding[place]
+        if (sampled >> row) & 1 and ((ending >> row) & 1 or has_all(setting, w, row)):
+            leave_place(w, row)
+            release(setting, w, row, held_blocks(setting, w, row))
+            forget(w, row, FINISHED)
+        else:
+            place += 1
+
+
+@compiled
+def has_all(setting: Setting, w: Work, request: int) -> bool:
+    """True if the request has sampled all its tokens."""
+    complete: bool = w.generated[request] >= setting.max_tokens[request]
+    return complete
+
+
+# --- the volume limit -----------------------------------------------------------------------------
+
+
+@compiled
+def pause_and_resume(setting: Setting, w: Work) -> None:
+    """The rows within the limit decode, longest absent first; the others sit this step out."""
+    # The order of priority, in `moved`; ties as they were queued.
+    count = 0
+    for place in range(w.at[N_PAUSED] + w.at[N_DECODING]):
+        is_paused = place < w.at[N_PAUSED]
+        row = w.paused[place] if is_paused else w.decoding[place - w.at[N_PAUSED]]
+        behind = count
+        while behind > 0 and goes_before(setting, w, row, w.moved[behind - 1]):
+            w.moved[behind] = w.moved[behind - 1]
+            behind -= 1
+        w.moved[behind] = row
+        count += 1
+    # Those that fit, one after the other; `paused` becomes those that do not.
+    within, w.at[N_PAUSED] = 0, 0
+    for place in range(count):
+        row = w.moved[place]
+        w.length[within] = w.computed[row] + 1
+        tkv = max_tkv(w.length, within + 1, setting.block_size)
+        if volume(within + 1, tkv) <= setting.limit:
+            within += 1
+            if w.phase[row] == PAUSED:
+                w.phase[row] = DECODING
+                w.waited[row] = 0
+                put_last(w.decoding, w.at, N_DECODING, row)
+        else:
+            leave_place(w, row)
+            w.phase[row] = PAUSED
+            w.waited[row] += 1
+            w.paused[w.at[N_PAUSED]] = row
+            w.at[N_PAUSED] += 1
+
+
+@compiled
+def goes_before(setting: Setting, w: Work, one: int, other: int) -> bool:
+    """True if a row is looked at before another: longest absent, then fewest or most generated."""
+    if w.waited[one] != w.waited[other]:
+        sooner: bool = w.waited[one] > w.waited[other]
+        return sooner
+    fewer: bool = w.generated[one] < w.generated[other]
+    more: bool = w.generated[one] > w.generated[other]
+    return more if setting.long_output_first else fewer
