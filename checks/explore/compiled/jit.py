@@ -19,12 +19,14 @@ from checks.export.files import new_file
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
+_PACKAGES = sorted(Path(__file__).parents[2].glob("policies/*/compiled"))
 IS_INSTALLED = find_spec("numba") is not None
 
 
 def _folder() -> Path:
     """Where what was compiled of these sources is kept: the user's cache, else a temporary one."""
-    digest = sources_digest("spec", "checks/explore/compiled", "checks/policies")
+    own = [f"checks/policies/{one.parent.name}/compiled" for one in _PACKAGES]
+    digest = sources_digest("spec", "checks/explore/compiled", *own)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     for parent in (home / "lockstep", Path(gettempdir()) / f"lockstep-{os.getuid()}"):
         folder = parent / "compiled" / digest
@@ -40,19 +42,32 @@ def _folder() -> Path:
 FOLDER = _folder()
 
 if IS_INSTALLED:
-    from numba import config, njit
+    import numba
 
-    def compiled(function: FunctionT) -> FunctionT:
-        """The function, compiled when it is first called with arguments of these types."""
-        config.CACHE_DIR = str(FOLDER)
-        made: FunctionT = njit(cache=True, error_model="numpy")(function)
+    _njit: Any = numba.njit  # its types do not have all options
+
+    def _compiled(function: FunctionT, **options: bool) -> FunctionT:
+        numba.config.CACHE_DIR = str(FOLDER)  # type: ignore[attr-defined]
+        made: FunctionT = _njit(cache=True, error_model="numpy", **options)(function)
         return made
 
 else:
 
-    def compiled(function: FunctionT) -> FunctionT:
-        """The function as it is: numba is not installed."""
+    def _compiled(function: FunctionT, **_options: bool) -> FunctionT:
         return function
+
+
+def entry(function: FunctionT) -> FunctionT:
+    """The function, compiled when it is first called with arguments of these types."""
+    return _compiled(function)
+
+
+def compiled(function: FunctionT) -> FunctionT:
+    """The function, compiled with whatever calls it: compiled functions, nothing else.
+
+    What a function needs to be called from Python takes most of the time to compile it.
+    """
+    return _compiled(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def module_of(name: str, source: Callable[[], str]) -> ModuleType:

@@ -13,24 +13,33 @@ from checks.policies.spyre.compiled.formulas import (
     reused_blocks,
     worst_case_blocks,
 )
-from checks.policies.spyre.compiled.pool import held_blocks, held_hits, lookup
-from checks.policies.spyre.compiled.setting import Setting
-from checks.policies.spyre.compiled.work import (
+from checks.policies.spyre.compiled.names import (
+    AT,
+    COMPUTED,
+    GENERATED,
+    IN_BATCH,
+    IN_QUEUE,
     LAST_KIND,
     LAST_TKV,
+    LENGTH,
+    MAX_TOKENS,
     N_DECODING,
     N_FREE,
     N_PAUSED,
     N_WAITING,
     NOBODY,
     PAUSED,
+    PHASE,
     PREFILL,
     PREFILLING,
+    PROMPT_LEN,
+    REMAINING,
     SLOT,
     WAITING,
-    Work,
-    prefill_len,
 )
+from checks.policies.spyre.compiled.pool import held_blocks, held_hits, lookup
+from checks.policies.spyre.compiled.setting import Setting, Work
+from checks.policies.spyre.compiled.work import prefill_len
 
 # Whether a request may have its next chunk: yes, no, or no and nor may any other.
 ALLOWED, REFUSED, REFUSED_WITH_ALL = range(3)
@@ -39,13 +48,13 @@ ALLOWED, REFUSED, REFUSED_WITH_ALL = range(3)
 @compiled
 def choose_prefill(setting: Setting, w: Work) -> int:
     """The request whose chunk is next, or NOBODY."""
-    if w.at[SLOT] != NOBODY:
-        request = w.at[SLOT]
+    if w[AT, SLOT] != NOBODY:
+        request = w[AT, SLOT]
         return request if prefill_refusal(setting, w, request) == ALLOWED else NOBODY
-    for place in range(w.at[N_WAITING]):
-        refusal = prefill_refusal(setting, w, w.waiting[place])
+    for place in range(w[AT, N_WAITING]):
+        refusal = prefill_refusal(setting, w, w[IN_QUEUE, place])
         if refusal == ALLOWED:
-            return w.waiting[place]
+            return w[IN_QUEUE, place]
         if refusal == REFUSED_WITH_ALL or not setting.overtaking:
             return NOBODY
     return NOBODY
@@ -55,19 +64,19 @@ def choose_prefill(setting: Setting, w: Work) -> int:
 def prefill_refusal(setting: Setting, w: Work, request: int) -> int:
     """Whether the request, prefilling or waiting, may have its next chunk."""
     # priorities
-    if setting.interleave and w.at[LAST_KIND] == PREFILL and w.at[N_DECODING] > 0:
+    if setting.interleave and w[AT, LAST_KIND] == PREFILL and w[AT, N_DECODING] > 0:
         return REFUSED
-    if w.at[N_PAUSED] > 0 and (w.at[N_DECODING] > 0 or w.at[SLOT] != NOBODY):
+    if w[AT, N_PAUSED] > 0 and (w[AT, N_DECODING] > 0 or w[AT, SLOT] != NOBODY):
         return REFUSED
     # blocks
-    is_first = w.phase[request] == WAITING
+    is_first = w[PHASE, request] == WAITING
     hits = lookup(setting, w, request) if is_first else 0
-    computed = computed_with_hits(setting, w, request, hits) if is_first else w.computed[request]
+    computed = computed_with_hits(setting, w, request, hits) if is_first else w[COMPUTED, request]
     end = next_end(setting, w, request, computed)
-    free, shared = w.at[N_FREE], held_hits(w, hits)
+    free, shared = w[AT, N_FREE], held_hits(w, hits)
     if setting.reservation and is_first:
-        remaining = setting.max_tokens[request] - w.generated[request]
-        covered = prefill_len(setting, w, request)
+        remaining = w[MAX_TOKENS, request] - w[GENERATED, request]
+        covered = prefill_len(w, request)
         worst_case = worst_case_blocks(covered, remaining, setting.block_size)
         if not may_reserve(worst_case, shared, free, reserved_blocks(setting, w)):
             return REFUSED_WITH_ALL
@@ -76,10 +85,10 @@ def prefill_refusal(setting: Setting, w: Work, request: int) -> int:
         if hits - shared + block_count(end, setting.block_size) - held > free:
             return REFUSED
     # the chunk
-    running = w.at[N_DECODING] + (w.at[SLOT] != NOBODY)
+    running = w[AT, N_DECODING] + (w[AT, SLOT] != NOBODY)
     if is_first and running >= setting.max_num_seqs:
         return REFUSED
-    is_judged = is_first if setting.judged_first else end == prefill_len(setting, w, request)
+    is_judged = is_first if setting.judged_first else end == prefill_len(w, request)
     return REFUSED if is_judged and not may_join(setting, w, request) else ALLOWED
 
 
@@ -98,17 +107,14 @@ def reserved_of(setting: Setting, w: Work, request: int) -> int:
     if not setting.reservation or not is_admitted(w, request):
         return 0
     # With reservation nothing is preempted: the promise was for the prompt and all its output.
-    promised = worst_case_blocks(
-        setting.prompt_len[request], setting.max_tokens[request], setting.block_size
-    )
-    reserved: int = promised_blocks(promised, held_blocks(setting, w, request))
-    return reserved
+    promised = worst_case_blocks(w[PROMPT_LEN, request], w[MAX_TOKENS, request], setting.block_size)
+    return promised_blocks(promised, held_blocks(setting, w, request))
 
 
 @compiled
 def is_admitted(w: Work, request: int) -> bool:
     """True if the request was admitted and has not left."""
-    return PREFILLING <= w.phase[request] <= PAUSED
+    return PREFILLING <= w[PHASE, request] <= PAUSED
 
 
 @compiled
@@ -116,51 +122,49 @@ def computed_with_hits(setting: Setting, w: Work, request: int, hits: int) -> in
     """Tokens of a waiting request that count as computed when it is admitted with these hits."""
     if hits == 0:
         return 0
-    covered = prefill_len(setting, w, request)
+    covered = prefill_len(w, request)
     padding = left_padding(covered, setting.block_size, setting.chunk_size)
     per_chunk = setting.chunk_size // setting.block_size
     chunks = chunk_count(covered, setting.chunk_size)
     reused = reused_blocks(hits, padding // setting.block_size, per_chunk, chunks)
-    computed: int = reused * setting.block_size
-    return computed
+    return reused * setting.block_size
 
 
 @compiled
 def next_end(setting: Setting, w: Work, request: int, computed: int) -> int:
     """Tokens computed after the next chunk, when so many are."""
-    covered = prefill_len(setting, w, request)
+    covered = prefill_len(w, request)
     padding = left_padding(covered, setting.block_size, setting.chunk_size)
     chunk = active_chunk(computed, padding, setting.chunk_size)
-    end: int = chunk_end(chunk, padding, setting.chunk_size, covered)
-    return end
+    return chunk_end(chunk, padding, setting.chunk_size, covered)
 
 
 @compiled
 def may_join(setting: Setting, w: Work, request: int) -> bool:
     """The last-chunk constraints let the request join the decode batch."""
-    if w.at[N_DECODING] >= setting.max_num_seqs:
+    if w[AT, N_DECODING] >= setting.max_num_seqs:
         return False
     if setting.pausing:
         return True
-    rows = w.at[N_DECODING]
+    rows = w[AT, N_DECODING]
     for place in range(rows):
-        row = w.decoding[place]
-        w.length[place] = w.computed[row]
-        w.remaining[place] = setting.max_tokens[row] - w.generated[row]
-    covered = prefill_len(setting, w, request)
-    own = setting.max_tokens[request] - w.generated[request]
+        row = w[IN_BATCH, place]
+        w[LENGTH, place] = w[COMPUTED, row]
+        w[REMAINING, place] = w[MAX_TOKENS, row] - w[GENERATED, row]
+    covered = prefill_len(w, request)
+    own = w[MAX_TOKENS, request] - w[GENERATED, request]
     for number in range(setting.first_condition, setting.last_condition):
         if not condition_holds(
             number,
-            w.length,
-            w.remaining,
+            w[LENGTH],
+            w[REMAINING],
             rows,
             covered,
             own,
             setting.limit,
             setting.max_model_len,
             setting.block_size,
-            w.at[LAST_TKV],
+            w[AT, LAST_TKV],
         ):
             return False
     return True

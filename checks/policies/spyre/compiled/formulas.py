@@ -9,13 +9,12 @@ from typing import Any
 
 from checks.explore.compiled.jit import module_of
 from checks.explore.compiled.printing import Choice, Formula, module_source
-from spec.core.blocks import block_count
+from checks.policies.spyre.compiled.names import MOST_MEMBERS, MOST_REQUESTS
+from spec.core import blocks
 from spec.spyre import padding, reservation
 from spec.spyre.admission import Member
 from spec.spyre.variants import ADMISSIONS, Condition, Joining
 
-MOST_ROWS = 8  # of a batch
-MOST_MEMBERS = 4  # decoding requests that a candidate joins
 CONDITIONS = tuple(one for variant in ADMISSIONS.values() for one in variant.conditions)
 
 
@@ -50,7 +49,7 @@ def _of_columns(condition: Condition) -> Callable[..., Any]:
 
 _LAYOUT = ("hit_blocks", "left_padding_blocks", "blocks_per_chunk", "chunks")
 _PLAIN = (
-    Formula(name="block_count", function=block_count, parameters=("tokens", "block_size")),
+    Formula(name="block_count", function=blocks.block_count, parameters=("tokens", "block_size")),
     Formula(
         name="left_padding",
         function=padding.left_padding,
@@ -98,7 +97,7 @@ _OF_ROWS = tuple(
         function=function,
         columns=("length",),
         parameters=("block_size",),
-        rows=range(1, MOST_ROWS + 1),
+        rows=range(1, MOST_REQUESTS + 1),
     )
     for name, function in (
         ("batch_width_blocks", padding.batch_width_blocks),

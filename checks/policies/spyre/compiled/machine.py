@@ -14,6 +14,40 @@ from checks.policies.spyre.compiled.formulas import (
     row_left_padding,
     volume,
 )
+from checks.policies.spyre.compiled.names import (
+    ABORTED,
+    AT,
+    COMPUTED,
+    DECODE,
+    DECODING,
+    FINISHED,
+    GENERATED,
+    HIT,
+    IDLE,
+    IN_BATCH,
+    IN_PAUSE,
+    IN_QUEUE,
+    IS_STUCK,
+    LAST_KIND,
+    LAST_TKV,
+    LENGTH,
+    MAX_TOKENS,
+    MOVED,
+    N_DECODING,
+    N_FREE,
+    N_PAUSED,
+    N_WAITING,
+    NOBODY,
+    PADDING,
+    PAUSED,
+    PHASE,
+    PREFILL,
+    PREFILLING,
+    RESTART,
+    SLOT,
+    WAITED,
+    WAITING,
+)
 from checks.policies.spyre.compiled.pool import (
     allocate,
     cache_full_blocks,
@@ -22,27 +56,8 @@ from checks.policies.spyre.compiled.pool import (
     release,
     touch,
 )
-from checks.policies.spyre.compiled.setting import Setting
+from checks.policies.spyre.compiled.setting import Setting, Work
 from checks.policies.spyre.compiled.work import (
-    ABORTED,
-    DECODE,
-    DECODING,
-    FINISHED,
-    IDLE,
-    IS_STUCK,
-    LAST_KIND,
-    LAST_TKV,
-    N_DECODING,
-    N_FREE,
-    N_PAUSED,
-    N_WAITING,
-    NOBODY,
-    PAUSED,
-    PREFILL,
-    PREFILLING,
-    SLOT,
-    WAITING,
-    Work,
     forget,
     leave_place,
     prefill_len,
@@ -57,7 +72,7 @@ from checks.policies.spyre.compiled.work import (
 def arrive(w: Work, request: int) -> None:
     """A client hands in a request, perhaps again: it goes to the end of the waiting queue."""
     forget(w, request, WAITING)
-    put_last(w.waiting, w.at, N_WAITING, request)
+    put_last(w, IN_QUEUE, N_WAITING, request)
 
 
 @compiled
@@ -77,7 +92,7 @@ def step(setting: Setting, w: Work) -> int:
     candidate = choose_prefill(setting, w)
     if candidate != NOBODY:
         return prefill_step(setting, w, candidate)
-    if w.at[N_DECODING] > 0 or w.at[N_PAUSED] > 0:
+    if w[AT, N_DECODING] > 0 or w[AT, N_PAUSED] > 0:
         return decode_step(setting, w)
     remember(setting, w, IDLE, 0)
     return 0
@@ -86,37 +101,37 @@ def step(setting: Setting, w: Work) -> int:
 @compiled
 def remember(setting: Setting, w: Work, kind: int, tkv: int) -> None:
     """What the scheduler remembers of its last step."""
-    w.at[LAST_KIND] = kind
-    w.at[LAST_TKV] = tkv if setting.keeps_last_tkv else 0
+    w[AT, LAST_KIND] = kind
+    w[AT, LAST_TKV] = tkv if setting.keeps_last_tkv else 0
 
 
 @compiled
 def prefill_step(setting: Setting, w: Work, request: int) -> int:
     """One chunk of one request; its last chunk yields a token."""
-    covered = prefill_len(setting, w, request)
+    covered = prefill_len(w, request)
     remember(setting, w, PREFILL, covered)
     # admission: the prefill slot, the cached blocks
     held = held_blocks(setting, w, request)
-    if w.phase[request] == WAITING:
+    if w[PHASE, request] == WAITING:
         held = lookup(setting, w, request)
         leave_place(w, request)
-        w.phase[request] = PREFILLING
-        w.at[SLOT] = request
+        w[PHASE, request] = PREFILLING
+        w[AT, SLOT] = request
         touch(w, request, held)
-        w.hit[request] = held
-        w.computed[request] = computed_with_hits(setting, w, request, held)
+        w[HIT, request] = held
+        w[COMPUTED, request] = computed_with_hits(setting, w, request, held)
     # chunk
-    end = next_end(setting, w, request, w.computed[request])
+    end = next_end(setting, w, request, w[COMPUTED, request])
     allocate(setting, w, request, held, block_count(end, setting.block_size) - held)
-    w.computed[request] = end
+    w[COMPUTED, request] = end
     cache_full_blocks(setting, w, request)
     if end < covered:
         return 0
     # the last chunk: the first token, a row of the batch
-    w.at[SLOT] = NOBODY
-    w.phase[request] = DECODING
-    w.generated[request] += 1
-    put_first(w.decoding, w.at, N_DECODING, request)
+    w[AT, SLOT] = NOBODY
+    w[PHASE, request] = DECODING
+    w[GENERATED, request] += 1
+    put_first(w, IN_BATCH, N_DECODING, request)
     return 1 << request
 
 
@@ -128,27 +143,27 @@ def decode_step(setting: Setting, w: Work) -> int:
         pause_and_resume(setting, w)
     # blocks: enough free ones for every row's next token
     while blocks_lacking(setting, w) > 0:
-        slot = w.at[SLOT]
-        preempt(setting, w, slot if slot != NOBODY else w.decoding[0])
+        slot = w[AT, SLOT]
+        preempt(setting, w, slot if slot != NOBODY else w[IN_BATCH, 0])
     # the rectangular batch, a token of every row
-    rows, size = w.at[N_DECODING], setting.block_size
+    rows, size = w[AT, N_DECODING], setting.block_size
     if rows == 0:
-        w.at[IS_STUCK] = 1
+        w[AT, IS_STUCK] = 1
         return 0
     next_lengths(w)
-    width = batch_width_blocks(w.length, rows, size)
-    tkv = max_tkv(w.length, rows, size)
+    width = batch_width_blocks(w[LENGTH], rows, size)
+    tkv = max_tkv(w[LENGTH], rows, size)
     sampled = 0
     for place in range(rows):
-        row = w.decoding[place]
-        w.padding[row] = row_left_padding(w.computed[row] + 1, width, size) // size
+        row = w[IN_BATCH, place]
+        w[PADDING, row] = row_left_padding(w[COMPUTED, row] + 1, width, size) // size
         held = held_blocks(setting, w, row)
-        allocate(setting, w, row, held, block_count(w.computed[row] + 1, size) - held)
-        w.computed[row] += 1
-        w.generated[row] += 1
+        allocate(setting, w, row, held, block_count(w[COMPUTED, row] + 1, size) - held)
+        w[COMPUTED, row] += 1
+        w[GENERATED, row] += 1
         sampled |= 1 << row
     for place in range(rows):
-        cache_full_blocks(setting, w, w.decoding[place])
+        cache_full_blocks(setting, w, w[IN_BATCH, place])
     remember(setting, w, DECODE, tkv)
     return sampled
 
@@ -156,17 +171,17 @@ def decode_step(setting: Setting, w: Work) -> int:
 @compiled
 def next_lengths(w: Work) -> None:
     """The rows' tokens without padding in the next decode step, in `length`."""
-    for place in range(w.at[N_DECODING]):
-        w.length[place] = w.computed[w.decoding[place]] + 1
+    for place in range(w[AT, N_DECODING]):
+        w[LENGTH, place] = w[COMPUTED, w[IN_BATCH, place]] + 1
 
 
 @compiled
 def blocks_lacking(setting: Setting, w: Work) -> int:
     """Blocks that the batch's next tokens need beyond the free ones."""
-    lacking = -w.at[N_FREE]
-    for place in range(w.at[N_DECODING]):
-        row = w.decoding[place]
-        needed = block_count(w.computed[row] + 1, setting.block_size)
+    lacking = -w[AT, N_FREE]
+    for place in range(w[AT, N_DECODING]):
+        row = w[IN_BATCH, place]
+        needed = block_count(w[COMPUTED, row] + 1, setting.block_size)
         lacking += needed - held_blocks(setting, w, row)
     return lacking
 
@@ -176,19 +191,19 @@ def preempt(setting: Setting, w: Work, request: int) -> None:
     """Take everything from a request: it waits first in the queue and computes all again."""
     leave_place(w, request)
     release(setting, w, request, held_blocks(setting, w, request))
-    generated = w.generated[request]
+    generated = w[GENERATED, request]
     forget(w, request, WAITING)
-    w.generated[request] = generated
-    w.restart[request] = generated
-    put_first(w.waiting, w.at, N_WAITING, request)
+    w[GENERATED, request] = generated
+    w[RESTART, request] = generated
+    put_first(w, IN_QUEUE, N_WAITING, request)
 
 
 @compiled
 def finish(setting: Setting, w: Work, sampled: int, ending: int) -> None:
     """Rows leave that have sampled all their tokens, or the end of sequence; both sets as bits."""
     place = 0
-    while place < w.at[N_DECODING]:
-        row = w.decoding[place]
+    while place < w[AT, N_DECODING]:
+        row = w[IN_BATCH, place]
         if (sampled >> row) & 1 and ((ending >> row) & 1 or has_all(setting, w, row)):
             leave_place(w, row)
             release(setting, w, row, held_blocks(setting, w, row))
@@ -200,8 +215,7 @@ def finish(setting: Setting, w: Work, sampled: int, ending: int) -> None:
 @compiled
 def has_all(setting: Setting, w: Work, request: int) -> bool:
     """True if the request has sampled all its tokens."""
-    complete: bool = w.generated[request] >= setting.max_tokens[request]
-    return complete
+    return w[GENERATED, request] >= w[MAX_TOKENS, request]
 
 
 # --- the volume limit -----------------------------------------------------------------------------
@@ -212,41 +226,40 @@ def pause_and_resume(setting: Setting, w: Work) -> None:
     """The rows within the limit decode, longest absent first; the others sit this step out."""
     # The order of priority, in `moved`; ties as they were queued.
     count = 0
-    for place in range(w.at[N_PAUSED] + w.at[N_DECODING]):
-        is_paused = place < w.at[N_PAUSED]
-        row = w.paused[place] if is_paused else w.decoding[place - w.at[N_PAUSED]]
+    for place in range(w[AT, N_PAUSED] + w[AT, N_DECODING]):
+        is_paused = place < w[AT, N_PAUSED]
+        row = w[IN_PAUSE, place] if is_paused else w[IN_BATCH, place - w[AT, N_PAUSED]]
         behind = count
-        while behind > 0 and goes_before(setting, w, row, w.moved[behind - 1]):
-            w.moved[behind] = w.moved[behind - 1]
+        while behind > 0 and goes_before(setting, w, row, w[MOVED, behind - 1]):
+            w[MOVED, behind] = w[MOVED, behind - 1]
             behind -= 1
-        w.moved[behind] = row
+        w[MOVED, behind] = row
         count += 1
     # Those that fit, one after the other; `paused` becomes those that do not.
-    within, w.at[N_PAUSED] = 0, 0
+    within, w[AT, N_PAUSED] = 0, 0
     for place in range(count):
-        row = w.moved[place]
-        w.length[within] = w.computed[row] + 1
-        tkv = max_tkv(w.length, within + 1, setting.block_size)
+        row = w[MOVED, place]
+        w[LENGTH, within] = w[COMPUTED, row] + 1
+        tkv = max_tkv(w[LENGTH], within + 1, setting.block_size)
         if volume(within + 1, tkv) <= setting.limit:
             within += 1
-            if w.phase[row] == PAUSED:
-                w.phase[row] = DECODING
-                w.waited[row] = 0
-                put_last(w.decoding, w.at, N_DECODING, row)
+            if w[PHASE, row] == PAUSED:
+                w[PHASE, row] = DECODING
+                w[WAITED, row] = 0
+                put_last(w, IN_BATCH, N_DECODING, row)
         else:
             leave_place(w, row)
-            w.phase[row] = PAUSED
-            w.waited[row] += 1
-            w.paused[w.at[N_PAUSED]] = row
-            w.at[N_PAUSED] += 1
+            w[PHASE, row] = PAUSED
+            w[WAITED, row] += 1
+            w[IN_PAUSE, w[AT, N_PAUSED]] = row
+            w[AT, N_PAUSED] += 1
 
 
 @compiled
 def goes_before(setting: Setting, w: Work, one: int, other: int) -> bool:
     """True if a row is looked at before another: longest absent, then fewest or most generated."""
-    if w.waited[one] != w.waited[other]:
-        sooner: bool = w.waited[one] > w.waited[other]
-        return sooner
-    fewer: bool = w.generated[one] < w.generated[other]
-    more: bool = w.generated[one] > w.generated[other]
-    return more if setting.long_output_first else fewer
+    if w[WAITED, one] != w[WAITED, other]:
+        return w[WAITED, one] > w[WAITED, other]
+    if setting.long_output_first:
+        return w[GENERATED, one] > w[GENERATED, other]
+    return w[GENERATED, one] < w[GENERATED, other]

@@ -1,29 +1,35 @@
 """Every successor of packed states: arrivals, aborts, and steps with their early ends."""
 
-from checks.explore.compiled.jit import compiled
+from checks.explore.compiled.jit import entry
+from checks.explore.compiled.model import DOES_NOT_FIT, STUCK
 from checks.policies.spyre.compiled.machine import abort, arrive, finish, has_all, step
-from checks.policies.spyre.compiled.packing import pack, unpack
-from checks.policies.spyre.compiled.setting import Numbers, Setting
-from checks.policies.spyre.compiled.work import (
+from checks.policies.spyre.compiled.names import (
     ABORTED,
     ABSENT,
+    AT,
     FINISHED,
     IS_STUCK,
+    MAY_ABORT,
+    MAY_END,
+    MAY_RETURN,
     PAUSED,
+    PHASE,
     WAITING,
-    Work,
-    copy,
 )
+from checks.policies.spyre.compiled.packing import pack, unpack
+from checks.policies.spyre.compiled.setting import Numbers, Setting, Work
+from checks.policies.spyre.compiled.work import copy
 
 ARRIVE, ABORT, STEP = range(3)  # what an edge is; its number is followed by a request or a set
 ARGUMENT_BITS = 8
-DOES_NOT_FIT, STUCK = -1, -2
 
 
-@compiled
+@entry
 def expand(
     setting: Setting,
-    works: tuple[Work, Work, Work],
+    base: Work,
+    between: Work,
+    after: Work,
     states: Numbers,
     first: int,
     last: int,
@@ -33,11 +39,8 @@ def expand(
 ) -> int:
     """Write the successors of the states from `first` to before `last`; returns how many.
 
-    Of each there is the state, the one that it is found from, and the action that leads to it.
-    DOES_NOT_FIT if a state is too wide for its words, STUCK if a guard of the machine does not hold
-    in the last of the states that `sources` has.
+    See `checks.explore.compiled.model`. `base`, `between` and `after` are worked on.
     """
-    base, between, after = works
     count = 0
     for index in range(first, last):
         unpack(setting, states[index], base)
@@ -45,10 +48,10 @@ def expand(
         is_pending = False
         # arrivals
         for request in range(setting.requests):
-            phase = base.phase[request]
+            phase = base[PHASE, request]
             is_pending |= WAITING <= phase <= PAUSED
-            has_left = phase == FINISHED or phase == ABORTED
-            if phase == ABSENT or (has_left and setting.may_return[request]):
+            has_left = phase in (FINISHED, ABORTED)
+            if phase == ABSENT or (has_left and base[MAY_RETURN, request]):
                 copy(setting, base, after)
                 arrive(after, request)
                 actions[count] = (ARRIVE << ARGUMENT_BITS) | request
@@ -57,7 +60,7 @@ def expand(
                 count += 1
         # aborts
         for request in range(setting.requests):
-            if setting.may_abort[request] and WAITING <= base.phase[request] <= PAUSED:
+            if base[MAY_ABORT, request] and WAITING <= base[PHASE, request] <= PAUSED:
                 copy(setting, base, after)
                 abort(setting, after, request)
                 actions[count] = (ABORT << ARGUMENT_BITS) | request
@@ -71,7 +74,7 @@ def expand(
             may_end = 0
             for request in range(setting.requests):
                 if (sampled >> request) & 1 and not has_all(setting, between, request):
-                    may_end |= setting.may_end[request] << request
+                    may_end |= base[MAY_END, request] << request
             ending = may_end
             while True:
                 copy(setting, between, after)
@@ -83,7 +86,7 @@ def expand(
                 if ending == 0:
                     break
                 ending = (ending - 1) & may_end
-            if between.at[IS_STUCK]:
+            if between[AT, IS_STUCK]:
                 sources[0] = index
                 return STUCK
         for edge in range(begin, count):

@@ -2,37 +2,59 @@
 
 Interchangeable requests are named in the order of their places, and blocks in the order of the
 tables that hold them and then of the free list, as `checks.policies.spyre.model` does it. Of each
-request there is one field of fixed width. With prefix caching there follow, for each block of a
-table, whether it is a new one or else its number; for each free block its content; and for blocks of
-equal content which was cached first. What else a state has follows from that.
+request there are fields of fixed width. With prefix caching there follow, for each block of a
+table, whether it is a new one or else its number; for each free block its content; and for blocks
+of equal content which was cached first. What else a state has follows from that.
 """
 
-from checks.explore.compiled.jit import compiled
-from checks.policies.spyre.compiled.pool import held_blocks
-from checks.policies.spyre.compiled.setting import WORD_BITS, Numbers, Setting
-from checks.policies.spyre.compiled.work import (
+from checks.explore.compiled.jit import compiled, entry
+from checks.policies.spyre.compiled.names import (
     ABORTED,
     ABSENT,
+    AT,
+    COMPUTED,
+    CONTENT,
     DECODING,
     FINISHED,
+    FREE,
+    GENERATED,
+    GROUP,
+    HIT,
+    HOLDERS,
+    IN_BATCH,
+    IN_PAUSE,
+    IN_QUEUE,
+    KEYS,
     LAST_KIND,
     LAST_TKV,
+    LENGTH,
+    MEMBERS,
+    MOVED,
     N_DECODING,
     N_FREE,
     N_PAUSED,
     N_WAITING,
     NO_KEY,
     NOBODY,
+    ORDER,
+    PADDING,
     PAUSED,
+    PHASE,
     PREFILLING,
+    REMAINING,
+    RESTART,
     SLOT,
+    STAMP,
     STAMPS,
+    TABLES,
+    WAITED,
     WAITING,
-    Work,
-    forget,
 )
+from checks.policies.spyre.compiled.pool import held_blocks
+from checks.policies.spyre.compiled.setting import Numbers, Setting, Work
 
 _PHASE_BITS, _RANK_BITS, _KIND_BITS = 3, 3, 2
+WORD_BITS = 62  # of the 64 in a word: neither sign nor overflow matters to shifts
 _FULL = (1 << WORD_BITS) - 1
 TOO_WIDE = -1  # the state does not fit into the words
 
@@ -63,22 +85,21 @@ def taken(words: Numbers, at: int, bits: int) -> int:
     value = words[word] >> offset
     if offset + bits > WORD_BITS:
         value |= words[word + 1] << (WORD_BITS - offset)
-    found: int = value & ((1 << bits) - 1)
-    return found
+    return value & ((1 << bits) - 1)
 
 
 # --- a state --------------------------------------------------------------------------------------
 
 
-@compiled
+@entry
 def pack(setting: Setting, w: Work, words: Numbers) -> bool:
     """Write the state; False if it does not fit."""
     words[:] = 0
     name_requests(setting, w)
-    at = put(words, 0, w.at[LAST_KIND], _KIND_BITS)
-    at = put(words, at, w.at[LAST_TKV], setting.tkv_bits)
+    at = put(words, 0, w[AT, LAST_KIND], _KIND_BITS)
+    at = put(words, at, w[AT, LAST_TKV], setting.tkv_bits)
     for name in range(setting.requests):
-        at = put_request(setting, w, words, at, w.length[name])
+        at = put_request(setting, w, words, at, w[LENGTH, name])
     if setting.caching:
         at = put_blocks(setting, w, words, at)
     return at != TOO_WIDE
@@ -91,24 +112,24 @@ def name_requests(setting: Setting, w: Work) -> None:
     Also the place of each in its queue, in `remaining`.
     """
     for r in range(setting.requests):
-        w.length[r] = r
-        w.moved[r] = 0
-        w.remaining[r] = 0
-    for place in range(w.at[N_WAITING]):
-        w.remaining[w.waiting[place]] = place
-        name_next(setting, w, w.waiting[place])
-    if w.at[SLOT] != NOBODY:
-        name_next(setting, w, w.at[SLOT])
-    for place in range(w.at[N_DECODING]):
-        w.remaining[w.decoding[place]] = place
-        name_next(setting, w, w.decoding[place])
-    for place in range(w.at[N_PAUSED]):
-        w.remaining[w.paused[place]] = place
-        name_next(setting, w, w.paused[place])
+        w[LENGTH, r] = r
+        w[MOVED, r] = 0
+        w[REMAINING, r] = 0
+    for place in range(w[AT, N_WAITING]):
+        w[REMAINING, w[IN_QUEUE, place]] = place
+        name_next(setting, w, w[IN_QUEUE, place])
+    if w[AT, SLOT] != NOBODY:
+        name_next(setting, w, w[AT, SLOT])
+    for place in range(w[AT, N_DECODING]):
+        w[REMAINING, w[IN_BATCH, place]] = place
+        name_next(setting, w, w[IN_BATCH, place])
+    for place in range(w[AT, N_PAUSED]):
+        w[REMAINING, w[IN_PAUSE, place]] = place
+        name_next(setting, w, w[IN_PAUSE, place])
     if setting.is_symmetric:
         for phase in (FINISHED, ABORTED, ABSENT):
             for r in range(setting.requests):
-                if w.phase[r] == phase:
+                if w[PHASE, r] == phase:
                     name_next(setting, w, r)
 
 
@@ -116,38 +137,49 @@ def name_requests(setting: Setting, w: Work) -> None:
 def name_next(setting: Setting, w: Work, request: int) -> None:
     """Give the request the next name of those that are alike."""
     if setting.is_symmetric:
-        group = setting.group[request]
-        w.length[setting.members[group, w.moved[group]]] = request
-        w.moved[group] += 1
+        group = w[GROUP, request]
+        w[LENGTH, w[MEMBERS + group, w[MOVED, group]]] = request
+        w[MOVED, group] += 1
 
 
 @compiled
 def put_request(setting: Setting, w: Work, words: Numbers, at: int, r: int) -> int:
-    """Write one request, by fields of fixed width."""
-    at = put(words, at, w.phase[r], _PHASE_BITS)
-    at = put(words, at, w.remaining[r], _RANK_BITS)
-    at = put(words, at, w.computed[r], setting.computed_bits)
-    at = put(words, at, w.generated[r], setting.generated_bits)
-    at = put(words, at, w.padding[r], setting.padding_bits)
-    at = put(words, at, w.waited[r], setting.waited_bits)
-    at = put(words, at, w.restart[r], setting.restart_bits)
-    return put(words, at, w.hit[r], setting.hit_bits)
+    """Write the fields of one request."""
+    computed_at = _PHASE_BITS + _RANK_BITS
+    generated_at = computed_at + setting.computed_bits
+    padding_at = generated_at + setting.generated_bits
+    waited_at = padding_at + setting.padding_bits
+    restart_at = waited_at + setting.waited_bits
+    hit_at = restart_at + setting.restart_bits
+    fields = (
+        w[PHASE, r]
+        | w[REMAINING, r] << _PHASE_BITS
+        | w[COMPUTED, r] << computed_at
+        | w[GENERATED, r] << generated_at
+        | w[PADDING, r] << padding_at
+        | w[WAITED, r] << waited_at
+        | w[RESTART, r] << restart_at
+        | w[HIT, r] << hit_at
+    )
+    # Computed, generated and padding tokens, and blocks, are bounded by what the request may have.
+    if w[WAITED, r] >> setting.waited_bits or w[RESTART, r] >> setting.restart_bits:
+        return TOO_WIDE
+    return put(words, at, fields, hit_at + setting.hit_bits)
 
 
-@compiled
+@entry
 def unpack(setting: Setting, words: Numbers, w: Work) -> None:
     """Read a state."""
-    for place in range(len(w.at)):
-        w.at[place] = 0
-    w.at[SLOT] = NOBODY
-    w.at[LAST_KIND] = taken(words, 0, _KIND_BITS)
-    w.at[LAST_TKV] = taken(words, _KIND_BITS, setting.tkv_bits)
+    w[AT] = 0
+    w[AT, SLOT] = NOBODY
+    w[AT, LAST_KIND] = taken(words, 0, _KIND_BITS)
+    w[AT, LAST_TKV] = taken(words, _KIND_BITS, setting.tkv_bits)
     at = _KIND_BITS + setting.tkv_bits
     held = 0
     for r in range(setting.requests):
         at = take_request(setting, w, words, at, r)
         held += held_blocks(setting, w, r)
-    w.at[N_FREE] = setting.pool_blocks - held
+    w[AT, N_FREE] = setting.pool_blocks - held
     if setting.caching:
         take_blocks(setting, w, words, at)
 
@@ -155,35 +187,34 @@ def unpack(setting: Setting, words: Numbers, w: Work) -> None:
 @compiled
 def take_request(setting: Setting, w: Work, words: Numbers, at: int, r: int) -> int:
     """Read one request and put it into its place; returns the bit behind it."""
-    phase = taken(words, at, _PHASE_BITS)
-    at += _PHASE_BITS
-    place = taken(words, at, _RANK_BITS)
-    at += _RANK_BITS
-    w.phase[r] = phase
-    w.computed[r] = taken(words, at, setting.computed_bits)
-    at += setting.computed_bits
-    w.generated[r] = taken(words, at, setting.generated_bits)
-    at += setting.generated_bits
-    w.padding[r] = taken(words, at, setting.padding_bits)
-    at += setting.padding_bits
-    w.waited[r] = taken(words, at, setting.waited_bits)
-    at += setting.waited_bits
-    w.restart[r] = taken(words, at, setting.restart_bits)
-    at += setting.restart_bits
-    w.hit[r] = taken(words, at, setting.hit_bits)
-    at += setting.hit_bits
+    fields = taken(words, at, setting.request_bits)
+    phase = fields & ((1 << _PHASE_BITS) - 1)
+    fields >>= _PHASE_BITS
+    place = fields & ((1 << _RANK_BITS) - 1)
+    fields >>= _RANK_BITS
+    w[PHASE, r] = phase
+    w[COMPUTED, r] = fields & ((1 << setting.computed_bits) - 1)
+    fields >>= setting.computed_bits
+    w[GENERATED, r] = fields & ((1 << setting.generated_bits) - 1)
+    fields >>= setting.generated_bits
+    w[PADDING, r] = fields & ((1 << setting.padding_bits) - 1)
+    fields >>= setting.padding_bits
+    w[WAITED, r] = fields & ((1 << setting.waited_bits) - 1)
+    fields >>= setting.waited_bits
+    w[RESTART, r] = fields & ((1 << setting.restart_bits) - 1)
+    w[HIT, r] = fields >> setting.restart_bits
     if phase == WAITING:
-        w.waiting[place] = r
-        w.at[N_WAITING] += 1
+        w[IN_QUEUE, place] = r
+        w[AT, N_WAITING] += 1
     elif phase == PREFILLING:
-        w.at[SLOT] = r
+        w[AT, SLOT] = r
     elif phase == DECODING:
-        w.decoding[place] = r
-        w.at[N_DECODING] += 1
+        w[IN_BATCH, place] = r
+        w[AT, N_DECODING] += 1
     elif phase == PAUSED:
-        w.paused[place] = r
-        w.at[N_PAUSED] += 1
-    return at
+        w[IN_PAUSE, place] = r
+        w[AT, N_PAUSED] += 1
+    return at + setting.request_bits
 
 
 # --- blocks, with prefix caching ------------------------------------------------------------------
@@ -192,20 +223,19 @@ def take_request(setting: Setting, w: Work, words: Numbers, at: int, r: int) -> 
 @compiled
 def in_place(w: Work, place: int) -> int:
     """The request at this place of those that hold blocks: prefilling, decoding, paused."""
-    prefilling = w.at[SLOT] != NOBODY
+    prefilling = w[AT, SLOT] != NOBODY
     if prefilling and place == 0:
-        return w.at[SLOT]
+        return w[AT, SLOT]
     place -= prefilling
-    if place < w.at[N_DECODING]:
-        return w.decoding[place]
-    return w.paused[place - w.at[N_DECODING]]
+    if place < w[AT, N_DECODING]:
+        return w[IN_BATCH, place]
+    return w[IN_PAUSE, place - w[AT, N_DECODING]]
 
 
 @compiled
 def holders_in_place(w: Work) -> int:
     """How many requests hold blocks."""
-    count: int = (w.at[SLOT] != NOBODY) + w.at[N_DECODING] + w.at[N_PAUSED]
-    return count
+    return (w[AT, SLOT] != NOBODY) + w[AT, N_DECODING] + w[AT, N_PAUSED]
 
 
 @compiled
@@ -213,34 +243,34 @@ def put_blocks(setting: Setting, w: Work, words: Numbers, at: int) -> int:
     """Write tables and free list; `moved` has the number of each block."""
     blocks = setting.pool_blocks
     for block in range(blocks + 1):
-        w.moved[block] = 0
+        w[MOVED, block] = 0
     numbered = 0
     for place in range(holders_in_place(w)):
         r = in_place(w, place)
         for index in range(held_blocks(setting, w, r)):
-            block = w.tables[r, index]
-            if w.moved[block] == 0:
+            block = w[TABLES + r, index]
+            if w[MOVED, block] == 0:
                 numbered += 1
-                w.moved[block] = numbered
+                w[MOVED, block] = numbered
                 at = put(words, at, 1, 1)
             else:
-                at = put(words, at, w.moved[block] << 1, setting.block_bits + 1)
-    for index in range(w.at[N_FREE]):
-        block = w.free[index]
+                at = put(words, at, w[MOVED, block] << 1, setting.block_bits + 1)
+    for index in range(w[AT, N_FREE]):
+        block = w[FREE, index]
         numbered += 1
-        w.moved[block] = numbered
-        at = put(words, at, w.content[block] + 1, setting.key_bits)
+        w[MOVED, block] = numbered
+        at = put(words, at, w[CONTENT, block] + 1, setting.key_bits)
     # blocks of equal content, in the order in which they were cached
     for block in range(1, blocks + 1):
-        w.order[w.moved[block]] = block
+        w[ORDER, w[MOVED, block]] = block
     for number in range(1, blocks + 1):
-        block = w.order[number]
+        block = w[ORDER, number]
         earlier, alike = 0, 0
-        if w.content[block] != NO_KEY:
+        if w[CONTENT, block] != NO_KEY:
             for other in range(1, blocks + 1):
-                if w.content[other] == w.content[block] and other != block:
+                if w[CONTENT, other] == w[CONTENT, block] and other != block:
                     alike = 1
-                    earlier += w.stamp[other] < w.stamp[block]
+                    earlier += w[STAMP, other] < w[STAMP, block]
         if alike:
             at = put(words, at, earlier, setting.block_bits)
     return at
@@ -251,9 +281,9 @@ def take_blocks(setting: Setting, w: Work, words: Numbers, at: int) -> None:
     """Read tables and free list; blocks have the numbers that `put_blocks` gave them."""
     blocks = setting.pool_blocks
     for block in range(blocks + 1):
-        w.holders[block] = 0
-        w.content[block] = NO_KEY
-        w.stamp[block] = 0
+        w[HOLDERS, block] = 0
+        w[CONTENT, block] = NO_KEY
+        w[STAMP, block] = 0
     numbered = 0
     for place in range(holders_in_place(w)):
         r = in_place(w, place)
@@ -266,30 +296,22 @@ def take_blocks(setting: Setting, w: Work, words: Numbers, at: int) -> None:
             else:
                 block = taken(words, at, setting.block_bits)
                 at += setting.block_bits
-            w.tables[r, index] = block
-            w.holders[block] += 1
-            if index < w.computed[r] // setting.block_size:
-                w.content[block] = setting.keys[r, index]
-    w.at[N_FREE] = blocks - numbered
-    for index in range(w.at[N_FREE]):
+            w[TABLES + r, index] = block
+            w[HOLDERS, block] += 1
+            if index < w[COMPUTED, r] // setting.block_size:
+                w[CONTENT, block] = w[KEYS + r, index]
+    w[AT, N_FREE] = blocks - numbered
+    for index in range(w[AT, N_FREE]):
         numbered += 1
-        w.free[index] = numbered
-        w.content[numbered] = taken(words, at, setting.key_bits) - 1
+        w[FREE, index] = numbered
+        w[CONTENT, numbered] = taken(words, at, setting.key_bits) - 1
         at += setting.key_bits
     for block in range(1, blocks + 1):
         alike = 0
-        if w.content[block] != NO_KEY:
+        if w[CONTENT, block] != NO_KEY:
             for other in range(1, blocks + 1):
-                alike |= w.content[other] == w.content[block] and other != block
+                alike |= w[CONTENT, other] == w[CONTENT, block] and other != block
         if alike:
-            w.stamp[block] = taken(words, at, setting.block_bits)
+            w[STAMP, block] = taken(words, at, setting.block_bits)
             at += setting.block_bits
-    w.at[STAMPS] = blocks
-
-
-@compiled
-def start(setting: Setting, w: Work, words: Numbers) -> bool:
-    """Write the first state; False if it does not fit."""
-    for r in range(setting.requests):
-        forget(w, r, ABSENT)
-    return pack(setting, w, words)
+    w[AT, STAMPS] = blocks

@@ -7,12 +7,14 @@ of them. What the device would sample is what each request samples when served a
 from collections.abc import Callable
 from operator import attrgetter
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from checks.explore.environment import MachineModel, with_early_ends
 from checks.explore.instance import Instance
+from checks.explore.returning import with_blocks_in_order
+from checks.explore.symmetry import without_names
 from checks.policies.spyre.engine import sampled_alone
-from checks.policies.spyre.model import canonical_in, spyre_model
+from checks.policies.spyre.model import alike_in, spyre_model
 from engine.spyre.observing import Observer
 from engine.spyre.scheduler import Scheduler
 from spec.spyre.config import SpyreConfig
@@ -74,18 +76,29 @@ def _node(scheduler: Scheduler) -> Node:
     return Node(scheduler, Observer(scheduler).state())
 
 
+def reference_model(instance: Instance[SpyreConfig]) -> MachineModel[Context, State]:
+    """The reachable states of an instance with the numbers of their blocks.
+
+    The explorer does not distinguish those; here each block that is handed out must be the same.
+    Where clients come back there would be too many states.
+    """
+    named = without_names(instance, alike_in(instance))
+    canonical = with_blocks_in_order if instance.returning else named
+    return evolve(spyre_model(instance), canonical=canonical)
+
+
 def engine_model(instance: Instance[SpyreConfig]) -> MachineModel[Context, Node]:
-    """The reachable states of an instance as the engine has them, to compare with `spyre_model`.
+    """The reachable states of an instance as the engine has them, as `reference_model` has them.
 
     Raises:
         WorkloadError: a request of the instance could never be served.
     """
-    machine = EngineMachine(spyre_model(instance).ctx)
-    representative = canonical_in(instance)
+    reference = reference_model(instance)
+    machine = EngineMachine(reference.ctx)
     return MachineModel(
         instance,
         machine,
         steps=with_early_ends(instance, machine.step),
-        canonical=lambda node: representative(node.state),
+        canonical=lambda node: reference.canonical(node.state),
         observed=attrgetter("state"),
     )

@@ -8,11 +8,10 @@ import pytest
 
 from checks.explore.graph import state_graph
 from checks.explore.instance import Instance
-from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.policy import POLICY
 from engine.spyre.blocks import BlockManager
 from spec.spyre.config import SpyreConfig
-from tests.checks.policies.spyre.engine_model import engine_model
+from tests.checks.policies.spyre.engine_model import engine_model, reference_model
 
 if TYPE_CHECKING:
     Graph = nx.DiGraph[Hashable]
@@ -32,7 +31,7 @@ FAST = {
 
 def graphs(instance: Instance[SpyreConfig]) -> "tuple[Graph, Graph]":
     """The reference's graph and the engine's."""
-    return state_graph(spyre_model(instance)), state_graph(engine_model(instance))
+    return state_graph(reference_model(instance)), state_graph(engine_model(instance))
 
 
 @pytest.mark.parametrize(("name", "states"), FAST.items(), ids=FAST.keys())
