@@ -79,8 +79,12 @@ def with_blocks_in_order(state: StateT) -> StateT:
 
 
 def numbers_in_order(pool: BlockPool, tables: Iterable[Iterable[int]]) -> dict[int, int]:
-    """The number that each block of a pool is given: those of the tables first, then free ones."""
-    order = dict.fromkeys(chain(chain.from_iterable(tables), pool.free))
+    """The number that each block of a pool is given: those of the tables first, then free ones.
+
+    Behind them those that a wrong machine has lost: held by no request, and not free.
+    """
+    lost = sorted({*pool.references, *pool.keys})
+    order = dict.fromkeys(chain(chain.from_iterable(tables), pool.free, lost))
     return {block: number for number, block in enumerate(order, start=1)}
 
 
