@@ -53,6 +53,7 @@ HELLO = {
         "queue": ["overtaking" if PAUSES else "fcfs"],
         "reservation": [RESERVES],
         "pausing": [False, True] if PAUSES else [False],
+        "reading": ["released"],
     },
     "abilities": ["abort", "abort_running", "ends", "tensors"],
     "left_out": [],

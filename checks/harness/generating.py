@@ -82,7 +82,8 @@ class Limits:
 
     `units`: lengths whose multiples are boundaries, the block size first. `most`: of prompt and
     output together. `slots`: requests that run at once. `prefill_steps`: of a prompt of so many
-    tokens. `priorities`: whether requests have one.
+    tokens. `priorities`: whether requests have one. `tail`: of a prompt that begins with a common
+    stream, which then is a block or longer, the least that follows it, as far as there is room.
     """
 
     units: tuple[int, ...]
@@ -90,6 +91,7 @@ class Limits:
     slots: int
     prefill_steps: Callable[[int], int] = lambda _prompt_len: 1
     priorities: bool = False
+    tail: int = 0
 
 
 def requests_of(
@@ -99,7 +101,7 @@ def requests_of(
     also: Callable[[Choices, Request], None] = lambda _choices, _request: None,
 ) -> tuple[Request, ...]:
     """Random requests, one after the other; `also` draws what else belongs to one."""
-    prompts = _Prompts(swarm)
+    prompts = _Prompts(swarm, limits)
     free_at = [0] * limits.slots  # about when each of them is free again
     requests: list[Request] = []
     arrival = 0
@@ -147,9 +149,10 @@ def _aborted(choices: Choices, limits: Limits, request: Request, admitted: int) 
     `admitted`: about the step of its admission; tight limits make it later.
     """
     joins = admitted + limits.prefill_steps(request.prompt_len)
+    early = admitted + (limits.tail > 0)  # then also in the step in which a hit is made
     leaves = joins + request.end
     first, last = choices.one_of(
-        ((request.arrival, admitted), (admitted, joins), (joins, leaves), (joins, leaves + 5))
+        ((request.arrival, early), (admitted, joins), (joins, leaves), (joins, leaves + 5))
     )
     return evolve(request, abort_at=choices.between(first, last))
 
@@ -259,6 +262,7 @@ class _Prompts:
     """
 
     swarm: Swarm
+    limits: Limits
     known: list[Request] = field(factory=list)
     resembled: set[str] = field(factory=set)
 
@@ -271,7 +275,7 @@ class _Prompts:
         if choices.chance(swarm.continued if known else 0):
             return _continued(choices, self._resembled(choices), length, most)
         if choices.chance(swarm.shared):
-            return _nested(choices, request_id, length)
+            return _nested(choices, request_id, length, self.limits)
         return Prompt.of_stream(_own(request_id), length)
 
     def _resembled(self, choices: Choices) -> Request:
@@ -300,9 +304,12 @@ def _continued(choices: Choices, other: Request, length: int, most: int) -> Prom
     return Prompt.of_tokens(tokens[:most])
 
 
-def _nested(choices: Choices, request_id: str, length: int) -> Prompt:
+def _nested(choices: Choices, request_id: str, length: int, limits: Limits) -> Prompt:
     """A common stream, then another or one of the request's own."""
     first = choices.between(1, length)
+    if limits.tail:
+        first = max(first, limits.units[0])
+        length = max(length, min(first + limits.tail, limits.most - 1))
     parts = [(choices.one_of(_STREAMS), first)]
     if first < length:
         own = choices.chance(0.5)

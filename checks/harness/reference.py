@@ -67,7 +67,7 @@ class Reference:
         leavers = tuple(one for one in leaving if one in present and not step.finished)
         after = step.after
         for one in leavers:
-            after = self.machine.abort(after, one)
+            after = self.machine.abort_running(after, one)
         outputs = {one: tokens for one, tokens in step.outputs.items() if one not in leavers}
         return evolve(step, after=after, outputs=outputs), leavers
 

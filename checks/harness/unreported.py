@@ -24,14 +24,16 @@ class Fields:
     """What drivers of a policy may leave out, and where it is missing then.
 
     `step`: the class of the policy's steps. `left_out`: by name the attributes that say nothing
-    then. `visible`: transitions that show in the states. `never`: of a step what no rule may look
-    at, whatever reported it: why something was refused, and, where states leave it open, in which
-    order what happened.
+    then. `visible`: transitions that show in the states. `in_totals`: of a state what shows in a
+    total only, which is compared instead. `never`: of a step what no rule may look at, whatever
+    reported it: why something was refused, and, where states leave it open, in which order what
+    happened.
     """
 
     step: type
     left_out: Mapping[str, Attributes] = field(factory=dict)
     visible: tuple[str, ...] = ()
+    in_totals: tuple[str, ...] = ()
     never: tuple[str, ...] = NOT_COMPARED
 
     @cached_property
@@ -55,7 +57,8 @@ class Fields:
 
     def not_compared(self, unreported: Collection[str]) -> frozenset[str]:
         """The fields, named as comparisons name them, that are not there to compare."""
-        attributes = self.attributes(unreported)
+        totals = {(self.state, name) for name in self.in_totals}
+        attributes = self.attributes(unreported) | totals
         named = {f"{place}{name}" for kind, name in attributes for place in self.places[kind]}
         return frozenset(named.union(NOT_COMPARED, {BEFORE} & set(unreported)))
 

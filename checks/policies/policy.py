@@ -1,6 +1,6 @@
 """What a policy is to whatever serves, explores, compares, judges or shows it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from attrs import field, fields, frozen
@@ -74,8 +74,9 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     those that it refuses. `reference` and `engine` make schedulers for a case, the latter on a
     simulated device; None where there is no engine. `engine_under_test`: one whose device takes
     also steps that the configuration may rightly lead to and the hardware would refuse; by default
-    the engine. `without_device`: the engine, its tokens as specified. `tokens_at_once`: of a prompt
-    in one step, if no other request is there; by default the least.
+    the engine. `engine_config`: of keys of a configuration of which the engine cannot do all, the
+    values that it can. `without_device`: the engine, its tokens as specified. `tokens_at_once`: of
+    a prompt in one step, if no other request is there; by default the least.
 
     Explorer: `model` makes the state graph of an instance of `instances`, the default ones, or of
     one's own.
@@ -106,6 +107,7 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     reference: Callable[[Case], Reference] = field()
     engine: Callable[[Case], Scheduler[StepT]] | None = None
     engine_under_test: Callable[[Case], Scheduler[StepT]] | None = None
+    engine_config: Mapping[str, Sequence[Any]] = field(factory=dict)
     without_device: Callable[[Case], Scheduler[StepT]] | None = None
     tokens_at_once: Callable[[ConfigT], int] = lambda _config: 1
     model: Callable[[Instance[ConfigT]], MachineModel[ContextT, StateT]] = field()
@@ -209,4 +211,5 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
         if start is None:
             allowed = REFERENCE if self.engine is None else f"{ENGINE}, {REFERENCE}"
             raise ConfigError("system", using, f"{allowed} of {self.name}")
-        return InProcess(Hello(using, using, self.name, abilities=ABILITIES_HERE), start)
+        config = self.engine_config if using == ENGINE else {}
+        return InProcess(Hello(using, using, self.name, config, ABILITIES_HERE), start)

@@ -61,6 +61,14 @@ class ReferenceMachine(Generic[OwnContextT, StateT]):
         after: StateT = self.transitions.abort(self.ctx, state, request_id)
         return after
 
+    def abort_running(self, state: StateT, request_id: str) -> StateT:
+        """A client goes away while the model runs; as between two steps unless a policy differs.
+
+        Raises:
+            GuardError: its request is not present.
+        """
+        return self.abort(state, request_id)
+
     def ends_as_said(self, row: SomeSequence) -> bool:
         """True if the request's own output is complete."""
         return row.generated >= self.ctx.requests[row.id].end

@@ -6,6 +6,7 @@ Source: spyre, "Priority rules" and "Admission constraints"; reservation, pausin
 
 from reference.spyre.chunks import (
     cached_blocks,
+    counted_after,
     next_chunk,
     remaining_tokens,
     with_prefix_hit,
@@ -64,15 +65,15 @@ def _block_refusal(ctx: Context, state: State, sequence: Sequence) -> Refusal:
 
 
 def reserved_blocks(state: State) -> int:
-    """Blocks promised to admitted requests and not yet handed out."""
-    return sum(sequence.reserved for sequence in state.admitted)
+    """Blocks promised and not yet handed out, those of requests that have left among them."""
+    return sum(sequence.reserved for sequence in state.admitted) + state.orphaned
 
 
 def blocks_of_next_chunk(ctx: Context, state: State, sequence: Sequence) -> int:
     """New blocks that the next chunk of `sequence` takes."""
     prospective = _as_admitted(ctx, state, sequence)
-    end = next_chunk(ctx, prospective).end
-    return int(block_count(end, ctx.config.block_size)) - len(prospective.blocks)
+    counted = counted_after(ctx, prospective, next_chunk(ctx, prospective))
+    return int(block_count(counted, ctx.config.block_size)) - len(prospective.blocks)
 
 
 def _as_admitted(ctx: Context, state: State, sequence: Sequence) -> Sequence:

@@ -11,6 +11,7 @@ from spec.spyre.padding import (
     chunk_count,
     chunk_end,
     chunk_start,
+    counted_end,
     left_padding,
     redirected_blocks,
     reused_blocks,
@@ -36,7 +37,7 @@ def cached_blocks(ctx: Context, state: State, sequence: Sequence) -> tuple[int, 
 def with_prefix_hit(ctx: Context, sequence: Sequence, hits: tuple[int, ...]) -> Sequence:
     """The waiting request as it is after admission, when `hits` are cached.
 
-    It holds all cached blocks; only those of whole skipped chunks count as computed.
+    It holds all cached blocks; only those of whole skipped chunks count as computed, in 2.6.3 all.
     """
     config = ctx.config
     padding = left_padding(sequence.prefill_len, config.block_size, config.chunk_size)
@@ -46,7 +47,8 @@ def with_prefix_hit(ctx: Context, sequence: Sequence, hits: tuple[int, ...]) -> 
         config.blocks_per_chunk,
         chunk_count(sequence.prefill_len, config.chunk_size),
     )
-    return evolve(sequence, blocks=hits, hit_blocks=len(hits), computed=reused * config.block_size)
+    counted = len(hits) if config.account.counts_hits else reused
+    return evolve(sequence, blocks=hits, hit_blocks=len(hits), computed=counted * config.block_size)
 
 
 def next_chunk(ctx: Context, sequence: Sequence) -> Chunk:
@@ -67,6 +69,15 @@ def next_chunk(ctx: Context, sequence: Sequence) -> Chunk:
         cached_tokens=reused_blocks(sequence.hit_blocks, *layout) * config.block_size,
         inner_padding=redirected_blocks(sequence.hit_blocks, *layout) * config.block_size,
     )
+
+
+def counted_after(ctx: Context, sequence: Sequence, chunk: Chunk) -> int:
+    """Tokens of the request that count as computed after its next chunk."""
+    size = ctx.config.chunk_size
+    counted = counted_end(
+        sequence.computed, chunk.chunk, chunk.left_padding, size, sequence.prefill_len
+    )
+    return int(counted)
 
 
 def with_block_table(ctx: Context, chunk: Chunk, sequence: Sequence) -> Chunk:

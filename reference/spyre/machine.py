@@ -37,6 +37,14 @@ class SpyreMachine(ReferenceMachine[Context, State]):
         """No request has arrived, all blocks are free."""
         return State(pool=new_pool(self.ctx.config.pool_blocks))
 
+    def abort_running(self, state: State, request_id: str) -> State:
+        """A client goes away while the model runs.
+
+        Raises:
+            GuardError: its request is not present.
+        """
+        return transitions.abort(self.ctx, state, request_id, running=True)
+
     def step(
         self,
         state: State,

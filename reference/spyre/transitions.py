@@ -17,7 +17,13 @@ from reference.core import run
 from reference.core.block_pool import allocate, register, release, touch
 from reference.core.guards import require, require_among, require_new
 from reference.spyre.admission import blocks_of_next_chunk, worst_case_blocks
-from reference.spyre.chunks import cached_blocks, next_chunk, with_block_table, with_prefix_hit
+from reference.spyre.chunks import (
+    cached_blocks,
+    counted_after,
+    next_chunk,
+    with_block_table,
+    with_prefix_hit,
+)
 from spec.core.blocks import BlockPool, block_count
 from spec.core.records import Event
 from spec.spyre.padding import batch_width_blocks, row_left_padding
@@ -38,15 +44,20 @@ def arrive(ctx: Context, state: State, request_id: str) -> State:
     return evolve(state, waiting=(*state.waiting, newcomer))
 
 
-def abort(_ctx: Context, state: State, request_id: str) -> State:
-    """A client goes away: the request leaves, in whatever phase, and gives everything back."""
+def abort(ctx: Context, state: State, request_id: str, *, running: bool = False) -> State:
+    """A client goes away: the request leaves, in whatever phase, and gives everything back.
+
+    In 2.6.3 what is set aside for it stays so, unless the client goes while the model is `running`.
+    """
     # guard
     leaver = require_among(state.present, request_id, "abort", "LIF-5")
     # effect
+    is_kept = ctx.config.account.keeps_promises and not running
     return evolve(
         _removed(state, request_id),
         pool=release(state.pool, leaver.blocks),
         aborted=state.aborted | {request_id},
+        orphaned=state.orphaned + (leaver.reserved if is_kept else 0),
     )
 
 
@@ -108,8 +119,8 @@ def reserve(ctx: Context, state: State) -> Moved:
     require(sequence is not None and sequence.reserved == 0, "reserve", "SPY-RES-2")
     assert sequence is not None
     needed = promised_blocks(worst_case_blocks(ctx, sequence), held=len(sequence.blocks))
-    free = len(state.pool.free) - sum(one.reserved for one in state.admitted)
-    require(needed <= free, "reserve", "SPY-RES-1")
+    promised = sum(one.reserved for one in state.admitted) + state.orphaned
+    require(needed <= len(state.pool.free) - promised, "reserve", "SPY-RES-1")
     # effect
     return (
         evolve(state, prefilling=evolve(sequence, reserved=needed)),
@@ -129,7 +140,7 @@ def chunk(ctx: Context, state: State) -> tuple[State, Chunk, tuple[Event, ...]]:
         state.pool, sequence, blocks_of_next_chunk(ctx, state, sequence), "SPY-CHK-1"
     )
     planned = with_block_table(ctx, planned, grown)
-    computed = evolve(grown, computed=planned.end)
+    computed = evolve(grown, computed=counted_after(ctx, sequence, planned))
     pool = _cache_full_blocks(ctx, pool, computed)
     chunk_event = Event("chunk", sequence.id, "SPY-CHK-3", sequence.computed, planned.end)
     return evolve(state, pool=pool, prefilling=computed), planned, (*events, chunk_event)

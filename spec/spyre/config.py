@@ -13,7 +13,15 @@ from spec.core.blocks import block_count
 from spec.core.configuration import PolicyConfig, checked_keys
 from spec.core.errors import ConfigError
 from spec.core.requests import Request, refuse_above, refuse_too_long
-from spec.spyre.variants import ADMISSIONS, Admission, AdmissionVariant, Queue
+from spec.spyre.variants import (
+    ADMISSIONS,
+    READINGS,
+    Account,
+    Admission,
+    AdmissionVariant,
+    Queue,
+    Reading,
+)
 
 
 @frozen(kw_only=True, field_transformer=checked_keys)
@@ -35,6 +43,7 @@ class SpyreConfig(PolicyConfig):
     - `reservation`: worst-case blocks are set aside at admission; else requests are preempted.
     - `pausing`: admit by slots alone, pause requests to keep the volume limit.
     - `long_output_first`: pausing serves those that generated most first, else fewest.
+    - `reading`: how blocks and tokens are accounted for where text and release differ.
     - `prefill_time`, `decode_time`: how long a step takes on the simulated clock.
 
     Raises:
@@ -59,6 +68,7 @@ class SpyreConfig(PolicyConfig):
     reservation: bool = True
     pausing: bool = False
     long_output_first: bool = False
+    reading: Reading = Reading.TEXT
     prefill_time: float = 8.0
     decode_time: float = 1.0
 
@@ -85,6 +95,11 @@ class SpyreConfig(PolicyConfig):
         return ADMISSIONS[self.admission]
 
     @property
+    def account(self) -> Account:
+        """What the configured reading says."""
+        return READINGS[self.reading]
+
+    @property
     def is_judged_first(self) -> bool:
         """True if the last-chunk conditions are judged once, before a prompt's first chunk."""
         return self.variant.is_judged_first(interleave=self.interleave)
@@ -105,6 +120,7 @@ def released_2_6_3(**overrides: Any) -> SpyreConfig:
         "queue": Queue.OVERTAKING,
         "reservation": True,
         "pausing": True,
+        "reading": Reading.RELEASED,
     }
     return SpyreConfig(**(values | overrides))
 

@@ -52,6 +52,21 @@ def chunk_end(
     return minimum((chunk + 1) * chunk_size - left_padding_tokens, prompt_len)
 
 
+def counted_end(
+    computed: Number,
+    chunk: Number,
+    left_padding_tokens: Number,
+    chunk_size: Number,
+    prompt_len: Number,
+) -> Number:
+    """Tokens that count as computed after a chunk: all that it has room for, beyond `computed`.
+
+    Its end, unless more counted as computed than stood before the chunk (2.6.3, a prefix hit).
+    """
+    room = (chunk + 1) * chunk_size - maximum(chunk * chunk_size, left_padding_tokens)
+    return minimum(computed + room, prompt_len)
+
+
 # --- prefix caching: whole chunks are skipped, the rest is computed again -------------------
 
 

@@ -89,7 +89,8 @@ class State(Past):
     """A scheduler at rest. A request is in exactly one of the places, from arrival on.
 
     `waiting` in queue order; `decoding` in batch order; `paused` in the order of pausing;
-    `finished` and `aborted` have left.
+    `finished` and `aborted` have left. `orphaned`: blocks that stay set aside for requests whose
+    clients left; 0 but in 2.6.3.
     """
 
     pool: BlockPool
@@ -99,6 +100,7 @@ class State(Past):
     paused: tuple[Sequence, ...] = ()
     finished: frozenset[str] = frozenset()
     aborted: frozenset[str] = frozenset()
+    orphaned: int = 0
     last_kind: str = IDLE
     last_tkv: int = 0
 

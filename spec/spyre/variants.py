@@ -123,6 +123,35 @@ ADMISSIONS: Mapping[Admission, AdmissionVariant] = {
 }
 
 
+class Reading(StrEnum):
+    """How admitted requests are accounted for where text and release differ, see `READINGS`.
+
+    `text`: as the plugin's page and this chapter have it. `released`: sendnn-inference 2.6.3.
+    """
+
+    TEXT = "text"
+    RELEASED = "released"
+
+
+@frozen
+class Account:
+    """What a reading says.
+
+    `keeps_promises`: blocks set aside for a request stay so if its client leaves between two steps.
+    `counts_hits`: cached blocks count as computed though their chunk is computed again, so that
+    after it more tokens count as computed than are.
+    """
+
+    keeps_promises: bool
+    counts_hits: bool
+
+
+READINGS: Mapping[Reading, Account] = {
+    Reading.TEXT: Account(keeps_promises=False, counts_hits=False),
+    Reading.RELEASED: Account(keeps_promises=True, counts_hits=True),
+}
+
+
 class Queue(StrEnum):
     """Which requests are looked at for admission.
 

@@ -56,7 +56,8 @@ _STARVES = (
 )
 
 REFUTED = {
-    "LIF-6": _STARVES,
+    "LIF-6": ("released", *_STARVES),
+    **dict.fromkeys(("LIF-5", "SPY-CHK-3", "SPY-CHK-5", "SPY-PRI-4", "SPY-RES-4"), ("released",)),
     "SPY-PAU-5": _STARVES[-2:],
     "SPY-VOL-1": ("documented",),
     "SPY-LEN-1": ("odd length, shipped", "odd length, documented", "odd length, exact"),

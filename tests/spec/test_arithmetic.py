@@ -180,6 +180,7 @@ FORMULAS: dict[Callable[..., Any], st.SearchStrategy[Arguments]] = {
     padding.active_chunk: with_chunk_index().map(lambda drawn: (drawn[3], *drawn[1:3])),
     padding.chunk_start: with_chunk_index().map(lambda drawn: drawn[:3]),
     padding.chunk_end: with_chunk_index(),
+    padding.counted_end: st.builds(lambda had, of: (had, *of), ANY, with_chunk_index()),
     padding.skipped_chunks: with_hit(),
     padding.reused_blocks: with_hit(),
     padding.redirected_blocks: with_hit(),

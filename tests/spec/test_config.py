@@ -6,7 +6,7 @@ import pytest
 
 from spec.core.errors import ConfigError, InputError, WorkloadError
 from spec.spyre.config import SpyreConfig, released_2_6_3
-from spec.spyre.variants import ADMISSIONS, Admission, Queue
+from spec.spyre.variants import ADMISSIONS, Admission, Queue, Reading
 
 
 def test_defaults_are_the_sizes_of_the_plugin() -> None:
@@ -24,6 +24,7 @@ def test_defaults_are_the_sizes_of_the_plugin() -> None:
         "reservation": True,
         "pausing": False,
         "long_output_first": False,
+        "reading": "text",
         "prefill_time": 8.0,
         "decode_time": 1.0,
     }
@@ -55,6 +56,7 @@ def test_released_version_pauses_overtakes_reserves_and_admits_as_shipped() -> N
 
     assert (config.admission, config.queue) == (Admission.SHIPPED, Queue.OVERTAKING)
     assert (config.reservation, config.pausing, config.max_num_seqs) == (True, True, 4)
+    assert config.reading is Reading.RELEASED
     assert not released_2_6_3(pausing=False).pausing
 
 

@@ -15,6 +15,7 @@ from spec.spyre.padding import (
     chunk_count,
     chunk_end,
     chunk_start,
+    counted_end,
     last_block_offset,
     left_padding,
     max_tkv,
@@ -141,6 +142,9 @@ def test_chunks_are_those_of_the_drawn_prompt(prompt: tuple[int, int, int]) -> N
         assert chunk_start(index, padding, chunk_size) == positions[0]
         assert chunk_end(index, padding, chunk_size, length) == positions[-1] + 1
         assert active_chunk(positions[0], padding, chunk_size) == index
+        for ahead in (0, 1, length):  # tokens counted beyond those before the chunk
+            counted = counted_end(positions[0] + ahead, index, padding, chunk_size, length)
+            assert counted == min(positions[-1] + 1 + ahead, length)
 
 
 @given(prompts(), st.data())

@@ -124,7 +124,7 @@ def record(
     Args:
         converter: where it is registered.
         class_: the attrs class.
-        complete: every field is written and must be there.
+        complete: every field is written and must be there, unless an override lets it be omitted.
         constant: the order of the fields, with the values of those that never change.
         last: the field that is written behind all others.
         overrides: by attribute: another name or other hooks, as `cattrs.override` has them.
@@ -145,7 +145,11 @@ def record(
 def _record_reader(
     class_: Any, converter: Converter, complete: bool = False, **overrides: Any
 ) -> Hook:
-    own = [one.evolve(default=NO_DEFAULT) if complete else one for one in fields(class_)]
+    may_lack = {name for name, one in overrides.items() if one.omit_if_default}
+    own = [
+        one.evolve(default=NO_DEFAULT) if complete and one.name not in may_lack else one
+        for one in fields(class_)
+    ]
     return _is_object(make_dict_structure_fn_from_attrs(own, class_, converter, **overrides))
 
 

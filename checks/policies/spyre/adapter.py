@@ -190,7 +190,7 @@ def _totals(side: str, state: State, record: Json) -> Iterator[Difference]:
     expected: dict[str, Any] = {
         "running": [row.id for row in state.running],
         "blocks.used": len(state.pool.references),
-        "blocks.reserved": sum(row.reserved for row in state.admitted),
+        "blocks.reserved": sum(row.reserved for row in state.admitted) + state.orphaned,
         "blocks.free": len(state.pool.free),
     }
     for name, due in expected.items():
@@ -230,6 +230,7 @@ ADAPTER = Adapter(
         },
         step=Step,
         visible=_VISIBLE,
+        in_totals=("orphaned",),
     ),
     reported_twice=reported_twice,
 )

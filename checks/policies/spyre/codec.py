@@ -51,7 +51,7 @@ class SpyreCodec(Codec[State, Step]):
             "volume": step.volume,
             "prefilling": chunk and {name: getattr(chunk, name) for name in _SHOWN},
             "paused": ids_of(after.paused),
-            "blocks": blocks_as_json(after.pool, sum(one.reserved for one in after.admitted)),
+            "blocks": blocks_as_json(after.pool, _reserved(after)),
         }
 
     def states_as_json(self, step: Step, past: Past) -> Json:
@@ -99,6 +99,10 @@ class SpyreCodec(Codec[State, Step]):
         return {} if chunk is None else {chunk.id: f"chunk {chunk.chunk + 1} of {chunk.chunks}"}
 
 
+def _reserved(state: State) -> int:
+    return sum(one.reserved for one in state.admitted) + state.orphaned
+
+
 def _chunk_shown(step: Step, past: Past) -> Chunk | None:
     """The chunk that ran, or the last one of the prefill under way."""
     slot, last = step.after.prefilling, past.chunk
@@ -111,7 +115,10 @@ CODEC = SpyreCodec(
     state=State,
     step=Step,
     line=_Line,
-    state_fields={"last_kind": override(struct_hook=one_of(PREFILL, DECODE, IDLE))},
+    state_fields={
+        "last_kind": override(struct_hook=one_of(PREFILL, DECODE, IDLE)),
+        "orphaned": override(omit_if_default=True),
+    },
     apart=("chunk",),
     done={"tkv": 0, "volume": 0, "chunk": None, "batch": ()},
 )

@@ -15,6 +15,9 @@ from engine.spyre.serving import Engine
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig, refuse_unservable
 from spec.spyre.records import Step
+from spec.spyre.variants import Reading
+
+ENGINE_CONFIG = {"reading": (Reading.TEXT,)}  # what it can do, of keys of which that is not all
 
 
 def sampled_alone(plan: Plan) -> Tensor:

@@ -28,10 +28,14 @@ from spec.spyre.variants import Admission, Queue
 
 @frozen
 class SpyreSwarm(Swarm):
-    """With the limits of Spyre: on the volume, and on the model length."""
+    """With the limits of Spyre: on the volume, and on the model length.
+
+    `hits_inside`: prefix hits end inside a chunk, and more chunks follow.
+    """
 
     tight_limit: bool
     odd_model_len: bool
+    hits_inside: bool
 
 
 def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
@@ -44,18 +48,29 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         **asdict(swarm_of(choices)),
         tight_limit=choices.chance(0.75),
         odd_model_len=choices.chance(0.3),
+        hits_inside=choices.chance(0.35),
     )
+    if swarm.hits_inside:
+        swarm = _with_hits_inside(swarm)
     config = SpyreConfig(**_keys(choices, swarm, pinned))
     if _most_tokens(config) < 2:
         raise ConfigError("--set", dict(pinned), "room for a prompt token and an output token")
-    requests = requests_of(choices, swarm, _limits(config))
+    requests = requests_of(choices, swarm, _limits(config, swarm))
     return Case(_tightened(choices, swarm, config, requests, pinned), requests, swarm=swarm)
+
+
+def _with_hits_inside(swarm: SpyreSwarm) -> SpyreSwarm:
+    """Prompts with a common beginning that come one by one, among them some whose clients leave."""
+    gap, aborts = max(swarm.gap, 4), max(swarm.aborts, 0.5)
+    return evolve(swarm, short_answers=True, shared=0.8, repeated=0.0, gap=gap, aborts=aborts)
 
 
 def _keys(choices: Choices, swarm: SpyreSwarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
     """Every key that matters; the sizes go with those that are pinned."""
     block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
-    chunk = pinned.get("chunk_size") or block * choices.one_of((1, 1, 2, 2, 3, 4))
+    chunk = pinned.get("chunk_size") or block * choices.one_of(
+        (2, 3, 4) if swarm.hits_inside else (1, 1, 2, 2, 3, 4)
+    )
     if "block_size" not in pinned and "chunk_size" in pinned:
         block = choices.one_of([size for size in range(1, 65) if chunk % size == 0])
     length = pinned.get("max_model_len") or _model_len(choices.part(), swarm, block, chunk)
@@ -65,7 +80,7 @@ def _keys(choices: Choices, swarm: SpyreSwarm, pinned: Mapping[str, Any]) -> dic
         "max_model_len": length,
         "max_num_seqs": choices.one_of((8, 12, 16) if swarm.crowd else SLOTS),
         "interleave": not choices.chance(0.35),
-        "prefix_caching": choices.chance(0.7),
+        "prefix_caching": choices.chance(1 if swarm.hits_inside else 0.7),
         "admission": choices.one_of((Admission.EXACT, *Admission)),
         "queue": choices.one_of(tuple(Queue)),
         "reservation": not choices.chance(0.3),
@@ -76,8 +91,11 @@ def _keys(choices: Choices, swarm: SpyreSwarm, pinned: Mapping[str, Any]) -> dic
 
 
 def _model_len(choices: Choices, swarm: SpyreSwarm, block: int, chunk: int) -> int:
-    in_chunks = choices.chance(0.4)
-    whole = chunk * choices.between(1, 5) if in_chunks else block * choices.between(2, 9)
+    in_chunks = choices.chance(1 if swarm.hits_inside else 0.4)
+    least = 4 if swarm.hits_inside else 1
+    whole = (
+        chunk * choices.between(least, least + 4) if in_chunks else block * choices.between(2, 9)
+    )
     return whole + (choices.between(1, block) - 1 if swarm.odd_model_len else 0)
 
 
@@ -86,13 +104,14 @@ def _most_tokens(config: SpyreConfig) -> int:
     return min(most_tokens(config), config.max_batch_tkv_limit + 1)
 
 
-def _limits(config: SpyreConfig) -> Limits:
+def _limits(config: SpyreConfig, swarm: SpyreSwarm) -> Limits:
     return Limits(
         units=(config.block_size, config.chunk_size),
         most=_most_tokens(config),
         slots=config.max_num_seqs,
         # Chunks are interleaved with decode steps.
         prefill_steps=lambda prompt_len: 2 * int(chunk_count(prompt_len, config.chunk_size)),
+        tail=config.chunk_size + 1 if swarm.hits_inside else 0,
     )
 
 

@@ -11,7 +11,12 @@ from checks.policies.spyre.adapter import ADAPTER
 from checks.policies.spyre.codec import CODEC
 from checks.policies.spyre.device import TensorDevice
 from checks.policies.spyre.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
-from checks.policies.spyre.engine import engine, engine_under_test, without_device
+from checks.policies.spyre.engine import (
+    ENGINE_CONFIG,
+    engine,
+    engine_under_test,
+    without_device,
+)
 from checks.policies.spyre.generator import generate
 from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.plot import plot_lines
@@ -98,6 +103,7 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     implied=_other_size,
     engine=engine,
     engine_under_test=engine_under_test,
+    engine_config=ENGINE_CONFIG,
     without_device=without_device,
     tokens_at_once=lambda config: config.chunk_size,
     model=spyre_model,

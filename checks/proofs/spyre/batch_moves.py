@@ -89,6 +89,7 @@ SCOPE = Scope(
         "reservation": IN_SETTING,
         "pausing": "off: the rows that decode are then chosen anew in each step, by the limit",
         "long_output_first": "an order of pausing",
+        "reading": "text: what the release accounts for otherwise is over before a row joins",
         "prefill_time": "the simulated clock decides nothing in a step",
         "decode_time": "the simulated clock decides nothing in a step",
     },

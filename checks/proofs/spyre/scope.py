@@ -25,6 +25,7 @@ SCOPE = Scope(
         "reservation": "on, which without hits and with enough blocks refuses no request",
         "pausing": _NO_PAUSING,
         "long_output_first": _NO_PAUSING,
+        "reading": "text: prefixes are not cached, and promised blocks are PRV-RES-1 to 5",
         "prefill_time": "the simulated clock decides nothing in a step",
         "decode_time": "the simulated clock decides nothing in a step",
     },

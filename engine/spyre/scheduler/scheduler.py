@@ -11,10 +11,10 @@ from engine.spyre.scheduler.plan import IdlePlan, Outcome, Plan
 from engine.spyre.scheduler.prefill import plan_prefill
 from engine.spyre.scheduler.requests import RequestState, WaitingQueue
 from engine.spyre.scheduler.state import NAMES_KEPT, SchedulerState
-from spec.core.errors import WorkloadError
+from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig, refuse_unservable
-from spec.spyre.variants import Queue
+from spec.spyre.variants import Queue, Reading
 
 
 class StalePlanError(Exception):
@@ -30,7 +30,13 @@ class Scheduler:
     """
 
     def __init__(self, config: SpyreConfig) -> None:
-        """A scheduler without requests."""
+        """A scheduler without requests.
+
+        Raises:
+            ConfigError: a reading other than the text's: the engine has none of 2.6.3's defects.
+        """
+        if config.reading is not Reading.TEXT:
+            raise ConfigError("reading", config.reading, f"{Reading.TEXT}, of the engine")
         queue = WaitingQueue(by_shape=config.queue is Queue.OVERTAKING)
         blocks = BlockManager(config.pool_blocks)
         self.state = SchedulerState(config, blocks, queue, LastChunk(config))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from spec.core import judging
 from spec.core.rule import Source
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.changes import change_between, ids
+from spec.spyre.rules.changes import Change, change_between, ids
 from spec.spyre.rules.registry import (
     always,
     between,
@@ -82,13 +82,22 @@ def tokens_are_counted(ctx: Context, step: Step) -> Iterator[str]:
             yield f"request {one_id} sampled beyond its {had} tokens"
 
 
-@always("LIF-5", _CORE, witness=lambda _, step: step.before.aborted, look=each_request)
+@looking_at
+def _holders(_ctx: Context, change: Change) -> State | None:
+    """Look at requests that changed, and at all where what is set aside for leavers did."""
+    is_same = change.before.orphaned == change.after.orphaned
+    return change.requests if is_same else change.after
+
+
+@always("LIF-5", _CORE, witness=lambda _, step: step.before.aborted, look=_holders)
 def only_the_admitted_hold(_ctx: Context, state: State) -> Iterator[str]:
     """A request that waits or has gone away holds no block and no promise of one."""
     # Together with BLK-2: an abort in any phase gives everything back.
     for one in state.waiting:
         if one.blocks or one.reserved:
             yield f"request {one.id} waits with {len(one.blocks)} blocks"
+    if state.orphaned:
+        yield f"{state.orphaned} blocks are set aside for requests that have gone away"
 
 
 @between("LIF-7", _CORE, witness=lambda _, step: len(step.before.waiting) > 1)

@@ -83,12 +83,12 @@ divergence in step 0: scheduled differs
 
 
 def test_a_recording_of_a_known_difference_holds_without_its_driver() -> None:
-    path = RECORDED / "sendnn-leaked_reservation.jsonl"
+    path = RECORDED / "sendnn-model_length_assertion.jsonl"
 
     ran = lockstep("conform", "sendnn", "--case", path, "--recorded")
 
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out == "SND-1 after 1 equal steps, as known\nas recorded\n"
+    assert ran.out == "SND-3 after 4 equal steps, as known\nas recorded\n"
 
 
 def test_a_driver_that_talks_nonsense_ends_the_campaign_with_its_words(tmp_path: Path) -> None:

@@ -128,36 +128,35 @@ def test_a_divergence_is_printed_with_both_sides_rule_workload_and_replay() -> N
     assert ran.code == 1
     divergence = without_times(ran.out).split("\n\n")[1]
     assert "\n".join(line.rstrip() for line in divergence.splitlines()) == snapshot("""\
-divergence in step 2: scheduled differs
-  field              reference      engine
-  scheduled 1        -              1
-  scheduled 2        1              -
-  refusal            "SPY-VOL-4"    -
-  outputs 1          -              [4849]
-  outputs 2          [13573]        -
-  finished           ["2"]          []
-  chunk.id           "2"            "1"
-  after.pool.free    [2,3,4]        [3,4]
-  and 5 more
+divergence in step 2: kind differs
+  field          reference      engine
+  kind           "decode"       "prefill"
+  scheduled 0    1              -
+  scheduled 1    -              1
+  tkv            3              1
+  volume         3              1
+  refusal        "SPY-VOL-4"    -
+  outputs 0      [5274]         -
+  outputs 1      -              [4849]
+  and 11 more
   SPY-VOL-4: A request joins if and only if no step of the worst case exceeds the limit: no other
     joins, none is preempted, each generates all it may.
     refuses an admission of the reference
     broken by engine: 1 passed, batch of 1
-  SPY-ADM-1: A request is admitted only into a free slot of the running batch.
-    the reference's admit of 2
+  SPY-DEC-5: A row's last block holds its newest token and is padded to the block's right boundary.
+    the reference's allocate of 0
   configuration: block_size=2 chunk_size=2 max_model_len=4 max_num_seqs=2 max_batch_tkv_limit=6
-    prefix_caching=false queue=overtaking
+    prefix_caching=false
   {"id":"0","arrival":0,"prompt_len":1,"max_tokens":3}
   {"id":"1","arrival":0,"prompt_len":1,"max_tokens":2}
-  {"id":"2","arrival":0,"prompt_len":1,"max_tokens":1}
   harm: where it goes on by itself, SPY-VOL-4 in step 2: A request joins if and only if no step of
     the worst case exceeds the limit: no other joins, none is preempted, each generates all it may.
-  met 2 times, first in episode 4 of seed 1: block_size=3 chunk_size=3 max_model_len=9
-    max_num_seqs=2 max_batch_tkv_limit=17 queue=overtaking long_output_first=true crowd=false
-    short_answers=false boundaries=1.0 shared=0.0 repeated=0.5 continued=0.25 prescribed=0.0
-    early_ends=0.0 aborts=0.2 gap=0 tight_pool=false tight_limit=true odd_model_len=false
+  met once in episode 8 of seed 1: block_size=4 chunk_size=8 max_model_len=32 max_num_seqs=4
+    max_batch_tkv_limit=95 interleave=false crowd=false short_answers=true boundaries=0.5 shared=0.8
+    repeated=0.0 continued=0.5 prescribed=0.35 early_ends=0.0 aborts=0.5 gap=4 tight_pool=false
+    tight_limit=true odd_model_len=false hits_inside=true
   shrunk in WORK
-  again: lockstep replay corpus/engine-divergence-scheduled-0e3825b0.jsonl --target engine\
+  again: lockstep replay corpus/engine-divergence-kind-70592139.jsonl --target engine\
 """)
 
 

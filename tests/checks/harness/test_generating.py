@@ -14,6 +14,7 @@ from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.choices import Choices
 from checks.harness.generating import Limits, Swarm, requests_of
+from checks.harness.script import Script
 from checks.harness.system import ABILITIES_HERE, Hello, InProcess, Own
 from checks.policies import POLICIES, policy_of
 from engine.workloads.own import request_of
@@ -48,7 +49,7 @@ def test_the_same_seed_gives_the_same_bytes_on_every_machine() -> None:
     """Each digest changes with every change of its generator, and with nothing else."""
     assert {policy: digest(policy) for policy in POLICIES} == snapshot(
         {
-            "spyre": "aec8b4fb3a3bb9c3",
+            "spyre": "38c96eb5f29b09af",
             "nano-vllm": "36d6f692318f8edb",
             "vllm-v1": "f72c53ce8d850954",
             "vllm-v0": "253a84d5c7ffb8c8",
@@ -87,6 +88,25 @@ def test_every_variant_of_the_configuration_is_drawn() -> None:
         assert {getattr(config, key) for config in drawn} == {False, True}, key
     assert any(config.max_model_len % config.block_size for config in drawn)
     assert any(config.num_blocks is None for config in drawn)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_client_leaves_in_the_very_step_of_a_hit_inside_a_chunk(seed: int) -> None:
+    """As 2.6.3 is asked: in 100,000 steps more than once, here in the cases that it takes."""
+    released: dict[str, Any] = {"admission": "shipped", "queue": "overtaking", "reservation": True}
+    drawn = plan(seed=seed, block_size=64, reading="released", **released)
+    met = steps = 0
+    for episode in range(1, 900, 2):
+        script = Script(drawn.case(episode), aborts_while_running=True, aborts_of_gone=False)
+        for action, step in zip(script, script.steps, strict=False):
+            steps += 1
+            inside = step.chunk is not None and step.chunk.inner_padding and not step.chunk.is_last
+            met += bool(inside and step.happened("admit") and step.chunk.id in action.abort_running)
+        if met:
+            break
+
+    assert met
+    assert steps < 50_000  # every other episode
 
 
 def test_cases_of_vllm_v1_are_of_all_kinds() -> None:
@@ -188,5 +208,5 @@ def test_a_system_that_can_do_nothing_is_refused() -> None:
 
 def test_the_parameters_are_one_line() -> None:
     assert plan().case(0).parameters == snapshot(
-        "block_size=5 chunk_size=10 max_model_len=49 max_num_seqs=6 max_batch_tkv_limit=100 interleave=false prefix_caching=false admission=shipped queue=overtaking pausing=true long_output_first=true crowd=false short_answers=false boundaries=0.5 shared=0.0 repeated=0.125 continued=0.125 prescribed=0.35 early_ends=0.0 aborts=0.2 gap=1 tight_pool=false tight_limit=true odd_model_len=true"
+        "block_size=4 chunk_size=4 max_model_len=35 max_num_seqs=2 max_batch_tkv_limit=71 num_blocks=9 prefix_caching=false admission=documented reservation=false crowd=false short_answers=false boundaries=0.5 shared=0.0 repeated=0.125 continued=0.125 prescribed=0.35 early_ends=0.0 aborts=0.2 gap=1 tight_pool=false tight_limit=true odd_model_len=true hits_inside=false"
     )

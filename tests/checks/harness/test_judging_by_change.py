@@ -117,7 +117,7 @@ def test_a_planted_fault_breaks_the_same_rules_at_the_same_step(
 ) -> None:
     fault.plant(monkeypatch)
 
-    rules = {rule for breach in breaches(12) if breach is not None for rule in breach[1]}
+    rules = {rule for breach in breaches(20) if breach is not None for rule in breach[1]}
 
     assert rules >= NOTICED.get(fault.name, set())
 

@@ -149,11 +149,11 @@ def test_another_release_has_no_part_in_what_is_known_of_this_one(tmp_path: Path
     def newer(lines: list[Json]) -> None:
         lines[0]["release"] = "sendnn-inference 2.7.0 on vLLM 0.28.0"
 
-    episode = again(altered(tmp_path, "leaked_reservation", newer))
+    episode = again(altered(tmp_path, "freed_to_the_end", newer))
 
     assert episode.known is None
     assert episode.finding is not None
-    assert episode.finding.cause == "before.blocks.reserved"
+    assert episode.finding.cause == "after.pool.free"
 
 
 def test_a_recording_of_other_actions_is_refused(tmp_path: Path) -> None:

@@ -21,13 +21,21 @@ from engine.spyre.scheduler import (
     state,
 )
 from engine.spyre.scheduler.requests import WaitingQueue
-from spec.core.errors import WorkloadError
+from spec.core.errors import ConfigError, WorkloadError
 from spec.core.requests import BlockKeys, Prompt, Request
 from tests.engine.scenes import config, copied, scheduler_with, sharing, step, steps
 from tests.requests import request
 
 PREEMPTING = {"reservation": False, "num_blocks": 8, "max_num_seqs": 3}
 PAUSING = {"pausing": True, "max_batch_tkv_limit": 40}
+
+
+def test_the_reading_of_the_release_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="reading: found 'released'; allowed: text, of the engine"
+    ):
+        Scheduler(config(reading="released"))
+
 
 # --- a run --------------------------------------------------------------------------------------
 

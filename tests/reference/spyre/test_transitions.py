@@ -83,6 +83,16 @@ def test_request_that_is_aborted_while_it_is_paused_gives_its_blocks_back() -> N
     assert state.pool.references == {4: 1}
 
 
+def test_what_is_set_aside_stays_so_in_the_release_unless_the_client_leaves_while_it_runs() -> None:
+    scene = machine(request("a", 20), reading="released")
+    prefilling = scene.step(arrived(scene)).after
+
+    between, running = scene.abort(prefilling, "a"), scene.abort_running(prefilling, "a")
+
+    assert (between.orphaned, running.orphaned) == (6, 0)
+    assert between.pool.free == running.pool.free == tuple(range(1, 41))
+
+
 def test_blocks_that_another_request_holds_survive_an_abort() -> None:
     scene = machine(of_parts("a", ("s", 8)), of_parts("b", ("s", 8), ("b", 1)), prefix_caching=True)
     state = steps_from(scene, arrived(scene), 3)[-1].after
@@ -195,6 +205,19 @@ def test_request_joins_in_front_of_the_batch_with_its_first_token() -> None:
     assert ids(joined) == {"decoding": ["b", "a"]}
     assert (joined.decoding[0].computed, joined.decoding[0].generated) == (3, 1)
     assert events == (Event("join", "b", "SPY-CHK-4"),)
+
+
+def test_a_hit_inside_a_chunk_counts_as_computed_in_the_release() -> None:
+    requests = of_parts("a", ("s", 5)), of_parts("b", ("s", 4), ("b", 20))
+    slots = []
+    for reading in ("text", "released"):
+        scene = machine(*requests, prefix_caching=True, reading=reading)
+        served = steps_from(scene, arrived(scene), 3)
+        slots.append(next(one.after.prefilling for one in served if one.after.prefilling))
+
+    text, released = slots
+    assert (text.computed, released.computed) == (8, 12)
+    assert len(released.blocks) == len(text.blocks) + 1
 
 
 # --- decode ---------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from checks.policies.spyre.compiled.formulas import (
     active_chunk,
     block_count,
     chunk_count,
-    chunk_end,
     condition_holds,
+    counted_end,
     left_padding,
     may_reserve,
     promised_blocks,
@@ -28,6 +28,7 @@ from checks.policies.spyre.compiled.names import (
     N_PAUSED,
     N_WAITING,
     NOBODY,
+    ORPHANED,
     PAUSED,
     PHASE,
     PREFILL,
@@ -72,7 +73,7 @@ def prefill_refusal(setting: Setting, w: Work, request: int) -> int:
     is_first = w[PHASE, request] == WAITING
     hits = lookup(setting, w, request) if is_first else 0
     computed = computed_with_hits(setting, w, request, hits) if is_first else w[COMPUTED, request]
-    end = next_end(setting, w, request, computed)
+    chunk = next_chunk(setting, w, request, computed)
     free, shared = w[AT, N_FREE], held_hits(w, hits)
     if setting.reservation and is_first:
         remaining = w[MAX_TOKENS, request] - w[GENERATED, request]
@@ -82,20 +83,21 @@ def prefill_refusal(setting: Setting, w: Work, request: int) -> int:
             return REFUSED_WITH_ALL
     elif not setting.reservation:
         held = hits if is_first else held_blocks(setting, w, request)
-        if hits - shared + block_count(end, setting.block_size) - held > free:
+        counted = counted_after(setting, w, request, computed)
+        if hits - shared + block_count(counted, setting.block_size) - held > free:
             return REFUSED
     # the chunk
     running = w[AT, N_DECODING] + (w[AT, SLOT] != NOBODY)
     if is_first and running >= setting.max_num_seqs:
         return REFUSED
-    is_judged = is_first if setting.judged_first else end == prefill_len(w, request)
+    is_judged = is_first if setting.judged_first else is_last_chunk(setting, w, request, chunk)
     return REFUSED if is_judged and not may_join(setting, w, request) else ALLOWED
 
 
 @compiled
 def reserved_blocks(setting: Setting, w: Work) -> int:
-    """Blocks promised to admitted requests and not yet handed out."""
-    reserved = 0
+    """Blocks promised and not yet handed out, those of requests that have left among them."""
+    reserved = w[AT, ORPHANED]
     for request in range(setting.requests):
         reserved += reserved_of(setting, w, request)
     return reserved
@@ -127,16 +129,29 @@ def computed_with_hits(setting: Setting, w: Work, request: int, hits: int) -> in
     per_chunk = setting.chunk_size // setting.block_size
     chunks = chunk_count(covered, setting.chunk_size)
     reused = reused_blocks(hits, padding // setting.block_size, per_chunk, chunks)
-    return reused * setting.block_size
+    return (hits if setting.counts_hits else reused) * setting.block_size
 
 
 @compiled
-def next_end(setting: Setting, w: Work, request: int, computed: int) -> int:
-    """Tokens computed after the next chunk, when so many are."""
+def next_chunk(setting: Setting, w: Work, request: int, computed: int) -> int:
+    """The number of the chunk that is next when so many tokens count as computed."""
+    padding = left_padding(prefill_len(w, request), setting.block_size, setting.chunk_size)
+    return active_chunk(computed, padding, setting.chunk_size)
+
+
+@compiled
+def is_last_chunk(setting: Setting, w: Work, request: int, chunk: int) -> bool:
+    """True for the chunk that yields the first token."""
+    return chunk == chunk_count(prefill_len(w, request), setting.chunk_size) - 1
+
+
+@compiled
+def counted_after(setting: Setting, w: Work, request: int, computed: int) -> int:
+    """Tokens that count as computed after the next chunk, when so many do before it."""
     covered = prefill_len(w, request)
     padding = left_padding(covered, setting.block_size, setting.chunk_size)
     chunk = active_chunk(computed, padding, setting.chunk_size)
-    return chunk_end(chunk, padding, setting.chunk_size, covered)
+    return counted_end(computed, chunk, padding, setting.chunk_size, covered)
 
 
 @compiled

@@ -73,6 +73,7 @@ class SpyreCodec:
             paused=tuple(rows[r] for r in paused),
             finished=self._in_phase(w, names.FINISHED),
             aborted=self._in_phase(w, names.ABORTED),
+            orphaned=at[names.ORPHANED],
         )
 
     def _in_phase(self, w: Work, phase: int) -> frozenset[str]:
@@ -144,6 +145,7 @@ class SpyreCodec:
         w = new_work(self.instance, self.ctx)
         w[AT, names.LAST_KIND] = _KINDS.index(state.last_kind)
         w[AT, names.LAST_TKV] = state.last_tkv
+        w[AT, names.ORPHANED] = state.orphaned
         prefilling = () if state.prefilling is None else (state.prefilling,)
         for phase, queue, count, rows in (
             (names.WAITING, names.IN_QUEUE, names.N_WAITING, state.waiting),

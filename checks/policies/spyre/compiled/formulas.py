@@ -64,9 +64,9 @@ _PLAIN = (
         parameters=("computed", "left_padding_tokens", "chunk_size"),
     ),
     Formula(
-        name="chunk_end",
-        function=padding.chunk_end,
-        parameters=("chunk", "left_padding_tokens", "chunk_size", "prompt_len"),
+        name="counted_end",
+        function=padding.counted_end,
+        parameters=("computed", "chunk", "left_padding_tokens", "chunk_size", "prompt_len"),
     ),
     Formula(name="reused_blocks", function=padding.reused_blocks, parameters=_LAYOUT),
     Formula(
@@ -129,7 +129,7 @@ block_count = _MODULE.block_count
 left_padding = _MODULE.left_padding
 chunk_count = _MODULE.chunk_count
 active_chunk = _MODULE.active_chunk
-chunk_end = _MODULE.chunk_end
+counted_end = _MODULE.counted_end
 reused_blocks = _MODULE.reused_blocks
 row_left_padding = _MODULE.row_left_padding
 volume = _MODULE.volume

@@ -6,7 +6,14 @@ both have the same graph, see `tests/checks/policies/spyre/test_compiled_graph.p
 """
 
 from checks.explore.compiled.jit import compiled
-from checks.policies.spyre.compiled.admission import choose_prefill, computed_with_hits, next_end
+from checks.policies.spyre.compiled.admission import (
+    choose_prefill,
+    computed_with_hits,
+    counted_after,
+    is_last_chunk,
+    next_chunk,
+    reserved_of,
+)
 from checks.policies.spyre.compiled.formulas import (
     batch_width_blocks,
     block_count,
@@ -38,6 +45,7 @@ from checks.policies.spyre.compiled.names import (
     N_PAUSED,
     N_WAITING,
     NOBODY,
+    ORPHANED,
     PADDING,
     PAUSED,
     PHASE,
@@ -78,6 +86,8 @@ def arrive(w: Work, request: int) -> None:
 @compiled
 def abort(setting: Setting, w: Work, request: int) -> None:
     """A client goes away: its request leaves, in whatever phase, and gives everything back."""
+    if setting.keeps_promises:
+        w[AT, ORPHANED] += reserved_of(setting, w, request)
     leave_place(w, request)
     release(setting, w, request, held_blocks(setting, w, request))
     forget(w, request, ABORTED)
@@ -121,11 +131,13 @@ def prefill_step(setting: Setting, w: Work, request: int) -> int:
         w[HIT, request] = held
         w[COMPUTED, request] = computed_with_hits(setting, w, request, held)
     # chunk
-    end = next_end(setting, w, request, w[COMPUTED, request])
-    allocate(setting, w, request, held, block_count(end, setting.block_size) - held)
-    w[COMPUTED, request] = end
+    computed = w[COMPUTED, request]
+    chunk = next_chunk(setting, w, request, computed)
+    counted = counted_after(setting, w, request, computed)
+    allocate(setting, w, request, held, block_count(counted, setting.block_size) - held)
+    w[COMPUTED, request] = counted
     cache_full_blocks(setting, w, request)
-    if end < covered:
+    if not is_last_chunk(setting, w, request, chunk):
         return 0
     # the last chunk: the first token, a row of the batch
     w[AT, SLOT] = NOBODY

@@ -43,7 +43,7 @@ class SpyreCompiled:
     @words.default
     def _least_words(self) -> int:
         setting: Any = SpyreCodec(self.instance, self.ctx).setting
-        bits = 2 + setting.tkv_bits + setting.requests * setting.request_bits
+        bits = 2 + setting.tkv_bits + setting.orphan_bits + setting.requests * setting.request_bits
         return -(-int(bits) // WORD_BITS)
 
     def __attrs_post_init__(self) -> None:

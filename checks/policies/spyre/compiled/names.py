@@ -16,10 +16,12 @@ PHASE, COMPUTED, GENERATED, PADDING, WAITED, RESTART, HIT = range(7)
 # Requests in the order of a queue, whose length stands in the row AT.
 IN_QUEUE, IN_BATCH, IN_PAUSE = range(7, 10)
 # Single numbers: lengths of the queues, the request in the prefill SLOT, what is remembered of the
-# last step, how many blocks are free, how often content was cached, whether a guard did not hold.
+# last step, how many blocks are free or set aside for requests that left, how often content was
+# cached, whether a guard did not hold.
 AT = 10
-N_WAITING, N_DECODING, N_PAUSED, SLOT, LAST_KIND, LAST_TKV, N_FREE, STAMPS, IS_STUCK = range(9)
-SINGLE_NUMBERS, STATE_ROWS = 9, 11
+N_WAITING, N_DECODING, N_PAUSED, SLOT, LAST_KIND, LAST_TKV = range(6)
+N_FREE, ORPHANED, STAMPS, IS_STUCK = range(6, 10)
+SINGLE_NUMBERS, STATE_ROWS = 10, 11
 
 # Only with prefix caching. FREE: blocks, of which the first N_FREE count. Of each block, from 1 on:
 # its HOLDERS, its CONTENT and when that was cached, as a STAMP. TABLES: a row for each request.

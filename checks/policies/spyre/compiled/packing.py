@@ -37,6 +37,7 @@ from checks.policies.spyre.compiled.names import (
     NO_KEY,
     NOBODY,
     ORDER,
+    ORPHANED,
     PADDING,
     PAUSED,
     PHASE,
@@ -98,6 +99,7 @@ def pack(setting: Setting, w: Work, words: Numbers) -> bool:
     name_requests(setting, w)
     at = put(words, 0, w[AT, LAST_KIND], _KIND_BITS)
     at = put(words, at, w[AT, LAST_TKV], setting.tkv_bits)
+    at = put(words, at, w[AT, ORPHANED], setting.orphan_bits)
     for name in range(setting.requests):
         at = put_request(setting, w, words, at, w[LENGTH, name])
     if setting.caching:
@@ -175,6 +177,8 @@ def unpack(setting: Setting, words: Numbers, w: Work) -> None:
     w[AT, LAST_KIND] = taken(words, 0, _KIND_BITS)
     w[AT, LAST_TKV] = taken(words, _KIND_BITS, setting.tkv_bits)
     at = _KIND_BITS + setting.tkv_bits
+    w[AT, ORPHANED] = taken(words, at, setting.orphan_bits)
+    at += setting.orphan_bits
     held = 0
     for r in range(setting.requests):
         at = take_request(setting, w, words, at, r)

@@ -62,6 +62,8 @@ class Setting(Protocol):
     first_condition: int
     last_condition: int
     judged_first: int
+    keeps_promises: int
+    counts_hits: int
     keeps_last_tkv: int
     is_symmetric: int
     computed_bits: int
@@ -72,6 +74,7 @@ class Setting(Protocol):
     hit_bits: int
     request_bits: int
     tkv_bits: int
+    orphan_bits: int
     block_bits: int
     key_bits: int
 
@@ -103,6 +106,8 @@ def setting_of(instance: Instance[SpyreConfig], ctx: Context) -> Setting:
         "first_condition": first,
         "last_condition": first + len(variant.conditions),
         "judged_first": config.is_judged_first,
+        "keeps_promises": config.account.keeps_promises,
+        "counts_hits": config.account.counts_hits,
         "keeps_last_tkv": variant.uses_last_tkv,
         "is_symmetric": bool(interchangeable(instance, alike_in(instance))),
         "computed_bits": longest.bit_length(),
@@ -112,6 +117,7 @@ def setting_of(instance: Instance[SpyreConfig], ctx: Context) -> Setting:
         "hit_bits": blocks.bit_length() * caching,
         "restart_bits": outputs.bit_length() * (not config.reservation),
         "tkv_bits": (longest + config.block_size).bit_length() * variant.uses_last_tkv,
+        "orphan_bits": (blocks * len(requests)).bit_length() * config.account.keeps_promises,
         "block_bits": config.pool_blocks.bit_length(),
         "key_bits": contents.bit_length(),
     }

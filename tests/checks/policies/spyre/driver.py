@@ -1,8 +1,9 @@
 """A driver of Spyre schedulers without a process."""
 
+from itertools import pairwise
 from typing import Any
 
-from attrs import asdict
+from attrs import asdict, evolve
 
 from checks.harness.driver.system import DriverSystem
 from checks.harness.system import Action, Hello, Json
@@ -17,7 +18,15 @@ SENDNN = Hello(
     policy="spyre",
     abilities=frozenset({"abort", "abort_running", "ends"}),
 )
+OLDER = evolve(SENDNN, release="sendnn-inference 2.6.1 on vLLM 0.27.1")
 STRANGER = Hello("stranger", "stranger 1.0", "spyre", abilities=SENDNN.abilities)
+
+
+def freed_to_the_end(records: list[Json]) -> None:
+    """Blocks that requests give back follow all other free ones, as on vLLM 0.27.1."""
+    for last, record in pairwise(records):
+        kept = set(last["free_list"])
+        record["free_list"].sort(key=lambda block: block not in kept)
 
 
 def driver(hello: Hello = STRANGER, **faults: Any) -> DriverSystem:
@@ -47,7 +56,8 @@ def _state(names: Names, state: State) -> Json:
     slot = () if state.prefilling is None else (state.prefilling,)
     preempted = tuple(row for row in state.waiting if row.generated)
     record = blocks_of(names, state, state.admitted)
-    record["blocks"]["reserved"] = sum(row.reserved for row in state.admitted)
+    promised = sum(row.reserved for row in state.admitted)
+    record["blocks"]["reserved"] = promised + state.orphaned
     return record | {
         "waiting": [row.id for row in state.waiting],
         "decoding": [_row(row) for row in state.decoding],

@@ -15,7 +15,7 @@ from checks.harness.system import Json, Own
 from spec.core.requests import Prompt
 from spec.spyre.config import released_2_6_3
 from tests.checks.harness.driver.faithful import Fault, at
-from tests.checks.policies.spyre.driver import SENDNN, STRANGER, driver
+from tests.checks.policies.spyre.driver import OLDER, STRANGER, driver, freed_to_the_end
 from tests.recorded.scenes import asks
 
 PLAN = Plan(Own("spyre", "reference"), seed=11)
@@ -148,28 +148,37 @@ def test_a_rule_that_both_break_is_found_on_the_drivers_own_steps() -> None:
     assert episode.expected["SPY-PAU-6"] > 0  # broken, and known to be
 
 
-def leaking(*more: Any) -> Case:
-    """The client of the first request goes away, with more blocks reserved than it has."""
+def test_a_reservation_that_stays_is_what_the_released_reading_does() -> None:
+    leaving = (asks("a", 1, 192, abort_at=1), asks("b", 1, 2, arrival=2))
     sizes = {"max_model_len": 256, "chunk_size": 128, "num_blocks": 4, "max_batch_tkv_limit": 1024}
-    return Case(released_2_6_3(**sizes), (asks("a", 1, 192, abort_at=1), *more))
+    released = Case(released_2_6_3(**sizes), leaving)
 
-
-def test_a_difference_that_is_known_of_a_release_excuses_no_other() -> None:
-    def leak(records: list[Json]) -> None:
+    def text(records: list[Json]) -> None:
         for record in records[1:]:
             for side in (record, record.get("before", {})):
                 if side:
-                    side["blocks"]["reserved"] += 3
+                    side["blocks"]["reserved"] -= 3
 
-    case = leaking(asks("b", 1, 2, arrival=2))
-    known = compare(driver(SENDNN, fault=leak), case, Terms())
-    unknown = compare(driver(STRANGER, fault=leak), case, Terms())
+    assert compare(driver(), released, Terms()).finding is None
+    given_back = compare(driver(fault=text), released, Terms()).finding
+    assert given_back is not None
+    assert given_back.cause == "before.blocks.reserved"
 
-    assert (known.known, known.finding) == ("SND-1", None)
+
+def ending(**config: Any) -> Case:
+    """The blocks of the first request come back while others are free."""
+    return Case(two_requests(prefix_caching=False, **config).config, (asks("a", 5, 2),))
+
+
+def test_a_difference_that_is_known_of_a_release_excuses_no_other() -> None:
+    known = compare(driver(OLDER, fault=freed_to_the_end), ending(), Terms())
+    unknown = compare(driver(STRANGER, fault=freed_to_the_end), ending(), Terms())
+
+    assert (known.known, known.finding) == ("SND-4", None)
     assert unknown.known is None
     assert unknown.finding is not None
-    assert unknown.finding.cause == "before.blocks.reserved"
+    assert unknown.finding.cause == "after.pool.free"
 
 
 def test_a_known_difference_that_does_not_show_where_it_is_due_is_overdue() -> None:
-    assert compare(driver(SENDNN), leaking(), Terms()).overdue == {"SND-1": 1}
+    assert compare(driver(OLDER), ending(), Terms()).overdue == {"SND-4": 1}

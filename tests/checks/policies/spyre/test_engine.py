@@ -77,8 +77,8 @@ def test_the_engine_without_a_device_takes_the_same_steps(workload: str) -> None
 
 REAL_SIZES = {
     "default": SpyreConfig(),
-    "2.6.3": released_2_6_3(),
-    "2.6.3 without pausing": released_2_6_3(pausing=False),
+    "2.6.3": released_2_6_3(reading="text"),
+    "2.6.3 without pausing": released_2_6_3(reading="text", pausing=False),
     "overtaking in a tight pool": SpyreConfig(
         queue=Queue.OVERTAKING, num_blocks=900, max_batch_tkv_limit=40_000
     ),
