@@ -2,7 +2,8 @@
 
 The choices that a case was made of are made fewer and lower, as long as the finding stays the
 same: first whole repetitions are left out, then numbers lowered. Bounded by the steps that it
-runs, not by the clock, so that the same finding always shrinks to the same case.
+runs, not by the clock, so that the same finding always shrinks to the same case. No attempt goes
+on behind the step in which the finding shows: what shows it later is not simpler.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,8 +20,8 @@ from checks.harness.finding import Finding
 _SHORT_RUN = 3  # repetitions
 
 
-Attempt: TypeAlias = Callable[[Case], tuple[Finding | None, int]]
-"""Runs a case: what was found, and the steps that it took."""
+Attempt: TypeAlias = Callable[[Case, int], tuple[Finding | None, int]]
+"""Runs a case for at most so many steps: what was found, and the steps that it took."""
 Draw: TypeAlias = Callable[[Node], Case | None]
 """The case that these choices make, or None where they make none that can be run."""
 
@@ -68,7 +69,7 @@ def _tried(shrunk: Shrunk, simpler: Case | None, attempt: Attempt) -> tuple[Shru
     """
     if simpler is None or not is_simpler(simpler.choices, shrunk.case.choices):
         return shrunk, False
-    found, steps = attempt(simpler)
+    found, steps = attempt(simpler, shrunk.finding.step + 1)
     spent = evolve(shrunk, runs=shrunk.runs + 1, steps=shrunk.steps + steps + 1)
     if found is None or found.signature != shrunk.finding.signature:
         return spent, False
