@@ -28,7 +28,7 @@ from tests.checks.harness.cases import There
 HERE = Path(__file__).parent
 MODULES = {"sendnn": "sendnn", "vllm-v1": "vllm_v1"}  # of the drivers, by the names of releases
 SECONDS = 60.0
-SHRINKING_STEPS = 4_000
+SHRINKING_STEPS = 10_000
 Defect = Mapping[str, Any]
 
 
