@@ -57,13 +57,12 @@ def forgotten(state: StateT, gone: Iterable[str]) -> StateT:
 def with_blocks_in_order(state: StateT) -> StateT:
     """The state with its blocks numbered anew: those of each request in its place, then free ones.
 
-    The same happens next, but for the numbers, in states that are equal then. Where blocks are
-    cached, the state is returned as it is.
+    The same happens next, but for the numbers, in states that are equal then.
     """
     found: Any = state
-    if found.pool.keys:
-        return state
     numbers = numbers_in_order(found.pool, [one.blocks for one in _requests(state)])
+    if all(block == number for block, number in numbers.items()):
+        return state
 
     def numbered(value: Any) -> Any:
         match value:
@@ -80,17 +79,25 @@ def with_blocks_in_order(state: StateT) -> StateT:
 
 
 def numbers_in_order(pool: BlockPool, tables: Iterable[Iterable[int]]) -> dict[int, int]:
-    """The number that each block of a pool is given: those of the tables first, then free ones."""
-    order = dict.fromkeys(chain(chain.from_iterable(tables), pool.free))
+    """The number that each block of a pool is given: those of the tables first, then free ones.
+
+    Behind them those that a wrong machine has lost: held by no request, and not free.
+    """
+    lost = sorted({*pool.references, *pool.keys})
+    order = dict.fromkeys(chain(chain.from_iterable(tables), pool.free, lost))
     return {block: number for number, block in enumerate(order, start=1)}
 
 
 def renumbered(pool: BlockPool, numbers: Mapping[int, int]) -> BlockPool:
-    """A pool without cached blocks, its blocks numbered anew."""
+    """A pool with its blocks numbered anew."""
     return evolve(
         pool,
         free=tuple(numbers[one] for one in pool.free),
         references=FrozenMap({numbers[one]: count for one, count in pool.references.items()}),
+        keys=FrozenMap({numbers[one]: key for one, key in pool.keys.items()}),
+        cached=FrozenMap(
+            {key: tuple(numbers[one] for one in blocks) for key, blocks in pool.cached.items()}
+        ),
     )
 
 

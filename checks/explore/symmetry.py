@@ -26,7 +26,7 @@ def without_names(
     in the instance. In a state the ones that are present come first, in its order. Where clients
     come back none are: one may starve while another is served again and again.
     """
-    groups = [] if instance.returning else _interchangeable(instance, alike)
+    groups = interchangeable(instance, alike)
     if not groups:
         return lambda state: state
 
@@ -44,9 +44,12 @@ def without_names(
     return representative
 
 
-def _interchangeable(
+def interchangeable(
     instance: Instance[Any], alike: Callable[[Request], Hashable]
 ) -> list[list[str]]:
+    """The requests that `without_names` does not distinguish, in groups of two or more."""
+    if instance.returning:
+        return []
     groups: dict[Hashable, list[str]] = defaultdict(list)
     for request in instance.requests:
         groups[alike(request), instance.what_may_happen_to(request.id)].append(request.id)

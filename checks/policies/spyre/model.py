@@ -14,24 +14,29 @@ from spec.spyre.state import State
 
 
 def spyre_model(instance: Instance[SpyreConfig]) -> MachineModel[Context, State]:
-    """The reachable states of an instance; interchangeable requests are not distinguished.
+    """The reachable states of an instance, up to the names of requests and of blocks.
 
     Raises:
         WorkloadError: a request of the instance could never be served.
     """
     machine = SpyreMachine.of(instance.config, instance.requests)
-    canonical = with_blocks_in_order if instance.returning else canonical_in(instance)
-    return model_of(instance, machine, canonical)
+    return model_of(instance, machine, canonical_in(instance))
 
 
 def canonical_in(instance: Instance[SpyreConfig]) -> Callable[[State], State]:
-    """The state with interchangeable requests named in the order of their places.
+    """The state with interchangeable requests and blocks named in the order of their places."""
+    named: Callable[[State], State] = without_names(instance, alike_in(instance))
+    return lambda state: with_blocks_in_order(named(state))
 
-    With prefix caching their tokens must be equal; without, no rule looks at tokens.
+
+def alike_in(instance: Instance[SpyreConfig]) -> Callable[[Request], Hashable]:
+    """What of a request must be equal for two to be interchangeable.
+
+    With prefix caching that are their tokens, too; without, no rule looks at tokens.
     """
 
     def alike(one: Request) -> Hashable:
         tokens = tuple(one.prompt.tokens()) if instance.config.prefix_caching else None
         return one.prompt_len, one.max_tokens, one.output, tokens
 
-    return without_names(instance, alike)
+    return alike

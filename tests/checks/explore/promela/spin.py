@@ -60,8 +60,7 @@ def _searched(folder: Path, mode: str, *options: str) -> str:
 
 def _constants(instance: Instance[SpyreConfig]) -> dict[str, object]:
     config, requests = instance.config, instance.requests
-    # Where clients come back, the explorer does not distinguish blocks: here all are 0.
-    blocks = [0 if instance.returning else block + 1 for block in range(config.pool_blocks)]
+    blocks = [0] * config.pool_blocks  # the explorer does not distinguish them
     lengths = [(one.prompt_len, one.max_tokens) for one in requests]
     return {
         "N": len(requests),

@@ -5,15 +5,20 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 import pytest
+from attrs import evolve
 
+from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
+from checks.explore.returning import with_blocks_in_order
+from checks.explore.symmetry import without_names
 from checks.policies.spyre.engine import sampled_alone
-from checks.policies.spyre.model import canonical_in, spyre_model
+from checks.policies.spyre.model import alike_in, spyre_model
 from checks.policies.spyre.policy import POLICY
 from engine.core.blocks import BlockManager
 from engine.spyre.observing import Observer
 from engine.spyre.scheduler import Scheduler
 from spec.spyre.config import SpyreConfig
+from spec.spyre.records import Context
 from spec.spyre.state import State
 from tests.checks.policies import engine_model
 from tests.checks.policies.engine_model import EngineMachine
@@ -36,9 +41,20 @@ FAST = {
 
 def graphs(instance: Instance[SpyreConfig]) -> "tuple[Graph, Graph]":
     """The reference's graph and the engine's."""
-    model = spyre_model(instance)
+    model = with_block_numbers(instance)
     machine = EngineMachine(model.ctx, Scheduler, _observed, lambda _, plan: sampled_alone(plan))
-    return engine_model.graphs(model, machine, canonical_in(instance))
+    return engine_model.graphs(model, machine, model.canonical)
+
+
+def with_block_numbers(instance: Instance[SpyreConfig]) -> MachineModel[Context, State]:
+    """The explorer does not distinguish blocks; here each that is handed out must be the same.
+
+    Where clients come back there would be too many states.
+    """
+    named = without_names(instance, alike_in(instance))
+    return evolve(
+        spyre_model(instance), canonical=with_blocks_in_order if instance.returning else named
+    )
 
 
 def _observed(scheduler: Scheduler) -> State:

@@ -1,0 +1,48 @@
+"""What a policy's compiled machine gives the explorer."""
+
+from typing import Protocol, TypeVar
+
+from checks.explore.compiled.table import Words
+
+StateT = TypeVar("StateT")
+
+DOES_NOT_FIT, STUCK = -1, -2  # instead of a number of edges
+
+
+class CompiledModel(Protocol[StateT]):
+    """The machine of an instance on packed states: canonical, of `words` words each.
+
+    `most_edges`: that can leave one state.
+    """
+
+    words: int
+
+    @property
+    def most_edges(self) -> int:
+        """The most edges that can leave a state."""
+
+    def first(self) -> Words:
+        """The state in which runs begin."""
+
+    def expand(
+        self, states: Words, first: int, last: int, found: Words, sources: Words, actions: Words
+    ) -> int:
+        """Write what follows the states from `first` to before `last`; returns how many edges.
+
+        Of each edge: the state at its end, the index of the one at its beginning, its action.
+        DOES_NOT_FIT if a state is too wide for its words, STUCK if a guard of the machine does not
+        hold in a step from the state whose index stands in `sources` first.
+        """
+
+    def label(self, action: int) -> str:
+        """An action as the reference's model names it, up to the order of requests in it."""
+
+    def decoded(self, words: Words) -> StateT:
+        """The state of the reference."""
+
+    def encoded(self, state: StateT) -> Words:
+        """The packed form of any state of the reference that is the same up to names.
+
+        Raises:
+            ValueError: it does not fit into the words.
+        """

@@ -1,0 +1,127 @@
+"""States in the order in which they were found, and a hash table to find them again."""
+
+import numpy as np
+import numpy.typing as npt
+from attrs import define, field
+
+from checks.explore.compiled.jit import compiled, entry
+
+Words = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.uint32]
+
+_FIRST_SLOTS = 1 << 12
+# Constants of the finalizer of MurmurHash3 (Austin Appleby, public domain).
+_FACTORS = (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
+_FACTOR, _OTHER_FACTOR = _FACTORS
+_SHIFT = np.uint64(33)
+
+
+@compiled
+def hashed(words: Words) -> np.uint64:
+    """A number of 64 bits that is as good as random."""
+    value = np.uint64(0)
+    for word in words:
+        value = (value ^ np.uint64(word)) * _FACTOR
+        value = (value ^ (value >> _SHIFT)) * _OTHER_FACTOR
+        value ^= value >> _SHIFT
+    return value
+
+
+@compiled
+def is_same(states: Words, index: int, words: Words) -> bool:
+    """True if the state at this index consists of these words."""
+    for place in range(len(words)):  # noqa: SIM110
+        if states[index, place] != words[place]:
+            return False
+    return True
+
+
+@entry
+def inserted(
+    states: Words,
+    parents: Indices,
+    slots: Indices,
+    count: int,
+    found: Words,
+    sources: Words,
+    edges: int,
+    homes: Words,
+) -> int:
+    """Add the states that are not known yet; returns how many there are then.
+
+    `slots`: a power of two; each holds the index of a state plus 1, or 0. `found`: states at the
+    end of so many `edges`, `sources` where they come from. There must be room for all. In `homes`
+    the slots where searches begin are noted first, and looked at: the memory is asked for all of
+    them at once.
+    """
+    mask = np.uint64(len(slots) - 1)
+    touched = 0
+    for edge in range(edges):
+        homes[edge] = np.int64(hashed(found[edge]) & mask)
+        touched += slots[homes[edge]]
+    homes[edges] = touched
+    for edge in range(edges):
+        slot = homes[edge]
+        while slots[slot] != 0 and not is_same(states, slots[slot] - 1, found[edge]):
+            slot = (slot + 1) & (len(slots) - 1)
+        if slots[slot] == 0:
+            states[count] = found[edge]
+            parents[count] = sources[edge]
+            count += 1
+            slots[slot] = count
+    return count
+
+
+@entry
+def rehashed(states: Words, count: int, slots: Indices) -> None:
+    """Put all states into empty slots."""
+    mask = np.uint64(len(slots) - 1)
+    for index in range(count):
+        slot = np.int64(hashed(states[index]) & mask)
+        while slots[slot] != 0:
+            slot = (slot + 1) & (len(slots) - 1)
+        slots[slot] = index + 1
+
+
+@define
+class Table:
+    """The states found, their words and the index of the state that each was found from.
+
+    The first is its own parent. Of the slots at most three quarters are taken.
+    """
+
+    words: int
+    count: int = 0
+    states: Words = field(init=False)
+    parents: Indices = field(init=False)
+    slots: Indices = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.slots = np.zeros(_FIRST_SLOTS, np.uint32)
+        self.states = np.zeros((_FIRST_SLOTS, self.words), np.int64)
+        self.parents = np.zeros(_FIRST_SLOTS, np.uint32)
+
+    def make_room(self, more: int) -> None:
+        """Make sure that so many more states can be added."""
+        wanted = self.count + more
+        if wanted > len(self.states):
+            rows = max(wanted, len(self.states) * 3 // 2)
+            self.states.resize((rows, self.words), refcheck=False)
+            self.parents.resize(rows, refcheck=False)
+        if wanted * 4 > len(self.slots) * 3:
+            slots = 1 << (wanted * 4 // 3).bit_length()
+            self.slots = np.zeros(slots, np.uint32)
+            rehashed(self.states, self.count, self.slots)
+
+    def add(self, found: Words, sources: Words, edges: int, homes: Words) -> None:
+        """Add what is new of the states at the end of so many edges."""
+        self.make_room(edges)
+        self.count = inserted(
+            *(self.states, self.parents, self.slots, self.count, found, sources, edges, homes)
+        )
+
+    @property
+    def bytes_per_state(self) -> float:
+        """What is kept, slots that are free included, for each state."""
+        each = self.states[0].nbytes + self.parents.itemsize
+        return float(each + self.slots.nbytes / max(self.count, 1))

@@ -1,0 +1,93 @@
+"""The compiled machine of a Spyre instance, as the explorer asks for it."""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from attrs import define, field
+
+from checks.explore.instance import Instance
+from checks.policies.spyre.compiled import names
+from checks.policies.spyre.compiled.codec import SpyreCodec
+from checks.policies.spyre.compiled.moves import ABORT, ARGUMENT_BITS, ARRIVE, expand
+from checks.policies.spyre.compiled.packing import WORD_BITS, pack
+from checks.policies.spyre.compiled.setting import Numbers, Work, new_work
+from spec.spyre.config import SpyreConfig
+from spec.spyre.records import Context
+from spec.spyre.state import State
+
+
+def unsupported(instance: Instance[SpyreConfig]) -> str | None:
+    """Why the compiled machine cannot have an instance, None if it can."""
+    requests, slots = len(instance.requests), instance.config.max_num_seqs
+    if requests > names.MOST_REQUESTS:
+        return f"{requests} requests, it has up to {names.MOST_REQUESTS}"
+    if min(requests, slots) > names.MOST_MEMBERS + 1:
+        return f"{min(requests, slots)} requests at a time, it has up to {names.MOST_MEMBERS + 1}"
+    return None
+
+
+@define(slots=False)
+class SpyreCompiled:
+    """Implements `CompiledModel`. By default states have the words that they need without blocks.
+
+    With prefix caching more words may be needed.
+    """
+
+    instance: Instance[SpyreConfig]
+    ctx: Context
+    words: int = field()
+    _codec: SpyreCodec = field(init=False)
+    _works: list[Work] = field(init=False)
+
+    @words.default
+    def _least_words(self) -> int:
+        setting: Any = SpyreCodec(self.instance, self.ctx).setting
+        bits = 2 + setting.tkv_bits + setting.orphan_bits + setting.requests * setting.request_bits
+        return -(-int(bits) // WORD_BITS)
+
+    def __attrs_post_init__(self) -> None:
+        self._codec = SpyreCodec(self.instance, self.ctx)
+        self._works = [new_work(self.instance, self.ctx) for _ in range(3)]
+
+    @cached_property
+    def most_edges(self) -> int:
+        """An arrival or an abort of each request, and steps with any set of early ends."""
+        return len(self.instance.requests) + 2 ** len(self.instance.early_ends)
+
+    def first(self) -> Numbers:
+        """No request has arrived."""
+        words = np.zeros(self.words, np.int64)
+        pack(self._codec.setting, new_work(self.instance, self.ctx), words)
+        return words
+
+    def expand(
+        self,
+        states: Numbers,
+        first: int,
+        last: int,
+        found: Numbers,
+        sources: Numbers,
+        actions: Numbers,
+    ) -> int:
+        """See `CompiledModel`."""
+        base, between, after = self._works
+        found_from = (states, first, last, found, sources, actions)
+        return expand(self._codec.setting, base, between, after, *found_from)
+
+    def label(self, action: int) -> str:
+        """See `CompiledModel`."""
+        ids, argument = self._codec.ids, action & ((1 << ARGUMENT_BITS) - 1)
+        match action >> ARGUMENT_BITS:
+            case kind if kind in (ARRIVE, ABORT):
+                return f"{'arrive' if kind == ARRIVE else 'abort'} {ids[argument]}"
+        ending = [one for number, one in enumerate(ids) if argument >> number & 1]
+        return f"step, {' and '.join(ending)} ends" if ending else "step"
+
+    def decoded(self, words: Numbers) -> State:
+        """See `CompiledModel`."""
+        return self._codec.decoded(words)
+
+    def encoded(self, state: State) -> Numbers:
+        """See `CompiledModel`."""
+        return self._codec.encoded(state, self.words)

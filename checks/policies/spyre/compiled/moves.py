@@ -1,0 +1,94 @@
+"""Every successor of packed states: arrivals, aborts, and steps with their early ends."""
+
+from checks.explore.compiled.jit import entry
+from checks.explore.compiled.model import DOES_NOT_FIT, STUCK
+from checks.policies.spyre.compiled.machine import abort, arrive, finish, has_all, step
+from checks.policies.spyre.compiled.names import (
+    ABORTED,
+    ABSENT,
+    AT,
+    FINISHED,
+    IS_STUCK,
+    MAY_ABORT,
+    MAY_END,
+    MAY_RETURN,
+    PAUSED,
+    PHASE,
+    WAITING,
+)
+from checks.policies.spyre.compiled.packing import pack, unpack
+from checks.policies.spyre.compiled.setting import Numbers, Setting, Work
+from checks.policies.spyre.compiled.work import copy
+
+ARRIVE, ABORT, STEP = range(3)  # what an edge is; its number is followed by a request or a set
+ARGUMENT_BITS = 8
+
+
+@entry
+def expand(
+    setting: Setting,
+    base: Work,
+    between: Work,
+    after: Work,
+    states: Numbers,
+    first: int,
+    last: int,
+    found: Numbers,
+    sources: Numbers,
+    actions: Numbers,
+) -> int:
+    """Write the successors of the states from `first` to before `last`; returns how many.
+
+    See `checks.explore.compiled.model`. `base`, `between` and `after` are worked on.
+    """
+    count = 0
+    for index in range(first, last):
+        unpack(setting, states[index], base)
+        begin = count
+        is_pending = False
+        # arrivals
+        for request in range(setting.requests):
+            phase = base[PHASE, request]
+            is_pending |= WAITING <= phase <= PAUSED
+            has_left = phase in (FINISHED, ABORTED)
+            if phase == ABSENT or (has_left and base[MAY_RETURN, request]):
+                copy(setting, base, after)
+                arrive(after, request)
+                actions[count] = (ARRIVE << ARGUMENT_BITS) | request
+                if not pack(setting, after, found[count]):
+                    return DOES_NOT_FIT
+                count += 1
+        # aborts
+        for request in range(setting.requests):
+            if base[MAY_ABORT, request] and WAITING <= base[PHASE, request] <= PAUSED:
+                copy(setting, base, after)
+                abort(setting, after, request)
+                actions[count] = (ABORT << ARGUMENT_BITS) | request
+                if not pack(setting, after, found[count]):
+                    return DOES_NOT_FIT
+                count += 1
+        # a step, and which of the requests that may end early in it do
+        if is_pending:
+            copy(setting, base, between)
+            sampled = step(setting, between)
+            may_end = 0
+            for request in range(setting.requests):
+                if (sampled >> request) & 1 and not has_all(setting, between, request):
+                    may_end |= base[MAY_END, request] << request
+            ending = may_end
+            while True:
+                copy(setting, between, after)
+                finish(setting, after, sampled, ending)
+                actions[count] = (STEP << ARGUMENT_BITS) | ending
+                if not pack(setting, after, found[count]):
+                    return DOES_NOT_FIT
+                count += 1
+                if ending == 0:
+                    break
+                ending = (ending - 1) & may_end
+            if between[AT, IS_STUCK]:
+                sources[0] = index
+                return STUCK
+        for edge in range(begin, count):
+            sources[edge] = index
+    return count

@@ -1,0 +1,135 @@
+"""The KV blocks of the compiled machine, as `reference.core.block_pool` moves them.
+
+At rest a request holds the blocks of its computed tokens, no more. Without prefix caching blocks
+differ in their numbers only, so that nothing is kept but how many are free.
+"""
+
+from checks.explore.compiled.jit import compiled
+from checks.policies.spyre.compiled.formulas import block_count
+from checks.policies.spyre.compiled.names import (
+    AT,
+    COMPUTED,
+    CONTENT,
+    FREE,
+    HITS,
+    HOLDERS,
+    IS_STUCK,
+    KEYS,
+    MOVED,
+    N_FREE,
+    NO_KEY,
+    STAMP,
+    STAMPS,
+    TABLES,
+)
+from checks.policies.spyre.compiled.setting import Setting, Work
+from checks.policies.spyre.compiled.work import prefill_len
+
+
+@compiled
+def held_blocks(setting: Setting, w: Work, request: int) -> int:
+    """Blocks of the request, in a state at rest."""
+    return block_count(w[COMPUTED, request], setting.block_size)
+
+
+@compiled
+def lookup(setting: Setting, w: Work, request: int) -> int:
+    """How many cached blocks of its prompt are found; they stand in `hits`."""
+    if not setting.caching:
+        return 0
+    full = (prefill_len(w, request) - 1) // setting.block_size
+    for place in range(full):
+        key, found = w[KEYS + request, place], 0
+        for block in range(1, setting.pool_blocks + 1):
+            if w[CONTENT, block] == key and (found == 0 or w[STAMP, block] < w[STAMP, found]):
+                found = block
+        if found == 0:
+            return place
+        w[HITS, place] = found
+    return full
+
+
+@compiled
+def held_hits(w: Work, count: int) -> int:
+    """How many of the blocks in `hits` another request holds."""
+    held = 0
+    for place in range(count):
+        held += w[HOLDERS, w[HITS, place]] > 0
+    return held
+
+
+@compiled
+def touch(w: Work, request: int, count: int) -> None:
+    """The request holds the blocks in `hits`; none is free any more."""
+    for place in range(count):
+        block = w[HITS, place]
+        if w[HOLDERS, block] == 0:
+            kept = 0
+            for other in range(w[AT, N_FREE]):
+                if w[FREE, other] != block:
+                    w[FREE, kept] = w[FREE, other]
+                    kept += 1
+            w[AT, N_FREE] = kept
+        w[HOLDERS, block] += 1
+        w[TABLES + request, place] = block
+
+
+@compiled
+def allocate(setting: Setting, w: Work, request: int, held: int, count: int) -> None:
+    """The next free blocks, without their old content, behind the `held` ones of the request."""
+    if count > w[AT, N_FREE]:
+        w[AT, IS_STUCK] = 1
+        return
+    w[AT, N_FREE] -= count
+    if not setting.caching:
+        return
+    for place in range(count):
+        block = w[FREE, place]
+        w[CONTENT, block] = NO_KEY
+        w[HOLDERS, block] = 1
+        w[TABLES + request, held + place] = block
+    if count > 0:
+        for place in range(w[AT, N_FREE]):
+            w[FREE, place] = w[FREE, place + count]
+
+
+@compiled
+def cache_full_blocks(setting: Setting, w: Work, request: int) -> None:
+    """Let lookups find the request's full blocks that are not cached yet."""
+    if not setting.caching:
+        return
+    for place in range(w[COMPUTED, request] // setting.block_size):
+        block = w[TABLES + request, place]
+        if w[CONTENT, block] == NO_KEY:
+            w[CONTENT, block] = w[KEYS + request, place]
+            w[STAMP, block] = w[AT, STAMPS]
+            w[AT, STAMPS] += 1
+
+
+@compiled
+def release(setting: Setting, w: Work, request: int, held: int) -> None:
+    """Give back the `held` blocks of a request, its table's tail first.
+
+    Of those that no other request holds, the ones without content are handed out next, the ones
+    with it last.
+    """
+    if not setting.caching:
+        w[AT, N_FREE] += held
+        return
+    plain = 0
+    for place in range(held - 1, -1, -1):
+        block = w[TABLES + request, place]
+        w[HOLDERS, block] -= 1
+        if w[HOLDERS, block] == 0 and w[CONTENT, block] == NO_KEY:
+            w[MOVED, plain] = block
+            plain += 1
+    for place in range(w[AT, N_FREE] - 1, -1, -1):
+        w[FREE, place + plain] = w[FREE, place]
+    for place in range(plain):
+        w[FREE, place] = w[MOVED, place]
+    w[AT, N_FREE] += plain
+    for place in range(held - 1, -1, -1):
+        block = w[TABLES + request, place]
+        if w[HOLDERS, block] == 0 and w[CONTENT, block] != NO_KEY:
+            w[FREE, w[AT, N_FREE]] = block
+            w[AT, N_FREE] += 1

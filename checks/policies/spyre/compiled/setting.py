@@ -1,0 +1,174 @@
+"""An instance as numbers: what the compiled machine looks up, and how wide its fields are."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from checks.explore.instance import Instance
+from checks.explore.symmetry import interchangeable
+from checks.policies.spyre.compiled.formulas import CONDITIONS
+from checks.policies.spyre.compiled.names import (
+    AT,
+    CONTENT,
+    FREE,
+    GROUP,
+    KEYS,
+    MAX_TOKENS,
+    MAY_ABORT,
+    MAY_END,
+    MAY_RETURN,
+    MEMBERS,
+    MOST_REQUESTS,
+    N_FREE,
+    NO_KEY,
+    NOBODY,
+    PROMPT_LEN,
+    ROWS,
+    SLOT,
+    STATE_ROWS,
+)
+from checks.policies.spyre.model import alike_in
+from spec.core.requests import BlockKey
+from spec.spyre.config import SpyreConfig
+from spec.spyre.records import Context
+from spec.spyre.variants import Queue
+
+Numbers = npt.NDArray[np.int64]
+Work = Numbers  # a state that is worked on: the rows of `names`
+
+
+class Setting(Protocol):
+    """The configuration and the widths of fields in a packed state, in a record of numbers.
+
+    Truth values are 0 or 1. `conditions` of joining are those from the first to before the last.
+    """
+
+    requests: int
+    block_size: int
+    chunk_size: int
+    max_model_len: int
+    max_num_seqs: int
+    limit: int
+    pool_blocks: int
+    interleave: int
+    caching: int
+    overtaking: int
+    reservation: int
+    pausing: int
+    may_pause: int
+    long_output_first: int
+    first_condition: int
+    last_condition: int
+    judged_first: int
+    keeps_promises: int
+    counts_hits: int
+    keeps_last_tkv: int
+    is_symmetric: int
+    computed_bits: int
+    generated_bits: int
+    padding_bits: int
+    waited_bits: int
+    restart_bits: int
+    hit_bits: int
+    request_bits: int
+    tkv_bits: int
+    orphan_bits: int
+    block_bits: int
+    key_bits: int
+
+
+def setting_of(instance: Instance[SpyreConfig], ctx: Context) -> Setting:
+    """What the machine looks up of the instance and is the same in every state."""
+    config, requests = instance.config, instance.requests
+    variant = config.variant
+    first = next(n for n, one in enumerate(CONDITIONS) if one is variant.conditions[0])
+    longest = max(one.prompt_len + one.max_tokens for one in requests)
+    outputs = max(one.max_tokens for one in requests)
+    blocks = longest // config.block_size + 1
+    caching, contents = config.prefix_caching, len(contents_of(ctx, instance))
+    values = {
+        "requests": len(requests),
+        "block_size": config.block_size,
+        "chunk_size": config.chunk_size,
+        "max_model_len": config.max_model_len,
+        "max_num_seqs": config.max_num_seqs,
+        "limit": config.max_batch_tkv_limit,
+        "pool_blocks": config.pool_blocks,
+        "interleave": config.interleave,
+        "caching": caching,
+        "overtaking": config.queue is Queue.OVERTAKING,
+        "reservation": config.reservation,
+        "pausing": config.pausing,
+        "may_pause": config.may_pause,
+        "long_output_first": config.long_output_first,
+        "first_condition": first,
+        "last_condition": first + len(variant.conditions),
+        "judged_first": config.is_judged_first,
+        "keeps_promises": config.account.keeps_promises,
+        "counts_hits": config.account.counts_hits,
+        "keeps_last_tkv": variant.uses_last_tkv,
+        "is_symmetric": bool(interchangeable(instance, alike_in(instance))),
+        "computed_bits": longest.bit_length(),
+        "generated_bits": outputs.bit_length(),
+        "padding_bits": blocks.bit_length(),
+        "waited_bits": 8 * config.may_pause,
+        "hit_bits": blocks.bit_length() * caching,
+        "restart_bits": outputs.bit_length() * (not config.reservation),
+        "tkv_bits": (longest + config.block_size).bit_length() * variant.uses_last_tkv,
+        "orphan_bits": (blocks * len(requests)).bit_length() * config.account.keeps_promises,
+        "block_bits": config.pool_blocks.bit_length(),
+        "key_bits": contents.bit_length(),
+    }
+    of_fields = ("computed", "generated", "padding", "waited", "restart", "hit")
+    values["request_bits"] = 6 + sum(values[f"{one}_bits"] for one in of_fields)
+    names = Setting.__annotations__
+    record = np.recarray(1, dtype=[(name, np.int64) for name in names])
+    record[0] = tuple(int(values[name]) for name in names)
+    found: Any = record[0]
+    setting: Setting = found
+    return setting
+
+
+def contents_of(ctx: Context, instance: Instance[SpyreConfig]) -> dict[BlockKey, int]:
+    """The contents of all full blocks that requests may ever have, numbered from 0."""
+    if not instance.config.prefix_caching:
+        return {}
+    keys = [key for one in instance.requests for key in _keys(ctx, one.id)]
+    return {key: number for number, key in enumerate(dict.fromkeys(keys))}
+
+
+def _keys(ctx: Context, request: str) -> Sequence[BlockKey]:
+    one = ctx.requests[request]
+    return ctx.keys.of(request, (one.prompt_len + one.max_tokens) // ctx.config.block_size)
+
+
+def new_work(instance: Instance[SpyreConfig], ctx: Context) -> Work:
+    """The first state: no request has arrived, all blocks are free."""
+    config, requests = instance.config, instance.requests
+    ids = [one.id for one in requests]
+    contents = contents_of(ctx, instance)
+    most_blocks = max(one.prompt_len + one.max_tokens for one in requests) // config.block_size
+    pool = config.pool_blocks + 1 if config.prefix_caching else 0
+    w = np.zeros((ROWS, max(STATE_ROWS, MOST_REQUESTS, most_blocks + 2, pool)), np.int64)
+    w[AT, SLOT], w[AT, N_FREE] = NOBODY, config.pool_blocks
+    w[CONTENT] = NO_KEY
+    if config.prefix_caching:
+        w[FREE, : config.pool_blocks] = range(1, config.pool_blocks + 1)
+    for number, one in enumerate(requests):
+        w[PROMPT_LEN, number], w[MAX_TOKENS, number] = one.prompt_len, one.max_tokens
+        w[MAY_ABORT, number] = one.id in instance.aborts
+        w[MAY_END, number] = one.id in instance.early_ends
+        w[MAY_RETURN, number] = one.id in instance.returning
+        if contents:
+            keys = [contents[key] for key in _keys(ctx, one.id)]
+            w[KEYS + number, : len(keys)] = keys
+    groups = interchangeable(instance, alike_in(instance))
+    grouped = {one for group in groups for one in group}
+    groups += [[one] for one in ids if one not in grouped]
+    for row, group in enumerate(groups):
+        places = [ids.index(one) for one in group]
+        w[MEMBERS + row, : len(group)] = places
+        w[GROUP, places] = row
+    return w

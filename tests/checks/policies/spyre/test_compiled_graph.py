@@ -1,0 +1,53 @@
+"""The compiled machine has the reference's graph: state for state and edge for edge."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checks.explore.compiled.agreement import Compared, compare
+from checks.explore.instance import Instance
+from checks.explore.search import explore
+from checks.policies.spyre.compiled.model import SpyreCompiled, unsupported
+from checks.policies.spyre.model import spyre_model
+from checks.policies.spyre.policy import POLICY
+from spec.spyre.config import SpyreConfig
+from tests.checks.policies.spyre.compiled_faults import FAULTS
+
+WORDS = 5  # enough for every default instance
+MODULE = "tests.checks.policies.spyre.compiled_faults"
+ROOT = Path(__file__).parents[4]
+
+
+def compared(instance: Instance[SpyreConfig]) -> Compared:
+    model = spyre_model(instance)
+    return compare(model, SpyreCompiled(instance, model.ctx, WORDS))
+
+
+def test_every_default_instance_has_the_same_graph() -> None:
+    for instance in POLICY.instances:
+        assert unsupported(instance) is None
+
+        found = compared(instance)
+
+        counts = explore(spyre_model(instance), [])
+        assert (instance.name, found.difference) == (instance.name, None)
+        assert (found.states, found.edges) == (counts.states, counts.transitions)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_a_difference(fault: str) -> None:
+    """As plain Python, where a function of the machine can be replaced."""
+    done = subprocess.run(
+        [sys.executable, "-m", MODULE, fault],
+        cwd=ROOT,
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "the reference leads to" in done.stdout
