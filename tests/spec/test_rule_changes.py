@@ -1,7 +1,7 @@
 """What a rule need not look at again: judged by the change, as by the whole state."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from attrs import evolve
