@@ -1,7 +1,7 @@
 """What a rule need not look at again: judged by the change, as by the whole state."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -53,7 +53,6 @@ ENGINE_STEPS: list[Step] = _engine_steps()
 STEPS = [*REFERENCE_STEPS, *ENGINE_STEPS]
 STATE_RULES: list[Rule] = [rule for rule in applicable(CONFIG) if rule.kind is Kind.ALWAYS]
 CTX: Context = MACHINE.ctx
-T = TypeVar("T")
 
 
 # --- tuples and maps -----------------------------------------------------------------------------
