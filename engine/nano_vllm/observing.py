@@ -101,6 +101,7 @@ class Observer:
         self._pool = PoolObserver(self._scheduler.blocks)
         self._queue = QueueObserver(self._scheduler.queue, _waiting_row)
         self._known: dict[RequestState, Sequence] = {}
+        self._seen: tuple[int, list[RequestState], tuple[Sequence, ...]] = 0, [], ()
         self._state: State | None = None
 
     def state(self) -> State:
@@ -114,13 +115,18 @@ class Observer:
             finished=with_new_names(last.finished if last else frozenset(), now.finished),
             aborted=with_new_names(last.aborted if last else frozenset(), now.aborted),
         )
-        self._known = dict(zip(now.running.rows, running, strict=True))
+        if last is None or running is not last.running:
+            self._known = dict(zip(now.running.rows, running, strict=True))
         self._state = last if last is not None and _is_same(last, state) else state
         return self._state
 
     def rows(self, requests: Iterable[RequestState]) -> tuple[Sequence, ...]:
         """These rows, not described anew where nothing of them has changed."""
-        return tuple(map(self._row, requests))
+        changes, (last, seen, rows), now = self._scheduler.running.changes, self._seen, [*requests]
+        if changes != last or now != seen:
+            rows = tuple(map(self._row, now))
+            self._seen = changes, now, rows
+        return rows
 
     def _row(self, request: RequestState) -> Sequence:
         computed, known = self._scheduler.running.computed(request), self._known.get(request)

@@ -1,8 +1,7 @@
 """What a rule need not look at again: judged by the change, as by the whole state."""
 
-from collections.abc import Callable, Iterable
-from itertools import product
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -20,6 +19,17 @@ from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules import REGISTRY, Rule, applicable
 from spec.spyre.state import Sequence, State
+from tests.spec.state_faults import (
+    Fault,
+    fresh,
+    held,
+    lost_block,
+    nth,
+    one_more,
+    one_with,
+    pool,
+    times_met,
+)
 
 CONFIG = SpyreConfig(block_size=2, chunk_size=4, max_model_len=32, max_num_seqs=3, num_blocks=14)
 REQUESTS = [
@@ -43,7 +53,6 @@ ENGINE_STEPS: list[Step] = _engine_steps()
 STEPS = [*REFERENCE_STEPS, *ENGINE_STEPS]
 STATE_RULES: list[Rule] = [rule for rule in applicable(CONFIG) if rule.kind is Kind.ALWAYS]
 CTX: Context = MACHINE.ctx
-T = TypeVar("T")
 
 
 # --- tuples and maps -----------------------------------------------------------------------------
@@ -100,145 +109,94 @@ def test_the_states_of_a_run_keep_every_rule_judged_by_their_changes() -> None:
             assert rule.found_in_state(CTX, step.after) is None
 
 
-Fault = Callable[[State, int], State]
-
-
-class NotThereError(Exception):
-    """A state has nothing that this fault could be in."""
-
-
-def _nth(things: Iterable[T], n: int) -> T:
-    """The n-th of them, and on from the first again."""
-    there = [*things]
-    if not there:
-        raise NotThereError
-    return there[n % len(there)]
-
-
-def _pool(state: State, **parts: Any) -> State:
-    return evolve(state, pool=evolve(state.pool, **parts))
-
-
-def _lost_block(state: State, n: int) -> State:
-    lost = _nth(state.pool.free, n)
-    return _pool(state, free=tuple(block for block in state.pool.free if block != lost))
-
-
-def _held(state: State) -> list[int]:
-    return [block for one in state.admitted for block in one.blocks]
-
-
-def _one_with(state: State, place: str, n: int, **parts: Any) -> State:
-    """One request in this place is otherwise in these parts."""
-    there = getattr(state, place)
-    wrong = _nth(there, n)
-    changes: Any = {place: tuple(evolve(one, **parts) if one is wrong else one for one in there)}
-    return evolve(state, **changes)
-
-
-def _one_more(state: State, place: str, one: Sequence) -> State:
-    changes: Any = {place: (*getattr(state, place), one)}
-    return evolve(state, **changes)
-
-
-def _fresh(row: Sequence) -> Sequence:
-    return Sequence(row.id, row.prefill_len)
-
-
-def _came_back(state: State, n: int) -> State:
-    name = _nth(sorted(state.finished), n)
-    return _one_more(state, "waiting", Sequence(name, CTX.requests[name].prompt_len))
+def _came_back(state: State, n: int) -> Any:
+    name = nth(sorted(state.finished), n)
+    return one_more(state, "waiting", Sequence(name, CTX.requests[name].prompt_len))
 
 
 FAULTS: dict[str, dict[str, Fault]] = {  # by the rule that each breaks
     "BLK-1": {
-        "a lost block": _lost_block,
-        "a free block twice": lambda state, n: _pool(
-            state, free=(_nth(state.pool.free, n), *state.pool.free)
+        "a lost block": lost_block,
+        "a free block twice": lambda state, n: pool(
+            state, free=(nth(state.pool.free, n), *state.pool.free)
         ),
-        "one lost, another twice: the number is right": lambda state, _n: _pool(
-            state, free=(_nth(state.pool.free, -1), *state.pool.free[1:])
+        "one lost, another twice: the number is right": lambda state, _n: pool(
+            state, free=(nth(state.pool.free, -1), *state.pool.free[1:])
         ),
     },
     "BLK-2": {
-        "another number of holders": lambda state, n: _pool(
-            state, references=state.pool.references.set({_nth(state.pool.references, n): 7})
+        "another number of holders": lambda state, n: pool(
+            state, references=state.pool.references.set({nth(state.pool.references, n): 7})
         ),
-        "a free block counted as held": lambda state, n: _pool(
-            state, references=state.pool.references.set({_nth(state.pool.free, n): 0})
+        "a free block counted as held": lambda state, n: pool(
+            state, references=state.pool.references.set({nth(state.pool.free, n): 0})
         ),
-        "a row with the blocks of another": lambda state, n: _one_with(
-            state, "decoding", n, blocks=_nth(state.admitted, -1).blocks
+        "a row with the blocks of another": lambda state, n: one_with(
+            state, "decoding", n, blocks=nth(state.admitted, -1).blocks
         ),
-        "a row that lost a block": lambda state, n: _one_with(
-            state, "decoding", n, blocks=_nth(state.decoding, n).blocks[:-1]
+        "a row that lost a block": lambda state, n: one_with(
+            state, "decoding", n, blocks=nth(state.decoding, n).blocks[:-1]
         ),
         "a row twice: pool and tables are as they were, there is one more": lambda state, n: (
-            _one_more(state, "decoding", _nth(state.decoding, n))
+            one_more(state, "decoding", nth(state.decoding, n))
         ),
     },
     "BLK-3": {
-        "a free padding block": lambda state, _n: _pool(state, free=(*state.pool.free[1:], 0)),
+        "a free padding block": lambda state, _n: pool(state, free=(*state.pool.free[1:], 0)),
     },
     "BLK-5": {
-        "another key": lambda state, n: _pool(
-            state, keys=state.pool.keys.set({_nth(state.pool.keys, n): b"other"})
+        "another key": lambda state, n: pool(
+            state, keys=state.pool.keys.set({nth(state.pool.keys, n): b"other"})
         ),
-        "content not in the cache": lambda state, n: _pool(
-            state, cached=state.pool.cached.without(_nth(state.pool.cached, n))
+        "content not in the cache": lambda state, n: pool(
+            state, cached=state.pool.cached.without(nth(state.pool.cached, n))
         ),
     },
     "BLK-8": {
-        "computed tokens in the queue": lambda state, n: _one_with(state, "waiting", n, computed=1),
+        "computed tokens in the queue": lambda state, n: one_with(state, "waiting", n, computed=1),
     },
     "LIF-1": {
-        "waiting twice": lambda state, n: _one_more(state, "waiting", _nth(state.waiting, n)),
-        "decoding and waiting": lambda state, n: _one_more(
-            state, "waiting", _fresh(_nth(state.decoding, n))
+        "waiting twice": lambda state, n: one_more(state, "waiting", nth(state.waiting, n)),
+        "decoding and waiting": lambda state, n: one_more(
+            state, "waiting", fresh(nth(state.decoding, n))
         ),
         "finished and waiting": lambda state, n: evolve(
-            state, finished=state.finished | {_nth(state.waiting, n).id}
+            state, finished=state.finished | {nth(state.waiting, n).id}
         ),
         "back from the finished": _came_back,
     },
     "LIF-5": {
-        "blocks in the queue": lambda state, n: _one_with(
+        "blocks in the queue": lambda state, n: one_with(
             state, "waiting", n, blocks=(1,), reserved=99
         ),
     },
     "LIF-8": {
-        "generated in the queue": lambda state, n: _one_with(state, "waiting", n, generated=1),
+        "generated in the queue": lambda state, n: one_with(state, "waiting", n, generated=1),
     },
     "SPY-PFX-1": {
-        "a row with fewer tokens": lambda state, n: _one_with(
+        "a row with fewer tokens": lambda state, n: one_with(
             state, "decoding", n, computed=1, hit_blocks=0
         ),
     },
     "SPY-PFX-2": {
-        "another key of a held block, tables and tokens as they were": lambda state, n: _pool(
-            state, keys=state.pool.keys.set({_nth(_held(state), n): b"other"})
+        "another key of a held block, tables and tokens as they were": lambda state, n: pool(
+            state, keys=state.pool.keys.set({nth(held(state), n): b"other"})
         ),
     },
     "SPY-PFX-8": {
-        "a full block not in the cache": lambda state, n: _pool(
+        "a full block not in the cache": lambda state, n: pool(
             state,
             keys=state.pool.keys.without(
-                _nth((one for one in _held(state) if one in state.pool.keys), n)
+                nth((one for one in held(state) if one in state.pool.keys), n)
             ),
         ),
     },
     "SPY-RES-2": {
-        "another promise": lambda state, _n: _one_with(
-            state, "decoding", 0, reserved=_nth(state.decoding, 0).reserved + 1
+        "another promise": lambda state, _n: one_with(
+            state, "decoding", 0, reserved=nth(state.decoding, 0).reserved + 1
         ),
     },
 }
-
-
-def _broken(found: Iterable[str | None]) -> dict[str, str]:
-    """What was found, by the state rule that found it."""
-    judged = zip(STATE_RULES, found, strict=True)
-    return {rule.id: text for rule, text in judged if text is not None}
 
 
 @pytest.mark.parametrize(
@@ -252,17 +210,7 @@ def _broken(found: Iterable[str | None]) -> dict[str, str]:
 def test_a_wrong_state_breaks_the_same_rules_judged_by_the_change_and_as_a_whole(
     fault: Fault, rule: str
 ) -> None:
-    met = 0
-    for step, n in product(STEPS, range(5)):
-        try:
-            wrong = fault(step.after, n)
-        except NotThereError:
-            continue
-        whole = _broken(one.found_in_state(CTX, wrong) for one in STATE_RULES)
-        by_change = _broken(one.found_after(CTX, step.before, wrong) for one in STATE_RULES)
-        assert by_change == whole
-        met += rule in whole
-    assert met > 10
+    assert times_met(STATE_RULES, CTX, STEPS, fault, rule) > 10
 
 
 ORDERS: dict[str, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
@@ -290,7 +238,7 @@ def test_a_wrong_order_of_the_free_blocks_is_found_in_runs_and_as_a_whole(order:
     for step in ENGINE_STEPS:
         free = ORDERS[order](tuple(step.after.pool.free))
         found, whole = (
-            REGISTRY["BLK-4"].found_of_step(CTX, evolve(step, after=_pool(step.after, free=blocks)))
+            REGISTRY["BLK-4"].found_of_step(CTX, evolve(step, after=pool(step.after, free=blocks)))
             for blocks in (_cut(free, step.before.pool.free), free)
         )
         assert found == whole

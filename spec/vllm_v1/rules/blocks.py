@@ -13,7 +13,7 @@ from spec.core import judging
 from spec.core.judging import FreeList
 from spec.core.records import Event
 from spec.vllm_v1.config import Connector, Release
-from spec.vllm_v1.records import Context, Load, State, Step
+from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.counting import blocks_of, slots_up_to
 from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text, witness
 
@@ -147,17 +147,22 @@ def no_block_is_written_twice(ctx: Context, step: Step) -> Iterator[str]:
 
 @define
 class _Replay(FreeList):
-    """With the blocks whose content can be found at that moment."""
+    """With the blocks whose content can be found at that moment.
+
+    `known`: the requests before the step.
+    """
 
     ctx: Context
     step: Step
     hashed: set[int]
+    known: dict[str, Sequence]
 
     @staticmethod
     def of_step(ctx: Context, step: Step) -> "_Replay":
         """As the step found it."""
         pool, rows = step.before.pool, (*step.before.present, *step.before.draining)
-        return _Replay.of(pool.free, rows, ctx=ctx, step=step, hashed=set(pool.keys))
+        hashed, present = set(pool.keys), by_id(step.before.present)
+        return _Replay.of(pool.free, rows, ctx=ctx, step=step, hashed=hashed, known=present)
 
     def apply(self, event: Event) -> None:
         """What the event does to the free list."""
@@ -179,12 +184,12 @@ class _Replay(FreeList):
     def _hash(self, owner: str, computed: int) -> None:
         """Full blocks of final tokens can be found from the moment they are planned on."""
         if self.ctx.config.prefix_caching:
-            row = by_id(self.step.before.present)[owner]
+            row = self.known[owner]
             full = min(computed, row.tokens) // self.ctx.config.block_size
             self.hashed.update(self.tables.get(owner, ())[:full])
 
     def _promoted(self, owner: str) -> None:
-        row = by_id(self.step.before.present)[owner]
+        row = self.known[owner]
         if row.computed:
             self._hash(owner, row.computed)
         else:
@@ -218,6 +223,8 @@ def free_order(ctx: Context, step: Step) -> Iterator[str]:
 def preempted_no_longer_than_needed(ctx: Context, step: Step) -> Iterator[str]:
     """Requests are preempted until the blocks suffice, and no longer."""
     # A request that is given blocks after a preemption needs more than were free before it.
+    if not step.happened("preempt"):
+        return
     replay = _Replay.of_step(ctx, step)
     for event, following in zip(step.events, [*step.events, None][1:], strict=False):
         free = len(replay.free)

@@ -5,6 +5,7 @@ Source: vllm-v1, "Prefix Caching - Shared KV Blocks".
 
 from collections.abc import Iterator
 
+from spec.core.changes import changed
 from spec.core.judging import begin_alike
 from spec.core.requests import BlockKey
 from spec.vllm_v1.config import VllmV1Config
@@ -123,7 +124,9 @@ def _filled(ctx: Context, one: Sequence, computed: int) -> Contents:
 def what_is_found_anew_is_computed(ctx: Context, step: Step) -> Iterator[str]:
     """A step lets only those contents be found that a request computed, or that were brought."""
     # A request that held the block before the step or after it, or left in it.
-    fresh = {*step.after.pool.keys.items()} - {*step.before.pool.keys.items()}
+    before, after = step.before.pool.keys, step.after.pool.keys
+    moved = ((block, after.get(block)) for block in changed(before, after))
+    fresh = {(block, key) for block, key in moved if key is not None and before.get(block) != key}
     if not fresh:
         return
     stays = by_id(step.after.present)
