@@ -16,7 +16,16 @@ from tests.checks.command import lockstep
 
 
 def test_a_draw_of_the_mutants_is_killed_by_rules_and_the_report_says_so() -> None:
-    options = ["--policy", "nano-vllm", "--room", "spec", "--sample", 8, "block_hashes.py"]
+    options = [
+        "--policy",
+        "nano-vllm",
+        "--room",
+        "spec",
+        "--sample",
+        8,
+        "formulas.py:can_allocate",
+        "block_hashes.py:passes",
+    ]
     ran = lockstep("mutants", *options, "--json", "r.json")
     report = json.loads(Path("r.json").read_text())
 
@@ -27,7 +36,7 @@ def test_a_draw_of_the_mutants_is_killed_by_rules_and_the_report_says_so() -> No
 
 
 def test_a_mutant_that_is_noticed_no_more_is_not_as_expected() -> None:
-    one = ["--policy", "nano-vllm", "--room", "spec", "--sample", 1, "block_hashes.py"]
+    one = ["--policy", "nano-vllm", "--room", "spec", "--sample", 1, "formulas.py:can_allocate"]
     assert lockstep("mutants", *one, "--expect", "recorded", "--json", "r.json").code == 0
     report = json.loads(Path("r.json").read_text())
     ((name, verdict),) = report["verdicts"].items()

@@ -163,6 +163,7 @@ def test_whole_file_of_a_tiny_run(tmp_path: Path) -> None:
         "paused": [],
         "finished": {"#set": ["a"]},
         "aborted": {"#set": []},
+        "orphaned": 0,
         "last_kind": "prefill",
         "last_tkv": 0,
     }
