@@ -67,7 +67,7 @@ def apply_decode(state: SchedulerState, plan: DecodePlan, tokens: Tensor, ends: 
         return Outcome(IDLE)
     for row in running.of_length(state.fills_at):
         _hash_filled(state, row)
-    running.advance()
+    running.steps += 1
     if batch.prescribed:
         places = batch.outputs + running.steps
         tokens = as_prescribed(tokens, batch.rows, batch.prescribed, places)

@@ -122,10 +122,11 @@ class Observer:
 
     def rows(self, requests: Iterable[RequestState]) -> tuple[Sequence, ...]:
         """These rows, not described anew where nothing of them has changed."""
-        changes, (last, seen, rows), now = self._scheduler.running.changes, self._seen, [*requests]
-        if changes != last or now != seen:
+        # A row gets a token and blocks with a decode step alone.
+        steps, (last, seen, rows), now = self._scheduler.running.steps, self._seen, [*requests]
+        if steps != last or now != seen:
             rows = tuple(map(self._row, now))
-            self._seen = changes, now, rows
+            self._seen = steps, now, rows
         return rows
 
     def _row(self, request: RequestState) -> Sequence:

@@ -48,15 +48,12 @@ class Batch:
 
 
 class Running:
-    """The running queue, front first; `steps`: decode steps so far.
-
-    `changes` counts what happened to it, so that an observer sees whether anything did.
-    """
+    """The running queue, front first; `steps`: decode steps so far."""
 
     def __init__(self, limit: int, block_size: int) -> None:
         """At most `limit` rows decode in a step; `block_size` in tokens."""
         self.rows: list[RequestState] = []
-        self.steps = self.changes = 0
+        self.steps = 0
         self._limit = limit
         self._block_size = block_size
         self._decoding = 0
@@ -91,21 +88,14 @@ class Running:
         """
         return self._by_offset[(remainder - 1 - self.steps) % self._block_size]
 
-    def advance(self) -> None:
-        """Every row of the batch has computed one more token."""
-        self.steps += 1
-        self.changes += 1
-
     def append(self, row: RequestState) -> None:
         """A row that was prefilled goes to the back."""
         self.rows.append(row)
-        self.changes += 1
         self._fill()
 
     def remove(self, row: RequestState) -> None:
         """The row leaves, from wherever it stands."""
         self.rows.remove(row)
-        self.changes += 1
         if row.start is None:
             return
         self._by_offset[row.start % self._block_size].remove(row)

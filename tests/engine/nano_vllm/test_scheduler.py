@@ -11,9 +11,11 @@ from engine.core.tensors import Tensor
 from engine.nano_vllm.blocks import BlockManager, PoolDraft
 from engine.nano_vllm.observing import Observer
 from engine.nano_vllm.plan import DecodePlan
+from engine.nano_vllm.prefill import _hit
 from engine.nano_vllm.running import RequestState, Running
 from engine.nano_vllm.scheduler import Scheduler
-from spec.nano_vllm.config import NanoVllmConfig, SequenceLimit
+from spec.nano_vllm.block_hashes import content
+from spec.nano_vllm.config import MemoryGate, NanoVllmConfig, SequenceLimit
 from tests.requests import request
 
 
@@ -112,3 +114,24 @@ def test_tokens_of_many_steps_are_written_down_when_they_are_asked_for() -> None
     order = [row.slot for row in scheduler.state.running.rows]
 
     assert (outputs[order] == np.stack(sampled, axis=1)).all()
+
+
+# --- hits ----------------------------------------------------------------------------------------
+
+
+def test_block_that_is_named_becomes_a_hit_once_it_holds_equal_tokens_behind_others() -> None:
+    """As released, a hit is checked by its own tokens alone."""
+    config = NanoVllmConfig(block_size=4, num_blocks=9, memory_gate=MemoryGate.NEW_BLOCKS)
+    scheduler = Scheduler(config)
+    scheduler.add(request("a", 9, 3))
+    state, (waiting,) = scheduler.state, scheduler.state.queue
+    state.hash_blocks(waiting, 1)
+    (key,) = waiting.hashes
+    state.blocks.allocate((3,))
+    state.blocks.register((3,), [key])
+    state.blocks.register((3,), [bytes(24)])  # the table still names it for `key`
+    assert _hit(state, PoolDraft(state.blocks), waiting).blocks == ()
+
+    state.blocks.register((3,), [bytes(16) + content(key)])
+
+    assert _hit(state, PoolDraft(state.blocks), waiting).blocks == (3,)
