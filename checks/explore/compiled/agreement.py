@@ -1,7 +1,7 @@
 """Whether a compiled machine takes the reference's steps: edges that leave a state, compared."""
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from attrs import define
@@ -11,6 +11,17 @@ from checks.explore.compiled.table import Words
 from checks.explore.model import Model
 
 StateT = TypeVar("StateT")
+
+
+class Edge(NamedTuple):
+    """An edge of the compiled graph: what happens, the packed state at its end, rules by bits.
+
+    `action`: the words of its label; in which order requests end in a step does not matter.
+    """
+
+    action: frozenset[str]
+    target: Words
+    broken: int
 
 
 @define
@@ -40,11 +51,11 @@ def compare(model: Model[StateT], compiled: CompiledModel[StateT]) -> Compared:
             break
         compared.states += 1
         compared.difference = difference(model, compiled, words)
-        for _, target in edges_from(compiled, words):
+        for edge in edges_from(compiled, words):
             compared.edges += 1
-            if target.tobytes() not in seen:
-                seen.add(target.tobytes())
-                pending.append(target)
+            if edge.target.tobytes() not in seen:
+                seen.add(edge.target.tobytes())
+                pending.append(edge.target)
     return compared
 
 
@@ -53,13 +64,9 @@ def difference(model: Model[StateT], compiled: CompiledModel[StateT], words: Wor
     state = compiled.decoded(words)
     if model.canonical(state) != state or (compiled.encoded(state) != words).any():
         return f"packed otherwise than it was found: {state}"
-    found = {
-        _requests_and_kind(compiled.label(action)): compiled.decoded(target)
-        for action, target in edges_from(compiled, words)
-    }
+    found = {edge.action: compiled.decoded(edge.target) for edge in edges_from(compiled, words)}
     expected = {
-        _requests_and_kind(edge.action): model.canonical(edge.state)
-        for edge in model.successors(state)
+        words_of(edge.action): model.canonical(edge.state) for edge in model.successors(state)
     }
     for action in sorted(found.keys() | expected.keys(), key=sorted):
         if found.get(action) != expected.get(action):
@@ -70,21 +77,21 @@ def difference(model: Model[StateT], compiled: CompiledModel[StateT], words: Wor
     return None
 
 
-def edges_from(compiled: CompiledModel[StateT], words: Words) -> Iterator[tuple[int, Words]]:
-    """Each action that is possible in a packed state, and the state that it leads to.
+def edges_from(compiled: CompiledModel[StateT], words: Words) -> Iterator[Edge]:
+    """Every edge that leaves a packed state.
 
     Raises:
         ValueError: a state does not fit into its words, or a guard of the machine does not hold.
     """
     found = np.zeros((compiled.most_edges, len(words)), np.int64)
-    sources, actions = np.zeros((2, compiled.most_edges), np.int64)
-    count = compiled.expand(words.reshape(1, -1), 0, 1, found, sources, actions)
+    sources, actions, broken = np.zeros((3, compiled.most_edges), np.int64)
+    count = compiled.expand(words.reshape(1, -1), 0, 1, found, sources, actions, broken)
     if count < 0:
         raise ValueError(f"expanding {compiled.decoded(words)} ended with {count}")
     for edge in range(count):
-        yield int(actions[edge]), found[edge]
+        yield Edge(words_of(compiled.label(int(actions[edge]))), found[edge], int(broken[edge]))
 
 
-def _requests_and_kind(label: str) -> frozenset[str]:
-    """The words of a label: in which order requests end in a step does not matter."""
+def words_of(label: str) -> frozenset[str]:
+    """The words of a label, without their order."""
     return frozenset(label.replace(",", "").split())

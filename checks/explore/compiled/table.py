@@ -120,6 +120,13 @@ class Table:
             *(self.states, self.parents, self.slots, self.count, found, sources, edges, homes)
         )
 
+    def way_to(self, index: int) -> list[Words]:
+        """The states by which this one was found, from the first on."""
+        way = [index]
+        while way[-1] != 0:
+            way.append(int(self.parents[way[-1]]))
+        return [self.states[one].copy() for one in reversed(way)]
+
     @property
     def bytes_per_state(self) -> float:
         """What is kept, slots that are free included, for each state."""

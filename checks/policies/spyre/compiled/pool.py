@@ -5,9 +5,9 @@ differ in their numbers only, so that nothing is kept but how many are free.
 """
 
 from checks.explore.compiled.jit import compiled
-from checks.policies.spyre.compiled.formulas import block_count
 from checks.policies.spyre.compiled.names import (
     AT,
+    BLOCKS,
     COMPUTED,
     CONTENT,
     FREE,
@@ -27,9 +27,9 @@ from checks.policies.spyre.compiled.work import prefill_len
 
 
 @compiled
-def held_blocks(setting: Setting, w: Work, request: int) -> int:
+def held_blocks(w: Work, request: int) -> int:
     """Blocks of the request, in a state at rest."""
-    return block_count(w[COMPUTED, request], setting.block_size)
+    return w[BLOCKS, w[COMPUTED, request]]
 
 
 @compiled

@@ -11,6 +11,7 @@ from checks.explore.symmetry import interchangeable
 from checks.policies.spyre.compiled.formulas import CONDITIONS
 from checks.policies.spyre.compiled.names import (
     AT,
+    BLOCKS,
     CONTENT,
     FREE,
     GROUP,
@@ -26,13 +27,16 @@ from checks.policies.spyre.compiled.names import (
     NOBODY,
     PROMPT_LEN,
     ROWS,
+    RULES,
+    SINGLE_NUMBERS,
     SLOT,
-    STATE_ROWS,
 )
 from checks.policies.spyre.model import alike_in
+from spec.core.blocks import block_count
 from spec.core.requests import BlockKey
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context
+from spec.spyre.rules import applicable
 from spec.spyre.variants import Queue
 
 Numbers = npt.NDArray[np.int64]
@@ -42,7 +46,8 @@ Work = Numbers  # a state that is worked on: the rows of `names`
 class Setting(Protocol):
     """The configuration and the widths of fields in a packed state, in a record of numbers.
 
-    Truth values are 0 or 1. `conditions` of joining are those from the first to before the last.
+    Truth values are 0 or 1. `rules`: those of `RULES` that apply, as bits. `conditions` of joining
+    are those from the first to before the last.
     """
 
     requests: int
@@ -66,6 +71,7 @@ class Setting(Protocol):
     counts_hits: int
     keeps_last_tkv: int
     is_symmetric: int
+    rules: int
     computed_bits: int
     generated_bits: int
     padding_bits: int
@@ -109,6 +115,7 @@ def setting_of(instance: Instance[SpyreConfig], ctx: Context) -> Setting:
         "keeps_promises": config.account.keeps_promises,
         "counts_hits": config.account.counts_hits,
         "keeps_last_tkv": variant.uses_last_tkv,
+        "rules": sum(1 << RULES.index(one.id) for one in applicable(config) if one.id in RULES),
         "is_symmetric": bool(interchangeable(instance, alike_in(instance))),
         "computed_bits": longest.bit_length(),
         "generated_bits": outputs.bit_length(),
@@ -149,9 +156,11 @@ def new_work(instance: Instance[SpyreConfig], ctx: Context) -> Work:
     config, requests = instance.config, instance.requests
     ids = [one.id for one in requests]
     contents = contents_of(ctx, instance)
-    most_blocks = max(one.prompt_len + one.max_tokens for one in requests) // config.block_size
+    most_tokens = max(one.prompt_len + one.max_tokens for one in requests)
     pool = config.pool_blocks + 1 if config.prefix_caching else 0
-    w = np.zeros((ROWS, max(STATE_ROWS, MOST_REQUESTS, most_blocks + 2, pool)), np.int64)
+    w = np.zeros((ROWS, max(SINGLE_NUMBERS, MOST_REQUESTS, most_tokens + 2, pool)), np.int64)
+    blocks = [block_count(tokens, config.block_size) for tokens in range(most_tokens + 2)]
+    w[BLOCKS, : len(blocks)] = blocks
     w[AT, SLOT], w[AT, N_FREE] = NOBODY, config.pool_blocks
     w[CONTENT] = NO_KEY
     if config.prefix_caching:

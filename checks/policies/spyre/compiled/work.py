@@ -11,6 +11,7 @@ from checks.policies.spyre.compiled.names import (
     IN_BATCH,
     IN_PAUSE,
     IN_QUEUE,
+    MOST_REQUESTS,
     N_DECODING,
     N_PAUSED,
     N_WAITING,
@@ -34,7 +35,7 @@ from checks.policies.spyre.compiled.setting import Setting, Work
 def copy(setting: Setting, source: Work, target: Work) -> None:
     """Make `target` the same state."""
     for row in range(AT):
-        for r in range(setting.requests):
+        for r in range(MOST_REQUESTS):  # a number that is known makes short work of it
             target[row, r] = source[row, r]
     for number in range(SINGLE_NUMBERS):
         target[AT, number] = source[AT, number]
