@@ -6,8 +6,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from attrs import define
 
-from checks.explore.compiled.model import CompiledModel
-from checks.explore.compiled.table import Words
+from checks.explore.compiled.model import CompiledModel, Words
 from checks.explore.model import Model
 
 StateT = TypeVar("StateT")

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from checks.explore.compiled.table import Words
+import numpy as np
+import numpy.typing as npt
 
+Words = npt.NDArray[np.int64]
 StateT = TypeVar("StateT")
 
 DOES_NOT_FIT, STUCK = -1, -2  # instead of a number of edges

@@ -6,6 +6,7 @@ every step: that also shows that both machines still agree there.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import Random
 from time import perf_counter
 from typing import Generic
@@ -15,13 +16,22 @@ from attrs import define, field
 
 from checks.explore.bounds import Bounds
 from checks.explore.compiled.agreement import difference
-from checks.explore.compiled.model import DOES_NOT_FIT, STUCK, CompiledModel
-from checks.explore.compiled.table import Table, Words
+from checks.explore.compiled.model import DOES_NOT_FIT, STUCK, CompiledModel, Words
+from checks.explore.compiled.table import Table
 from checks.explore.memory import peak_resident_bytes
-from checks.explore.model import Always, Counterexample, Model, OnStep, StateT, Transition
+from checks.explore.model import (
+    Always,
+    Counterexample,
+    Model,
+    OnStep,
+    StateT,
+    Transition,
+    Violation,
+)
 from checks.explore.result import Progress
 
 _BATCH_STATES = 1024
+_ACTIONS = 1 << 10
 Safety = Sequence[Always[StateT] | OnStep[StateT]]
 
 
@@ -30,8 +40,10 @@ class Searched(Generic[StateT]):
     """What a search of the compiled graph found; counts as in `checks.explore.result.Result`.
 
     `stopped_by`: None if every state was expanded, else a field of `Bounds`, "stop", or
-    "difference". `judged`: on how many edges each rule was judged. `broken`: by rule, a shortest
-    run that breaks it. `difference`: in what the reference, asked for the same, did otherwise.
+    "difference". `actions`: edges by the first word of their label. `judged`: on how many edges
+    each rule was judged, `everywhere`: those that were judged on all. `broken`: by rule, its first
+    violation, of the rules in numbers on a shortest run. `difference`: in what the reference, asked
+    for the same, did otherwise.
     """
 
     states: int = 0
@@ -43,12 +55,22 @@ class Searched(Generic[StateT]):
     stopped_by: str | None = None
     difference: str | None = None
     judged: Counter[str] = field(factory=Counter)
-    broken: dict[str, Counterexample[StateT]] = field(factory=dict)
+    everywhere: Sequence[str] = ()
+    actions: Counter[str] = field(factory=Counter)
+    broken: dict[str, Violation[StateT]] = field(factory=dict)
 
     @property
     def states_per_second(self) -> float:
         """Distinct states found per second of wall-clock time."""
         return self.states / self.seconds if self.seconds else 0.0
+
+    def differs(self, difference: str) -> None:
+        """Note in what the machines differ: what was found says nothing of the reference then."""
+        self.difference, self.stopped_by = difference, "difference"
+
+
+class MachinesDifferError(Exception):
+    """The reference takes a step otherwise: the compiled machine's graph is no evidence."""
 
 
 class DoesNotFitError(Exception):
@@ -73,6 +95,28 @@ class _Edges:
         return _Edges(np.zeros((most, compiled.words), np.int64), *numbers)
 
 
+def search_with_room(
+    model: Model[StateT],
+    compiled_with: Callable[[int | None], CompiledModel[StateT]],
+    safety: Safety[StateT] = (),
+    bounds: Bounds | None = None,
+    *,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Searched[StateT]:
+    """Search with as few words as suffice: one more, and from the start, where a state is too wide.
+
+    `compiled_with` makes the machine with states of so many words, by default the least.
+    """
+    words = None
+    while True:
+        compiled = compiled_with(words)
+        words = compiled.words + 1
+        with suppress(DoesNotFitError):
+            return search(model, compiled, safety, bounds, seed=seed, progress=progress, stop=stop)
+
+
 def search(
     model: Model[StateT],
     compiled: CompiledModel[StateT],
@@ -93,101 +137,119 @@ def search(
     Raises:
         DoesNotFitError: the states of the machine have too few words.
     """
-    bounds = bounds or Bounds()
-    result: Searched[StateT] = Searched()
-    table, first_breaches = Table(compiled.words), dict[str, tuple[int, Words]]()
-    began = perf_counter()
-    result.stopped_by = _exhaust(
-        *(compiled, table, bounds, result, first_breaches),
-        began=began,
-        progress=progress,
-        stop=stop,
-    )
-    result.seconds = perf_counter() - began
-    result.states, result.bytes_per_state = table.count, table.bytes_per_state
-    result.judged.update(dict.fromkeys(compiled.rules, result.transitions))
-    for rule, (source, target) in first_breaches.items():
-        run = _run_along(model, compiled, [*table.way_to(source), target])
-        if run is None or not _is_broken(safety, rule, run):
-            result.difference = f"{rule} is broken in numbers, and not by its predicate"
-            result.stopped_by = "difference"
+    running = _Search(compiled, bounds or Bounds(), progress, stop)
+    running.run()
+    result = running.result
+    (start,) = model.initial()
+    for one in safety:
+        if isinstance(one, Always) and (found := one.holds(start)) is not None:
+            result.broken[one.rule] = Violation(one.rule, found, Counterexample(start))
+    for rule, (source, target) in running.breaches.items():
+        run = _run_along(model, compiled, [*running.table.way_to(source), target])
+        wrong = None if run is None else _found_at_end(safety, run).get(rule)
+        if run is None or wrong is None:
+            result.differs(f"{rule} is broken in numbers, and not by its predicate")
         else:
-            result.broken[rule] = run
-    _judge_some(model, compiled, table, safety, Random(seed), sample, result)
+            result.broken.setdefault(rule, Violation(rule, wrong, run))
+    _judge_some(model, compiled, running.table, safety, Random(seed), sample, result)
     return result
 
 
-def _exhaust(
-    compiled: CompiledModel[StateT],
-    table: Table,
-    bounds: Bounds,
-    result: Searched[StateT],
-    first_breaches: dict[str, tuple[int, Words]],
-    *,
-    began: float,
-    progress: Callable[[Progress], None] | None,
-    stop: Callable[[], bool] | None,
-) -> str | None:
-    """Expand states until none is left; returns what ended it earlier."""
-    edges = _Edges.of(compiled)
-    edges.found[0] = compiled.first()
-    table.add(edges.found, edges.sources, 1, edges.homes)
-    expanded, level = 0, 1  # of the states of a depth the last is before `level`
-    while expanded < table.count:
-        queue = table.count - expanded
-        result.peak_queue = max(result.peak_queue, queue)
-        seconds = perf_counter() - began
-        if reason := _reason_to_stop(bounds, table, result.depth, seconds, stop):
-            return reason
-        if progress is not None:
-            rate = table.count / seconds
-            progress(Progress(table.count, result.transitions, result.depth, queue, rate))
-        last = min(expanded + _BATCH_STATES, level)
-        count = compiled.expand(
-            *(table.states, expanded, last),
-            *(edges.found, edges.sources, edges.actions, edges.broken),
-        )
+@define
+class _Search(Generic[StateT]):
+    """A search under way. `breaches`: where each rule is broken first, the states around the edge.
+
+    `kinds`: how many edges there are of each action.
+    """
+
+    compiled: CompiledModel[StateT]
+    bounds: Bounds
+    progress: Callable[[Progress], None] | None
+    stop: Callable[[], bool] | None
+    result: Searched[StateT] = field(factory=Searched)
+    breaches: dict[str, tuple[int, Words]] = field(factory=dict)
+    kinds: Words = field(factory=lambda: np.zeros(_ACTIONS, np.int64))
+    began: float = 0.0
+    table: Table = field(init=False)
+    edges: _Edges = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.table, self.edges = Table(self.compiled.words), _Edges.of(self.compiled)
+        self.edges.found[0] = self.compiled.first()
+        self.table.add(self.edges.found, self.edges.sources, 1, self.edges.homes)
+        self._successors(0, 1)  # what is compiled is loaded by that
+
+    def run(self) -> None:
+        """Expand states until none is left, or a bound is met."""
+        table, result, self.began = self.table, self.result, perf_counter()
+        expanded, level = 0, 1  # the states of a depth are those before `level`
+        while expanded < table.count and result.stopped_by is None:
+            result.peak_queue = max(result.peak_queue, table.count - expanded)
+            result.stopped_by = self._reason_to_stop()
+            if result.stopped_by is None:
+                self._show(table.count - expanded)
+                last = min(expanded + _BATCH_STATES, level)
+                self._expand(expanded, last)
+                expanded = last
+            if expanded == level and level < table.count:
+                level, result.depth = table.count, result.depth + 1
+        result.seconds = perf_counter() - self.began
+        result.states, result.bytes_per_state = table.count, table.bytes_per_state
+        result.everywhere = self.compiled.rules
+        result.judged.update(dict.fromkeys(self.compiled.rules, result.transitions))
+        for action in np.flatnonzero(self.kinds):
+            kind, *_ = self.compiled.label(int(action)).replace(",", "").split()
+            result.actions[kind] += int(self.kinds[action])
+
+    def _expand(self, first: int, last: int) -> None:
+        """All edges that leave the states from `first` to before `last`."""
+        edges, count = self.edges, self._successors(first, last)
         if count == DOES_NOT_FIT:
             raise DoesNotFitError
         if count == STUCK:
-            state = compiled.decoded(table.states[edges.sources[0]])
-            result.difference = f"no step is possible from {state}"
-            return "difference"
-        _note_breaches(compiled.rules, edges, count, first_breaches)
-        result.transitions += count
-        table.add(edges.found, edges.sources, count, edges.homes)
-        expanded = last
-        if expanded == level and level < table.count:
-            level, result.depth = table.count, result.depth + 1
-    return None
+            state = self.compiled.decoded(self.table.states[edges.sources[0]])
+            self.result.differs(f"a guard of the compiled machine does not hold in {state}")
+            return
+        self._note_breaches(count)
+        self.kinds += np.bincount(edges.actions[:count], minlength=_ACTIONS)
+        self.result.transitions += count
+        self.table.add(edges.found, edges.sources, count, edges.homes)
 
+    def _successors(self, first: int, last: int) -> int:
+        edges = self.edges
+        return self.compiled.expand(
+            *(self.table.states, first, last),
+            *(edges.found, edges.sources, edges.actions, edges.broken),
+        )
 
-def _reason_to_stop(
-    bounds: Bounds, table: Table, depth: int, seconds: float, stop: Callable[[], bool] | None
-) -> str | None:
-    if bounds.max_states is not None and table.count > bounds.max_states:
-        return "max_states"
-    if bounds.max_depth is not None and depth >= bounds.max_depth:
-        return "max_depth"
-    if bounds.max_seconds is not None and seconds >= bounds.max_seconds:
-        return "max_seconds"
-    if stop is not None and stop():
-        return "stop"
-    most = bounds.max_memory_bytes
-    return "max_memory_bytes" if most is not None and peak_resident_bytes() > most else None
+    def _note_breaches(self, count: int) -> None:
+        broken = self.edges.broken[:count]
+        if not broken.any():
+            return
+        for bit, rule in enumerate(self.compiled.rules):
+            hits = np.flatnonzero(broken >> bit & 1)
+            if hits.size and rule not in self.breaches:
+                target = self.edges.found[hits[0]].copy()
+                self.breaches[rule] = int(self.edges.sources[hits[0]]), target
 
+    def _reason_to_stop(self) -> str | None:
+        bounds, most = self.bounds, self.bounds.max_memory_bytes
+        if bounds.max_states is not None and self.table.count > bounds.max_states:
+            return "max_states"
+        if bounds.max_depth is not None and self.result.depth >= bounds.max_depth:
+            return "max_depth"
+        if bounds.max_seconds is not None and perf_counter() - self.began >= bounds.max_seconds:
+            return "max_seconds"
+        if self.stop is not None and self.stop():
+            return "stop"
+        return "max_memory_bytes" if most is not None and peak_resident_bytes() > most else None
 
-def _note_breaches(
-    rules: Sequence[str], edges: _Edges, count: int, first_breaches: dict[str, tuple[int, Words]]
-) -> None:
-    """Keep where a rule is broken for the first time: the state before, and the one behind."""
-    broken = edges.broken[:count]
-    if not broken.any():
-        return
-    for bit, rule in enumerate(rules):
-        if rule not in first_breaches and (hits := np.flatnonzero(broken >> bit & 1)).size:
-            edge = hits[0]
-            first_breaches[rule] = int(edges.sources[edge]), edges.found[edge].copy()
+    def _show(self, queue: int) -> None:
+        if self.progress is not None:
+            states, seconds = self.table.count, perf_counter() - self.began
+            rate = states / seconds
+            at = Progress(states, self.result.transitions, self.result.depth, queue, rate)
+            self.progress(at)
 
 
 # --- on the reference -----------------------------------------------------------------------------
@@ -212,22 +274,22 @@ def _run_along(
     return run
 
 
-def _is_broken(safety: Safety[StateT], rule: str, run: Counterexample[StateT]) -> bool:
-    """True if the last transition of a run breaks the rule, by its predicate."""
+def _found_at_end(safety: Safety[StateT], run: Counterexample[StateT]) -> dict[str, str]:
+    """What the last transition of a run breaks, by rule."""
     before = run.steps[-2].state if len(run.steps) > 1 else run.initial
-    return rule in _broken(safety, before, run.steps[-1])
+    return _broken(safety, before, run.steps[-1])
 
 
-def _broken(safety: Safety[StateT], before: StateT, edge: Transition[StateT]) -> list[str]:
-    """The rules that a transition breaks."""
-    found = []
+def _broken(safety: Safety[StateT], before: StateT, edge: Transition[StateT]) -> dict[str, str]:
+    """What is found wrong with a transition, by rule."""
+    found = {}
     for one in safety:
         if isinstance(one, Always):
             wrong = one.holds(edge.state)
         else:
             wrong = one.holds(before, edge) if isinstance(edge.record, one.of) else None
         if wrong is not None:
-            found.append(one.rule)
+            found[one.rule] = wrong
     return found
 
 
@@ -245,12 +307,13 @@ def _judge_some(
     for index in random.sample(range(table.count), min(sample, table.count)):
         words = table.states[index]
         if found := difference(model, compiled, words):
-            result.difference, result.stopped_by = found, "difference"
+            result.differs(found)
             return
         state = compiled.decoded(words)
         for edge in model.successors(state):
             result.judged.update(one.rule for one in others)
-            for rule in _broken(others, state, edge):
-                run = _run_along(model, compiled, table.way_to(index))
-                if rule not in result.broken and run is not None:
-                    result.broken[rule] = run.then(edge)
+            for rule in _broken(others, state, edge).keys() - result.broken.keys():
+                way = [*table.way_to(index), compiled.encoded(edge.state)]
+                run = _run_along(model, compiled, way)
+                if run is not None and (found := _found_at_end(others, run).get(rule)):
+                    result.broken[rule] = Violation(rule, found, run)

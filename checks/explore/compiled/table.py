@@ -5,8 +5,8 @@ import numpy.typing as npt
 from attrs import define, field
 
 from checks.explore.compiled.jit import compiled, entry
+from checks.explore.compiled.model import Words
 
-Words = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.uint32]
 
 _FIRST_SLOTS = 1 << 12

@@ -82,7 +82,7 @@ def expand(
             for request in range(setting.requests):
                 if (sampled >> request) & 1 and not has_all(setting, between, request):
                     may_end |= base[MAY_END, request] << request
-            ending = may_end
+            ending = 0
             while True:
                 copy(setting, between, after)
                 finish(setting, after, sampled, ending)
@@ -91,9 +91,9 @@ def expand(
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
                 count += 1
-                if ending == 0:
+                if ending == may_end:
                     break
-                ending = (ending - 1) & may_end
+                ending = (ending - may_end) & may_end  # the next larger set of these
             if between[AT, IS_STUCK]:
                 sources[0] = index
                 return STUCK

@@ -44,9 +44,10 @@ def test_counts_are_those_on_record(name: str) -> None:
 def test_a_counterexample_is_as_short_as_the_one_on_record(name: str, rule: str) -> None:
     kept = recorded(EXPLORED)[name]["violations"][rule]
 
-    run = searched(name).broken[rule]
+    broken = searched(name).broken[rule]
 
-    assert len(run.steps) == len(kept["actions"])
+    assert len(broken.counterexample.steps) == len(kept["actions"])
+    assert broken.found == kept["found"]
 
 
 def test_rules_in_numbers_are_judged_on_every_edge_and_others_on_some() -> None:
