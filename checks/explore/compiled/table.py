@@ -65,7 +65,8 @@ def inserted(
         while slots[slot] != 0 and not is_same(states, slots[slot] - 1, found[edge]):
             slot = (slot + 1) & (len(slots) - 1)
         if slots[slot] == 0:
-            states[count] = found[edge]
+            for place in range(states.shape[1]):
+                states[count, place] = found[edge, place]
             parents[count] = sources[edge]
             count += 1
             slots[slot] = count

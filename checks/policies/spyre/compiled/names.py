@@ -30,18 +30,20 @@ CACHING_ROWS = TABLES + MOST_REQUESTS
 
 # --- rows: the instance ---------------------------------------------------------------------------
 
-PROMPT_LEN, MAX_TOKENS, MAY_ABORT, MAY_END, MAY_RETURN, GROUP = range(
-    CACHING_ROWS, CACHING_ROWS + 6
+PROMPT_LEN, MAX_TOKENS, MAY_ABORT, MAY_END, MAY_RETURN, WORST_CASE, GROUP = range(
+    CACHING_ROWS, CACHING_ROWS + 7
 )
 # A row for each request: the content of each of its blocks. A row for each group of interchangeable
-# requests: the requests.
+# requests: the requests. WORST_CASE: the blocks of its prompt and output, as rules count them.
 KEYS = GROUP + 1
 MEMBERS = KEYS + MOST_REQUESTS
-BLOCKS = MEMBERS + MOST_REQUESTS  # by a number of tokens: the blocks that they occupy
+# By a number of tokens: the blocks that they occupy by the formula, and as rules count them.
+BLOCKS = MEMBERS + MOST_REQUESTS
+COUNTED = BLOCKS + 1
 
 # --- rows: what is needed for a moment ------------------------------------------------------------
 
-HITS, MOVED, ORDER, LENGTH, REMAINING, FIELDS = range(BLOCKS + 1, BLOCKS + 7)
+HITS, MOVED, ORDER, LENGTH, REMAINING, FIELDS = range(COUNTED + 1, COUNTED + 7)
 ROWS = FIELDS + 1
 
 # --- rules --------------------------------------------------------------------------------------

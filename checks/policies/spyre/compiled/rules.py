@@ -9,6 +9,7 @@ from checks.policies.spyre.compiled.names import (
     AT,
     CHUNK_OF,
     COMPUTED,
+    COUNTED,
     DECODE,
     DECODING,
     FREE,
@@ -18,7 +19,7 @@ from checks.policies.spyre.compiled.names import (
     IN_BATCH,
     IN_QUEUE,
     LAST_KIND,
-    MAX_TOKENS,
+    MOST_REQUESTS,
     MOVED,
     N_DECODING,
     N_FREE,
@@ -37,9 +38,11 @@ from checks.policies.spyre.compiled.names import (
     TABLES,
     TKV,
     WAITING,
+    WORST_CASE,
 )
 from checks.policies.spyre.compiled.setting import Setting, Work
 
+FAR = 1 << 30  # beyond all lengths
 _BITS = tuple(1 << bit for bit in range(len(RULES)))
 _LIF_5, _LIF_8, _BLK_1, _BLK_2, _BLK_6, _PRI_1, _RES_1, *_OF_STEPS = _BITS
 _VOL_1, _LEN_1, _TKV_2, _PRI_4, _RES_3, *_OF_KINDS = _OF_STEPS
@@ -53,25 +56,25 @@ _DEC_1, _DEC_2, _DEC_3, _DEC_6, _PAU_1, _PAU_2, _PAU_6 = _OF_DECODES
 @compiled
 def broken_in_state(setting: Setting, w: Work) -> int:
     """The rules that do not hold in a state, as bits."""
-    broken = 0
-    held, promised, partial, pending = 0, 0, 0, 0
-    for r in range(setting.requests):
+    held, promised, partial, pending, unlike, computing = 0, 0, 0, 0, 0, 0
+    for r in range(MOST_REQUESTS):  # in each the same is done, whatever its phase: that is fast
         phase, computed = w[PHASE, r], w[COMPUTED, r]
-        blocks = -(-computed // setting.block_size)
+        waits, prefills = phase == WAITING, phase == PREFILLING
+        decodes = (phase == DECODING) | (phase == PAUSED)
         covered = w[PROMPT_LEN, r] + w[RESTART, r]
         tokens = w[PROMPT_LEN, r] + w[GENERATED, r]
-        if WAITING <= phase <= PAUSED:
-            pending += 1
-            partial += 0 < computed < covered or phase == PREFILLING
-        if phase == WAITING and computed > 0:
-            broken |= _LIF_5
-        if phase in (WAITING, PREFILLING) and covered != tokens:
-            broken |= _LIF_8
-        if phase in (DECODING, PAUSED) and computed + 1 != tokens:
-            broken |= _LIF_8
-        if PREFILLING <= phase <= PAUSED:
-            held += blocks
-            promised += -(-(w[PROMPT_LEN, r] + w[MAX_TOKENS, r]) // setting.block_size) - blocks
+        pending += waits | prefills | decodes
+        partial += (computed > 0) & (computed < covered) | prefills
+        computing += waits & (computed > 0)
+        unlike += (waits | prefills) & (covered != tokens) | decodes & (computed + 1 != tokens)
+        blocks = w[COUNTED, computed]
+        held += blocks
+        promised += (prefills | decodes) * (w[WORST_CASE, r] - blocks)
+    broken = 0
+    if computing > 0:
+        broken |= _LIF_5
+    if unlike > 0:
+        broken |= _LIF_8
     if w[AT, ORPHANED] > 0:
         broken |= _LIF_5
     if partial > 1:
@@ -95,7 +98,7 @@ def broken_in_pool(setting: Setting, w: Work) -> int:
         w[MOVED, block] = 0
     for r in range(setting.requests):
         if PREFILLING <= w[PHASE, r] <= PAUSED:
-            for place in range(-(-w[COMPUTED, r] // setting.block_size)):
+            for place in range(w[COUNTED, w[COMPUTED, r]]):
                 w[MOVED, w[TABLES + r, place]] += 1
     for block in range(1, setting.pool_blocks + 1):
         times_free = 0
@@ -157,20 +160,20 @@ def broken_by_prefill(setting: Setting, before: Work, after: Work, sampled: int)
 @compiled
 def broken_by_decode(setting: Setting, before: Work, after: Work) -> int:
     """The rules that a decode step breaks, as bits."""
-    broken, size = 0, setting.block_size
-    widest, furthest, least_padding = 0, 0, after[PADDING, after[IN_BATCH, 0]]
-    for place in range(after[AT, N_DECODING]):
+    broken, size, batch = 0, setting.block_size, after[AT, N_DECODING]
+    widest, narrowest, furthest, nearest = 0, FAR, 0, FAR
+    least_padding = FAR
+    for place in range(batch):
         row = after[IN_BATCH, place]
-        widest = max(widest, after[PADDING, row] - (-after[COMPUTED, row] // size))
-        furthest = max(furthest, after[PADDING, row] * size + after[COMPUTED, row])
-        least_padding = min(least_padding, after[PADDING, row])
-    for place in range(after[AT, N_DECODING]):
-        row = after[IN_BATCH, place]
-        computed, padding = after[COMPUTED, row], after[PADDING, row]
-        if padding - (-computed // size) != widest:
-            broken |= _DEC_2
-        if (padding * size + computed - 1) // size != (furthest - 1) // size:
-            broken |= _DEC_6
+        padding, computed = after[PADDING, row], after[COMPUTED, row]
+        width, tkv = padding + after[COUNTED, computed], padding * size + computed
+        widest, narrowest = max(widest, width), min(narrowest, width)
+        furthest, nearest = max(furthest, tkv), min(nearest, tkv)
+        least_padding = min(least_padding, padding)
+    if widest != narrowest:
+        broken |= _DEC_2
+    if after[COUNTED, furthest] != after[COUNTED, nearest]:
+        broken |= _DEC_6
     if least_padding != 0:
         broken |= _DEC_3
     if after[AT, TKV] != furthest:

@@ -13,6 +13,7 @@ from checks.policies.spyre.compiled.names import (
     AT,
     BLOCKS,
     CONTENT,
+    COUNTED,
     FREE,
     GROUP,
     KEYS,
@@ -30,6 +31,7 @@ from checks.policies.spyre.compiled.names import (
     RULES,
     SINGLE_NUMBERS,
     SLOT,
+    WORST_CASE,
 )
 from checks.policies.spyre.model import alike_in
 from spec.core.blocks import block_count
@@ -156,17 +158,19 @@ def new_work(instance: Instance[SpyreConfig], ctx: Context) -> Work:
     config, requests = instance.config, instance.requests
     ids = [one.id for one in requests]
     contents = contents_of(ctx, instance)
-    most_tokens = max(one.prompt_len + one.max_tokens for one in requests)
+    size, longest = config.block_size, max(one.prompt_len + one.max_tokens for one in requests)
+    padded = range(longest + size + 1)  # tokens that a row may have with its padding
     pool = config.pool_blocks + 1 if config.prefix_caching else 0
-    w = np.zeros((ROWS, max(SINGLE_NUMBERS, MOST_REQUESTS, most_tokens + 2, pool)), np.int64)
-    blocks = [block_count(tokens, config.block_size) for tokens in range(most_tokens + 2)]
-    w[BLOCKS, : len(blocks)] = blocks
+    w = np.zeros((ROWS, max(SINGLE_NUMBERS, MOST_REQUESTS, len(padded), pool)), np.int64)
+    w[BLOCKS, : len(padded)] = [block_count(tokens, size) for tokens in padded]
+    w[COUNTED, : len(padded)] = [len(range(0, tokens, size)) for tokens in padded]
     w[AT, SLOT], w[AT, N_FREE] = NOBODY, config.pool_blocks
     w[CONTENT] = NO_KEY
     if config.prefix_caching:
         w[FREE, : config.pool_blocks] = range(1, config.pool_blocks + 1)
     for number, one in enumerate(requests):
         w[PROMPT_LEN, number], w[MAX_TOKENS, number] = one.prompt_len, one.max_tokens
+        w[WORST_CASE, number] = w[COUNTED, one.prompt_len + one.max_tokens]
         w[MAY_ABORT, number] = one.id in instance.aborts
         w[MAY_END, number] = one.id in instance.early_ends
         w[MAY_RETURN, number] = one.id in instance.returning

@@ -3,7 +3,6 @@
 from checks.explore.compiled.jit import compiled
 from checks.policies.spyre.compiled.names import (
     AT,
-    CACHING_ROWS,
     COMPUTED,
     DECODING,
     GENERATED,
@@ -25,6 +24,7 @@ from checks.policies.spyre.compiled.names import (
     SINGLE_NUMBERS,
     SLOT,
     STATE_ROWS,
+    TABLES,
     WAITED,
     WAITING,
 )
@@ -40,8 +40,8 @@ def copy(setting: Setting, source: Work, target: Work) -> None:
     for number in range(SINGLE_NUMBERS):
         target[AT, number] = source[AT, number]
     if setting.caching:
-        for row in range(STATE_ROWS, CACHING_ROWS):
-            for place in range(source.shape[1]):
+        for row in range(STATE_ROWS, TABLES + setting.requests):
+            for place in range(setting.pool_blocks + 1):
                 target[row, place] = source[row, place]
 
 
