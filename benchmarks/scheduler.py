@@ -1,16 +1,17 @@
-"""Measure the engine's scheduler, `schedule` plus `update`, the device left out.
+"""Measure an engine's scheduler, `schedule` plus `update`, the device left out.
 
     ./bootstrap python benchmarks/scheduler.py [--rows 1,32,256] [--waiting 0,1000,10000]
     ./bootstrap python benchmarks/scheduler.py --against sendnn,nano-vllm
+    ./bootstrap python benchmarks/scheduler.py --policy nano-vllm --against nano-vllm
     ./bootstrap python benchmarks/scheduler.py --memory [--requests 1000000]
     ./bootstrap python benchmarks/scheduler.py --long-service [--requests 10000000]
 
 So many rows decode, at random places in their blocks, while so many requests with prompts of 512
-tokens wait: for a free slot, or, with `--blocked volume`, for the volume rule, which is then judged
-in every step. Times are processor time of the one thread, so that other work on the machine does
-not count. `--against` measures installed releases (`lockstep driver install sendnn`) next to it,
-row by row; they take fewer steps, a long queue makes some slow. `--memory` says what queued
-requests cost, `--long-service` what is left of requests that were served: nothing.
+tokens wait: for a free slot, or, on Spyre with `--blocked volume`, for the volume rule, which is
+then judged in every step. Times are processor time of the one thread, so that other work on the
+machine does not count. `--against` measures installed releases (`lockstep driver install sendnn`)
+next to it, row by row; they take fewer steps, a long queue makes some slow. `--memory` says what
+queued requests cost, `--long-service` what is left of requests that were served: nothing.
 """
 
 import argparse
@@ -22,13 +23,17 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import thread_time_ns
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from checks.harness.driver.protocol import DriverError
 from checks.releases.environments import command_of
-from engine.spyre.scheduler import Scheduler
+from engine.core.scheduler import Scheduler
+from engine.nano_vllm import scheduler as of_nano_vllm
+from engine.spyre import scheduler as of_spyre
 from spec.core.requests import Prompt, Request
+from spec.nano_vllm.config import NanoVllmConfig, SequenceLimit
 from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import Admission, Queue
 
@@ -39,27 +44,39 @@ RELEASED = ("sendnn", "nano-vllm")
 RELEASED_STEPS = 25
 AT_A_TIME = 10  # requests of a long service that wait together
 
+SomeScheduler: TypeAlias = Scheduler[Any, Any, Any]
+
 
 def request(name: str, prompt_len: int = PROMPT_LEN) -> Request:
     """A request with a prompt of its own and a long answer."""
     return Request(id=name, prompt=Prompt.of_stream(name, prompt_len), max_tokens=OUTPUT_LEN)
 
 
-def config(rows: int, options: argparse.Namespace) -> SpyreConfig:
+def spyre_scheduler(rows: int, options: argparse.Namespace) -> SomeScheduler:
     """Room for so many rows and no more, by slots or by the volume limit."""
     slack = 64 if options.admission == "shipped" else 0  # which plans with a block more
     by_slots = options.blocked == "slots"
-    return SpyreConfig(
+    config = SpyreConfig(
         max_num_seqs=rows if by_slots else rows + 1,
         max_batch_tkv_limit=rows * (2 * PEAK_TKV if by_slots else PEAK_TKV + slack),
         admission=Admission(options.admission),
         queue=Queue(options.queue),
     )
+    return of_spyre.Scheduler(config)
 
 
-def scheduler_with(rows: int, waiting: int, options: argparse.Namespace) -> Scheduler:
+def nano_vllm_scheduler(rows: int, _options: argparse.Namespace) -> SomeScheduler:
+    """Room for so many rows and no more."""
+    limit = SequenceLimit.RUNNING
+    return of_nano_vllm.Scheduler(NanoVllmConfig(max_num_seqs=rows, sequence_limit=limit))
+
+
+SCHEDULERS = {"spyre": spyre_scheduler, "nano-vllm": nano_vllm_scheduler}
+
+
+def scheduler_with(rows: int, waiting: int, options: argparse.Namespace) -> SomeScheduler:
     """A scheduler in which so many requests decode and so many wait."""
-    scheduler, draw = Scheduler(config(rows, options)), random.Random(rows)
+    scheduler, draw = SCHEDULERS[options.policy](rows, options), random.Random(rows)
     for row in range(rows):
         scheduler.add(request(f"row {row}", draw.randint(PROMPT_LEN - 63, PROMPT_LEN)))
         while scheduler.state.queue:
@@ -69,7 +86,7 @@ def scheduler_with(rows: int, waiting: int, options: argparse.Namespace) -> Sche
     return scheduler
 
 
-def step(scheduler: Scheduler) -> int:
+def step(scheduler: SomeScheduler) -> int:
     """One step with any tokens; the nanoseconds that the scheduler took."""
     began = thread_time_ns()
     plan = scheduler.schedule()
@@ -84,7 +101,7 @@ def measured(rows: int, waiting: int, options: argparse.Namespace) -> list[float
     """Milliseconds of each step, the fastest first."""
     scheduler = scheduler_with(rows, waiting, options)
     times = sorted(step(scheduler) / 1e6 for _ in range(options.steps))
-    decoding, left = len(scheduler.state.decoding), len(scheduler.state.queue)
+    decoding, left = len(scheduler.state.admitted), len(scheduler.state.queue)
     if (decoding, left) != (rows, waiting):
         raise SystemExit(f"{decoding} rows decode and {left} wait, not {rows} and {waiting}")
     return times
@@ -128,10 +145,10 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def print_memory(most: int, queue: Queue) -> None:
+def print_memory(most: int, options: argparse.Namespace) -> None:
     """Peak memory with more and more queued requests."""
     print("| queued | peak MiB | bytes per request |\n| --- | --- | --- |")
-    scheduler, began = Scheduler(SpyreConfig(queue=queue)), peak_mib()
+    scheduler, began = SCHEDULERS[options.policy](1, options), peak_mib()
     for count in (most // 4, most // 2, most):
         for index in range(len(scheduler.state.queue), count):
             scheduler.add(request(str(index)))
@@ -142,7 +159,7 @@ def print_memory(most: int, queue: Queue) -> None:
 def print_long_service(most: int) -> None:
     """Peak memory with more and more requests served, a few of one token at a time."""
     print("| served | peak MiB | since the first 100,000 |\n| --- | --- | --- |")
-    scheduler, first, shown = Scheduler(SpyreConfig(prefix_caching=False)), 0.0, 100_000
+    scheduler, first, shown = of_spyre.Scheduler(SpyreConfig(prefix_caching=False)), 0.0, 100_000
     prompt, token = Prompt.of_stream("prompt", 2), np.zeros(1, np.int64)
     for served in range(0, most, AT_A_TIME):
         for index in range(AT_A_TIME):
@@ -174,6 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=numbers, default=[1, 32, 256])
     parser.add_argument("--waiting", type=numbers, default=[0, 1_000, 10_000])
+    parser.add_argument("--policy", choices=list(SCHEDULERS), default="spyre")
     parser.add_argument("--steps", type=int, default=1_000)
     parser.add_argument("--blocked", choices=["slots", "volume"], default="slots")
     parser.add_argument("--admission", choices=list(Admission), default="exact")
@@ -191,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.long_service:
         return print_long_service(options.requests)
     if options.memory:
-        return print_memory(options.requests, Queue(options.queue))
+        return print_memory(options.requests, options)
     print_times(options, pythons)
 
 

@@ -158,7 +158,7 @@ def run_workload(
     with _judging_apart(settings, requests, using, apart) if apart else nullcontext() as second:
         ctx = policy.context_of(config, requests)
         metrics = _metrics(settings, ctx.requests, objective)
-        device = None if policy.watch is None else policy.watch(ctx)
+        device = policy.watch(ctx) if policy.watch and using == REFERENCE else None
         judging = _Judging(ctx, [rule for rule in rules if rule.id not in apart])
         looking: list[Callable[[Any], None]] = [metrics.observe]
         looking += [] if device is None else [device.observe]

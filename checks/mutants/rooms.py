@@ -22,6 +22,7 @@ LEFT_OUT = {
     "spec/*/rules/": "the rules are what judges",
     "spec/core/rule.py": "the rules are what judges",
     "spec/core/judging.py": "rules look with it",
+    "spec/core/changes.py": "rules look with it",
     "spec/core/errors.py": "the words of errors",
     "spec/core/sharing.py": "maps that are copied cheaply: no formula",
     "spec/core/records.py": "what a step is recorded with: no formula",
@@ -36,7 +37,6 @@ LEFT_OUT = {
     "spec/core/requests.py:_part": "the tokens of requests, whatever they are",
     "spec/core/requests.py:Request.": "the tokens of requests, whatever they are",
     "spec/core/requests.py:BlockKeys.forget": "what is kept to be quick",
-    "spec/*/block_hashes.py:ContentKeys.forget": "what is kept to be quick",
     "spec/*/config.py:documented": "names for sets of keys",
     "spec/*/config.py:repaired": "names for sets of keys",
     "reference/core/guards.py": "a guard refuses nothing in a machine that is right",
@@ -47,7 +47,13 @@ LEFT_OUT = {
     "engine/*/observing.py": "what the engine shows of itself, compared field by field",
     "engine/*/model_input.py": "the tensors of a step: the device judges them",
     "engine/*/serving.py": "it serves a workload with a scheduler and decides nothing",
-    "engine/core/": "clocks, metrics and workloads",
+    "engine/core/serving.py": "it serves a workload with a scheduler and decides nothing",
+    "engine/core/observing.py": "what an engine shows of itself, compared field by field",
+    "engine/core/clock.py": "what steps cost: a measure, no decision",
+    "engine/core/metrics.py": "figures of runs: measures, no decision",
+    "engine/core/tensors.py": "the tokens of requests, whatever they are",
+    "engine/core/cache.py": "the device judges the engine",
+    "engine/core/faults.py": "the device judges the engine",
 }
 
 

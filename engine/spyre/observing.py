@@ -5,45 +5,40 @@ The engine keeps arrays; rules, traces and comparisons speak of `spec.spyre.stat
 changed since. A scheduler that is not observed pays nothing.
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from itertools import islice, takewhile
-from math import inf
-from typing import TypeVar
+from collections.abc import Iterator
 
 from attrs import frozen
 
-from engine.spyre.blocks import BlockManager
+from engine.core import observing
+from engine.core.observing import (
+    PoolObserver,
+    QueueObserver,
+    ended_in,
+    outputs_of,
+    with_new_names,
+)
+from engine.core.scheduler import Ends
 from engine.spyre.scheduler import DecodePlan, Outcome, Plan, PrefillPlan, Scheduler
 from engine.spyre.scheduler.prefill import with_block_table
 from engine.spyre.scheduler.requests import Batch, RequestState
-from engine.spyre.scheduler.state import LeftNames
-from spec.core.blocks import BlockPool
 from spec.core.records import Event
-from spec.core.sharing import DerivedMap, SharedMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import volume
 from spec.spyre.records import Chunk, Step
 from spec.spyre.state import Sequence, State, is_remembered_alike, remembered
 
-KeyT = TypeVar("KeyT")
-ValueT = TypeVar("ValueT")
 Rows = tuple[Sequence, ...]
 
 
 # --- a step -------------------------------------------------------------------------------------
 
 
-class StepObserver:
+class StepObserver(observing.StepObserver["Observer"]):
     """Watches one scheduler step by step: call `begin` before each step and `end` after it."""
 
     def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(Observer(scheduler))
         self._config = scheduler.state.config
-        self._observer = Observer(scheduler)
-        self._before = self._observer.state()
-
-    def begin(self) -> None:
-        """A step begins: what arrived or went away has done so."""
-        self._before = self._observer.state()
 
     def end(
         self,
@@ -51,7 +46,7 @@ class StepObserver:
         outcome: Outcome,
         index: int,
         time: float,
-        ends: Collection[str] | None = None,
+        ends: Ends = None,
         aborted: tuple[str, ...] = (),
     ) -> Step:
         """The step that began last and has been applied.
@@ -83,11 +78,8 @@ class StepObserver:
             volume=int(volume(len(scheduled), outcome.tkv)),
             chunk=chunk,
             batch=batch,
-            outputs={
-                name: [token]
-                for name, token in zip(outcome.sampled, outcome.tokens.tolist(), strict=True)
-            },
-            ended=tuple(name for name in outcome.sampled if name in (ends or ())),
+            outputs=outputs_of(outcome),
+            ended=ended_in(outcome, ends),
             finished=outcome.finished,
             aborted=aborted,
             refusal=plan.refusal,
@@ -176,9 +168,7 @@ class Observer:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler.state
         self._pool = PoolObserver(self._scheduler.blocks)
-        self._waiting: list[RequestState] = []
-        self._queue: Rows = ()
-        self._queue_changes = -1
+        self._queue = QueueObserver(self._scheduler.queue, row_of)
         self._decoding = self._paused = _Seen(Batch.empty(), 0, ())
         self._state: State | None = None
 
@@ -190,12 +180,12 @@ class Observer:
         last = self._state
         self._state = State(
             pool=self._pool.pool(),
-            waiting=self._waiting_rows(),
+            waiting=self._queue.rows(),
             prefilling=None if now.prefilling is None else row_of(now.prefilling),
             decoding=self._decoding.rows,
             paused=self._paused.rows,
-            finished=_shared(last.finished if last else frozenset(), now.finished),
-            aborted=_shared(last.aborted if last else frozenset(), now.aborted),
+            finished=with_new_names(last.finished if last else frozenset(), now.finished),
+            aborted=with_new_names(last.aborted if last else frozenset(), now.aborted),
             **remembered(now.past),
         )
         if last is not None and _is_same(last, self._state):
@@ -206,28 +196,6 @@ class Observer:
         """The rows of the batch that has just decoded; the next state shares them."""
         self._decoding = _seen_again(self._decoding, batch)
         return self._decoding.rows
-
-    def _waiting_rows(self) -> Rows:
-        """The waiting requests; known ones are not described anew.
-
-        Usually those in front were admitted, others came behind, and the rest has not changed.
-        """
-        queue = self._scheduler.queue
-        if self._queue_changes == queue.changes:
-            return self._queue
-        last = self._waiting[-1].order if self._waiting else -inf
-        newcomers = [*takewhile(lambda one: one.order > last, reversed(queue))][::-1]
-        self._waiting += newcomers
-        gone = len(self._waiting) - len(queue)
-        if gone >= 0 and self._waiting[gone : gone + 1] == [*islice(queue, 1)]:
-            self._queue = (self._queue + tuple(map(row_of, newcomers)))[gone:]
-            del self._waiting[:gone]
-        else:
-            known = dict(zip(self._waiting, self._queue, strict=False))
-            self._waiting = [*queue]
-            self._queue = tuple(known.get(one) or row_of(one) for one in queue)
-        self._queue_changes = queue.changes
-        return self._queue
 
 
 def row_of(request: RequestState) -> Sequence:
@@ -272,12 +240,6 @@ def _seen_again(seen: _Seen, batch: Batch) -> _Seen:
     return _Seen(batch, batch.steps_to_full, batch_rows(batch))
 
 
-def _shared(last: frozenset[str], names: LeftNames) -> frozenset[str]:
-    """All names so far, those of before included that the scheduler has forgotten since."""
-    new = [*takewhile(lambda name: name not in last, reversed(names))]
-    return last.union(new) if new else last
-
-
 def _is_same(one: State, other: State) -> bool:
     """True if both consist of the same objects; cheaper than comparing what is in them."""
     return (
@@ -290,42 +252,3 @@ def _is_same(one: State, other: State) -> bool:
         and one.aborted is other.aborted
         and is_remembered_alike(one, other)
     )
-
-
-# --- the pool -----------------------------------------------------------------------------------
-
-
-class PoolObserver:
-    """Watches one block manager, which notes for it which blocks have changed."""
-
-    def __init__(self, blocks: BlockManager) -> None:
-        self._blocks = blocks
-        self._changed = blocks.changed = set(range(1, blocks.size + 1))
-        self._pool = BlockPool(size=blocks.size, free=())
-
-    def pool(self) -> BlockPool:
-        """The pool as it is now; maps in which nothing changed are those of the last one."""
-        if self._changed:
-            now, before, changed = self._blocks, self._pool, self._changed
-            # Also contents that a block had before and has again: it stands behind others now.
-            pairs = ((now.keys[block], before.keys.get(block)) for block in changed)
-            contents = {key for pair in pairs for key in pair if key}
-            holders = {block: now.references[block] or None for block in changed}
-            blocks = {key: tuple(now.cached.get(key, ())) or None for key in contents}
-            self._pool = BlockPool(
-                size=now.size,
-                free=now.free.as_order(),
-                references=_updated(before.references, holders),
-                keys=_updated(before.keys, {block: now.keys[block] for block in changed}),
-                cached=_updated(before.cached, blocks),
-            )
-            changed.clear()
-        return self._pool
-
-
-def _updated(
-    old: SharedMap[KeyT, ValueT], changes: Mapping[KeyT, ValueT | None]
-) -> SharedMap[KeyT, ValueT]:
-    """The map with `changes` over it, None for what it lacks; itself if nothing differs."""
-    differing = {key: value for key, value in changes.items() if old.get(key) != value}
-    return DerivedMap.of(old, differing) if differing else old

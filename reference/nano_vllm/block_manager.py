@@ -16,7 +16,7 @@ from reference.core.guards import require
 from spec.core.blocks import BlockPool, block_count
 from spec.core.requests import BlockKey
 from spec.core.sharing import FrozenMap
-from spec.nano_vllm.block_hashes import content
+from spec.nano_vllm.block_hashes import passes
 from spec.nano_vllm.config import HitCheck
 from spec.nano_vllm.formulas import can_allocate as passes_memory_gate
 from spec.nano_vllm.formulas import can_append as has_block_for
@@ -41,13 +41,7 @@ def is_hit(pool: BlockPool, key: BlockKey, check: HitCheck) -> bool:
     """True if the lookup table names a block for `key` and the block passes the check."""
     if key not in pool.cached:
         return False
-    held = pool.keys.get(pool.cached[key][0], b"")
-    match check:
-        case HitCheck.TOKENS:
-            return content(held) == content(key)
-        case HitCheck.HASH:
-            return held == key
-    return True
+    return passes(pool.keys.get(pool.cached[key][0]), key, check)
 
 
 def cached_blocks(ctx: Context, pool: BlockPool, sequence: Sequence) -> tuple[int, ...]:

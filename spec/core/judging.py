@@ -111,7 +111,10 @@ class FreeList:
     def take(self, owner: str, blocks: Iterable[int]) -> None:
         """The blocks stand behind the owner's table, and are free no more wherever they stood."""
         taken = tuple(blocks)
-        self.free = tuple(filterfalse({*taken}.__contains__, self.free))
+        if self.free[: len(taken)] == taken:
+            self.free = self.free[len(taken) :]
+        else:
+            self.free = tuple(filterfalse({*taken}.__contains__, self.free))
         self._hold(owner, taken)
 
     def hand_out(self, owner: str, blocks: Iterable[int]) -> None:

@@ -273,4 +273,9 @@ class BlockKeys:
         for index in range(blocks - len(keys)):
             own = tokens[index * self._block_size : (index + 1) * self._block_size]
             parent = keys[-1] if keys else b""
-            keys.append(blake2b(parent + own.tobytes(), digest_size=16).digest())
+            keys.append(self.key_behind(parent, own.tobytes()))
+
+    @staticmethod
+    def key_behind(parent: BlockKey, tokens: bytes) -> BlockKey:
+        """The key of a block; `parent`: of the one before it, `tokens`: its 64-bit token ids."""
+        return blake2b(parent + tokens, digest_size=16).digest()

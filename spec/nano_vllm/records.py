@@ -57,6 +57,11 @@ class State(SomeState):
     aborted: frozenset[str] = frozenset()
 
     @property
+    def admitted(self) -> tuple[Sequence, ...]:
+        """Every request that holds blocks."""
+        return self.running
+
+    @property
     def present(self) -> tuple[Sequence, ...]:
         """Every request that has arrived and has not left."""
         return (*self.waiting, *self.running)

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeVar
 
 from checks.policies.spyre.engine import sampled_alone
+from engine.core import scheduler
 from engine.spyre.scheduler import Outcome, Plan, Scheduler
 from spec.core.requests import Prompt, Request
 from spec.spyre.config import SpyreConfig
+
+SchedulerT = TypeVar("SchedulerT", bound=scheduler.Scheduler[Any, Any, Any])
 
 
 def config(**overrides: Any) -> SpyreConfig:
@@ -42,10 +45,10 @@ def scheduler_with(config: SpyreConfig, requests: Iterable[Request]) -> Schedule
     return scheduler
 
 
-def copied(scheduler: Scheduler) -> Scheduler:
+def copied(scheduler: SchedulerT) -> SchedulerT:
     """A scheduler of its own in the same state; a plan that was made is not part of it."""
     state = scheduler.state
     shared = [state.config, *(one.request for one in (*state.queue, *state.admitted))]
-    copy = Scheduler(state.config)
+    copy = type(scheduler)(state.config)
     copy.state = deepcopy(state, {id(one): one for one in shared})
     return copy

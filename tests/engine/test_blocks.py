@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.spyre.blocks import BlockManager, FreeList, PrefixHit
-from engine.spyre.observing import PoolObserver
+from engine.core.blocks import BlockManager, Changes, FreeList, PrefixHit
+from engine.core.observing import PoolObserver
 from reference.core import block_pool
 from spec.core.blocks import BlockPool
 
@@ -29,7 +29,7 @@ free_lists = st.one_of(
 @pytest.fixture(scope="module", params=[2, 256])
 def places_in_a_run(request: pytest.FixtureRequest) -> Iterator[int]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("engine.spyre.blocks._RUN", request.param)
+        patched.setattr("engine.core.blocks._RUN", request.param)
         yield request.param
 
 
@@ -92,7 +92,7 @@ def test_order_of_a_list_that_was_made_anew_has_its_blocks_and_no_others(
     monkeypatch: pytest.MonkeyPatch, looks_at: Sequence[int]
 ) -> None:
     """Of 4 blocks 16 places are used up, then the list is made anew; a run is 2 places."""
-    monkeypatch.setattr("engine.spyre.blocks._RUN", 2)
+    monkeypatch.setattr("engine.core.blocks._RUN", 2)
     free = FreeList(range(1, 5), size=4)
     for turn in range(40):
         block = next(iter(free))
@@ -192,12 +192,12 @@ def test_contents_can_be_forgotten_at_once() -> None:
     blocks.allocate((1,))
     blocks.register([1], [b"lost"])
     blocks.release((1,))
-    blocks.changed = set()
+    changes = blocks.changes = Changes(set(), set())
 
     blocks.forget_contents()
 
     assert blocks.lookup(b"lost") is None
-    assert blocks.changed == {1}
+    assert (changes.blocks, changes.contents) == ({1}, {b"lost"})
     assert pool_of(blocks) == BlockPool(size=3, free=(2, 3, 1))
 
 

@@ -13,6 +13,7 @@ from checks.releases.environments import environment_of, known_recipe
     [
         [],
         ["--blocked", "volume"],
+        ["--policy", "nano-vllm"],
         ["--blocked", "volume", "--admission", "shipped", "--queue", "overtaking"],
     ],
     ids=" ".join,

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attrs import define, field
 
 from engine.core.faults import ConstraintError, Failure
 from engine.core.tensors import Tensor
@@ -15,64 +14,34 @@ from engine.spyre.scheduler import DecodePlan, PrefillPlan
 from engine.spyre.serving import Engine, StepResult
 from spec.core.blocks import BlockPool
 from spec.core.errors import WorkloadError
-from spec.core.requests import Request
 from spec.spyre.config import SpyreConfig
 from spec.spyre.state import State
 from tests.engine.device.failing import FailingDevice
+from tests.engine.device.runs import Run, alone
 from tests.engine.scenes import config, sharing
 from tests.requests import request
 
-Plan = Mapping[int, Failure]
 
+def run_of(settings: SpyreConfig, fails: Mapping[int, Failure] | None = None) -> Run:
+    """A run on a device that fails in these steps."""
 
-@define
-class Run:
-    """An engine that serves until no request is left, and what came of it."""
-
-    config: SpyreConfig
-    fails: Plan = field(factory=dict)
-    results: list[StepResult] = field(factory=list)
-    states: list[State] = field(factory=list)
-    tokens: dict[str, list[int]] = field(factory=dict)
-
-    def serve(self, requests: Iterable[Request]) -> "Run":
-        engine = Engine(self.config, FailingDevice(SpyreDevice(self.config), self.fails))
-        for one in requests:
-            engine.add(one)
-        while engine.has_requests:
-            self._step(engine)
-        return self
-
-    def _step(self, engine: Engine) -> None:
-        before = Observer(engine.scheduler).state()
-        result = engine.step()
-        self.results.append(result)
-        after = Observer(engine.scheduler).state()
-        if result.failure is None:
-            self.states.append(after)
-            for name, token in result.tokens.items():
-                self.tokens.setdefault(name, []).append(token)
-        else:
-            assert after == before
-        if result.failure is Failure.STOPPED:
-            engine.replace_device(SpyreDevice(self.config))
-            self._assert_all_wait(before, Observer(engine.scheduler).state())
-
-    def _assert_all_wait(self, before: State, after: State) -> None:
+    def all_wait(before: State, after: State) -> None:
         """Those that were admitted stand in front, nothing is held, nothing found in the cache."""
         ongoing = () if before.prefilling is None else (before.prefilling,)
         admitted = [row.id for row in (*before.paused, *reversed(before.decoding), *ongoing)]
         waiting = [row.id for row in before.waiting]
         assert [row.id for row in after.waiting] == admitted + waiting
         assert not after.admitted
-        size = self.config.pool_blocks
+        size = settings.pool_blocks
         assert after.pool == BlockPool(size=size, free=after.pool.free)
         assert sorted(after.pool.free) == list(range(1, size + 1))
 
-
-def alone(one: Request) -> list[int]:
-    """What the request samples when it is served alone."""
-    return [one.output_token(index) for index in range(one.end)]
+    return Run(
+        Engine(settings, FailingDevice(SpyreDevice(settings), fails or {})),
+        lambda scheduler: Observer(scheduler).state(),
+        lambda: SpyreDevice(settings),
+        all_wait,
+    )
 
 
 REQUESTS = [sharing(name, 9, 4 * index, 9) for index, name in enumerate("abcd")]
@@ -89,7 +58,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_request_gets_the_tokens_of_being_served_alone(setting: str) -> None:
-    run = Run(config(**SETTINGS[setting])).serve(REQUESTS)
+    run = run_of(config(**SETTINGS[setting])).serve(REQUESTS)
 
     assert run.tokens == {one.id: alone(one) for one in REQUESTS}
     assert {name for result in run.results for name in result.finished} == set("abcde")
@@ -165,10 +134,10 @@ CASES = [(setting, phase) for setting, names in PHASES.items() for phase in name
 @pytest.mark.parametrize(("setting", "phase"), CASES)
 def test_failed_step_loses_nothing(setting: str, phase: str, failure: Failure) -> None:
     settings = config(**SETTINGS[setting])
-    undisturbed = Run(settings).serve(REQUESTS)
+    undisturbed = run_of(settings).serve(REQUESTS)
     at = phases(undisturbed.results)[phase]
 
-    run = Run(settings, {at: failure}).serve(REQUESTS)
+    run = run_of(settings, {at: failure}).serve(REQUESTS)
 
     assert [result.failure for result in run.results].count(failure) == 1
     assert run.tokens == undisturbed.tokens
@@ -186,7 +155,7 @@ def test_device_that_fails_again_and_again(setting: str) -> None:
     kinds = list(Failure)
     fails = {step: kinds[step // 5 % 2] for step in range(0, 200, 5)} | {23: Failure.STOPPED}
 
-    run = Run(config(**SETTINGS[setting]), fails).serve(REQUESTS)
+    run = run_of(config(**SETTINGS[setting]), fails).serve(REQUESTS)
 
     assert run.tokens == {one.id: alone(one) for one in REQUESTS}
     assert {result.failure for result in run.results} == {None, *Failure}

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from checks.harness.case import Case
 from checks.harness.serving import served
 from reference.spyre.machine import SpyreMachine
+from spec.core.changes import Change, Order, changed, differing, without_middle
 from spec.core.requests import Prompt, Request
 from spec.core.rule import Kind
 from spec.core.sharing import BlockOrder, DerivedMap, FrozenMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules import REGISTRY, Rule, applicable
-from spec.spyre.rules.changes import Change, Order, changed, differing, without_middle
 from spec.spyre.state import Sequence, State
 
 CONFIG = SpyreConfig(block_size=2, chunk_size=4, max_model_len=32, max_num_seqs=3, num_blocks=14)
@@ -33,7 +33,7 @@ CASE = Case(CONFIG, tuple(REQUESTS))
 def _engine_steps() -> list[Step]:
     """With so short runs of blocks, and so late new bases, that the states share parts of both."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("engine.spyre.blocks._RUN", 3)
+        patched.setattr("engine.core.blocks._RUN", 3)
         patched.setattr("spec.core.sharing._FEW", 1)
         return list(served(CASE, using="engine"))
 

@@ -5,8 +5,9 @@ that a model runner would build, the paged device does the step, and every token
 held against the request served alone.
 """
 
-from checks.harness.paging.rows import Load, PagedWork, Row, paged_input
+from checks.harness.paging.rows import Load, PagedWork
 from checks.harness.paging.watch import PagedWatch, WrongToken
+from engine.paged.rows import Row, paged_input
 
 __all__ = [
     "Load",

@@ -7,9 +7,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from attrs import define, field, frozen
 
-from checks.harness.paging.rows import Load, PagedWork, Row, model_token, paged_input
+from checks.harness.paging.rows import Load, PagedWork, model_token
 from engine.paged.device import PagedDevice
 from engine.paged.inputs import PagedShape
+from engine.paged.rows import Row, paged_input
 from spec.core.blocks import block_count
 from spec.core.records import SomeContext, SomeStep
 from spec.core.requests import Request

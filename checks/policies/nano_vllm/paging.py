@@ -3,24 +3,19 @@
 Source: nano-vllm, chapter 9 ("Scheduler to GPU Execution").
 """
 
-from checks.harness.paging.rows import PagedWork, Row, request_tokens
-from checks.harness.paging.watch import PagedWatch, watch_of
+from functools import partial
+
+from checks.harness.paging.rows import PagedWork, request_tokens
+from checks.harness.paging.watch import PagedWatch
+from engine.nano_vllm.model_input import paged_shape
+from engine.paged.rows import Row
 from spec.core.records import DECODE
-from spec.nano_vllm.formulas import captured_sizes
 from spec.nano_vllm.records import Context, Step
 
 
 def nano_vllm_watch(ctx: Context) -> PagedWatch[Step]:
     """The device next to a nano-vLLM scheduler."""
-    config = ctx.config
-    return watch_of(
-        ctx,
-        nano_vllm_work,
-        first_block=0,
-        # The budget is that of a prefill step; a decode has a token for every sequence.
-        max_num_batched_tokens=max(config.max_num_batched_tokens, config.max_num_seqs),
-        captured_sizes=captured_sizes(config.max_num_seqs, config.graph_sizes),
-    )
+    return PagedWatch(paged_shape(ctx.config), ctx.requests, partial(nano_vllm_work, ctx))
 
 
 def nano_vllm_work(ctx: Context, step: Step) -> PagedWork:

@@ -1,4 +1,4 @@
-"""nano-vLLM: the reference, which has no engine, next to the paged device."""
+"""nano-vLLM: the reference next to the paged device, and the engine on it."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ from checks.explore.instance import read_instances
 from checks.policies.labels import STEPS, Labels, named_actions
 from checks.policies.nano_vllm.adapter import ADAPTER
 from checks.policies.nano_vllm.codec import CODEC
+from checks.policies.nano_vllm.engine import engine, engine_under_test, without_device
 from checks.policies.nano_vllm.expected import EXPECTED_VIOLATIONS
 from checks.policies.nano_vllm.generator import generate
 from checks.policies.nano_vllm.paging import nano_vllm_watch
@@ -48,6 +49,9 @@ POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     context_of=context_of,
     refuse_unservable=refuse_unservable,
     codec=CODEC,
+    engine=engine,
+    engine_under_test=engine_under_test,
+    without_device=without_device,
     tokens_at_once=lambda config: config.max_model_len,
     instances=read_instances(
         Path(__file__).with_name("instances.toml"),

@@ -54,7 +54,8 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         swarm = _with_hits_inside(swarm)
     config = SpyreConfig(**_keys(choices, swarm, pinned))
     if _most_tokens(config) < 2:
-        raise ConfigError("--set", dict(pinned), "room for a prompt token and an output token")
+        sizes = {key: value for key, value in pinned.items() if isinstance(value, int)}
+        raise ConfigError("--set", sizes, "room for a prompt token and an output token")
     requests = requests_of(choices, swarm, _limits(config, swarm))
     return Case(_tightened(choices, swarm, config, requests, pinned), requests, swarm=swarm)
 

@@ -7,9 +7,10 @@ from operator import attrgetter
 
 from attrs import evolve
 
-from checks.harness.paging.rows import PagedWork, Row, request_tokens
+from checks.harness.paging.rows import PagedWork, request_tokens
 from checks.harness.paging.watch import PagedWatch, watch_of
 from engine.paged.inputs import Transfers
+from engine.paged.rows import Row
 from spec.core.requests import VOCABULARY
 from spec.vllm_v0.records import Context, Group, Sequence, Step
 

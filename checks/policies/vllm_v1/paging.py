@@ -3,8 +3,9 @@
 Source: vllm-v1, "Prefix Caching" (with its remote cache) and "Speculative Decoding".
 """
 
-from checks.harness.paging.rows import Load, PagedWork, Row, request_tokens
+from checks.harness.paging.rows import Load, PagedWork, request_tokens
 from checks.harness.paging.watch import PagedWatch, watch_of
+from engine.paged.rows import Row
 from spec.core.requests import VOCABULARY, Request
 from spec.vllm_v1 import records as v1
 

@@ -5,7 +5,7 @@ batch, `apply` changes the state; `scheduler` is what others call.
 """
 
 from engine.spyre.scheduler.plan import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan
-from engine.spyre.scheduler.scheduler import Scheduler, StalePlanError
+from engine.spyre.scheduler.scheduler import Scheduler
 
 __all__ = [
     "DecodePlan",
@@ -14,5 +14,4 @@ __all__ = [
     "Plan",
     "PrefillPlan",
     "Scheduler",
-    "StalePlanError",
 ]

@@ -4,10 +4,10 @@ Source: spyre, "Chunked Prefill" and "Decode padding"; vllm-v1, "Request lifecyc
 "Preemption".
 """
 
-from collections.abc import Collection
-
 import numpy as np
 
+from engine.core.requests import as_prescribed
+from engine.core.scheduler import Ends
 from engine.core.tensors import Tensor
 from engine.spyre.scheduler.plan import DecodePlan, IdlePlan, Outcome, Plan, PrefillPlan
 from engine.spyre.scheduler.requests import Batch, RequestState
@@ -15,8 +15,6 @@ from engine.spyre.scheduler.state import SchedulerState
 from spec.core.records import IDLE
 from spec.spyre.reservation import still_promised
 from spec.spyre.state import Past, past_after
-
-Ends = Collection[str] | None
 
 
 def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, ends: Ends) -> Outcome:
@@ -31,7 +29,8 @@ def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, ends: Ends) ->
             outcome = _apply_decode(state, plan, tokens, ends)
         case IdlePlan():
             outcome = Outcome(IDLE)
-    state.past = past_after(state.config, state.past, outcome.kind, outcome.tkv)
+    if outcome.kind != state.past.last_kind or state.config.variant.uses_last_tkv:
+        state.past = past_after(state.config, state.past, outcome.kind, outcome.tkv)
     return outcome
 
 
@@ -46,10 +45,10 @@ def _apply_prefill(state: SchedulerState, plan: PrefillPlan, tokens: Tensor, end
     request.computed = plan.chunk.end
     _register_full_blocks(state, request, request.computed)
     if not plan.chunk.is_last:
-        return Outcome(plan.kind, tkv)
+        return Outcome(plan.kind, tkv=tkv)
     tokens = _join(state, request, tokens)
     finished = _finish(state, [0] if _ends_with_first_token(state, ends) else [])
-    return Outcome(plan.kind, tkv, (request.id,), tokens, finished)
+    return Outcome(plan.kind, (request.id,), tokens, finished, tkv)
 
 
 def _admit(state: SchedulerState, plan: PrefillPlan) -> None:
@@ -97,7 +96,7 @@ def _apply_decode(state: SchedulerState, plan: DecodePlan, tokens: Tensor, ends:
         _register_filled(state, rows)
     tokens = _keep_sampled(state, rows, tokens)
     finished = _finish(state, _ending_rows(rows, ends))
-    return Outcome(plan.kind, plan.tkv, rows.ids, tokens, finished)
+    return Outcome(plan.kind, rows.ids, tokens, finished, plan.tkv)
 
 
 def _register_filled(state: SchedulerState, rows: Batch) -> None:
@@ -109,14 +108,10 @@ def _register_filled(state: SchedulerState, rows: Batch) -> None:
 
 def _keep_sampled(state: SchedulerState, rows: Batch, tokens: Tensor) -> Tensor:
     """The rows' new tokens, written down: the device's, unless a request says what it samples."""
-    places = rows.computed - rows.prompt_len
     if rows.prescribed:
-        tokens = tokens.copy()
-    for row in rows.prescribed:
-        output, place = rows.members[row].request.output or (), int(places[row])
-        if place < len(output):
-            tokens[row] = output[place]
-    state.slots.outputs[rows.slot, places] = tokens
+        places = rows.computed - rows.prompt_len
+        tokens = as_prescribed(tokens, rows.members, rows.prescribed, places)
+    state.slots.note(rows.slot, rows.outputs, rows.steps, tokens)
     return tokens
 
 
@@ -174,21 +169,10 @@ def _finish(state: SchedulerState, rows: list[int]) -> tuple[str, ...]:
     return tuple(request.id for request in leaving)
 
 
-def abort(state: SchedulerState, request_id: str) -> bool:
-    """A client goes away, in whatever phase its request is; False if it is not here."""
-    present = (state.queue.find(request_id), *state.admitted)
-    leaving = next((one for one in present if one is not None and one.id == request_id), None)
-    if leaving is None:
-        return False
-    _take_out(state, leaving)
-    state.aborted.add(request_id)
-    return True
-
-
 def preempt(state: SchedulerState, victim: RequestState) -> None:
     """Take everything from a request: it waits first in the queue and computes all again."""
     outputs = _outputs(state, victim)
-    _take_out(state, victim)
+    take_out(state, victim)
     state.queue.put_front(victim.again(outputs))
 
 
@@ -221,7 +205,7 @@ def _outputs(state: SchedulerState, request: RequestState) -> Tensor:
     return request.outputs
 
 
-def _take_out(state: SchedulerState, request: RequestState) -> None:
+def take_out(state: SchedulerState, request: RequestState) -> None:
     """Remove the request from wherever it is, and release what it holds."""
     if request is state.prefilling:
         state.prefilling = None

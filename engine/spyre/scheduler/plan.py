@@ -10,7 +10,8 @@ from typing import ClassVar, TypeAlias
 
 from attrs import define
 
-from engine.core.tensors import NO_TOKENS, Tensor
+from engine.core import scheduler
+from engine.core.tensors import Tensor
 from engine.spyre.scheduler.requests import Batch, RequestState
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.spyre.records import Chunk
@@ -93,14 +94,7 @@ Plan: TypeAlias = PrefillPlan | DecodePlan | IdlePlan
 
 
 @define(eq=False)
-class Outcome:
-    """What a step did: `tokens` [sampled] are those that the requests `sampled` got, in order.
+class Outcome(scheduler.Outcome):
+    """What a step did; `tkv`: of the step, in tokens."""
 
-    `tkv`: of the step, in tokens. `finished`: requests that left with it.
-    """
-
-    kind: str
     tkv: int = 0
-    sampled: tuple[str, ...] = ()
-    tokens: Tensor = NO_TOKENS
-    finished: tuple[str, ...] = ()

@@ -8,11 +8,12 @@ from collections.abc import Collection, Iterator
 
 from attrs import evolve
 
-from engine.spyre.blocks import PrefixHit
+from engine.core.blocks import PrefixHit
 from engine.spyre.scheduler.plan import PrefillPlan
 from engine.spyre.scheduler.requests import RequestState, Shape
 from engine.spyre.scheduler.state import SchedulerState
 from spec.core.blocks import block_count
+from spec.core.requests import BlockKey
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import (
     active_chunk,
@@ -29,7 +30,6 @@ from spec.spyre.reservation import may_reserve, promised_blocks
 from spec.spyre.state import PADDING_BLOCK, must_interleave
 
 _NO_HIT = PrefixHit((), 0)
-_HASHED_AT_ONCE = 16  # blocks: a lookup that misses early should not hash the whole prompt
 
 
 def plan_prefill(state: SchedulerState) -> tuple[PrefillPlan | None, str | None]:
@@ -267,26 +267,21 @@ def prefix_hit(state: SchedulerState, request: RequestState) -> PrefixHit:
     if not state.config.prefix_caching:
         return _NO_HIT
     hit, blocks = request.hit, state.blocks
-    if hit is None or hit is not blocks.watched or hit.is_stale or _finds_more(state, request, hit):
-        hit = request.hit = blocks.watch(tuple(_cached_blocks(state, request)))
+    if hit is None or hit is not blocks.watched or hit.is_stale:
+        found = tuple(_cached_blocks(state, request))
+        hit = request.hit = blocks.watch(found, _next_content(state, request, len(found)))
     return hit
 
 
-def _finds_more(state: SchedulerState, request: RequestState, hit: PrefixHit) -> bool:
-    """True if the block behind the hit is cached by now."""
-    count = len(hit.blocks)
-    if count == _full_blocks(state, request):
-        return False
-    return state.blocks.lookup(request.hashes[count]) is not None
+def _next_content(state: SchedulerState, request: RequestState, found: int) -> tuple[BlockKey, ...]:
+    """What makes the hit longer once it is cached, if anything does."""
+    return request.hashes[found : found + 1] if found < _full_blocks(state, request) else ()
 
 
 def _cached_blocks(state: SchedulerState, request: RequestState) -> Iterator[int]:
     """The blocks in order, up to the first that is not cached."""
-    full = _full_blocks(state, request)
-    for index in range(full):
-        if index >= len(request.hashes):
-            state.hash_blocks(request, min(index + _HASHED_AT_ONCE, full))
-        block = state.blocks.lookup(request.hashes[index])
+    for key in state.leading_keys(request, _full_blocks(state, request)):
+        block = state.blocks.lookup(key)
         if block is None:
             return
         yield block

@@ -1,4 +1,4 @@
-"""Requests inside the scheduler: one request, the waiting queue, the rows of a batch."""
+"""Requests inside the scheduler: one request, the queue by shape, the rows of a batch."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from attrs import define
 
-from engine.core.tensors import NO_TOKENS, Tensor
-from engine.spyre.blocks import PrefixHit
-from spec.core.requests import BlockKey, Request
+from engine.core import requests
+from engine.core.tensors import Tensor
 from spec.spyre.admission import Member
 from spec.spyre.reservation import worst_case_blocks
 
@@ -20,50 +19,20 @@ _Members = OrderedDict[str, "RequestState"]
 
 _FIELDS = 7
 _NEVER = 2**62
-_FIRST_ROWS, _FIRST_COLUMNS = 8, 16
 
 
 @define(eq=False)
-class RequestState:
+class RequestState(requests.RequestState):
     """A request from its arrival, or its last preemption, until it leaves; lengths in tokens.
 
-    - `prefill_len`: tokens that its prefill covers: the prompt and, after a preemption, `outputs`.
-    - `outputs`: tokens that it had sampled before this prefill.
-    - `computed`: tokens in the KV cache while it prefills; those of a decoding row stand in the
-      batch.
-    - `blocks`: its block table without padding. `reserved`: blocks promised and not handed out.
-    - `hit_blocks`: cached blocks found when it was admitted.
-    - `hashes`: of its leading full blocks, as far as they were needed; each is made once.
+    - `reserved`: blocks promised and not handed out.
     - `registered`: leading blocks of its table that lookups can find.
-    - `slot`: its place in the arrays of the decode batch, -1 before it has one.
     - `worst_case`: blocks of everything that it may ever hold, 0 until it was needed.
-    - `order`: its place in the queue, less than that of any request behind it.
-    - `hit`: what the last lookup of its prompt found.
     """
 
-    request: Request
-    prefill_len: int
-    outputs: Tensor = NO_TOKENS
-    computed: int = 0
-    blocks: tuple[int, ...] = ()
     reserved: int = 0
-    hit_blocks: int = 0
-    hashes: tuple[BlockKey, ...] = ()
     registered: int = 0
-    slot: int = -1
     worst_case: int = 0
-    order: int = 0
-    hit: PrefixHit | None = None
-
-    @staticmethod
-    def of(request: Request) -> "RequestState":
-        """A request that has just arrived."""
-        return RequestState(request, request.prompt_len)
-
-    @property
-    def id(self) -> str:
-        """The request's name."""
-        return self.request.id
 
     @property
     def remaining(self) -> int:
@@ -81,73 +50,42 @@ class RequestState:
             self.worst_case = int(worst_case_blocks(self.prefill_len, self.remaining, block_size))
         return self.worst_case
 
-    def again(self, outputs: Tensor) -> "RequestState":
-        """The request without anything that it held, to compute its prompt and `outputs` anew."""
-        length = self.request.prompt_len + len(outputs)
-        return RequestState(self.request, length, outputs, hashes=self.hashes)
-
 
 # --- requests that wait ---------------------------------------------------------------------------
 
 
-class WaitingQueue:
-    """The waiting requests in order; adding, removing and the first cost the same at any length.
-
-    It is also kept by shape, for the rule that lets requests overtake. `changes` counts what
-    happened to the queue, so that an observer sees whether anything did.
-    """
+class WaitingQueue(requests.WaitingQueue[RequestState]):
+    """The waiting requests in order, also kept by shape, for the rule that lets them overtake."""
 
     def __init__(self, by_shape: bool) -> None:
         """`by_shape`: whether `without_shapes` will be used."""
-        self._requests: _Members = OrderedDict()
+        super().__init__()
         self._shapes: dict[Shape, _Members] | None = {} if by_shape else None
         self._table: Tensor | None = None
-        self._front = self._back = 0
-        self.changes = 0
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[RequestState]:
-        return iter(self._requests.values())
-
-    def __reversed__(self) -> Iterator[RequestState]:
-        return reversed(self._requests.values())
-
-    def find(self, request_id: str) -> RequestState | None:
-        """The request of this name, if it waits."""
-        return self._requests.get(request_id)
 
     def put_back(self, request: RequestState) -> None:
         """A new request goes to the end."""
-        self._back += 1
-        request.order = self._back
-        self._requests[request.id] = request
+        super().put_back(request)
         if self._shapes is not None:
             if request.shape not in self._shapes:
                 self._shapes[request.shape] = OrderedDict()
                 self._table = None
             self._shapes[request.shape][request.id] = request
-        self.changes += 1
 
     def put_front(self, request: RequestState) -> None:
         """A preempted request goes before all others."""
-        self.put_back(request)
-        self._front -= 1
-        request.order = self._front
-        self._requests.move_to_end(request.id, last=False)
+        super().put_front(request)
         if self._shapes is not None:
             self._shapes[request.shape].move_to_end(request.id, last=False)
 
     def remove(self, request: RequestState) -> None:
         """The request waits no longer."""
-        del self._requests[request.id]
+        super().remove(request)
         if self._shapes is not None:
             del self._shapes[request.shape][request.id]
             if not self._shapes[request.shape]:
                 del self._shapes[request.shape]
                 self._table = None
-        self.changes += 1
 
     def shapes(self) -> Tensor:
         """The shapes of the waiting requests; [shapes, 2]."""
@@ -189,51 +127,6 @@ def _head(members: Iterator[RequestState]) -> tuple[int, RequestState, Iterator[
 # --- requests that decode or are paused ----------------------------------------------------------
 
 
-class Slots:
-    """Arrays with a row for each request that decodes or is paused; the rest of them is unused.
-
-    `tables` [slots, blocks]: their blocks. `outputs` [slots, tokens]: the tokens that they sampled.
-    Both grow when needed, so that writing a step's tokens is one operation for any number of rows.
-    """
-
-    def __init__(self) -> None:
-        self.tables: Tensor = np.zeros((_FIRST_ROWS, _FIRST_COLUMNS), np.int64)
-        self.outputs: Tensor = np.zeros((_FIRST_ROWS, _FIRST_COLUMNS), np.int64)
-        self._free = list(range(_FIRST_ROWS))[::-1]
-
-    def take(self, table: Sequence[int], outputs: Tensor, max_tokens: int) -> int:
-        """A slot for a request with these blocks and tokens, which may get `max_tokens` of them."""
-        if not self._free:
-            rows = len(self.tables)
-            self.tables = np.concatenate([self.tables, np.zeros_like(self.tables)])
-            self.outputs = np.concatenate([self.outputs, np.zeros_like(self.outputs)])
-            self._free = list(range(rows, 2 * rows))[::-1]
-        slot = self._free.pop()
-        self.outputs = _widened(self.outputs, max_tokens)
-        self.outputs[slot, : len(outputs)] = outputs
-        self.write_blocks(slot, 0, table)
-        return slot
-
-    def give_back(self, slot: int) -> None:
-        """The request that had the slot has left the batch."""
-        self._free.append(slot)
-
-    def write_blocks(self, slot: int, start: int, blocks: Sequence[int]) -> None:
-        """The request's table holds `blocks` from index `start` on."""
-        self.tables = _widened(self.tables, start + len(blocks))
-        self.tables[slot, start : start + len(blocks)] = blocks
-
-
-def _widened(array: Tensor, columns: int) -> Tensor:
-    """The array with at least so many columns, at least twice as many if it has to grow."""
-    rows, present = array.shape
-    if columns <= present:
-        return array
-    wider = np.zeros((rows, max(columns, 2 * present)), np.int64)
-    wider[:, :present] = array
-    return wider
-
-
 class Batch:
     """Rows that decode, or are paused, in batch order; arrays [rows], lengths in tokens.
 
@@ -250,15 +143,16 @@ class Batch:
     `table` [rows, width]: the padded one that the device was last given of exactly these rows.
 
     Its members never change: joining and leaving make a new batch. What a step changes, the
-    computed tokens and the padding, is written in place.
+    computed tokens and the padding, is written in place; `steps`: decode steps of this batch.
     """
 
     def __init__(self, members: Sequence[RequestState], matrix: Tensor) -> None:
         """`matrix` [fields, rows] becomes the batch's own."""
         self.members = members
-        self.matrix = matrix
+        self._matrix = matrix
+        self._computed: Tensor
         (
-            self.computed,
+            self._computed,
             self.left_padding,
             self.ends_at,
             self.full_at,
@@ -266,10 +160,12 @@ class Batch:
             self.slot,
             self.waited_steps,
         ) = matrix
-        self.tkv = 0
+        self.tkv = self.steps = 0
+        self._uncounted = 0  # of these steps, not added to `_computed`
+        self._outputs: Tensor | None = None
         self.table: Tensor | None = None
-        self.steps_to_end = int((self.ends_at - self.computed).min(initial=_NEVER))
-        self.steps_to_full = int((self.full_at - self.computed).min(initial=_NEVER))
+        self.steps_to_end = int((self.ends_at - self._computed).min(initial=_NEVER))
+        self.steps_to_full = int((self.full_at - self._computed).min(initial=_NEVER))
         self._ids: tuple[str, ...] | None = None
         self._prescribed: list[int] | None = None
 
@@ -285,6 +181,28 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.members)
+
+    @property
+    def computed(self) -> Tensor:
+        """Tokens in the KV cache."""
+        if self._uncounted:
+            self._computed += self._uncounted
+            self._uncounted = 0
+        return self._computed
+
+    @property
+    def matrix(self) -> Tensor:
+        """All that is known of each row; [fields, rows]."""
+        _ = self.computed  # up to now
+        return self._matrix
+
+    @property
+    def outputs(self) -> Tensor:
+        """Tokens that each row had sampled, but for the newest, when the batch was made."""
+        if self._outputs is None:
+            outputs: Tensor = self.computed - self.prompt_len - self.steps
+            self._outputs = outputs
+        return self._outputs
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -312,14 +230,14 @@ class Batch:
     def prescribed(self) -> list[int]:
         """Rows whose requests say which tokens they sample."""
         if self._prescribed is None:
-            members = enumerate(self.members)
-            self._prescribed = [row for row, one in members if one.request.output is not None]
+            self._prescribed = requests.prescribed(self.members)
         return self._prescribed
 
     def advance(self, tkv: int) -> None:
         """Every row has computed one more token, in a step of this tkv."""
         self.tkv = tkv
-        self.computed += 1
+        self.steps += 1
+        self._uncounted += 1
         self.steps_to_end -= 1
         self.steps_to_full -= 1
 

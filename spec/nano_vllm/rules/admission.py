@@ -85,8 +85,10 @@ def prefill_or_decode(_ctx: Context, step: Step) -> Iterator[str]:
 def both_queues_keep_the_order_of_arrival(_ctx: Context, step: Step) -> Iterator[str]:
     """Running and then waiting, all sequences stand in the order of their arrival."""
     # What a step moves over the border between the queues keeps its place.
+    stands = step.before.waiting is step.after.waiting
     before, after = (
-        [one.id for one in (*state.running, *state.waiting)] for state in (step.before, step.after)
+        [one.id for one in (*state.running, *(() if stands else state.waiting))]
+        for state in (step.before, step.after)
     )
     stayed = [one for one in before if one not in step.finished]
     if after != stayed:

@@ -4,28 +4,49 @@ Source: nano-vllm, chapter 5, and "Reference Counting: Safe Shared Ownership".
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from spec.core import judging
-from spec.nano_vllm.records import Context, State, Step
-from spec.nano_vllm.rules.counting import blocks_of
-from spec.nano_vllm.rules.registry import always, between, of_step, release, text, witness
-from spec.nano_vllm.rules.replay import Books, replayed
+from spec.core.blocks import BlockPool
+from spec.core.changes import Change, change_between, without_middle
+from spec.core.judging import FreeList
+from spec.nano_vllm.records import Context, Sequence, State, Step
+from spec.nano_vllm.rules.counting import blocks_of, pool_blocks
+from spec.nano_vllm.rules.registry import (
+    always,
+    between,
+    changed_pool,
+    looking_at,
+    of_step,
+    refilled,
+    release,
+    text,
+    witness,
+)
 
 
-@always("NANO-BLK-1", text("BlockManager Architecture"))
+@always("NANO-BLK-1", text("BlockManager Architecture"), look=changed_pool)
 @witness(lambda _, step: step.after.pool.references)
 def free_or_used(ctx: Context, state: State) -> Iterator[str]:
     """Every block is either in the free list, once, or used."""
     # Free and used blocks together are those of the pool, numbered from 0.
-    pool = state.pool
-    listed = sorted([*pool.free, *pool.references])
-    if listed != list(range(pool.size)):
-        yield f"free {list(pool.free)}, used {sorted(pool.references)} of {pool.size} blocks"
-    if ctx.config.num_blocks not in (None, pool.size):
-        yield f"{pool.size} blocks, {ctx.config.num_blocks} are configured"
+    yield from judging.free_or_held(state.pool)
+    numbers = range(pool_blocks(ctx.config))
+    if beyond := [one for one in (*state.pool.free, *state.pool.references) if one not in numbers]:
+        yield f"blocks {beyond} are none of {len(numbers)}, numbered from 0"
 
 
-@always("NANO-BLK-2", text("Reference Counting: Safe Shared Ownership"))
+@looking_at
+def _moved_blocks(_ctx: Context, change: Change[State]) -> State | None:
+    """Look at blocks whose count changed, or of which a table has more or fewer."""
+    if change.moved_blocks is None:
+        return None
+    references, entered = change.moved_blocks
+    pool = BlockPool(change.after.pool.size, (), references)
+    return State(pool, running=tuple(Sequence("", 0, blocks=table) for table in entered))
+
+
+@always("NANO-BLK-2", text("Reference Counting: Safe Shared Ownership"), look=_moved_blocks)
 @witness(
     lambda _, step: any(
         count == 1 and step.before.pool.references.get(block) == 2
@@ -40,14 +61,15 @@ def counts_are_holders(_ctx: Context, state: State) -> Iterator[str]:
 
 @always("NANO-BLK-3", text("Request journey, FINISHED"))
 @witness(lambda _, step: step.after.is_idle and step.finished)
-def all_given_back(_ctx: Context, state: State) -> Iterator[str]:
+def all_given_back(ctx: Context, state: State) -> Iterator[str]:
     """When no sequence is left, every block is free."""
-    # Finished sequences give everything back at once.
-    if not (state.waiting or state.running) and len(state.pool.free) != state.pool.size:
-        yield f"{len(state.pool.free)} of {state.pool.size} blocks are free"
+    # Finished sequences give everything back at once; all are free that are configured.
+    free, configured = len(state.pool.free), pool_blocks(ctx.config)
+    if not (state.waiting or state.running) and free != configured:
+        yield f"{free} of {configured} blocks are free"
 
 
-@always("NANO-BLK-4", text("What Blocks Look Like in GPU Memory"))
+@always("NANO-BLK-4", text("What Blocks Look Like in GPU Memory"), look=refilled)
 @witness(lambda _, step: any(len(one.blocks) > 1 for one in step.after.running))
 def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
     """A running sequence holds exactly the blocks of its computed tokens, each once."""
@@ -64,30 +86,49 @@ def blocks_match_tokens(ctx: Context, state: State) -> Iterator[str]:
         step.happened("allocate") and list(step.before.pool.free) != sorted(step.before.pool.free)
     )
 )
-def first_in_first_out(ctx: Context, step: Step) -> Iterator[str]:
+def first_in_first_out(_ctx: Context, step: Step) -> Iterator[str]:
     """Blocks are handed out first in, first out; a table is given back with its last block
     first.
     """
     # The step's events, applied to the free list before it, give the free list after it.
-    books = Books.at(ctx, step.before)
-    for event, books in replayed(ctx, step):
-        if event.transition == "allocate":
-            count = len(event.after)
-            if books.free[:count] != tuple(event.after):
-                yield f"handed out {list(event.after)}, next were {list(books.free[:count])}"
-    if books.free != step.after.pool.free:
-        yield f"free list {list(step.after.pool.free)}, expected {list(books.free)}"
+    before, after = step.before.pool.free, step.after.pool.free
+    if before is after and not step.happened(*_MOVING_BLOCKS):
+        return
+    hits = {block for event in step.happened("prefix_hit") for block in event.after}
+    if any(_order_errors(step, *without_middle(before, after, hits))):
+        yield from _order_errors(step, tuple(before), tuple(after))
+
+
+_MOVING_BLOCKS = ("prefix_hit", "allocate", "finish", "preempt")
+
+
+def _order_errors(step: Step, free: tuple[Any, ...], after: tuple[Any, ...]) -> Iterator[str]:
+    """How `after` differs from what the events make of `free`."""
+    books = FreeList.of(free, step.before.running)
+    for event in step.events:
+        if event.transition == "prefix_hit":
+            books.take(event.id, event.after)
+        elif event.transition == "allocate":
+            if books.free[: len(event.after)] != tuple(event.after):
+                following = list(books.free[: len(event.after)])
+                yield f"handed out {list(event.after)}, next were {following}"
+            books.take(event.id, event.after)
+        elif event.transition in ("preempt", "finish"):
+            books.put((), books.give_back(event.id))
+    if books.free != after:
+        yield f"free list {list(after)}, expected {list(books.free)}"
 
 
 @between("NANO-BLK-6", release("deallocate"))
 @witness(lambda _, step: step.before.aborted and step.before.pool.references)
-def given_back_after_abort(ctx: Context, before: State, after: State) -> Iterator[str]:
+def given_back_after_abort(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """An aborted sequence gives its blocks back in the same order as a finished one."""
     # Where several go at once their order is not known, so that only one is judged.
-    gone = after.aborted - before.aborted
-    if len(gone) != 1 or not any(one.id in gone for one in before.present):
+    left = change_between(before, after).left
+    gone = [one.id for one in left if one.id in after.aborted]
+    if len(gone) != 1:
         return
-    books = Books.at(ctx, before)
-    books.put((), books.give_back(next(iter(gone))))
+    books = FreeList.of(before.pool.free, left)
+    books.put((), books.give_back(gone[0]))
     if books.free != after.pool.free:
         yield f"free list {list(after.pool.free)}, expected {list(books.free)}"

@@ -14,6 +14,13 @@ def blocks_of(tokens: int, size: int) -> int:
     return len(range(0, tokens, size))
 
 
+def pool_blocks(config: NanoVllmConfig) -> int:
+    """Blocks of the pool: as configured, by default enough for all sequences at full length."""
+    if config.num_blocks is not None:
+        return config.num_blocks
+    return config.max_num_seqs * blocks_of(config.max_model_len, config.block_size)
+
+
 def blocks_to_find(config: NanoVllmConfig, tokens: int) -> int:
     """Whole blocks of a sequence; where its last token is computed, those that end before it."""
     ends = range(config.block_size, tokens + 1, config.block_size)

@@ -6,12 +6,15 @@ Source: nano-vllm, chapters 2 and 3, and what chapters 6 and 8 promise about wai
 from collections.abc import Iterator
 
 from spec.core import judging
+from spec.core.changes import change_between, ids
 from spec.core.records import IDLE, PREFILL
 from spec.nano_vllm.records import Context, Sequence, State, Step
 from spec.nano_vllm.rules.registry import (
     always,
     between,
+    each_request,
     eventually,
+    looking_at,
     of_step,
     release,
     text,
@@ -19,7 +22,11 @@ from spec.nano_vllm.rules.registry import (
 )
 
 
-@always("NANO-LIF-1", text("Sequence Status: Three States"))
+@always(
+    "NANO-LIF-1",
+    text("Sequence Status: Three States"),
+    look=looking_at(lambda _ctx, change: change.places),
+)
 @witness(lambda _, step: step.after.waiting and step.after.running)
 def one_state_each(_ctx: Context, state: State) -> Iterator[str]:
     """A sequence is always in exactly one state: waiting, running, or gone."""
@@ -34,8 +41,8 @@ def no_sequence_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
     finished.
     """
     # And none comes out of nothing.
-    before = {one.id for one in step.before.present}
-    after = {one.id for one in step.after.present} | set(step.finished)
+    change = change_between(step.before, step.after)
+    before, after = ids(change.left), ids(change.entered).union(step.finished)
     if before != after:
         yield f"before {sorted(before)}, after {sorted(after)}"
 
@@ -45,7 +52,8 @@ def no_sequence_is_forgotten(_ctx: Context, step: Step) -> Iterator[str]:
 def finishes_at_once(ctx: Context, step: Step) -> Iterator[str]:
     """A sequence finishes with max_tokens tokens or with the end of sequence, in that step."""
     # What finished was in the batch; what stays has fewer than max_tokens and goes on.
-    if set(step.finished) != step.after.finished - step.before.finished:
+    change = change_between(step.before, step.after)
+    if set(step.finished) != change.finished:
         yield f"reported {list(step.finished)}"
     over = {
         row.id
@@ -55,12 +63,13 @@ def finishes_at_once(ctx: Context, step: Step) -> Iterator[str]:
     }
     if wrong := over.symmetric_difference(step.finished):
         yield f"requests {sorted(over)} have all their tokens, not so or not gone {sorted(wrong)}"
-    for row in step.after.present:
+    for row in change.entered:
         if row.generated >= ctx.requests[row.id].max_tokens:
             yield f"request {row.id} stays with {row.generated} tokens"
 
 
-@always("NANO-LIF-4", text("The Waiting Queue"), witness=lambda _, step: step.happened("preempt"))
+@always("NANO-LIF-4", text("The Waiting Queue"), look=each_request)
+@witness(lambda _, step: step.happened("preempt"))
 def only_the_running_hold(_ctx: Context, state: State) -> Iterator[str]:
     """A waiting sequence holds no block; a running one holds at least one."""
     # On arrival as after a preemption.
@@ -78,7 +87,7 @@ def arrivals_go_to_the_back(ctx: Context, before: State, after: State) -> Iterat
     """A request that arrives goes to the back of the waiting queue; no other moves."""
     # An abort leaves the others in their places.
     gone = after.aborted - before.aborted
-    stayed = tuple(one for one in before.waiting if one.id not in gone)
+    stayed = tuple(one for one in before.waiting if one.id not in gone) if gone else before.waiting
     new = after.waiting[len(stayed) :]
     if after.waiting[: len(stayed)] != stayed:
         yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
@@ -110,17 +119,16 @@ def _queues(state: State) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
     return state.waiting, state.running
 
 
-@always("NANO-LIF-8", text("The Cost of Preemption"))
+@always("NANO-LIF-8", text("The Cost of Preemption"), look=each_request)
 @witness(lambda _, step: any(one.generated for one in step.after.waiting))
 def all_but_the_newest_is_computed(ctx: Context, state: State) -> Iterator[str]:
     """A waiting sequence will compute its prompt and its answer; a running one has computed all
     but its newest token.
     """
     # Blocks that were hit count as computed.
-    for one in state.present:
-        length = ctx.requests[one.id].prompt_len + one.generated
-        expected = length if one in state.waiting else length - 1
-        found = one.prefill_len if one in state.waiting else one.computed
+    waiting = [(one, one.prefill_len, 0) for one in state.waiting]
+    for one, found, newest in (*waiting, *((one, one.computed, 1) for one in state.running)):
+        expected = ctx.requests[one.id].prompt_len + one.generated - newest
         if found != expected:
             yield f"request {one.id}: {found} tokens, expected {expected}"
 
@@ -132,12 +140,13 @@ def tokens_of_a_step(ctx: Context, step: Step) -> Iterator[str]:
     token.
     """
     # No sequence outside the batch computes or gains anything.
-    size, before = ctx.config.block_size, {one.id: one for one in step.before.present}
+    change, size = change_between(step.before, step.after), ctx.config.block_size
+    before = {one.id: one for one in change.left}
     for row in step.batch:
         due = row.prefill_len - row.hit_blocks * size if step.kind == PREFILL else 1
         if step.scheduled.get(row.id) != due:
             yield f"request {row.id} computed {step.scheduled.get(row.id)} tokens of {due}"
-    for one in (*step.batch, *step.after.waiting, *step.after.running):
+    for one in (*step.batch, *change.entered):
         gained = one.generated - before[one.id].generated
         if gained != len(step.outputs.get(one.id, ())) or gained > 1:
             yield f"request {one.id} gained {gained} tokens"

@@ -3,7 +3,7 @@
 Source: nano-vllm, chapter 8.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from spec.nano_vllm.records import Context, Sequence, Step
 from spec.nano_vllm.rules.counting import needs_block
@@ -19,11 +19,13 @@ def _victims(step: Step) -> list[str]:
 def only_when_nothing_is_free(ctx: Context, step: Step) -> Iterator[str]:
     """A sequence is preempted only if no block is free and one that decodes needs a block."""
     # Judged before each victim, so that none goes without need; the victim may be in need itself.
-    decoding = step.before.running[: ctx.config.max_num_seqs] if _victims(step) else ()
+    if not _victims(step):
+        return
+    decoding = step.before.running[: ctx.config.max_num_seqs]
     needy = {one.id for one in decoding if needs_block(ctx.config, one)}
     for event, books in replayed(ctx, step):
         if event.transition == "preempt" and (books.free or not needy):
-            yield f"request {event.id} was preempted, blocks {list(books.free)} were free"
+            yield f"request {event.id} was preempted, {books.free} blocks were free"
         if event.transition in ("preempt", "allocate"):
             needy.discard(event.id)
 
@@ -42,20 +44,19 @@ def last_admitted_goes_first(_ctx: Context, step: Step) -> Iterator[str]:
 def victim_has_generated_least(_ctx: Context, step: Step) -> Iterator[str]:
     """The victim has generated the fewest tokens."""
     # The text's first reason for its choice; a re-admitted sequence keeps its tokens.
-    yield from _smaller_than_victims(step, {one.id: one.generated for one in step.before.running})
+    yield from _smaller_than_victims(step, lambda one: one.generated)
 
 
 @of_step("NANO-PRE-4", text("Who Gets Preempted?"), witness=lambda _, step: _victims(step))
 def victim_is_the_cheapest(_ctx: Context, step: Step) -> Iterator[str]:
     """Computing the victim again costs the least."""
     # The text's second reason: the tokens of its next prefill, hits aside.
-    yield from _smaller_than_victims(
-        step, {one.id: one.computed + 1 for one in step.before.running}
-    )
+    yield from _smaller_than_victims(step, lambda one: one.computed + 1)
 
 
-def _smaller_than_victims(step: Step, amount: dict[str, int]) -> Iterator[str]:
-    remaining = dict(amount)
+def _smaller_than_victims(step: Step, amount: Callable[[Sequence], int]) -> Iterator[str]:
+    running = step.before.running if _victims(step) else ()
+    remaining = {one.id: amount(one) for one in running}
     for victim in _victims(step):
         if remaining.get(victim, 0) > min(remaining.values(), default=0):
             yield f"victim {victim} has {remaining[victim]}, by sequence {remaining}"
@@ -67,7 +68,7 @@ def _smaller_than_victims(step: Step, amount: dict[str, int]) -> Iterator[str]:
 def victims_wait_in_front(ctx: Context, step: Step) -> Iterator[str]:
     """A victim waits in front of all others, keeps its tokens and has nothing computed."""
     # Of several, the first admitted is in front: the order of admission is restored.
-    if step.kind == "prefill":
+    if step.kind == "prefill" or (step.before.waiting is step.after.waiting and not _victims(step)):
         return
     generated = {one.id: one.generated for one in step.before.running}
     again = tuple(

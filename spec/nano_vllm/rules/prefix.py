@@ -4,9 +4,12 @@ Source: nano-vllm, chapter 7.
 """
 
 from collections.abc import Iterator
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import TypeAlias
 
+from attrs import evolve
+
+from spec.core.changes import Change, changed
 from spec.core.judging import begin_alike, first_tokens
 from spec.core.records import PREFILL
 from spec.core.requests import BlockKey
@@ -14,7 +17,7 @@ from spec.nano_vllm.block_hashes import content
 from spec.nano_vllm.records import Context, Sequence, State, Step
 from spec.nano_vllm.rules.counting import blocks_to_find
 from spec.nano_vllm.rules.gates import TOKENS, refusing_gates
-from spec.nano_vllm.rules.registry import always, of_step, text, witness
+from spec.nano_vllm.rules.registry import always, looking_at, of_step, refilled, text, witness
 from spec.nano_vllm.rules.replay import candidates
 
 
@@ -22,7 +25,7 @@ def _has_hit(_ctx: Context, step: Step) -> bool:
     return bool(step.happened("prefix_hit"))
 
 
-@always("NANO-PFX-1", text("With Prefix Cache: Reuse the Work"))
+@always("NANO-PFX-1", text("With Prefix Cache: Reuse the Work"), look=refilled)
 @witness(
     lambda ctx, step: any(
         one.computed > ctx.config.block_size and one.computed % ctx.config.block_size
@@ -39,7 +42,7 @@ def full_blocks_are_hashed(ctx: Context, state: State) -> Iterator[str]:
             yield f"request {one.id}: {full} full blocks, hashed {hashed}"
 
 
-@always("NANO-PFX-2", text("Hash Chaining: Position-Sensitive Fingerprinting"))
+@always("NANO-PFX-2", text("Hash Chaining: Position-Sensitive Fingerprinting"), look=refilled)
 @witness(
     lambda ctx, step: any(one.computed >= 2 * ctx.config.block_size for one in step.after.running)
 )
@@ -64,7 +67,18 @@ def no_false_hit(ctx: Context, step: Step) -> Iterator[str]:
                 yield f"request {one.sequence.id} found block {block}, written for other tokens"
 
 
-@always("NANO-PFX-4", text("Shared Prefix Blocks: Visual"))
+@looking_at
+def _newly_shared(_ctx: Context, change: Change[State]) -> State | None:
+    """Look at sequences with a shared block that came to be shared, or stands elsewhere."""
+    references = change.after.pool.references
+    moved = changed(change.before.pool.references, references)
+    moved.update(chain.from_iterable(change.moved_tables[1]))
+    shared = {block for block in moved if references.get(block, 0) > 1}
+    rows = (one for one in change.after.running if not shared.isdisjoint(one.blocks))
+    return evolve(change.after, waiting=(), running=tuple(rows)) if shared else None
+
+
+@always("NANO-PFX-4", text("Shared Prefix Blocks: Visual"), look=_newly_shared)
 @witness(lambda _, step: any(count > 1 for count in step.after.pool.references.values()))
 def shared_blocks_hold_equal_tokens(ctx: Context, state: State) -> Iterator[str]:
     """Sequences that share a block have the same tokens up to its end."""
@@ -126,13 +140,18 @@ def something_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
 def held_prefixes_are_reused(ctx: Context, step: Step) -> Iterator[str]:
     """A prefix that a running sequence holds, computed and full, is reused."""
     # Only the last block that was hashed for some tokens is found, and not after it is gone.
-    size = ctx.config.block_size
-    held = {key for one in step.before.running for key in ctx.keys.of(one.id, one.computed // size)}
-    for one in candidates(ctx, step):
+    size, running = ctx.config.block_size, step.before.running
+    admitted = [one for one in candidates(ctx, step) if one.is_admitted]
+    held = {
+        key
+        for row in (running if admitted else ())
+        for key in ctx.keys.of(row.id, row.computed // size)
+    }
+    for one in admitted:
         most = blocks_to_find(ctx.config, one.sequence.prefill_len)
         keys = ctx.keys.of(one.sequence.id, most)
         run = len(list(takewhile(held.__contains__, keys)))
-        if one.is_admitted and len(one.taken) < run:
+        if len(one.taken) < run:
             yield f"request {one.sequence.id} took {len(one.taken)} blocks, {run} are held"
 
 

@@ -1,9 +1,13 @@
-"""The registry of the nano-vLLM rules, and their sources."""
+"""The registry of nano-vLLM's rules, their sources, and what its state rules look at."""
 
 from functools import partial
 from typing import TypeAlias
 
-from spec.core import rule
+from attrs import evolve
+
+from spec.core import changes, rule
+from spec.core.changes import Change, Look, looking
+from spec.core.judging import once
 from spec.core.rule import Registry, Source
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.nano_vllm.records import Context, State, Step
@@ -18,3 +22,16 @@ between, eventually, applicable = NANO_VLLM.between, NANO_VLLM.eventually, NANO_
 
 text = partial(Source, "nano-vllm")  # a slide of the text on nano-vLLM's scheduler
 release = partial(Source, "nano-vllm 9e8507e")  # what it does and the text does not mention
+
+looking_at = looking(State)
+each_request: Look[State] = looking_at(changes.new_requests)
+changed_pool: Look[State] = looking_at(changes.changed_pool)
+
+
+@looking_at
+@once
+def refilled(ctx: Context, change: Change[State]) -> State | None:
+    """Look at requests whose table or filling changed, and at those with a changed key in it."""
+    size = ctx.config.block_size
+    rows = change.altered(lambda one: (one.computed // size, -(-one.computed // size)))
+    return evolve(change.after, waiting=(), running=rows) if rows else None

@@ -4,12 +4,14 @@ Rules ask it what was free, held, or named by the lookup table at the moment of 
 in it is taken from the state that the step left.
 """
 
+from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import takewhile
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
-from spec.core.judging import FreeList, once
+from spec.core.judging import holders_of, once
 from spec.core.records import Event
 from spec.core.requests import BlockKey
 from spec.nano_vllm.block_hashes import content
@@ -17,73 +19,107 @@ from spec.nano_vllm.config import HitCheck
 from spec.nano_vllm.records import Context, Sequence, State, Step
 from spec.nano_vllm.rules.counting import blocks_to_find
 
+_NONE = -1  # no block
 
-@define
-class Books(FreeList):
-    """What the block manager has noted at one moment.
 
-    `keys`: hash and tokens of each block that has them. `named`: the block that the lookup table
-    names. `hashed_now`: blocks that were hashed in this step, before being computed.
+@define(slots=False)
+class Books:
+    """What the block manager has noted at one moment, as far as it differs from a state at rest.
+
+    `free`: how many blocks are free. `hashed_now`: blocks that were hashed in this step, before
+    being computed.
     """
 
     ctx: Context
-    keys: dict[int, BlockKey]
-    named: dict[BlockKey, int]
-    hashed_now: set[int]
+    state: State
+    free: int = field(init=False)
+    hashed_now: set[int] = field(factory=set, init=False)
+    _tables: dict[str, tuple[int, ...]] = field(factory=dict, init=False)
+    _keys: dict[int, BlockKey | None] = field(factory=dict, init=False)
+    _named: dict[BlockKey, int] = field(factory=dict, init=False)
 
-    @staticmethod
-    def at(ctx: Context, state: State) -> "Books":
-        """The books of a state at rest."""
-        return Books.of(
-            state.pool.free,
-            state.present,
-            ctx=ctx,
-            keys=dict(state.pool.keys),
-            named={key: blocks[0] for key, blocks in state.pool.cached.items()},
-            hashed_now=set(),
-        )
+    def __attrs_post_init__(self) -> None:
+        self.free = len(self.state.pool.free)
+
+    @cached_property
+    def _holders(self) -> "Counter[int]":
+        """How often each block stands in a table, kept up to date from when it is asked for."""
+        return holders_of(self.state.running)
+
+    def is_held(self, block: int) -> bool:
+        """True if the block stands in a table."""
+        return self._holders[block] > 0
+
+    def key_of(self, block: int) -> BlockKey | None:
+        """Hash and tokens that a block has."""
+        return self._keys[block] if block in self._keys else self.state.pool.keys.get(block)
 
     def hits(self, sequence: Sequence) -> list[int]:
         """The blocks of the longest leading run that the table names and that pass the check."""
         count = blocks_to_find(self.ctx.config, sequence.prefill_len)
-        run = takewhile(self._is_hit, self.ctx.keys.of(sequence.id, count))
-        return [self.named[key] for key in run]
+        found = map(self._hit, self.ctx.keys.of(sequence.id, count))
+        return list(takewhile(lambda block: block != _NONE, found))
 
-    def _is_hit(self, key: BlockKey) -> bool:
-        if key not in self.named:
-            return False
-        held = self.keys.get(self.named[key], b"")
+    def _hit(self, key: BlockKey) -> int:
+        """The block that the table names, if it passes the check; else none."""
+        (named,) = self.state.pool.cached.get(key, (_NONE,))
+        named = self._named.get(key, named)
+        held = self.key_of(named) or b""
         match self.ctx.config.hit_check:
             case HitCheck.TOKENS:
-                return content(held) == content(key)
+                is_hit = content(held) == content(key)
             case HitCheck.HASH:
-                return held == key
-        return True
+                is_hit = held == key
+            case HitCheck.NOTHING:
+                is_hit = True
+        return named if is_hit else _NONE
 
     def give(self, owner: Sequence, blocks: tuple[int, ...]) -> None:
         """Blocks at the end of a table; full ones are hashed if the owner is being admitted."""
-        place = len(self.tables[owner.id])
-        self.take(owner.id, blocks)
-        full = owner.prefill_len // self.ctx.config.block_size if not owner.blocks else 0
-        keys = self.ctx.keys.of(owner.id, full)[place:]
+        table = self._tables.get(owner.id, owner.blocks)
         for block in blocks:
-            self.keys.pop(block, None)
+            self.free -= not self.is_held(block)
+            self._holders[block] += 1
+            self._keys[block] = None
+        self._tables[owner.id] = table + blocks
+        full = owner.prefill_len // self.ctx.config.block_size if not owner.blocks else 0
+        keys = self.ctx.keys.of(owner.id, full)[len(table) :]
         for block, key in zip(blocks, keys, strict=False):
-            self.keys[block] = key
-            self.named[key] = block
+            self._keys[block] = key
+            self._named[key] = block
             self.hashed_now.add(block)
+
+    def take_back(self, owner: Sequence) -> None:
+        """Nothing is in a table any more."""
+        for block in self._tables.get(owner.id, owner.blocks):
+            self._holders[block] -= 1
+            self.free += not self.is_held(block)
+        self._tables[owner.id] = ()
 
 
 def replayed(ctx: Context, step: Step) -> Iterator[tuple[Event, Books]]:
     """Each event of the step with the books as it found them; the same books, kept up to date."""
-    books = Books.at(ctx, step.before)
-    rows = {one.id: one for one in step.before.present}
+    books = Books(ctx, step.before)
+    rows = _involved(step)
     for event in step.events:
         yield event, books
         if event.transition in ("prefix_hit", "allocate"):
             books.give(rows[event.id], tuple(event.after))
         elif event.transition in ("preempt", "finish"):
-            books.put((), books.give_back(event.id))
+            books.take_back(rows[event.id])
+
+
+def _involved(step: Step) -> dict[str, Sequence]:
+    """The running sequences, those that were admitted and the one behind them."""
+    first = _front(step)
+    return {one.id: one for one in (*step.before.running, *first)}
+
+
+def _front(step: Step) -> tuple[Sequence, ...]:
+    """The front of waiting: the admitted and one more; all of it if others were admitted."""
+    admitted = [event.id for event in step.happened("admit")]
+    front = step.before.waiting[: len(admitted) + 1]
+    return front if {*admitted} <= {one.id for one in front} else step.before.waiting
 
 
 @frozen
@@ -116,25 +152,30 @@ def candidates(ctx: Context, step: Step) -> tuple[Candidate, ...]:
 
 
 def _candidates(ctx: Context, step: Step) -> Iterator[Candidate]:
-    waiting = {one.id: one for one in step.before.waiting}
+    waiting = {one.id: one for one in _front(step)}
     taken = {event.id: tuple(event.after) for event in step.happened("prefix_hit")}
-    count = batched = 0
-    books = Books.at(ctx, step.before)
+    count, batched, running = 0, 0, len(step.before.running)
+    books = Books(ctx, step.before)
     for event, books in replayed(ctx, step):
         if event.transition == "admit":
             one, blocks = waiting.pop(event.id), taken.get(event.id, ())
-            yield _candidate(books, one, count, batched, blocks)
+            yield _candidate(books, one, count, batched, running + count, blocks)
             count, batched = count + 1, batched + one.prefill_len
             batched -= len(blocks) * ctx.config.block_size
         elif count == 0 or event.transition == "prefill":
             break  # the admissions are over
     if waiting:
         refused = next(iter(waiting.values()))
-        yield _candidate(books, refused, count, batched, None)
+        yield _candidate(books, refused, count, batched, running + count, None)
 
 
 def _candidate(
-    books: Books, sequence: Sequence, count: int, batched: int, taken: tuple[int, ...] | None
+    books: Books,
+    sequence: Sequence,
+    count: int,
+    batched: int,
+    running: int,
+    taken: tuple[int, ...] | None,
 ) -> Candidate:
     hits, blocks = books.hits(sequence), taken or ()
     return Candidate(
@@ -142,11 +183,11 @@ def _candidate(
         is_admitted=taken is not None,
         count=count,
         batched=batched,
-        running=sum(map(bool, books.tables.values())),
-        free=len(books.free),
+        running=running,
+        free=books.free,
         hits=tuple(hits),
-        shared=sum(block in books.holders for block in hits),
+        shared=sum(map(books.is_held, hits)),
         taken=blocks,
-        held=tuple(books.keys.get(block) for block in blocks),
+        held=tuple(books.key_of(block) for block in blocks),
         uncomputed=frozenset(blocks) & books.hashed_now,
     )

@@ -3,19 +3,17 @@
 Source: vllm-v1, the KV cache manager that the plugin uses; spyre, "Padding", for block 0.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, zip_longest
 from typing import Any
 
 from spec.core import judging
 from spec.core.blocks import BlockPool
+from spec.core.changes import Blocks, Change, change_between, without_middle
 from spec.core.judging import FreeList
 from spec.core.rule import Source
-from spec.core.sharing import FrozenMap
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.changes import Blocks, Change, change_between, changed, without_middle
 from spec.spyre.rules.observed import lacks_next_chunk, pending, refused
 from spec.spyre.rules.registry import (
     always,
@@ -41,24 +39,12 @@ def free_or_held(_ctx: Context, state: State) -> Iterator[str]:
 
 
 @looking_at
-def _moved_blocks(_ctx: Context, change: Change) -> State | None:
-    """Look at blocks whose count changed, or of which a table has more or fewer.
-
-    Any other holder of such a block was one before, when the count was right: what it counted
-    beyond the tables that changed is taken off.
-    """
-    before, after = (state.pool.references for state in (change.before, change.after))
-    left, entered = change.moved_tables
-    counted = changed(before, after)
-    if not (counted or left or entered):
+def _moved_blocks(_ctx: Context, change: Change[State]) -> State | None:
+    """Look at blocks whose count changed, or of which a table has more or fewer."""
+    if change.moved_blocks is None:
         return None
-    gone = Counter(chain.from_iterable(left))
-    references = {}
-    for block in {*counted, *gone, *chain.from_iterable(entered)}:
-        others = before.get(block, 0) - gone[block]
-        if after.get(block, 0) != others or after.get(block) == 0:
-            references[block] = after.get(block, 0) - others
-    pool = BlockPool(change.after.pool.size, (), FrozenMap(references))
+    references, entered = change.moved_blocks
+    pool = BlockPool(change.after.pool.size, (), references)
     return State(pool, decoding=tuple(Sequence("", 0, blocks=table) for table in entered))
 
 
@@ -140,7 +126,7 @@ def free_order_after_abort(_ctx: Context, before: State, after: State) -> Iterat
 
 
 @looking_at
-def _contents_and_holders(ctx: Context, change: Change) -> State | None:
+def _contents_and_holders(ctx: Context, change: Change[State]) -> State | None:
     """Look at contents that changed, and at those of requests whose table or filling did."""
     seen = refilled(ctx, change.before, change.after)
     rows = () if seen is None else seen.decoding
@@ -148,7 +134,7 @@ def _contents_and_holders(ctx: Context, change: Change) -> State | None:
         return None
     known = {one.id: one for one in change.before.admitted}
     held = chain.from_iterable(_newly_judged(ctx, known.get(one.id), one) for one in rows)
-    return change.with_contents_of(rows, held)
+    return State(change.contents_of(held), decoding=rows)
 
 
 def _newly_judged(ctx: Context, before: Sequence | None, one: Sequence) -> Blocks:

@@ -6,9 +6,9 @@ Source: spyre, "Overview" and "Priority rules"; the engine core's contract of vl
 from collections.abc import Iterator
 
 from spec.core import judging
+from spec.core.changes import Change, change_between, ids
 from spec.core.rule import Source
 from spec.spyre.records import Context, Step
-from spec.spyre.rules.changes import Change, change_between, ids
 from spec.spyre.rules.registry import (
     always,
     between,
@@ -83,7 +83,7 @@ def tokens_are_counted(ctx: Context, step: Step) -> Iterator[str]:
 
 
 @looking_at
-def _holders(_ctx: Context, change: Change) -> State | None:
+def _holders(_ctx: Context, change: Change[State]) -> State | None:
     """Look at requests that changed, and at all where what is set aside for leavers did."""
     is_same = change.before.orphaned == change.after.orphaned
     return change.requests if is_same else change.after

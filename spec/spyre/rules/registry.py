@@ -6,17 +6,16 @@ from typing import TypeAlias
 
 from attrs import evolve
 
-from spec.core import rule
+from spec.core import changes, rule
+from spec.core.changes import Change, Look, looking
 from spec.core.judging import once
 from spec.core.rule import Registry, Source
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Chunk, Context, Step
-from spec.spyre.rules.changes import Change, change_between, changed
 from spec.spyre.state import State
 
 Rule: TypeAlias = rule.Rule[SpyreConfig, Context, State, Step]
 OfChunk: TypeAlias = Callable[[Context, Step, Chunk], Iterator[str]]
-Look: TypeAlias = Callable[[Context, State, State], State | None]
 
 SPYRE: Registry[SpyreConfig, Context, State, Step] = Registry()
 REGISTRY = SPYRE.rules
@@ -51,45 +50,17 @@ def of_chunk(
     return register
 
 
-def looking_at(reduced: Callable[[Context, Change], State | None]) -> Look:
-    """A `look` of a state rule: what it must be shown of the change to a state."""
-
-    def look(ctx: Context, before: State, after: State) -> State | None:
-        if not isinstance(after, State):  # a stand-in, which cannot be reduced
-            return after
-        return reduced(ctx, change_between(before, after))
-
-    return look
-
-
-@looking_at
-def each_request(_ctx: Context, change: Change) -> State | None:
-    """Look of rules that judge each request by itself, or count what only the admitted have."""
-    return change.requests
-
-
-@looking_at
-def changed_pool(_ctx: Context, change: Change) -> State | None:
-    """Look of rules about the blocks and contents of the pool, each by itself."""
-    return None if change.before.pool is change.after.pool else change.pool
+looking_at = looking(State)
+each_request: Look[State] = looking_at(changes.new_requests)
+changed_pool: Look[State] = looking_at(changes.changed_pool)
 
 
 @looking_at
 @once
-def refilled(ctx: Context, change: Change) -> State | None:
+def refilled(ctx: Context, change: Change[State]) -> State | None:
     """Look at requests whose table or filling changed, and at those with a changed key in it."""
-    size, after = ctx.config.block_size, change.after
-    was, now = (
-        [(one.id, one.blocks, one.computed // size, one.hit_blocks) for one in rows]
-        for rows in (change.before.admitted, after.admitted)
-    )
-    keys = changed(change.before.pool.keys, after.pool.keys)
-    if was == now and not keys:
+    size = ctx.config.block_size
+    rows = change.altered(lambda one: (one.computed // size, one.hit_blocks))
+    if not rows:
         return None
-    known = {seen[0]: seen for seen in was}
-    rows = tuple(
-        one
-        for one, seen in zip(after.admitted, now, strict=True)
-        if known.get(one.id) != seen or not keys.isdisjoint(one.blocks)
-    )
-    return evolve(after, waiting=(), prefilling=None, decoding=rows, paused=()) if rows else None
+    return evolve(change.after, waiting=(), prefilling=None, decoding=rows, paused=())

@@ -66,14 +66,14 @@ REFUSED = {
         f"run w.jsonl --set policy={policy} {option}": message
         for policy in ("nano-vllm", "vllm-v1")
         for option, message in {
-            "--using engine": (
-                f"--using: found 'engine'; allowed: reference for {policy}, which has no engine"
-            ),
             "--figures f.jsonl": (
                 f"--figures: found '{policy}'; allowed: spyre, whose figures these are"
             ),
         }.items()
     },
+    "run w.jsonl --set policy=vllm-v1 --using engine": (
+        "--using: found 'engine'; allowed: reference for vllm-v1, which has no engine"
+    ),
     "replay directory": "directory: file: found 'Is a directory'; allowed: a file that can be read",
     "explore nothing": "INSTANCE: found 'nothing'; allowed: layout; …",
     "explore layout --set policy=vllm-v1": "INSTANCE: found 'layout'; allowed: vllm-v1, fcfs; …",

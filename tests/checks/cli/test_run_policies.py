@@ -12,6 +12,7 @@ from checks.export.trace.reading import read_trace
 from checks.export.trace.writing import TraceWriter
 from checks.harness.case import Case
 from checks.harness.serving import served
+from checks.policies import policy_named
 from spec.core.errors import InputError
 from spec.core.requests import Prompt, Request
 from spec.vllm_v1.config import VllmV1Config
@@ -25,7 +26,7 @@ SIZES = ["block_size=4", "max_num_seqs=3", "num_blocks=150", "max_model_len=512"
 KEPT = ["nano-vllm.token_gate=new_tokens", "nano-vllm.sequence_limit=running"]
 KEPT += ["nano-vllm.hit_check=hash", "nano-vllm.full_hit=last_computed"]
 
-without_engine = pytest.mark.parametrize("policy", ["nano-vllm", "vllm-v1"])
+each_policy = pytest.mark.parametrize("policy", ["nano-vllm", "vllm-v1"])
 
 
 def of(policy: str, *more: str) -> list[str]:
@@ -60,19 +61,28 @@ def first(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 # --- what is shown --------------------------------------------------------------------------------
 
 
-def test_run_is_of_the_reference_next_to_a_paged_device(first: Served) -> None:
+def test_run_is_of_the_engine_where_there_is_one(first: Served) -> None:
     report = first.report
 
-    assert (report["using"], report["config"]["policy"]) == ("reference", first.policy)
+    using = "reference" if policy_named(first.policy).engine is None else "engine"
+    assert (report["using"], report["config"]["policy"]) == (using, first.policy)
     assert (report["violations"], report["refused_step"]) == ([], None)
     assert (report["finished"], report["aborted"], report["unfinished"]) == (6, 1, 0)
-    assert report["device"]["wrong_tokens"] == []
-    assert report["device"]["tokens_compared"] == report["output_tokens"] > 100
     assert len(report["rules"]) > 30
 
 
-def test_table_shows_the_largest_step_and_what_the_device_did(first: Served) -> None:
-    ran = first.ran
+@each_policy
+def test_reference_runs_next_to_a_paged_device(policy: str) -> None:
+    seen = report(FIRST, *of(policy), "--using", "reference")
+
+    assert seen["device"]["wrong_tokens"] == []
+    compared = seen["device"]["tokens_compared"]
+    assert compared == seen["output_tokens"] > 100
+
+
+@each_policy
+def test_table_shows_the_largest_step_and_what_the_device_did(policy: str) -> None:
+    ran = lockstep("run", FIRST, *of(policy), "--using", "reference")
 
     assert (ran.code, ran.err) == (0, "")
     rows = {line[:20].strip(): line[20:].strip() for line in ran.out.splitlines()}
@@ -118,6 +128,7 @@ def test_transition_that_a_guard_forbids_ends_the_run() -> None:
     """To the letter of the text a prompt that fills its block has no slot for its first answer."""
     Path("w.jsonl").write_text('{"id": "0", "prompt_len": 4, "max_tokens": 3}\n')
     options = settings("policy=nano-vllm", *SIZES, "new_block=at_boundary")
+    options += ["--using", "reference"]
 
     ran = lockstep("run", "w.jsonl", *options, "--trace", "t.jsonl")
 
@@ -166,7 +177,7 @@ def test_policies_are_compared_in_one_table() -> None:
     assert figures["largest step, tokens"] == ["-", "260", "260"]
 
 
-@without_engine
+@each_policy
 def test_requests_of_a_public_trace_that_are_too_long_are_left_out_and_counted(policy: str) -> None:
     reported = report(EXAMPLES / "mooncake_sample.jsonl", *of(policy, "num_blocks=5000"))
 
@@ -186,7 +197,7 @@ def test_trace_replays(first: Served) -> None:
     assert (again.code, again.out) == (0, f"{steps} steps as in the file, no rule broken\n")
 
 
-@without_engine
+@each_policy
 def test_full_trace_with_costs_replays(policy: str) -> None:
     costs = settings("cost.per_chunk_token=0.01")
     assert lockstep("run", FIRST, *of(policy), *costs, "--trace", "t.jsonl", "--full").code == 0
@@ -210,11 +221,23 @@ def test_changed_trace_differs_in_its_first_changed_step(first: Served) -> None:
     assert again.out.startswith("step 3 differs\n  scheduled: the file says {'0': 2, ")
 
 
-def test_trace_is_replayed_on_nothing_but_the_reference(first: Served) -> None:
-    assert lockstep("replay", first.trace, "--target", "engine").err == (
-        "lockstep: --target: found 'engine'; "
-        f"allowed: reference for {first.policy}, which has no engine\n"
-    )
+def test_trace_is_replayed_on_the_engine_if_there_is_one(first: Served) -> None:
+    again = lockstep("replay", first.trace, "--target", "engine")
+
+    if policy_named(first.policy).engine is None:
+        allowed = f"reference for {first.policy}, which has no engine"
+        assert again.err == f"lockstep: --target: found 'engine'; allowed: {allowed}\n"
+    else:
+        assert (again.code, again.err) == (0, "")
+
+
+def test_device_of_an_engine_refuses_what_a_guard_forbids() -> None:
+    Path("w.jsonl").write_text('{"id": "0", "prompt_len": 4, "max_tokens": 3}\n')
+
+    ran = lockstep("run", "w.jsonl", *settings("policy=nano-vllm", *SIZES, "new_block=at_boundary"))
+
+    assert ran.code == 1
+    assert "refused step 1: the device refuses: table length: " in ran.out
 
 
 def test_timeline_draws_prefills_decodes_and_tokens(first: Served) -> None:

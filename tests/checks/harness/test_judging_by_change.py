@@ -6,6 +6,7 @@ that its states share are as small as they can be.
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -15,20 +16,21 @@ from checks.harness.case import Case
 from checks.harness.judging import Judge, judgeable
 from checks.harness.serving import served_by
 from checks.harness.system import Own
-from checks.policies.spyre.engine import without_device
+from checks.policies import policy_of
+from spec.core.rule import AnyRule
 from spec.core.sharing import FrozenMap
-from spec.spyre.records import Context, Step, context_of
-from spec.spyre.rules import Rule
-from spec.spyre.state import State
 from spec.spyre.variants import Admission
-from tests.checks.policies.spyre.engine_faults import ENGINE_FAULTS, EngineFault
+from tests.checks.policies.engine_faults import EngineFault
+from tests.checks.policies.nano_vllm import engine_faults as of_nano_vllm
+from tests.checks.policies.spyre.engine_faults import ENGINE_FAULTS
 
-PLAN = Plan(Own("spyre", "engine"))
+PLAN, NANO_VLLM = (Plan(Own(name, "engine")) for name in ("spyre", "nano-vllm"))
 Breach = tuple[int, set[str]]  # the first step that broke a rule, and all the rules that it broke
 
 
-def steps_with_fault(case: Case) -> Iterator[Step]:
+def steps_with_fault(case: Case) -> Iterator[Any]:
     """Until all have left, the engine goes round in circles, or a fault makes it raise."""
+    without_device: Any = policy_of(case.config).without_device
     steps = islice(served_by(without_device(case), case), 300)
     while True:
         try:
@@ -37,29 +39,29 @@ def steps_with_fault(case: Case) -> Iterator[Step]:
             return
 
 
-def breach_by_change(ctx: Context, steps: list[Step]) -> Breach | None:
-    by_change = Judge(ctx)
+def breach_by_change(ctx: Any, rules: list[AnyRule], steps: list[Any]) -> Breach | None:
+    by_change = Judge(ctx, rules)
     found = ((step.index, by_change.observe(step)) for step in steps)
-    first = next(((index, rules) for index, rules in found if rules), None)
+    first = next(((index, broken) for index, broken in found if broken), None)
     return first and (first[0], {one.rule.id for one in first[1]})
 
 
-def breach_as_a_whole(ctx: Context, steps: list[Step]) -> Breach | None:
-    left: State | None = None
+def breach_as_a_whole(ctx: Any, rules: list[AnyRule], steps: list[Any]) -> Breach | None:
+    left: Any = None
     for step in map(whole, steps):
-        rules = {rule.id for rule in judgeable(ctx.config) if is_broken(rule, ctx, left, step)}
-        if rules:
-            return step.index, rules
+        broken = {rule.id for rule in rules if is_broken(rule, ctx, left, step)}
+        if broken:
+            return step.index, broken
         left = step.after
     return None
 
 
-def whole(step: Step) -> Step:
+def whole(step: Any) -> Any:
     """The step with states that share nothing and do not know what changed."""
     return evolve(step, before=unshared(step.before), after=unshared(step.after))
 
 
-def unshared(state: State) -> State:
+def unshared(state: Any) -> Any:
     pool = evolve(
         state.pool,
         free=tuple(state.pool.free),
@@ -70,28 +72,41 @@ def unshared(state: State) -> State:
     return evolve(state, pool=pool)
 
 
-def is_broken(rule: Rule, ctx: Context, left: State | None, step: Step) -> bool:
+def is_broken(rule: AnyRule, ctx: Any, left: Any, step: Any) -> bool:
     in_states = [rule.found_in_state(ctx, state) for state in (step.before, step.after)]
     of_step = rule.found_of_step(ctx, step) if rule.of_step else None
     between = left and rule.found_between(ctx, left, step.before)
     return any(found is not None for found in (*in_states, of_step, between))
 
 
-def breaches(count: int, plan: Plan = PLAN) -> list[Breach | None]:
-    """The first breach of each of the first cases, on which both ways of judging agree."""
+def _nothing(_rule: str, _config: Any) -> str | None:
+    return None
+
+
+def breaches(
+    count: int, plan: Plan = PLAN, *, without_expected: bool = False
+) -> list[Breach | None]:
+    """The first breach of each of the first cases, on which both ways of judging agree.
+
+    `without_expected`: not of rules that are known not to hold.
+    """
     found = []
     for episode in range(count):
         case = plan.case(episode)
-        ctx, steps = context_of(case.config, case.requests), list(steps_with_fault(case))
-        by_change = breach_by_change(ctx, steps)
-        assert by_change == breach_as_a_whole(ctx, steps), episode
+        policy = policy_of(case.config)
+        ctx = policy.context_of(case.config, case.requests)
+        expected = policy.expected_reason if without_expected else _nothing
+        rules = [rule for rule in judgeable(case.config) if not expected(rule.id, case.config)]
+        steps = list(steps_with_fault(case))
+        by_change = breach_by_change(ctx, rules, steps)
+        assert by_change == breach_as_a_whole(ctx, rules, steps), episode
         found.append(by_change)
     return found
 
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.spyre.blocks._RUN", 2)
+    monkeypatch.setattr("engine.core.blocks._RUN", 2)
     monkeypatch.setattr("spec.core.sharing._FEW", 1)
 
 
@@ -131,3 +146,37 @@ def test_without_a_fault_only_odd_model_lengths_break_a_rule() -> None:
 
     assert found
     assert all(rules == {"SPY-LEN-1"} for rules in found)
+
+
+NOTED = {  # planted faults of its engine, and rules of each kind of look that notice them
+    "plain blocks first": {"NANO-BLK-5"},
+    "preempted keeps its blocks": {"NANO-BLK-2"},
+    "boundary one off": {"NANO-BLK-4"},
+    "answers not cached": {"NANO-PFX-1"},
+    "keys without tokens": {"NANO-PFX-2"},
+    "preempted waits last": {"NANO-ADM-7"},
+    "answer lost with preemption": {"NANO-PRE-5"},
+}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(one, id=one.name, marks=() if one.name in NOTED else pytest.mark.thorough)
+        for one in of_nano_vllm.ENGINE_FAULTS
+    ],
+)
+def test_a_planted_fault_of_nano_vllm_breaks_the_same_rules_at_the_same_step(
+    fault: EngineFault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault.plant(monkeypatch)
+
+    found = breaches(12, NANO_VLLM, without_expected=True)
+    rules = {rule for one in found if one is not None for rule in one[1]}
+
+    assert rules >= NOTED.get(fault.name, set())
+
+
+def test_without_a_fault_nano_vllm_breaks_only_rules_that_are_known_not_to_hold() -> None:
+    assert any(breaches(10, NANO_VLLM))
+    assert not any(breaches(30, NANO_VLLM, without_expected=True))

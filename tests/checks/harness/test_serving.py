@@ -12,11 +12,11 @@ from checks.harness import serving
 from checks.harness.judging import judgeable
 from checks.harness.serving import Run, Settings, run_workload
 from checks.policies.spyre.engine import SpecifiedEngine
+from engine.core.blocks import FreeList
 from engine.core.clock import CostModel
 from engine.core.faults import Constraint, ConstraintError
 from engine.core.metrics import Objective
 from engine.core.tensors import Tensor
-from engine.spyre.blocks import FreeList
 from engine.spyre.device import DecodeInput, SpyreDevice
 from engine.spyre.scheduler import prefill as planning
 from engine.workloads import read_workload

@@ -162,15 +162,15 @@ def test_pool_is_looked_at_only_where_it_changed(rows: int) -> None:
     )
     observer = Observer(scheduler)
     observer.state()
-    changed = scheduler.state.blocks.changed
+    changes = scheduler.state.blocks.changes
+    assert changes is not None
     most = 0
     while scheduler.has_requests:
         plan, outcome = step(scheduler)
-        assert changed is not None
         if isinstance(plan, DecodePlan) and not outcome.finished:
             filled = sum(row % 16 == 0 for row in plan.rows.computed.tolist())
-            assert len(changed) <= len(plan.growing) + filled
-            most = max(most, len(changed))
+            assert len(changes.blocks) <= len(plan.growing) + filled
+            most = max(most, len(changes.blocks))
         observer.state()
-        assert not changed
+        assert not changes.blocks | changes.contents
     assert most

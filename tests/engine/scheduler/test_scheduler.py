@@ -1,6 +1,5 @@
 """What the scheduler promises to its caller; that it is the reference is shown elsewhere."""
 
-import hashlib
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +8,9 @@ import numpy as np
 import pytest
 
 from checks.policies.spyre.engine import sampled_alone
-from engine.spyre.blocks import BlockManager
+from engine.core import state
+from engine.core.blocks import BlockManager
+from engine.core.scheduler import StalePlanError
 from engine.spyre.observing import Observer
 from engine.spyre.scheduler import (
     DecodePlan,
@@ -17,8 +18,6 @@ from engine.spyre.scheduler import (
     Plan,
     PrefillPlan,
     Scheduler,
-    StalePlanError,
-    state,
 )
 from engine.spyre.scheduler.requests import WaitingQueue
 from spec.core.errors import ConfigError, WorkloadError
@@ -291,12 +290,13 @@ def test_long_prompt_that_waits_for_blocks_is_not_looked_up_in_every_step(
 
 def test_every_token_is_hashed_at_most_once(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[bytes] = []
+    key_behind = BlockKeys.key_behind
 
-    def noted(content: bytes, digest_size: int) -> Any:
-        hashed.append(content)
-        return hashlib.blake2b(content, digest_size=digest_size)
+    def noted(parent: bytes, content: bytes) -> bytes:
+        hashed.append(parent + content)
+        return key_behind(parent, content)
 
-    monkeypatch.setattr(state, "blake2b", noted)
+    monkeypatch.setattr(BlockKeys, "key_behind", staticmethod(noted))
     scheduler = scheduler_with(config(**PREEMPTING), [request(name, 17, 8) for name in "abc"])
     preempted = sum(len(getattr(plan, "preempted", ())) for plan, _ in steps(scheduler))
 

@@ -5,42 +5,23 @@ what is kept from an earlier step although it no longer holds. Run as a module, 
 each is found, and how soon.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
-import pytest
-from attrs import evolve, frozen
+from attrs import evolve
 
-from engine.spyre.blocks import BlockManager, FreeList
+from engine.core.blocks import BlockManager, FreeList
 from engine.spyre.scheduler import admission, apply, decode, prefill
 from engine.spyre.scheduler.admission import LastChunk, Projection
 from engine.spyre.scheduler.requests import Batch, RequestState, WaitingQueue
 from engine.spyre.scheduler.state import SchedulerState
 from tests.checks.faults.patches import Wrong, always
-from tests.checks.faults.planting import Planted, name_and_sentence
-from tests.checks.harness.cases import ENGINE, Hunt, hunt, table_of
+from tests.checks.harness.cases import ENGINE, Hunt, table_of
+from tests.checks.policies.engine_faults import EngineFault, EngineFaults, hunt_fault
 
-
-@frozen
-class EngineFault(Planted):
-    """A wrong version of a part of the engine, and what it is about."""
-
-    area: str
-
-
-ENGINE_FAULTS: list[EngineFault] = []
-
-
-def fault(area: str, place: Any, attribute: str) -> Callable[..., Wrong]:
-    """Decorator for a wrong function; or to be called with one and a text, as of the reference."""
-
-    def register(wrong: Wrong, text: str = "") -> Wrong:
-        name, sentence = name_and_sentence(wrong, text)
-        ENGINE_FAULTS.append(EngineFault(name, sentence, place, attribute, wrong, area))
-        return wrong
-
-    return register
+ENGINE_FAULTS = EngineFaults()
+fault = ENGINE_FAULTS.fault
 
 
 # --- admission ------------------------------------------------------------------------------------
@@ -306,9 +287,7 @@ fault("accounting", RequestState, "again")(
 
 def hunt_engine_fault(fault: EngineFault, episodes: int) -> Hunt:
     """Look for the fault in so many episodes."""
-    with pytest.MonkeyPatch.context() as patch:
-        fault.plant(patch)
-        return hunt(ENGINE, episodes, name=f"{fault.area}: {fault.name}")
+    return hunt_fault(ENGINE, fault, episodes)
 
 
 if __name__ == "__main__":

@@ -13,21 +13,22 @@ from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparison import compare
 from checks.harness.finding import Episode, Finding, Kind
+from checks.harness.own_engine import EngineScheduler
 from checks.harness.serving import served, served_by
 from checks.harness.system import ENGINE, Action, Own
 from checks.policies.spyre.engine import (
-    EngineScheduler,
     engine,
     engine_under_test,
     on_device,
     without_device,
 )
+from engine.core.blocks import PrefixHit
 from engine.core.faults import Failure
-from engine.spyre.blocks import PrefixHit
 from engine.spyre.device import SpyreDevice
 from engine.workloads import read_workload
 from spec.core.errors import WorkloadError
 from spec.spyre.config import SpyreConfig, released_2_6_3
+from spec.spyre.records import Step
 from spec.spyre.variants import Admission, Queue
 from tests.engine.device.failing import FailingDevice
 from tests.engine.workload_files import fit
@@ -141,7 +142,7 @@ def test_a_lookup_that_is_trusted_too_long_is_noticed(monkeypatch: pytest.Monkey
 # --- the engine as a scheduler ------------------------------------------------------------------
 
 
-def two(max_model_len: int = 512) -> EngineScheduler:
+def two(max_model_len: int = 512) -> EngineScheduler[Step]:
     """The engine, to which `a` has arrived and `b` has not."""
     requests = request("a", 3, 4), request("b", 3, 4)
     scheduler = engine_under_test(Case(SpyreConfig(max_model_len=max_model_len), requests))

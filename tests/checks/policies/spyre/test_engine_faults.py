@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from tests.checks.harness.cases import ENGINE, hunt
-from tests.checks.policies.spyre.engine_faults import ENGINE_FAULTS, EngineFault, hunt_engine_fault
+from tests.checks.policies.engine_faults import EngineFault
+from tests.checks.policies.spyre.engine_faults import ENGINE_FAULTS, hunt_engine_fault
 
 EPISODES = 100  # within which every planted fault is found, but for
 RARE = {"shapes refused too soon": 500}  # many that wait, one of which just reaches the limit

@@ -5,13 +5,23 @@ from typing import TYPE_CHECKING
 
 import networkx as nx
 import pytest
+from attrs import evolve
 
-from checks.explore.graph import state_graph
+from checks.explore.environment import MachineModel
 from checks.explore.instance import Instance
+from checks.explore.returning import with_blocks_in_order
+from checks.explore.symmetry import without_names
+from checks.policies.spyre.engine import sampled_alone
+from checks.policies.spyre.model import alike_in, spyre_model
 from checks.policies.spyre.policy import POLICY
-from engine.spyre.blocks import BlockManager
+from engine.core.blocks import BlockManager
+from engine.spyre.observing import Observer
+from engine.spyre.scheduler import Scheduler
 from spec.spyre.config import SpyreConfig
-from tests.checks.policies.spyre.engine_model import engine_model, reference_model
+from spec.spyre.records import Context
+from spec.spyre.state import State
+from tests.checks.policies import engine_model
+from tests.checks.policies.engine_model import EngineMachine
 
 if TYPE_CHECKING:
     Graph = nx.DiGraph[Hashable]
@@ -31,7 +41,24 @@ FAST = {
 
 def graphs(instance: Instance[SpyreConfig]) -> "tuple[Graph, Graph]":
     """The reference's graph and the engine's."""
-    return state_graph(reference_model(instance)), state_graph(engine_model(instance))
+    model = with_block_numbers(instance)
+    machine = EngineMachine(model.ctx, Scheduler, _observed, lambda _, plan: sampled_alone(plan))
+    return engine_model.graphs(model, machine, model.canonical)
+
+
+def with_block_numbers(instance: Instance[SpyreConfig]) -> MachineModel[Context, State]:
+    """The explorer does not distinguish blocks; here each that is handed out must be the same.
+
+    Where clients come back there would be too many states.
+    """
+    named = without_names(instance, alike_in(instance))
+    return evolve(
+        spyre_model(instance), canonical=with_blocks_in_order if instance.returning else named
+    )
+
+
+def _observed(scheduler: Scheduler) -> State:
+    return Observer(scheduler).state()
 
 
 @pytest.mark.parametrize(("name", "states"), FAST.items(), ids=FAST.keys())

@@ -1,8 +1,7 @@
 """The KV blocks: which are free and in which order, which are shared, what is cached.
 
-Source: vllm-v1, "KV cache manager"; block 0 is the padding block of spyre, "Padding", and is
-never handed out. Everything is integers in lists with one place a block; every operation costs
-what it touches and nothing for the rest of the pool.
+Source: vllm-v1, "KV cache manager". Everything is integers in lists with one place a block; every
+operation costs what it touches and nothing for the rest of the pool.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,17 +14,18 @@ from spec.core.requests import BlockKey
 from spec.core.sharing import BlockOrder
 
 _RUN = 256  # places of the free list that are described at once
+_NONE = -1  # stands in the free list where there is no block
 
 
 class FreeList:
     """The free blocks in the order in which they are handed out.
 
     They stand in one list from `_head` on, with room in front. A block taken out of the middle
-    leaves a 0 there, which is no block; now and then the list is made anew without those.
+    leaves a gap there; now and then the list is made anew without gaps.
     """
 
     def __init__(self, blocks: Iterable[int], size: int) -> None:
-        """`blocks` out of 1 to `size` are free, in this order."""
+        """`blocks` out of 0 to `size` are free, in this order."""
         self.count = 0
         self._size = size
         self._order: list[int] = []
@@ -37,7 +37,7 @@ class FreeList:
 
     def __iter__(self) -> Iterator[int]:
         for place in range(self._head, len(self._order)):
-            if block := self._order[place]:
+            if (block := self._order[place]) != _NONE:
                 yield block
 
     def as_order(self) -> BlockOrder:
@@ -46,7 +46,7 @@ class FreeList:
         self._runs += [()] * (count - len(self._runs))
         for run in self._stale:
             places = self._order[run * _RUN : (run + 1) * _RUN]
-            self._runs[run] = tuple(filter(None, places))
+            self._runs[run] = tuple(filter(_NONE.__ne__, places))
         self._stale.clear()
         return BlockOrder(tuple(filter(None, self._runs[self._head // _RUN :])))
 
@@ -66,10 +66,10 @@ class FreeList:
     def take(self, block: int) -> None:
         """The block, wherever it stands, is free no longer."""
         place = self._place[block]
-        self._order[place] = 0
+        self._order[place] = _NONE
         self._stale.add(place // _RUN)
         self.count -= 1
-        while self._head < len(self._order) and not self._order[self._head]:
+        while self._head < len(self._order) and self._order[self._head] == _NONE:
             self._head += 1
 
     def _put(self, place: int, blocks: Sequence[int]) -> None:
@@ -82,7 +82,7 @@ class FreeList:
 
     def _make_anew(self, blocks: list[int]) -> None:
         """These blocks, with room for all blocks in front."""
-        self._order = [0] * self._size
+        self._order = [_NONE] * self._size
         self._head = self._size
         self.count = 0
         self._runs.clear()
@@ -94,7 +94,7 @@ class FreeList:
 class PrefixHit:
     """Cached blocks of a prompt's beginning; `held`: how many of them are held by requests.
 
-    `is_stale`: one of them has changed hands or content since.
+    `is_stale`: it may be another one by now.
     """
 
     blocks: tuple[int, ...]
@@ -102,38 +102,63 @@ class PrefixHit:
     is_stale: bool = False
 
 
-class BlockManager:
-    """The blocks 1 to `size` with their holders and contents.
+@define(eq=False)
+class Changes:
+    """Blocks whose holders or content changed, and contents that other blocks hold now."""
 
+    blocks: set[int]
+    contents: set[BlockKey]
+
+    def clear(self) -> None:
+        """All of them have been seen."""
+        self.blocks.clear()
+        self.contents.clear()
+
+
+class BlockManager:
+    """Blocks with their holders and contents.
+
+    - `numbers`: of the blocks, in the order in which they are free at first.
     - `free`: blocks that no request holds.
     - `references`: holders of each block.
     - `keys`: the content that a block is known by, None where it is not cached.
     - `cached`: the blocks that hold a content, the one that a lookup finds first.
     - `watched`: the last prefix hit, which is marked when it becomes stale.
-    - `changed`: blocks whose holders or content changed, where an observer collects them.
+    - `changes`: what changed, where an observer collects it.
     """
 
-    def __init__(self, size: int) -> None:
-        """All blocks are free, in order, and empty."""
-        self.size = size
-        self.free = FreeList(range(1, size + 1), size)
-        self.references = [0] * (size + 1)
-        self.keys: list[BlockKey | None] = [None] * (size + 1)
+    def __init__(self, size: int, first: int = 1) -> None:
+        """So many blocks, numbered from the first on, are free, in order, and empty."""
+        self.numbers = range(first, first + size)
+        self.free = FreeList(self.numbers, size)
+        self.references = [0] * (first + size)
+        self.keys: list[BlockKey | None] = [None] * (first + size)
         self.cached: dict[BlockKey, list[int]] = {}
         self.watched: PrefixHit | None = None
         self._watched_blocks: frozenset[int] = frozenset()
-        self.changed: set[int] | None = None
+        self._awaited: frozenset[BlockKey] = frozenset()
+        self.changes: Changes | None = None
 
     def lookup(self, key: BlockKey) -> int | None:
         """The block that holds this content, the first registered of them."""
         blocks = self.cached.get(key)
         return blocks[0] if blocks else None
 
-    def watch(self, blocks: tuple[int, ...]) -> PrefixHit:
-        """These cached blocks as the one hit that is marked when it becomes stale."""
+    def watch(
+        self,
+        blocks: tuple[int, ...],
+        awaited: Iterable[BlockKey] = (),
+        others: Iterable[int] = (),
+    ) -> PrefixHit:
+        """These cached blocks as the one hit that is marked when it becomes stale.
+
+        It does so when one of them or of the `others` changes hands or content, and when a block
+        comes to hold an `awaited` content.
+        """
         held = sum(self.references[block] > 0 for block in blocks)
         self.watched = PrefixHit(blocks, held)
-        self._watched_blocks = frozenset(blocks)
+        self._watched_blocks = frozenset(chain(blocks, others))
+        self._awaited = frozenset(awaited)
         return self.watched
 
     def next_free(
@@ -158,9 +183,13 @@ class BlockManager:
                 left[block] = left.get(block, self.references[block]) - 1
                 if left[block] == 0:
                     freed.append(block)
-            front = [*(block for block in freed if self.keys[block] is None), *front]
-            back += (block for block in freed if self.keys[block] is not None)
+            front = [*(block for block in freed if not self._is_kept(block)), *front]
+            back += filter(self._is_kept, freed)
         return front, back
+
+    def _is_kept(self, block: int) -> bool:
+        """True if a block that is given back is handed out last."""
+        return self.keys[block] is not None
 
     def acquire(self, blocks: Sequence[int]) -> None:
         """One more holder for each of these cached blocks."""
@@ -175,24 +204,34 @@ class BlockManager:
         for block in blocks:
             self.free.take(block)
             self.references[block] = 1
-            if self.keys[block] is not None:
-                self._evict(block, self.keys[block])
+            if (key := self.keys[block]) is not None:
+                self._evict(block, key)
         self._note(blocks)
 
-    def _evict(self, block: int, key: BlockKey | None) -> None:
-        assert key is not None
+    def _evict(self, block: int, key: BlockKey) -> None:
+        """The block does not hold this content any more."""
         holders = self.cached[key]
         holders.remove(block)
         if not holders:
             del self.cached[key]
         self.keys[block] = None
+        if self.changes is not None:
+            self.changes.contents.add(key)
 
     def register(self, blocks: Sequence[int], keys: Sequence[BlockKey]) -> None:
         """Let lookups find these held blocks under their keys."""
         for block, key in zip(blocks, keys, strict=True):
-            self.keys[block] = key
-            self.cached.setdefault(key, []).append(block)
+            self._name(block, key)
         self._note(blocks)
+        if self.changes is not None:
+            self.changes.contents.update(keys)
+        if self.watched is not None and not self._awaited.isdisjoint(keys):
+            self.watched.is_stale = True
+
+    def _name(self, block: int, key: BlockKey) -> None:
+        """The block holds this content from now on."""
+        self.keys[block] = key
+        self.cached.setdefault(key, []).append(block)
 
     def release(self, table: Sequence[int]) -> None:
         """One holder less for each block of a request's table.
@@ -209,13 +248,15 @@ class BlockManager:
 
     def forget_contents(self) -> None:
         """Nothing is cached any more; no request may hold a block."""
-        cached = [block for blocks in self.cached.values() for block in blocks]
-        for block in cached:
-            self._evict(block, self.keys[block])
-        self._note(cached)
+        if self.changes is not None:
+            self.changes.contents.update(self.cached)
+        known = [block for block in self.numbers if self.keys[block] is not None]
+        self.keys = [None] * len(self.keys)
+        self.cached = {}
+        self._note(known)
 
     def _note(self, blocks: Sequence[int]) -> None:
-        if self.changed is not None:
-            self.changed.update(blocks)
+        if self.changes is not None:
+            self.changes.blocks.update(blocks)
         if self.watched is not None and not self._watched_blocks.isdisjoint(blocks):
             self.watched.is_stale = True

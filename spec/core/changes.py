@@ -6,36 +6,49 @@ the state after the change, reduced to that rest; the same predicate that judges
 judges them.
 """
 
-from collections.abc import Callable, Iterable, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import cached_property
 from itertools import chain, takewhile
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from attrs import evolve, frozen
 
 from spec.core.blocks import BlockPool
 from spec.core.judging import once
+from spec.core.records import SomeContext, SomeSequence, SomeState
 from spec.core.sharing import BlockOrder, DerivedMap, FrozenMap, SharedMap
-from spec.spyre.state import Sequence, State
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-Rows = tuple[Sequence, ...]
+Row: TypeAlias = Any  # a request of the policy's own class
+Rows = tuple[Row, ...]
 Blocks = tuple[int, ...]
 Order = Blocks | BlockOrder
 
 
+class AdmittingState(SomeState, Protocol):
+    """A scheduler at rest that says which requests it has admitted."""
+
+    @property
+    def admitted(self) -> Sequence[SomeSequence]:
+        """Every request that was admitted and has not left."""
+
+
+StateT = TypeVar("StateT", bound=AdmittingState)
+
+
 @frozen(slots=False, eq=False)
-class Change:
+class Change(Generic[StateT]):
     """From one state to another: by a step, or between two steps."""
 
-    before: State
-    after: State
+    before: StateT
+    after: StateT
 
     @cached_property
     def queue(self) -> tuple[Rows, Rows]:
         """Requests that waited before and not after, and after and not before, as they were."""
-        return differing(self.before.waiting, self.after.waiting)
+        return differing(tuple(self.before.waiting), tuple(self.after.waiting))
 
     @cached_property
     def left(self) -> Rows:
@@ -78,14 +91,14 @@ class Change:
         return _added(self.before.aborted, self.after.aborted)
 
     @cached_property
-    def requests(self) -> State:
+    def requests(self) -> StateT:
         """The state after, but of the waiting only those that were not waiting before."""
         if not self.after.waiting:
             return self.after
-        return evolve(self.after, waiting=self.queue[1])
+        return _with(self.after, waiting=self.queue[1])
 
     @cached_property
-    def places(self) -> State:
+    def places(self) -> StateT:
         """The state after, but of those that left only newcomers and those present before.
 
         Requests that wait untouched are left out too, unless a new one could have the same name.
@@ -94,10 +107,10 @@ class Change:
         gone, away = self.finished | self.after.finished & now, self.aborted
         waiting = self.queue[1] if now | gone | away <= known else self.after.waiting
         away |= self.after.aborted & (now | gone)
-        return evolve(self.after, waiting=waiting, finished=gone, aborted=away)
+        return _with(self.after, waiting=waiting, finished=gone, aborted=away)
 
     @cached_property
-    def pool(self) -> State:
+    def pool(self) -> StateT:
         """The state after, its pool reduced to blocks and contents to which something happened.
 
         The whole state if the blocks left out are not those to which nothing happened.
@@ -111,18 +124,96 @@ class Change:
         if kept != after.size - len(blocks):
             return self.after
         keys, cached = _contents(before, after)
-        return evolve(self.after, pool=BlockPool(len(blocks), free, references, keys, cached))
+        return _with(self.after, pool=BlockPool(len(blocks), free, references, keys, cached))
 
-    def with_contents_of(self, rows: Rows, held: Iterable[int]) -> State:
-        """Only these requests, and of the pool these blocks and what has changed."""
+    @cached_property
+    def moved_blocks(self) -> tuple[FrozenMap[int, int], list[Blocks]] | None:
+        """Counts of blocks, less the holders that they had before and still have; and new tables.
+
+        Only of blocks whose count changed, or of which a table has more or fewer; None if there is
+        none. Any other holder of such a block was one before, when the count was right: what it
+        counted beyond the tables that changed is taken off.
+        """
+        before, after = (state.pool.references for state in (self.before, self.after))
+        left, entered = self.moved_tables
+        counted = changed(before, after)
+        if not (counted or left or entered):
+            return None
+        gone = Counter(chain.from_iterable(left))
+        references = {}
+        for block in {*counted, *gone, *chain.from_iterable(entered)}:
+            others = before.get(block, 0) - gone[block]
+            if after.get(block, 0) != others or after.get(block) == 0:
+                references[block] = after.get(block, 0) - others
+        return FrozenMap(references), entered
+
+    def contents_of(self, held: Iterable[int]) -> BlockPool:
+        """Of the pool what these blocks hold, and what has changed of its contents."""
         keys, cached = _contents(self.before.pool, self.after.pool, held)
-        return State(BlockPool(0, (), FrozenMap(), keys, cached), decoding=rows)
+        return BlockPool(0, (), FrozenMap(), keys, cached)
+
+    def altered(self, seen: Callable[[Row], Any]) -> Rows:
+        """Admitted requests of which something else is `seen`, and those with a changed key."""
+        was, now = (
+            [(one.id, one.blocks, seen(one)) for one in state.admitted]
+            for state in (self.before, self.after)
+        )
+        keys = changed(self.before.pool.keys, self.after.pool.keys)
+        if was == now and not keys:
+            return ()
+        known = {one[0]: one for one in was}
+        return tuple(
+            one
+            for one, found in zip(self.after.admitted, now, strict=True)
+            if known.get(one.id) != found or not keys.isdisjoint(one.blocks)
+        )
 
 
-change_between: Callable[[State, State], Change] = once(Change)
+_change_between: Any = once(Change)
 
 
-def ids(rows: Iterable[Sequence]) -> frozenset[str]:
+def change_between(before: StateT, after: StateT) -> Change[StateT]:
+    """What differs between two states, worked out once for all who ask in succession."""
+    change: Change[StateT] = _change_between(before, after)
+    return change
+
+
+Look: TypeAlias = Callable[[Any, StateT, StateT], StateT | None]
+Reduced: TypeAlias = Callable[[SomeContext, Change[StateT]], StateT | None]
+
+
+def looking(kind: type[StateT]) -> Callable[[Reduced[StateT]], Look[StateT]]:
+    """Makes the `look` of a state rule of what it must be shown of the change to a state.
+
+    A stand-in for a state of this class cannot be reduced: it is shown as it is.
+    """
+
+    def looking_at(reduced: Reduced[StateT]) -> Look[StateT]:
+        def look(ctx: SomeContext, before: StateT, after: StateT) -> StateT | None:
+            return reduced(ctx, change_between(before, after)) if isinstance(after, kind) else after
+
+        return look
+
+    return looking_at
+
+
+def _with(state: StateT, **parts: Any) -> StateT:
+    known: Any = state  # of an attrs class
+    made: StateT = evolve(known, **parts)
+    return made
+
+
+def new_requests(_ctx: SomeContext, change: Change[StateT]) -> StateT | None:
+    """What rules see that judge each request by itself: those that wait untouched are left out."""
+    return change.requests
+
+
+def changed_pool(_ctx: SomeContext, change: Change[StateT]) -> StateT | None:
+    """What rules see about the blocks and contents of the pool, each by itself."""
+    return None if change.before.pool is change.after.pool else change.pool
+
+
+def ids(rows: Iterable[Row]) -> frozenset[str]:
     """The names of these requests."""
     return frozenset(one.id for one in rows)
 

@@ -1,0 +1,69 @@
+"""An engine of ours as a scheduler that serves one case."""
+
+from collections.abc import Iterable
+from typing import Any, Generic, Protocol, TypeVar
+
+from attrs import define, field
+
+from checks.harness.system import Action
+from engine.core.serving import Engine
+from spec.core.requests import Request
+
+StepT = TypeVar("StepT", covariant=True)
+
+
+class StepObserver(Protocol[StepT]):
+    """What sees the steps of an engine in the words of the rules."""
+
+    def begin(self) -> None:
+        """A step begins: what arrived or went away has done so."""
+
+    def end(
+        self,
+        plan: Any,
+        outcome: Any,
+        index: int,
+        time: float,
+        ends: Any = None,
+        aborted: tuple[str, ...] = (),
+    ) -> StepT:
+        """The step that began last and has been applied."""
+
+
+@define
+class EngineScheduler(Generic[StepT]):
+    """Implements `Scheduler`: an engine, observed, for requests that are given beforehand."""
+
+    engine: Engine[Any, Any, Any, Any]
+    observer: StepObserver[StepT]
+    requests: Iterable[Request]
+    _by_id: dict[str, Request] = field(init=False)
+    _aborted: list[str] = field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._by_id = {request.id: request for request in self.requests}
+
+    def arrive(self, request_id: str) -> None:
+        """The request is handed in between two steps."""
+        self.engine.add(self._by_id[request_id])
+
+    def abort(self, request_id: str) -> None:
+        """The client goes away between two steps; nothing happens if the request has left."""
+        if self.engine.abort(request_id):
+            self._aborted.append(request_id)
+
+    def step(self, index: int, action: Action) -> StepT:
+        """One scheduler step.
+
+        Raises:
+            ConstraintError: the device refuses the step.
+            RuntimeError: the device failed; here it does not.
+        """
+        self.observer.begin()
+        result = self.engine.step(action.ends)
+        if result.outcome is None:
+            raise RuntimeError(f"the device failed: {result.failure}")
+        aborted = tuple(self._aborted)
+        self._aborted.clear()
+        outcome, time, ends = result.outcome, action.time, action.ends
+        return self.observer.end(result.plan, outcome, index, time, ends, aborted)

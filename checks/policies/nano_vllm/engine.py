@@ -1,0 +1,74 @@
+"""The engine as a scheduler that serves one case, on the paged device or as specified."""
+
+import numpy as np
+
+from checks.harness.case import Case
+from checks.harness.own_engine import EngineScheduler
+from engine.core.tensors import Tensor
+from engine.nano_vllm.model_input import paged_shape
+from engine.nano_vllm.observing import StepObserver
+from engine.nano_vllm.plan import Plan, PrefillPlan
+from engine.nano_vllm.scheduler import Scheduler
+from engine.nano_vllm.serving import Device, Engine
+from engine.paged.device import PagedDevice
+from spec.nano_vllm.config import FullHit, HitCheck, NanoVllmConfig, NewBlock
+from spec.nano_vllm.records import Step
+
+
+def sampled_alone(scheduler: Scheduler, plan: Plan) -> Tensor:
+    """What each request that samples in the step samples next if it is served alone."""
+    if isinstance(plan, PrefillPlan):
+        rows = [one.request for one in plan.admissions]
+        lengths = [row.prefill_len for row in rows]
+    else:
+        rows, running = [*plan.batch.rows], scheduler.state.running
+        lengths = [running.computed(row) + 1 for row in rows]
+    pairs = zip(rows, lengths, strict=True)
+    sampled = [row.request.output_token(length - row.request.prompt_len) for row, length in pairs]
+    return np.array(sampled, np.int64)
+
+
+class SpecifiedEngine(Engine):
+    """The engine without a device: each request samples what it samples when served alone."""
+
+    def __init__(self, config: NanoVllmConfig) -> None:
+        self.scheduler = Scheduler(config)
+
+    def _computed(self, plan: Plan) -> Tensor:
+        return sampled_alone(self.scheduler, plan)
+
+
+def engine(case: Case) -> EngineScheduler[Step]:
+    """The engine on the paged device."""
+    return on_device(PagedDevice(paged_shape(case.config)), case)
+
+
+def on_device(device: Device, case: Case) -> EngineScheduler[Step]:
+    """The engine on this device."""
+    return _observed(Engine(case.config, device), case)
+
+
+def without_device(case: Case) -> EngineScheduler[Step]:
+    """The engine, where the device's part is what the specification says of the tokens."""
+    return _observed(SpecifiedEngine(case.config), case)
+
+
+def _observed(serving: Engine, case: Case) -> EngineScheduler[Step]:
+    return EngineScheduler(serving, StepObserver(serving.scheduler), case.requests)
+
+
+def engine_under_test(case: Case) -> EngineScheduler[Step]:
+    """The engine on the device, if that can do all that the configuration leads to.
+
+    As released, a hit may be false, and a prompt that is cached as a whole computes nothing.
+
+    Raises:
+        WorkloadError: a request that could never be served.
+    """
+    config: NanoVllmConfig = case.config
+    can_do = (
+        config.hit_check is HitCheck.HASH
+        and config.full_hit is FullHit.LAST_COMPUTED
+        and config.new_block is NewBlock.AFTER_BOUNDARY
+    )
+    return engine(case) if can_do else without_device(case)

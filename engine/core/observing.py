@@ -1,0 +1,133 @@
+"""What pool, queue and names of a scheduler are around a step, in the words of the rules.
+
+An engine keeps arrays and tables that change; rules, traces and comparisons speak of states that do
+not. An observer makes them and shares with its last state whatever has not changed since. A
+scheduler that is not observed pays nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from itertools import islice, takewhile
+from math import inf
+from typing import Any, Generic, Protocol, TypeVar
+
+from engine.core.blocks import BlockManager, Changes
+from engine.core.requests import RequestT, WaitingQueue
+from engine.core.scheduler import Ends, Outcome
+from engine.core.state import LeftNames
+from spec.core.blocks import BlockPool
+from spec.core.sharing import DerivedMap, SharedMap
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+RowT = TypeVar("RowT")
+StateT = TypeVar("StateT", covariant=True)
+
+
+class StateObserver(Protocol[StateT]):
+    """Watches one scheduler; a scheduler has one observer at a time, the last."""
+
+    def state(self) -> StateT:
+        """The scheduler at rest; the same object as last time if nothing has changed."""
+
+
+ObserverT = TypeVar("ObserverT", bound=StateObserver[Any])
+
+
+class StepObserver(Generic[ObserverT]):
+    """Watches one scheduler step by step: `begin` before each step, the policy's `end` after it."""
+
+    def __init__(self, observer: ObserverT) -> None:
+        """`observer`: of the scheduler."""
+        self._observer = observer
+        self._before: Any = observer.state()
+
+    def begin(self) -> None:
+        """A step begins: what arrived or went away has done so."""
+        self._before = self._observer.state()
+
+
+def outputs_of(outcome: Outcome) -> dict[str, list[int]]:
+    """The token that each request sampled, by name."""
+    pairs = zip(outcome.sampled, outcome.tokens.tolist(), strict=True)
+    return {name: [token] for name, token in pairs}
+
+
+def ended_in(outcome: Outcome, ends: Ends) -> tuple[str, ...]:
+    """The requests that sampled the end of sequence, where the environment decided so."""
+    return tuple(name for name in outcome.sampled if name in ends) if ends else ()
+
+
+class PoolObserver:
+    """Watches one block manager, which notes for it what has changed."""
+
+    def __init__(self, blocks: BlockManager) -> None:
+        self._blocks = blocks
+        self._changes = blocks.changes = Changes({*blocks.numbers}, {*blocks.cached})
+        self._pool = BlockPool(size=len(blocks.numbers), free=())
+
+    def pool(self) -> BlockPool:
+        """The pool as it is now; maps in which nothing changed are those of the last one."""
+        changed = self._changes
+        if changed.blocks:
+            now, before = self._blocks, self._pool
+            # Also contents that a block had before and has again: it stands behind others now.
+            blocks = {key: tuple(now.cached.get(key, ())) or None for key in changed.contents}
+            holders = {block: now.references[block] or None for block in changed.blocks}
+            keys = {block: now.keys[block] for block in changed.blocks}
+            self._pool = BlockPool(
+                size=before.size,
+                free=now.free.as_order(),
+                references=_updated(before.references, holders),
+                keys=_updated(before.keys, keys),
+                cached=_updated(before.cached, blocks),
+            )
+            changed.clear()
+        return self._pool
+
+
+def _updated(
+    old: SharedMap[KeyT, ValueT], changes: Mapping[KeyT, ValueT | None]
+) -> SharedMap[KeyT, ValueT]:
+    """The map with `changes` over it, None for what it lacks; itself if nothing differs."""
+    differing = {key: value for key, value in changes.items() if old.get(key) != value}
+    return DerivedMap.of(old, differing) if differing else old
+
+
+class QueueObserver(Generic[RequestT, RowT]):
+    """Watches one waiting queue."""
+
+    def __init__(self, queue: WaitingQueue[RequestT], row_of: Callable[[RequestT], RowT]) -> None:
+        """`row_of`: a waiting request as the rules see it."""
+        self._queue = queue
+        self._row_of = row_of
+        self._waiting: list[RequestT] = []
+        self._rows: tuple[RowT, ...] = ()
+        self._changes = -1
+
+    def rows(self) -> tuple[RowT, ...]:
+        """The waiting requests; known ones are not described anew.
+
+        Usually those in front were admitted, others came behind, and the rest has not changed.
+        """
+        queue = self._queue
+        if self._changes == queue.changes:
+            return self._rows
+        last = self._waiting[-1].order if self._waiting else -inf
+        newcomers = [*takewhile(lambda one: one.order > last, reversed(queue))][::-1]
+        self._waiting += newcomers
+        gone = len(self._waiting) - len(queue)
+        if gone >= 0 and self._waiting[gone : gone + 1] == [*islice(queue, 1)]:
+            self._rows = (self._rows + tuple(map(self._row_of, newcomers)))[gone:]
+            del self._waiting[:gone]
+        else:
+            known = dict(zip(self._waiting, self._rows, strict=False))
+            self._waiting = [*queue]
+            self._rows = tuple(known.get(one) or self._row_of(one) for one in queue)
+        self._changes = queue.changes
+        return self._rows
+
+
+def with_new_names(last: frozenset[str], names: LeftNames) -> frozenset[str]:
+    """All names so far, those of before included that the scheduler has forgotten since."""
+    new = [*takewhile(lambda name: name not in last, reversed(names))]
+    return last.union(new) if new else last

@@ -1,0 +1,1 @@
+"""The nano-vLLM engine: scheduler, block manager, serving loop, observer."""

@@ -1,0 +1,134 @@
+"""Apply a plan once the device has done its part, and release what leaving requests held.
+
+Source: nano-vllm, "The Prefill Path", "BlockManager: Three Core Operations", "Preemption" and
+"One Decode Step: What Happens".
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from engine.core.requests import as_prescribed, prescribed
+from engine.core.scheduler import Ends, Outcome
+from engine.core.tensors import Tensor
+from engine.nano_vllm.plan import Admission, DecodePlan, PrefillPlan
+from engine.nano_vllm.running import RequestState
+from engine.nano_vllm.state import SchedulerState
+from spec.core.records import IDLE
+
+
+def apply_prefill(state: SchedulerState, plan: PrefillPlan, tokens: Tensor, ends: Ends) -> Outcome:
+    """Requests are let in, compute their prefill, get one token and run."""
+    rows = [_admitted(state, one) for one in plan.admissions]
+    places = np.array([len(row.outputs) for row in rows], np.int64)
+    if which := prescribed(rows):
+        tokens = as_prescribed(tokens, rows, which, places)
+    state.slots.note(np.array([row.slot for row in rows], np.int64), places, 0, tokens)
+    for row in rows:
+        row.computed = row.prefill_len
+        state.running.append(row)
+    finished = _finish(state, [row for row in rows if _is_over(row, ends)])
+    return Outcome(plan.kind, tuple(row.id for row in rows), tokens, finished)
+
+
+def _admitted(state: SchedulerState, admission: Admission) -> RequestState:
+    """A waiting request takes its cached blocks and gets the others, its full ones are hashed."""
+    request, hits, fresh = admission.request, admission.hits, admission.fresh
+    keys = request.hashes[: request.prefill_len // state.config.block_size]
+    state.queue.remove(request)
+    state.blocks.register(hits, keys[: len(hits)])
+    state.blocks.acquire(hits)
+    state.blocks.allocate(fresh)
+    own = keys[len(hits) :]
+    state.blocks.register(fresh[: len(own)], own)
+    request.blocks, request.hit_blocks, request.hit = (*hits, *fresh), len(hits), None
+    output = request.request.max_tokens
+    request.slot = state.slots.take(request.blocks, request.outputs, output)
+    return request
+
+
+def _is_over(row: RequestState, ends: Ends) -> bool:
+    """True if a row leaves with the token that its prefill yielded."""
+    generated = len(row.outputs) + 1
+    if ends is None:
+        return generated >= row.request.end
+    return row.id in ends or generated >= row.request.max_tokens
+
+
+def apply_decode(state: SchedulerState, plan: DecodePlan, tokens: Tensor, ends: Ends) -> Outcome:
+    """Blocks change hands, full ones are hashed, every row of the batch gets one token."""
+    for row, block in plan.moves:
+        if block is None:
+            preempt(state, row)
+        else:
+            _hand_out(state, row, block)
+    batch, running = plan.batch, state.running
+    if not batch.rows:
+        return Outcome(IDLE)
+    for row in running.of_length(state.fills_at):
+        _hash_filled(state, row)
+    running.steps += 1
+    if batch.prescribed:
+        places = batch.outputs + running.steps
+        tokens = as_prescribed(tokens, batch.rows, batch.prescribed, places)
+    state.slots.note(batch.slots, batch.outputs, running.steps, tokens)
+    leaving = running.ending() if ends is None else _named(batch.rows, running.full(), ends)
+    return Outcome(plan.kind, batch.ids, tokens, _finish(state, leaving) if leaving else ())
+
+
+def _hand_out(state: SchedulerState, row: RequestState, block: int) -> None:
+    state.blocks.allocate((block,))
+    state.slots.write_blocks(row.slot, len(row.blocks), (block,))
+    row.blocks += (block,)
+
+
+def _hash_filled(state: SchedulerState, row: RequestState) -> None:
+    """The block that the row's newest token fills is found from now on."""
+    full = (state.running.computed(row) + 1) // state.config.block_size
+    state.hash_blocks(row, full)
+    state.blocks.register(row.blocks[full - 1 : full], row.hashes[full - 1 : full])
+
+
+def _named(
+    rows: Sequence[RequestState], full: Sequence[RequestState], ends: Ends
+) -> list[RequestState]:
+    """The rows that sampled the end of sequence, or have all tokens that they may have."""
+    return [row for row in rows if row in full or row.id in (ends or ())] if full or ends else []
+
+
+# --- release ------------------------------------------------------------------------------------
+
+
+def _finish(state: SchedulerState, leaving: Iterable[RequestState]) -> tuple[str, ...]:
+    """These rows have all their tokens: they leave, in this order."""
+    names = []
+    for row in leaving:
+        take_out(state, row)
+        state.finished.add(row.id)
+        names.append(row.id)
+    return tuple(names)
+
+
+def preempt(state: SchedulerState, victim: RequestState) -> None:
+    """Take everything from a request: it waits first in the queue and computes all again."""
+    generated = state.running.computed(victim) - victim.request.prompt_len + 1
+    outputs = state.slots.outputs[victim.slot, :generated].copy()
+    take_out(state, victim)
+    state.queue.put_front(victim.again(outputs))
+
+
+def restart(state: SchedulerState) -> None:
+    """Everything cached is lost: all running requests wait in front, in their order."""
+    for row in reversed([*state.running.rows]):
+        preempt(state, row)
+    state.blocks.forget_contents()
+
+
+def take_out(state: SchedulerState, request: RequestState) -> None:
+    """Remove the request from wherever it is, and release what it holds."""
+    if request.slot < 0:
+        state.queue.remove(request)
+        return
+    state.running.remove(request)
+    state.blocks.release(request.blocks)
+    state.slots.give_back(request.slot)

@@ -1,0 +1,45 @@
+"""Which rows decode, which get a block, and which give way for that.
+
+Source: nano-vllm, "The Decode Path: Advancing All Running Sequences", and chapter 8.
+"""
+
+from collections import deque
+
+from engine.nano_vllm.plan import DecodePlan
+from engine.nano_vllm.running import RequestState
+from engine.nano_vllm.state import SchedulerState
+
+
+def plan_decode(state: SchedulerState, refusal: str | None) -> DecodePlan:
+    """The next decode step: a block for each row that starts one, as long as there are any."""
+    running, blocks = state.running, state.blocks
+    growing = running.of_length(state.grows_at)
+    if not growing:
+        return DecodePlan(running.batch, (), refusal)
+    if len(growing) <= blocks.free.count:
+        moves = [*zip(growing, blocks.next_free(len(growing)), strict=True)]
+        return DecodePlan(running.batch, moves, refusal)
+    return _with_victims(state, growing, refusal)
+
+
+def _with_victims(
+    state: SchedulerState, growing: list[RequestState], refusal: str | None
+) -> DecodePlan:
+    """The back of the queue gives way until a block is free, the row that needs it last of all."""
+    rows, free = state.running.rows, deque(state.blocks.free)
+    moves: list[tuple[RequestState, int | None]] = []
+    victims: list[RequestState] = []
+    freed = 0
+    for row in growing:
+        if row in victims:
+            break
+        while not free and row not in victims:
+            victims.append(rows[-1 - len(victims)])
+            moves.append((victims[-1], None))
+            _, back = state.blocks.freed_by([one.blocks for one in victims])
+            free.extend(back[freed:])
+            freed = len(back)
+        if row in victims:
+            break
+        moves.append((row, free.popleft()))
+    return DecodePlan(state.running.front(len(rows) - len(victims)), moves, refusal)

@@ -1,0 +1,152 @@
+"""What a scheduler is between two steps, and what a step did, in the words of the rules."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from engine.core import observing
+from engine.core.observing import (
+    PoolObserver,
+    QueueObserver,
+    ended_in,
+    outputs_of,
+    with_new_names,
+)
+from engine.core.scheduler import Ends, Outcome
+from engine.nano_vllm.plan import DecodePlan, Plan, PrefillPlan
+from engine.nano_vllm.running import RequestState
+from engine.nano_vllm.scheduler import Scheduler
+from spec.core.records import Event
+from spec.nano_vllm.records import Sequence, State, Step
+
+
+class StepObserver(observing.StepObserver["Observer"]):
+    """Watches one scheduler step by step: call `begin` before each step and `end` after it."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(Observer(scheduler))
+        self._block_size = scheduler.state.config.block_size
+
+    def end(
+        self,
+        plan: Plan,
+        outcome: Outcome,
+        index: int,
+        time: float,
+        ends: Ends = None,
+        aborted: tuple[str, ...] = (),
+    ) -> Step:
+        """The step that began last and has been applied.
+
+        `ends`: requests that sample the end of sequence, where the environment decided so.
+        `aborted`: requests whose clients went away since the step before.
+        """
+        if isinstance(plan, PrefillPlan):
+            rows = [one.request for one in plan.admissions]
+            cached = [len(one.hits) * self._block_size for one in plan.admissions]
+            scheduled = {
+                row.id: row.prefill_len - start for row, start in zip(rows, cached, strict=True)
+            }
+            events = _prefill_events(plan, scheduled)
+        else:
+            rows, scheduled = [*plan.batch.rows], dict.fromkeys(outcome.sampled, 1)
+            events = _decode_events(plan, self._before)
+        return Step(
+            index=index,
+            time=time,
+            kind=outcome.kind,
+            before=self._before,
+            batch=self._observer.rows(rows),
+            after=self._observer.state(),
+            scheduled=scheduled,
+            outputs=outputs_of(outcome),
+            ended=ended_in(outcome, ends),
+            finished=outcome.finished,
+            aborted=aborted,
+            refusal=plan.refusal,
+            events=(*events, *(Event("finish", name, "NANO-LIF-3") for name in outcome.finished)),
+        )
+
+
+def _prefill_events(plan: PrefillPlan, scheduled: Mapping[str, int]) -> Iterator[Event]:
+    """What a prefill step consists of, in order."""
+    for one in plan.admissions:
+        name = one.request.id
+        yield Event("admit", name, "NANO-ADM-4")
+        if one.hits:
+            yield Event("prefix_hit", name, "NANO-PFX-5", (), one.hits)
+        if one.fresh:
+            yield Event("allocate", name, "NANO-ADM-2", one.hits, one.fresh)
+    for one in plan.admissions:
+        name, end = one.request.id, one.request.prefill_len
+        yield Event("prefill", name, "NANO-LIF-9", end - scheduled[name], end)
+
+
+def _decode_events(plan: DecodePlan, before: State) -> Iterator[Event]:
+    """What a decode step consists of, in order."""
+    if plan.moves:
+        tables = {row.id: row.blocks for row in before.running}
+    for row, block in plan.moves:
+        if block is None:
+            yield Event("preempt", row.id, "NANO-PRE-2")
+        else:
+            yield Event("allocate", row.id, "NANO-DEC-3", tables[row.id], (block,))
+    if plan.batch.rows:
+        yield Event("decode", "", "NANO-LIF-9")
+
+
+class Observer:
+    """Watches one scheduler; a scheduler has one observer at a time, the last."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler.state
+        self._pool = PoolObserver(self._scheduler.blocks)
+        self._queue = QueueObserver(self._scheduler.queue, _waiting_row)
+        self._known: dict[RequestState, Sequence] = {}
+        self._state: State | None = None
+
+    def state(self) -> State:
+        """The scheduler at rest; the same object as last time if nothing has changed."""
+        now, last = self._scheduler, self._state
+        running = self.rows(now.running.rows)
+        state = State(
+            pool=self._pool.pool(),
+            waiting=self._queue.rows(),
+            running=last.running if last is not None and last.running == running else running,
+            finished=with_new_names(last.finished if last else frozenset(), now.finished),
+            aborted=with_new_names(last.aborted if last else frozenset(), now.aborted),
+        )
+        self._known = dict(zip(now.running.rows, running, strict=True))
+        self._state = last if last is not None and _is_same(last, state) else state
+        return self._state
+
+    def rows(self, requests: Iterable[RequestState]) -> tuple[Sequence, ...]:
+        """These rows, not described anew where nothing of them has changed."""
+        return tuple(map(self._row, requests))
+
+    def _row(self, request: RequestState) -> Sequence:
+        computed, known = self._scheduler.running.computed(request), self._known.get(request)
+        if known is None or known.computed != computed or known.blocks is not request.blocks:
+            known = self._known[request] = Sequence(
+                request.id,
+                request.prefill_len,
+                computed,
+                computed - request.request.prompt_len + 1,
+                request.blocks,
+                request.hit_blocks,
+            )
+        return known
+
+
+def _waiting_row(request: RequestState) -> Sequence:
+    length = request.prefill_len
+    return Sequence(request.id, length, generated=length - request.request.prompt_len)
+
+
+def _is_same(one: State, other: State) -> bool:
+    """True if both consist of the same objects; cheaper than comparing what is in them."""
+    return (
+        one.pool is other.pool
+        and one.waiting is other.waiting
+        and one.running is other.running
+        and one.finished is other.finished
+        and one.aborted is other.aborted
+    )

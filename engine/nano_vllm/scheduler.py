@@ -1,0 +1,49 @@
+"""nano-vLLM's scheduler, as `spec/chapters/nano_vllm.md` has it."""
+
+from typing import Any
+
+from engine.core import scheduler
+from engine.core.requests import WaitingQueue
+from engine.core.scheduler import Ends, Outcome
+from engine.core.tensors import Tensor
+from engine.nano_vllm import apply
+from engine.nano_vllm.blocks import BlockManager
+from engine.nano_vllm.decode import plan_decode
+from engine.nano_vllm.plan import Plan, PrefillPlan
+from engine.nano_vllm.prefill import plan_admissions
+from engine.nano_vllm.running import RequestState, Running
+from engine.nano_vllm.state import SchedulerState
+from spec.core.requests import Request
+from spec.nano_vllm.config import NanoVllmConfig, Oversized, refuse_unservable
+
+
+class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
+    """Prefill all that can be admitted, else decode ("The Entire Logic")."""
+
+    def __init__(self, config: NanoVllmConfig) -> None:
+        """A scheduler without requests."""
+        running = Running(config.max_num_seqs, config.block_size)
+        blocks = BlockManager(config.pool_blocks)
+        super().__init__(SchedulerState(config, blocks, WaitingQueue(), running))
+
+    def _newcomer(self, request: Request) -> RequestState:
+        if self.state.config.oversized is Oversized.REFUSED:
+            refuse_unservable(request, self.state.config)
+        return RequestState.of(request)
+
+    def _plan(self) -> Plan:
+        admissions, refusal = plan_admissions(self.state)
+        if admissions:
+            return PrefillPlan(admissions, refusal)
+        return plan_decode(self.state, refusal)
+
+    def _apply(self, plan: Plan, tokens: Tensor, ends: Ends) -> Outcome:
+        if isinstance(plan, PrefillPlan):
+            return apply.apply_prefill(self.state, plan, tokens, ends)
+        return apply.apply_decode(self.state, plan, tokens, ends)
+
+    def _take_out(self, request: Any) -> None:
+        apply.take_out(self.state, request)
+
+    def _restart(self) -> None:
+        apply.restart(self.state)

@@ -1,0 +1,55 @@
+"""Runs of an engine on a device that fails on demand, and what a failure must leave as it was."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from attrs import define, field
+
+from engine.core.faults import Failure
+from engine.core.serving import Engine, StepResult
+from spec.core.requests import Request
+
+
+@define
+class Run:
+    """An engine that serves until no request is left, and what came of it.
+
+    `observed`: its scheduler as the rules see it. `new_device`: one to go on with when it stopped.
+    `assert_restarted`: holds the state before that against the one after it.
+    """
+
+    engine: Engine[Any, Any, Any, Any]
+    observed: Callable[[Any], Any]
+    new_device: Callable[[], Any]
+    assert_restarted: Callable[[Any, Any], None]
+    results: list[StepResult[Any, Any, Any]] = field(factory=list)
+    states: list[Any] = field(factory=list)
+    tokens: dict[str, list[int]] = field(factory=dict)
+
+    def serve(self, requests: Iterable[Request]) -> "Run":
+        """Until the last has left."""
+        for one in requests:
+            self.engine.add(one)
+        while self.engine.has_requests:
+            self._step()
+        return self
+
+    def _step(self) -> None:
+        before = self.observed(self.engine.scheduler)
+        result = self.engine.step()
+        self.results.append(result)
+        after = self.observed(self.engine.scheduler)
+        if result.failure is None:
+            self.states.append(after)
+            for name, token in result.tokens.items():
+                self.tokens.setdefault(name, []).append(token)
+        else:
+            assert after == before
+        if result.failure is Failure.STOPPED:
+            self.engine.replace_device(self.new_device())
+            self.assert_restarted(before, self.observed(self.engine.scheduler))
+
+
+def alone(one: Request) -> list[int]:
+    """What the request samples when it is served alone."""
+    return [one.output_token(index) for index in range(one.end)]
