@@ -23,6 +23,10 @@ class Edge(NamedTuple):
     broken: int
 
 
+class StuckError(Exception):
+    """The compiled machine has no edges to show."""
+
+
 @define
 class Compared:
     """What has been compared, and the first difference in words, if there is one."""
@@ -46,10 +50,10 @@ def compare(model: Model[StateT], compiled: CompiledModel[StateT]) -> Compared:
     pending = [first]
     seen = {first.tobytes()}
     for words in pending:  # grows while it is read
+        compared.difference = compared.difference or difference(model, compiled, words)
         if compared.difference is not None:
             break
         compared.states += 1
-        compared.difference = difference(model, compiled, words)
         for edge in edges_from(compiled, words):
             compared.edges += 1
             if edge.target.tobytes() not in seen:
@@ -63,7 +67,11 @@ def difference(model: Model[StateT], compiled: CompiledModel[StateT], words: Wor
     state = compiled.decoded(words)
     if model.canonical(state) != state or (compiled.encoded(state) != words).any():
         return f"packed otherwise than it was found: {state}"
-    found = {edge.action: compiled.decoded(edge.target) for edge in edges_from(compiled, words)}
+    try:
+        edges = list(edges_from(compiled, words))
+    except StuckError as error:
+        return str(error)
+    found = {edge.action: compiled.decoded(edge.target) for edge in edges}
     expected = {
         words_of(edge.action): model.canonical(edge.state) for edge in model.successors(state)
     }
@@ -80,13 +88,13 @@ def edges_from(compiled: CompiledModel[StateT], words: Words) -> Iterator[Edge]:
     """Every edge that leaves a packed state.
 
     Raises:
-        ValueError: a state does not fit into its words, or a guard of the machine does not hold.
+        StuckError: a state does not fit into its words, or a guard of the machine does not hold.
     """
     found = np.zeros((compiled.most_edges, len(words)), np.int64)
     sources, actions, broken = np.zeros((3, compiled.most_edges), np.int64)
     count = compiled.expand(words.reshape(1, -1), 0, 1, found, sources, actions, broken)
     if count < 0:
-        raise ValueError(f"expanding {compiled.decoded(words)} ended with {count}")
+        raise StuckError(f"the compiled machine ends with {count} in {compiled.decoded(words)}")
     for edge in range(count):
         yield Edge(words_of(compiled.label(int(actions[edge]))), found[edge], int(broken[edge]))
 

@@ -49,7 +49,7 @@ def expand(
     for index in range(first, last):
         unpack(setting, states[index], base)
         begin = count
-        is_pending = False
+        is_pending, is_stuck = False, 0
         # arrivals
         for request in range(setting.requests):
             phase = base[PHASE, request]
@@ -62,6 +62,7 @@ def expand(
                 broken[count] = broken_in_state(claims, after) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
+                is_stuck |= after[AT, IS_STUCK]
                 count += 1
         # aborts
         for request in range(setting.requests):
@@ -72,6 +73,7 @@ def expand(
                 broken[count] = broken_in_state(claims, after) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
+                is_stuck |= after[AT, IS_STUCK]
                 count += 1
         # a step, and which of the requests that may end early in it do
         if is_pending:
@@ -90,13 +92,14 @@ def expand(
                 broken[count] = (by_step | broken_in_state(claims, after)) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
+                is_stuck |= after[AT, IS_STUCK]
                 count += 1
                 if ending == may_end:
                     break
                 ending = (ending - may_end) & may_end  # the next larger set of these
-            if between[AT, IS_STUCK]:
-                sources[0] = index
-                return STUCK
+        if is_stuck:
+            sources[0] = index
+            return STUCK
         for edge in range(begin, count):
             sources[edge] = index
     return count

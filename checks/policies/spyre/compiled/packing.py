@@ -25,6 +25,7 @@ from checks.policies.spyre.compiled.names import (
     IN_BATCH,
     IN_PAUSE,
     IN_QUEUE,
+    IS_STUCK,
     KEYS,
     LAST_KIND,
     LAST_TKV,
@@ -275,9 +276,15 @@ def put_blocks(setting: Setting, w: Work, words: Numbers, at: int) -> int:
                 at = put(words, at, w[MOVED, block] << 1, setting.block_bits + 1)
     for index in range(w[AT, N_FREE]):
         block = w[FREE, index]
+        if w[MOVED, block] != 0:
+            w[AT, IS_STUCK] = 1  # free and held, or free twice: nothing more can be said
+            return at
         numbered += 1
         w[MOVED, block] = numbered
         at = put(words, at, w[CONTENT, block] + 1, setting.key_bits)
+    if numbered != blocks:
+        w[AT, IS_STUCK] = 1
+        return at
     # blocks of equal content, in the order in which they were cached
     for block in range(1, blocks + 1):
         w[ORDER, w[MOVED, block]] = block

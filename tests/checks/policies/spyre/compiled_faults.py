@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 from unittest.mock import patch
 
-from checks.explore.compiled.agreement import Edge, compare, edges_from
+from checks.explore.compiled.agreement import Edge, StuckError, compare, edges_from
 from checks.policies.spyre.compiled import admission, formulas, machine, names, pool, work
 from checks.policies.spyre.compiled.model import SpyreCompiled
 from checks.policies.spyre.model import spyre_model
@@ -86,6 +86,11 @@ def keeps_holders(setting: Any, w: Any, request: int, held: int) -> None:
         w[names.HOLDERS, w[names.TABLES + request, place]] += 1
 
 
+def counts_a_holder_twice(w: Any, request: int, count: int) -> None:
+    TOUCH(w, request, count)
+    w[names.HOLDERS, w[names.HITS, :count]] += 1
+
+
 def computes_for_the_paused(setting: Any, w: Any) -> None:
     PAUSE(setting, w)
     for row in w[names.IN_PAUSE, : w[names.AT, names.N_PAUSED]]:
@@ -93,7 +98,7 @@ def computes_for_the_paused(setting: Any, w: Any) -> None:
 
 
 HOLDS, PADDING = formulas.condition_holds, formulas.row_left_padding
-RELEASE, CACHE = pool.release, pool.cache_full_blocks
+RELEASE, CACHE, TOUCH = pool.release, pool.cache_full_blocks, pool.touch
 REMEMBER, GOES_BEFORE, NEXT_LENGTHS = machine.remember, machine.goes_before, machine.next_lengths
 PAUSE, CHOOSE, PUT_FIRST = machine.pause_and_resume, admission.choose_prefill, work.put_first
 
@@ -139,7 +144,11 @@ FAULTS: dict[str, tuple[Any, str, Any, str, str]] = {
     ),
     "admits nobody": (machine, "choose_prefill", admits_nobody, "layout", "SPY-PRI-4"),
     "keeps blocks": (machine, "release", keeps_blocks, "layout", "BLK-1 BLK-6"),
-    "keeps holders": (machine, "release", keeps_holders, "eviction", "BLK-1 BLK-2"),
+    "keeps holders": (machine, "release", keeps_holders, "eviction", ""),
+    "counts a holder twice": (
+        *(machine, "touch", counts_a_holder_twice, "shared prefix"),
+        "BLK-2",
+    ),
     "computes for the paused": (
         *(machine, "pause_and_resume", computes_for_the_paused, "pausing"),
         "SPY-PAU-1",
@@ -160,7 +169,7 @@ def noticed(fault: str) -> dict[str, Any]:
         seen = {pending[0].tobytes()}
         for words in pending:  # grows while it is read
             edges: list[Edge] = []
-            with suppress(ValueError):  # a wrong machine may be stuck
+            with suppress(StuckError, IndexError):  # a wrong machine may be stuck
                 edges = [*edges_from(compiled, words)]
             for edge in edges:
                 rules |= {one for bit, one in enumerate(names.RULES) if edge.broken >> bit & 1}
