@@ -409,9 +409,12 @@ def shrunk(plan: Plan, first: FirstSeen, most_steps: int = MOST_STEPS) -> Shrunk
         except InputError:
             return None
 
-    def attempt(case: Case) -> tuple[Finding | None, int]:
+    in_a_step = first.finding.kind in (Kind.DIVERGENCE, Kind.CRASH, Kind.BROKEN_RULE)
+
+    def attempt(case: Case, most: int) -> tuple[Finding | None, int]:
+        terms = evolve(first.terms, most_steps=most if in_a_step else None)
         try:
-            episode = compare(system, case, first.terms)
+            episode = compare(system, case, terms)
         except WorkloadError:  # a request that this configuration could never serve
             return None, 0
         if is_known and episode.known == first.finding.cause:

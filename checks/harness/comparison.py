@@ -31,7 +31,7 @@ class Terms:
     `aborts_while_running`: aborts come while the model runs, if the system can do that.
     `ends_named`: each step names the requests that end, if the system takes them. `judged`: its own
     steps are held against the registry, too. `rules_only`: nothing is compared, see
-    `checks.harness.rules_only`.
+    `checks.harness.rules_only`. `most_steps`: after which a comparison ends, if it has not before.
     """
 
     strictness: Strictness = Strictness.EXACT
@@ -39,6 +39,7 @@ class Terms:
     ends_named: bool = False
     judged: bool = True
     rules_only: bool = False
+    most_steps: int | None = None
 
 
 def can(system: System, ability: str) -> bool:
@@ -58,7 +59,8 @@ def compare(system: System, case: Case, terms: Terms) -> Episode:
     """
     while_running = terms.aborts_while_running and can(system, "abort_running")
     ends_named = terms.ends_named and can(system, "ends")
-    script = Script(case, while_running, can(system, "abort_gone"), ends_named)
+    bound = None if terms.rules_only else terms.most_steps
+    script = Script(case, while_running, can(system, "abort_gone"), ends_named, bound)
     if terms.rules_only:
         return judged_by_rules(system, script)
     run = _Comparison(system, case, terms, script)
@@ -189,6 +191,8 @@ class _Comparison:
             self._found(Kind.REFERENCE, index, script.error.rule, says)
         elif index < len(script.steps):
             raise DriverError("driver's answer", f"{index} steps", f"{len(script.steps)}")
+        elif index == self.terms.most_steps and not script.over:
+            return
         elif not script.over and self._is_expected(Kind.ENDLESS):
             self.episode.expected[Kind.ENDLESS] += 1
         elif not script.over:

@@ -29,9 +29,10 @@ def most_steps(case: Case) -> int:
 class Script:
     """An episode of a case: an iterator over the actions, one for each step of the reference.
 
-    `ends_named`: its actions name the requests that end, instead of leaving that to each.
-    `steps`: those that the reference took so far. `over`: all requests have come and gone; else
-    the bound on steps was reached, or the reference stopped with `error`, which is one of ours.
+    `ends_named`: its actions name the requests that end, instead of leaving that to each. `bound`:
+    on the steps, if it is to end early. `steps`: those that the reference took so far. `over`: all
+    requests have come and gone; else a bound on steps was reached, or the reference stopped with
+    `error`, which is one of ours.
 
     Raises:
         WorkloadError: when it is made, of a request that could never be served.
@@ -41,6 +42,7 @@ class Script:
     aborts_while_running: bool
     aborts_of_gone: bool
     ends_named: bool = False
+    bound: int | None = None
     steps: list[Step] = field(factory=list, init=False)
     actions: list[Action] = field(factory=list, init=False)
     over: bool = field(default=False, init=False)
@@ -81,7 +83,7 @@ class Script:
     def _all_actions(self) -> Iterator[Action]:
         self._leaving = list(self._clients.leaving(0))
         rest = _REST
-        for index in range(most_steps(self.case)):
+        for index in range(self.bound or most_steps(self.case)):
             arrived = self._arrivals(index)
             aborted = self._aborts()
             self.over = not self._clients.pending and self.reference.state.is_idle

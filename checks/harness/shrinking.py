@@ -1,8 +1,10 @@
 """Smaller cases that show the same finding, whatever the policy.
 
 The choices that a case was made of are made fewer and lower, as long as the finding stays the
-same: first whole repetitions are left out, then numbers lowered. Bounded by the steps that it
-runs, not by the clock, so that the same finding always shrinks to the same case.
+same: first whole repetitions are left out, then a number becomes the simplest in all of them at
+once, which makes runs short, then each is lowered. Bounded by the steps that it runs, not by the
+clock, so that the same finding always shrinks to the same case. An attempt ends soon behind the
+step in which the finding shows: what shows it much later is not simpler.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,10 +19,11 @@ from checks.harness.choices import Earlier, Node
 from checks.harness.finding import Finding
 
 _SHORT_RUN = 3  # repetitions
+_LATER = 2  # times the step of the finding, up to which an attempt goes on
 
 
-Attempt: TypeAlias = Callable[[Case], tuple[Finding | None, int]]
-"""Runs a case: what was found, and the steps that it took."""
+Attempt: TypeAlias = Callable[[Case, int], tuple[Finding | None, int]]
+"""Runs a case for at most so many steps: what was found, and the steps that it took."""
 Draw: TypeAlias = Callable[[Node], Case | None]
 """The case that these choices make, or None where they make none that can be run."""
 
@@ -68,7 +71,7 @@ def _tried(shrunk: Shrunk, simpler: Case | None, attempt: Attempt) -> tuple[Shru
     """
     if simpler is None or not is_simpler(simpler.choices, shrunk.case.choices):
         return shrunk, False
-    found, steps = attempt(simpler)
+    found, steps = attempt(simpler, _LATER * (shrunk.finding.step + 1))
     spent = evolve(shrunk, runs=shrunk.runs + 1, steps=shrunk.steps + steps + 1)
     if found is None or found.signature != shrunk.finding.signature:
         return spent, False
@@ -97,6 +100,7 @@ def _rank(node: Node) -> tuple[int, list[int]]:
 def simpler_nodes(node: Node) -> Iterator[Node]:
     """Nodes with less in them, each by one change, the boldest first."""
     yield from _with_fewer(node)
+    yield from _with_columns(node)
     yield from _with_lower(node)
     yield from _with_two_lower(node)
 
@@ -120,6 +124,22 @@ def _with(node: Node, path: Path, entry: Any) -> Node:
     if rest:
         entry = _with(node[place], tuple(rest), entry)
     return (*node[:place], entry, *node[place + 1 :])
+
+
+def _with_columns(node: Node) -> Iterator[Node]:
+    """With one number of a part at its simplest in all its repetitions."""
+    for path, entry in _entries(node):
+        if isinstance(entry, tuple) and len(entry) > 1:
+            leaves = (leaf for child in entry for leaf in _entries(child))
+            places = dict.fromkeys(place for place, one in leaves if isinstance(one, int) and one)
+            for place in places:
+                yield _with(node, path, tuple(_with_zero(child, place) for child in entry))
+
+
+def _with_zero(node: Node, path: Path) -> Node:
+    """The node with a 0 for the number at this place, if there is one."""
+    numbers = (where for where, one in _entries(node) if not isinstance(one, tuple))
+    return _with(node, path, 0) if path in numbers else node
 
 
 def _with_fewer(node: Node) -> Iterator[Node]:

@@ -148,7 +148,7 @@ divergence in step 2: kind differs
   configuration: block_size=2 chunk_size=2 max_model_len=4 max_num_seqs=2 max_batch_tkv_limit=6
     prefix_caching=false
   {"id":"0","arrival":0,"prompt_len":1,"max_tokens":3}
-  {"id":"1","arrival":0,"prompt_len":1,"max_tokens":2}
+  {"id":"1","arrival":0,"prompt_len":1,"max_tokens":3}
   harm: where it goes on by itself, SPY-VOL-4 in step 2: A request joins if and only if no step of
     the worst case exceeds the limit: no other joins, none is preempted, each generates all it may.
   met once in episode 8 of seed 1: block_size=4 chunk_size=8 max_model_len=32 max_num_seqs=4
@@ -156,7 +156,7 @@ divergence in step 2: kind differs
     repeated=0.0 continued=0.5 prescribed=0.35 early_ends=0.0 aborts=0.5 gap=4 tight_pool=false
     tight_limit=true odd_model_len=false hits_inside=true
   shrunk in WORK
-  again: lockstep replay corpus/engine-divergence-kind-70592139.jsonl --target engine\
+  again: lockstep replay corpus/engine-divergence-kind-e65981e9.jsonl --target engine\
 """)
 
 

@@ -92,7 +92,7 @@ def test_a_known_difference_is_filed_with_how_often_it_was_met_and_why() -> None
 
 - release: sendnn-inference 2.6.1 on vLLM 0.27.1
 - met: in 1 episode, first in episode 0 of seed 0
-- shows in: step 1 of the case below
+- shows in: step 2 of the case below
 - because: vLLM 0.27.1 looks whether caching is on before it puts blocks without content in front; 0.25.1 and 0.28.0 put them in front in any case
 - the reference follows SPY-DEC-1, decode: In a decode step every decoding request computes one token and samples one. (spyre, Decode padding)
 - the reference follows LIF-3, finish: A request finishes once: with max_tokens tokens, or when it samples the end of sequence. (spyre, Overview)
@@ -101,8 +101,8 @@ def test_a_known_difference_is_filed_with_how_often_it_was_met_and_why() -> None
 | --- | --- | --- |
 | after.pool.free | `[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]` | `[2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,1]` |
 
-    block_size=4 chunk_size=4 max_model_len=64 max_num_seqs=1 max_batch_tkv_limit=2 prefix_caching=false admission=shipped queue=overtaking pausing=true reading=released
-    {"id":"0","arrival":0,"prompt_len":1,"max_tokens":2}
+    block_size=4 chunk_size=4 max_model_len=64 max_num_seqs=1 max_batch_tkv_limit=3 prefix_caching=false admission=shipped queue=overtaking pausing=true reading=released
+    {"id":"0","arrival":0,"prompt_len":1,"max_tokens":3}
 
 This input is possible:
 
@@ -110,7 +110,7 @@ This input is possible:
 
 The order is that of `EngineCore.step`: `schedule`, `execute_model`, `sample_tokens`, aborts that came meanwhile, `update_from_output`. Arrivals, and aborts that came while nothing ran, are taken from the input queue between two steps.
 
-Again: `lockstep conform sendnn --case findings/sendnn-divergence-snd-4-41cf1b38.jsonl`, without the release with
+Again: `lockstep conform sendnn --case findings/sendnn-divergence-snd-4-492a3e0b.jsonl`, without the release with
 `--recorded`.
 
 Not met in this campaign: SND-3.\

@@ -1,0 +1,146 @@
+"""Each defect put back into an installed release, and what a campaign finds of it.
+
+`python -m tests.checks.drivers.put_back.trying sendnn` prints a row for each as it is found.
+"""
+
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from statistics import median
+from time import monotonic
+from typing import Any
+
+from attrs import frozen
+
+from checks.export.files import as_line
+from checks.harness.campaign import Campaign, Plan, run_batch, shrunk
+from checks.harness.driver.client import Driver
+from checks.harness.driver.system import DriverSystem
+from checks.harness.finding import Finding
+from checks.harness.shrinking import Shrunk
+from checks.releases.environments import command_of
+from tests.checks.harness.cases import There
+
+HERE = Path(__file__).parent
+MODULES = {"sendnn": "sendnn", "vllm-v1": "vllm_v1"}  # of the drivers, by the names of releases
+SECONDS = 60.0
+SHRINKING_STEPS = 10_000
+Defect = Mapping[str, Any]
+
+
+def defects_of(driver: str) -> dict[str, Defect]:
+    """The defects for a release, by name."""
+    text = (HERE / f"{MODULES[driver]}.toml").read_text(encoding="utf-8")
+    return {name: one for name, one in tomllib.loads(text).items() if "says" in one}
+
+
+@frozen
+class WithDefects:
+    """A release into which any of its defects can be put back."""
+
+    system: DriverSystem
+    chosen: Path
+
+    def hunt(self, name: str, seed: int, seconds: float = SECONDS) -> "Hunt":
+        """Episodes with this defect, or with none, until it is found or the time is over."""
+        self.chosen.write_text(name, encoding="utf-8")
+        plan, began = Plan(There(self.system), seed=seed), monotonic()
+        seen = Campaign(plan)
+        for episode in count():
+            seen.add(run_batch(plan, [episode]))
+            if seen.first_seen or seen.overdue or monotonic() - began > seconds:
+                break
+        return Hunt(name, seed, seen, monotonic() - began)
+
+
+@contextmanager
+def with_defects(driver: str) -> Iterator[WithDefects]:
+    """The installed release in a process of its own.
+
+    Raises:
+        DriverError: it is not installed.
+    """
+    python, _ = command_of(driver)
+    with tempfile.TemporaryDirectory() as directory:
+        chosen = Path(directory, "chosen")
+        command = (python, str(HERE / "driver.py"), MODULES[driver], str(chosen))
+        system = DriverSystem(lambda: Driver(command))
+        try:
+            yield WithDefects(system, chosen)
+        finally:
+            system.close()
+
+
+@frozen
+class Hunt:
+    """A search for one defect; its seconds are those up to the finding."""
+
+    name: str
+    seed: int
+    seen: Campaign
+    seconds: float
+
+    @property
+    def finding(self) -> Finding | None:
+        """What is wrong first, if it was found by what it does."""
+        return next((one.finding for one in self.seen.first_seen.values()), None)
+
+    @property
+    def found_by(self) -> str:
+        """The kind and cause of the finding, and the rule that names it."""
+        if self.finding is None:
+            overdue = ", ".join(self.seen.overdue)
+            known = ", ".join(self.seen.known)
+            return f"overdue: {overdue}" if overdue else f"not found (ended by {known or 'none'})"
+        return f"{self.finding.kind}: {self.finding.cause}, {self.finding.rule}"
+
+    def small(self) -> Shrunk | None:
+        """The case made small, while the defect is still chosen."""
+        first = next(iter(self.seen.first_seen.values()), None)
+        return None if first is None else shrunk(self.seen.plan, first, SHRINKING_STEPS)
+
+
+@frozen
+class Size:
+    """Of a small case: requests, steps, characters of its longest printed request."""
+
+    requests: int
+    steps: int
+    longest: int
+
+    @staticmethod
+    def of(small: Shrunk) -> "Size":
+        """The size of what a report prints."""
+        lines = [as_line(one) for one in small.case.as_mapping()["requests"]]
+        return Size(len(lines), small.finding.step + 1, max(map(len, lines)))
+
+
+def main(driver: str, *names: str) -> None:
+    """Print the table, row by row, and the medians of its sizes."""
+    table, seed = defects_of(driver), 1
+    sizes = []
+    with with_defects(driver) as release:
+        for name in names or table:
+            if "unseen" in table[name]:
+                print(
+                    f"| {name} | {table[name]['says']} | cannot be seen: {table[name]['unseen']} |"
+                )
+                continue
+            hunt = release.hunt(name, seed)
+            began, small = monotonic(), hunt.small()
+            row = [name, table[name]["says"], hunt.found_by, f"{hunt.seconds:.1f}", hunt.seen.steps]
+            if small is not None:
+                size = Size.of(small)
+                sizes.append(size)
+                row += [size.requests, size.steps, size.longest, f"{monotonic() - began:.1f}"]
+            print(f"| {' | '.join(map(str, row))} |", flush=True)
+    for what in ("requests", "steps", "longest"):
+        print(f"median {what}: {median(getattr(one, what) for one in sizes)}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

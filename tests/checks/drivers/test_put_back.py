@@ -1,0 +1,66 @@
+"""Defects put back into installed releases: each is found, and none is excused by what is known."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from checks.harness.driver.protocol import DriverError
+from tests.checks.drivers.put_back.trying import WithDefects, defects_of, with_defects
+
+LEAST = {"sendnn": 50, "vllm-v1": 20}  # defects that can be seen
+TABLES = {driver: defects_of(driver) for driver in LEAST}
+EACH = [
+    pytest.param(driver, name, id=f"{driver}, {name}")
+    for driver, table in TABLES.items()
+    for name, defect in table.items()
+    if "unseen" not in defect
+]
+
+
+@pytest.mark.parametrize("driver", LEAST)
+def test_there_are_enough_defects_and_each_says_what_is_wrong(driver: str) -> None:
+    table = TABLES[driver]
+
+    assert sum("unseen" not in one for one in table.values()) >= LEAST[driver]
+    assert all(one["says"].endswith(".") and one["tokens"] for one in table.values())
+    assert len({one["says"] for one in table.values()}) == len(table)
+
+
+@pytest.fixture(scope="module")
+def releases() -> Iterator[dict[str, WithDefects]]:
+    with ExitStack() as running:
+        found = {}
+        for driver in LEAST:
+            try:
+                found[driver] = running.enter_context(with_defects(driver))
+            except DriverError:
+                continue
+        yield found
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("driver", LEAST)
+def test_nothing_is_found_of_the_release_as_it_is(
+    driver: str, releases: dict[str, WithDefects]
+) -> None:
+    if driver not in releases:
+        pytest.skip("not installed")
+
+    hunt = releases[driver].hunt("", seed=1, seconds=20)
+
+    assert (hunt.finding, dict(hunt.seen.overdue)) == (None, {})
+    assert hunt.seen.steps > 500
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("driver", "name"), EACH)
+def test_a_defect_is_found_within_a_minute(
+    driver: str, name: str, releases: dict[str, WithDefects]
+) -> None:
+    if driver not in releases:
+        pytest.skip("not installed")
+
+    hunt = releases[driver].hunt(name, seed=1)
+
+    assert hunt.finding is not None, hunt.found_by
