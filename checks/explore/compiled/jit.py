@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from checks.export.checkpoint import sources_digest
-from checks.export.files import new_file
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -75,8 +74,9 @@ def module_of(name: str, source: Callable[[], str]) -> ModuleType:
     """A module of generated source, which is made once and kept next to what is compiled of it."""
     path = FOLDER / f"{name}.py"
     if not path.exists():
-        with new_file(path) as file:
-            file.write(source())
+        part = path.with_suffix(f".{os.getpid()}")  # whole before it has its name
+        part.write_text(source(), encoding="utf-8")
+        part.replace(path)
     spec = spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
