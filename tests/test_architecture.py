@@ -371,6 +371,7 @@ WRITERS = {
     "checks.export.files",
     "checks.releases.environments",  # logs of an installation, and notes of how far it is
     "checks.cli.contract",  # standard streams that are missing
+    "checks.explore.compiled.jit",  # generated source in the user's cache, no result of a command
 }
 
 

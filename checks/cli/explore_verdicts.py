@@ -60,6 +60,8 @@ def cases_of(one: Exploration, directory: Path) -> Iterator[Case]:
         found, file = "", None
         if finding is not None:
             found, file = finding.found, str(directory / counterexample_name(one, finding))
+        elif rule in one.sampled:
+            found = f"judged on {one.sampled[rule]} of {one.result.transitions} edges only"
         elif rule not in one.rules:
             found = "not judged: it does not apply under this configuration"
         elif stopped_by:

@@ -1,11 +1,11 @@
 """Explore instances, side by side where there are cores, and say what came out."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from checks.cores import on_all_cores
 from checks.ending import stopping
@@ -14,7 +14,7 @@ from checks.explore.checkpoint import Checkpoint
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
 from checks.explore.instance import Instance
 from checks.explore.model import Counterexample
-from checks.explore.result import Progress, Result
+from checks.explore.result import Outcome, Progress, Result
 from checks.explore.returning import repeating, run_of, unrolled
 from checks.explore.search import Order, explore
 from checks.export.checkpoint import load, save, sources_digest
@@ -24,6 +24,7 @@ from checks.export.trace.writing import TraceWriter
 from checks.policies import RULES, policy_of, title_of
 from engine.core.clock import step_time
 from spec.core.configuration import PolicyConfig
+from spec.core.errors import InputError
 from spec.core.records import SomeState, SomeStep
 
 AnyInstance: TypeAlias = Instance[Any]
@@ -64,13 +65,15 @@ class Exploration:
     """What exploring one instance showed, by the `rules` that were judged in it.
 
     `result`: exact counts if the search is complete, without violations and checkpoint; `findings`:
-    those violations, with their steps as a trace numbers them.
+    those violations, with their steps as a trace numbers them. `sampled`: rules that were judged on
+    some edges only, and on how many.
     """
 
     instance: AnyInstance
     result: Result[Any]
     findings: tuple[Finding, ...]
     rules: tuple[str, ...]
+    sampled: Mapping[str, int] = field(factory=dict)
 
     @property
     def witnesses(self) -> dict[str, int]:
@@ -103,6 +106,7 @@ class Exploration:
             "violations": self.violations,
             "rules": list(self.rules),
             "witnesses": self.witnesses,
+            "sampled": dict(self.sampled),
         }
 
 
@@ -154,6 +158,68 @@ def explore_instance(
         evolve(result, violations=(), checkpoint=None),
         tuple(_findings(instance, result)),
         tuple(rule.id for rule in properties.rules),
+    )
+
+
+def explore_compiled(
+    instance: AnyInstance,
+    bounds: Bounds | None = None,
+    *,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Exploration:
+    """Find every reachable state with the compiled machine of the policy.
+
+    The rules that it judges in numbers are judged on every edge; all others that are judged of
+    states and steps on the edges of 100 states, drawn with `seed`. Witnesses are not looked for.
+
+    Raises:
+        InputError: the policy has no compiled machine, or not for this instance, or without numba.
+        WorkloadError: a request of the instance could never be served.
+        MachinesDifferError: the reference takes a step otherwise.
+    """
+    from checks.explore.compiled.search import MachinesDifferError, search_with_room
+
+    policy = policy_of(instance.config)
+    if policy.compiled is None:
+        raise InputError("--using", "compiled", f"reference, for policy {policy.name}")
+    model = policy.model(instance)
+    properties = policy.properties_of(model)
+    found = search_with_room(
+        model,
+        policy.compiled(instance),
+        properties.safety,
+        bounds,
+        seed=seed,
+        progress=progress,
+        stop=stop,
+    )
+    if found.difference is not None:
+        raise MachinesDifferError(found.difference)
+    complete = Outcome.HOLDS if found.stopped_by is None else Outcome.INCOMPLETE
+    result = Result(
+        outcome=Outcome.VIOLATED if found.broken else complete,
+        stopped_by=found.stopped_by,
+        states=found.states,
+        transitions=found.transitions,
+        depth=found.depth,
+        deadlocks=0,
+        violations=tuple(found.broken.values()),
+        witnesses={},
+        actions=dict(sorted(found.actions.items())),
+        peak_queue=found.peak_queue,
+        seconds=found.seconds,
+        bytes_per_state=found.bytes_per_state,
+        checkpoint=None,
+    )
+    rules = [rule.id for rule in properties.rules]
+    return Exploration(
+        instance,
+        evolve(result, violations=()),
+        tuple(_findings(instance, result)),
+        tuple(one for one in rules if one in found.everywhere),
+        {one: found.judged[one] for one in rules if one not in found.everywhere},
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any, Generic, TypeVar
 
 from attrs import field, fields, frozen
 
+from checks.explore.compiled.model import CompiledModel
 from checks.explore.environment import MachineModel, model_of
 from checks.explore.instance import Instance
 from checks.explore.properties import Properties, properties_of_rules
@@ -44,6 +45,8 @@ ContextT = TypeVar("ContextT", bound=SomeContext)
 StateT = TypeVar("StateT", bound=SomeState)
 StepT = TypeVar("StepT", bound=SomeStep)
 
+CompiledOf = Callable[[Instance[ConfigT]], Callable[[int | None], CompiledModel[StateT]]]
+
 _PLAIN_CONTEXT: Any = context_of  # where ContextT is no class of the policy's own
 
 
@@ -79,7 +82,8 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     a prompt in one step, if no other request is there; by default the least.
 
     Explorer: `model` makes the state graph of an instance of `instances`, the default ones, or of
-    one's own.
+    one's own. `compiled`: of an instance, the same machine on packed numbers, for so many words a
+    state; raises InputError where it cannot have the instance.
 
     Harness: `generate` draws a case, with keys that are pinned; it raises ConfigError where that
     does not succeed. `compared`: as strictly as asked for, where two steps differ. `labels`: what
@@ -112,6 +116,7 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     tokens_at_once: Callable[[ConfigT], int] = lambda _config: 1
     model: Callable[[Instance[ConfigT]], MachineModel[ContextT, StateT]] = field()
     instances: tuple[Instance[ConfigT], ...] = ()
+    compiled: CompiledOf[ConfigT, StateT] | None = None
     generate: Generator = field()
     compared: Mapping[Strictness, Look] = field()
     labels: Labels = field(factory=Labels)

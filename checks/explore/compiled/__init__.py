@@ -1,9 +1,9 @@
 """The explorer's fast gear: a machine on packed numbers, its graph, and what makes it evidence.
 
 A state is a few words of 64 bits, its successors are worked out by functions that numba compiles,
-and states are kept in an array with a hash table over it: a thousand times as many a second as the
+and states are kept in an array with a hash table over it: a hundred times as many a second as the
 reference takes. Only a policy knows what stands in the words: its package `compiled` has a
-`CompiledModel`.
+`CompiledModel`. Some rules are judged in numbers on every edge, all others on a sample (`search`).
 
 How the compiled machine comes of the one description that there is, the specification:
 

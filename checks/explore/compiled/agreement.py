@@ -1,16 +1,30 @@
 """Whether a compiled machine takes the reference's steps: edges that leave a state, compared."""
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from attrs import define
 
-from checks.explore.compiled.model import CompiledModel
-from checks.explore.compiled.table import Words
+from checks.explore.compiled.model import CompiledModel, Words
 from checks.explore.model import Model
 
 StateT = TypeVar("StateT")
+
+
+class Edge(NamedTuple):
+    """An edge of the compiled graph: what happens, the packed state at its end, rules by bits.
+
+    `action`: the words of its label; in which order requests end in a step does not matter.
+    """
+
+    action: frozenset[str]
+    target: Words
+    broken: int
+
+
+class StuckError(Exception):
+    """The compiled machine has no edges to show."""
 
 
 @define
@@ -36,15 +50,15 @@ def compare(model: Model[StateT], compiled: CompiledModel[StateT]) -> Compared:
     pending = [first]
     seen = {first.tobytes()}
     for words in pending:  # grows while it is read
+        compared.difference = compared.difference or difference(model, compiled, words)
         if compared.difference is not None:
             break
         compared.states += 1
-        compared.difference = difference(model, compiled, words)
-        for _, target in edges_from(compiled, words):
+        for edge in edges_from(compiled, words):
             compared.edges += 1
-            if target.tobytes() not in seen:
-                seen.add(target.tobytes())
-                pending.append(target)
+            if edge.target.tobytes() not in seen:
+                seen.add(edge.target.tobytes())
+                pending.append(edge.target)
     return compared
 
 
@@ -53,13 +67,13 @@ def difference(model: Model[StateT], compiled: CompiledModel[StateT], words: Wor
     state = compiled.decoded(words)
     if model.canonical(state) != state or (compiled.encoded(state) != words).any():
         return f"packed otherwise than it was found: {state}"
-    found = {
-        _requests_and_kind(compiled.label(action)): compiled.decoded(target)
-        for action, target in edges_from(compiled, words)
-    }
+    try:
+        edges = list(edges_from(compiled, words))
+    except StuckError as error:
+        return str(error)
+    found = {edge.action: compiled.decoded(edge.target) for edge in edges}
     expected = {
-        _requests_and_kind(edge.action): model.canonical(edge.state)
-        for edge in model.successors(state)
+        words_of(edge.action): model.canonical(edge.state) for edge in model.successors(state)
     }
     for action in sorted(found.keys() | expected.keys(), key=sorted):
         if found.get(action) != expected.get(action):
@@ -70,21 +84,21 @@ def difference(model: Model[StateT], compiled: CompiledModel[StateT], words: Wor
     return None
 
 
-def edges_from(compiled: CompiledModel[StateT], words: Words) -> Iterator[tuple[int, Words]]:
-    """Each action that is possible in a packed state, and the state that it leads to.
+def edges_from(compiled: CompiledModel[StateT], words: Words) -> Iterator[Edge]:
+    """Every edge that leaves a packed state.
 
     Raises:
-        ValueError: a state does not fit into its words, or a guard of the machine does not hold.
+        StuckError: a state does not fit into its words, or a guard of the machine does not hold.
     """
     found = np.zeros((compiled.most_edges, len(words)), np.int64)
-    sources, actions = np.zeros((2, compiled.most_edges), np.int64)
-    count = compiled.expand(words.reshape(1, -1), 0, 1, found, sources, actions)
+    sources, actions, broken = np.zeros((3, compiled.most_edges), np.int64)
+    count = compiled.expand(words.reshape(1, -1), 0, 1, found, sources, actions, broken)
     if count < 0:
-        raise ValueError(f"expanding {compiled.decoded(words)} ended with {count}")
+        raise StuckError(f"the compiled machine ends with {count} in {compiled.decoded(words)}")
     for edge in range(count):
-        yield int(actions[edge]), found[edge]
+        yield Edge(words_of(compiled.label(int(actions[edge]))), found[edge], int(broken[edge]))
 
 
-def _requests_and_kind(label: str) -> frozenset[str]:
-    """The words of a label: in which order requests end in a step does not matter."""
+def words_of(label: str) -> frozenset[str]:
+    """The words of a label, without their order."""
     return frozenset(label.replace(",", "").split())

@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from checks.export.checkpoint import sources_digest
-from checks.export.files import new_file
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -47,8 +46,9 @@ if IS_INSTALLED:
     _njit: Any = numba.njit  # its types do not have all options
 
     def _compiled(function: FunctionT, **options: bool) -> FunctionT:
+        # Nothing is allocated, so no array needs a count of its holders (`_nrt`).
         numba.config.CACHE_DIR = str(FOLDER)  # type: ignore[attr-defined]
-        made: FunctionT = _njit(cache=True, error_model="numpy", **options)(function)
+        made: FunctionT = _njit(cache=True, error_model="numpy", _nrt=False, **options)(function)
         return made
 
 else:
@@ -74,8 +74,9 @@ def module_of(name: str, source: Callable[[], str]) -> ModuleType:
     """A module of generated source, which is made once and kept next to what is compiled of it."""
     path = FOLDER / f"{name}.py"
     if not path.exists():
-        with new_file(path) as file:
-            file.write(source())
+        part = path.with_suffix(f".{os.getpid()}")  # whole before it has its name
+        part.write_text(source(), encoding="utf-8")
+        part.replace(path)
     spec = spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

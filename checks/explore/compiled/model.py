@@ -1,9 +1,12 @@
 """What a policy's compiled machine gives the explorer."""
 
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from checks.explore.compiled.table import Words
+import numpy as np
+import numpy.typing as npt
 
+Words = npt.NDArray[np.int64]
 StateT = TypeVar("StateT")
 
 DOES_NOT_FIT, STUCK = -1, -2  # instead of a number of edges
@@ -24,12 +27,24 @@ class CompiledModel(Protocol[StateT]):
     def first(self) -> Words:
         """The state in which runs begin."""
 
+    @property
+    def rules(self) -> Sequence[str]:
+        """The rules that are judged in numbers, in the order of their bits."""
+
     def expand(
-        self, states: Words, first: int, last: int, found: Words, sources: Words, actions: Words
+        self,
+        states: Words,
+        first: int,
+        last: int,
+        found: Words,
+        sources: Words,
+        actions: Words,
+        broken: Words,
     ) -> int:
         """Write what follows the states from `first` to before `last`; returns how many edges.
 
-        Of each edge: the state at its end, the index of the one at its beginning, its action.
+        Of each edge: the state at its end, the index of the one at its beginning, its action, and
+        which of the rules it breaks, as bits.
         DOES_NOT_FIT if a state is too wide for its words, STUCK if a guard of the machine does not
         hold in a step from the state whose index stands in `sources` first.
         """

@@ -5,8 +5,8 @@ import numpy.typing as npt
 from attrs import define, field
 
 from checks.explore.compiled.jit import compiled, entry
+from checks.explore.compiled.model import Words
 
-Words = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.uint32]
 
 _FIRST_SLOTS = 1 << 12
@@ -65,7 +65,8 @@ def inserted(
         while slots[slot] != 0 and not is_same(states, slots[slot] - 1, found[edge]):
             slot = (slot + 1) & (len(slots) - 1)
         if slots[slot] == 0:
-            states[count] = found[edge]
+            for place in range(states.shape[1]):
+                states[count, place] = found[edge, place]
             parents[count] = sources[edge]
             count += 1
             slots[slot] = count
@@ -119,6 +120,13 @@ class Table:
         self.count = inserted(
             *(self.states, self.parents, self.slots, self.count, found, sources, edges, homes)
         )
+
+    def way_to(self, index: int) -> list[Words]:
+        """The states by which this one was found, from the first on."""
+        way = [index]
+        while way[-1] != 0:
+            way.append(int(self.parents[way[-1]]))
+        return [self.states[one].copy() for one in reversed(way)]
 
     @property
     def bytes_per_state(self) -> float:

@@ -1,9 +1,10 @@
 """Spyre: the reference, and the engine on the simulated device."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from checks.explore.instance import read_instances
+from checks.explore.compiled.model import CompiledModel
+from checks.explore.instance import Instance, read_instances
 from checks.harness.comparing import Strictness, by_fields, in_lines
 from checks.policies.labels import STEPS, Labels, named_actions
 from checks.policies.policy import Policy
@@ -63,6 +64,14 @@ def _other_size(given: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
+def _compiled(
+    instance: Instance[SpyreConfig],
+) -> Callable[[int | None], CompiledModel[State]]:
+    from checks.policies.spyre.compiled.model import compiled_of  # what it is made with is large
+
+    return compiled_of(instance)
+
+
 _TRANSITIONS = (
     *("admit", "prefix_hit", "reserve", "allocate", "chunk", "join", "jump_tkv", "decode"),
     *("finish", "preempt", "pause", "resume"),
@@ -107,6 +116,7 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     without_device=without_device,
     tokens_at_once=lambda config: config.chunk_size,
     model=spyre_model,
+    compiled=_compiled,
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=SpyreConfig),
     generate=generate,
     compared=_COMPARED,

@@ -3,7 +3,6 @@
 from checks.explore.compiled.jit import compiled
 from checks.policies.spyre.compiled.formulas import (
     active_chunk,
-    block_count,
     chunk_count,
     condition_holds,
     counted_end,
@@ -15,6 +14,7 @@ from checks.policies.spyre.compiled.formulas import (
 )
 from checks.policies.spyre.compiled.names import (
     AT,
+    BLOCKS,
     COMPUTED,
     GENERATED,
     IN_BATCH,
@@ -82,9 +82,9 @@ def prefill_refusal(setting: Setting, w: Work, request: int) -> int:
         if not may_reserve(worst_case, shared, free, reserved_blocks(setting, w)):
             return REFUSED_WITH_ALL
     elif not setting.reservation:
-        held = hits if is_first else held_blocks(setting, w, request)
+        held = hits if is_first else held_blocks(w, request)
         counted = counted_after(setting, w, request, computed)
-        if hits - shared + block_count(counted, setting.block_size) - held > free:
+        if hits - shared + w[BLOCKS, counted] - held > free:
             return REFUSED
     # the chunk
     running = w[AT, N_DECODING] + (w[AT, SLOT] != NOBODY)
@@ -110,7 +110,7 @@ def reserved_of(setting: Setting, w: Work, request: int) -> int:
         return 0
     # With reservation nothing is preempted: the promise was for the prompt and all its output.
     promised = worst_case_blocks(w[PROMPT_LEN, request], w[MAX_TOKENS, request], setting.block_size)
-    return promised_blocks(promised, held_blocks(setting, w, request))
+    return promised_blocks(promised, held_blocks(w, request))
 
 
 @compiled

@@ -10,7 +10,6 @@ from typing import Any
 from checks.explore.compiled.jit import module_of
 from checks.explore.compiled.printing import Choice, Formula, module_source
 from checks.policies.spyre.compiled.names import MOST_MEMBERS, MOST_REQUESTS
-from spec.core import blocks
 from spec.spyre import padding, reservation
 from spec.spyre.admission import Member
 from spec.spyre.variants import ADMISSIONS, Condition, Joining
@@ -49,7 +48,6 @@ def _of_columns(condition: Condition) -> Callable[..., Any]:
 
 _LAYOUT = ("hit_blocks", "left_padding_blocks", "blocks_per_chunk", "chunks")
 _PLAIN = (
-    Formula(name="block_count", function=blocks.block_count, parameters=("tokens", "block_size")),
     Formula(
         name="left_padding",
         function=padding.left_padding,
@@ -125,7 +123,6 @@ _MODULE: Any = module_of(
     lambda: module_source("Formulas of spec/spyre.", [*_PLAIN, *_OF_ROWS, _CONDITION]),
 )
 
-block_count = _MODULE.block_count
 left_padding = _MODULE.left_padding
 chunk_count = _MODULE.chunk_count
 active_chunk = _MODULE.active_chunk

@@ -16,7 +16,6 @@ from checks.policies.spyre.compiled.admission import (
 )
 from checks.policies.spyre.compiled.formulas import (
     batch_width_blocks,
-    block_count,
     max_tkv,
     row_left_padding,
     volume,
@@ -24,6 +23,8 @@ from checks.policies.spyre.compiled.formulas import (
 from checks.policies.spyre.compiled.names import (
     ABORTED,
     AT,
+    BLOCKS,
+    CHUNK_OF,
     COMPUTED,
     DECODE,
     DECODING,
@@ -53,6 +54,7 @@ from checks.policies.spyre.compiled.names import (
     PREFILLING,
     RESTART,
     SLOT,
+    TKV,
     WAITED,
     WAITING,
 )
@@ -89,7 +91,7 @@ def abort(setting: Setting, w: Work, request: int) -> None:
     if setting.keeps_promises:
         w[AT, ORPHANED] += reserved_of(setting, w, request)
     leave_place(w, request)
-    release(setting, w, request, held_blocks(setting, w, request))
+    release(setting, w, request, held_blocks(w, request))
     forget(w, request, ABORTED)
 
 
@@ -111,7 +113,7 @@ def step(setting: Setting, w: Work) -> int:
 @compiled
 def remember(setting: Setting, w: Work, kind: int, tkv: int) -> None:
     """What the scheduler remembers of its last step."""
-    w[AT, LAST_KIND] = kind
+    w[AT, LAST_KIND], w[AT, TKV] = kind, tkv
     w[AT, LAST_TKV] = tkv if setting.keeps_last_tkv else 0
 
 
@@ -120,8 +122,9 @@ def prefill_step(setting: Setting, w: Work, request: int) -> int:
     """One chunk of one request; its last chunk yields a token."""
     covered = prefill_len(w, request)
     remember(setting, w, PREFILL, covered)
+    w[AT, CHUNK_OF] = request
     # admission: the prefill slot, the cached blocks
-    held = held_blocks(setting, w, request)
+    held = held_blocks(w, request)
     if w[PHASE, request] == WAITING:
         held = lookup(setting, w, request)
         leave_place(w, request)
@@ -134,7 +137,7 @@ def prefill_step(setting: Setting, w: Work, request: int) -> int:
     computed = w[COMPUTED, request]
     chunk = next_chunk(setting, w, request, computed)
     counted = counted_after(setting, w, request, computed)
-    allocate(setting, w, request, held, block_count(counted, setting.block_size) - held)
+    allocate(setting, w, request, held, w[BLOCKS, counted] - held)
     w[COMPUTED, request] = counted
     cache_full_blocks(setting, w, request)
     if not is_last_chunk(setting, w, request, chunk):
@@ -169,8 +172,8 @@ def decode_step(setting: Setting, w: Work) -> int:
     for place in range(rows):
         row = w[IN_BATCH, place]
         w[PADDING, row] = row_left_padding(w[COMPUTED, row] + 1, width, size) // size
-        held = held_blocks(setting, w, row)
-        allocate(setting, w, row, held, block_count(w[COMPUTED, row] + 1, size) - held)
+        held = held_blocks(w, row)
+        allocate(setting, w, row, held, w[BLOCKS, w[COMPUTED, row] + 1] - held)
         w[COMPUTED, row] += 1
         w[GENERATED, row] += 1
         sampled |= 1 << row
@@ -193,8 +196,8 @@ def blocks_lacking(setting: Setting, w: Work) -> int:
     lacking = -w[AT, N_FREE]
     for place in range(w[AT, N_DECODING]):
         row = w[IN_BATCH, place]
-        needed = block_count(w[COMPUTED, row] + 1, setting.block_size)
-        lacking += needed - held_blocks(setting, w, row)
+        needed = w[BLOCKS, w[COMPUTED, row] + 1]
+        lacking += needed - held_blocks(w, row)
     return lacking
 
 
@@ -202,7 +205,7 @@ def blocks_lacking(setting: Setting, w: Work) -> int:
 def preempt(setting: Setting, w: Work, request: int) -> None:
     """Take everything from a request: it waits first in the queue and computes all again."""
     leave_place(w, request)
-    release(setting, w, request, held_blocks(setting, w, request))
+    release(setting, w, request, held_blocks(w, request))
     generated = w[GENERATED, request]
     forget(w, request, WAITING)
     w[GENERATED, request] = generated
@@ -218,7 +221,7 @@ def finish(setting: Setting, w: Work, sampled: int, ending: int) -> None:
         row = w[IN_BATCH, place]
         if (sampled >> row) & 1 and ((ending >> row) & 1 or has_all(setting, w, row)):
             leave_place(w, row)
-            release(setting, w, row, held_blocks(setting, w, row))
+            release(setting, w, row, held_blocks(w, row))
             forget(w, row, FINISHED)
         else:
             place += 1

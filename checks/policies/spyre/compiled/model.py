@@ -1,20 +1,43 @@
 """The compiled machine of a Spyre instance, as the explorer asks for it."""
 
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from attrs import define, field
 
+from checks.explore.compiled.jit import IS_INSTALLED
 from checks.explore.instance import Instance
 from checks.policies.spyre.compiled import names
 from checks.policies.spyre.compiled.codec import SpyreCodec
 from checks.policies.spyre.compiled.moves import ABORT, ARGUMENT_BITS, ARRIVE, expand
 from checks.policies.spyre.compiled.packing import WORD_BITS, pack
-from checks.policies.spyre.compiled.setting import Numbers, Work, new_work
+from checks.policies.spyre.compiled.setting import Numbers, Setting, Work, new_work
+from checks.policies.spyre.model import spyre_model
+from spec.core.errors import InputError
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context
 from spec.spyre.state import State
+
+
+def compiled_of(instance: Instance[SpyreConfig]) -> Callable[[int | None], "SpyreCompiled"]:
+    """The machine of an instance, for so many words a state, by default the least.
+
+    Raises:
+        InputError: it cannot have the instance, or numba is not installed.
+    """
+    reason = unsupported(instance)
+    if not IS_INSTALLED:
+        reason = "numba is not installed: pip install 'lockstep-schedulers[fast]'"
+    if reason is not None:
+        raise InputError("--using", "compiled", f"reference: {reason}")
+    ctx = spyre_model(instance).ctx
+
+    def with_words(words: int | None) -> SpyreCompiled:
+        return SpyreCompiled(instance, ctx, *(() if words is None else (words,)))
+
+    return with_words
 
 
 def unsupported(instance: Instance[SpyreConfig]) -> str | None:
@@ -31,12 +54,14 @@ def unsupported(instance: Instance[SpyreConfig]) -> str | None:
 class SpyreCompiled:
     """Implements `CompiledModel`. By default states have the words that they need without blocks.
 
-    With prefix caching more words may be needed.
+    With prefix caching more words may be needed. `claims`: what rules are held against, by default
+    the instance.
     """
 
     instance: Instance[SpyreConfig]
     ctx: Context
     words: int = field()
+    claims: Setting | None = None
     _codec: SpyreCodec = field(init=False)
     _works: list[Work] = field(init=False)
 
@@ -69,11 +94,18 @@ class SpyreCompiled:
         found: Numbers,
         sources: Numbers,
         actions: Numbers,
+        broken: Numbers,
     ) -> int:
         """See `CompiledModel`."""
         base, between, after = self._works
-        found_from = (states, first, last, found, sources, actions)
-        return expand(self._codec.setting, base, between, after, *found_from)
+        claims = self._codec.setting if self.claims is None else self.claims
+        edges = (states, first, last, found, sources, actions, broken)
+        return expand(self._codec.setting, claims, base, between, after, *edges)
+
+    @property
+    def rules(self) -> Sequence[str]:
+        """See `CompiledModel`."""
+        return names.RULES
 
     def label(self, action: int) -> str:
         """See `CompiledModel`."""

@@ -17,6 +17,7 @@ from checks.policies.spyre.compiled.names import (
     WAITING,
 )
 from checks.policies.spyre.compiled.packing import pack, unpack
+from checks.policies.spyre.compiled.rules import broken_by_step, broken_in_state
 from checks.policies.spyre.compiled.setting import Numbers, Setting, Work
 from checks.policies.spyre.compiled.work import copy
 
@@ -27,6 +28,7 @@ ARGUMENT_BITS = 8
 @entry
 def expand(
     setting: Setting,
+    claims: Setting,
     base: Work,
     between: Work,
     after: Work,
@@ -36,16 +38,18 @@ def expand(
     found: Numbers,
     sources: Numbers,
     actions: Numbers,
+    broken: Numbers,
 ) -> int:
     """Write the successors of the states from `first` to before `last`; returns how many.
 
-    See `checks.explore.compiled.model`. `base`, `between` and `after` are worked on.
+    See `checks.explore.compiled.model`. `base`, `between` and `after` are worked on. Rules are
+    judged as the `claims` have it, by default the setting.
     """
     count = 0
     for index in range(first, last):
         unpack(setting, states[index], base)
         begin = count
-        is_pending = False
+        is_pending, is_stuck = False, 0
         # arrivals
         for request in range(setting.requests):
             phase = base[PHASE, request]
@@ -55,8 +59,10 @@ def expand(
                 copy(setting, base, after)
                 arrive(after, request)
                 actions[count] = (ARRIVE << ARGUMENT_BITS) | request
+                broken[count] = broken_in_state(claims, after) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
+                is_stuck |= after[AT, IS_STUCK]
                 count += 1
         # aborts
         for request in range(setting.requests):
@@ -64,31 +70,36 @@ def expand(
                 copy(setting, base, after)
                 abort(setting, after, request)
                 actions[count] = (ABORT << ARGUMENT_BITS) | request
+                broken[count] = broken_in_state(claims, after) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
+                is_stuck |= after[AT, IS_STUCK]
                 count += 1
         # a step, and which of the requests that may end early in it do
         if is_pending:
             copy(setting, base, between)
             sampled = step(setting, between)
+            by_step = broken_by_step(claims, base, between, sampled)
             may_end = 0
             for request in range(setting.requests):
                 if (sampled >> request) & 1 and not has_all(setting, between, request):
                     may_end |= base[MAY_END, request] << request
-            ending = may_end
+            ending = 0
             while True:
                 copy(setting, between, after)
                 finish(setting, after, sampled, ending)
                 actions[count] = (STEP << ARGUMENT_BITS) | ending
+                broken[count] = (by_step | broken_in_state(claims, after)) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
+                is_stuck |= after[AT, IS_STUCK]
                 count += 1
-                if ending == 0:
+                if ending == may_end:
                     break
-                ending = (ending - 1) & may_end
-            if between[AT, IS_STUCK]:
-                sources[0] = index
-                return STUCK
+                ending = (ending - may_end) & may_end  # the next larger set of these
+        if is_stuck:
+            sources[0] = index
+            return STUCK
         for edge in range(begin, count):
             sources[edge] = index
     return count

@@ -15,6 +15,7 @@ from checks.policies.spyre.compiled.names import (
     COMPUTED,
     CONTENT,
     DECODING,
+    FIELDS,
     FINISHED,
     FREE,
     GENERATED,
@@ -24,11 +25,13 @@ from checks.policies.spyre.compiled.names import (
     IN_BATCH,
     IN_PAUSE,
     IN_QUEUE,
+    IS_STUCK,
     KEYS,
     LAST_KIND,
     LAST_TKV,
     LENGTH,
     MEMBERS,
+    MOST_REQUESTS,
     MOVED,
     N_DECODING,
     N_FREE,
@@ -100,8 +103,10 @@ def pack(setting: Setting, w: Work, words: Numbers) -> bool:
     at = put(words, 0, w[AT, LAST_KIND], _KIND_BITS)
     at = put(words, at, w[AT, LAST_TKV], setting.tkv_bits)
     at = put(words, at, w[AT, ORPHANED], setting.orphan_bits)
+    if not join_fields(setting, w):
+        return False
     for name in range(setting.requests):
-        at = put_request(setting, w, words, at, w[LENGTH, name])
+        at = put(words, at, w[FIELDS, w[LENGTH, name]], setting.request_bits)
     if setting.caching:
         at = put_blocks(setting, w, words, at)
     return at != TOO_WIDE
@@ -113,7 +118,7 @@ def name_requests(setting: Setting, w: Work) -> None:
 
     Also the place of each in its queue, in `remaining`.
     """
-    for r in range(setting.requests):
+    for r in range(MOST_REQUESTS):
         w[LENGTH, r] = r
         w[MOVED, r] = 0
         w[REMAINING, r] = 0
@@ -145,28 +150,29 @@ def name_next(setting: Setting, w: Work, request: int) -> None:
 
 
 @compiled
-def put_request(setting: Setting, w: Work, words: Numbers, at: int, r: int) -> int:
-    """Write the fields of one request."""
+def join_fields(setting: Setting, w: Work) -> bool:
+    """The numbers of each request in one; False if one does not fit."""
     computed_at = _PHASE_BITS + _RANK_BITS
     generated_at = computed_at + setting.computed_bits
     padding_at = generated_at + setting.generated_bits
     waited_at = padding_at + setting.padding_bits
     restart_at = waited_at + setting.waited_bits
     hit_at = restart_at + setting.restart_bits
-    fields = (
-        w[PHASE, r]
-        | w[REMAINING, r] << _PHASE_BITS
-        | w[COMPUTED, r] << computed_at
-        | w[GENERATED, r] << generated_at
-        | w[PADDING, r] << padding_at
-        | w[WAITED, r] << waited_at
-        | w[RESTART, r] << restart_at
-        | w[HIT, r] << hit_at
-    )
     # Computed, generated and padding tokens, and blocks, are bounded by what the request may have.
-    if w[WAITED, r] >> setting.waited_bits or w[RESTART, r] >> setting.restart_bits:
-        return TOO_WIDE
-    return put(words, at, fields, hit_at + setting.hit_bits)
+    beyond = 0
+    for r in range(MOST_REQUESTS):
+        beyond |= w[WAITED, r] >> setting.waited_bits | w[RESTART, r] >> setting.restart_bits
+        w[FIELDS, r] = (
+            w[PHASE, r]
+            | w[REMAINING, r] << _PHASE_BITS
+            | w[COMPUTED, r] << computed_at
+            | w[GENERATED, r] << generated_at
+            | w[PADDING, r] << padding_at
+            | w[WAITED, r] << waited_at
+            | w[RESTART, r] << restart_at
+            | w[HIT, r] << hit_at
+        )
+    return beyond == 0
 
 
 @entry
@@ -179,34 +185,44 @@ def unpack(setting: Setting, words: Numbers, w: Work) -> None:
     at = _KIND_BITS + setting.tkv_bits
     w[AT, ORPHANED] = taken(words, at, setting.orphan_bits)
     at += setting.orphan_bits
+    for r in range(setting.requests):
+        w[FIELDS, r] = taken(words, at, setting.request_bits)
+        at += setting.request_bits
+    part_fields(setting, w)
     held = 0
     for r in range(setting.requests):
-        at = take_request(setting, w, words, at, r)
-        held += held_blocks(setting, w, r)
+        put_into_place(w, r, w[REMAINING, r])
+        held += held_blocks(w, r)
     w[AT, N_FREE] = setting.pool_blocks - held
     if setting.caching:
         take_blocks(setting, w, words, at)
 
 
 @compiled
-def take_request(setting: Setting, w: Work, words: Numbers, at: int, r: int) -> int:
-    """Read one request and put it into its place; returns the bit behind it."""
-    fields = taken(words, at, setting.request_bits)
-    phase = fields & ((1 << _PHASE_BITS) - 1)
-    fields >>= _PHASE_BITS
-    place = fields & ((1 << _RANK_BITS) - 1)
-    fields >>= _RANK_BITS
-    w[PHASE, r] = phase
-    w[COMPUTED, r] = fields & ((1 << setting.computed_bits) - 1)
-    fields >>= setting.computed_bits
-    w[GENERATED, r] = fields & ((1 << setting.generated_bits) - 1)
-    fields >>= setting.generated_bits
-    w[PADDING, r] = fields & ((1 << setting.padding_bits) - 1)
-    fields >>= setting.padding_bits
-    w[WAITED, r] = fields & ((1 << setting.waited_bits) - 1)
-    fields >>= setting.waited_bits
-    w[RESTART, r] = fields & ((1 << setting.restart_bits) - 1)
-    w[HIT, r] = fields >> setting.restart_bits
+def part_fields(setting: Setting, w: Work) -> None:
+    """The numbers of each request, out of the one that they were joined in."""
+    for r in range(MOST_REQUESTS):
+        fields = w[FIELDS, r]
+        w[PHASE, r] = fields & ((1 << _PHASE_BITS) - 1)
+        fields >>= _PHASE_BITS
+        w[REMAINING, r] = fields & ((1 << _RANK_BITS) - 1)
+        fields >>= _RANK_BITS
+        w[COMPUTED, r] = fields & ((1 << setting.computed_bits) - 1)
+        fields >>= setting.computed_bits
+        w[GENERATED, r] = fields & ((1 << setting.generated_bits) - 1)
+        fields >>= setting.generated_bits
+        w[PADDING, r] = fields & ((1 << setting.padding_bits) - 1)
+        fields >>= setting.padding_bits
+        w[WAITED, r] = fields & ((1 << setting.waited_bits) - 1)
+        fields >>= setting.waited_bits
+        w[RESTART, r] = fields & ((1 << setting.restart_bits) - 1)
+        w[HIT, r] = fields >> setting.restart_bits
+
+
+@compiled
+def put_into_place(w: Work, r: int, place: int) -> None:
+    """A request into the queue of its phase."""
+    phase = w[PHASE, r]
     if phase == WAITING:
         w[IN_QUEUE, place] = r
         w[AT, N_WAITING] += 1
@@ -218,7 +234,6 @@ def take_request(setting: Setting, w: Work, words: Numbers, at: int, r: int) -> 
     elif phase == PAUSED:
         w[IN_PAUSE, place] = r
         w[AT, N_PAUSED] += 1
-    return at + setting.request_bits
 
 
 # --- blocks, with prefix caching ------------------------------------------------------------------
@@ -251,7 +266,7 @@ def put_blocks(setting: Setting, w: Work, words: Numbers, at: int) -> int:
     numbered = 0
     for place in range(holders_in_place(w)):
         r = in_place(w, place)
-        for index in range(held_blocks(setting, w, r)):
+        for index in range(held_blocks(w, r)):
             block = w[TABLES + r, index]
             if w[MOVED, block] == 0:
                 numbered += 1
@@ -261,9 +276,15 @@ def put_blocks(setting: Setting, w: Work, words: Numbers, at: int) -> int:
                 at = put(words, at, w[MOVED, block] << 1, setting.block_bits + 1)
     for index in range(w[AT, N_FREE]):
         block = w[FREE, index]
+        if w[MOVED, block] != 0:
+            w[AT, IS_STUCK] = 1  # free and held, or free twice: nothing more can be said
+            return at
         numbered += 1
         w[MOVED, block] = numbered
         at = put(words, at, w[CONTENT, block] + 1, setting.key_bits)
+    if numbered != blocks:
+        w[AT, IS_STUCK] = 1
+        return at
     # blocks of equal content, in the order in which they were cached
     for block in range(1, blocks + 1):
         w[ORDER, w[MOVED, block]] = block
@@ -291,7 +312,7 @@ def take_blocks(setting: Setting, w: Work, words: Numbers, at: int) -> None:
     numbered = 0
     for place in range(holders_in_place(w)):
         r = in_place(w, place)
-        for index in range(held_blocks(setting, w, r)):
+        for index in range(held_blocks(w, r)):
             is_new = taken(words, at, 1)
             at += 1
             if is_new:

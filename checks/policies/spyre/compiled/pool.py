@@ -5,9 +5,9 @@ differ in their numbers only, so that nothing is kept but how many are free.
 """
 
 from checks.explore.compiled.jit import compiled
-from checks.policies.spyre.compiled.formulas import block_count
 from checks.policies.spyre.compiled.names import (
     AT,
+    BLOCKS,
     COMPUTED,
     CONTENT,
     FREE,
@@ -27,9 +27,9 @@ from checks.policies.spyre.compiled.work import prefill_len
 
 
 @compiled
-def held_blocks(setting: Setting, w: Work, request: int) -> int:
+def held_blocks(w: Work, request: int) -> int:
     """Blocks of the request, in a state at rest."""
-    return block_count(w[COMPUTED, request], setting.block_size)
+    return w[BLOCKS, w[COMPUTED, request]]
 
 
 @compiled
@@ -107,6 +107,15 @@ def cache_full_blocks(setting: Setting, w: Work, request: int) -> None:
 
 
 @compiled
+def shared_blocks(w: Work, request: int, held: int) -> int:
+    """How many of the blocks of a request others hold, too."""
+    shared = 0
+    for place in range(held):
+        shared += w[HOLDERS, w[TABLES + request, place]] > 0
+    return shared
+
+
+@compiled
 def release(setting: Setting, w: Work, request: int, held: int) -> None:
     """Give back the `held` blocks of a request, its table's tail first.
 
@@ -123,6 +132,9 @@ def release(setting: Setting, w: Work, request: int, held: int) -> None:
         if w[HOLDERS, block] == 0 and w[CONTENT, block] == NO_KEY:
             w[MOVED, plain] = block
             plain += 1
+    if w[AT, N_FREE] + held > setting.pool_blocks + shared_blocks(w, request, held):
+        w[AT, IS_STUCK] = 1  # more blocks than there are
+        return
     for place in range(w[AT, N_FREE] - 1, -1, -1):
         w[FREE, place + plain] = w[FREE, place]
     for place in range(plain):

@@ -11,7 +11,9 @@ from checks.explore.symmetry import interchangeable
 from checks.policies.spyre.compiled.formulas import CONDITIONS
 from checks.policies.spyre.compiled.names import (
     AT,
+    BLOCKS,
     CONTENT,
+    COUNTED,
     FREE,
     GROUP,
     KEYS,
@@ -26,13 +28,17 @@ from checks.policies.spyre.compiled.names import (
     NOBODY,
     PROMPT_LEN,
     ROWS,
+    RULES,
+    SINGLE_NUMBERS,
     SLOT,
-    STATE_ROWS,
+    WORST_CASE,
 )
 from checks.policies.spyre.model import alike_in
+from spec.core.blocks import block_count
 from spec.core.requests import BlockKey
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context
+from spec.spyre.rules import applicable
 from spec.spyre.variants import Queue
 
 Numbers = npt.NDArray[np.int64]
@@ -42,7 +48,8 @@ Work = Numbers  # a state that is worked on: the rows of `names`
 class Setting(Protocol):
     """The configuration and the widths of fields in a packed state, in a record of numbers.
 
-    Truth values are 0 or 1. `conditions` of joining are those from the first to before the last.
+    Truth values are 0 or 1. `rules`: those of `RULES` that apply, as bits. `conditions` of joining
+    are those from the first to before the last.
     """
 
     requests: int
@@ -66,6 +73,7 @@ class Setting(Protocol):
     counts_hits: int
     keeps_last_tkv: int
     is_symmetric: int
+    rules: int
     computed_bits: int
     generated_bits: int
     padding_bits: int
@@ -109,6 +117,7 @@ def setting_of(instance: Instance[SpyreConfig], ctx: Context) -> Setting:
         "keeps_promises": config.account.keeps_promises,
         "counts_hits": config.account.counts_hits,
         "keeps_last_tkv": variant.uses_last_tkv,
+        "rules": sum(1 << RULES.index(one.id) for one in applicable(config) if one.id in RULES),
         "is_symmetric": bool(interchangeable(instance, alike_in(instance))),
         "computed_bits": longest.bit_length(),
         "generated_bits": outputs.bit_length(),
@@ -149,15 +158,19 @@ def new_work(instance: Instance[SpyreConfig], ctx: Context) -> Work:
     config, requests = instance.config, instance.requests
     ids = [one.id for one in requests]
     contents = contents_of(ctx, instance)
-    most_blocks = max(one.prompt_len + one.max_tokens for one in requests) // config.block_size
+    size, longest = config.block_size, max(one.prompt_len + one.max_tokens for one in requests)
+    padded = range(longest + size + 1)  # tokens that a row may have with its padding
     pool = config.pool_blocks + 1 if config.prefix_caching else 0
-    w = np.zeros((ROWS, max(STATE_ROWS, MOST_REQUESTS, most_blocks + 2, pool)), np.int64)
+    w = np.zeros((ROWS, max(SINGLE_NUMBERS, MOST_REQUESTS, len(padded), pool)), np.int64)
+    w[BLOCKS, : len(padded)] = [block_count(tokens, size) for tokens in padded]
+    w[COUNTED, : len(padded)] = [len(range(0, tokens, size)) for tokens in padded]
     w[AT, SLOT], w[AT, N_FREE] = NOBODY, config.pool_blocks
     w[CONTENT] = NO_KEY
     if config.prefix_caching:
         w[FREE, : config.pool_blocks] = range(1, config.pool_blocks + 1)
     for number, one in enumerate(requests):
         w[PROMPT_LEN, number], w[MAX_TOKENS, number] = one.prompt_len, one.max_tokens
+        w[WORST_CASE, number] = w[COUNTED, one.prompt_len + one.max_tokens]
         w[MAY_ABORT, number] = one.id in instance.aborts
         w[MAY_END, number] = one.id in instance.early_ends
         w[MAY_RETURN, number] = one.id in instance.returning

@@ -3,7 +3,6 @@
 from checks.explore.compiled.jit import compiled
 from checks.policies.spyre.compiled.names import (
     AT,
-    CACHING_ROWS,
     COMPUTED,
     DECODING,
     GENERATED,
@@ -11,6 +10,7 @@ from checks.policies.spyre.compiled.names import (
     IN_BATCH,
     IN_PAUSE,
     IN_QUEUE,
+    MOST_REQUESTS,
     N_DECODING,
     N_PAUSED,
     N_WAITING,
@@ -24,6 +24,7 @@ from checks.policies.spyre.compiled.names import (
     SINGLE_NUMBERS,
     SLOT,
     STATE_ROWS,
+    TABLES,
     WAITED,
     WAITING,
 )
@@ -34,13 +35,13 @@ from checks.policies.spyre.compiled.setting import Setting, Work
 def copy(setting: Setting, source: Work, target: Work) -> None:
     """Make `target` the same state."""
     for row in range(AT):
-        for r in range(setting.requests):
+        for r in range(MOST_REQUESTS):  # a number that is known makes short work of it
             target[row, r] = source[row, r]
     for number in range(SINGLE_NUMBERS):
         target[AT, number] = source[AT, number]
     if setting.caching:
-        for row in range(STATE_ROWS, CACHING_ROWS):
-            for place in range(source.shape[1]):
+        for row in range(STATE_ROWS, TABLES + setting.requests):
+            for place in range(setting.pool_blocks + 1):
                 target[row, place] = source[row, place]
 
 

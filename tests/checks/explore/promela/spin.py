@@ -38,19 +38,24 @@ def counted(instance: Instance[SpyreConfig], folder: Path, **faults: int) -> Cou
     Raises:
         CalledProcessError: the model cannot be compiled.
     """
-    constants = _constants(instance) | faults
-    lines = [f"#define {name} {value}\n" for name, value in constants.items()]
-    (folder / "model.pml").write_text("".join(lines) + MODEL.read_text(encoding="utf-8"))
+    write_model(instance, folder, **faults)
     # -o2: variables that are only written are part of a state, too.
     _output(["spin", "-a", "-o2", "model.pml"], folder)
     found = _searched(folder, "-DPRINTF")
     assert "errors: 0" in found, found
     return Count(
-        states=_number(found, "states, stored"),
-        transitions=_number(found, "transitions") - 1,  # Spin counts the way to the first state
+        states=number(found, "states, stored"),
+        transitions=number(found, "transitions") - 1,  # Spin counts the way to the first state
         broken=frozenset(re.findall(r"broken: (\S+)", found)),
         is_endless="non-progress cycle (at" in _searched(folder, "-DNP", "-l"),
     )
+
+
+def write_model(instance: Instance[SpyreConfig], folder: Path, **faults: int) -> None:
+    """The model of an instance as `model.pml` in the folder."""
+    constants = _constants(instance) | faults
+    lines = [f"#define {name} {value}\n" for name, value in constants.items()]
+    (folder / "model.pml").write_text("".join(lines) + MODEL.read_text(encoding="utf-8"))
 
 
 def _searched(folder: Path, mode: str, *options: str) -> str:
@@ -96,7 +101,13 @@ def _output(command: list[str], folder: Path) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
-def _number(found: str, unit: str) -> int:
-    match = re.search(rf"(\d+) {unit}", found)
+def number(found: str, unit: str) -> int:
+    """The number in front of these words of what Spin prints."""
+    return int(number_before(found, unit))
+
+
+def number_before(found: str, unit: str) -> float:
+    """As `number`, where it may be broken."""
+    match = re.search(rf"([\d.]+)\s+{unit}", found)
     assert match is not None, found
-    return int(match[1])
+    return float(match[1])

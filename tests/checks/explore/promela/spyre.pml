@@ -510,6 +510,12 @@ end:
 #if N > 3
         :: MAY_ARRIVE(3) -> who = 3
 #endif
+#if N > 4
+        :: MAY_ARRIVE(4) -> who = 4
+#endif
+#if N > 5
+        :: MAY_ARRIVE(5) -> who = 5
+#endif
         fi;
         d_step { arrive(who); who = 0; plan() }
     }
@@ -524,6 +530,12 @@ end:
 #endif
 #if N > 3
         :: MAY_ABORT(3) -> who = 3
+#endif
+#if N > 4
+        :: MAY_ABORT(4) -> who = 4
+#endif
+#if N > 5
+        :: MAY_ABORT(5) -> who = 5
 #endif
         fi;
         d_step { abort(who); who = 0; plan() }

@@ -1,13 +1,15 @@
-"""Run with the name of a fault: plants it in the compiled machine and prints the first difference.
+"""Plants each fault in the compiled machine and prints what notices it, as JSON by fault.
 
 The machine must be plain Python for that (`NUMBA_DISABLE_JIT=1`): compiled functions do not notice
 that another is replaced.
 """
 
-import sys
+import json
+from contextlib import suppress
 from typing import Any
+from unittest.mock import patch
 
-from checks.explore.compiled.agreement import compare
+from checks.explore.compiled.agreement import Edge, StuckError, compare, edges_from
 from checks.policies.spyre.compiled import admission, formulas, machine, names, pool, work
 from checks.policies.spyre.compiled.model import SpyreCompiled
 from checks.policies.spyre.model import spyre_model
@@ -45,43 +47,137 @@ def decodes_what_was_paused_last(setting: Any, w: Any, one: int, other: int) -> 
     return GOES_BEFORE(setting, w, other, one)
 
 
-HOLDS, PADDING = formulas.condition_holds, formulas.row_left_padding
-RELEASE, CACHE = pool.release, pool.cache_full_blocks
-REMEMBER, GOES_BEFORE = machine.remember, machine.goes_before
-
-
 def reserves_nothing(*_: Any) -> int:
     return 0
 
 
-# By what it does wrong: where it is planted, what stands there then, and who notices.
-FAULTS: dict[str, tuple[Any, str, Any, str]] = {
-    "joins behind the batch": (machine, "put_first", work.put_last, "exact"),
-    "an abort is an end": (machine, "ABORTED", names.FINISHED, "exact"),
-    "reserves nothing": (admission, "reserved_of", reserves_nothing, "dry pool"),
-    "admits beyond the limit": (admission, "condition_holds", admits_beyond_the_limit, "exact"),
-    "pads by one block more": (machine, "row_left_padding", pads_by_one_block_more, "documented"),
-    "evicts what was freed last": (machine, "release", evicts_what_was_freed_last, "eviction"),
-    "finds the newest content": (
-        *(machine, "cache_full_blocks", finds_the_newest_content),
-        "dialogue",
+def pads_no_row(*_: Any) -> int:
+    return 0
+
+
+def joins_without_its_token(w: Any, queue: int, count: int, request: int) -> None:
+    PUT_FIRST(w, queue, count, request)
+    w[names.GENERATED, request] -= queue == names.IN_BATCH
+
+
+def samples_two_tokens(w: Any) -> None:
+    NEXT_LENGTHS(w)
+    for row in w[names.IN_BATCH, : w[names.AT, names.N_DECODING]]:
+        w[names.GENERATED, row] += 1
+
+
+def admits_whenever_one_waits(setting: Any, w: Any) -> int:
+    if w[names.AT, names.N_WAITING] > 0:
+        return int(w[names.IN_QUEUE, 0])
+    return CHOOSE(setting, w)
+
+
+def admits_nobody(*_: Any) -> int:
+    return names.NOBODY
+
+
+def keeps_blocks(*_: Any) -> None:
+    pass
+
+
+def keeps_holders(setting: Any, w: Any, request: int, held: int) -> None:
+    RELEASE(setting, w, request, held)
+    for place in range(held):
+        w[names.HOLDERS, w[names.TABLES + request, place]] += 1
+
+
+def counts_a_holder_twice(w: Any, request: int, count: int) -> None:
+    TOUCH(w, request, count)
+    w[names.HOLDERS, w[names.HITS, :count]] += 1
+
+
+def computes_for_the_paused(setting: Any, w: Any) -> None:
+    PAUSE(setting, w)
+    for row in w[names.IN_PAUSE, : w[names.AT, names.N_PAUSED]]:
+        w[names.COMPUTED, row] += 1
+
+
+HOLDS, PADDING = formulas.condition_holds, formulas.row_left_padding
+RELEASE, CACHE, TOUCH = pool.release, pool.cache_full_blocks, pool.touch
+REMEMBER, GOES_BEFORE, NEXT_LENGTHS = machine.remember, machine.goes_before, machine.next_lengths
+PAUSE, CHOOSE, PUT_FIRST = machine.pause_and_resume, admission.choose_prefill, work.put_first
+
+# By what it does wrong: where it is planted, what stands there then, the instance that shows it,
+# and the rules that notice it in numbers.
+FAULTS: dict[str, tuple[Any, str, Any, str, str]] = {
+    "joins behind the batch": (machine, "put_first", work.put_last, "exact", ""),
+    "an abort is an end": (machine, "ABORTED", names.FINISHED, "exact", ""),
+    "reserves nothing": (admission, "reserved_of", reserves_nothing, "dry pool", "SPY-RES-1"),
+    "admits beyond the limit": (
+        *(admission, "condition_holds", admits_beyond_the_limit, "exact"),
+        "SPY-VOL-1",
     ),
-    "keeps the tkv of a decode": (machine, "remember", keeps_the_tkv_of_a_decode, "shipped"),
+    "pads by one block more": (
+        *(machine, "row_left_padding", pads_by_one_block_more, "documented"),
+        "SPY-DEC-3 SPY-TKV-2",
+    ),
+    "pads no row": (
+        *(machine, "row_left_padding", pads_no_row, "layout"),
+        "SPY-DEC-2 SPY-DEC-6 SPY-TKV-2",
+    ),
+    "evicts what was freed last": (
+        *(machine, "release", evicts_what_was_freed_last, "eviction"),
+        "",
+    ),
+    "finds the newest content": (
+        *(machine, "cache_full_blocks", finds_the_newest_content, "dialogue"),
+        "",
+    ),
+    "keeps the tkv of a decode": (machine, "remember", keeps_the_tkv_of_a_decode, "shipped", ""),
     "decodes what was paused last": (
-        *(machine, "goes_before", decodes_what_was_paused_last),
-        "pausing",
+        *(machine, "goes_before", decodes_what_was_paused_last, "pausing"),
+        "",
+    ),
+    "joins without its token": (machine, "put_first", joins_without_its_token, "layout", "LIF-8"),
+    "samples two tokens": (
+        *(machine, "next_lengths", samples_two_tokens, "layout"),
+        "SPY-DEC-1 LIF-8",
+    ),
+    "admits whenever one waits": (
+        *(machine, "choose_prefill", admits_whenever_one_waits, "shared prefix"),
+        "SPY-ADM-2 SPY-PRI-1 SPY-PRI-2",
+    ),
+    "admits nobody": (machine, "choose_prefill", admits_nobody, "layout", "SPY-PRI-4"),
+    "keeps blocks": (machine, "release", keeps_blocks, "layout", "BLK-1 BLK-6"),
+    "keeps holders": (machine, "release", keeps_holders, "eviction", ""),
+    "counts a holder twice": (
+        *(machine, "touch", counts_a_holder_twice, "shared prefix"),
+        "BLK-2",
+    ),
+    "computes for the paused": (
+        *(machine, "pause_and_resume", computes_for_the_paused, "pausing"),
+        "SPY-PAU-1",
     ),
 }
+_STATES = 400  # in which rules are judged
 
 
-def main(fault: str) -> None:
-    """Compare the machines on the instance that shows the fault."""
-    module, name, wrong, title = FAULTS[fault]
+def noticed(fault: str) -> dict[str, Any]:
+    """The first difference from the reference, and the rules that are broken."""
+    module, name, wrong, title, _ = FAULTS[fault]
     instance = next(one for one in POLICY.instances if one.name == title)
-    setattr(module, name, wrong)
     model = spyre_model(instance)
-    print(compare(model, SpyreCompiled(instance, model.ctx, WORDS)).difference)
+    compiled = SpyreCompiled(instance, model.ctx, WORDS)
+    with patch.object(module, name, wrong):
+        difference = compare(model, compiled).difference
+        pending, rules = [compiled.first()], set[str]()
+        seen = {pending[0].tobytes()}
+        for words in pending:  # grows while it is read
+            edges: list[Edge] = []
+            with suppress(StuckError, IndexError):  # a wrong machine may be stuck
+                edges = [*edges_from(compiled, words)]
+            for edge in edges:
+                rules |= {one for bit, one in enumerate(names.RULES) if edge.broken >> bit & 1}
+                if edge.target.tobytes() not in seen and len(seen) < _STATES:
+                    seen.add(edge.target.tobytes())
+                    pending.append(edge.target)
+    return {"difference": difference, "rules": sorted(rules)}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    print(json.dumps({fault: noticed(fault) for fault in FAULTS}))

@@ -1,0 +1,319 @@
+"""Breadth-first search of a compiled machine: every state, and the rules that it judges in numbers.
+
+All other rules are judged on the edges of some states drawn at random, where the reference takes
+every step: that also shows that both machines still agree there.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from random import Random
+from time import perf_counter
+from typing import Generic
+
+import numpy as np
+from attrs import define, field
+
+from checks.explore.bounds import Bounds
+from checks.explore.compiled.agreement import difference
+from checks.explore.compiled.model import DOES_NOT_FIT, STUCK, CompiledModel, Words
+from checks.explore.compiled.table import Table
+from checks.explore.memory import peak_resident_bytes
+from checks.explore.model import (
+    Always,
+    Counterexample,
+    Model,
+    OnStep,
+    StateT,
+    Transition,
+    Violation,
+)
+from checks.explore.result import Progress
+
+_BATCH_STATES = 1024
+_ACTIONS = 1 << 10
+Safety = Sequence[Always[StateT] | OnStep[StateT]]
+
+
+@define(kw_only=True)
+class Searched(Generic[StateT]):
+    """What a search of the compiled graph found; counts as in `checks.explore.result.Result`.
+
+    `stopped_by`: None if every state was expanded, else a field of `Bounds`, "stop", or
+    "difference". `actions`: edges by the first word of their label. `judged`: on how many edges
+    each rule was judged, `everywhere`: those that were judged on all. `broken`: by rule, its first
+    violation, of the rules in numbers on a shortest run. `difference`: in what the reference, asked
+    for the same, did otherwise.
+    """
+
+    states: int = 0
+    transitions: int = 0
+    depth: int = 0
+    peak_queue: int = 0
+    seconds: float = 0.0
+    bytes_per_state: float = 0.0
+    stopped_by: str | None = None
+    difference: str | None = None
+    judged: Counter[str] = field(factory=Counter)
+    everywhere: Sequence[str] = ()
+    actions: Counter[str] = field(factory=Counter)
+    broken: dict[str, Violation[StateT]] = field(factory=dict)
+
+    @property
+    def states_per_second(self) -> float:
+        """Distinct states found per second of wall-clock time."""
+        return self.states / self.seconds if self.seconds else 0.0
+
+    def differs(self, difference: str) -> None:
+        """Note in what the machines differ: what was found says nothing of the reference then."""
+        self.difference, self.stopped_by = difference, "difference"
+
+
+class MachinesDifferError(Exception):
+    """The reference takes a step otherwise: the compiled machine's graph is no evidence."""
+
+
+class DoesNotFitError(Exception):
+    """A state does not fit into its words; with more words it may."""
+
+
+@define
+class _Edges:
+    """Room for all edges of a batch of states."""
+
+    found: Words
+    sources: Words
+    actions: Words
+    broken: Words
+    homes: Words
+
+    @staticmethod
+    def of(compiled: CompiledModel[StateT]) -> "_Edges":
+        """For states of this machine."""
+        most = _BATCH_STATES * compiled.most_edges
+        numbers = np.zeros((4, most + 1), np.int64)
+        return _Edges(np.zeros((most, compiled.words), np.int64), *numbers)
+
+
+def search_with_room(
+    model: Model[StateT],
+    compiled_with: Callable[[int | None], CompiledModel[StateT]],
+    safety: Safety[StateT] = (),
+    bounds: Bounds | None = None,
+    *,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Searched[StateT]:
+    """Search with as few words as suffice: one more, and from the start, where a state is too wide.
+
+    `compiled_with` makes the machine with states of so many words, by default the least.
+    """
+    words = None
+    while True:
+        compiled = compiled_with(words)
+        words = compiled.words + 1
+        with suppress(DoesNotFitError):
+            return search(model, compiled, safety, bounds, seed=seed, progress=progress, stop=stop)
+
+
+def search(
+    model: Model[StateT],
+    compiled: CompiledModel[StateT],
+    safety: Safety[StateT] = (),
+    bounds: Bounds | None = None,
+    *,
+    sample: int = 100,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Searched[StateT]:
+    """Find every state of `compiled`, the machine that has the graph of `model`.
+
+    Rules that it judges in numbers are judged on every edge, of each the first breach is kept and
+    found again on the reference. Of `sample` states, drawn with `seed`, all edges are taken by the
+    reference and judged by all of `safety`. Bounds are those of any search, but for walks.
+
+    Raises:
+        DoesNotFitError: the states of the machine have too few words.
+    """
+    running = _Search(compiled, bounds or Bounds(), progress, stop)
+    running.run()
+    result = running.result
+    (start,) = model.initial()
+    for one in safety:
+        if isinstance(one, Always) and (found := one.holds(start)) is not None:
+            result.broken[one.rule] = Violation(one.rule, found, Counterexample(start))
+    for rule, (source, target) in running.breaches.items():
+        run = _run_along(model, compiled, [*running.table.way_to(source), target])
+        wrong = None if run is None else _found_at_end(safety, run).get(rule)
+        if run is None or wrong is None:
+            result.differs(f"{rule} is broken in numbers, and not by its predicate")
+        else:
+            result.broken.setdefault(rule, Violation(rule, wrong, run))
+    _judge_some(model, compiled, running.table, safety, Random(seed), sample, result)
+    return result
+
+
+@define
+class _Search(Generic[StateT]):
+    """A search under way. `breaches`: where each rule is broken first, the states around the edge.
+
+    `kinds`: how many edges there are of each action.
+    """
+
+    compiled: CompiledModel[StateT]
+    bounds: Bounds
+    progress: Callable[[Progress], None] | None
+    stop: Callable[[], bool] | None
+    result: Searched[StateT] = field(factory=Searched)
+    breaches: dict[str, tuple[int, Words]] = field(factory=dict)
+    kinds: Words = field(factory=lambda: np.zeros(_ACTIONS, np.int64))
+    began: float = 0.0
+    table: Table = field(init=False)
+    edges: _Edges = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.table, self.edges = Table(self.compiled.words), _Edges.of(self.compiled)
+        self.edges.found[0] = self.compiled.first()
+        self.table.add(self.edges.found, self.edges.sources, 1, self.edges.homes)
+        self._successors(0, 1)  # what is compiled is loaded by that
+
+    def run(self) -> None:
+        """Expand states until none is left, or a bound is met."""
+        table, result, self.began = self.table, self.result, perf_counter()
+        expanded, level = 0, 1  # the states of a depth are those before `level`
+        while expanded < table.count and result.stopped_by is None:
+            result.peak_queue = max(result.peak_queue, table.count - expanded)
+            result.stopped_by = self._reason_to_stop()
+            if result.stopped_by is None:
+                self._show(table.count - expanded)
+                last = min(expanded + _BATCH_STATES, level)
+                self._expand(expanded, last)
+                expanded = last
+            if expanded == level and level < table.count:
+                level, result.depth = table.count, result.depth + 1
+        result.seconds = perf_counter() - self.began
+        result.states, result.bytes_per_state = table.count, table.bytes_per_state
+        result.everywhere = self.compiled.rules
+        result.judged.update(dict.fromkeys(self.compiled.rules, result.transitions))
+        for action in np.flatnonzero(self.kinds):
+            kind, *_ = self.compiled.label(int(action)).replace(",", "").split()
+            result.actions[kind] += int(self.kinds[action])
+
+    def _expand(self, first: int, last: int) -> None:
+        """All edges that leave the states from `first` to before `last`."""
+        edges, count = self.edges, self._successors(first, last)
+        if count == DOES_NOT_FIT:
+            raise DoesNotFitError
+        if count == STUCK:
+            state = self.compiled.decoded(self.table.states[edges.sources[0]])
+            self.result.differs(f"a guard of the compiled machine does not hold in {state}")
+            return
+        self._note_breaches(count)
+        self.kinds += np.bincount(edges.actions[:count], minlength=_ACTIONS)
+        self.result.transitions += count
+        self.table.add(edges.found, edges.sources, count, edges.homes)
+
+    def _successors(self, first: int, last: int) -> int:
+        edges = self.edges
+        return self.compiled.expand(
+            *(self.table.states, first, last),
+            *(edges.found, edges.sources, edges.actions, edges.broken),
+        )
+
+    def _note_breaches(self, count: int) -> None:
+        broken = self.edges.broken[:count]
+        if not broken.any():
+            return
+        for bit, rule in enumerate(self.compiled.rules):
+            hits = np.flatnonzero(broken >> bit & 1)
+            if hits.size and rule not in self.breaches:
+                target = self.edges.found[hits[0]].copy()
+                self.breaches[rule] = int(self.edges.sources[hits[0]]), target
+
+    def _reason_to_stop(self) -> str | None:
+        bounds, most = self.bounds, self.bounds.max_memory_bytes
+        if bounds.max_states is not None and self.table.count > bounds.max_states:
+            return "max_states"
+        if bounds.max_depth is not None and self.result.depth >= bounds.max_depth:
+            return "max_depth"
+        if bounds.max_seconds is not None and perf_counter() - self.began >= bounds.max_seconds:
+            return "max_seconds"
+        if self.stop is not None and self.stop():
+            return "stop"
+        return "max_memory_bytes" if most is not None and peak_resident_bytes() > most else None
+
+    def _show(self, queue: int) -> None:
+        if self.progress is not None:
+            states, seconds = self.table.count, perf_counter() - self.began
+            rate = states / seconds
+            at = Progress(states, self.result.transitions, self.result.depth, queue, rate)
+            self.progress(at)
+
+
+# --- on the reference -----------------------------------------------------------------------------
+
+
+def _run_along(
+    model: Model[StateT], compiled: CompiledModel[StateT], way: Sequence[Words]
+) -> Counterexample[StateT] | None:
+    """The run of the reference through these packed states; None if it has no such run."""
+    (state,) = model.initial()
+    run = Counterexample(state)
+    for words in way[1:]:
+        found = (
+            edge
+            for edge in model.successors(run.last)
+            if (compiled.encoded(edge.state) == words).all()
+        )
+        edge = next(found, None)
+        if edge is None:
+            return None
+        run = run.then(edge)
+    return run
+
+
+def _found_at_end(safety: Safety[StateT], run: Counterexample[StateT]) -> dict[str, str]:
+    """What the last transition of a run breaks, by rule."""
+    before = run.steps[-2].state if len(run.steps) > 1 else run.initial
+    return _broken(safety, before, run.steps[-1])
+
+
+def _broken(safety: Safety[StateT], before: StateT, edge: Transition[StateT]) -> dict[str, str]:
+    """What is found wrong with a transition, by rule."""
+    found = {}
+    for one in safety:
+        if isinstance(one, Always):
+            wrong = one.holds(edge.state)
+        else:
+            wrong = one.holds(before, edge) if isinstance(edge.record, one.of) else None
+        if wrong is not None:
+            found[one.rule] = wrong
+    return found
+
+
+def _judge_some(
+    model: Model[StateT],
+    compiled: CompiledModel[StateT],
+    table: Table,
+    safety: Safety[StateT],
+    random: Random,
+    sample: int,
+    result: Searched[StateT],
+) -> None:
+    """Take all edges of some states on the reference: compare them, and judge every rule."""
+    others = [one for one in safety if one.rule not in compiled.rules]
+    for index in random.sample(range(table.count), min(sample, table.count)):
+        words = table.states[index]
+        if found := difference(model, compiled, words):
+            result.differs(found)
+            return
+        state = compiled.decoded(words)
+        for edge in model.successors(state):
+            result.judged.update(one.rule for one in others)
+            for rule in _broken(others, state, edge).keys() - result.broken.keys():
+                way = [*table.way_to(index), compiled.encoded(edge.state)]
+                run = _run_along(model, compiled, way)
+                if run is not None and (found := _found_at_end(others, run).get(rule)):
+                    result.broken[rule] = Violation(rule, found, run)

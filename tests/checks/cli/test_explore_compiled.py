@@ -1,0 +1,75 @@
+"""`lockstep explore --using compiled`: what it says, what it writes, what it refuses."""
+
+import json
+
+import pytest
+
+from checks.explore.compiled import jit
+from tests.checks.command import lockstep
+
+
+def test_counts_are_those_of_the_reference_and_the_sample_is_named() -> None:
+    plain, compiled = (
+        json.loads(lockstep("explore", "eviction", "--using", using, "--json", "-").out)
+        for using in ("reference", "compiled")
+    )
+
+    (one,), (other,) = plain["instances"], compiled["instances"]
+    for key in ("states", "transitions", "depth", "actions", "outcome"):
+        assert one[key] == other[key]
+    assert one["sampled"] == {}
+    assert {*other["rules"], *other["sampled"]} == {*one["rules"]}
+    assert "SPY-VOL-1" in other["rules"]
+    assert other["sampled"]["SPY-CHK-3"] > 100
+    assert other["sampled"]["LIF-6"] == 0
+
+
+def test_the_verdict_says_which_rules_were_judged_where() -> None:
+    ran = lockstep("explore", "eviction", "--using", "compiled")
+
+    assert ran.code == 0
+    said = " ".join(ran.out.split())
+    assert "rules hold, 47 on a sample of edges, 1 not judged" in said
+
+
+def test_a_counterexample_replays() -> None:
+    ran = lockstep("explore", "documented", "--using", "compiled")
+
+    assert ran.code == 1
+    assert "after: arrive 0, arrive 1, step, step, step, step\n" in ran.out
+    replayed = lockstep("replay", "counterexamples/documented-spy-vol-1.jsonl")
+    assert replayed.code == 1
+    assert "SPY-VOL-1" in replayed.out
+
+
+def test_a_bound_ends_it_and_is_named() -> None:
+    ran = lockstep("explore", "exact, four requests", "--using", "compiled", "--max-states", 1_100)
+
+    assert ran.code == 3
+    assert "incomplete (max_states)" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["exact", "--record"], "--record"),
+        (["exact", "--order", "dfs"], "--order"),
+        (["exact", "--resume", "saved"], "--resume"),
+        (["--set", "policy=vllm-v1", "lookahead"], "vllm-v1"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(options: list[str], reason: str) -> None:
+    ran = lockstep("explore", *options, "--using", "compiled")
+
+    assert ran.code == 2
+    assert reason in ran.err
+
+
+def test_without_numba_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("checks.policies.spyre.compiled.model.IS_INSTALLED", False)
+
+    ran = lockstep("explore", "documented", "--using", "compiled")
+
+    assert jit.IS_INSTALLED
+    assert ran.code == 2
+    assert "pip install 'lockstep-schedulers[fast]'" in ran.err

@@ -1,0 +1,118 @@
+"""A rule that the compiled machine judges in numbers says what its predicate in `spec` says."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from attrs import evolve
+
+from checks.explore.compiled.agreement import edges_from, words_of
+from checks.explore.instance import Instance
+from checks.explore.model import Transition
+from checks.policies.spyre.compiled.model import SpyreCompiled
+from checks.policies.spyre.compiled.names import RULES
+from checks.policies.spyre.compiled.setting import setting_of
+from checks.policies.spyre.model import spyre_model
+from checks.policies.spyre.policy import POLICY
+from spec.spyre.config import SpyreConfig
+from spec.spyre.records import Context, Step, context_of
+from spec.spyre.rules import applicable
+from spec.spyre.state import State
+from spec.spyre.variants import Admission, Queue
+
+WORDS = 5
+BY_NAME = {instance.name: instance for instance in POLICY.instances}
+# Together: caching, preemption, pausing, aborts, early ends, both queues, all admissions.
+FAST = ("documented, length", "shipped, not interleaved", "eviction", "preemption", "pausing")
+# Where text and release differ a request has more tokens than are cached.
+BROKEN_AS_IT_IS = {"SPY-VOL-1", "SPY-LEN-1", "SPY-PAU-6", "LIF-5"}
+# Under limits that are too strict, in an order and with promises that the machine does not have.
+BROKEN_WHEN_STRICT = {
+    *("SPY-VOL-1", "SPY-LEN-1", "SPY-ADM-1", "SPY-ADM-3", "SPY-PRI-3", "SPY-PRI-5"),
+    *("SPY-RES-1", "SPY-RES-3", "SPY-PAU-6"),
+}
+
+
+def strict(config: SpyreConfig) -> SpyreConfig:
+    """A configuration that the steps of a machine under another one do not keep to."""
+    return evolve(
+        config,
+        max_batch_tkv_limit=config.max_batch_tkv_limit // 2,
+        max_model_len=config.max_model_len // 2,
+        max_num_seqs=1,
+        num_blocks=config.pool_blocks,
+        interleave=True,
+        admission=Admission.SHIPPED,
+        queue=Queue.FCFS,
+        reservation=True,
+        pausing=False,
+    )
+
+
+def broken(ctx: Context, edge: Transition[State]) -> Iterator[str]:
+    """The rules that an edge breaks, of those that are judged in numbers, by their predicates."""
+    for rule in applicable(ctx.config):
+        if rule.id in RULES:
+            is_step = isinstance(edge.record, Step)
+            if rule.of_step and is_step and rule.found_of_step(ctx, edge.record) is not None:
+                yield rule.id
+            if not (rule.of_step or rule.of_change) and (
+                rule.found_in_state(ctx, edge.state) is not None
+            ):
+                yield rule.id
+
+
+def compared(instance: Instance[SpyreConfig], claims: SpyreConfig) -> Counter[str]:
+    """On how many edges each rule is broken, by predicates and numbers alike."""
+    model, ctx = spyre_model(instance), context_of(claims, instance.requests)
+    setting = setting_of(evolve(instance, config=claims), ctx)
+    compiled = SpyreCompiled(instance, model.ctx, WORDS, setting)
+    pending, counts = [compiled.first()], Counter[str]()
+    seen = {pending[0].tobytes()}
+    for words in pending:
+        state = compiled.decoded(words)
+        expected = {words_of(edge.action): {*broken(ctx, edge)} for edge in model.successors(state)}
+        found = {
+            edge.action: {rule for bit, rule in enumerate(RULES) if edge.broken >> bit & 1}
+            for edge in edges_from(compiled, words)
+        }
+        assert found == expected, state
+        for rules in found.values():
+            counts.update(rules)
+        for edge in edges_from(compiled, words):
+            if edge.target.tobytes() not in seen:
+                seen.add(edge.target.tobytes())
+                pending.append(edge.target)
+    return counts
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_rules_are_broken_where_their_predicates_say_so(name: str) -> None:
+    instance = BY_NAME[name]
+
+    assert compared(instance, instance.config).keys() <= BROKEN_AS_IT_IS
+
+
+def test_rules_are_broken_alike_when_they_ask_for_too_much() -> None:
+    found: Counter[str] = sum(
+        (compared(BY_NAME[name], strict(BY_NAME[name].config)) for name in FAST), Counter()
+    )
+
+    assert found.keys() >= BROKEN_WHEN_STRICT
+
+
+def test_who_is_paused_has_a_reason_only_under_the_limit_that_there_is() -> None:
+    instance = BY_NAME["pausing"]
+
+    found = compared(instance, evolve(instance.config, max_batch_tkv_limit=100))
+
+    assert found.keys() == {"SPY-PAU-2"}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [name for name in BY_NAME if name not in FAST])
+def test_rules_are_broken_where_their_predicates_say_so_everywhere(name: str) -> None:
+    instance = BY_NAME[name]
+
+    assert compared(instance, instance.config).keys() <= BROKEN_AS_IT_IS
+    compared(instance, strict(instance.config))

@@ -1,0 +1,80 @@
+"""Searching the compiled graph: the counts of the reference, its counterexamples, its bounds."""
+
+import pytest
+
+from checks.evidence import EXPLORED, recorded
+from checks.explore.bounds import Bounds
+from checks.explore.compiled.search import DoesNotFitError, Searched, search
+from checks.explore.result import Progress
+from checks.policies.spyre.compiled.model import SpyreCompiled
+from checks.policies.spyre.compiled.names import RULES
+from checks.policies.spyre.model import spyre_model
+from checks.policies.spyre.policy import POLICY
+from spec.spyre.state import State
+
+BY_NAME = {instance.name: instance for instance in POLICY.instances}
+
+
+def searched(name: str, bounds: Bounds | None = None, sample: int = 20) -> Searched[State]:
+    model = spyre_model(BY_NAME[name])
+    compiled = SpyreCompiled(BY_NAME[name], model.ctx, words=5)
+    return search(model, compiled, POLICY.properties_of(model).safety, bounds, sample=sample)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_counts_are_those_on_record(name: str) -> None:
+    record = recorded(EXPLORED)[name]
+
+    found = searched(name, sample=3)
+
+    counts = (found.states, found.transitions, found.depth)
+    assert counts == (record["states"], record["transitions"], record["depth"])
+    assert (found.stopped_by, found.difference) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("documented", "SPY-VOL-1"),
+        ("odd length, shipped", "SPY-LEN-1"),
+        ("odd length, exact", "SPY-LEN-1"),
+        ("released", "LIF-5"),
+    ],
+)
+def test_a_counterexample_is_as_short_as_the_one_on_record(name: str, rule: str) -> None:
+    kept = recorded(EXPLORED)[name]["violations"][rule]
+
+    broken = searched(name).broken[rule]
+
+    assert len(broken.counterexample.steps) == len(kept["actions"])
+    assert broken.found == kept["found"]
+
+
+def test_rules_in_numbers_are_judged_on_every_edge_and_others_on_some() -> None:
+    found = searched("exact, four requests", sample=10)
+
+    assert {found.judged[rule] for rule in RULES} == {found.transitions}
+    assert 10 <= found.judged["SPY-CHK-3"] < 200
+
+
+def test_bounds_end_a_search_early() -> None:
+    assert searched("exact, four requests", Bounds(max_states=1_500)).stopped_by == "max_states"
+    assert searched("exact, four requests", Bounds(max_depth=3)).stopped_by == "max_depth"
+    assert searched("exact, four requests", Bounds(max_seconds=0)).stopped_by == "max_seconds"
+
+
+def test_a_caller_can_stop_it_and_sees_how_far_it_is() -> None:
+    model, seen = spyre_model(BY_NAME["exact"]), list[Progress]()
+    compiled = SpyreCompiled(BY_NAME["exact"], model.ctx)
+
+    found = search(model, compiled, progress=seen.append, stop=lambda: len(seen) == 3)
+
+    assert found.stopped_by == "stop"
+    assert [one.depth for one in seen] == [0, 1, 2]
+
+
+def test_too_few_words_are_noticed() -> None:
+    model = spyre_model(BY_NAME["eviction"])
+
+    with pytest.raises(DoesNotFitError):
+        search(model, SpyreCompiled(BY_NAME["eviction"], model.ctx, words=1))
