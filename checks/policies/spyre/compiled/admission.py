@@ -27,7 +27,7 @@ from checks.policies.spyre.compiled.names import (
     N_FREE,
     N_PAUSED,
     N_WAITING,
-    NOBODY,
+    NO_REQUEST,
     ORPHANED,
     PAUSED,
     PHASE,
@@ -48,17 +48,17 @@ ALLOWED, REFUSED, REFUSED_WITH_ALL = range(3)
 
 @compiled
 def choose_prefill(setting: Setting, w: Work) -> int:
-    """The request whose chunk is next, or NOBODY."""
-    if w[AT, SLOT] != NOBODY:
+    """The request whose chunk is next, or NO_REQUEST."""
+    if w[AT, SLOT] != NO_REQUEST:
         request = w[AT, SLOT]
-        return request if prefill_refusal(setting, w, request) == ALLOWED else NOBODY
+        return request if prefill_refusal(setting, w, request) == ALLOWED else NO_REQUEST
     for place in range(w[AT, N_WAITING]):
         refusal = prefill_refusal(setting, w, w[IN_QUEUE, place])
         if refusal == ALLOWED:
             return w[IN_QUEUE, place]
         if refusal == REFUSED_WITH_ALL or not setting.overtaking:
-            return NOBODY
-    return NOBODY
+            return NO_REQUEST
+    return NO_REQUEST
 
 
 @compiled
@@ -67,7 +67,7 @@ def prefill_refusal(setting: Setting, w: Work, request: int) -> int:
     # priorities
     if setting.interleave and w[AT, LAST_KIND] == PREFILL and w[AT, N_DECODING] > 0:
         return REFUSED
-    if w[AT, N_PAUSED] > 0 and (w[AT, N_DECODING] > 0 or w[AT, SLOT] != NOBODY):
+    if w[AT, N_PAUSED] > 0 and (w[AT, N_DECODING] > 0 or w[AT, SLOT] != NO_REQUEST):
         return REFUSED
     # blocks
     is_first = w[PHASE, request] == WAITING
@@ -87,7 +87,7 @@ def prefill_refusal(setting: Setting, w: Work, request: int) -> int:
         if hits - shared + w[BLOCKS, counted] - held > free:
             return REFUSED
     # the chunk
-    running = w[AT, N_DECODING] + (w[AT, SLOT] != NOBODY)
+    running = w[AT, N_DECODING] + (w[AT, SLOT] != NO_REQUEST)
     if is_first and running >= setting.max_num_seqs:
         return REFUSED
     is_judged = is_first if setting.judged_first else is_last_chunk(setting, w, request, chunk)

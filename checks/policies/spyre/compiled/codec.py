@@ -7,7 +7,7 @@ from attrs import frozen
 
 from checks.explore.instance import Instance
 from checks.policies.spyre.compiled import names
-from checks.policies.spyre.compiled.names import AT, NO_KEY, NOBODY
+from checks.policies.spyre.compiled.names import AT, NO_KEY, NO_REQUEST
 from checks.policies.spyre.compiled.packing import pack, unpack
 from checks.policies.spyre.compiled.setting import (
     Numbers,
@@ -60,7 +60,7 @@ class SpyreCodec:
         waiting = w[names.IN_QUEUE, : at[names.N_WAITING]].tolist()
         decoding = w[names.IN_BATCH, : at[names.N_DECODING]].tolist()
         paused = w[names.IN_PAUSE, : at[names.N_PAUSED]].tolist()
-        slot = [] if at[names.SLOT] == NOBODY else [at[names.SLOT]]
+        slot = [] if at[names.SLOT] == NO_REQUEST else [at[names.SLOT]]
         tables = self._tables(w, [*slot, *decoding, *paused])
         rows = {r: self._request(w, r, tables.get(r)) for r in (*waiting, *tables)}
         return State(

@@ -45,7 +45,7 @@ from checks.policies.spyre.compiled.names import (
     N_FREE,
     N_PAUSED,
     N_WAITING,
-    NOBODY,
+    NO_REQUEST,
     ORPHANED,
     PADDING,
     PAUSED,
@@ -102,7 +102,7 @@ def abort(setting: Setting, w: Work, request: int) -> None:
 def step(setting: Setting, w: Work) -> int:
     """A scheduler step up to where requests leave; returns the requests that sampled, as bits."""
     candidate = choose_prefill(setting, w)
-    if candidate != NOBODY:
+    if candidate != NO_REQUEST:
         return prefill_step(setting, w, candidate)
     if w[AT, N_DECODING] > 0 or w[AT, N_PAUSED] > 0:
         return decode_step(setting, w)
@@ -143,7 +143,7 @@ def prefill_step(setting: Setting, w: Work, request: int) -> int:
     if not is_last_chunk(setting, w, request, chunk):
         return 0
     # the last chunk: the first token, a row of the batch
-    w[AT, SLOT] = NOBODY
+    w[AT, SLOT] = NO_REQUEST
     w[PHASE, request] = DECODING
     w[GENERATED, request] += 1
     put_first(w, IN_BATCH, N_DECODING, request)
@@ -159,7 +159,7 @@ def decode_step(setting: Setting, w: Work) -> int:
     # blocks: enough free ones for every row's next token
     while blocks_lacking(setting, w) > 0:
         slot = w[AT, SLOT]
-        preempt(setting, w, slot if slot != NOBODY else w[IN_BATCH, 0])
+        preempt(setting, w, slot if slot != NO_REQUEST else w[IN_BATCH, 0])
     # the rectangular batch, a token of every row
     rows, size = w[AT, N_DECODING], setting.block_size
     if rows == 0:

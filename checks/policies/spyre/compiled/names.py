@@ -2,7 +2,7 @@
 
 ABSENT, WAITING, PREFILLING, DECODING, PAUSED, FINISHED, ABORTED = range(7)  # phases
 IDLE, PREFILL, DECODE = range(3)  # kinds of a step
-NOBODY = -1  # instead of a request
+NO_REQUEST = -1  # instead of a request
 NO_KEY = -1  # instead of a content
 
 MOST_REQUESTS = 8  # of an instance

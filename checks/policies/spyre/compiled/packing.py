@@ -38,7 +38,7 @@ from checks.policies.spyre.compiled.names import (
     N_PAUSED,
     N_WAITING,
     NO_KEY,
-    NOBODY,
+    NO_REQUEST,
     ORDER,
     ORPHANED,
     PADDING,
@@ -125,7 +125,7 @@ def name_requests(setting: Setting, w: Work) -> None:
     for place in range(w[AT, N_WAITING]):
         w[REMAINING, w[IN_QUEUE, place]] = place
         name_next(setting, w, w[IN_QUEUE, place])
-    if w[AT, SLOT] != NOBODY:
+    if w[AT, SLOT] != NO_REQUEST:
         name_next(setting, w, w[AT, SLOT])
     for place in range(w[AT, N_DECODING]):
         w[REMAINING, w[IN_BATCH, place]] = place
@@ -179,7 +179,7 @@ def join_fields(setting: Setting, w: Work) -> bool:
 def unpack(setting: Setting, words: Numbers, w: Work) -> None:
     """Read a state."""
     w[AT] = 0
-    w[AT, SLOT] = NOBODY
+    w[AT, SLOT] = NO_REQUEST
     w[AT, LAST_KIND] = taken(words, 0, _KIND_BITS)
     w[AT, LAST_TKV] = taken(words, _KIND_BITS, setting.tkv_bits)
     at = _KIND_BITS + setting.tkv_bits
@@ -242,7 +242,7 @@ def put_into_place(w: Work, r: int, place: int) -> None:
 @compiled
 def in_place(w: Work, place: int) -> int:
     """The request at this place of those that hold blocks: prefilling, decoding, paused."""
-    prefilling = w[AT, SLOT] != NOBODY
+    prefilling = w[AT, SLOT] != NO_REQUEST
     if prefilling and place == 0:
         return w[AT, SLOT]
     place -= prefilling
@@ -254,7 +254,7 @@ def in_place(w: Work, place: int) -> int:
 @compiled
 def holders_in_place(w: Work) -> int:
     """How many requests hold blocks."""
-    return (w[AT, SLOT] != NOBODY) + w[AT, N_DECODING] + w[AT, N_PAUSED]
+    return (w[AT, SLOT] != NO_REQUEST) + w[AT, N_DECODING] + w[AT, N_PAUSED]
 
 
 @compiled

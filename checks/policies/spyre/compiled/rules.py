@@ -24,7 +24,7 @@ from checks.policies.spyre.compiled.names import (
     N_DECODING,
     N_FREE,
     N_PAUSED,
-    NOBODY,
+    NO_REQUEST,
     ORPHANED,
     PADDING,
     PAUSED,
@@ -138,13 +138,13 @@ def broken_by_step(setting: Setting, before: Work, after: Work, sampled: int) ->
 def broken_by_prefill(setting: Setting, before: Work, after: Work, sampled: int) -> int:
     """The rules that a prefill step breaks, as bits."""
     broken, request = 0, after[AT, CHUNK_OF]
-    rows = before[AT, N_DECODING] + (before[AT, SLOT] != NOBODY)
+    rows = before[AT, N_DECODING] + (before[AT, SLOT] != NO_REQUEST)
     if after[AT, TKV] != before[PROMPT_LEN, request] + before[RESTART, request]:
         broken |= _TKV_2
     if before[PHASE, request] == WAITING:
         if rows >= setting.max_num_seqs:
             broken |= _ADM_1
-        if before[AT, SLOT] != NOBODY:
+        if before[AT, SLOT] != NO_REQUEST:
             broken |= _ADM_2 | _PRI_2
         if before[IN_QUEUE, 0] != request:
             broken |= _PRI_5

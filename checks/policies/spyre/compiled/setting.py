@@ -25,7 +25,7 @@ from checks.policies.spyre.compiled.names import (
     MOST_REQUESTS,
     N_FREE,
     NO_KEY,
-    NOBODY,
+    NO_REQUEST,
     PROMPT_LEN,
     ROWS,
     RULES,
@@ -164,7 +164,7 @@ def new_work(instance: Instance[SpyreConfig], ctx: Context) -> Work:
     w = np.zeros((ROWS, max(SINGLE_NUMBERS, MOST_REQUESTS, len(padded), pool)), np.int64)
     w[BLOCKS, : len(padded)] = [block_count(tokens, size) for tokens in padded]
     w[COUNTED, : len(padded)] = [len(range(0, tokens, size)) for tokens in padded]
-    w[AT, SLOT], w[AT, N_FREE] = NOBODY, config.pool_blocks
+    w[AT, SLOT], w[AT, N_FREE] = NO_REQUEST, config.pool_blocks
     w[CONTENT] = NO_KEY
     if config.prefix_caching:
         w[FREE, : config.pool_blocks] = range(1, config.pool_blocks + 1)

@@ -14,7 +14,7 @@ from checks.policies.spyre.compiled.names import (
     N_DECODING,
     N_PAUSED,
     N_WAITING,
-    NOBODY,
+    NO_REQUEST,
     PADDING,
     PAUSED,
     PHASE,
@@ -79,7 +79,7 @@ def leave_place(w: Work, request: int) -> None:
     if phase == WAITING:
         take_out(w, IN_QUEUE, N_WAITING, request)
     elif phase == PREFILLING:
-        w[AT, SLOT] = NOBODY
+        w[AT, SLOT] = NO_REQUEST
     elif phase == DECODING:
         take_out(w, IN_BATCH, N_DECODING, request)
     elif phase == PAUSED:

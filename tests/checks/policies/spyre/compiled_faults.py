@@ -72,8 +72,8 @@ def admits_whenever_one_waits(setting: Any, w: Any) -> int:
     return CHOOSE(setting, w)
 
 
-def admits_nobody(*_: Any) -> int:
-    return names.NOBODY
+def admits_none(*_: Any) -> int:
+    return names.NO_REQUEST
 
 
 def keeps_blocks(*_: Any) -> None:
@@ -142,7 +142,7 @@ FAULTS: dict[str, tuple[Any, str, Any, str, str]] = {
         *(machine, "choose_prefill", admits_whenever_one_waits, "shared prefix"),
         "SPY-ADM-2 SPY-PRI-1 SPY-PRI-2",
     ),
-    "admits nobody": (machine, "choose_prefill", admits_nobody, "layout", "SPY-PRI-4"),
+    "admits none": (machine, "choose_prefill", admits_none, "layout", "SPY-PRI-4"),
     "keeps blocks": (machine, "release", keeps_blocks, "layout", "BLK-1 BLK-6"),
     "keeps holders": (machine, "release", keeps_holders, "eviction", ""),
     "counts a holder twice": (
