@@ -39,8 +39,8 @@ class Compared:
 def compare(model: Model[StateT], compiled: CompiledModel[StateT]) -> Compared:
     """Compare the graphs of both machines: every state that can be reached, every edge.
 
-    Equal first states and, from each state, equal edges make equal graphs. That states are distinguished
-    alike is compared, too: unpacking and packing a state again gives the same words.
+    Equal first states and, from each state, equal edges make equal graphs. That the same states are
+    distinguished is compared, too: unpacking and packing a state again gives the same words.
     """
     compared = Compared()
     (start,) = model.initial()
