@@ -4,6 +4,7 @@ A step is `schedule`, then the device, then `update`. Until `update` nothing has
 device fails, `schedule` again. Requests may be added in between, an abort makes the plan stale.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -48,7 +49,7 @@ PlanT = TypeVar("PlanT", bound=Plan)
 OutcomeT = TypeVar("OutcomeT", bound=Outcome)
 
 
-class Scheduler(Generic[StateT, PlanT, OutcomeT]):
+class Scheduler(ABC, Generic[StateT, PlanT, OutcomeT]):
     """Continuous batching; a policy says what a step does and how it is applied."""
 
     def __init__(self, state: StateT) -> None:
@@ -58,29 +59,29 @@ class Scheduler(Generic[StateT, PlanT, OutcomeT]):
 
     # What a policy decides.
 
+    @abstractmethod
     def _newcomer(self, request: Request) -> RequestState:
         """A request that arrives.
 
         Raises:
             WorkloadError: it could never be served.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _plan(self) -> PlanT:
         """What the next step does."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _apply(self, plan: PlanT, tokens: Tensor, ends: Ends) -> OutcomeT:
         """Do what was planned."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _take_out(self, request: Any) -> None:
         """Remove a request from wherever it is, and release what it holds."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _restart(self) -> None:
         """Let the admitted wait in front, with nothing cached."""
-        raise NotImplementedError
 
     # What a serving stack calls.
 

@@ -6,6 +6,7 @@ went. A device that stopped is replaced: its cache is lost, so admitted requests
 everything anew, as after a preemption.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
 from attrs import frozen
@@ -55,19 +56,20 @@ class StepResult(Generic[PlanT, OutcomeT, StatisticsT]):
         return () if self.outcome is None else self.outcome.finished
 
 
-class Engine(Generic[DeviceT, PlanT, OutcomeT, StatisticsT]):
+class Engine(ABC, Generic[DeviceT, PlanT, OutcomeT, StatisticsT]):
     """Serves requests on one device; a policy says what the device is given for a plan."""
 
     def __init__(self, scheduler: Scheduler[Any, PlanT, OutcomeT], device: DeviceT) -> None:
         self.scheduler = scheduler
         self._device = device
 
+    @abstractmethod
     def _computed(self, plan: PlanT) -> Tensor:
         """What the device samples in this step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _statistics(self) -> StatisticsT:
-        raise NotImplementedError
+        """What the scheduler says of itself after a step."""
 
     @property
     def has_requests(self) -> bool:

@@ -1,5 +1,6 @@
 """What a scheduler of any policy remembers between two steps."""
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Generic
@@ -47,7 +48,7 @@ class LeftNames:
 
 
 @define(eq=False)
-class SchedulerState(Generic[RequestT]):
+class SchedulerState(ABC, Generic[RequestT]):
     """What planning reads and applying a plan changes; each policy adds its own.
 
     `keys`: how blocks are hashed. `finished`, `aborted`: names of requests that have left.
@@ -63,9 +64,9 @@ class SchedulerState(Generic[RequestT]):
     aborted: LeftNames = field(factory=LeftNames, kw_only=True)
 
     @property
+    @abstractmethod
     def admitted(self) -> Sequence[RequestT]:
         """The requests that hold blocks."""
-        raise NotImplementedError
 
     def find(self, request_id: str) -> RequestT | None:
         """The request of this name, if it has arrived and not left."""
