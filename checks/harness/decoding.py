@@ -114,6 +114,7 @@ class RecordDecoder(ABC, Generic[StateT]):
             "ended": tuple(one for one in action.ends or () if one in sampled),
             "finished": finished,
             "aborted": aborted,
+            "refusal": record.get("refusal"),
         }
         return self.whole_step(record, common)
 

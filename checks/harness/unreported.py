@@ -25,9 +25,9 @@ class Fields:
 
     `step`: the class of the policy's steps. `left_out`: by name the attributes that say nothing
     then. `visible`: transitions that show in the states. `in_totals`: of a state what shows in a
-    total only, which is compared instead. `never`: of a step what no rule may look at, whatever
-    reported it: why something was refused, and, where states leave it open, in which order what
-    happened.
+    total only, which is compared instead. `never`: of a step what no rule may look at unless the
+    system says that it can report it: which rule refused, and, where states leave it open, in which
+    order what happened.
     """
 
     step: type
@@ -62,9 +62,11 @@ class Fields:
         named = {f"{place}{name}" for kind, name in attributes for place in self.places[kind]}
         return frozenset(named.union(NOT_COMPARED, {BEFORE} & set(unreported)))
 
-    def attributes(self, unreported: Collection[str]) -> frozenset[tuple[type, str]]:
-        """The attributes that no rule may look at."""
-        never = {(self.step, name) for name in self.never}
+    def attributes(
+        self, unreported: Collection[str], abilities: Collection[str] = ()
+    ) -> frozenset[tuple[type, str]]:
+        """The attributes that no rule may look at, of a system with these abilities."""
+        never = {(self.step, name) for name in self.never if name not in abilities}
         return frozenset(never.union(*(self.left_out.get(entry, ()) for entry in unreported)))
 
 
@@ -84,10 +86,12 @@ class UnreportedError(Exception):
 class Guard:
     """Wraps what rules are given, so that they cannot ask for what was left out."""
 
-    def __init__(self, fields: Fields, unreported: Collection[str]) -> None:
-        """`unreported`: as the system's hello names it."""
+    def __init__(
+        self, fields: Fields, unreported: Collection[str], abilities: Collection[str] = ()
+    ) -> None:
+        """`unreported` and `abilities`: as the system's hello names them."""
         self.fields = fields
-        self.attributes = fields.attributes(unreported)
+        self.attributes = fields.attributes(unreported, abilities)
 
     @cached_property
     def states_are_whole(self) -> bool:

@@ -76,7 +76,6 @@ class VllmV1Decoder(StepDecoder[State]):
             external=record.get("external", {}),
             preempted=tuple(record.get("preempted", ())),
             budget_left=record.get("budget_left", self.ctx.config.token_budget),
-            refusal=None,
             reported=tuple(record.get("reported", ())),
             statistics=Statistics(**record.get("statistics", _NO_STATISTICS)),
             accepted=record.get("accepted", {}),
