@@ -17,6 +17,7 @@ Attributes: TypeAlias = tuple[tuple[type, str], ...]
 
 BEFORE = "before"  # what arrivals and aborts did; without it the script is taken at its word
 NOT_COMPARED = ("events", "refusal")  # only the scheduler knows why, and which rule it was
+REPORTED_BY = {"events": "order", "refusal": "refusal"}  # the ability with which a driver says it
 
 
 @frozen(kw_only=True, slots=False)
@@ -66,7 +67,7 @@ class Fields:
         self, unreported: Collection[str], abilities: Collection[str] = ()
     ) -> frozenset[tuple[type, str]]:
         """The attributes that no rule may look at, of a system with these abilities."""
-        never = {(self.step, name) for name in self.never if name not in abilities}
+        never = {(self.step, one) for one in self.never if REPORTED_BY[one] not in abilities}
         return frozenset(never.union(*(self.left_out.get(entry, ()) for entry in unreported)))
 
 
