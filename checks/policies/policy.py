@@ -8,6 +8,7 @@ from attrs import field, fields, frozen
 from checks.explore.environment import MachineModel, model_of
 from checks.explore.instance import Instance
 from checks.explore.properties import Properties, properties_of_rules
+from checks.export.pages.picture import Picture
 from checks.export.trace.codec import Codec
 from checks.export.trace.records import Json
 from checks.harness.adapter import Adapter, Device
@@ -73,7 +74,8 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     Claims: `config`, `registry`, `step` (the class of a step); `context_of`: what rules look up;
     `refuse_unservable` raises WorkloadError for a request that no run could complete.
 
-    Files: `codec`: how its steps and states are written and read. `variables`: environment
+    Files: `codec`: how its steps and states are written and read; `picture`: how pages draw them.
+    `variables`: environment
     variables by which the released plugin is configured, and the keys that they set. `implied`:
     settings that make those which are given, texts by key, a configuration that can be.
 
@@ -110,6 +112,7 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     context_of: Callable[[ConfigT, Iterable[Request]], ContextT] = _PLAIN_CONTEXT
     refuse_unservable: Callable[[Request, ConfigT], None] = refuse_too_long
     codec: Codec[StateT, StepT] = field()
+    picture: Picture = field(factory=Picture)
     variables: Mapping[str, str] = field(factory=dict)
     implied: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _given: {}
     reference: Callable[[Case], Reference] = field()

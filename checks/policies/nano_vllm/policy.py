@@ -9,6 +9,7 @@ from checks.policies.nano_vllm.adapter import ADAPTER
 from checks.policies.nano_vllm.codec import CODEC
 from checks.policies.nano_vllm.expected import EXPECTED_VIOLATIONS
 from checks.policies.nano_vllm.generator import generate
+from checks.policies.nano_vllm.picture import PICTURE
 from checks.policies.policy import Policy
 from engine.core.clock import Prefill, Work
 from reference.nano_vllm.machine import NanoVllmMachine
@@ -50,6 +51,7 @@ POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     context_of=context_of,
     refuse_unservable=refuse_unservable,
     codec=CODEC,
+    picture=PICTURE,
     engine=imported_when_called(_ENGINE, "engine"),
     engine_under_test=imported_when_called(_ENGINE, "engine_under_test"),
     without_device=imported_when_called(_ENGINE, "without_device"),

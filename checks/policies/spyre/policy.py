@@ -13,6 +13,7 @@ from checks.policies.spyre.codec import CODEC
 from checks.policies.spyre.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
 from checks.policies.spyre.generator import generate
 from checks.policies.spyre.model import spyre_model
+from checks.policies.spyre.picture import PICTURE
 from checks.policies.spyre.plot import plot_lines
 from checks.policies.spyre.work import spyre_work, volume_figures
 from reference.spyre.machine import SpyreMachine
@@ -96,6 +97,7 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     machine=SpyreMachine.of,
     refuse_unservable=refuse_unservable,
     codec=CODEC,
+    picture=PICTURE,
     variables=_VARIABLES,
     implied=_other_size,
     engine=imported_when_called(_ENGINE, "engine"),

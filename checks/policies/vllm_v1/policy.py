@@ -12,6 +12,7 @@ from checks.policies.vllm_v1.codec import CODEC
 from checks.policies.vllm_v1.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
 from checks.policies.vllm_v1.generator import generate
 from checks.policies.vllm_v1.model import vllm_v1_model
+from checks.policies.vllm_v1.picture import PICTURE
 from checks.policies.vllm_v1.reference import VllmV1Reference
 from engine.core.clock import Prefill, Work
 from reference.vllm_v1.machine import VllmV1Machine
@@ -92,6 +93,7 @@ POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     context_of=context_of,
     refuse_unservable=refuse_unservable,
     codec=CODEC,
+    picture=PICTURE,
     reference=VllmV1Reference.of,
     tokens_at_once=_tokens_at_once,
     model=vllm_v1_model,
