@@ -66,13 +66,16 @@ class _Overview:
             self.events.append(index)
         self._transitions, self._refusal = transitions, refusal
 
-    def as_json(self) -> Json:
-        """As the document has it."""
+    def as_json(self, first: Sequence[str]) -> Json:
+        """As the document has it; `first`: the measures that come before the others."""
         count = len(self.kinds)
-        measures = [
-            {"name": name, **one, "values": one["values"] + [None] * (count - len(one["values"]))}
-            for name, one in self.measures.items()
-        ]
+        measures = []
+        for name in dict.fromkeys(
+            (*(one for one in first if one in self.measures), *self.measures)
+        ):
+            one = self.measures[name]
+            rest = [None] * (count - len(one["values"]))
+            measures.append({"name": name, **one, "values": one["values"] + rest})
         usual = all(label == f"step {index}" for index, label in enumerate(self.labels))
         return {
             "count": count,
@@ -118,7 +121,7 @@ def document_of(
         **_setting(ctx),
         "rules": _rules(ctx, overview.rules | ({violation["rule"]} if violation else set())),
         "sides": list(sides),
-        "overview": overview.as_json(),
+        "overview": overview.as_json(policy_of(ctx.config).picture.charts),
         "violation": violation,
         "divergence": divergence,
         **({"packed": {"size": CHUNK, "chunks": chunks}} if chunks else {"frames": inline}),

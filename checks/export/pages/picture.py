@@ -33,12 +33,16 @@ class Cells:
 
 @frozen(kw_only=True)
 class Row:
-    """A request with its blocks. `place`: where it is; `note`: what the step was for it."""
+    """A request with its blocks. `place`: where it is; `note`: what the step was for it.
+
+    `request`: whose numbers are shown; by default the one of this name that the state has.
+    """
 
     id: str
     place: str
     cells: tuple[Cells, ...]
     note: str = ""
+    request: Any = None
 
 
 @frozen(kw_only=True)
@@ -149,7 +153,8 @@ class Picture:
     `rows`: of a state, with the step that left it, if one did. `numbers`: which fields of a request
     are shown beside its row. `owners`: the requests of a state by the ids of their rows. `queues`:
     the fields of a state that are shown as queues. `pools`: fields of a state that are pools of
-    blocks, by the name that they are shown with. `meters`: of a step. `refused`: the request that a
+    blocks, by the name that they are shown with. `meters`: of a step; `charts`: those that come
+    first where a meter is drawn over all steps. `refused`: the request that a
     step's refusal kept waiting, None if that is not one. `reserved`: blocks of the pools that are
     promised and not handed out, by name.
     """
@@ -160,6 +165,7 @@ class Picture:
     queues: tuple[str, ...] = ("waiting",)
     pools: Mapping[str, str] = {"pool": "blocks"}
     meters: Callable[[Any, Step], Iterable[Meter]] = _plain_meters
+    charts: tuple[str, ...] = ("tokens",)
     refused: Callable[[Step], str | None] = first_left_waiting
     reserved: Callable[[State], Mapping[str, int]] = lambda _state: {}
 

@@ -113,7 +113,7 @@ def _rows(ctx: SomeContext, picture: Picture, moment: Moment) -> Iterator[Json]:
             "id": row.id,
             "place": row.place,
             "cells": [_cells(one, size) for one in row.cells],
-            "numbers": _numbers(picture, was.get(row.id), now.get(row.id)),
+            "numbers": _numbers(picture, was.get(row.id), row.request or now.get(row.id)),
             "note": ", ".join([*notes, *map(_spaced, happened.get(row.id, ()))]),
         }
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from attrs import evolve
+
 from checks.export.pages.picture import Cells, Meter, Picture, Row, held_cells, joined
 from spec.core.records import DECODE
 from spec.spyre.padding import left_padding
@@ -28,7 +30,7 @@ def rows(ctx: Context, state: State, step: Step | None) -> Iterator[Row]:
     for one in batch:
         if chunk is None or one.id != chunk.id:
             now = step is not None and step.kind == DECODE
-            yield _decoding(ctx, state, one, "decoding", now)
+            yield evolve(_decoding(ctx, state, one, "decoding", now), request=one)
     for one in state.paused:
         yield _decoding(ctx, state, one, "paused", False)
 
@@ -94,7 +96,7 @@ def meters(ctx: Context, step: Step) -> Iterator[Meter]:
         }
         shown = tuple((name, count) for name, count in parts.items() if count)
         yield Meter(name="chunk", value=tokens, limit=config.chunk_size, parts=shown)
-    running = len(step.after.running)
+    running = len(step.batch or step.after.running)
     yield Meter(name="batch", value=running, limit=config.max_num_seqs, unit="requests")
 
 
@@ -109,4 +111,11 @@ def _reserved(state: State) -> Mapping[str, int]:
     return {"pool": sum(one.reserved for one in state.admitted) + state.orphaned}
 
 
-PICTURE = Picture(rows=rows, numbers=_NUMBERS, meters=meters, refused=refused, reserved=_reserved)
+PICTURE = Picture(
+    rows=rows,
+    numbers=_NUMBERS,
+    meters=meters,
+    charts=("volume", "tkv", "batch"),
+    refused=refused,
+    reserved=_reserved,
+)
