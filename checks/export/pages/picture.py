@@ -135,7 +135,7 @@ def _plain_meters(_ctx: SomeContext, step: Step) -> Iterator[Meter]:
     yield scheduled_tokens(step)
 
 
-def first_left_waiting(step: SomeStep) -> str | None:
+def first_left_waiting(_ctx: SomeContext, step: SomeStep) -> str | None:
     """The first request that waited before the step and does so still."""
     before = {one.id for one in step.before.waiting}
     return next((one.id for one in step.after.waiting if one.id in before), None)
@@ -166,7 +166,7 @@ class Picture:
     pools: Mapping[str, str] = {"pool": "blocks"}
     meters: Callable[[Any, Step], Iterable[Meter]] = _plain_meters
     charts: tuple[str, ...] = ("tokens",)
-    refused: Callable[[Step], str | None] = first_left_waiting
+    refused: Callable[[Any, Step], str | None] = first_left_waiting
     reserved: Callable[[State], Mapping[str, int]] = lambda _state: {}
 
 

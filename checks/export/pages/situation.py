@@ -69,7 +69,7 @@ def situation_of(ctx: SomeContext, moment: Moment) -> Json:
             _pool(name, getattr(after, key), picture.reserved(after).get(key, 0))
             for key, name in picture.pools.items()
         ],
-        "refused": _refused(picture, step),
+        "refused": _refused(ctx, picture, step),
         "events": [] if step is None else [_event(one) for one in step.events],
         "broken": [list(one) for one in verdicts.broken],
         "speaks": list(verdicts.speaks),
@@ -200,10 +200,10 @@ def _pool(name: str, pool: BlockPool, reserved: int) -> Json:
     return shown
 
 
-def _refused(picture: Picture, step: SomeStep | None) -> Json | None:
+def _refused(ctx: SomeContext, picture: Picture, step: SomeStep | None) -> Json | None:
     if step is None or step.refusal is None:
         return None
-    return {"rule": step.refusal, "id": picture.refused(step)}
+    return {"rule": step.refusal, "id": picture.refused(ctx, step)}
 
 
 def _event(event: Any) -> Json:

@@ -100,7 +100,7 @@ def meters(ctx: Context, step: Step) -> Iterator[Meter]:
     yield Meter(name="batch", value=running, limit=config.max_num_seqs, unit="requests")
 
 
-def refused(step: Step) -> str | None:
+def refused(_ctx: Context, step: Step) -> str | None:
     """The prefill under way, else the head of the queue."""
     if step.before.prefilling is not None:
         return step.before.prefilling.id

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from checks.export.pages.picture import Meter, Picture, Row, held_cells, joined
+from checks.export.pages.picture import Meter, Picture, Row, first_left_waiting, held_cells, joined
 from spec.vllm_v0.records import Context, Group, State, Step
 
 
@@ -51,6 +51,12 @@ def meters(ctx: Context, step: Step) -> Iterator[Meter]:
         yield Meter(name="blocks moved", value=total, unit="blocks", parts=pairs)
 
 
+def refused(ctx: Context, step: Step) -> str | None:
+    """The first that is left waiting; not where others may have been passed over for their kind."""
+    passes_over = ctx.config.max_num_partial_prefills > 1 or ctx.config.max_loras > 0
+    return None if passes_over else first_left_waiting(ctx, step)
+
+
 def _owners(state: State) -> Mapping[str, Any]:
     """Sequences by id; of a group that waits, the group."""
     waiting: dict[str, Any] = {group.id: group for group in state.waiting}
@@ -66,4 +72,5 @@ PICTURE = Picture(
     queues=("waiting", "swapped"),
     pools={"pool": "GPU blocks", "cpu": "CPU blocks"},
     meters=meters,
+    refused=refused,
 )

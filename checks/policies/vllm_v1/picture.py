@@ -11,7 +11,8 @@ from checks.export.pages.picture import (
     joined,
     scheduled_tokens,
 )
-from spec.vllm_v1.records import Context, Sequence, State, Step
+from spec.vllm_v1.config import Scheduling
+from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 
 
 def rows(ctx: Context, state: State, step: Step | None) -> Iterator[Row]:
@@ -32,6 +33,21 @@ def meters(ctx: Context, step: Step) -> Iterator[Meter]:
     yield Meter(name="batch", value=running, limit=ctx.config.max_num_seqs, unit="requests")
 
 
+def refused(ctx: Context, step: Step) -> str | None:
+    """The one that is looked at next: of those passed over before, else of the waiting.
+
+    By priority either may be; then it is not said.
+    """
+    passed, waiting = (
+        [one.id for one in queue if one.load is not Load.LOADING]
+        for queue in (step.after.skipped, step.after.waiting)
+    )
+    if passed and waiting and ctx.config.scheduling is Scheduling.PRIORITY:
+        return None
+    known = {one.id for one in step.before.queued}
+    return next((one for one in (*passed, *waiting) if one in known), None)
+
+
 def _owners(state: State) -> Mapping[str, Sequence]:
     return {one.id: one for one in (*state.present, *state.draining)}
 
@@ -42,4 +58,5 @@ PICTURE = Picture(
     owners=_owners,
     queues=("skipped", "waiting"),
     meters=meters,
+    refused=refused,
 )

@@ -174,6 +174,20 @@ def test_rows_show_every_block_that_the_pool_says_is_held(policy: str) -> None:
     assert seen > 100
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_request_that_is_said_to_be_refused_waits_behind_the_step(policy: str) -> None:
+    live, seen = Live(), 0
+    for instance in json.loads(offer(policy))["instances"]:
+        opened = json.loads(live.open(json.dumps(instance)))
+        for (shown,) in unpacked(opened["document"])[:40]:
+            if shown["refused"] and shown["refused"]["id"] is not None:
+                waiting = {one["id"] for queue in shown["queues"] for one in queue["requests"]}
+                waiting |= {row["id"] for row in shown["rows"] if row["place"] == "prefill"}
+                assert shown["refused"]["id"] in waiting
+                seen += 1
+    assert seen > 5
+
+
 def waiting_with_blocks(shown: Json) -> set[int]:
     """Blocks of encoders, and of those that wait after a load, have no rows."""
     waits = any(one["requests"] for one in shown["queues"])
