@@ -32,7 +32,7 @@ from checks.harness.case import Case
 from checks.harness.judging import Broken, Judge
 from checks.harness.serving import served
 from checks.harness.system import Action, Failure, Hello, InProcess, Scheduler, System, Taken
-from checks.policies import POLICIES, policy_named, policy_of
+from checks.policies import DEFAULT, POLICIES, policy_named, policy_of
 from engine.workloads import read_workload
 from engine.workloads.own import request_of
 from lockstep.conforming import Conformed, Explored, Judged, conform, explore_requests, replay
@@ -89,7 +89,7 @@ def policies() -> tuple[str, ...]:
     return tuple(POLICIES)
 
 
-def configuration(policy: str = "spyre", **keys: Any) -> PolicyConfig:
+def configuration(policy: str = DEFAULT, **keys: Any) -> PolicyConfig:
     """A configuration of a policy; what is not given has its default.
 
     Raises:

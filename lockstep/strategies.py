@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from checks.harness.case import Case
 from checks.harness.choices import Choices
 from checks.harness.system import Action
-from checks.policies import POLICIES, policy_named, policy_of
+from checks.policies import DEFAULT, POLICIES, policy_named, policy_of
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import InputError
 from spec.core.requests import Request
@@ -38,7 +38,7 @@ def policies() -> st.SearchStrategy[str]:
 
 
 @st.composite
-def cases(draw: st.DrawFn, /, policy: str = "spyre", **keys: Any) -> Case:
+def cases(draw: st.DrawFn, /, policy: str = DEFAULT, **keys: Any) -> Case:
     """A configuration with requests that it can serve, and what else surrounds the scheduler.
 
     `keys`: of the configuration, that are not drawn.
@@ -52,7 +52,7 @@ def cases(draw: st.DrawFn, /, policy: str = "spyre", **keys: Any) -> Case:
     return case
 
 
-def configurations(policy: str = "spyre", **keys: Any) -> st.SearchStrategy[PolicyConfig]:
+def configurations(policy: str = DEFAULT, **keys: Any) -> st.SearchStrategy[PolicyConfig]:
     """A configuration; `keys` are not drawn."""
     return cases(policy, **keys).map(lambda case: case.config)
 

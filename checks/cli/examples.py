@@ -15,7 +15,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @click.command(cls=Command)
 @directory_option("--out", "out_path", default="examples", what="the files")
 def examples(out_path: Path) -> None:
-    """Write the example workloads and configurations, which README and chapters use.
+    """Write the example workloads and configurations into a directory.
 
     A file that is there already and says the same stays as it is; one that says something else is
     never written over.

@@ -25,15 +25,17 @@ class Fields:
     """What drivers of a policy may leave out, and where it is missing then.
 
     `step`: the class of the policy's steps. `left_out`: by name the attributes that say nothing
-    then. `visible`: transitions that show in the states. `in_totals`: of a state what shows in a
-    total only, which is compared instead. `never`: of a step what no rule may look at unless the
-    system says that it can report it: which rule refused, and, where states leave it open, in which
-    order what happened.
+    then. `visible`: transitions that show in the states. `shown_by`: by name of what may be left
+    out, those of them that show in nothing else. `in_totals`: of a state what shows in a total
+    only, which is compared instead. `never`: of a step what no rule may look at unless the system
+    says that it can report it: which rule refused, and, where states leave it open, in which order
+    what happened.
     """
 
     step: type
     left_out: Mapping[str, Attributes] = field(factory=dict)
     visible: tuple[str, ...] = ()
+    shown_by: Mapping[str, tuple[str, ...]] = field(factory=dict)
     in_totals: tuple[str, ...] = ()
     never: tuple[str, ...] = NOT_COMPARED
 
@@ -93,6 +95,8 @@ class Guard:
         """`unreported` and `abilities`: as the system's hello names them."""
         self.fields = fields
         self.attributes = fields.attributes(unreported, abilities)
+        hidden = {one for name in unreported for one in fields.shown_by.get(name, ())}
+        self.visible = frozenset(fields.visible) - hidden
 
     @cached_property
     def states_are_whole(self) -> bool:
@@ -119,7 +123,7 @@ class _Guarded:
             raise UnreportedError(name)
         value = getattr(self._whole, name)
         if name == "happened":
-            value = _visible_only(value, self._guard.fields.visible)
+            value = _visible_only(value, self._guard.visible)
         elif not self._guard.states_are_whole:
             value = _guarded(value, self._guard)
         self.__dict__[name] = value  # is found there when the next rule asks

@@ -140,7 +140,8 @@ class _Episode:
         try:
             return self._decoder.step(record, self._known[index], index)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            found = f"{type(error).__name__} {error} in {str(record)[:300]}"
+            lacks = f"nothing named {error}" if isinstance(error, KeyError) else repr(error)
+            found = f"{lacks} in {str(record)[:300]}"
             allowed = "the fields that the chapter on drivers lists"
             raise DriverError(f"driver's record of step {index}", found, allowed) from None
 

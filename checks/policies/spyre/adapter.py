@@ -231,6 +231,10 @@ ADAPTER = Adapter(
         step=Step,
         visible=_VISIBLE,
         never=("refusal",),  # the states leave one order only
+        shown_by={
+            "batch": ("resume", "prefix_hit", "allocate"),
+            "blocks": ("prefix_hit", "allocate"),
+        },
         in_totals=("orphaned",),
     ),
     reported_twice=reported_twice,
