@@ -27,9 +27,10 @@ class Fields:
     `step`: the class of the policy's steps. `left_out`: by name the attributes that say nothing
     then. `visible`: transitions that show in the states. `shown_by`: by name of what may be left
     out, those of them that show in nothing else. `in_totals`: of a state what shows in a total
-    only, which is compared instead. `never`: of a step what no rule may look at unless the system
-    says that it can report it: which rule refused, and, where states leave it open, in which order
-    what happened.
+    only, which is compared instead. `inferred`: what follows from the rest of a record, as far as
+    rules are concerned; it is not compared. `never`: of a step what no rule may look at unless the
+    system says that it can report it: which rule refused, and, where states leave it open, in which
+    order what happened.
     """
 
     step: type
@@ -37,6 +38,7 @@ class Fields:
     visible: tuple[str, ...] = ()
     shown_by: Mapping[str, tuple[str, ...]] = field(factory=dict)
     in_totals: tuple[str, ...] = ()
+    inferred: Attributes = ()
     never: tuple[str, ...] = NOT_COMPARED
 
     @cached_property
@@ -94,7 +96,7 @@ class Guard:
     ) -> None:
         """`unreported` and `abilities`: as the system's hello names them."""
         self.fields = fields
-        self.attributes = fields.attributes(unreported, abilities)
+        self.attributes = fields.attributes(unreported, abilities).difference(fields.inferred)
         hidden = {one for name in unreported for one in fields.shown_by.get(name, ())}
         self.visible = frozenset(fields.visible) - hidden
 
