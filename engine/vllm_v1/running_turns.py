@@ -21,8 +21,9 @@ def lacking_blocks(state: SchedulerState, held: int, computed: int, new: int) ->
 def plan_batch(state: SchedulerState) -> list[Turn] | None:
     """The rows that are handed blocks, if all rows decode and each of them finds its slots."""
     running = state.running
-    if not running.rows or not running.all_decode or len(running.rows) > state.budget:
+    if not running.rows or not running.all_decode:
         return None
+    # A request is admitted only with budget left, so that there is a token for each row.
     growing = running.of_length(1 - state.config.num_lookahead_tokens)
     if not growing:
         return []

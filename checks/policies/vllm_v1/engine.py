@@ -22,7 +22,8 @@ from engine.vllm_v1.scheduler import Scheduler
 from engine.vllm_v1.serving import Connector, Engine, without_connector
 from spec.core.records import Event
 from spec.core.requests import VOCABULARY
-from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.config import Connector as Loading
+from spec.vllm_v1.config import Scheduling, VllmV1Config
 from spec.vllm_v1.records import Step
 
 
@@ -129,6 +130,21 @@ class VllmV1Engine(EngineScheduler[Engine, Step]):
 def engine(case: Case) -> VllmV1Engine:
     """The engine on the paged device."""
     return on_device(PagedDevice(paged_shape(case.config)), case)
+
+
+def engine_under_test(case: Case) -> VllmV1Engine:
+    """The engine on the device, if that can do all that the configuration leads to.
+
+    Blocks are hashed when a step is planned. What is then not computed, of a load that is lost or a
+    victim by priority, is a false hit, which the device refuses.
+
+    Raises:
+        WorkloadError: a request that could never be served.
+    """
+    config: VllmV1Config = case.config
+    by_priority = config.scheduling is Scheduling.PRIORITY
+    may_lose = by_priority or config.connector is Loading.SYNC
+    return without_device(case) if config.prefix_caching and may_lose else engine(case)
 
 
 def on_device(device: PagedDevice, case: Case) -> VllmV1Engine:

@@ -9,7 +9,7 @@ from checks.policies.policy import Policy
 from checks.policies.vllm_v1.adapter import ADAPTER
 from checks.policies.vllm_v1.codec import CODEC
 from checks.policies.vllm_v1.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
-from checks.policies.vllm_v1.engine import engine, without_device
+from checks.policies.vllm_v1.engine import engine, engine_under_test, without_device
 from checks.policies.vllm_v1.generator import generate
 from checks.policies.vllm_v1.model import vllm_v1_model
 from checks.policies.vllm_v1.paging import vllm_v1_watch
@@ -95,6 +95,7 @@ POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     codec=CODEC,
     reference=VllmV1Reference.of,
     engine=engine,
+    engine_under_test=engine_under_test,
     without_device=without_device,
     tokens_at_once=_tokens_at_once,
     model=vllm_v1_model,
