@@ -1,4 +1,4 @@
-"""vLLM V1: the reference, which has no engine, next to the paged device."""
+"""vLLM V1: the reference next to the paged device, and the engine on it."""
 
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from checks.policies.policy import Policy
 from checks.policies.vllm_v1.adapter import ADAPTER
 from checks.policies.vllm_v1.codec import CODEC
 from checks.policies.vllm_v1.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
+from checks.policies.vllm_v1.engine import engine, engine_under_test, without_device
 from checks.policies.vllm_v1.generator import generate
 from checks.policies.vllm_v1.model import vllm_v1_model
 from checks.policies.vllm_v1.picture import PICTURE
@@ -95,6 +96,9 @@ POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     codec=CODEC,
     picture=PICTURE,
     reference=VllmV1Reference.of,
+    engine=engine,
+    engine_under_test=engine_under_test,
+    without_device=without_device,
     tokens_at_once=_tokens_at_once,
     model=vllm_v1_model,
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=VllmV1Config),
