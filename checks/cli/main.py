@@ -31,6 +31,7 @@ _COMMANDS = {
     ),
     "run": "Serve WORKLOAD and hold every rule against every step.",
     "survey": "Serve the same random cases with each installed release of DRIVER, judged alone.",
+    "view": "Write FILE as one page to look at, step by step, with the verdict of every rule.",
 }
 
 _EPILOG = """\b

@@ -17,8 +17,8 @@ policy it is of: what is drawn of a policy's states stands in its `Policy.pictur
   gzip of the JSON of these frames;
 - `overview`, of all frames: `count`; `labels`, where they are not "step 0", "step 1", …; `kinds`, a
   letter for each, its kind's first; `measures`, what is drawn above the scrubber: `name`, `unit`,
-  `limit` (or null), `values` by frame; `refused`, rule by frame; `broken`, rules by frame; `events`,
-  the frames to which the keys n and p jump;
+  `limit` (or null), `values` by frame; `refused`, rule by frame; `broken`, rules by frame;
+  `events`, the frames to which the keys n and p jump;
 - `violation`, null or `frame`, `rule`, `says`, `found`, and `loop`, the frame with which the part
   that repeats begins;
 - `divergence`, null or `frame` and `fields`: of each field that differs `field`, `place`,

@@ -12,9 +12,6 @@ from engine.spyre.scheduler import DecodePlan, IdlePlan, Plan, PrefillPlan, Sche
 from engine.spyre.serving import Engine
 from spec.spyre.config import SpyreConfig, refuse_unservable
 from spec.spyre.records import Step
-from spec.spyre.variants import Reading
-
-ENGINE_CONFIG = {"reading": (Reading.TEXT,)}  # what it can do, of keys of which that is not all
 
 
 def sampled_alone(plan: Plan) -> Tensor:
