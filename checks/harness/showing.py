@@ -3,16 +3,22 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from checks.export.pages.document import document_of
 from checks.export.pages.situation import Json, Moment, Verdicts
-from checks.harness.judging import Judge
+from checks.harness.adapter import Adapter
+from checks.harness.judging import Broken, Judge
 from checks.harness.system import Step, System
 from checks.policies import policy_of
 from spec.core.records import SomeContext
 
 Found = tuple[tuple[str, str], ...]  # broken rules, each with what was found
+
+
+def _each_once(broken: Iterable[Broken]) -> Found:
+    """Each rule with what was found first, before the step or in it."""
+    return tuple({one.rule.id: one.found for one in reversed([*broken])}.items())[::-1]
 
 
 @define
@@ -26,12 +32,11 @@ class Shown:
     def __attrs_post_init__(self) -> None:
         self.judge = Judge(self.ctx)
 
-    def moment(self, step: Step) -> Moment:
-        """The next step."""
-        found = tuple((one.rule.id, one.found) for one in self.judge.observe(step))
-        moment = Moment(
-            after=step.after, step=step, last=self._last, verdicts=self._verdicts(found, step)
-        )
+    def moment(self, step: Step, *, aborted_while_running: bool = False) -> Moment:
+        """The next step, judged as `Judge.observe` does."""
+        step = self._whole(step)
+        verdicts = self._verdicts(self._broken(step, aborted_while_running), step)
+        moment = Moment(after=step.after, step=step, last=self._last, verdicts=verdicts)
         self._last = step.after
         return moment
 
@@ -39,6 +44,21 @@ class Shown:
         """A state that arrivals and aborts left before step `index`."""
         verdicts = Verdicts(broken=found)
         return Moment(after=state, last=self._last, index=index, label=label, verdicts=verdicts)
+
+    def _whole(self, step: Step) -> Step:
+        return step
+
+    def _broken(self, step: Step, leavers: bool) -> Found:
+        adapter = policy_of(self.ctx.config).adapter
+        if leavers and not adapter.rules_know_leavers:
+            self.judge.pass_over(step)
+            return self.broken_in(step.after)
+        return _each_once(self.judge.observe(step))
+
+    def broken_in(self, state: Any) -> Found:
+        """The rules that a state breaks."""
+        found = ((one.id, one.found_in_state(self.ctx, state)) for one in self.judge.rules)
+        return tuple((rule, what) for rule, what in found if what is not None)
 
     def _verdicts(self, found: Found, step: Step) -> Verdicts:
         rules = self.judge.rules
@@ -48,13 +68,21 @@ class Shown:
 
 @define
 class ShownRelease(Shown):
-    """The same of the steps of a driver, which may leave fields out."""
+    """The same of the steps of a driver: fields may be left out, events are those that show."""
 
     system: System = field(kw_only=True)
+    _adapter: Adapter = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        adapter = policy_of(self.ctx.config).adapter
-        self.judge = Judge(self.ctx, adapter=adapter, unreported=self.system.hello.unreported)
+        self._adapter = policy_of(self.ctx.config).adapter
+        left_out = self.system.hello.unreported
+        self.judge = Judge(self.ctx, adapter=self._adapter, unreported=left_out)
+
+    def _whole(self, step: Step) -> Step:
+        return evolve(step, events=self._adapter.inferred_events(step, self.ctx.config))
+
+    def _broken(self, step: Step, leavers: bool) -> Found:
+        return _each_once(self.judge.observe(step, aborted_while_running=leavers))
 
     def _verdicts(self, found: Found, step: Step) -> Verdicts:
         return Verdicts(broken=found, unjudged=tuple(self.judge.not_evaluated))

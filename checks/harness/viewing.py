@@ -21,6 +21,7 @@ from checks.harness.case import Case
 from checks.harness.comparing import differences, plain_json
 from checks.harness.comparison import Terms, compare, script_of
 from checks.harness.corpus import Recorded, recorded
+from checks.harness.finding import Episode
 from checks.harness.recording import FORMAT as RECORDING
 from checks.harness.recording import Recording, read_recording
 from checks.harness.replaying import (
@@ -181,6 +182,7 @@ class _Noted:
 
     system: System
     steps: list[Step] = field(factory=list)
+    actions: list[Action] = field(factory=list)
     failure: Failure | None = None
 
     @property
@@ -188,13 +190,16 @@ class _Noted:
         return self.system.hello
 
     def play(self, case: Case, actions: Iterable[Action]) -> Iterator[Taken | Failure]:
-        self.steps, self.failure = [], None
-        for taken in self.system.play(case, actions):
+        for taken in self.system.play(case, map(self._noted, actions)):
             if isinstance(taken, Failure):
                 self.failure = taken
             else:
                 self.steps.append(taken.step)
             yield taken
+
+    def _noted(self, action: Action) -> Action:
+        self.actions.append(action)
+        return action
 
     def close(self) -> None:
         self.system.close()
@@ -223,34 +228,40 @@ def _compared(system: System, case: Case, terms: Terms, *, title: str, about: st
     noted = _Noted(system)
     episode = compare(noted, case, terms)
     script = script_of(system, case, terms)
+    for _ in zip(noted.actions, script, strict=False):  # the reference takes as many steps
+        pass
+    ctx, release = script.ctx, system.hello.release
     is_driver = "events" not in system.hello.abilities
-    ctx = script.ctx
     theirs = ShownRelease(ctx, system=system) if is_driver else Shown(ctx)
+    found = _moments(theirs, noted.steps, noted.actions)
     if terms.rules_only:
-        ours = list[Moment]()
+        document = document_of(ctx, ((one,) for one in found), title=title, sides=[release])
     else:
-        wanted = len(noted.steps) + (noted.failure is not None)
-        for _ in zip(range(wanted), script, strict=False):
-            pass
-        shown = Shown(ctx)
-        ours = [shown.moment(step) for step in script.steps[: wanted or None]]
-    found = [theirs.moment(step) for step in noted.steps]
-    sides = [system.hello.release] if terms.rules_only else [REFERENCE, system.hello.release]
-    pairs = zip_longest(ours, found) if ours else ((one,) for one in found)
-    one = episode.finding
-    violation = None
-    if one is not None:
-        violation = {
-            "frame": one.step,
-            "rule": one.rule,
-            "says": one.says,
-            "found": one.cause if noted.failure is None else str(noted.failure),
-        }
-    document = document_of(ctx, pairs, title=title, sides=sides, violation=violation)
-    document["divergence"] = _divergence(system, case, terms, script, noted)
+        most = len(noted.steps) + (noted.failure is not None)
+        pairs = zip_longest(_moments(Shown(ctx), script.steps[:most], noted.actions), found)
+        document = document_of(ctx, pairs, title=title, sides=[REFERENCE, release])
+        document["divergence"] = _divergence(system, case, terms, script, noted)
+    document["violation"] = _violation(episode, noted)
     known = f" A known difference: {episode.known}." if episode.known else ""
     document["about"] = f"{about}{known}".strip()
     return document
+
+
+def _moments(shown: Shown, steps: Iterable[Step], actions: Iterable[Action]) -> Iterator[Moment]:
+    for step, action in zip(steps, actions, strict=False):
+        yield shown.moment(step, aborted_while_running=bool(action.abort_running))
+
+
+def _violation(episode: Episode, noted: _Noted) -> Json | None:
+    """What the comparison found, or what the system raised."""
+    one, failure = episode.finding, noted.failure
+    if one is not None:
+        found = one.cause if failure is None else str(failure)
+        return {"frame": one.step, "rule": one.rule, "says": one.says, "found": found}
+    if failure is None:
+        return None
+    says = "The system raises an error instead of taking the step."
+    return {"frame": len(noted.steps), "rule": "crash", "says": says, "found": str(failure)}
 
 
 def _divergence(

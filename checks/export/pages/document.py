@@ -70,9 +70,8 @@ class _Overview:
         """As the document has it; `first`: the measures that come before the others."""
         count = len(self.kinds)
         measures = []
-        for name in dict.fromkeys(
-            (*(one for one in first if one in self.measures), *self.measures)
-        ):
+        known = [name for name in first if name in self.measures]
+        for name in dict.fromkeys([*known, *self.measures]):
             one = self.measures[name]
             rest = [None] * (count - len(one["values"]))
             measures.append({"name": name, **one, "values": one["values"] + rest})

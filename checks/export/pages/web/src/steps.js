@@ -82,8 +82,9 @@ class LockstepSteps extends HTMLElement {
     this.says = el("div.says");
     const parts = [el("style", {}, STYLE)];
     if (!this.hasAttribute("still")) parts.push(...this.introduction(), this.controls());
-    parts.push(this.extra, this.headline, this.says, this.body);
+    parts.push(this.extra, this.headline, this.says);
     if (film.divergence && this.has("picture")) parts.push(this.differing());
+    parts.push(this.body);
     if (this.has("requests")) parts.push(settingOf(film));
     this.root.replaceChildren(el("div.lockstep", {}, ...parts));
   }
@@ -131,7 +132,7 @@ class LockstepSteps extends HTMLElement {
       button("⇥", "last step (End)", () => this.go(overview.count - 1)),
       button("‹ event", "event before (p)", () => this.event(-1)),
       button("event ›", "next event (n)", () => this.event(1)));
-    const root = el("div.controls");
+    const root = el("div.controls", { style: `--steps: ${overview.count}` });
     const measures = overview.measures.filter((one) => one.values.some(Boolean));
     if (this.has("chart") && measures.length && overview.count > 1) root.append(this.charts(measures));
     root.append(range, buttons);
