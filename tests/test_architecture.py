@@ -59,7 +59,7 @@ PARTS: dict[str, tuple[set[str], str]] = {
     "glossary": (set(), "words are explained by the chapters alone"),
     "book": (
         {
-            *("registry", "cores", "ending", "export", "explore", "harness", "policies", "proofs"),
+            *("registry", "cores", "export", "explore", "harness", "policies", "proofs"),
             *("releases", "evidence", "chapters", "glossary"),
         },
         "pages show all that is claimed and all evidence, and are asked for by a command",

@@ -2,25 +2,31 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from shutil import copytree, rmtree
+from shutil import copyfile, copytree, rmtree
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from checks.book.chapters import chapter_pages
+from checks.book.drawing import STEPS, Films, Introduced, in_words, shared_rules, written_films
 from checks.book.instances import instance_pages
+from checks.book.pictures import with_pictures, write_examples
 from checks.book.proofs import proof_pages
 from checks.book.releases import release_pages
 from checks.book.rules import rule_pages
 from checks.book.runs import Shown, shown_runs
-from checks.book.source import Page, policies, slug
+from checks.book.source import Page, policies, sections, slug
+from checks.explore.exploring import sentence
+from checks.export.files import new_file
+from checks.export.pages.assets import write_assets
 from spec.core.errors import ConfigError, InputError
 
 _HERE = Path(__file__).parent
-_SETTINGS, _PAGES = _HERE / "mkdocs.yml", _HERE / "pages"
+_SETTINGS, PAGES = _HERE / "mkdocs.yml", _HERE / "pages"
 _MARK = "lockstep-book.json"  # what is in a directory that a book was written into
 Say = Callable[[str], None]
 
@@ -48,8 +54,11 @@ def build(out: Path, say: Say) -> Built:
         write_source(source)
         say("writing the pages")
         mkdocs(source, site)
-        built = Built(sum(1 for _ in site.rglob("*.html")), _size(site))
-        (site / _MARK).write_text(json.dumps({"pages": built.pages}) + "\n")
+        _drop_what_is_not_used(site)
+        made = [_without_blank_lines(path) for path in site.rglob("*.html")]
+        built = Built(len(made), _size(site))
+        with new_file(site / _MARK) as mark:
+            mark.write(json.dumps({"pages": built.pages}) + "\n")
         rmtree(out, ignore_errors=True)
         copytree(site, out)
     return built
@@ -78,6 +87,25 @@ def _refuse_what_is_no_book(out: Path) -> None:
         raise InputError("--out", str(out), "a new directory, an empty one, or that of a book")
 
 
+def _drop_what_is_not_used(site: Path) -> None:
+    """The theme's source maps, and its search in other languages."""
+    for path in site.rglob("*.map"):
+        path.unlink()
+    rmtree(site / "assets" / "javascripts" / "lunr", ignore_errors=True)
+
+
+_AS_IT_IS = re.compile(r"(<pre.*?</pre>|<script.*?</script>)", re.DOTALL)
+
+
+def _without_blank_lines(path: Path) -> Path:
+    """Drop the lines that the theme leaves empty, a third of a page."""
+    parts = _AS_IT_IS.split(path.read_text(encoding="utf-8"))
+    parts[::2] = [re.sub(r"\n\s+", "\n", part) for part in parts[::2]]
+    with new_file(path) as file:
+        file.write("".join(parts))
+    return path
+
+
 def _size(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
@@ -87,28 +115,54 @@ def _size(directory: Path) -> int:
 
 def write_source(source: Path) -> None:
     """Write every page and file that the site is made of."""
-    runs = source / "runs"
-    runs.mkdir(parents=True)
-    instances = [one for policy in policies() for one in policy.instances]
-    shown = shown_runs(instances, runs)
-    for page in pages(shown):
+    shown, films = write_runs(source)
+    write_assets(_made(source / "javascripts"))
+    Page("javascripts/rules.js", shared_rules()).write(source)
+    for page in pages(shown, films):
         page.write(source)
 
 
-def pages(shown: Iterable[Shown]) -> Iterator[Page]:
+def write_runs(source: Path) -> tuple[list[Shown], Films]:
+    """Write the runs that are shown: what the pages draw, and each counterexample as a trace."""
+    with TemporaryDirectory(prefix="lockstep-runs-") as temporary:
+        traces = Path(temporary)
+        shown = shown_runs([one for policy in policies() for one in policy.instances], traces)
+        introduced = dict(write_examples(traces))
+        introduced |= {traces / one.trace: _introduced(one) for one in shown}
+        films = written_films(introduced, source / STEPS)
+        kept = _made(source / "runs")
+        for one in shown:
+            if one.found:
+                copyfile(traces / one.trace, kept / one.trace)
+    return shown, films
+
+
+def _introduced(shown: Shown) -> Introduced:
+    if shown.found:
+        return Introduced(f"{shown.rule} is broken in {shown.instance}", shown.found)
+    return Introduced(f"{shown.rule} speaks in {shown.instance}", sentence(shown.rule))
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def pages(shown: Sequence[Shown], films: Films) -> Iterator[Page]:
     """Every page of the book."""
-    for path in sorted(_PAGES.glob("*.md")):
-        yield Page(path.name, path.read_text(encoding="utf-8"))
-    yield from chapter_pages()
-    yield from rule_pages(shown, _drawn)
-    yield from instance_pages(shown, _drawn)
+
+    def drawn(one: Shown, name: str) -> str:
+        return sections(films.element(one.trace, name, root="../"), in_words(one.story))
+
+    for path in sorted(PAGES.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        yield Page(path.name, with_pictures(text, films, root=""))
+    for page in chapter_pages():
+        yield evolve(page, text=with_pictures(page.text, films, root="../"))
+    yield from rule_pages(shown, drawn)
+    yield from instance_pages(shown, drawn)
     yield from proof_pages()
     yield from release_pages()
-
-
-def _drawn(shown: Shown, _name: str) -> str:
-    lines = (f"{number}. {line}" for number, line in enumerate(shown.story, start=1))
-    return "\n".join(lines)
 
 
 def _navigation() -> list[Any]:

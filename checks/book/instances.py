@@ -58,8 +58,8 @@ def _list_of(policy: AnyPolicy, explored: Mapping[str, Any]) -> str:
     states = sum(explored[title_of(one)]["states"] for one in policy.instances)
     return sections(
         f"# Instances of {policy.name}",
-        f"{counted(len(rows), 'instance')}, {states:,} states. Each is a question with bounds: a few"
-        " requests under a configuration, and what may happen to them. Every state that can be"
+        f"{counted(len(rows), 'instance')}, {states:,} states. Each is a question with bounds: a"
+        " few requests under a configuration, and what may happen to them. Every state that can be"
         " reached is looked at, so that within these bounds nothing is left to chance.",
         table(("instance", "what it is", ">states", "what is broken"), rows),
     )
@@ -147,7 +147,7 @@ def _broken(one: Shown, drawn: Drawn) -> str:
     return section(
         f"How {one.rule} is broken",
         f"> {sentence(one.rule)}",
-        f"{one.found}.",
+        f"Found: {one.found}.",
         drawn(one, one.rule.lower()),
         replayed(one),
     )

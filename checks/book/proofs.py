@@ -88,6 +88,7 @@ def _page_of(obligation: Obligation, record: Mapping[str, Any], cited_by: list[s
             "A parameter is any integer, at least 0 where it is `Natural` and 1 where it is"
             " `Positive`. The functions in it are those that the reference runs.",
             code("python", getsource(written_of(obligation))),
+            searched=False,
         ),
         section("It rests on", bullets(map(_with_sentence, cites_of(obligation)))),
         section("Others rest on it", bullets(map(_with_sentence, cited_by))),

@@ -3,7 +3,17 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from checks.book.source import Page, bullets, code, counted, policies, section, sections, slug, table
+from checks.book.source import (
+    Page,
+    bullets,
+    code,
+    counted,
+    policies,
+    section,
+    sections,
+    slug,
+    table,
+)
 from checks.evidence import CONFORMED, recorded
 from checks.explore.exploring import sentence
 from checks.policies import RULES, AnyPolicy
@@ -41,8 +51,8 @@ def _list_of(conformed: Mapping[str, Any]) -> str:
         " reference: the same requests, every step compared, every rule judged.",
         table(("release", ">cases", ">steps", ">rules judged", ">broken"), of_record),
         "Ten releases of the plugin, and what each breaks, are compared in"
-        " [a chapter of their own](../chapters/releases.md). How a scheduler is connected is said in"
-        " [the chapter on drivers](../chapters/drivers.md).",
+        " [a chapter of their own](../chapters/releases.md). How a scheduler is connected is said"
+        " in [the chapter on drivers](../chapters/drivers.md).",
         section(
             "What can be installed",
             "Each by `lockstep driver install NAME`, into an environment of its own.",
@@ -52,29 +62,28 @@ def _list_of(conformed: Mapping[str, Any]) -> str:
     )
 
 
-def _differences(policy: AnyPolicy, of: str = "") -> str:
-    rows = [
+def _differences(policy: AnyPolicy) -> str:
+    return bullets(
         f"**{one.id}** ({one.driver} {one.versions}): {one.says}. {one.reason}"
         for one in policy.known_differences
-        if one.driver in (of or one.driver)
-    ]
-    return bullets(rows)
+    )
 
 
 def _page_of(name: str, one: Mapping[str, Any]) -> str:
     recipes = [recipe for recipe in RECIPES if recipe.about == name]
-    broken = [
-        f"{rule}, in {times:,} steps: {_says(rule)}" for rule, times in one["broken"].items()
-    ]
+    broken = [f"{rule}, in {times:,} steps: {_says(rule)}" for rule, times in one["broken"].items()]
     met = [(id_, f"{times:,}") for id_, times in one["known"].items()]
     holds = [rule for rule in one["rules"] if rule not in one["broken"]]
     return sections(
         f"# {name}",
-        f"{one['episodes']:,} random cases from seed {one['seed']}, {one['steps']:,} steps, each held"
-        f" against {counted(len(one['rules']), 'rule')} and compared with the reference in every"
-        " field that the driver reports. No difference was found that is not listed here.",
+        f"{one['episodes']:,} random cases from seed {one['seed']}, {one['steps']:,} steps, each"
+        f" held against {counted(len(one['rules']), 'rule')} and compared with the reference in"
+        " every field that the driver reports. No difference was found that is not listed here.",
         section("What it breaks", bullets(broken) or "Nothing, in these cases."),
-        section("Known differences, and in how many cases they were met", table(("difference", ">cases"), met)),
+        section(
+            "Known differences, and in how many cases they were met",
+            table(("difference", ">cases"), met),
+        ),
         section("What holds", f"In every judged step: {', '.join(holds)}."),
         *(_again(recipe) for recipe in recipes),
     )

@@ -5,9 +5,9 @@ from inspect import getsource, getsourcefile, getsourcelines
 from pathlib import Path
 from typing import Any
 
-import spec
 from attrs import frozen
 
+import spec
 from checks.book.chapters import rules_table
 from checks.book.links import proof_page, rule_page
 from checks.book.runs import Shown
@@ -43,7 +43,7 @@ _JUDGED = {
     Kind.BETWEEN: "of every change between two steps: arrivals and aborts",
     Kind.EVENTUALLY: "of every run in which the scheduler goes on",
 }
-Drawn = Callable[[Shown, str], str]  # a run as part of a page, and under which name
+Drawn = Callable[[Shown, str], str]  # a run as part of a page, by the name of its frame
 
 
 def instance_page(title: str) -> str:
@@ -54,8 +54,8 @@ def instance_page(title: str) -> str:
 def rule_pages(shown: Iterable[Shown], drawn: Drawn) -> Iterator[Page]:
     """A page for each rule, and one for each policy that lists them."""
     by_rule: dict[str, list[Shown]] = {}
-    for one in shown:
-        by_rule.setdefault(one.rule, []).append(one)
+    for run in shown:
+        by_rule.setdefault(run.rule, []).append(run)
     for policy in policies():
         verdicts = recorded_verdicts(policy.registry.rules.values())
         yield Page(f"rules/{slug(policy.name)}.md", _list_of(policy, verdicts))
@@ -80,8 +80,9 @@ def _list_of(policy: AnyPolicy, verdicts: Sequence[Verdict]) -> str:
 
 def _page_of(policy: AnyPolicy, verdict: Verdict, shown: Sequence[Shown], drawn: Drawn) -> str:
     rule = verdict.rule
-    speaks = [one for one in shown if not one.found]
     refuted = [one for one in shown if one.found]
+    ends = {one.story for one in refuted}
+    speaks = [one for one in shown if not one.found and one.story not in ends]
     return sections(
         f"# {rule.id}",
         f"> {rule.sentence}",
@@ -95,7 +96,7 @@ def _page_of(policy: AnyPolicy, verdict: Verdict, shown: Sequence[Shown], drawn:
         ),
         _refutations(rule, refuted, drawn),
         section("A step on which it speaks", *(_speaking(one, drawn) for one in speaks)),
-        section("Its code", *_code_of(rule)),
+        section("Its code", *_code_of(rule), searched=False),
         _where_it_holds(policy, verdict),
         _proofs(verdict),
         _releases(policy, rule),
@@ -114,9 +115,9 @@ def in_words(verdict: Verdict) -> str:
             f" {verdict.states:,} states"
         )
     if verdict.proven:
-        parts.append(f"{counted(len(verdict.proven), 'proof')} for {_widest(verdict)}")
+        parts.append(f"{counted(len(verdict.proven), 'proof')}, the widest for {_widest(verdict)}")
     if verdict.disproven:
-        parts.append(f"refuted by {', '.join(verdict.disproven)}")
+        parts.append(f"refuted, as the text has it, by {', '.join(verdict.disproven)}")
     return "; ".join(parts) or "not judged"
 
 
@@ -132,11 +133,13 @@ def _refutations(rule: AnyRule, refuted: Sequence[Shown], drawn: Drawn) -> str:
     if not refuted:
         return ""
     first, *others = sorted(refuted, key=lambda one: len(one.story))
-    more = bullets(f"[{one.instance}](../{instance_page(one.instance)}): {one.found}" for one in others)
+    more = bullets(
+        f"[{one.instance}](../{instance_page(one.instance)}): {one.found}" for one in others
+    )
     return section(
         "How it is broken",
-        f"In the instance [{first.instance}](../{instance_page(first.instance)}), by a run that no"
-        f" shorter one there breaks: {first.found}.",
+        f"In the instance [{first.instance}](../{instance_page(first.instance)}), by a shortest"
+        f" run: {first.found}.",
         drawn(first, "broken"),
         replayed(first),
         f"It is broken in {counted(len(others), 'more instance')} too:\n\n{more}" if others else "",
@@ -197,25 +200,23 @@ def predicate_of(rule: AnyRule) -> Callable[..., Any]:
 def _where_it_holds(policy: AnyPolicy, verdict: Verdict) -> str:
     explored = recorded(EXPLORED)
     judged = [*verdict.refuted_in, *verdict.holds_in]
-    rows = [
-        (
-            f"[{title}](../{instance_page(title)})",
-            f"{explored[title]['states']:,}",
-            "refuted" if title in verdict.refuted_in else "holds",
-            f"{explored[title]['witnesses'].get(verdict.rule.id, 0):,}",
-        )
-        for title in map(title_of, policy.instances)
-        if title in judged
+    titles = [title for title in map(title_of, policy.instances) if title in judged]
+    links = [
+        f"[{title}](../{instance_page(title)})"
+        + (" (refuted)" if title in verdict.refuted_in else "")
+        for title in titles
     ]
-    listed = table(("instance", ">states", "verdict", ">times it speaks"), rows)
+    speaks = sum(explored[title]["witnesses"].get(verdict.rule.id, 0) for title in titles)
     expected = policy.expected_reasons.get(verdict.rule.id)
     return section(
         "In which instances it holds",
-        f"Every reachable state and step of {counted(len(rows), 'instance')} was judged."
-        if rows
+        f"Every reachable state and step of {counted(len(titles), 'instance')} was judged. On"
+        f" {speaks:,} transitions the rule had something to say."
+        if titles
         else "",
-        folded("All of them", listed) if listed else "",
+        folded("All of them", ", ".join(links)) if links else "",
         f"Where it need not hold: {expected}." if expected else "",
+        searched=False,
     )
 
 

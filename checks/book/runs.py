@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from attrs import frozen
 
@@ -93,11 +94,7 @@ def _counterexamples(exploration: Exploration, directory: Path) -> Iterator[Show
         name = counterexample_name(exploration, finding)
         write_counterexample(exploration, finding, directory / name)
         title, lines = title_of(exploration.instance), story(finding.script, finding.steps)
-        yield Shown(finding.rule, title, _found(finding), name, (*lines, *_again(finding)))
-
-
-def _found(finding: Finding) -> str:
-    return finding.found[:1].upper() + finding.found[1:]
+        yield Shown(finding.rule, title, finding.found, name, (*lines, *_again(finding)))
 
 
 def _again(finding: Finding) -> list[str]:
@@ -110,9 +107,7 @@ def _again(finding: Finding) -> list[str]:
 # --- witnesses ------------------------------------------------------------------------------------
 
 
-def _witnesses(
-    instance: AnyInstance, rules: frozenset[str], directory: Path
-) -> Iterator[Shown]:
+def _witnesses(instance: AnyInstance, rules: frozenset[str], directory: Path) -> Iterator[Shown]:
     """Of each of these rules a shortest run to a step on which it speaks."""
     model, title = policy_of(instance.config).model(instance), title_of(instance)
     for rule, run in _first_seen(model, sorted(rules)).items():
@@ -130,14 +125,14 @@ def _witnesses(
         yield Shown(rule, title, "", name, story(script, steps))
 
 
-def _first_seen(model: AnyModel, rules: Sequence[str]) -> dict[str, Counterexample]:
+def _first_seen(model: AnyModel, rules: Sequence[str]) -> dict[str, Counterexample[Any]]:
     """The shortest runs that end with the witness of a rule: what refutes that it is never seen."""
     pending = set(rules)
 
-    def never(rule: str) -> OnStep:
+    def never(rule: str) -> OnStep[Any]:
         seen = RULES[rule].witness
 
-        def holds(_before: object, edge: Transition) -> str | None:
+        def holds(_before: object, edge: Transition[Any]) -> str | None:
             if not seen(model.ctx, edge.record):
                 return None
             pending.discard(rule)
@@ -152,7 +147,7 @@ def _first_seen(model: AnyModel, rules: Sequence[str]) -> dict[str, Counterexamp
     return {rule: runs[rule] for rule in rules}
 
 
-def _steps_of(instance: AnyInstance, run: Counterexample) -> tuple[SomeStep, ...]:
+def _steps_of(instance: AnyInstance, run: Counterexample[Any]) -> tuple[SomeStep, ...]:
     step = policy_of(instance.config).step
     records = [edge.record for edge in run.steps if isinstance(edge.record, step)]
     return numbered(instance.config, records)
@@ -200,7 +195,11 @@ def step_in_words(step: SomeStep) -> str:
         f"{tokens} token{'s' * (tokens != 1)} of request {one}"
         for one, tokens in step.scheduled.items()
     )
-    parts = [f"**step {step.index}**, {step.kind}: {computed}" if computed else f"**step {step.index}**, {step.kind}"]
+    parts = [
+        f"**step {step.index}**, {step.kind}: {computed}"
+        if computed
+        else f"**step {step.index}**, {step.kind}"
+    ]
     for transition in ("preempt", "swap_out", "swap_in", "pause", "resume", "jump_tkv"):
         names = list(dict.fromkeys(event.id for event in step.happened(transition)))
         if names:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from attrs import frozen
 
+from checks.export.files import new_file
 from checks.policies import POLICIES, AnyPolicy
 
 
@@ -22,7 +23,8 @@ class Page:
         """Write the file where the source is made."""
         path = directory / self.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.text, encoding="utf-8")
+        with new_file(path) as file:
+            file.write(self.text)
 
 
 def sections(*parts: str) -> str:
@@ -30,9 +32,10 @@ def sections(*parts: str) -> str:
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
-def section(title: str, *parts: str) -> str:
-    """A section with its heading; nothing where it has no content."""
-    return sections(f"## {title}", *parts) if any(parts) else ""
+def section(title: str, *parts: str, searched: bool = True) -> str:
+    """A section with its heading, which the search finds or not; nothing without content."""
+    heading = f"## {title}" if searched else f"## {title} {{ data-search-exclude }}"
+    return sections(heading, *parts) if any(parts) else ""
 
 
 def bullets(items: Iterable[str]) -> str:
@@ -41,7 +44,7 @@ def bullets(items: Iterable[str]) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; a column whose name begins with ">" is aligned to the right. Nothing without rows."""
+    """A table, or nothing without rows; columns whose name begins with ">" are right-aligned."""
     lines = [_line(map(str, row)) for row in rows]
     if not lines:
         return ""

@@ -7,6 +7,7 @@ from checks.policies.labels import STEPS, Labels, named_actions
 from checks.policies.later import imported_when_called
 from checks.policies.nano_vllm.adapter import ADAPTER
 from checks.policies.nano_vllm.codec import CODEC
+from checks.policies.nano_vllm.examples import EXAMPLES
 from checks.policies.nano_vllm.expected import EXPECTED_VIOLATIONS
 from checks.policies.nano_vllm.generator import generate
 from checks.policies.nano_vllm.picture import PICTURE
@@ -56,6 +57,7 @@ POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     engine_under_test=imported_when_called(_ENGINE, "engine_under_test"),
     without_device=imported_when_called(_ENGINE, "without_device"),
     tokens_at_once=lambda config: config.max_model_len,
+    examples=EXAMPLES,
     instances=read_instances(
         Path(__file__).with_name("instances.toml"),
         plain=NanoVllmConfig,

@@ -10,6 +10,7 @@ from checks.policies.policy import Policy
 from checks.policies.vllm_v1.adapter import ADAPTER
 from checks.policies.vllm_v1.codec import CODEC
 from checks.policies.vllm_v1.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
+from checks.policies.vllm_v1.examples import EXAMPLES
 from checks.policies.vllm_v1.generator import generate
 from checks.policies.vllm_v1.model import vllm_v1_model
 from checks.policies.vllm_v1.picture import PICTURE
@@ -97,6 +98,7 @@ POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     reference=VllmV1Reference.of,
     tokens_at_once=_tokens_at_once,
     model=vllm_v1_model,
+    examples=EXAMPLES,
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=VllmV1Config),
     generate=generate,
     compared=_COMPARED,
