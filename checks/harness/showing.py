@@ -12,6 +12,7 @@ from checks.harness.judging import Broken, Judge
 from checks.harness.system import Step, System
 from checks.policies import policy_of
 from spec.core.records import SomeContext
+from spec.core.rule import AnyRule
 
 Found = tuple[tuple[str, str], ...]  # broken rules, each with what was found
 
@@ -61,9 +62,7 @@ class Shown:
         return tuple((rule, what) for rule, what in found if what is not None)
 
     def _verdicts(self, found: Found, step: Step) -> Verdicts:
-        rules = self.judge.rules
-        speaks = tuple(one.id for one in rules if one.witness(self.ctx, step))
-        return Verdicts(broken=found, speaks=speaks)
+        return Verdicts(broken=found, speaks=witnessed(self.ctx, self.judge.rules, step))
 
 
 @define
@@ -86,6 +85,29 @@ class ShownRelease(Shown):
 
     def _verdicts(self, found: Found, step: Step) -> Verdicts:
         return Verdicts(broken=found, unjudged=tuple(self.judge.not_evaluated))
+
+
+def verdicts_of_step(ctx: SomeContext, rules: Iterable[AnyRule], step: Step) -> Verdicts:
+    """Of a step, and of the state that it left, by themselves."""
+    found = ((one.id, one.found_of_step(ctx, step)) for one in rules)
+    broken = tuple((rule, what) for rule, what in found if what is not None)
+    return Verdicts(broken=broken, speaks=witnessed(ctx, rules, step))
+
+
+def verdicts_of_change(
+    ctx: SomeContext, rules: Iterable[AnyRule], before: Any, after: Any
+) -> Verdicts:
+    """Of what happens between two steps, and of the state that it left."""
+    found = (
+        (one.id, one.found_between(ctx, before, after) or one.found_in_state(ctx, after))
+        for one in rules
+    )
+    return Verdicts(broken=tuple((rule, what) for rule, what in found if what is not None))
+
+
+def witnessed(ctx: SomeContext, rules: Iterable[AnyRule], step: Step) -> tuple[str, ...]:
+    """The rules of whose witness the step is one."""
+    return tuple(one.id for one in rules if one.witness(ctx, step))
 
 
 def moments_of(ctx: SomeContext, steps: Iterable[Step]) -> Iterator[tuple[Moment]]:

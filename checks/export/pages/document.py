@@ -103,9 +103,24 @@ def document_of(
     `violation` and `divergence`: as `checks.export.pages` says. No more frames are kept as objects
     than are packed together.
     """
-    overview, inline, chunks = _Overview(), list[list[Json | None]](), list[str]()
-    for frame in frames:
-        shown = [None if one is None else situation_of(ctx, one) for one in frame]
+    drawn = ([None if one is None else situation_of(ctx, one) for one in frame] for frame in frames)
+    said = {"violation": violation, "divergence": divergence}
+    return document_of_situations(ctx, drawn, title=title, about=about, sides=sides, **said)
+
+
+def document_of_situations(
+    ctx: SomeContext,
+    frames: Iterable[Sequence[Json | None]],
+    *,
+    title: str,
+    about: str = "",
+    sides: Sequence[str] = ("reference",),
+    violation: Mapping[str, Any] | None = None,
+    divergence: Mapping[str, Any] | None = None,
+) -> Json:
+    """The same of situations that are drawn already."""
+    overview, inline, chunks = _Overview(), list[Sequence[Json | None]](), list[str]()
+    for shown in frames:
         overview.add(shown)
         inline.append(shown)
         if len(inline) >= (CHUNK if chunks else MOST_INLINE):

@@ -12,7 +12,10 @@ function chart(film, measure, go) {
   const { count, broken, kinds } = film.overview;
   const bars = Math.min(count, MOST_BARS);
   const per = count / bars;
-  const top = measure.values.reduce((most, one) => Math.max(most ?? 0, one ?? 0), measure.limit ?? 1);
+  const top = measure.values.reduce(
+    (most, one) => Math.max(most ?? 0, one ?? 0),
+    measure.limit ?? 1,
+  );
   const scale = (CHART_HEIGHT - 6) / Math.max(top ?? 1, 1);
   const root = svg("svg.chart", {
     viewBox: `0 0 ${bars} ${CHART_HEIGHT}`,

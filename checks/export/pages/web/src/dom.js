@@ -77,7 +77,7 @@ function counted(count, what) {
   return `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
 }
 
-/** @param {unknown} value any JSON value, as a text to read */
+/** @param {unknown} value any JSON value @returns {string} as a text to read */
 function shown(value) {
   if (value === null || value === undefined) return "nothing";
   if (Array.isArray(value)) return value.length ? value.map(shown).join(", ") : "none";

@@ -65,6 +65,12 @@ function gunzipped(bytes) {
   return new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
 }
 
+/** @param {Film} film @param {number} index where a frame is among all */
+function placeOf(film, index) {
+  const { count, labels } = film.overview;
+  return labels ? `${index + 1} of ${count}` : `step ${index} of ${count - 1}`;
+}
+
 /** @param {Film} film @param {number} index what a frame is called */
 function labelOf(film, index) {
   return film.overview.labels?.[index] ?? `step ${index}`;

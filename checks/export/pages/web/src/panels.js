@@ -61,16 +61,24 @@ function verdictsOf(now, film, rules, opened) {
   const unjudged = new Set(now.unjudged);
   const speaks = now.speaks.filter((id) => !broken.has(id) && film.rules[id]);
   const known = Object.entries(film.rules);
-  const runs = known.filter(([, rule]) => rule.kind === "eventually").map(([id]) => id);
-  const apart = new Set([...broken, ...unjudged, ...speaks, ...runs]);
+  const ofKind = (/** @type {string[]} */ ...kinds) =>
+    known.filter(([, rule]) => kinds.includes(rule.kind)).map(([id]) => id);
+  const runs = ofKind("eventually");
+  const steps = now.kind === "between" ? ofKind("step", "guard") : [];
+  const apart = new Set([...broken, ...unjudged, ...speaks, ...runs, ...steps]);
   const holds = known.map(([id]) => id).filter((id) => !apart.has(id));
   const judged = holds.length + speaks.length + broken.size;
   const root = el("div.verdicts");
   root.append(
-    el("p.sum", {}, `${counted(judged, "rule")} judged: ${judged - broken.size} hold, `,
-      broken.size ? el("strong.broken", {}, `${broken.size} broken`) : "none broken"),
+    el(
+      "p.sum",
+      {},
+      `${counted(judged, "rule")} judged: ${judged - broken.size} hold, `,
+      broken.size ? el("strong.broken", {}, `${broken.size} broken`) : "none broken",
+    ),
     group("seen at work in this step", speaks),
     group("hold", holds),
+    group("about steps, of which this is none", steps),
     group("about whole runs, not judged in a step", runs),
     group("not judged: the release does not report what they ask for", [...unjudged]),
   );
@@ -99,8 +107,12 @@ function verdictsOf(now, film, rules, opened) {
 function brokenOf(now, rules) {
   if (!now.broken.length) return null;
   const items = now.broken.map(([id, found]) =>
-    el("div.broke", {}, el("p", {}, rules.named(id), " is broken: ", rules.says(id)),
-      el("p.found", {}, `Found: ${found}`)),
+    el(
+      "div.broke",
+      {},
+      el("p", {}, rules.named(id), " is broken: ", rules.says(id)),
+      el("p.found", {}, `Found: ${found}`),
+    ),
   );
   return el("div.alert", {}, ...items);
 }
@@ -122,12 +134,20 @@ function refusalOf(now, rules) {
 function divergenceOf(divergence, sides) {
   const [ours, theirs = "the file"] = sides;
   const rows = divergence.fields.map((one) =>
-    el("tr", {}, el("th", { scope: "row" }, `${one.field} ${one.place}`.trim()),
-      el("td", {}, shown(one.expected)), el("td", {}, shown(one.found))),
+    el(
+      "tr",
+      {},
+      el("th", { scope: "row" }, `${one.field} ${one.place}`.trim()),
+      el("td", {}, shown(one.expected)),
+      el("td", {}, shown(one.found)),
+    ),
   );
   const head = el("tr", {}, el("th", {}, "field"), el("th", {}, ours), el("th", {}, theirs));
-  return el("div.scroll", { tabindex: 0, role: "region", "aria-label": "fields that differ" },
-    el("table.fields", {}, el("thead", {}, head), el("tbody", {}, ...rows)));
+  return el(
+    "div.scroll",
+    { tabindex: 0, role: "region", "aria-label": "fields that differ" },
+    el("table.fields", {}, el("thead", {}, head), el("tbody", {}, ...rows)),
+  );
 }
 
 /** @param {Film} film its configuration and requests */
@@ -138,17 +158,37 @@ function settingOf(film) {
   const most = film.requests.slice(0, 200).map((one) => {
     const { id, prompt_len, max_tokens, ...others } = one;
     const more = Object.entries(others).filter(([name, value]) => name !== "prompt_parts" && value);
-    return el("tr", {}, el("th", { scope: "row" }, id), el("td", {}, String(prompt_len)),
+    return el(
+      "tr",
+      {},
+      el("th", { scope: "row" }, id),
+      el("td", {}, String(prompt_len)),
       el("td", {}, String(max_tokens)),
-      el("td", {}, more.map(([name, value]) => `${spaced(name)} ${shown(value)}`).join(", ")));
+      el("td", {}, more.map(([name, value]) => `${spaced(name)} ${shown(value)}`).join(", ")),
+    );
   });
   const names = ["request", "prompt", "at most", ""].map((name) => el("th", {}, name));
   const left = film.requests.length - most.length;
-  return el("details.setting", {},
-    el("summary", {}, `${counted(film.requests.length, "request")} and the configuration of ${film.policy}`),
-    el("div.tables", {},
-      el("table", {}, el("caption", {}, "requests, in tokens"), el("thead", {}, el("tr", {}, ...names)),
-        el("tbody", {}, ...most)),
+  return el(
+    "details.setting",
+    {},
+    el(
+      "summary",
+      {},
+      `${counted(film.requests.length, "request")} and the configuration of ${film.policy}`,
+    ),
+    el(
+      "div.tables",
+      {},
+      el(
+        "table",
+        {},
+        el("caption", {}, "requests, in tokens"),
+        el("thead", {}, el("tr", {}, ...names)),
+        el("tbody", {}, ...most),
+      ),
       left > 0 ? el("p", {}, `and ${left} more`) : null,
-      el("table", {}, el("caption", {}, "configuration"), el("tbody", {}, ...keys))));
+      el("table", {}, el("caption", {}, "configuration"), el("tbody", {}, ...keys)),
+    ),
+  );
 }

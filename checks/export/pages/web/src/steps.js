@@ -53,15 +53,21 @@ class LockstepSteps extends HTMLElement {
     this.frames = new Frames(film);
     this.rules = new RuleNames(film, this.getAttribute("rule-link"));
     this.build();
-    if (isFirst) {
-      const said = this.hasAttribute("still") ? null : inFragment(this.name);
-      this.go(Number(said ?? this.getAttribute("at") ?? 0), false);
+    if (isFirst) this.begin();
+  }
+
+  /** Show the first frame, and listen. */
+  begin() {
+    const keys = this.getAttribute("keys") === "page" ? window : this;
+    keys.addEventListener("keydown", (event) => this.key(/** @type {KeyboardEvent} */ (event)));
+    const at = Number(this.getAttribute("at") ?? 0);
+    const isAlone = this.hasAttribute("still") || this.hasAttribute("quiet");
+    this.go(isAlone ? at : Number(inFragment(this.name) ?? at), false);
+    if (!isAlone) {
       window.addEventListener("hashchange", () => {
         const now = inFragment(this.name);
         if (now !== null && now !== "" && !Number.isNaN(Number(now))) this.go(Number(now), false);
       });
-      const keys = this.getAttribute("keys") === "page" ? window : this;
-      keys.addEventListener("keydown", (event) => this.key(/** @type {KeyboardEvent} */ (event)));
     }
   }
 
@@ -83,7 +89,7 @@ class LockstepSteps extends HTMLElement {
     const parts = [el("style", {}, STYLE)];
     if (!this.hasAttribute("still")) parts.push(...this.introduction(), this.controls());
     parts.push(this.extra, this.headline, this.says);
-    if (film.divergence && this.has("picture")) parts.push(this.differing());
+    if (film.divergence && this.has("picture")) parts.push(this.differing(film.divergence));
     parts.push(this.body);
     if (this.has("requests")) parts.push(settingOf(film));
     this.root.replaceChildren(el("div.lockstep", {}, ...parts));
@@ -102,15 +108,26 @@ class LockstepSteps extends HTMLElement {
       const where = labelOf(this.film, violation.frame);
       const found = now ? null : el("p.found", {}, "Found: ", shown(violation.found));
       made.push(
-        el("div.alert", {}, el("p", {}, named, named ? " is broken: " : null, violation.says), found,
-          el("p", {}, button(`Go to ${where}`, `show ${where}, which breaks the rule`, to))),
+        el(
+          "div.alert",
+          {},
+          el("p", {}, named, named ? " is broken: " : null, violation.says),
+          found,
+          el("p", {}, button(`Go to ${where}`, `show ${where}, which breaks the rule`, to)),
+        ),
       );
     }
     if (divergence) {
       const to = () => this.go(divergence.frame);
       const where = labelOf(this.film, divergence.frame);
-      made.push(el("p", {}, button(`Go to ${where}`, `show ${where}, which differs`, to),
-        " the first step that differs"));
+      made.push(
+        el(
+          "p",
+          {},
+          button(`Go to ${where}`, `show ${where}, which differs`, to),
+          " the first step that differs",
+        ),
+      );
     }
     return made;
   }
@@ -119,22 +136,32 @@ class LockstepSteps extends HTMLElement {
   controls() {
     const { overview } = this.film;
     const range = /** @type {HTMLInputElement} */ (
-      el("input", { type: "range", min: 0, max: overview.count - 1, value: 0, "aria-label": "step" })
+      el("input", {
+        type: "range",
+        min: 0,
+        max: overview.count - 1,
+        value: 0,
+        "aria-label": "step",
+      })
     );
     range.addEventListener("input", () => this.go(Number(range.value)));
     this.range = range;
     this.label = el("output.label", { "aria-hidden": "true" });
-    const buttons = el("div.buttons", { role: "group", "aria-label": "steps" },
+    const buttons = el(
+      "div.buttons",
+      { role: "group", "aria-label": "steps" },
       button("⇤", "first step (Home)", () => this.go(0)),
       button("←", "step back (left arrow)", () => this.go(this.index - 1)),
       this.label,
       button("→", "step on (right arrow)", () => this.go(this.index + 1)),
       button("⇥", "last step (End)", () => this.go(overview.count - 1)),
       button("‹ event", "event before (p)", () => this.event(-1)),
-      button("event ›", "next event (n)", () => this.event(1)));
+      button("event ›", "next event (n)", () => this.event(1)),
+    );
     const root = el("div.controls", { style: `--steps: ${overview.count}` });
     const measures = overview.measures.filter((one) => one.values.some(Boolean));
-    if (this.has("chart") && measures.length && overview.count > 1) root.append(this.charts(measures));
+    if (this.has("chart") && measures.length && overview.count > 1)
+      root.append(this.charts(measures));
     root.append(range, buttons);
     return root;
   }
@@ -160,19 +187,18 @@ class LockstepSteps extends HTMLElement {
     return el("div.charts", {}, el("p.legend", {}, select, legend), place);
   }
 
-  differing() {
-    const { divergence, sides } = this.film;
-    if (!divergence) return "";
-    this.fields = el("section.differs", {}, el("h3", {}, "Fields that differ"),
-      divergenceOf(divergence, sides));
+  /** @param {NonNullable<Film["divergence"]>} divergence */
+  differing(divergence) {
+    const table = divergenceOf(divergence, this.film.sides);
+    this.fields = el("section.differs", {}, el("h3", {}, "Fields that differ"), table);
     return this.fields;
   }
 
   /** @param {number} by 1: to the next event, -1: to the one before */
   event(by) {
     const { events } = this.film.overview;
-    const found = by > 0 ? events.find((one) => one > this.index)
-      : events.findLast((one) => one < this.index);
+    const found =
+      by > 0 ? events.find((one) => one > this.index) : events.findLast((one) => one < this.index);
     if (found !== undefined) this.go(found);
   }
 
@@ -206,9 +232,10 @@ class LockstepSteps extends HTMLElement {
    */
   go(index, asked = true) {
     const last = this.film.overview.count - 1;
+    if (index > last && asked) this.dispatchEvent(new CustomEvent("lockstep-beyond"));
     const wanted = Math.max(0, Math.min(Number.isNaN(index) ? 0 : Math.round(index), last));
     this.index = wanted;
-    if (asked) noteInFragment(this.name, String(wanted));
+    if (asked && !this.hasAttribute("quiet")) noteInFragment(this.name, String(wanted));
     const frame = this.frames?.at(wanted);
     if (frame instanceof Promise) {
       frame.then((found) => {
@@ -225,16 +252,23 @@ class LockstepSteps extends HTMLElement {
     const label = labelOf(film, index);
     if (this.range) this.range.value = String(index);
     this.range?.setAttribute("aria-valuetext", `${label}: ${now.headline}`);
-    if (this.label) this.label.textContent = `${label} of ${film.overview.count - 1}`;
+    if (this.label) this.label.textContent = placeOf(film, index);
     this.chart?.mark(index);
-    this.headline.replaceChildren(el("b", {}, label), ` · ${now.kind}`,
-      now.headline ? ` · ${now.headline}` : "", ...came(now));
+    this.headline.replaceChildren(
+      el("b", {}, label),
+      now.kind === "between" ? "" : ` · ${now.kind}`,
+      now.headline ? ` · ${now.headline}` : "",
+      ...came(now),
+    );
     const said = frame.flatMap((one) => (one ? [brokenOf(one, rules), refusalOf(one, rules)] : []));
     const unique = new Map(said.filter((one) => one !== null).map((one) => [one.textContent, one]));
     this.says.replaceChildren(...unique.values());
     this.body.replaceChildren(
-      el(`div.sides${film.sides.length > 1 ? ".two" : ""}`, {},
-        ...frame.map((one, place) => this.side(one, film.sides[place] ?? ""))),
+      el(
+        `div.sides${film.sides.length > 1 ? ".two" : ""}`,
+        {},
+        ...frame.map((one, place) => this.side(one, film.sides[place] ?? "")),
+      ),
     );
     if (this.fields) this.fields.hidden = index !== film.divergence?.frame;
     this.dispatchEvent(new CustomEvent("lockstep-frame", { detail: index, bubbles: true }));
@@ -255,7 +289,9 @@ class LockstepSteps extends HTMLElement {
       details.append(el("section", {}, el("h3", {}, "What happened"), eventsOf(now, rules)));
     }
     if (this.has("rules")) {
-      details.append(el("section", {}, el("h3", {}, "Rules"), verdictsOf(now, film, rules, this.opened)));
+      details.append(
+        el("section", {}, el("h3", {}, "Rules"), verdictsOf(now, film, rules, this.opened)),
+      );
     }
     if (details.childElementCount) root.append(details);
     return root;

@@ -65,13 +65,13 @@ type Overview = {
   events: number[];
 };
 type Rule = { says: string; source: string; kind: string };
-type Request = { id: string; prompt_len: number; max_tokens: number } & Record<string, unknown>;
+type Asked = { id: string; prompt_len: number; max_tokens: number } & Record<string, unknown>;
 type Film = {
   title: string;
   about: string;
   policy: string;
   config: Record<string, unknown>;
-  requests: Request[];
+  requests: Asked[];
   rules: Record<string, Rule>;
   sides: string[];
   overview: Overview;
@@ -94,7 +94,13 @@ type LiveSituation = {
   title?: string;
 };
 type Key = { name: string; type: string; default: Value | null; choices: string[]; about: string };
-type LiveAnswer = { document: Film; actions: string[]; choices: string[]; over: boolean };
+type LiveAnswer = {
+  document: Film;
+  actions: string[];
+  choices: string[];
+  next: string | null;
+  error?: string;
+};
 
 // Written into the script when it is put together.
 declare const STYLE: string;
