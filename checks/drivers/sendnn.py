@@ -43,6 +43,13 @@ from vllm.v1.structured_output import StructuredOutputManager
 BLOCK = 64  # tokens; the only block size of the device
 PAUSES = hasattr(ChunkedPrefillSpyreScheduler, "predict_next_decode_tkv")  # from 2.4 on
 RESERVES = hasattr(ChunkedPrefillSpyreScheduler, "_get_required_blocks")  # from 2.2 on
+ASKED = {  # of the scheduler's conditions the rule that refuses, in the order of asking
+    "_has_scheduling_priority": "SPY-PRI-3",
+    "_satisfies_first_chunk_constraints": "SPY-ADM-1",
+    "check_batch_tkv_limit_cp": "SPY-VOL-3",
+    "_satisfies_last_chunk_constraints": "SPY-ADM-3",
+}
+SAYS_WHY = RESERVES and all(hasattr(ChunkedPrefillSpyreScheduler, name) for name in ASKED)
 HELLO = {
     "name": "sendnn",
     "release": f"sendnn-inference {version('sendnn-inference')} on vLLM {VERSION}",
@@ -55,7 +62,7 @@ HELLO = {
         "pausing": [False, True] if PAUSES else [False],
         "reading": ["released"],
     },
-    "abilities": ["abort", "abort_running", "ends", "tensors"],
+    "abilities": ["abort", "abort_running", "ends", "tensors", *(["refusal"] if SAYS_WHY else [])],
     "left_out": [],
 }
 
@@ -127,6 +134,47 @@ class StandInModel:
         return SamplerOutput(sampled_token_ids=tokens, logprobs_tensors=None)
 
 
+class Refusals:
+    """Listens to what a scheduler asks of a request before a prefill, and what it finds.
+
+    Of the request whose prefill is under way, or else of the first that waits. The scheduler's own
+    methods are called, and answer, as they are.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+        self.request: Any = None
+        self.answers: dict[str, Any] = {}
+        for name in (*ASKED, "can_schedule_prefill", "_get_required_blocks"):
+            setattr(scheduler, name, self.listening(name, getattr(scheduler, name)))
+
+    def listening(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """The method; its answer about the request is noted."""
+
+        def asked(*args: Any, **kwargs: Any) -> Any:
+            answer = method(*args, **kwargs)
+            if (args[0] if args else kwargs["request"]) is self.request:
+                self.answers[name] = answer
+            return answer
+
+        return asked
+
+    def begin(self) -> None:
+        """A step is about to be scheduled."""
+        scheduler = self.scheduler
+        self.request = next(iter((*scheduler.ongoing_prefills, *scheduler.waiting)), None)
+        self.answers = {}
+
+    def rule(self) -> str | None:
+        """The rule by which the scheduler refused the prefill in this step."""
+        if not self.answers or self.answers.get("can_schedule_prefill"):
+            return None
+        if "can_schedule_prefill" not in self.answers:  # not asked further: its blocks are lacking
+            return "SPY-RES-1"
+        failed = (rule for name, rule in ASKED.items() if self.answers.get(name) is False)
+        return next(failed, "SPY-PAU-4")  # nothing else was asked: paused requests go first
+
+
 class Sendnn(SchedulerDriver):
     """The released scheduler with its model runner, both fresh in each episode.
 
@@ -149,6 +197,7 @@ class Sendnn(SchedulerDriver):
             log_stats=False,
         )
         self.begin(scheduler, BLOCK)
+        self.refusals = Refusals(scheduler) if SAYS_WHY else None
         assert scheduler.max_batch_tkv_limit == config["max_batch_tkv_limit"]
         assert scheduler.do_interleaving == config["interleave"]
         self.model = StandInModel(self.tokens)
@@ -162,9 +211,12 @@ class Sendnn(SchedulerDriver):
         """One step of the engine core."""
         if not self.scheduler.has_requests():  # then the engine core does not call the scheduler
             return {"kind": "idle", "scheduled": {}, "tkv": 0, "outputs": {}, "finished": []}
+        if self.refusals:
+            self.refusals.begin()
         scheduled = self.scheduler.schedule()
+        why = {"refusal": self.refusals.rule()} if self.refusals else {}
         answer = self.execute(scheduled)
-        return self.computed(scheduled, answer) | self.update(scheduled, answer)
+        return self.computed(scheduled, answer) | why | self.update(scheduled, answer)
 
     def execute(self, scheduled: Any) -> Any:
         """The released model runner's part: prepare the tensors, run, sample.

@@ -11,7 +11,7 @@ steps, then schedule, the model, aborts that came meanwhile, update, new drafts.
 # mypy: disable-error-code="import-not-found"
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from lockstep_driver import END_OF_SEQUENCE, Json, ids, serve
@@ -31,7 +31,7 @@ DRAFT = 0  # a draft; its value does not matter, the script gives how many are a
 HELLO = {
     **{"policy": "vllm-v1", "name": "vllm-v1", "release": f"vLLM {VERSION}"},
     "config": {"release": [VERSION]},
-    "abilities": ["abort", "abort_running", "ends"],
+    "abilities": ["abort", "abort_running", "ends", "order"],
     "left_out": [],
 }
 OLD_HELLO = HELLO | {
@@ -140,6 +140,9 @@ class VllmV1(SchedulerDriver):
         self.scheduler.num_lookahead_tokens = config["num_lookahead_tokens"]
         self.counts_as_computed = self.scheduler._update_after_schedule
         self.scheduler._update_after_schedule = self.note_decisions
+        self.order: list[list[Any]] = []
+        if "order" in self.hello["abilities"]:
+            self.listen()
         self.planned: Json = {}
         self.ran: set[str] = set()
         self.failed: set[str] = set()
@@ -171,6 +174,7 @@ class VllmV1(SchedulerDriver):
         running = ids(self.scheduler.running)
         if self.connector is not None:
             self.connector.brought = {}
+        self.order = []
         scheduled = self.scheduler.schedule()
         record = self.decisions(scheduled, running)
         self.own, self.failed = {}, set()
@@ -184,6 +188,30 @@ class VllmV1(SchedulerDriver):
         self.propose_drafts(list(sampled))
         self.ran = set(ids(self.scheduler.running))
         return record | {"statistics": self.statistics()}
+
+    def listen(self) -> None:
+        """Note in their order victims, loads that have ended, and what each request is given."""
+        scheduler, manager = self.scheduler, self.scheduler.kv_cache_manager
+        allocate = manager.allocate_slots
+
+        def heard(kind: str, method: Callable[..., Any]) -> Callable[..., Any]:
+            def called(request: Any, *args: Any, **kwargs: Any) -> Any:
+                self.order.append([kind, request.request_id])
+                return method(request, *args, **kwargs)
+
+            return called
+
+        def allocated(request: Any, tokens: int, *args: Any, **kwargs: Any) -> Any:
+            blocks = allocate(request, tokens, *args, **kwargs)
+            if blocks is not None:
+                new = blocks.get_block_ids()[0]
+                self.order.append(["allocate", request.request_id, tokens, new])
+            return blocks
+
+        scheduler._preempt_request = heard("preempt", scheduler._preempt_request)
+        promote = heard("promote", scheduler._update_waiting_for_remote_kv)
+        scheduler._update_waiting_for_remote_kv = promote
+        manager.allocate_slots = allocated
 
     def note_decisions(self, scheduled: Any) -> None:
         """Called by the scheduler once all is decided: it then counts the tokens as computed."""
@@ -255,6 +283,7 @@ class VllmV1(SchedulerDriver):
         budget = self.scheduler.max_num_scheduled_tokens
         return {
             "planned": self.planned,
+            **({"order": self.order} if self.order else {}),
             "scheduled": tokens,
             "drafts": {one: len(those) for one, those in drafts.items()},
             "admitted": [one for one in tokens if one in fresh],

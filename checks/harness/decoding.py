@@ -16,7 +16,7 @@ from checks.export.trace.codec import Codec
 from checks.harness.system import Action, Json, Step
 from reference.core.machine import Machine
 from spec.core.blocks import BlockPool
-from spec.core.records import SomeState
+from spec.core.records import Event, SomeState
 from spec.core.requests import BlockKey, BlockKeys
 from spec.core.sharing import FrozenMap
 
@@ -84,6 +84,11 @@ def present_of(
     return tuple(one for one in ids if one in present)
 
 
+def _moved(kind: str, request_id: str, tokens: int = 0, blocks: Iterable[int] = ()) -> Event:
+    """An entry of a record's `order`: a preemption, or tokens and new blocks for a request."""
+    return Event(kind, request_id, "", tokens, tuple(blocks))
+
+
 class RecordDecoder(ABC, Generic[StateT]):
     """Makes steps of the records of one episode, in their order; a policy's decoder extends it."""
 
@@ -114,6 +119,8 @@ class RecordDecoder(ABC, Generic[StateT]):
             "ended": tuple(one for one in action.ends or () if one in sampled),
             "finished": finished,
             "aborted": aborted,
+            "refusal": record.get("refusal"),
+            "events": tuple(_moved(*entry) for entry in record.get("order", ())),
         }
         return self.whole_step(record, common)
 

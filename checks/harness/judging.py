@@ -41,17 +41,18 @@ class Judge:
         rules: Iterable[AnyRule] | None = None,
         adapter: Adapter | None = None,
         unreported: Collection[str] = (),
+        abilities: Collection[str] = (),
     ) -> None:
         """`adapter`: of a driver, some of whose steps' fields are missing.
 
-        `unreported`: these fields, as its hello names them.
+        `unreported`: these fields, and `abilities`: what else it can, as its hello names them.
         """
         self.ctx = ctx
         self.rules = judgeable(ctx.config) if rules is None else list(rules)
         self.judged = 0
         self.not_evaluated: dict[str, str] = {}
         self._adapter = adapter
-        self._guard = None if adapter is None else Guard(adapter.fields, unreported)
+        self._guard = None if adapter is None else Guard(adapter.fields, unreported, abilities)
         self._reports_before = BEFORE not in unreported
         # What changed of a state shows only where nothing of it is left out.
         self._states_are_whole = not set(unreported) - {BEFORE}

@@ -37,7 +37,7 @@ class OwnSteps:
         self.is_driver = "events" not in hello.abilities
         self._adapter = policy.adapter if self.is_driver else None
         unreported = hello.unreported if self.is_driver else ()
-        self._judge = Judge(self.ctx, adapter=self._adapter, unreported=unreported)
+        self._judge = Judge(self.ctx, None, self._adapter, unreported, hello.abilities)
         self.episode.not_evaluated = self._judge.not_evaluated
         make_device = policy.device if self.is_driver else None
         self._device = None if make_device is None else make_device(self.ctx)

@@ -91,9 +91,11 @@ class Hello:
 
     `release`: of the scheduler behind it. `policy`: whose configurations it takes. `config`: of
     each configuration key that it names, the values that it can do. `abilities`: some of `abort`,
-    `abort_running`, `ends`, `tensors` and, of systems in this process, `abort_gone` (aborts of
-    requests that have left) and `events` (its steps say which transitions they consist of).
-    `unreported`: what its steps leave out, as `checks.harness.unreported` names it.
+    `abort_running`, `ends`, `order` (its steps say in which order requests were given blocks and
+    preempted), `refusal` (which rule kept a request waiting), `tensors` and, of systems in this
+    process, `abort_gone` (aborts of requests that have left) and `events` (its steps say which
+    transitions they consist of). `unreported`: what its steps leave out, as
+    `checks.harness.unreported` names it.
     """
 
     name: str

@@ -17,6 +17,7 @@ Attributes: TypeAlias = tuple[tuple[type, str], ...]
 
 BEFORE = "before"  # what arrivals and aborts did; without it the script is taken at its word
 NOT_COMPARED = ("events", "refusal")  # only the scheduler knows why, and which rule it was
+REPORTED_BY = {"events": "order", "refusal": "refusal"}  # the ability with which a driver says it
 
 
 @frozen(kw_only=True, slots=False)
@@ -25,9 +26,9 @@ class Fields:
 
     `step`: the class of the policy's steps. `left_out`: by name the attributes that say nothing
     then. `visible`: transitions that show in the states. `in_totals`: of a state what shows in a
-    total only, which is compared instead. `never`: of a step what no rule may look at, whatever
-    reported it: why something was refused, and, where states leave it open, in which order what
-    happened.
+    total only, which is compared instead. `never`: of a step what no rule may look at unless the
+    system says that it can report it: which rule refused, and, where states leave it open, in which
+    order what happened.
     """
 
     step: type
@@ -62,9 +63,11 @@ class Fields:
         named = {f"{place}{name}" for kind, name in attributes for place in self.places[kind]}
         return frozenset(named.union(NOT_COMPARED, {BEFORE} & set(unreported)))
 
-    def attributes(self, unreported: Collection[str]) -> frozenset[tuple[type, str]]:
-        """The attributes that no rule may look at."""
-        never = {(self.step, name) for name in self.never}
+    def attributes(
+        self, unreported: Collection[str], abilities: Collection[str] = ()
+    ) -> frozenset[tuple[type, str]]:
+        """The attributes that no rule may look at, of a system with these abilities."""
+        never = {(self.step, one) for one in self.never if REPORTED_BY[one] not in abilities}
         return frozenset(never.union(*(self.left_out.get(entry, ()) for entry in unreported)))
 
 
@@ -84,10 +87,12 @@ class UnreportedError(Exception):
 class Guard:
     """Wraps what rules are given, so that they cannot ask for what was left out."""
 
-    def __init__(self, fields: Fields, unreported: Collection[str]) -> None:
-        """`unreported`: as the system's hello names it."""
+    def __init__(
+        self, fields: Fields, unreported: Collection[str], abilities: Collection[str] = ()
+    ) -> None:
+        """`unreported` and `abilities`: as the system's hello names them."""
         self.fields = fields
-        self.attributes = fields.attributes(unreported)
+        self.attributes = fields.attributes(unreported, abilities)
 
     @cached_property
     def states_are_whole(self) -> bool:

@@ -20,7 +20,7 @@ from spec.core.requests import Request
 FORMAT = "lockstep-driver"
 VERSION = 1
 
-_ABILITIES = ("abort", "abort_running", "ends", "tensors")
+_ABILITIES = ("abort", "abort_running", "ends", "order", "refusal", "tensors")
 
 
 class DriverError(InputError):

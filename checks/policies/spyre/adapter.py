@@ -230,6 +230,7 @@ ADAPTER = Adapter(
         },
         step=Step,
         visible=_VISIBLE,
+        never=("refusal",),  # the states leave one order only
         in_totals=("orphaned",),
     ),
     reported_twice=reported_twice,

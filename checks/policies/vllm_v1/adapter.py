@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
 from typing import Any
 
+from attrs import evolve
+
 from checks.harness.adapter import Adapter
 from checks.harness.case import Case
 from checks.harness.decoding import StepDecoder, present_of
@@ -76,7 +78,6 @@ class VllmV1Decoder(StepDecoder[State]):
             external=record.get("external", {}),
             preempted=tuple(record.get("preempted", ())),
             budget_left=record.get("budget_left", self.ctx.config.token_budget),
-            refusal=None,
             reported=tuple(record.get("reported", ())),
             statistics=Statistics(**record.get("statistics", _NO_STATISTICS)),
             accepted=record.get("accepted", {}),
@@ -110,11 +111,22 @@ _VISIBLE = (
 
 
 def inferred_events(step: Step, config: VllmV1Config) -> tuple[Event, ...]:
-    """Victims and loads, what each request was given, leavers, verdicts on drafts, and ends."""
-    return (
+    """Victims and loads, what each request was given, leavers, verdicts on drafts, and ends.
+
+    In the order that the driver reports, if it does: then the step has the victims, and those that
+    were given tokens and blocks, as its events.
+    """
+    decided = [
         *(Event("preempt", one, "") for one in step.preempted),
+        *_given_in_vain(step),
         *_loads(step),
         *_given(step, config.block_size),
+    ]
+    if step.events:
+        places = {_move(one): place for place, one in enumerate(step.events)}
+        decided.sort(key=lambda one: places.get(_move(one), -1))
+    return (
+        *decided,
         *(Event("leave", one, "") for one in sorted(step.leavers)),
         *(
             Event("rollback", one, "", count, step.accepted.get(one, 0))
@@ -122,6 +134,22 @@ def inferred_events(step: Step, config: VllmV1Config) -> tuple[Event, ...]:
         ),
         *(Event("finish", one, "") for one in step.finished),
     )
+
+
+def _move(event: Event) -> tuple[str, str]:
+    """What a driver notes of it: a victim, a load that has ended, or what a request was given."""
+    kind = event.transition
+    return kind if kind in ("preempt", "promote") else "allocate", event.id
+
+
+def _given_in_vain(step: Step) -> Iterator[Event]:
+    """What victims had been given before they were chosen."""
+    computed = {row.id: row.computed for row in step.before.running}
+    for one in step.events:
+        if one.transition == "allocate" and one.id in step.preempted:
+            if one.after:
+                yield evolve(one, before=())
+            yield Event("catch_up", one.id, "", computed[one.id], one.before)
 
 
 def _loads(step: Step) -> Iterator[Event]:

@@ -60,12 +60,20 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     one = step.planned.queued[0]
     if step.budget_left == 0 or len(step.planned.running) >= ctx.config.max_num_seqs:
         return
-    if step.refusal in ("V1-CHK-2", "V1-SPC-5"):
-        behind = one.tokens - _cached(ctx, step.planned, one)
-        if behind + _padding(ctx, behind) <= step.budget_left:
-            yield f"{one.id} waits, {step.budget_left} tokens left"
-    elif _lacking(ctx, step, one) <= 0:
-        yield f"{one.id} waits, {len(step.planned.pool.free)} blocks free"
+    if not _is_too_long(ctx, step, one) and _lacking(ctx, step, one) <= 0:
+        free = len(step.planned.pool.free)
+        yield f"{one.id} waits, {free} blocks free, {step.budget_left} tokens left"
+
+
+def _is_too_long(ctx: Context, step: Step, one: Sequence) -> bool:
+    """True if it would have to be cut and must not be: without chunks, or filled up with drafts."""
+    computed = _cached(ctx, step.planned, one)
+    padding = _padding(ctx, one.tokens - computed)
+    end = one.tokens + padding
+    is_over = end - computed > step.budget_left
+    return (is_over and not ctx.config.chunked_prefill) or (
+        padding > 0 and (is_over or end > ctx.config.max_model_len)
+    )
 
 
 def _padding(ctx: Context, behind: int) -> int:

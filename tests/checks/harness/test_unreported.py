@@ -9,11 +9,14 @@ from checks.harness.unreported import Guard, UnreportedError
 from checks.policies.spyre.adapter import ADAPTER
 from spec.spyre.records import Context, Step
 from spec.spyre.rules import SPYRE
-from tests.checks.policies.spyre.driver import STRANGER, driver
+from tests.checks.harness.driver.faithful import at
+from tests.checks.policies.spyre.driver import SAYS_WHY, STRANGER, driver
 from tests.checks.policies.spyre.test_adapter import two_requests
 
 FIELDS = ADAPTER.fields
-EVENTS_OR_REFUSALS = {"SPY-ADM-4", "SPY-TKV-8", "SPY-RES-4", "SPY-PRI-6", "SPY-PRI-7", "BLK-4"}
+JUMPS = {"SPY-TKV-8"}
+REFUSALS = {"SPY-ADM-4", "SPY-RES-4", "SPY-PRI-6", "SPY-PRI-7", "SPY-VOL-3"}
+PAUSES_OFF = two_requests(pausing=False, num_blocks=40, reading="text")
 
 
 def scripted() -> tuple[Context, list[Step]]:
@@ -25,8 +28,36 @@ def scripted() -> tuple[Context, list[Step]]:
 def test_a_driver_that_reports_everything_is_judged_by_all_rules_but_those_about_reasons() -> None:
     episode = compare(driver(), two_requests(), Terms())
 
-    assert set(episode.not_evaluated) <= EVENTS_OR_REFUSALS
+    assert set(episode.not_evaluated) <= JUMPS | REFUSALS
     assert episode.judged == episode.steps == 10
+
+
+def test_a_driver_that_says_which_rule_refused_is_judged_by_the_rules_about_reasons() -> None:
+    silent = compare(driver(), PAUSES_OFF, Terms())
+    episode = compare(driver(SAYS_WHY), PAUSES_OFF, Terms())
+
+    assert episode.finding is None, episode.finding
+    nothing_overtakes = {"SPY-PRI-7"}
+    assert set(silent.not_evaluated) == JUMPS | REFUSALS - nothing_overtakes
+    assert set(episode.not_evaluated) == JUMPS
+
+
+@pytest.mark.parametrize(
+    ("refusal", "rule"),
+    [
+        pytest.param(None, "SPY-PRI-6", id="no reason"),
+        pytest.param("SPY-ADM-1", "SPY-PRI-6", id="a reason that is not so"),
+        pytest.param("SPY-RES-1", "SPY-RES-4", id="blocks that are there"),
+        pytest.param("SPY-VOL-3", "SPY-VOL-3", id="a limit that is kept"),
+    ],
+)
+def test_a_reason_that_is_not_so_breaks_a_rule(refusal: str | None, rule: str) -> None:
+    wrong = at(2, lambda record: record.update(refusal=refusal))
+
+    finding = compare(driver(SAYS_WHY, fault=wrong), PAUSES_OFF, Terms()).finding
+
+    assert finding is not None
+    assert rule in {broken for broken, _ in finding.broken}
 
 
 @pytest.mark.parametrize(
@@ -73,5 +104,5 @@ def test_a_guarded_step_answers_what_was_reported() -> None:
 
 
 def test_every_rule_is_in_the_registry() -> None:
-    assert set(SPYRE.rules) >= EVENTS_OR_REFUSALS
+    assert set(SPYRE.rules) >= JUMPS | REFUSALS
     assert STRANGER.unreported == frozenset()

@@ -20,6 +20,7 @@ SENDNN = Hello(
 )
 OLDER = evolve(SENDNN, release="sendnn-inference 2.6.1 on vLLM 0.27.1")
 STRANGER = Hello("stranger", "stranger 1.0", "spyre", abilities=SENDNN.abilities)
+SAYS_WHY = evolve(STRANGER, abilities=STRANGER.abilities | {"refusal"})
 
 
 def freed_to_the_end(records: list[Json]) -> None:
@@ -42,6 +43,7 @@ def record_of(names: Names, ctx: Context, step: Step, action: Action) -> Json:
         "tkv": step.tkv,
         "outputs": {one: list(tokens) for one, tokens in step.outputs.items()},
         "finished": list(step.finished),
+        "refusal": step.refusal,
     }
     if step.chunk is not None:
         record["prefilling"] = asdict(step.chunk)

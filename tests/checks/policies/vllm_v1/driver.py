@@ -1,8 +1,9 @@
 """A driver of vLLM V1 without a process."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from attrs import asdict
+from attrs import asdict, evolve
 
 from checks.harness.driver.system import DriverSystem
 from checks.harness.system import Action, Hello, Json
@@ -17,6 +18,7 @@ RELEASED = Hello(
     abilities=frozenset({"abort", "abort_running", "ends"}),
 )
 STRANGER = Hello("stranger", "stranger 1.0", "vllm-v1", abilities=RELEASED.abilities)
+SAYS_ORDER = evolve(STRANGER, abilities=STRANGER.abilities | {"order"})
 
 
 def driver(hello: Hello = STRANGER, **faults: Any) -> DriverSystem:
@@ -31,6 +33,7 @@ def record_of(names: Names, _ctx: Context, step: Step, action: Action) -> Json:
         "outputs": {one: list(tokens) for one, tokens in step.outputs.items()},
         "statistics": asdict(step.statistics),
         "budget_left": step.budget_left,
+        "order": list(_order(step)),
     }
     for name in ("scheduled", "drafts", "accepted", "external"):
         record[name] = dict(getattr(step, name))
@@ -39,6 +42,20 @@ def record_of(names: Names, _ctx: Context, step: Step, action: Action) -> Json:
     if action.arrive or action.abort or action.loaded or action.lost:
         record["before"] = _state(names, step.before)
     return record
+
+
+def _order(step: Step) -> Iterator[list[Any]]:
+    """Victims, loads that have ended, and the tokens and blocks that each request is given."""
+    blocks: list[int] = []
+    for event in step.events:
+        match event.transition:
+            case "preempt" | "promote":
+                yield [event.transition, event.id]
+            case "allocate":
+                blocks = list(event.after)
+            case "catch_up" | "admit" | "load":
+                yield ["allocate", event.id, event.after, blocks]
+                blocks = []
 
 
 def _state(names: Names, state: State) -> Json:

@@ -9,24 +9,29 @@ from checks.harness.campaign import Plan
 from checks.harness.comparing import Strictness
 from checks.harness.comparison import Terms, compare
 from checks.harness.finding import Episode, Kind
-from checks.harness.system import Json
+from checks.harness.system import Hello, Json
 from tests.checks.harness.cases import There
 from tests.checks.harness.driver.faithful import Fault, at
-from tests.checks.policies.vllm_v1.driver import RELEASED, driver
+from tests.checks.policies.vllm_v1.driver import RELEASED, SAYS_ORDER, STRANGER, driver
 from tests.recorded.scenes import SCENES
 
-EVENTS_OR_REFUSALS = {"V1-KV-8", "V1-PRE-5", "V1-PRG-3", "V1-EXT-5"}
+ORDERS = {"V1-KV-8", "V1-PRE-5", "V1-EXT-5"}  # what they judge depends on what came first
 
 
-def test_a_driver_that_does_as_the_reference_has_no_difference_in_any_random_case() -> None:
+@pytest.mark.parametrize(
+    ("hello", "not_judged"), [(STRANGER, ORDERS), (SAYS_ORDER, set[str]())], ids=["", "order"]
+)
+def test_a_driver_that_does_as_the_reference_has_no_difference_in_any_random_case(
+    hello: Hello, not_judged: set[str]
+) -> None:
     counts: Counter[str] = Counter()
-    system = driver()
+    system = driver(hello)
     steps, plan = 0, Plan(There(system), seed=11)
     for number in range(40):
         episode = compare(system, plan.case(number), plan.terms_of(number))
         assert episode.finding is None, episode.finding
         assert episode.judged == episode.steps
-        assert set(episode.not_evaluated) <= EVENTS_OR_REFUSALS
+        assert set(episode.not_evaluated) <= not_judged
         steps += episode.steps
         counts += episode.counts
 
@@ -132,3 +137,13 @@ def test_what_the_machine_breaks_as_the_release_does_is_counted(
 
     assert episode.finding is None
     assert set(episode.expected) == expected
+
+
+def test_blocks_given_in_another_order_break_the_rule_of_the_free_list() -> None:
+    """Both get the blocks that they got, the second before the first."""
+    swapped = at(1, lambda record: record["order"].reverse())
+
+    finding = compare(driver(SAYS_ORDER, fault=swapped), SCENES["drafts"].case, Terms()).finding
+
+    assert finding is not None
+    assert finding.rule == "V1-KV-8"
