@@ -20,7 +20,7 @@ _SIGNS: dict[int, tuple[str, int]] = {  # between two terms, and how tightly it 
     z3.Z3_OP_AND: ("∧", 3),
     z3.Z3_OP_OR: ("\N{LOGICAL OR}", 2),
     z3.Z3_OP_ADD: ("+", 5),
-    z3.Z3_OP_SUB: ("\N{MINUS SIGN}", 5),
+    z3.Z3_OP_SUB: ("-", 5),
     z3.Z3_OP_MUL: ("·", 6),
     z3.Z3_OP_MOD: ("mod", 6),
 }

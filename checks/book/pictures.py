@@ -1,8 +1,9 @@
 """The pictures of the book: the examples of every policy, drawn from the reference's steps.
 
 Where a picture stands is said by the page, in a comment: `picture: NAME` for a run to step through,
-`plot: NAME` for one drawn as a line. What an example says is held against the steps whenever the
-book is built, so that no page shows what the reference no longer does.
+`run: NAME` for the same with its events and the verdict of each rule, `plot: NAME` for a line. What
+an example says is held against the steps whenever the book is built, so that no page shows what the
+reference no longer does.
 """
 
 import re
@@ -19,7 +20,7 @@ from checks.harness.serving import served
 from checks.policies.example import Example
 from spec.core.records import SomeStep
 
-_PLACE = re.compile(r"<!-- (picture|plot): ([a-z-]+) -->")
+_PLACE = re.compile(r"<!-- (picture|run|plot): ([a-z-]+) -->")
 
 
 class PictureError(Exception):
@@ -80,7 +81,12 @@ def with_pictures(text: str, films: Films, root: str) -> str:
     return _PLACE.sub(drawn, text)
 
 
-def _film(example: Example, films: Films, root: str) -> str:
+def _picture(example: Example, films: Films, root: str) -> str:
+    name = trace_name(example)
+    return films.element(name, example.name, root=root, at=example.at, parts="chart picture")
+
+
+def _run(example: Example, films: Films, root: str) -> str:
     return films.element(trace_name(example), example.name, root=root, at=example.at)
 
 
@@ -89,4 +95,6 @@ def _plot(example: Example, _films: Films, _root: str) -> str:
     return f"<figure>{drawn}<figcaption>{escape(example.says)}</figcaption></figure>"
 
 
-_DRAWN: dict[str, Callable[[Example, Films, str], str]] = {"picture": _film, "plot": _plot}
+_DRAWN: dict[str, Callable[[Example, Films, str], str]] = {
+    **{"picture": _picture, "run": _run, "plot": _plot}
+}

@@ -13,20 +13,20 @@ for all integers block_size, row with
     row ≥ 1
     block_size ≥ 1
 holds
-    (⌈row / block_size⌉ − 1) · block_size < row
+    (⌈row / block_size⌉ - 1) · block_size < row
     row ≤ ⌈row / block_size⌉ · block_size
-    row − (⌈row / block_size⌉ − 1) · block_size ≥ 1
-    row − (⌈row / block_size⌉ − 1) · block_size ≤ block_size\
+    row - (⌈row / block_size⌉ - 1) · block_size ≥ 1
+    row - (⌈row / block_size⌉ - 1) · block_size ≤ block_size\
 """)
     assert formula_of(OBLIGATIONS["PRV-NANO-ADM-2"]) == snapshot("""\
 for all integers blocks, free, revived, shared with
     free ≥ 0
     shared ≥ 0
     revived ≥ 0
-    (blocks − shared) − revived ≥ 0
+    (blocks - shared) - revived ≥ 0
 holds
-    free ≥ blocks ⇒ (free − revived) − ((blocks − shared) − revived) ≥ 0
-    free ≥ blocks − shared ⇔ (free − revived) − ((blocks − shared) − revived) ≥ 0\
+    free ≥ blocks ⇒ (free - revived) - ((blocks - shared) - revived) ≥ 0
+    free ≥ blocks - shared ⇔ (free - revived) - ((blocks - shared) - revived) ≥ 0\
 """)
 
 

@@ -1,5 +1,8 @@
 """Pages of rules and instances: everything that is known of one, from the records."""
 
+from collections.abc import Iterable
+from pathlib import Path
+
 from checks.book.instances import instance_pages
 from checks.book.releases import release_pages
 from checks.book.rules import rule_pages
@@ -12,9 +15,8 @@ BROKEN = Shown("SPY-VOL-1", "documented", "batch 2 x tkv 4 = 8, limit 6", "a.jso
 SPEAKS = Shown("SPY-ADM-1", "exact", "", "b.jsonl", ("step 4",))
 
 
-def pages_of(pages: object) -> dict[str, str]:
-    listed: list[Page] = [*pages]  # type: ignore[call-overload]
-    return {page.path: page.text for page in listed}
+def pages_of(pages: Iterable[Page]) -> dict[str, str]:
+    return {page.path: page.text for page in pages}
 
 
 def drawn(one: Shown, name: str) -> str:
@@ -73,20 +75,17 @@ def test_of_each_rule_a_witness_is_shown_from_the_smallest_instance() -> None:
     assert {rule for rules in wanted.values() for rule in rules} == {*RULES}
 
 
-def test_the_runs_of_an_instance_end_where_the_rule_speaks_or_is_broken(tmp_path: object) -> None:
-    from pathlib import Path
-
-    directory = Path(str(tmp_path))
+def test_the_runs_of_an_instance_end_where_the_rule_speaks_or_is_broken(tmp_path: Path) -> None:
     (two,) = (one for one in POLICIES["spyre"].instances if title_of(one) == "documented")
-    shown = {(one.rule, bool(one.found)): one for one in shown_runs([two], directory)}
+    shown = {(one.rule, bool(one.found)): one for one in shown_runs([two], tmp_path)}
     broken = shown["SPY-VOL-1", True]
 
     assert broken.found == "batch 2 x tkv 4 = 8, limit 6"
     assert broken.story[-1] == (
         "**step 3**, decode: 1 token of request 1, 1 token of request 0; jump tkv 1; finished: 1"
     )
-    assert (directory / broken.trace).exists()
-    assert all((directory / one.trace).exists() for one in shown.values())
+    assert (tmp_path / broken.trace).exists()
+    assert all((tmp_path / one.trace).exists() for one in shown.values())
 
 
 def test_a_run_is_described_action_by_action() -> None:
