@@ -18,9 +18,9 @@ _ADDRESS = "127.0.0.1"
 @click.option("--serve", is_flag=True, help="Show it at an address of this machine, until Ctrl-C.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
 def book(out_path: Path, serve: bool, port: int) -> int:
-    """Write the book as a site: open index.html, with or without a server.
+    """Write the book as a site: chapters, rules, proofs and runs to look at.
 
-    Chapters, a page for each rule, instance, proof and release, and pictures of runs, made anew
+    Open its index.html, with or without a server. Chapters, a page for each rule, instance, proof and release, and pictures of runs, made anew
     from the records and from the reference. It loads nothing from anywhere else. Needs the extra
     `book`.
     """
