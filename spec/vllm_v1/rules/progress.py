@@ -67,13 +67,10 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
 
 def _is_too_long(ctx: Context, step: Step, one: Sequence) -> bool:
     """True if it would have to be cut and must not be: without chunks, or filled up with drafts."""
-    computed = _cached(ctx, step.planned, one)
-    padding = _padding(ctx, one.tokens - computed)
-    end = one.tokens + padding
-    is_over = end - computed > step.budget_left
-    return (is_over and not ctx.config.chunked_prefill) or (
-        padding > 0 and (is_over or end > ctx.config.max_model_len)
-    )
+    behind = one.tokens - _cached(ctx, step.planned, one)
+    padding = _padding(ctx, behind)
+    may_be_cut = ctx.config.chunked_prefill and not padding
+    return not may_be_cut and behind + padding > step.budget_left
 
 
 def _padding(ctx: Context, behind: int) -> int:
