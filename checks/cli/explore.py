@@ -418,3 +418,4 @@ def _print_finding(screen: Console, one: Exploration, finding: Finding, path: Pa
     screen.print(f"  found: {finding.found}")
     screen.print(f"  after: {', '.join(finding.actions)}")
     screen.print(f"  replay: lockstep replay {path}")
+    screen.print(f"  look at it: lockstep view {path}")

@@ -74,8 +74,8 @@ class ShownRelease(Shown):
 
     def __attrs_post_init__(self) -> None:
         self._adapter = policy_of(self.ctx.config).adapter
-        left_out = self.system.hello.unreported
-        self.judge = Judge(self.ctx, adapter=self._adapter, unreported=left_out)
+        hello = self.system.hello
+        self.judge = Judge(self.ctx, None, self._adapter, hello.unreported, hello.abilities)
 
     def _whole(self, step: Step) -> Step:
         return evolve(step, events=self._adapter.inferred_events(step, self.ctx.config))

@@ -147,10 +147,10 @@ def _packed(frames: Sequence[Any]) -> str:
     return b64encode(compress(as_line(frames).encode(), 6, mtime=0)).decode()
 
 
-def unpacked(document: Json) -> list[list[Json | None]]:
+def unpacked(document: Json) -> list[list[Any]]:
     """The frames of a document, packed or not."""
     if "frames" in document:
-        frames: list[list[Json | None]] = document["frames"]
+        frames: list[list[Any]] = document["frames"]
         return frames
     chunks = (json.loads(decompress(b64decode(one))) for one in document["packed"]["chunks"])
     return [frame for chunk in chunks for frame in chunk]
