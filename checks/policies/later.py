@@ -8,7 +8,7 @@ _CHECKS = __name__.rpartition(".policies.")[0]  # inside another package where i
 
 
 def imported_when_called(module: str, name: str) -> Callable[..., Any]:
-    """The function of this name; its module, named inside `checks`, is imported when it is called."""
+    """The function of this name in a module inside `checks`, imported when it is called."""
 
     def function(*args: Any) -> Any:
         return getattr(import_module(f"{_CHECKS}.{module}"), name)(*args)
