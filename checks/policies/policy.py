@@ -28,6 +28,7 @@ from checks.harness.system import (
     System,
 )
 from checks.harness.unreported import Fields
+from checks.policies.example import Example
 from checks.policies.figures import StepFigures, token_figures
 from checks.policies.labels import Labels
 from checks.policies.later import imported_when_called
@@ -74,10 +75,10 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     Claims: `config`, `registry`, `step` (the class of a step); `context_of`: what rules look up;
     `refuse_unservable` raises WorkloadError for a request that no run could complete.
 
-    Files: `codec`: how its steps and states are written and read; `picture`: how pages draw them.
-    `variables`: environment
-    variables by which the released plugin is configured, and the keys that they set. `implied`:
-    settings that make those which are given, texts by key, a configuration that can be.
+    Files: `codec`: how its steps and states are written and read; `picture`: how pages draw them;
+    `examples`: runs that the book shows. `variables`: environment variables by which the released
+    plugin is configured, and the keys that they set. `implied`: settings that make those which are
+    given, texts by key, a configuration that can be.
 
     Systems: `machine`: the reference for a configuration and requests; raises WorkloadError for
     those that it refuses. `reference` and `engine` make schedulers for a case, the latter on a
@@ -123,6 +124,7 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     tokens_at_once: Callable[[ConfigT], int] = lambda _config: 1
     model: Callable[[Instance[ConfigT]], MachineModel[ContextT, StateT]] = field()
     instances: tuple[Instance[ConfigT], ...] = ()
+    examples: tuple[Example, ...] = ()
     compiled: "CompiledOf[ConfigT, StateT] | None" = None
     generate: Generator = field()
     compared: Mapping[Strictness, Look] = field()
@@ -169,7 +171,7 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     @device.default
     def _paged_device(self) -> Callable[[ContextT], Device] | None:
         watch = self.watch
-        beside = imported_when_called("checks.harness.paging.device", "PagedDevice")
+        beside = imported_when_called("harness.paging.device", "PagedDevice")
         return watch and (lambda ctx: beside(watch(ctx)))
 
     @property

@@ -13,6 +13,7 @@ from checks.export.pages.situation import Json, Moment, situation_of
 from checks.export.trace.requests import request_as_json
 from checks.policies import policy_of
 from spec.core.records import SomeContext
+from spec.core.rule import AnyRule
 
 FORMAT = "lockstep-steps"
 VERSION = 1
@@ -163,11 +164,16 @@ def _setting(ctx: SomeContext) -> Json:
     return {"policy": config.policy, "config": config.as_mapping(), "requests": requests}
 
 
+def rule_as_json(rule: AnyRule) -> Json:
+    """What a document says of a rule."""
+    return {"says": rule.sentence, "source": str(rule.source), "kind": rule.kind.value}
+
+
 def _rules(ctx: SomeContext, named: set[str]) -> Json:
     registry = policy_of(ctx.config).registry
     applicable = {rule.id for rule in registry.applicable(ctx.config)}
     return {
-        rule.id: {"says": rule.sentence, "source": str(rule.source), "kind": rule.kind.value}
+        rule.id: rule_as_json(rule)
         for rule in registry.rules.values()
         if rule.id in applicable or rule.id in named
     }

@@ -7,6 +7,7 @@ from checks.policies.labels import STEPS, Labels, named_actions
 from checks.policies.later import imported_when_called
 from checks.policies.nano_vllm.adapter import ADAPTER
 from checks.policies.nano_vllm.codec import CODEC
+from checks.policies.nano_vllm.examples import EXAMPLES
 from checks.policies.nano_vllm.expected import EXPECTED_VIOLATIONS
 from checks.policies.nano_vllm.generator import generate
 from checks.policies.nano_vllm.picture import PICTURE
@@ -41,7 +42,7 @@ _LABELS = Labels(
     )
 )
 
-_ENGINE = "checks.policies.nano_vllm.engine"
+_ENGINE = "policies.nano_vllm.engine"
 
 POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     config=NanoVllmConfig,
@@ -56,6 +57,7 @@ POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     engine_under_test=imported_when_called(_ENGINE, "engine_under_test"),
     without_device=imported_when_called(_ENGINE, "without_device"),
     tokens_at_once=lambda config: config.max_model_len,
+    examples=EXAMPLES,
     instances=read_instances(
         Path(__file__).with_name("instances.toml"),
         plain=NanoVllmConfig,
@@ -68,5 +70,5 @@ POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     expected_violations=EXPECTED_VIOLATIONS,
     work=work,
     judged_apart=("NANO-BLK-", "NANO-PFX-"),
-    watch=imported_when_called("checks.policies.nano_vllm.paging", "nano_vllm_watch"),
+    watch=imported_when_called("policies.nano_vllm.paging", "nano_vllm_watch"),
 )

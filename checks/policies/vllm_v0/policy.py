@@ -10,6 +10,7 @@ from checks.policies.policy import Policy
 from checks.policies.vllm_v0.adapter import ADAPTER
 from checks.policies.vllm_v0.codec import CODEC
 from checks.policies.vllm_v0.differences import KNOWN_DIFFERENCES
+from checks.policies.vllm_v0.examples import EXAMPLES
 from checks.policies.vllm_v0.expected import EXPECTED_VIOLATIONS
 from checks.policies.vllm_v0.generator import generate
 from checks.policies.vllm_v0.model import vllm_v0_model
@@ -106,6 +107,7 @@ POLICY: Policy[VllmV0Config, Context, State, Step] = Policy(
     reference=VllmV0Reference.of,
     tokens_at_once=lambda config: config.token_budget if config.chunked_prefill else 8_192,
     model=vllm_v0_model,
+    examples=EXAMPLES,
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=VllmV0Config),
     generate=generate,
     compared=_COMPARED,
@@ -114,5 +116,5 @@ POLICY: Policy[VllmV0Config, Context, State, Step] = Policy(
     expected_violations=EXPECTED_VIOLATIONS,
     known_differences=KNOWN_DIFFERENCES,
     work=work,
-    watch=imported_when_called("checks.policies.vllm_v0.paging", "vllm_v0_watch"),
+    watch=imported_when_called("policies.vllm_v0.paging", "vllm_v0_watch"),
 )
