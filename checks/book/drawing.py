@@ -76,7 +76,7 @@ def written_films(traces: Mapping[Path, Introduced], directory: Path) -> Films:
 
 
 def _written(trace: tuple[Path, Introduced], directory: Path) -> tuple[int, str]:
-    """Writes one document; the frame in which the rule is broken, else the last; and its address."""
+    """Writes one document; the frame in which the rule is broken or the last, and its address."""
     path, said = trace
     document = document_of_file(path) | {"title": said.title, "about": said.about}
     rules = document.pop("rules")

@@ -19,6 +19,7 @@ from checks.export.trace.requests import request_as_json
 from checks.export.trace.writing import TraceWriter
 from checks.harness.case import Case
 from checks.harness.serving import served
+from checks.policies import policy_of
 from checks.policies.example import Example
 from spec.core.records import SomeStep
 
@@ -98,7 +99,8 @@ def _plot(example: Example, _films: Films, _root: str) -> str:
 
 
 def _live(example: Example, _films: Films, root: str) -> str:
-    config, usual = example.config.as_mapping(), type(example.config)().as_mapping()
+    config = example.config.as_mapping()
+    usual = policy_of(example.config).config().as_mapping()
     situation = {
         "policy": example.config.policy,
         "config": {key: value for key, value in config.items() if value != usual[key]},
