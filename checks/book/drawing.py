@@ -57,11 +57,12 @@ class Films:
             **({"parts": parts} if parts else {}),
         }
         written = "".join(f' {key}="{escape(value)}"' for key, value in attributes.items())
-        return f"<lockstep-steps{written}></lockstep-steps>\n\n{self._live_link(trace, root)}"
+        steps = f"<lockstep-steps{written}></lockstep-steps>"
+        return f"<div>{steps}{self._live_link(trace, root)}</div>"
 
     def _live_link(self, trace: str, root: str) -> str:
         address = f"{root}{LIVE}#{self.situations[trace]}"
-        return f'<p class="live"><a href="{escape(address)}">Run it here, and change it</a></p>'
+        return f'<p class="run"><a href="{escape(address)}">Run it here, and change it</a></p>'
 
 
 def written_films(traces: Mapping[Path, Introduced], directory: Path) -> Films:
@@ -95,10 +96,11 @@ def situation_of_header(header: Json, title: str) -> Json:
     """The header of a trace as a live situation: its requests, and what happened to them."""
     usual = policy_named(header["policy"]).config().as_mapping()
     config = {key: value for key, value in header["config"].items() if value != usual.get(key)}
-    kept = {
-        key: header[key] for key in ("policy", "requests", "actions", "external") if key in header
-    }
-    return {**kept, "config": config, "title": title}
+    kept: Json = {key: header[key] for key in _KEPT if key in header}
+    return kept | {"config": config, "title": title}
+
+
+_KEPT = ("policy", "requests", "actions", "external")
 
 
 def shared_rules() -> str:

@@ -107,9 +107,8 @@ def _live(example: Example, _films: Films, root: str) -> str:
         "requests": [request_as_json(one) for one in example.requests],
         "title": example.title,
     }
-    return live_element(
-        situation, runtime=f"{root}runtime/", name="live", rule_link=f"{root}rules/{{id}}.html"
-    )
+    runtime, link = f"{root}runtime/", f"{root}rules/{{id}}.html"
+    return f"<div>{live_element(situation, runtime=runtime, name='live', rule_link=link)}</div>"
 
 
 _DRAWN: dict[str, Callable[[Example, Films, str], str]] = {

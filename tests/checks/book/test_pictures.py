@@ -50,9 +50,11 @@ def test_a_picture_that_the_reference_no_longer_shows_ends_the_build() -> None:
 def test_a_page_has_the_run_in_the_place_of_its_comment() -> None:
     drawn = with_pictures("before\n<!-- picture: swaps -->\nafter", FILMS, root="../")
 
-    assert drawn.startswith('before\n<lockstep-steps name="swaps" src="../steps/example-swaps.js"')
+    assert drawn.startswith(
+        'before\n<div><lockstep-steps name="swaps" src="../steps/example-swaps.js"'
+    )
     assert '<a href="../live.html#live=%7B%7D">' in drawn
-    assert drawn.endswith("\nafter")
+    assert drawn.endswith("</div>\nafter")
 
 
 def test_a_picture_that_is_no_example_is_named() -> None:
