@@ -1,5 +1,6 @@
 """The chapters' tables of rules, proofs and what starves, made from the verdicts on record."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ _RULES = ("rule", "says", "source", "explored", "witnessed", "proofs")
 _PROOFS = ("obligation", "says", "for", "rules", "verdict")
 _STARVATION = ("instance", "what it is", "states", "verdict")
 _KILLED_BY = ("explore", "fuzz", "prove", "tests")
+_FIELDS = ("field", "type", "meaning", "unreported by")
 _SCORES = ("room", "policy", "mutants", *_KILLED_BY, "alive", "equivalent", "score")
 CHAPTERS = Path(spec.__file__).parent / "chapters"
 EVIDENCE, PROOFS = CHAPTERS / "evidence.md", CHAPTERS / "proofs.md"
+RECORDS = CHAPTERS / "records.md"
+_SCHEMAS = Path(__file__).parent / "drivers" / "schemas"
 # The lemmas of the chapter on proofs, and what they cite.
 _LEMMAS = ("PRV-ANY", "PRV-ANS", "PRV-TIG", "PRV-EXA-3", "PRV-PEAK-1", "PRV-DEC-5")
 
@@ -68,6 +72,53 @@ def with_scores(chapter: str, mutated: Mapping[str, Any]) -> str:
     return _with_table(chapter, "scores", _SCORES, rows)
 
 
+def schema_of_record(policy: str) -> Any:
+    """The JSON Schema of the records that drivers of the policy answer with."""
+    return json.loads((_SCHEMAS / f"{policy}.json").read_text(encoding="utf-8"))
+
+
+def with_fields(chapter: str) -> str:
+    """The chapter with its tables of the fields of records made anew from their schemas."""
+    for policy in POLICIES:
+        schema = schema_of_record(policy)
+        parts = {policy: schema, **{f"{policy}, {name}": one for name, one in _parts(schema)}}
+        for what, part in parts.items():
+            chapter = _with_table(chapter, what, _FIELDS, _fields_of(part))
+    return chapter
+
+
+def _parts(schema: Any) -> Iterator[tuple[str, Any]]:
+    """What the record is made of; a state is some of its own fields."""
+    return ((name, one) for name, one in schema["$defs"].items() if name != "state")
+
+
+def _fields_of(part: Any) -> Iterator[Sequence[str]]:
+    for name, field in part["properties"].items():
+        inside = field.get("properties", {})
+        nested = "; ".join(f"`{key}`: {one['description']}" for key, one in inside.items())
+        says = f"{field['description']} ({nested})" if nested else field["description"]
+        missing = "" if name in part["required"] else "or missing"
+        unreported = ", ".join(f"`{one}`" for one in field.get("x-left-out", ())) or missing
+        yield f"`{name}`", _type_of(field), says, unreported
+
+
+def _type_of(field: Any) -> str:
+    """The type of a field in words."""
+    match field:
+        case {"$ref": reference}:
+            return str(reference).rpartition("/")[2]
+        case {"anyOf": [one, {"type": "null"}]}:
+            return f"{_type_of(one)} or null"
+        case {"enum": values}:
+            return ", ".join(f"`{one}`" for one in values)
+        case {"type": "array", "items": dict(items)} if items and "prefixItems" not in field:
+            return f"list of {_type_of(items)}"
+        case {"type": "object", "additionalProperties": dict(values)}:
+            return f"object, {_type_of(values)} each"
+    words = {"array": "list", "string": "text", "integer": "number"}
+    return words.get(field["type"], str(field["type"]))
+
+
 def with_starvation(policy: AnyPolicy, chapter: str, explored: Mapping[str, Any]) -> str:
     """The policy's chapter with its table of open worlds, made anew from the record."""
     rows = (
@@ -114,6 +165,7 @@ def as_recorded() -> Iterator[tuple[Path, str]]:
         yield path, with_proofs(policy, chapter, proven)
     yield EVIDENCE, with_scores(EVIDENCE.read_text(encoding="utf-8"), recorded(MUTATED))
     yield PROOFS, with_lemmas(PROOFS.read_text(encoding="utf-8"), proven)
+    yield RECORDS, with_fields(RECORDS.read_text(encoding="utf-8"))
 
 
 def write_chapters() -> None:

@@ -7,6 +7,8 @@ from hypothesis import settings
 
 from checks.mutants.planting import MUTANT, plant_named
 
+pytest_plugins = ["pytester"]
+
 settings.register_profile("fast", derandomize=True, deadline=None)
 settings.register_profile("thorough", max_examples=2_000, deadline=None)
 

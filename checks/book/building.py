@@ -21,7 +21,7 @@ from checks.book.rules import rule_pages
 from checks.book.runs import Shown, shown_runs
 from checks.book.source import Page, policies, sections, slug
 from checks.explore.exploring import sentence
-from checks.export.files import new_file
+from checks.export.files import new_file, noting_files
 from checks.export.pages.assets import write_assets
 from checks.export.pages.runtime import write_runtime
 from spec.core.errors import ConfigError, InputError
@@ -50,7 +50,7 @@ def build(out: Path, say: Say) -> Built:
     """
     mkdocs = _require_mkdocs()
     _refuse_what_is_no_book(out)
-    with TemporaryDirectory(prefix="lockstep-book-") as temporary:
+    with TemporaryDirectory(prefix="lockstep-book-") as temporary, noting_files():
         source, site = Path(temporary) / "source", Path(temporary) / "site"
         say("exploring the default instances")
         write_source(source)

@@ -158,8 +158,13 @@ def print_campaign(screen: Console, seen: Campaign, findings: Iterable[Found]) -
     """What happened, what is known, each finding, and the verdict."""
     screen.print(counts_table(seen))
     print_lines(screen, *bounds_lines(seen), pairs_line(seen), *known_lines(seen))
+    screen.print()
+    print_findings(screen, seen, findings)
+
+
+def print_findings(screen: Console, seen: Campaign, findings: Iterable[Found]) -> None:
+    """Each finding, and the verdict."""
     for one in findings:
-        screen.print()
         print_finding(screen, seen.hello, one.small.case, one.small.finding)
         if one.small.harm:
             print_wrapped(screen, f"  harm: {one.small.harm}")
@@ -167,7 +172,7 @@ def print_campaign(screen: Console, seen: Campaign, findings: Iterable[Found]) -
         screen.print(f"  shrunk in {one.small.runs:,} runs, {one.small.steps:,} steps")
         print_lines(screen, f"  again: {one.again}")
         print_lines(screen, f"  look at it: lockstep view {one.path}")
-    screen.print()
+        screen.print()
     print_lines(screen, verdict(seen))
 
 

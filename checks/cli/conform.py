@@ -163,15 +163,11 @@ def _campaign_fields(seen: Campaign) -> Json:
 
 def _again(system: System, recording: Recording, expect: str | None, output: Output) -> int:
     """The recorded case on a system, compared or judged alone as it was recorded."""
-    terms, screen = recording.terms, output.screen
+    terms = recording.terms
     episode = episode_of(system, recording.case, terms)
-    if terms.rules_only:
-        _print_judged(screen, system.hello, episode)
-    else:
-        _print_compared(screen, system.hello, recording.case, episode)
+    print_again(output.screen, system.hello, recording, episode)
     outcome = outcome_as_json(episode, terms)
     same = outcome == recording.outcome
-    screen.print("as recorded" if same else f"recorded was: {recording.outcome}")
     report = {"driver": system.hello.release, "found": outcome, "as_recorded": same}
     code = exit_code(violated=not same if expect else episode.findings)
     case = CiCase(
@@ -183,6 +179,16 @@ def _again(system: System, recording: Recording, expect: str | None, output: Out
         file=str(recording.path),
     )
     return output.end(code, report, [case])
+
+
+def print_again(screen: Console, hello: Hello, recording: Recording, episode: Episode) -> None:
+    """What became of a recorded case that was run again, and whether that is what was recorded."""
+    if recording.terms.rules_only:
+        _print_judged(screen, hello, episode)
+    else:
+        _print_compared(screen, hello, recording.case, episode)
+    same = outcome_as_json(episode, recording.terms) == recording.outcome
+    screen.print("as recorded" if same else f"recorded was: {recording.outcome}")
 
 
 def _print_judged(screen: Console, hello: Hello, episode: Episode) -> None:

@@ -1,16 +1,21 @@
 """`lockstep driver`: environments of released schedulers, made, listed and tried."""
 
+from itertools import islice
 from pathlib import Path
 
 import click
 
 from checks.cli import INCOMPLETE, exit_code
 from checks.cli.common import err, out, plain_table, print_lines
-from checks.cli.outputs import PATH, Command
-from checks.harness.campaign import Plan, own_system
+from checks.cli.outputs import NEW_FILE, PATH, Command
+from checks.export.files import new_file
+from checks.harness.campaign import FirstSeen, Plan, own_system, shrunk
 from checks.harness.comparison import Terms
+from checks.harness.driver.client import DRIVER_FILES
 from checks.harness.driver.protocol import NoMachineError
 from checks.harness.driver.system import DriverCommand
+from checks.harness.report import counted, print_finding, shown
+from checks.policies import DEFAULT
 from checks.releases.bisecting import episode_of
 from checks.releases.environments import (
     TEMPLATE,
@@ -20,8 +25,12 @@ from checks.releases.environments import (
     install,
     known_recipe,
 )
-from checks.releases.recipes import RECIPES, recipe_of
-from checks.releases.trial import Tried, trial_case, try_unmodelled
+from checks.releases.recipes import RECIPES, TEMPLATES, recipe_of
+from checks.releases.trial import Tried, trial_cases, try_unmodelled
+from spec.core.errors import InputError
+
+_EPISODES = 20
+_MOST_STEPS = 4_000  # of the runs in which a first difference is made small
 
 
 @click.group()
@@ -72,10 +81,30 @@ def list_drivers() -> None:
     out.print(plain_table(("driver", "release", "state"), rows))
 
 
+@driver.command("new", cls=Command)
+@click.argument("path", type=NEW_FILE)
+@click.option(
+    "--policy", type=click.Choice([*TEMPLATES]), default=DEFAULT, show_default=True, help="Of what."
+)
+def new_driver(path: Path, policy: str) -> None:
+    """Write a driver to start from to PATH: a toy scheduler that conforms, to be replaced by yours.
+
+    Of vLLM V0 it is the driver of the release, since a record of that policy has every field.
+    """
+    if path.exists():
+        raise InputError("PATH", str(path), "a file that is not there yet")
+    with new_file(path) as file:
+        file.write((DRIVER_FILES / TEMPLATES[policy]).read_text(encoding="utf-8"))
+    print_lines(out, f"written: {path}", f"try it: lockstep driver check {path}")
+
+
 @driver.command("check", cls=Command)
 @click.argument("name")
 def check_driver(name: str) -> int:
-    """Start the driver NAME, or that of a file, and compare one small episode.
+    """Start the driver NAME, or that of a file, and compare 20 small episodes.
+
+    The first difference is made small and shown: the field, what the reference has in it, what the
+    driver has.
 
     Where no variant of the reference schedules as a release does, its steps are judged by the rules
     and not compared. Of a policy that has no machine yet the episode is served, and nothing more.
@@ -86,11 +115,11 @@ def check_driver(name: str) -> int:
 def _try(name: str) -> int:
     command = command_of(name)
     try:
-        lines, holds = _compared(Plan(DriverCommand(command)), rules_only=_is_rules_only(name))
+        holds = _compared(Plan(DriverCommand(command)), rules_only=_is_rules_only(name))
     except NoMachineError:
         tried = try_unmodelled(command)
-        lines, holds = _served(tried), tried.worked
-    print_lines(out, *lines)
+        print_lines(out, *_served(tried))
+        holds = tried.worked
     return exit_code(violated=not holds)
 
 
@@ -101,18 +130,33 @@ def _is_rules_only(name: str) -> bool:
     return recipe is not None and recipe.rules_only
 
 
-def _compared(plan: Plan, *, rules_only: bool) -> tuple[list[str], bool]:
-    """The lines to print of a small episode, and whether all holds in it."""
-    case, system = trial_case(plan), own_system(plan.system)
-    hello = system.hello
+def _compared(plan: Plan, *, rules_only: bool) -> bool:
+    """Print what became of some small episodes; true if all holds in them."""
+    system, steps = own_system(plan.system), 0
+    hello, terms = system.hello, Terms(rules_only=rules_only)
     unreported = ", ".join(sorted(hello.unreported)) or "none"
-    lines = [f"{hello.name}: {hello.release}", f"  unreported fields: {unreported}"]
+    print_lines(out, f"{hello.name}: {hello.release}", f"  unreported fields: {unreported}")
     if rules_only:
-        lines.append("  no variant of the reference schedules as it does: judged, not compared")
-    episode = episode_of(system, case, Terms(rules_only=rules_only))
+        out.print("  no variant of the reference schedules as it does: judged, not compared")
+    for number, case in enumerate(islice(trial_cases(plan), 1 if rules_only else _EPISODES)):
+        episode = episode_of(system, case, terms)
+        steps += episode.steps
+        if episode.finding is not None:
+            _print_first(plan, FirstSeen(number, case, terms, episode.finding))
+            return False
     what = "its rules hold" if rules_only else "holds"
-    found = [f"  {one.kind} in step {one.step}: {one.says}" for one in episode.findings.values()]
-    return [*lines, *(found or [f"  {what} for 1 episode, {episode.steps} steps"])], not found
+    out.print(f"  {what} for {counted(number + 1, 'episode')}, {steps} steps")
+    return True
+
+
+def _print_first(plan: Plan, first: FirstSeen) -> None:
+    """The first finding made small, its first field in a sentence."""
+    small, hello = shrunk(plan, first, _MOST_STEPS), own_system(plan.system).hello
+    for one in small.finding.differences[:1]:
+        field = f"{one.field} {one.place}".strip()
+        had = f"the reference has {shown(one.expected)}, {hello.name} {shown(one.found)}"
+        print_lines(out, f"  first field that differs: {field}: {had}")
+    print_finding(out, hello, small.case, small.finding)
 
 
 def _served(tried: Tried) -> list[str]:

@@ -374,7 +374,7 @@ def _report(
             path = out_path / counterexample_name(exploration, finding)
             out_path.mkdir(parents=True, exist_ok=True)
             write_counterexample(exploration, finding, path)
-            _print_finding(screen, exploration, finding, path)
+            print_violation(screen, exploration, finding, path)
     if record and (not_explored or ended()):
         screen.print("not recorded: not all was explored")
     elif record:
@@ -408,10 +408,11 @@ def _report(
 def _row(one: Exploration) -> tuple[str, ...]:
     of = one.result
     counts = (of.states, of.transitions, of.depth, of.states_per_second, of.bytes_per_state)
-    return title_of(one.instance), *(f"{count:,.0f}" for count in counts), _verdict(one)
+    return title_of(one.instance), *(f"{count:,.0f}" for count in counts), verdict_of(one)
 
 
-def _verdict(one: Exploration) -> str:
+def verdict_of(one: Exploration) -> str:
+    """Whether its rules hold, and within which bounds, in a line."""
     stopped_by = one.result.stopped_by
     unless_complete = f"incomplete ({stopped_by}), " if stopped_by else ""
     if one.findings:
@@ -423,7 +424,7 @@ def _verdict(one: Exploration) -> str:
     return ", ".join([held, *(f"{count} {what}" for count, what in parts if count)])
 
 
-def _print_finding(screen: Console, one: Exploration, finding: Finding, path: Path) -> None:
+def print_violation(screen: Console, one: Exploration, finding: Finding, path: Path) -> None:
     """A broken rule: what it says, what was found, after which actions, and how to replay it."""
     screen.print()
     where = f" is broken in '{title_of(one.instance)}'"

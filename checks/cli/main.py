@@ -18,6 +18,7 @@ _COMMANDS = {
     "book": "Write the book as a site: chapters, rules, proofs and runs to look at.",
     "conform": "Serve random cases with the DRIVER of a released scheduler and with the reference.",
     "driver": "Install, list and try drivers of released schedulers.",
+    "examples": "Write the example workloads and configurations into a directory.",
     "explain": (
         "Say what WORD means in the chapters, the commands and their output; without any, list all."
     ),
@@ -42,7 +43,8 @@ Exit codes, the same for every command:
   3  incomplete: a budget, a signal or a closed pipe ended the work before an answer
   4  the tool itself failed (an error of ours, a full disk, memory): no verdict
 
-Start with:  lockstep run examples/first.jsonl --config examples/first.toml
+Start with:  lockstep examples
+             lockstep run examples/first.jsonl --config examples/first.toml
 """
 
 
@@ -55,7 +57,7 @@ class _LoadedWhenCalled(click.Group):
         name, listed, rest = super().resolve_command(ctx, args)
         if name is None or listed is None:
             return name, listed, rest
-        command: click.Command = getattr(import_module(f"checks.cli.{name}"), name)
+        command: click.Command = getattr(import_module(f".{name}", __package__), name)
         return name, command, rest
 
 

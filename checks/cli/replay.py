@@ -20,7 +20,7 @@ from checks.export.trace.reading import Trace, read_trace
 from checks.harness.comparison import compare
 from checks.harness.corpus import Recorded, recorded
 from checks.harness.driver.system import DriverCommand
-from checks.harness.elsewhere import done_by
+from checks.harness.elsewhere import Elsewhere, done_by
 from checks.harness.finding import Episode
 from checks.harness.replaying import BrokenRule, Replay, refuse_unknown_rules, replay_of
 from checks.harness.report import print_finding, shown
@@ -84,9 +84,9 @@ def replay(
         raise InputError("--target", target, f"{REFERENCE} for {policy.name}, which has no engine")
     result = replay_of(trace, None if target == REFERENCE else policy.system(target))
     for step in result.steps if steps or states or trace.violation else ():
-        _print_step(screen, policy, step, states)
+        print_step(screen, policy, step, states)
     confirmed = result.confirms and result.difference is None
-    _print_end(screen, trace, result)
+    print_end(screen, trace, result)
     if itf_path is not None:
         write_itf(itf_path, policy.codec, result.steps, trace.violation)
         screen.print(f"written: {itf_path}")
@@ -122,16 +122,8 @@ def _done_elsewhere(trace: Trace, target: str, expect: str | None, output: Outpu
     """A release is led where the counterexample led the reference."""
     with closing(DriverCommand(command_of(target)).open()) as system:
         name, result = system.hello.release, done_by(trace, system)
-    screen, confirmed = output.screen, result.confirms(trace)
-    screen.print(f"{name}: {result.steps} of {len(trace.steps)} steps as the reference")
-    for one in result.differs:
-        screen.print(f"  {one}")
-    if result.failure is not None:
-        screen.print(f"  raises {result.failure}")
-    for rule, found in result.broken.items():
-        screen.print(Text.assemble((rule, "bold red"), f" is broken: {found}"))
-    rule = trace.violation.rule if trace.violation else ""
-    screen.print(f"the violation of {rule} is {'' if confirmed else 'not '}confirmed")
+    print_elsewhere(output.screen, trace, name, result)
+    confirmed = result.confirms(trace)
     report = {
         "target": name,
         "steps": result.steps,
@@ -143,6 +135,19 @@ def _done_elsewhere(trace: Trace, target: str, expect: str | None, output: Outpu
     violated = not confirmed if expect else confirmed or result.differs
     code = exit_code(violated=violated)
     return output.end(code, report, [_case(trace, name, code)])
+
+
+def print_elsewhere(screen: Console, trace: Trace, name: str, result: Elsewhere) -> None:
+    """How far a release came where the counterexample led the reference, and what it broke."""
+    screen.print(f"{name}: {result.steps} of {len(trace.steps)} steps as the reference")
+    for one in result.differs:
+        screen.print(f"  {one}")
+    if result.failure is not None:
+        screen.print(f"  raises {result.failure}")
+    for rule, found in result.broken.items():
+        screen.print(Text.assemble((rule, "bold red"), f" is broken: {found}"))
+    rule = trace.violation.rule if trace.violation else ""
+    screen.print(f"the violation of {rule} is {'' if result.confirms(trace) else 'not '}confirmed")
 
 
 def _replay_finding(
@@ -167,10 +172,10 @@ def _replay_finding(
         episode = compare(system, recorded.case, recorded.terms)
     found = episode.finding
     for step in found.steps if found and steps else ():
-        _print_step(screen, policy_of(recorded.case.config), step, states=False)
+        print_step(screen, policy_of(recorded.case.config), step, states=False)
     if found is not None:
         print_finding(screen, system.hello, recorded.case, found)
-    screen.print(_verdict(recorded, name, episode))
+    screen.print(finding_verdict(recorded, name, episode))
     confirmed = found is not None and recorded.is_confirmed_by(found)
     report = {
         "target": name,
@@ -183,7 +188,8 @@ def _replay_finding(
     return output.end(code, report, [_case(trace, name, code)])
 
 
-def _verdict(recorded: Recorded, name: str, episode: Episode) -> str:
+def finding_verdict(recorded: Recorded, name: str, episode: Episode) -> str:
+    """Whether what `fuzz` found is found again, in a line."""
     found = episode.finding
     if found is None:
         strictness = recorded.terms.strictness
@@ -194,7 +200,7 @@ def _verdict(recorded: Recorded, name: str, episode: Episode) -> str:
     return f"the file says: {was}; {name} does otherwise"
 
 
-def _print_step(screen: Console, policy: AnyPolicy, step: SomeStep, states: bool) -> None:
+def print_step(screen: Console, policy: AnyPolicy, step: SomeStep, states: bool) -> None:
     """The step, its transitions, and only what changed."""
     refused = f", prefill refused by {step.refusal}" if step.refusal else ""
     what = f" {step.kind}: {_size(policy, step)}{refused}"
@@ -234,7 +240,8 @@ def _changes(step: SomeStep) -> Iterator[str]:
             yield f"request {one.id}: {', '.join(moved_values)}"
 
 
-def _print_end(screen: Console, trace: Trace, result: Replay) -> None:
+def print_end(screen: Console, trace: Trace, result: Replay) -> None:
+    """What differs from the file, the rules that are broken, and whether the file is confirmed."""
     if result.difference is not None:
         screen.print(Text.assemble((f"step {result.difference.step} differs", "bold red")))
         for name, (written, now) in result.difference.fields.items():

@@ -126,11 +126,13 @@ def serve(make: Callable[[], Driver]) -> None:
         message = json.loads(line)
         if message["do"] == "stop":
             return
-        print(json.dumps(_answer(driver, message), separators=(",", ":")), file=answers)
+        if message["do"] == "start":
+            gc.collect()  # what the episode before left
+        print(json.dumps(answer(driver, message), separators=(",", ":")), file=answers)
 
 
-def _answer(driver: Driver, message: Json) -> Json:
-    """The answer to a line."""
+def answer(driver: Driver, message: Json) -> Json:
+    """What a driver answers to a line of the protocol."""
     if message.get("do") == "start":
         return _start(driver, message)
     if message.get("do") == "play":
@@ -139,7 +141,6 @@ def _answer(driver: Driver, message: Json) -> Json:
 
 
 def _start(driver: Driver, message: Json) -> Json:
-    gc.collect()  # what the episode before left
     driver.tensors = message.get("tensors", False)
     driver.not_configured = message.get("not_configured", [])
     driver.requests = {request["id"]: request for request in message["requests"]}

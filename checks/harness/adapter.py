@@ -44,7 +44,7 @@ class Adapter:
     `reported_twice`: where the record of a driver contradicts the states of a step, as strictly as
     asked for. `request_extras`: of a case, by request, what the line that begins an episode says
     beyond the request itself. `rules_know_leavers`: rules hold, too, of a step whose clients left
-    while it ran.
+    while it ran. `device_needs`: what must not be left out if a device of ours is to do the steps.
     """
 
     fields: Fields
@@ -53,3 +53,4 @@ class Adapter:
     reported_twice: Callable[[Any, Step, Json, Strictness], Iterator[Difference]] = totals
     request_extras: Callable[[Case], Mapping[str, Json]] = lambda _case: {}
     rules_know_leavers: bool = False
+    device_needs: frozenset[str] = frozenset()

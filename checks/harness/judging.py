@@ -88,7 +88,7 @@ class Judge:
                 between = rule.found_between(self.ctx, self._left or step.before, step.before)
                 found = between or rule.found_of_step(self.ctx, step)
             except Exception as error:
-                found = f"cannot be judged: {type(error).__name__}: {error}"
+                found = _cannot_be_judged(error)
             if found is not None:
                 yield rule.id, found
 
@@ -134,8 +134,16 @@ class Judge:
             except UnreportedError as error:
                 not_evaluated[rule.id] = str(error)
                 continue
+            except Exception as error:  # a driver's record may contradict itself
+                if self._adapter is None:
+                    raise
+                found = _cannot_be_judged(error)
             if found is not None:
                 yield rule, found
+
+
+def _cannot_be_judged(error: Exception) -> str:
+    return f"cannot be judged: {type(error).__name__}: {error}"
 
 
 def _found_between(rule: AnyRule, ctx: Any, states: tuple[Any, Any]) -> str | None:

@@ -39,8 +39,8 @@ class OwnSteps:
         unreported = hello.unreported if self.is_driver else ()
         self._judge = Judge(self.ctx, None, self._adapter, unreported, hello.abilities)
         self.episode.not_evaluated = self._judge.not_evaluated
-        make_device = policy.device if self.is_driver else None
-        self._device = None if make_device is None else make_device(self.ctx)
+        can_do = self.is_driver and not policy.adapter.device_needs & hello.unreported
+        self._device = policy.device(self.ctx) if can_do and policy.device is not None else None
 
     def wrong(self, taken: Taken, action: Action, *, judged: bool = True) -> Iterator[Wrong]:
         """Each thing that is wrong with the next step."""

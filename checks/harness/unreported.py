@@ -25,8 +25,10 @@ class Fields:
     """What drivers of a policy may leave out, and where it is missing then.
 
     `step`: the class of the policy's steps. `left_out`: by name the attributes that say nothing
-    then. `visible`: transitions that show in the states. `in_totals`: of a state what shows in a
-    total only, which is compared instead. `never`: of a step what no rule may look at unless the
+    then. `visible`: transitions that show in the states. `shown_by`: by name of what may be left
+    out, those of them that show in nothing else. `in_totals`: of a state what shows in a total
+    only, which is compared instead. `inferred`: what follows from the rest of a record, as far as
+    rules are concerned; it is not compared. `never`: of a step what no rule may look at unless the
     system says that it can report it: which rule refused, and, where states leave it open, in which
     order what happened.
     """
@@ -34,7 +36,9 @@ class Fields:
     step: type
     left_out: Mapping[str, Attributes] = field(factory=dict)
     visible: tuple[str, ...] = ()
+    shown_by: Mapping[str, tuple[str, ...]] = field(factory=dict)
     in_totals: tuple[str, ...] = ()
+    inferred: Attributes = ()
     never: tuple[str, ...] = NOT_COMPARED
 
     @cached_property
@@ -92,7 +96,9 @@ class Guard:
     ) -> None:
         """`unreported` and `abilities`: as the system's hello names them."""
         self.fields = fields
-        self.attributes = fields.attributes(unreported, abilities)
+        self.attributes = fields.attributes(unreported, abilities).difference(fields.inferred)
+        hidden = {one for name in unreported for one in fields.shown_by.get(name, ())}
+        self.visible = frozenset(fields.visible) - hidden
 
     @cached_property
     def states_are_whole(self) -> bool:
@@ -119,7 +125,7 @@ class _Guarded:
             raise UnreportedError(name)
         value = getattr(self._whole, name)
         if name == "happened":
-            value = _visible_only(value, self._guard.fields.visible)
+            value = _visible_only(value, self._guard.visible)
         elif not self._guard.states_are_whole:
             value = _guarded(value, self._guard)
         self.__dict__[name] = value  # is found there when the next rule asks

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 
 from checks.mutants.operators import OPPOSITES
-from checks.mutants.rooms import ROOT
+from checks.mutants.rooms import INSTALLED_IN, ROOT
 from checks.mutants.sites import Mutant, mutants_of, mutated
 from spec.core import arithmetic
 
@@ -41,7 +41,7 @@ def plant(mutant: Mutant, root: Path = ROOT) -> bool:
     """
     path = root / mutant.path
     name = ".".join(Path(mutant.path).with_suffix("").parts).removesuffix(".__init__")
-    module = import_module(name)
+    module = import_module(f"{INSTALLED_IN}{name}")
     for other in OPPOSITES:  # which the module need not have imported
         if hasattr(arithmetic, other):
             vars(module).setdefault(other, getattr(arithmetic, other))

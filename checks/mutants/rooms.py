@@ -9,6 +9,7 @@ from checks.mutants.sites import Mutant, mutants_of
 from checks.policies import POLICIES
 
 ROOT = Path(__file__).parents[2]
+INSTALLED_IN = "".join(f"{one}." for one in __name__.split(".")[:-3])  # of a checkout nothing
 CORE = "core"  # in place of a policy: what several share
 
 ROOMS = {

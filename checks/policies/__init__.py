@@ -31,7 +31,7 @@ class _Policies(UserDict[str, "AnyPolicy"]):
 
     def __getitem__(self, name: str) -> "AnyPolicy":
         if isinstance(self.data[name], str):
-            self.data[name] = import_module(f"checks.policies.{self.data[name]}.policy").POLICY
+            self.data[name] = import_module(f".{self.data[name]}.policy", __name__).POLICY
         return self.data[name]
 
 

@@ -171,7 +171,7 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     @device.default
     def _paged_device(self) -> Callable[[ContextT], Device] | None:
         watch = self.watch
-        beside = imported_when_called("checks.harness.paging.device", "PagedDevice")
+        beside = imported_when_called("harness.paging.device", "PagedDevice")
         return watch and (lambda ctx: beside(watch(ctx)))
 
     @property

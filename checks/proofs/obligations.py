@@ -13,7 +13,7 @@ from checks.proofs.registry import OBLIGATIONS
 __all__ = ["OBLIGATIONS"]
 
 for _policy in POLICIES:
-    _package = f"checks.proofs.{_policy.replace('-', '_')}"
+    _package = f"{__package__}.{_policy.replace('-', '_')}"
     if find_spec(_package) is not None:
         for _module in import_module(_package).MODULES:
             import_module(f"{_package}.{_module}")

@@ -147,7 +147,8 @@ def _pip(environment: Environment, part: Installation) -> None:
 def command_of(driver: str) -> tuple[str, ...]:
     """What starts a driver: the name of a release, with `==VERSION` if need be, or a file.
 
-    A file is run by itself if it is executable, else by this Python.
+    A file is run by itself if it is executable, else by this Python. `MODULE:CLASS` is a class like
+    those of such files, in a module that can be imported from the working directory.
 
     Raises:
         DriverError: there is no such driver, or its environment is not installed.
@@ -158,6 +159,9 @@ def command_of(driver: str) -> tuple[str, ...]:
         return (own,) if os.access(path, os.X_OK) else (sys.executable, own)
     if driver == TEMPLATE:
         return sys.executable, str(DRIVER_FILES / "template.py")
+    module, _, name = driver.partition(":")
+    if module.replace(".", "").isidentifier() and name.isidentifier():
+        return sys.executable, str(DRIVER_FILES / "imported.py"), driver
     name, _, version = driver.partition("==")
     recipe = known_recipe(name, version or None)
     environment = environment_of(recipe)

@@ -156,6 +156,16 @@ RECIPES = (
 """The newest release of a driver stands first."""
 
 
+# The driver to start from, by policy: a toy; of vLLM V0, where nothing can be left out, that of the
+# release.
+TEMPLATES = {
+    "spyre": "template.py",
+    "nano-vllm": "template_nano_vllm.py",
+    "vllm-v1": "template_vllm_v1.py",
+    "vllm-v0": "vllm_v0.py",
+}
+
+
 def recipe_of(driver: str, version: str | None = None) -> Recipe | None:
     """The recipe of a release, the newest if none is asked for; None if there is none."""
     return next(

@@ -1,11 +1,11 @@
-"""One small episode that any driver can do: to see that it works, not that it is right.
+"""Small episodes that any driver can do: to see that it works, not that it is right.
 
 Where its policy has no machine yet, a few requests are served and nothing is compared.
 """
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from attrs import evolve, frozen
 
@@ -15,24 +15,27 @@ from checks.harness.driver.client import START_S, driver_environment
 from checks.harness.driver.protocol import DriverError, played, read_line
 from checks.harness.system import Json
 
-_TRIES = 100
-_FEW = 3  # requests
+_DRAWN = 100
+_FEW, _SEVERAL = 3, 4  # requests
 _STEPS = 40  # asked for at once; more than the requests below need of any scheduler
 _TOKENS = {"a": (12, 3), "b": (5, 6), "c": (20, 1)}  # of prompt and output
 
 
-def trial_case(plan: Plan) -> Case:
-    """A few requests of the first plain case that has so many, at once, none of them aborted.
+def trial_cases(plan: Plan) -> Iterator[Case]:
+    """Random cases with few requests; in the first they come at once and none is aborted.
 
-    With a model length that is no multiple of the block, releases do what is known of them.
+    Each has a plain configuration, if there are any: with a model length that is no multiple of the
+    block, releases do what is known of them.
 
     Raises:
         ConfigError: the driver can do no configuration.
     """
-    cases = (one for one in map(plan.case, range(_TRIES)) if len(one.requests) >= _FEW)
-    case = next(one for one in cases if one.config.max_model_len % one.config.block_size == 0)
+    drawn = [plan.case(number) for number in range(_DRAWN)]
+    plain = [one for one in drawn if one.config.max_model_len % one.config.block_size == 0]
+    case = max(plain or drawn, key=lambda one: min(len(one.requests), _FEW))
     requests = tuple(evolve(one, arrival=0, abort_at=None) for one in case.requests[:_FEW])
-    return evolve(case, requests=requests, swarm=None)
+    yield evolve(case, requests=requests, swarm=None)
+    yield from (one for one in plain or drawn if one is not case and len(one.requests) <= _SEVERAL)
 
 
 @frozen

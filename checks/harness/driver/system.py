@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
+from typing import Protocol
 
 from attrs import frozen
 
@@ -15,17 +16,38 @@ from checks.policies import policy_of
 _PART = 64  # steps that are asked for in one line
 
 
-class DriverSystem:
-    """Implements `System` with driver processes of one kind."""
+class Client(Protocol):
+    """What speaks to one driver: in a process of its own, or in this one."""
 
-    def __init__(self, launch: Callable[[], Driver]) -> None:
-        """Start the first process.
+    @property
+    def hello(self) -> Hello:
+        """How the driver introduced itself."""
+
+    def start(self, case: Case) -> Failure | None:
+        """Begin an episode; what the scheduler refuses is returned."""
+
+    def play(self, actions: Iterable[Action]) -> Played:
+        """Take one step for each action; errors of the scheduler are part of the answer."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class DriverSystem:
+    """Implements `System` with drivers of one kind, a process each unless `launch` says otherwise.
+
+    `part`: steps that are asked for at once, and actions that are taken ahead of their steps.
+    """
+
+    def __init__(self, launch: Callable[[], Client], part: int = _PART) -> None:
+        """Start the first.
 
         Raises:
             DriverError: it cannot be started.
         """
         self._launch = launch
-        self._driver: Driver | None = launch()
+        self._part = part
+        self._driver: Client | None = launch()
         self.hello: Hello = self._driver.hello
 
     def close(self) -> None:
@@ -42,7 +64,7 @@ class DriverSystem:
             OutOfTimeError: it does not answer, and the time is over.
         """
         episode, last_words = _Episode(case, iter(actions)), ""
-        for length in (_PART, 1):
+        for length in (self._part, 1):
             try:
                 yield from episode.taken(self._parts(episode, length))
                 return
@@ -72,7 +94,7 @@ class DriverSystem:
             if played.failure is not None:
                 return
 
-    def _live(self) -> Driver:
+    def _live(self) -> Client:
         if self._driver is None:
             self._driver = self._launch()
         return self._driver
@@ -118,7 +140,8 @@ class _Episode:
         try:
             return self._decoder.step(record, self._known[index], index)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            found = f"{type(error).__name__} {error} in {str(record)[:300]}"
+            lacks = f"nothing named {error}" if isinstance(error, KeyError) else repr(error)
+            found = f"{lacks} in {str(record)[:300]}"
             allowed = "the fields that the chapter on drivers lists"
             raise DriverError(f"driver's record of step {index}", found, allowed) from None
 

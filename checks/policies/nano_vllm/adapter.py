@@ -118,6 +118,8 @@ ADAPTER = Adapter(
         },
         step=Step,
         visible=_VISIBLE,
+        shown_by={"batch": _VISIBLE[:-2], "blocks": ("preempt", "prefix_hit", "allocate")},
         never=("refusal",),  # the states leave one order only
     ),
+    device_needs=frozenset({"batch", "blocks", "computed"}),
 )

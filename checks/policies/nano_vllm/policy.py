@@ -42,7 +42,7 @@ _LABELS = Labels(
     )
 )
 
-_ENGINE = "checks.policies.nano_vllm.engine"
+_ENGINE = "policies.nano_vllm.engine"
 
 POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     config=NanoVllmConfig,
@@ -70,5 +70,5 @@ POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     expected_violations=EXPECTED_VIOLATIONS,
     work=work,
     judged_apart=("NANO-BLK-", "NANO-PFX-"),
-    watch=imported_when_called("checks.policies.nano_vllm.paging", "nano_vllm_watch"),
+    watch=imported_when_called("policies.nano_vllm.paging", "nano_vllm_watch"),
 )

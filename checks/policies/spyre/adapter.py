@@ -9,6 +9,7 @@ from checks.harness.decoding import RowsById, StepDecoder
 from checks.harness.system import Action, Json
 from checks.harness.unreported import Fields
 from reference.spyre.machine import SpyreMachine
+from spec.core.arithmetic import cdiv
 from spec.core.records import DECODE, PREFILL, Event
 from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import volume
@@ -65,22 +66,45 @@ class SpyreDecoder(StepDecoder[State]):
 
     def whole_step(self, record: Json, common: Json) -> Step:
         """The step with its tkv, its chunk or its batch."""
-        rows = self.batch(record)
-        tkv, kind = record.get("tkv", 0), record["kind"]
+        kind, rows = record["kind"], self.batch(record)
+        tkv = record["tkv"] if "tkv" in record else self._least_tkv(record, common["before"], rows)
         return Step(
             kind=kind,
             tkv=tkv,
-            volume=int(volume(len(rows) if kind == DECODE else min(1, tkv), tkv)),
+            volume=int(volume(len(record["scheduled"]), tkv)),
             chunk=_chunk(record["prefilling"]) if kind == PREFILL else None,
             batch=rows if kind == DECODE else (),
             **common,
         )
 
+    def _least_tkv(self, record: Json, before: State, rows: Iterable[Row]) -> int:
+        """The tkv of a step that does not report it: of its rows if these are reported.
+
+        Else by the lengths of prompts and outputs, and of a decode step the least that it can be:
+        each row padded by no more blocks than the longest one needs.
+        """
+        if record["kind"] == PREFILL:
+            return self._prefill_len(record["prefilling"])
+        if rows:
+            return max(row.tkv for row in rows)
+        size, known = self.ctx.config.block_size, {row.id: row for row in before.admitted}
+        lengths = [
+            self.ctx.requests[one].prompt_len + known[one].generated
+            for one in record["scheduled"]
+            if one in known
+        ]
+        blocks = [int(cdiv(length, size)) for length in lengths]
+        padded = (max(blocks) - own for own in blocks)
+        pairs = zip(lengths, padded, strict=True)
+        return max((length + padding * size for length, padding in pairs), default=0)
+
+    def _prefill_len(self, row: Json) -> int:
+        return int(row.get("prefill_len") or self.ctx.requests[row["id"]].prompt_len)
+
     def row(self, row: Json, blocks: Iterable[int]) -> Row:
         """A request with its block table, as a record has it."""
         known = {name: row[name] for name in _ROW_NUMBERS if name in row}
-        length = row.get("prefill_len") or self.ctx.requests[row["id"]].prompt_len
-        return Row(row["id"], prefill_len=length, blocks=tuple(blocks), **known)
+        return Row(row["id"], prefill_len=self._prefill_len(row), blocks=tuple(blocks), **known)
 
 
 def _chunk(reported: Json) -> Chunk:
@@ -217,7 +241,7 @@ ADAPTER = Adapter(
     fields=Fields(
         left_out={
             "tkv": ((Step, "tkv"), (Step, "volume"), (State, "last_tkv")),
-            "batch": ((Step, "batch"), (Step, "volume")),
+            "batch": ((Step, "batch"),),
             "blocks": (
                 *((State, "pool"), (Row, "blocks"), (Row, "hit_blocks")),
                 *((Chunk, "block_table"), (Chunk, "writes")),
@@ -231,7 +255,12 @@ ADAPTER = Adapter(
         step=Step,
         visible=_VISIBLE,
         never=("refusal",),  # the states leave one order only
+        shown_by={
+            "batch": ("resume", "prefix_hit", "allocate"),
+            "blocks": ("prefix_hit", "allocate"),
+        },
         in_totals=("orphaned",),
+        inferred=((Step, "tkv"), (Step, "volume")),
     ),
     reported_twice=reported_twice,
 )

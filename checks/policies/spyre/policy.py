@@ -89,7 +89,7 @@ _LABELS = Labels(
     further=_further,
 )
 
-_ENGINE = "checks.policies.spyre.engine"
+_ENGINE = "policies.spyre.engine"
 
 POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     config=SpyreConfig,
@@ -107,14 +107,14 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     without_device=imported_when_called(_ENGINE, "without_device"),
     tokens_at_once=lambda config: config.chunk_size,
     model=spyre_model,
-    compiled=imported_when_called("checks.policies.spyre.compiled.model", "compiled_of"),
+    compiled=imported_when_called("policies.spyre.compiled.model", "compiled_of"),
     examples=EXAMPLES,
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=SpyreConfig),
     generate=generate,
     compared=_COMPARED,
     labels=_LABELS,
     adapter=ADAPTER,
-    device=imported_when_called("checks.policies.spyre.device", "TensorDevice"),
+    device=imported_when_called("policies.spyre.device", "TensorDevice"),
     expected_violations=EXPECTED_VIOLATIONS,
     known_differences=KNOWN_DIFFERENCES,
     work=spyre_work,

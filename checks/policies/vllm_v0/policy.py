@@ -116,5 +116,5 @@ POLICY: Policy[VllmV0Config, Context, State, Step] = Policy(
     expected_violations=EXPECTED_VIOLATIONS,
     known_differences=KNOWN_DIFFERENCES,
     work=work,
-    watch=imported_when_called("checks.policies.vllm_v0.paging", "vllm_v0_watch"),
+    watch=imported_when_called("policies.vllm_v0.paging", "vllm_v0_watch"),
 )

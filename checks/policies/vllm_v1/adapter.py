@@ -104,10 +104,8 @@ def request_extras(case: Case) -> Mapping[str, Json]:
 
 # --- events ---------------------------------------------------------------------------------------
 
-_VISIBLE = (
-    *("preempt", "catch_up", "prefix_hit", "allocate", "admit", "rollback", "finish"),
-    *("load", "promote", "leave"),
-)
+_OF_THE_PLAN = ("catch_up", "prefix_hit", "allocate", "admit", "load", "promote")
+_VISIBLE = (*_OF_THE_PLAN, "preempt", "rollback", "finish", "leave")
 
 
 def inferred_events(step: Step, config: VllmV1Config) -> tuple[Event, ...]:
@@ -204,7 +202,9 @@ ADAPTER = Adapter(
         },
         step=Step,
         visible=_VISIBLE,
+        shown_by={"planned": _OF_THE_PLAN, "blocks": ("prefix_hit", "allocate")},
     ),
+    device_needs=frozenset({"planned", "blocks", "computed"}),
     request_extras=request_extras,
     rules_know_leavers=True,
 )

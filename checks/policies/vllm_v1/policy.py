@@ -1,4 +1,4 @@
-"""vLLM V1: the reference, which has no engine, next to the paged device."""
+"""vLLM V1: the reference next to the paged device, and the engine on it."""
 
 from pathlib import Path
 
@@ -86,6 +86,8 @@ _LABELS = Labels(
     phase=_phase,
 )
 
+_ENGINE = "policies.vllm_v1.engine"
+
 POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     config=VllmV1Config,
     registry=RULES,
@@ -96,6 +98,9 @@ POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     codec=CODEC,
     picture=PICTURE,
     reference=VllmV1Reference.of,
+    engine=imported_when_called(_ENGINE, "engine"),
+    engine_under_test=imported_when_called(_ENGINE, "engine_under_test"),
+    without_device=imported_when_called(_ENGINE, "without_device"),
     tokens_at_once=_tokens_at_once,
     model=vllm_v1_model,
     examples=EXAMPLES,
@@ -108,5 +113,5 @@ POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     known_differences=KNOWN_DIFFERENCES,
     work=work,
     judged_apart=("V1-KV-", "V1-PFX-"),
-    watch=imported_when_called("checks.policies.vllm_v1.paging", "vllm_v1_watch"),
+    watch=imported_when_called("policies.vllm_v1.paging", "vllm_v1_watch"),
 )

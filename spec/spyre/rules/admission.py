@@ -27,8 +27,8 @@ from spec.spyre.variants import Admission, Joining
 @witness(lambda ctx, step: len(step.batch) > 1 and step.volume > 0.9 * _limit(ctx))
 def volume_within_limit(ctx: Context, step: Step) -> Iterator[str]:
     """Batch size times max-tkv never exceeds the limit, in any step."""
-    # Judged by the rows themselves; a prefill is one row of its prompt length.
-    rows = len(step.batch) or (1 if step.chunk is not None else 0)
+    # Judged by the rows that computed something; a prefill is one row of its prompt length.
+    rows = len(step.scheduled)
     if step.volume != rows * step.tkv:
         yield f"volume {step.volume} of {rows} rows with tkv {step.tkv}"
     if rows * step.tkv > _limit(ctx):

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from checks.policies import POLICIES
 from checks.releases.environments import environment_of, place
-from checks.releases.recipes import RECIPES, Recipe
+from checks.releases.recipes import RECIPES, TEMPLATES, Recipe
 from tests.checks.command import lockstep
 from tests.checks.harness.driver.files import TEMPLATE, faulty_driver
 
@@ -136,7 +137,7 @@ def test_a_driver_is_tried_by_its_name_or_its_file() -> None:
     hello, unreported, holds = by_name.out.splitlines()
     assert hello == "template: toy 1.0"
     assert unreported == "  unreported fields: batch, blocks, computed, left_padding, reserved, tkv"
-    assert re.fullmatch(r"  holds for 1 episode, [0-9]+ steps", holds)
+    assert re.fullmatch(r"  holds for 20 episodes, [0-9]+ steps", holds)
 
 
 def test_a_driver_that_does_otherwise_fails_its_trial(tmp_path: Path) -> None:
@@ -145,7 +146,35 @@ def test_a_driver_that_does_otherwise_fails_its_trial(tmp_path: Path) -> None:
     ran = lockstep("driver", "check", path)
 
     assert ran.code == 1
-    assert "divergence in step" in ran.out
+    assert (
+        "  first field that differs: scheduled 0: the reference has 1, template -\n"
+        "divergence in step 0: scheduled differs\n"
+    ) in ran.out
+
+
+@pytest.mark.parametrize("policy", ["spyre", "nano-vllm", "vllm-v1"])
+def test_a_new_driver_conforms_as_it_stands(policy: str) -> None:
+    written = lockstep("driver", "new", "mine.py", "--policy", policy)
+
+    assert (written.code, written.out.splitlines()[0]) == (0, "written: mine.py")
+    checked = lockstep("driver", "check", "mine.py")
+    assert checked.code == 0
+    assert re.search(r"\n  holds for 20 episodes, [0-9]+ steps\n", checked.out)
+
+
+def test_a_driver_is_never_written_over() -> None:
+    Path("mine.py").write_text("mine")
+
+    refused = lockstep("driver", "new", "mine.py")
+
+    assert (refused.code, Path("mine.py").read_text()) == (2, "mine")
+    assert "PATH: found 'mine.py'; allowed: a file that is not there yet" in refused.err
+
+
+def test_there_is_a_driver_to_start_from_for_every_policy() -> None:
+    assert set(TEMPLATES) == set(POLICIES)
+    assert lockstep("driver", "new", "v0.py", "--policy", "vllm-v0").code == 0
+    assert "LLMEngine" in Path("v0.py").read_text()
 
 
 def test_a_release_without_a_variant_of_the_reference_is_judged_alone() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from checks.harness.driver.client import DRIVER_FILES
-from checks.releases.recipes import RECIPES
+from checks.releases.recipes import RECIPES, TEMPLATES
 
 SHARED = {"lockstep_driver", "vllm_driver"}
 RELEASES = {"torch", "vllm", "sendnn_inference"}
@@ -28,7 +28,8 @@ def imported(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_driver_imports_the_standard_library_its_release_and_shared_files(path: Path) -> None:
-    releases = set() if path.stem in ("lockstep_driver", "template") else RELEASES
+    is_of_ours = path.stem in ("lockstep_driver", "imported") or path.stem.startswith("template")
+    releases = set() if is_of_ours else RELEASES
 
     assert imported(path) <= set(sys.stdlib_module_names) | releases | SHARED
 
@@ -40,7 +41,11 @@ def test_the_protocol_file_has_the_syntax_of_python_3_9() -> None:
 def test_there_is_a_driver_for_each_recipe_and_the_template() -> None:
     shared = {f"{one}.py" for one in SHARED}
 
-    assert {path.name for path in FILES} == {"template.py", *shared, *(one.file for one in RECIPES)}
+    assert {path.name for path in FILES} == {
+        *("imported.py", *TEMPLATES.values()),
+        *shared,
+        *(one.file for one in RECIPES),
+    }
     assert all((DRIVER_FILES / one.constraints).exists() for one in RECIPES if one.constraints)
     assert {one.shares for one in RECIPES if one.shares} <= {one.name for one in RECIPES}
 

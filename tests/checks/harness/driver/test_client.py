@@ -15,7 +15,7 @@ from checks.harness.driver.protocol import DriverError
 from checks.harness.driver.system import DriverCommand, DriverSystem
 from checks.harness.finding import Kind
 from checks.harness.system import Action, System
-from checks.releases.trial import trial_case
+from checks.releases.trial import trial_cases
 from tests.checks.harness.cases import There
 from tests.checks.harness.driver.files import TEMPLATE, faulty_driver
 from tests.recorded.scenes import asks
@@ -31,7 +31,7 @@ def opened(path: Path) -> DriverSystem:
 
 
 def trial(system: System) -> Case:
-    return trial_case(Plan(There(system)))
+    return next(trial_cases(Plan(There(system))))
 
 
 def test_a_driver_introduces_itself_and_takes_steps() -> None:
@@ -114,7 +114,7 @@ def test_a_driver_that_dies_on_the_way_is_played_again_step_by_step(tmp_path: Pa
     ("fault", "says"),
     [
         ("talks nonsense", "driver's line: found 'nonsense'; allowed: one JSON object"),
-        ("forgets a field", "driver's record of step 0: found \"KeyError 'outputs'"),
+        ("forgets a field", "driver's record of step 0: found \"nothing named 'outputs'"),
     ],
 )
 def test_a_driver_that_does_not_keep_to_the_protocol_is_refused(

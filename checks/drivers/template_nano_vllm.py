@@ -1,0 +1,88 @@
+"""A complete driver to start from: a toy of nano-vLLM's scheduler, whose blocks never fill.
+
+Put your scheduler in the place of `Toy`, and report what it knows. `lockstep` has `lockstep_driver`
+on its path when it starts it; the chapter on drivers describes each field.
+"""
+
+from typing import Any
+
+from lockstep_driver import Driver, serve
+
+Json = dict[str, Any]
+
+HELLO = {
+    "name": "template-nano-vllm",
+    "release": "toy 1.0",
+    "policy": "nano-vllm",
+    # The values of configuration keys that it can do; of a key that is not named, all.
+    "config": {
+        **{"block_size": [256], "num_blocks": [None], "max_model_len": [128]},
+        **{"sequence_limit": ["running"]},
+    },
+    "abilities": ["abort"],  # where it can, also "abort_running" and "ends"
+    # Unreported fields; a rule that asks for one is not judged. Take out what you report.
+    "left_out": ["batch", "blocks", "computed", "hit_blocks"],
+}
+
+
+class Toy(Driver):
+    """Prefills as many waiting prompts as there is room for; where there are none, all decode."""
+
+    hello = HELLO
+
+    def start(self, config: Json) -> None:
+        """Begin an episode with an empty scheduler; `config` has every key."""
+        self.config = config
+        self.waiting: list[str] = []
+        self.running: dict[str, int] = {}  # with the tokens that each has generated
+
+    def arrive(self, request_id: str) -> None:
+        """A request joins the queue; `self.requests[request_id]` has its prompt."""
+        self.waiting.append(request_id)
+
+    def abort(self, request_id: str) -> None:
+        """A request's client leaves; the request may have ended already."""
+        self.waiting = [one for one in self.waiting if one != request_id]
+        self.running.pop(request_id, None)
+
+    def run(self) -> Json:
+        """One step: what was computed, sampled and finished in it."""
+        scheduled = self.prefills()
+        kind = "prefill" if scheduled else "decode" if self.running else "idle"
+        scheduled = scheduled or dict.fromkeys(self.running, 1)
+        outputs = {one: [self.sample(one)] for one in scheduled}
+        finished = [one for one in scheduled if self.has_ended(one)]
+        for one in finished:
+            del self.running[one]
+        return {"kind": kind, "scheduled": scheduled, "outputs": outputs, "finished": finished}
+
+    def state(self) -> Json:
+        """The queues in their order, and a row of each running request."""
+        rows = [{"id": one, "generated": count} for one, count in self.running.items()]
+        return {"waiting": list(self.waiting), "running": list(self.running), "decoding": rows}
+
+    def prefills(self) -> dict[str, int]:
+        """The tokens of each prompt that is computed now, whole prompts in the order of arrival."""
+        scheduled: dict[str, int] = {}
+        budget = self.config["max_num_batched_tokens"]
+        while self.waiting and len(self.running) < self.config["max_num_seqs"]:
+            length = len(self.requests[self.waiting[0]]["prompt"])
+            if length > budget:
+                break
+            budget -= length
+            scheduled[self.waiting[0]] = length
+            self.running[self.waiting.pop(0)] = 0
+        return scheduled
+
+    def sample(self, request_id: str) -> int:
+        """The next token, as the script gives it."""
+        self.running[request_id] += 1
+        return int(self.requests[request_id]["output"][self.running[request_id] - 1])
+
+    def has_ended(self, request_id: str) -> bool:
+        """True if the request has sampled all that it samples."""
+        return bool(self.running[request_id] == self.requests[request_id]["output_len"])
+
+
+if __name__ == "__main__":
+    serve(Toy)

@@ -1,0 +1,105 @@
+"""A complete driver to start from: a toy of vLLM V1's scheduler, with chunks and enough blocks.
+
+Put your scheduler in the place of `Toy`, and report what it knows. `lockstep` has `lockstep_driver`
+on its path when it starts it; the chapter on drivers describes each field.
+"""
+
+from typing import Any
+
+from lockstep_driver import Driver, serve
+
+Json = dict[str, Any]
+
+HELLO = {
+    "name": "template-vllm-v1",
+    "release": "toy 1.0",
+    "policy": "vllm-v1",
+    # The values of configuration keys that it can do; of a key that is not named, all.
+    "config": {
+        **{"num_blocks": [None], "prefix_caching": [False], "chunked_prefill": [True]},
+        **{"scheduling": ["fcfs"], "connector": ["none"], "long_prefill_token_threshold": [0]},
+        **{"num_speculative_tokens": [0], "num_lookahead_tokens": [0]},
+    },
+    "abilities": ["abort"],  # where it can, also "abort_running" and "ends"
+    # Unreported fields; a rule that asks for one is not judged. Take out what you report.
+    "left_out": ["planned", "budget_left", "blocks", "prefilling", "reported", "statistics"],
+}
+
+
+class Toy(Driver):
+    """Running requests first, then waiting ones, each as far as the budget of the step goes."""
+
+    hello = HELLO
+
+    def start(self, config: Json) -> None:
+        """Begin an episode with an empty scheduler; `config` has every key."""
+        self.config = config
+        self.waiting: list[str] = []
+        self.running: list[str] = []
+        self.computed: dict[str, int] = {}
+        self.generated: dict[str, int] = {}
+
+    def arrive(self, request_id: str) -> None:
+        """A request joins the queue; `self.requests[request_id]` has its prompt."""
+        self.waiting.append(request_id)
+        self.computed[request_id] = self.generated[request_id] = 0
+
+    def abort(self, request_id: str) -> None:
+        """A request's client leaves; the request may have ended already."""
+        for queue in (self.waiting, self.running):
+            if request_id in queue:
+                queue.remove(request_id)
+
+    def run(self) -> Json:
+        """One step: what was computed, sampled and finished in it."""
+        scheduled: dict[str, int] = {}
+        admitted: list[str] = []
+        budget = self.config["max_num_batched_tokens"]
+        for one in self.running:
+            if budget:
+                budget -= self.compute(one, budget, scheduled)
+        while self.waiting and budget and len(self.running) < self.config["max_num_seqs"]:
+            newcomer = self.waiting.pop(0)
+            self.running.append(newcomer)
+            admitted.append(newcomer)
+            budget -= self.compute(newcomer, budget, scheduled)
+        outputs = {one: [self.sample(one)] for one in scheduled if self.left(one) == 0}
+        finished = [one for one in outputs if self.has_ended(one)]
+        self.running = [one for one in self.running if one not in finished]
+        return {
+            **{"scheduled": scheduled, "admitted": admitted},
+            **{"outputs": outputs, "finished": finished},
+        }
+
+    def state(self) -> Json:
+        """The queues in their order, and a row of each request in them."""
+        present = [*self.waiting, *self.running]
+        rows = [
+            {"id": one, "computed": self.computed[one], "generated": self.generated[one]}
+            for one in present
+        ]
+        return {"waiting": list(self.waiting), "running": list(self.running), "rows": rows}
+
+    def compute(self, request_id: str, budget: int, scheduled: dict[str, int]) -> int:
+        """Compute as many of its tokens as the budget allows; how many that are."""
+        scheduled[request_id] = tokens = min(self.left(request_id), budget)
+        self.computed[request_id] += tokens
+        return tokens
+
+    def left(self, request_id: str) -> int:
+        """Tokens of prompt and output that are not computed yet."""
+        known = len(self.requests[request_id]["prompt"]) + self.generated[request_id]
+        return known - self.computed[request_id]
+
+    def sample(self, request_id: str) -> int:
+        """The next token, as the script gives it."""
+        self.generated[request_id] += 1
+        return int(self.requests[request_id]["output"][self.generated[request_id] - 1])
+
+    def has_ended(self, request_id: str) -> bool:
+        """True if the request has sampled all that it samples."""
+        return bool(self.generated[request_id] == self.requests[request_id]["output_len"])
+
+
+if __name__ == "__main__":
+    serve(Toy)

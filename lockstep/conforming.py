@@ -1,0 +1,241 @@
+"""Campaigns and files run again in this process; what came of them reads as commands print it."""
+
+from collections.abc import Iterable, Mapping
+from io import StringIO
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from attrs import field, frozen
+from rich.console import Console
+
+from checks.cli.campaigns import print_findings
+from checks.cli.common import pinned_keys
+from checks.cli.conform import print_again
+from checks.cli.explore import print_violation, verdict_of
+from checks.cli.replay import finding_verdict, print_elsewhere, print_end, print_step
+from checks.explore.bounds import Bounds
+from checks.explore.exploring import (
+    Exploration,
+    counterexample_name,
+    explore_instance,
+    write_counterexample,
+)
+from checks.explore.instance import Instance
+from checks.explore.result import Outcome
+from checks.export.trace.reading import Trace, read_trace
+from checks.harness.campaign import Campaign, Plan, own_system, run_batch
+from checks.harness.comparing import Strictness
+from checks.harness.comparison import Terms, compare
+from checks.harness.corpus import Recorded, recorded
+from checks.harness.elsewhere import done_by
+from checks.harness.recording import Recording, read_recording
+from checks.harness.replaying import refuse_unknown_rules, replay_of
+from checks.harness.report import print_finding
+from checks.harness.system import System
+from checks.policies import policy_of
+from checks.releases.bisecting import episode_of
+from checks.releases.filing import Filed, filed_findings
+from lockstep.systems import AnySystem, name_of, named, source_of
+from spec.core.configuration import PolicyConfig
+from spec.core.errors import InputError
+from spec.core.requests import Request
+
+_COLUMNS = 100
+
+
+@frozen
+class Judged:
+    """What became of something that was run. `holds`: nothing is wrong, within its bounds.
+
+    `report`: as the command prints it.
+    """
+
+    holds: bool
+    report: str
+
+    def __str__(self) -> str:
+        return self.report
+
+
+@frozen
+class Conformed(Judged):
+    """What became of a campaign; `findings`: each as small as it could be made, with its file.
+
+    `report`: the findings and the verdict with its bounds.
+    """
+
+    campaign: Campaign = field(repr=False)
+    findings: tuple[Filed, ...] = ()
+
+
+@frozen
+class Explored(Judged):
+    """What became of a search; `files`: the counterexamples."""
+
+    exploration: Exploration = field(repr=False)
+    files: tuple[Path, ...] = ()
+
+
+def conform(
+    system: AnySystem,
+    *,
+    episodes: int = 100,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    strictness: str = "exact",
+    findings: Path | str = "findings",
+    name: str = "",
+) -> Conformed:
+    """Serve random cases with a scheduler and with the reference; `lockstep conform` in a call.
+
+    Every step is compared, and every rule is held against the scheduler's own steps. What is found
+    is made small and recorded in the directory `findings`. A class or a system runs in this
+    process; a file, or the name of a release, in one of its own. `settings`: configuration keys
+    that are not drawn. `name`: of the system, in the command that runs a finding again.
+
+    Raises:
+        InputError: no such driver, a setting that cannot be, nothing that it can be asked.
+    """
+    source = source_of(system)
+    texts = (f"{key}={_as_setting(value)}" for key, value in (settings or {}).items())
+    pinned = pinned_keys(tuple(texts), own_system(source).hello.policy)
+    plan = Plan(source, seed, Terms(Strictness(strictness)), pinned)
+    seen, began = Campaign(plan), monotonic()
+    for episode in range(episodes):
+        seen.add(run_batch(plan, [episode]))
+        if seen.has_found_enough:
+            break
+    seen.seconds = monotonic() - began
+    found = tuple(filed_findings(seen, name or name_of(system), Path(findings)))
+    screen = _screen()
+    print_findings(screen, seen, found)
+    holds = not (seen.first_seen or seen.overdue) and seen.steps > 0
+    return Conformed(holds, _text(screen), seen, found)
+
+
+def explore_requests(
+    config: PolicyConfig,
+    requests: Iterable[Request],
+    *,
+    aborts: bool = True,
+    early_ends: bool = True,
+    bounds: Bounds | None = None,
+    counterexamples: Path | str = "counterexamples",
+) -> Explored:
+    """Judge every rule in every state that these requests can bring the reference into.
+
+    They arrive in any order and at any time. `aborts`, `early_ends`: any client may go away, any
+    request may end early. A search that a bound ended does not hold. Counterexamples are written
+    into a directory.
+
+    Raises:
+        WorkloadError: a request that could never be served.
+    """
+    those = tuple(requests)
+    all_ids = frozenset(one.id for one in those)
+    may_leave, may_end = (all_ids if allowed else frozenset() for allowed in (aborts, early_ends))
+    instance: Instance[Any] = Instance(
+        name="own requests",
+        about="requests of one's own",
+        config=config,
+        requests=those,
+        aborts=may_leave,
+        early_ends=may_end,
+    )
+    found = explore_instance(instance, bounds)
+    screen, files = _screen(), []
+    screen.print(f"{found.result.states:,} states: {verdict_of(found)}")
+    for one in found.findings:
+        Path(counterexamples).mkdir(parents=True, exist_ok=True)
+        files.append(Path(counterexamples) / counterexample_name(found, one))
+        write_counterexample(found, one, files[-1])
+        print_violation(screen, found, one, files[-1])
+    holds = found.result.outcome is Outcome.HOLDS
+    return Explored(holds, _text(screen), found, tuple(files))
+
+
+def replay(file: Path | str, system: AnySystem | None = None) -> Judged:
+    """Run a file again: a finding, a recording, a counterexample or a trace.
+
+    It holds once what the file records is not found any more; a trace, while each step is as it
+    says. `system`: by default what the file names, of traces and counterexamples the reference.
+
+    Raises:
+        InputError: a file that cannot be read, or no such driver.
+    """
+    path = Path(file)
+    if is_recording(path):
+        return replay_recording(read_recording(path), system)
+    trace = read_trace(path)
+    refuse_unknown_rules(trace)
+    found = recorded(trace)
+    if found is not None:
+        return _replay_of_fuzz(found, system)
+    return _replay_of_trace(trace, None if system is None else own_system(source_of(system)))
+
+
+def replay_recording(recording: Recording, system: AnySystem | None = None) -> Judged:
+    """Run the case of a recording again, see `replay`."""
+    mine = own_system(source_of(system or system_of(recording)))
+    episode, screen = episode_of(mine, recording.case, recording.terms), _screen()
+    print_again(screen, mine.hello, recording, episode)
+    return Judged(not episode.findings, _text(screen))
+
+
+def is_recording(path: Path) -> bool:
+    """True if the file begins as recordings do."""
+    with path.open("rb") as file:
+        return b'"lockstep-recording"' in file.readline(100)
+
+
+def system_of(recording: Recording) -> AnySystem:
+    """What the command that made the recording names.
+
+    Raises:
+        InputError: the command is no `lockstep conform DRIVER`.
+        DriverError: it names a class that cannot be imported.
+    """
+    match recording.command.split():
+        case ["lockstep", "conform", name, *_]:
+            return named(name, recording.path)
+    raise InputError("command", recording.command, "lockstep conform DRIVER").at(recording.path)
+
+
+def _replay_of_fuzz(found: Recorded, system: AnySystem | None) -> Judged:
+    own = policy_of(found.case.config)
+    mine = own.system(found.using) if system is None else own_system(source_of(system))
+    episode, screen = compare(mine, found.case, found.terms), _screen()
+    if episode.finding is not None:
+        print_finding(screen, mine.hello, found.case, episode.finding)
+    screen.print(finding_verdict(found, mine.hello.name, episode))
+    return Judged(episode.finding is None, _text(screen))
+
+
+def _replay_of_trace(trace: Trace, system: System | None) -> Judged:
+    screen = _screen()
+    if system is not None and "events" not in system.hello.abilities:
+        elsewhere = done_by(trace, system)
+        print_elsewhere(screen, trace, system.hello.release, elsewhere)
+        holds = not (elsewhere.confirms(trace) or elsewhere.differs)
+        return Judged(holds, _text(screen))
+    result = replay_of(trace, system)
+    for step in result.steps if trace.violation else ():
+        print_step(screen, policy_of(trace.config), step, states=False)
+    print_end(screen, trace, result)
+    holds = not result.broken and result.difference is None and result.confirms
+    return Judged(holds, _text(screen))
+
+
+def _as_setting(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _screen() -> Console:
+    plain: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
+    return Console(file=StringIO(), width=_COLUMNS, color_system=None, **plain)
+
+
+def _text(screen: Console) -> str:
+    assert isinstance(screen.file, StringIO)
+    return screen.file.getvalue()

@@ -1,0 +1,137 @@
+"""Hypothesis as the environment of a scheduler, with every rule as an invariant.
+
+    from lockstep.state_machine import machine_of
+    from mine import MyDriver
+
+    TestMine = machine_of(MyDriver).TestCase
+
+Which requests arrive, which clients go away and when a step is taken is Hypothesis's to choose;
+what it prints of a failure is the shortest such program that it finds.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from checks.harness.campaign import own_system
+from checks.harness.case import Case
+from checks.harness.driver.client import Driver
+from checks.harness.driver.system import DriverSystem
+from checks.harness.finding import Episode, Kind
+from checks.harness.own_steps import OwnSteps
+from checks.harness.script import most_steps
+from checks.harness.system import Action, Failure, System
+from checks.policies import policy_of
+from checks.releases.environments import command_of
+from lockstep.strategies import cases
+from lockstep.systems import AnySystem, source_of
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Drives `system`; `keys` of its configurations are not drawn.
+
+    After each step every rule that applies holds, but those that are known not to, and each step is
+    one that the simulated device does. In the end every request leaves.
+    """
+
+    system: System
+    keys: dict[str, Any]
+
+    @initialize(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        """A configuration and requests, none of which has arrived."""
+        hello = self.system.hello
+        keys = {**hello.pinned, **self.keys, "policy": hello.policy}
+        drawn = cases(**keys).filter(lambda case: hello.can_do(case.config))
+        self.serve(data.draw(drawn, label="case"))
+
+    def serve(self, case: Case) -> None:
+        """Begin with a case; no draft is right in it, and a connector holds nothing."""
+        case = Case(case.config, case.requests)
+        ctx = policy_of(case.config).reference(case).machine.ctx
+        self.case, self.coming = case, [one.id for one in case.requests]
+        self.wrong: list[str] = []
+        self.index, self.present = 0, set[str]()
+        self._arriving: list[str] = []
+        self._leaving: list[str] = []
+        self._own = OwnSteps(self.system, case.config, ctx, Episode())
+        self._actions = deque[Action]()
+        self._steps = self.system.play(case, self._taken())
+
+    def _taken(self) -> Iterator[Action]:
+        while True:
+            yield self._actions.popleft()
+
+    @precondition(lambda self: self.coming)
+    @rule()
+    def arrive(self) -> None:
+        """The next request is handed in before the next step."""
+        self._arriving.append(self.coming.pop(0))
+
+    @precondition(lambda self: "abort" in self.system.hello.abilities and self.present)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        """The client of a request that is there goes away before the next step."""
+        one = data.draw(st.sampled_from(sorted(self.present)), label="request")
+        self.present.discard(one)
+        self._leaving.append(one)
+
+    @rule()
+    def step(self) -> None:
+        """One step of the scheduler."""
+        action = Action(tuple(self._arriving), tuple(self._leaving), time=float(self.index))
+        self._arriving, self._leaving = [], []
+        self._actions.append(action)
+        taken = next(self._steps)
+        if isinstance(taken, Failure):
+            raise AssertionError(f"step {self.index}: {taken}")
+        expected = policy_of(self.case.config).expected_reason
+        self.wrong += [
+            f"step {self.index}, {cause}: {says}" + "".join(f" {found}" for _, found in broken)
+            for cause, says, broken in self._own.wrong(taken, action)
+            if expected(cause, self.case.config) is None
+        ]
+        self.present = {row.id for row in taken.step.after.present}
+        self.index += 1
+
+    @invariant()
+    def every_rule_holds(self) -> None:
+        """Of the last step, and of the state that it left."""
+        assert not getattr(self, "wrong", ()), "\n".join(self.wrong)
+
+    def teardown(self) -> None:
+        """To the end of all requests that have come."""
+        if not hasattr(self, "case") or self.wrong:
+            return
+        bound = self.index + most_steps(self.case)
+        while (self.present or self._arriving) and not self.wrong:
+            if self.index > bound:
+                expected = policy_of(self.case.config).expected_reason
+                assert expected(Kind.ENDLESS, self.case.config), (
+                    f"{', '.join(sorted(self.present))} still wait after {self.index} steps"
+                )
+                return
+            self.step()
+        self.every_rule_holds()
+
+
+def one_by_one(system: AnySystem) -> System:
+    """The system, of which each step is taken before the next action is chosen."""
+    if isinstance(system, str | Path):
+        command = command_of(str(system))
+        return DriverSystem(lambda: Driver(command), part=1)
+    return own_system(source_of(system))
+
+
+def machine_of(system: AnySystem, **keys: Any) -> type[SchedulerMachine]:
+    """The state machine of a scheduler: a driver's class, a `System`, or a driver's file.
+
+    Raises:
+        DriverError: there is no such driver.
+    """
+    known = one_by_one(system)
+    return type("SchedulerMachine", (SchedulerMachine,), {"system": known, "keys": keys})

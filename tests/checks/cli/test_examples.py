@@ -1,0 +1,26 @@
+"""`lockstep examples`: the files of the README, and nothing is written over."""
+
+from pathlib import Path
+
+from checks.cli.examples import EXAMPLES
+from tests.checks.command import lockstep
+
+
+def test_examples_are_written_and_run() -> None:
+    written = lockstep("examples")
+
+    assert written.code == 0
+    assert written.out.splitlines() == sorted(f"examples/{one.name}" for one in EXAMPLES.iterdir())
+    ran = lockstep("run", "examples/first.jsonl", "--config", "examples/first.toml")
+    assert (ran.code, lockstep("examples").code) == (0, 0)
+
+
+def test_another_file_of_the_same_name_stays() -> None:
+    Path("mine").mkdir()
+    Path("mine/tiny.toml").write_text("mine")
+
+    refused = lockstep("examples", "--out", "mine")
+
+    assert refused.code == 2
+    assert "--out: found 'mine/tiny.toml'; allowed: a place without another file" in refused.err
+    assert [one.name for one in Path("mine").iterdir()] == ["tiny.toml"]

@@ -1,0 +1,81 @@
+"""The schemas of records: what drivers answered, in recordings and as templates, is as they say."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from checks.chapters import schema_of_record
+from checks.harness.campaign import Plan, own_system
+from checks.harness.comparison import Terms
+from checks.harness.driver.client import DRIVER_FILES
+from checks.harness.recording import record
+from checks.policies import POLICIES
+from checks.releases.recipes import TEMPLATES
+from lockstep.systems import DriverClass
+from tests.lockstep.broken import class_of
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+each_policy = pytest.mark.parametrize("policy", POLICIES)
+
+
+def records_of(path: Path) -> tuple[str, list[Any]]:
+    """The policy of a recording, and its records."""
+    header, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    policy = header["config"].get("policy", "spyre")
+    return policy, [line["record"] for line in lines if "record" in line]
+
+
+def errors(policy: str, records: list[Any]) -> list[str]:
+    validator = Draft202012Validator(schema_of_record(policy))
+    return [error.message for one in records for error in validator.iter_errors(one)]
+
+
+def test_recorded_steps_of_every_release_are_valid() -> None:
+    counts = dict.fromkeys(POLICIES, 0)
+    for path in sorted(RECORDED.rglob("*.jsonl")):
+        policy, records = records_of(path)
+        assert errors(policy, records) == [], path.name
+        counts[policy] += len(records)
+
+    assert min(counts.values()) > 50
+
+
+@pytest.mark.parametrize("policy", ["spyre", "nano-vllm", "vllm-v1"])
+def test_what_a_template_answers_is_valid(policy: str, tmp_path: Path) -> None:
+    text = (DRIVER_FILES / TEMPLATES[policy]).read_text(encoding="utf-8")
+    plan = Plan(DriverClass(class_of(text)))
+    path = tmp_path / "recorded.jsonl"
+    record(own_system(plan.system), plan.case(0), Terms(), path, about="", command="")
+
+    assert errors(*records_of(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"kind": "prefil"}, "'prefil' is not one of ['prefill', 'decode', 'idle']"),
+        ({"waitng": []}, "Additional properties are not allowed ('waitng' was unexpected)"),
+        ({"scheduled": {"a": "1"}}, "'1' is not of type 'integer'"),
+    ],
+)
+def test_what_is_wrong_is_named(change: dict[str, Any], says: str) -> None:
+    right = {
+        **{"kind": "idle", "scheduled": {}, "outputs": {}, "finished": []},
+        **{"waiting": [], "decoding": [], "paused": []},
+    }
+    assert errors("spyre", [right]) == []
+
+    assert errors("spyre", [right | change]) == [says]
+
+
+@each_policy
+def test_a_schema_names_all_that_may_be_left_out(policy: str) -> None:
+    text = json.dumps(schema_of_record(policy))
+
+    lists = re.findall(r'"x-left-out": (\[.*?\])', text)
+    named = {name for one in lists for name in json.loads(one)}
+    assert named == set(POLICIES[policy].adapter.fields.names)
