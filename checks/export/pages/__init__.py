@@ -41,9 +41,10 @@ What one side shows after a step, all lengths in tokens:
   not computed), `padding` (the dummy block, read), `dummy` (the dummy block, written instead of a
   cached one), `pending` (not handed out yet), `reserved` (promised), `cpu` (on the CPU);
 - `queues`: each `name` and `requests`: `id`, `note`;
-- `pools`: each `name`, `size`, `free` (in the order of handing out, "3,7-9"), `cached` (of the free
-  those with content, likewise), `shared` (pairs of a block and how many hold it, where more than
-  one), `reserved` (how many are promised);
+- `pools`: each `name`, `size`, `count` (of the free), `free` (the first 64, in the order in which
+  they are handed out, "3,7-9"), `reserved` (how many are promised); of up to 1,024 blocks also
+  `held` and `cached` (of the free those with content), likewise, and `shared` (pairs of a block and
+  how many hold it, where more than one);
 - `refused`: null, or `rule`, and `id`: the request that it kept waiting, null where that is all;
 - `events`: each `transition`, `id`, `rule`, `before`, `after`;
 - `broken`: pairs of a rule and what was found; `speaks`: rules whose witness this step is;
@@ -69,6 +70,8 @@ MkDocs sets it). All of it works under any path and from file://.
 `at`: the frame shown first, by default 0. `name`: the key under which the frame stands in the
 fragment of the URL (`#vol=5`), by default "step". `parts`: which of `chart picture rules events
 requests` are shown, by default all; `still` (no value): the frame `at` alone, without scrubber.
+`rule-link`: where each rule has a page, with {id} for its id: names of rules are links then.
+`heading`: the title is shown, too. `keys="page"`: keys count wherever on the page they are pressed.
 
     <lockstep-live name="live" runtime="assets/runtime/">
       <script type="application/json">{"policy": "spyre", "config": {…}, "requests": […]}</script>
@@ -79,9 +82,12 @@ that are not as by default), `requests` (lines of a workload), optional `externa
 header, `actions` (labels of what happened, as the explorer writes them into a counterexample:
 "arrive 0", "step", "step, 0 ends", "abort 1"; absent: as the requests say), `at` (the frame shown
 first, absent: the last of the given actions) and `title`. `runtime` is the folder that
-`assets.write_runtime(directory)` filled (`npm ci`, about 9 MB). The whole situation is in the URL:
-`#live=` and its JSON, percent-encoded: `markup.live_fragment(situation)`; the header of any
-counterexample is one: `markup.live_of_trace(trace)`.
+`runtime.write_runtime(directory)` filled (`npm ci`, about 9 MB). `name`, by default "live", `parts`
+and `rule-link` as above; `editor`: requests and configuration can be seen at once; `fixed`: no
+other instance can be chosen. The whole situation is in the URL: `#live=` and its JSON,
+percent-encoded, `markup.live_fragment(situation)`. The header of a counterexample is one, too.
 
-`markup.steps_element(document, …)` and `markup.live_element(situation, …)` write the elements.
+`markup.steps_element(document, …)` and `markup.live_element(situation, …)` write the elements,
+`checks.harness.showing.document_of_steps` and `checks.harness.viewing.document_of_file` make
+documents, `checks.harness.live` is what runs in the browser.
 """

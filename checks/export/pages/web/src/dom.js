@@ -53,7 +53,8 @@ function set(element, attributes) {
  * @param {() => void} does
  */
 function button(text, label, does) {
-  const made = el("button", { type: "button", title: label, "aria-label": label }, text);
+  const spoken = /[a-z]/i.test(text) ? null : label; // a text is its own name
+  const made = el("button", { type: "button", title: label, "aria-label": spoken }, text);
   made.addEventListener("click", does);
   return /** @type {HTMLButtonElement} */ (made);
 }

@@ -167,7 +167,7 @@ function settingOf(film) {
       el("td", {}, more.map(([name, value]) => `${spaced(name)} ${shown(value)}`).join(", ")),
     );
   });
-  const names = ["request", "prompt", "at most", ""].map((name) => el("th", {}, name));
+  const names = ["request", "prompt", "at most", "more"].map((name) => el("th", {}, name));
   const left = film.requests.length - most.length;
   return el(
     "details.setting",

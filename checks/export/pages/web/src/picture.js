@@ -90,17 +90,32 @@ function poolOf(pool) {
     const known = [...held, ...free];
     const first = Math.min(1, ...known);
     const grid = el("span.blocks", { role: "img", "aria-label": describedPool(pool) });
+    const numbered = pool.size <= MOST_NUMBERED_BLOCKS;
+    const places = new Map(free.map((block, place) => [block, place]));
+    /** @param {number} block */
+    const lookOf = (block) =>
+      (shared.has(block) ? "shared" : held.has(block) ? "own" : "free") +
+      (cached.has(block) ? ".kept" : "");
     for (let block = first; block < first + pool.size; block++) {
-      const kind = shared.has(block) ? "shared" : held.has(block) ? "own" : "free";
-      const place = free.indexOf(block);
-      const title = `block ${block}: ${
-        held.has(block) ? `held by ${shared.get(block) ?? 1}` : "free"
-      }${cached.has(block) ? ", with content" : ""}${
-        place >= 0 && place < 99 ? `, ${place + 1}. to be handed out` : ""
-      }`;
-      const style = "--filled: 100%";
-      const cell = `span.cell.${kind}${cached.has(block) ? ".kept" : ""}`;
-      grid.append(el(cell, { title, style }, String(block)));
+      const look = lookOf(block);
+      const place = places.get(block);
+      const title = numbered
+        ? `block ${block}: ${
+            held.has(block) ? `held by ${shared.get(block) ?? 1}` : "free"
+          }${cached.has(block) ? ", with content" : ""}${
+            place === undefined ? "" : `, ${place + 1}. to be handed out`
+          }`
+        : null;
+      if (numbered) {
+        grid.append(el(`span.cell.${look}`, { title, style: FULL }, String(block)));
+        continue;
+      }
+      const end = Math.min(first + pool.size, block - ((block - first) % LINE) + LINE);
+      let next = block + 1;
+      while (next < end && lookOf(next) === look) next++;
+      const style = `${FULL}; --length: ${next - block}`;
+      grid.append(el(`span.cell.many.${look}`, { style, title: `blocks ${block} to ${next - 1}` }));
+      block = next - 1;
     }
     root.append(grid);
   }
@@ -110,6 +125,10 @@ function poolOf(pool) {
   }
   return root;
 }
+
+const FULL = "--filled: 100%";
+const MOST_NUMBERED_BLOCKS = 96; // of a pool: each has room for its number
+const LINE = 64; // blocks in a line of a larger one
 
 /** @param {string} text numbers as Python writes them, to be read */
 function listed(text) {

@@ -190,7 +190,7 @@ class LockstepSteps extends HTMLElement {
   /** @param {NonNullable<Film["divergence"]>} divergence */
   differing(divergence) {
     const table = divergenceOf(divergence, this.film.sides);
-    this.fields = el("section.differs", {}, el("h3", {}, "Fields that differ"), table);
+    this.fields = el("section.differs", {}, el("p.caption", {}, "Fields that differ"), table);
     return this.fields;
   }
 
@@ -278,7 +278,7 @@ class LockstepSteps extends HTMLElement {
   side(now, name) {
     const { film, rules } = this;
     const root = el("section.side", { "aria-label": name });
-    if (film.sides.length > 1) root.append(el("h2", {}, name));
+    if (film.sides.length > 1) root.append(el("p.sidename", {}, name));
     if (now === null || !rules) {
       root.append(el("p.empty", {}, "no step here"));
       return root;
@@ -286,11 +286,11 @@ class LockstepSteps extends HTMLElement {
     if (this.has("picture")) root.append(pictureOf(now, film));
     const details = el("div.details");
     if (this.has("events") && now.events.length) {
-      details.append(el("section", {}, el("h3", {}, "What happened"), eventsOf(now, rules)));
+      details.append(el("section", {}, el("p.caption", {}, "What happened"), eventsOf(now, rules)));
     }
     if (this.has("rules")) {
       details.append(
-        el("section", {}, el("h3", {}, "Rules"), verdictsOf(now, film, rules, this.opened)),
+        el("section", {}, el("p.caption", {}, "Rules"), verdictsOf(now, film, rules, this.opened)),
       );
     }
     if (details.childElementCount) root.append(details);

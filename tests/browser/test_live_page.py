@@ -1,0 +1,150 @@
+"""The reference in a page: stepped by hand, with all that it needs on the disk."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from playwright.sync_api import Page
+
+from checks.export.files import new_file
+from checks.export.pages.assets import write_assets
+from checks.export.pages.markup import live_element, live_fragment
+from checks.export.pages.runtime import write_runtime
+from checks.harness.live import Live
+from checks.policies import POLICIES
+from tests.browser.conftest import Opener
+from tests.browser.test_view_page import found_by_axe
+
+pytestmark = pytest.mark.thorough
+
+BREAKS = ["arrive 0", "arrive 1", "step", "step", "step", "step"]
+SITUATION: dict[str, Any] = {
+    "policy": "spyre",
+    "title": "an example",
+    "config": {
+        "block_size": 2,
+        "chunk_size": 2,
+        "max_model_len": 16,
+        "max_num_seqs": 3,
+        "max_batch_tkv_limit": 6,
+        "num_blocks": 24,
+        "admission": "documented",
+    },
+    "requests": [
+        {"id": "0", "prompt_len": 1, "max_tokens": 5},
+        {"id": "1", "prompt_len": 1, "max_tokens": 2},
+    ],
+    "actions": BREAKS[:3],
+}
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with one live example."""
+    if shutil.which("npm") is None:
+        pytest.skip("no npm")
+    directory = tmp_path_factory.mktemp("site")
+    (directory / "assets").mkdir()
+    write_assets(directory / "assets")
+    write_runtime(directory / "assets")
+    path = directory / "live.html"
+    with new_file(path) as file:
+        file.write(
+            '<!doctype html><html lang="en"><meta charset="utf-8"><title>live</title>'
+            '<meta name="viewport" content="width=device-width">'
+            "<style>:root{color-scheme:light dark}body{background:light-dark(#fff,#1b2128)}</style>"
+            '<script src="assets/lockstep.js" defer></script>'
+            f"<main><h1>live</h1>{live_element(SITUATION, runtime='assets/')}</main>"
+        )
+    return path
+
+
+def headline(page: Page) -> str:
+    return page.locator("lockstep-live .headline").inner_text()
+
+
+def wait_for(page: Page, text: str) -> None:
+    page.locator("lockstep-live .headline", has_text=text).wait_for()
+
+
+def next_is(page: Page, action: str) -> None:
+    page.get_by_role("button", name=action, exact=True).click()
+
+
+def test_a_rule_turns_red_where_the_reader_leads_the_reference(site: Path, opened: Opener) -> None:
+    page = opened(site)
+    wait_for(page, "step 0")
+
+    for step in (1, 2, 3):
+        next_is(page, "step")
+        wait_for(page, f"step {step}")
+
+    assert "batch 2 x tkv 4 = 8, limit 6" in page.locator(".says .alert").inner_text()
+    said = json.loads(unquote(page.url.partition("#live=")[2].replace("+", " ")))
+    assert said["actions"] == BREAKS
+    again = opened(site, "#" + live_fragment(said))
+    wait_for(again, "step 3")
+    assert "SPY-VOL-1" in again.locator(".says .alert").inner_text()
+
+
+def test_a_request_can_be_aborted_and_a_step_taken_back(site: Path, opened: Opener) -> None:
+    page = opened(site)
+    wait_for(page, "step 0")
+
+    next_is(page, "abort 0")
+    wait_for(page, "abort 0")
+    assert "aborted: 0" in headline(page)
+    page.keyboard.press("Tab")
+    page.locator("lockstep-live input[type=range]").focus()
+    page.keyboard.press("ArrowLeft")
+    wait_for(page, "step 0")
+    page.get_by_role("button", name="Go on otherwise from here").click()
+    next_is(page, "step")
+    wait_for(page, "step 1")
+
+
+def test_configuration_and_requests_can_be_edited(site: Path, opened: Opener) -> None:
+    page = opened(site)
+    wait_for(page, "step 0")
+    page.get_by_text("Requests and configuration").click()
+
+    page.get_by_label("admission").select_option("exact")
+    wait_for(page, "start")
+    page.locator("lockstep-live input[type=range]").focus()
+    page.keyboard.press("End")
+    wait_for(page, "finished: 0")
+    assert page.locator(".says .alert").count() == 0
+
+    page.get_by_label("prompt of request 1").fill("99")
+    page.get_by_label("prompt of request 1").press("Enter")
+    page.locator("lockstep-live > *, lockstep-live .alert", has_text="max_model_len").wait_for()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_can_be_stepped(policy: str, site: Path, opened: Opener) -> None:
+    first = json.loads(json.dumps({"policy": policy, "config": {}, "requests": []}))
+    first |= {"config": {"num_blocks": 8, "max_num_seqs": 2, "max_model_len": 16}}
+    first["config"] |= {"block_size": 2} | ({"chunk_size": 4} if policy == "spyre" else {})
+    first["requests"] = [{"id": "a", "prompt_len": 3, "max_tokens": 3}]
+    here = json.loads(Live().open(json.dumps(first)))
+
+    page = opened(site, "#" + live_fragment(first | {"at": len(here["actions"])}))
+
+    wait_for(page, here["document"]["frames"][-1][0]["label"])
+    rows = page.locator("lockstep-live .rows .request").all_inner_texts()
+    assert rows == [row["id"] for row in here["document"]["frames"][-1][0]["rows"]]
+    assert "none broken" in page.locator(".verdicts .sum").inner_text()
+
+
+def test_axe_finds_nothing_above_minor(site: Path, opened: Opener, node_modules: Path) -> None:
+    axe = (node_modules / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+    for width, scheme in ((1280, "light"), (360, "dark")):
+        page = opened(site, width=width, scheme=scheme)
+        wait_for(page, "step 0")
+        page.get_by_text("Requests and configuration").click()
+        page.evaluate(axe)
+        assert found_by_axe(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
