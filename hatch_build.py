@@ -17,6 +17,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PACKAGE = "lockstep"
 ROOMS = ("spec", "reference", "engine", "checks")
 _DATA = ("examples",)  # copied as they are
+_NOT_OURS = {"__pycache__", "node_modules"}
 _BY_NAME = ("import_module", "find_spec", "__import__")  # calls that take the name of a module
 
 
@@ -49,7 +50,7 @@ def files(root: Path) -> Iterator[tuple[Path, str]]:
     for folder in (PACKAGE, *ROOMS, *_DATA):
         for path in sorted((root / folder).rglob("*")):
             name = path.relative_to(root).as_posix()
-            if path.is_file() and "__pycache__" not in path.parts:
+            if path.is_file() and _NOT_OURS.isdisjoint(path.parts):
                 yield path, name if folder == PACKAGE else f"{PACKAGE}/{name}"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from checks.book import links
 from checks.book.chapters import chapter_pages
 from checks.book.drawing import STEPS, Films, Introduced, in_words, shared_rules, written_films
 from checks.book.instances import instance_pages
@@ -21,12 +22,14 @@ from checks.book.rules import rule_pages
 from checks.book.runs import Shown, shown_runs
 from checks.book.source import Page, policies, sections, slug
 from checks.explore.exploring import sentence
-from checks.export.files import new_file
+from checks.export.files import new_file, noting_files
 from checks.export.pages.assets import write_assets
+from checks.export.pages.runtime import write_runtime
 from spec.core.errors import ConfigError, InputError
 
 _HERE = Path(__file__).parent
 _SETTINGS, PAGES = _HERE / "mkdocs.yml", _HERE / "pages"
+RUNTIME = "runtime"  # the directory, from the root of the book, of what runs in the browser
 _MARK = "lockstep-book.json"  # what is in a directory that a book was written into
 Say = Callable[[str], None]
 
@@ -48,10 +51,11 @@ def build(out: Path, say: Say) -> Built:
     """
     mkdocs = _require_mkdocs()
     _refuse_what_is_no_book(out)
-    with TemporaryDirectory(prefix="lockstep-book-") as temporary:
+    with TemporaryDirectory(prefix="lockstep-book-") as temporary, noting_files():
         source, site = Path(temporary) / "source", Path(temporary) / "site"
         say("exploring the default instances")
         write_source(source)
+        _write_runtime(source, say)
         say("writing the pages")
         mkdocs(source, site)
         _drop_what_is_not_used(site)
@@ -62,6 +66,14 @@ def build(out: Path, say: Say) -> Built:
         rmtree(out, ignore_errors=True)
         copytree(site, out)
     return built
+
+
+def _write_runtime(source: Path, say: Say) -> None:
+    """What runs the reference in the browser; without npm the book is whole but for that."""
+    try:
+        write_runtime(_made(source / RUNTIME))
+    except InputError as error:
+        say(f"the reference will not run in the browser: {error}")
 
 
 def _require_mkdocs() -> Callable[[Path, Path], None]:
@@ -77,6 +89,7 @@ def _require_mkdocs() -> Callable[[Path, Path], None]:
         settings: Any = load_config(
             str(_SETTINGS), docs_dir=str(source), site_dir=str(site), nav=_navigation()
         )
+        settings.markdown_extensions.append(links.__name__)
         build_site(settings)
 
     return write
@@ -173,6 +186,7 @@ def _navigation() -> list[Any]:
         {"Start": "index.md"},
         {"Why was it refused?": "refused.md"},
         {"The exact rule in pictures": "exact.md"},
+        {"Run it": "live.md"},
         {"The schedulers": [{name: path} for name, path in chapters.items()]},
         {
             "Chapters": [

@@ -1,5 +1,6 @@
 """Runs as pictures in a page: documents that a script loads, and the elements that show them."""
 
+import json
 from collections.abc import Iterable, Mapping
 from functools import partial
 from html import escape
@@ -12,10 +13,13 @@ from checks.cores import on_all_cores
 from checks.export.files import as_line, new_file
 from checks.export.pages.assets import as_script
 from checks.export.pages.document import rule_as_json
+from checks.export.pages.markup import live_fragment
+from checks.export.pages.situation import Json
 from checks.harness.viewing import document_of_file
-from checks.policies import RULES
+from checks.policies import RULES, policy_named
 
-STEPS = "steps"  # the directory of the documents, from the root of the book
+# From the root of the book: the directory of the documents, the page on which the reference runs.
+STEPS, LIVE = "steps", "live.html"
 
 
 @frozen
@@ -28,9 +32,14 @@ class Introduced:
 
 @frozen
 class Films:
-    """The documents of traces; `frames`: by trace, the frame that is shown first."""
+    """The documents of traces.
+
+    By the name of a trace: `frames`, the frame that is shown first; `situations`, what follows # in
+    the address of the page on which the reference runs, so that it goes on from there.
+    """
 
     frames: Mapping[str, int]
+    situations: Mapping[str, str]
 
     def element(
         self, trace: str, name: str, *, root: str, at: int | None = None, parts: str = ""
@@ -48,18 +57,27 @@ class Films:
             **({"parts": parts} if parts else {}),
         }
         written = "".join(f' {key}="{escape(value)}"' for key, value in attributes.items())
-        return f"<lockstep-steps{written}></lockstep-steps>"
+        steps = f"<lockstep-steps{written}></lockstep-steps>"
+        return f"<div>{steps}{self._live_link(trace, root)}</div>"
+
+    def _live_link(self, trace: str, root: str) -> str:
+        address = f"{root}{LIVE}#{self.situations[trace]}"
+        return f'<p class="run"><a href="{escape(address)}">Run it here, and change it</a></p>'
 
 
 def written_films(traces: Mapping[Path, Introduced], directory: Path) -> Films:
     """Write the document of each trace into the directory, on all cores."""
     directory.mkdir(parents=True, exist_ok=True)
-    frames = on_all_cores(partial(_written, directory=directory), [*traces.items()])
-    return Films(dict(zip((path.name for path in traces), frames, strict=True)))
+    written = on_all_cores(partial(_written, directory=directory), [*traces.items()])
+    by_name = dict(zip((path.name for path in traces), written, strict=True))
+    return Films(
+        {name: frame for name, (frame, _) in by_name.items()},
+        {name: situation for name, (_, situation) in by_name.items()},
+    )
 
 
-def _written(trace: tuple[Path, Introduced], directory: Path) -> int:
-    """Writes one document; the frame in which the rule is broken, else the last."""
+def _written(trace: tuple[Path, Introduced], directory: Path) -> tuple[int, str]:
+    """Writes one document; the frame in which the rule is broken or the last, and its address."""
     path, said = trace
     document = document_of_file(path) | {"title": said.title, "about": said.about}
     rules = document.pop("rules")
@@ -68,7 +86,21 @@ def _written(trace: tuple[Path, Introduced], directory: Path) -> int:
         file.write(f"document.currentScript.lockstep.rules = lockstepRules({as_line([*rules])});\n")
     violation = document["violation"]
     last: int = document["overview"]["count"] - 1
-    return last if violation is None else violation["frame"]
+    with path.open(encoding="utf-8") as lines:
+        header = json.loads(next(lines))
+    fragment = live_fragment(situation_of_header(header, said.title))
+    return (last if violation is None else violation["frame"]), fragment
+
+
+def situation_of_header(header: Json, title: str) -> Json:
+    """The header of a trace as a live situation: its requests, and what happened to them."""
+    usual = policy_named(header["policy"]).config().as_mapping()
+    config = {key: value for key, value in header["config"].items() if value != usual.get(key)}
+    kept: Json = {key: header[key] for key in _KEPT if key in header}
+    return kept | {"config": config, "title": title}
+
+
+_KEPT = ("policy", "requests", "actions", "external")
 
 
 def shared_rules() -> str:

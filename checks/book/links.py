@@ -82,8 +82,7 @@ class _Linking:
         before, *links = self._parts(text)
         for offset, (shown, target, tail) in enumerate(links):
             link = Element("a", {"href": f"/{target}"})
-            if "glossary" in target:
-                link.set("class", "word")
+            link.set("class", "word" if "glossary" in target else "id")
             link.text, link.tail = AtomicString(shown), tail
             parent.insert(place + offset, link)
         return str(before)

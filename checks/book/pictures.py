@@ -1,9 +1,9 @@
 """The pictures of the book: the examples of every policy, drawn from the reference's steps.
 
 Where a picture stands is said by the page, in a comment: `picture: NAME` for a run to step through,
-`run: NAME` for the same with its events and the verdict of each rule, `plot: NAME` for a line. What
-an example says is held against the steps whenever the book is built, so that no page shows what the
-reference no longer does.
+`run: NAME` for the same with its events and the verdict of each rule, `plot: NAME` for a line,
+`live: NAME` for the reference itself. What an example says is held against the steps whenever the
+book is built, so that no page shows what the reference no longer does.
 """
 
 import re
@@ -14,13 +14,16 @@ from pathlib import Path
 from checks.book.drawing import Films, Introduced
 from checks.book.source import policies
 from checks.book.staircase import staircase
+from checks.export.pages.markup import live_element
+from checks.export.trace.requests import request_as_json
 from checks.export.trace.writing import TraceWriter
 from checks.harness.case import Case
 from checks.harness.serving import served
+from checks.policies import policy_of
 from checks.policies.example import Example
 from spec.core.records import SomeStep
 
-_PLACE = re.compile(r"<!-- (picture|run|plot): ([a-z-]+) -->")
+_PLACE = re.compile(r"<!-- (picture|run|live|plot): ([a-z-]+) -->")
 
 
 class PictureError(Exception):
@@ -95,6 +98,19 @@ def _plot(example: Example, _films: Films, _root: str) -> str:
     return f"<figure>{drawn}<figcaption>{escape(example.says)}</figcaption></figure>"
 
 
+def _live(example: Example, _films: Films, root: str) -> str:
+    config = example.config.as_mapping()
+    usual = policy_of(example.config).config().as_mapping()
+    situation = {
+        "policy": example.config.policy,
+        "config": {key: value for key, value in config.items() if value != usual[key]},
+        "requests": [request_as_json(one) for one in example.requests],
+        "title": example.title,
+    }
+    runtime, link = f"{root}runtime/", f"{root}rules/{{id}}.html"
+    return f"<div>{live_element(situation, runtime=runtime, name='live', rule_link=link)}</div>"
+
+
 _DRAWN: dict[str, Callable[[Example, Films, str], str]] = {
-    **{"picture": _picture, "run": _run, "plot": _plot}
+    **{"picture": _picture, "run": _run, "live": _live, "plot": _plot}
 }

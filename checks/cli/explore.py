@@ -47,6 +47,7 @@ from checks.explore.instance import Instance
 from checks.explore.result import Progress
 from checks.explore.search import Order
 from checks.export.files import new_file
+from checks.export.plots import plot_depths, refuse_unplottable
 from checks.harness.report import counted
 from checks.policies import DEFAULT, POLICIES, policy_named, policy_of, title_of
 from engine.workloads import fit_for, read_workload
@@ -94,6 +95,13 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
     "--graph", "graph_path", type=NEW_FILE, help="Write one instance's state graph, GraphML."
 )
 @click.option(
+    "--plot",
+    "plot_path",
+    type=NEW_FILE,
+    help="Draw how many states there are at each depth: .html, .png or .svg; needs the extra "
+    "`plot`.",
+)
+@click.option(
     "--record", is_flag=True, help="Keep the verdicts of default instances with the project."
 )
 @expect_option
@@ -113,6 +121,7 @@ def explore(
     checkpoint: Path | None,
     out_path: Path,
     graph_path: Path | None,
+    plot_path: Path | None,
     record: bool,
     expect: str | None,
     list_: bool,
@@ -149,6 +158,8 @@ def explore(
         _refuse_what_needs_the_reference(order, checkpoint, record)
     if record:
         _refuse_to_record(instances, bounds)
+    if plot_path is not None:
+        refuse_unplottable(plot_path)
     expected = None if expect is None else expected_of(expect, instances)
     if using == "compiled":
         found = [_explore_one_compiled(one, bounds, seed) for one in instances]
@@ -158,6 +169,9 @@ def explore(
         found = _explore_several(instances, bounds, order)
     if graph_path is not None:
         _write_graph(instances[0], bounds, graph_path)
+    if plot_path is not None:
+        plot_depths(plot_path, {title_of(one.instance): one.result.by_depth for one in found})
+        output.screen.print(f"written: {plot_path}")
     return _report(found, instances, out_path, output, expected, record=record)
 
 

@@ -24,6 +24,7 @@ from checks.cli.run_tables import print_comparison, print_run
 from checks.ending import deferred, keeping_results, refuse_to_go_on
 from checks.explore.exploring import sentence
 from checks.export.files import write_lines
+from checks.export.plots import Course, plot_runs, refuse_unplottable
 from checks.export.timeline import new_timeline
 from checks.export.trace.line import Violation
 from checks.export.trace.writing import TraceWriter
@@ -49,10 +50,15 @@ class _Files:
     full: bool
     figures: Path | None
     timeline: Path | None
+    plot: Path | None
+
+    @property
+    def of_one_run(self) -> list[Path]:
+        return [path for path in (self.trace, self.figures, self.timeline) if path is not None]
 
     @property
     def paths(self) -> list[Path]:
-        return [path for path in (self.trace, self.figures, self.timeline) if path is not None]
+        return self.of_one_run if self.plot is None else [*self.of_one_run, self.plot]
 
 
 @click.command(cls=Command)
@@ -96,6 +102,12 @@ class _Files:
         type=NEW_FILE,
         help="Write a timeline for trace viewers such as Perfetto, Chrome trace JSON.",
     ),
+    click.option(
+        "--plot",
+        type=NEW_FILE,
+        help="Draw latencies, batch, queue, padding and cache hits: .html, .png or .svg; needs the "
+        "extra `plot`.",
+    ),
 )
 @files_option
 def run(
@@ -117,7 +129,9 @@ def run(
     are left out and counted.
     """
     variants = sources.variants(compared)
-    if compared and files.paths:
+    if files.plot is not None:
+        refuse_unplottable(files.plot)
+    if compared and files.of_one_run:
         raise ConfigError("--compare", ", ".join(compared), "no --trace, --figures or --timeline")
     objective = _objective(slo)
     first = next(iter(variants.values())).config
@@ -128,10 +142,16 @@ def run(
     read = read_workload(workload, format_, limit)
     fitting = {label: _fitting(read, one.config) for label, one in variants.items()}
     runs: dict[str, Run] = {}
+    courses: dict[str, Course] = {}
     with keeping_results(), deferred():
         for label, settings in variants.items():
             requests = fitting[label][0]
-            runs[label] = _run(label, settings, requests, schedulers[label], objective, files)
+            course = Course(settings.config) if files.plot is not None else None
+            runs[label] = _run(
+                label, settings, requests, schedulers[label], objective, files, course
+            )
+            if course is not None:
+                courses[label] = course
             refuse_to_go_on()
     if not runs:
         return output.end(exit_code(violated=False), {})
@@ -145,6 +165,8 @@ def run(
     else:
         ((label, done),) = runs.items()
         print_run(screen, done, refused[label], read.skipped)
+    if files.plot is not None:
+        plot_runs(files.plot, {one: (courses[one], runs[one].latencies) for one in runs})
     for path in files.paths:
         screen.print(f"written: {path}")
     code = exit_code(violated=not all(one.holds for one in runs.values()))
@@ -201,6 +223,7 @@ def _run(
     using: str,
     objective: Objective | None,
     files: _Files,
+    course: Course | None,
 ) -> Run:
     """One run, with its files and its progress bar."""
     config, by_id = settings.config, {one.id: one for one in requests}
@@ -219,6 +242,8 @@ def _run(
             observers.append(stack.enter_context(timeline).observe)
         if files.figures is not None:
             observers.append(kept.append)
+        if course is not None:
+            observers.append(course.observe)
         observers.append(stack.enter_context(_progress(label, len(requests))))
         done = run_workload(
             settings, requests, using=using, objective=objective, observers=observers

@@ -212,6 +212,7 @@ def explore_compiled(
         seconds=found.seconds,
         bytes_per_state=found.bytes_per_state,
         checkpoint=None,
+        by_depth=tuple(found.by_depth),
     )
     rules = [rule.id for rule in properties.rules]
     return Exploration(

@@ -38,7 +38,7 @@ class Result(Generic[StateT]):
     search before every state was expanded: a field of `Bounds`, "stop", or "violation".
     `seconds` and `states_per_second` include the time before a resume, not that of taking the same
     steps again. `bytes_per_state` is what the explorer keeps for a state, measured as
-    `checks.explore.memory` says.
+    `checks.explore.memory` says. `by_depth`: states by the number of steps to them.
     """
 
     outcome: Outcome
@@ -54,6 +54,7 @@ class Result(Generic[StateT]):
     seconds: float
     bytes_per_state: float
     checkpoint: Checkpoint | None
+    by_depth: tuple[int, ...] = ()
 
     @property
     def states_per_second(self) -> float:

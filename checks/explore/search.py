@@ -7,6 +7,7 @@ from itertools import count, repeat
 from random import Random
 from typing import Any, Literal, TypeAlias, get_args
 
+import numpy as np
 from attrs import evolve
 
 from checks.explore.bounds import Bounds, Watch
@@ -292,6 +293,7 @@ def _result(
         seconds=store.seconds,
         bytes_per_state=bytes_per_state(store),
         checkpoint=checkpoint,
+        by_depth=tuple(np.bincount(np.asarray(store.depths)).tolist()),
     )
 
 

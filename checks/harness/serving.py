@@ -60,7 +60,8 @@ class Run:
 
     `using`: what scheduled. `broken`: the first few breaches of each of `rules`, which were judged
     in every one of `steps`. `device`: what a paged device did of the same steps, if there is one.
-    `seconds`: of the clock on the wall. `interrupted`: a signal ended it before its end.
+    `seconds`: of the clock on the wall. `latencies`: as `Metrics` has them. `interrupted`: a signal
+    ended it before its end.
     """
 
     settings: Settings
@@ -72,6 +73,7 @@ class Run:
     device: PagedWatch[Any] | None
     steps: int
     seconds: float
+    latencies: Mapping[str, Mapping[float, int]]
     interrupted: bool = False
 
     @property
@@ -188,6 +190,7 @@ def run_workload(
         device=device,
         steps=judging.judge.judged,
         seconds=perf_counter() - began,
+        latencies=metrics.latencies(),
         interrupted=stopping(),
     )
 

@@ -24,6 +24,7 @@ from spec.core.requests import Request
 
 StepT = TypeVar("StepT", bound=SomeStep)
 
+_LATENCIES = ("ttft", "itl", "end_to_end")
 _DECIMALS = 9  # differences of clock readings are rounded to this: equal waits count as equal
 
 
@@ -78,6 +79,10 @@ class Distribution:
     def add(self, value: float) -> None:
         """One more value."""
         self._counts[round(value, _DECIMALS)] += 1
+
+    def counts(self) -> dict[float, int]:
+        """How often each value was met, the smallest first."""
+        return dict(sorted(self._counts.items()))
 
     def spread(self) -> Spread:
         """What the values have come to."""
@@ -318,6 +323,10 @@ class Metrics(Generic[StepT]):
         for request_id in step.aborted:
             self._counts["aborted"] += 1
             self._present.pop(request_id, None)  # absent: the client left before it came
+
+    def latencies(self) -> dict[str, dict[float, int]]:
+        """In time units, how often each `ttft`, `itl` and `end_to_end` was met."""
+        return {name: self._measured[f"{name}_units"].counts() for name in _LATENCIES}
 
     def summary(self) -> Summary:
         """The run so far."""

@@ -7,6 +7,7 @@ every step: that also shows that both machines still agree there.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from random import Random
 from time import perf_counter
 from typing import Generic
@@ -49,6 +50,7 @@ class Searched(Generic[StateT]):
     states: int = 0
     transitions: int = 0
     depth: int = 0
+    by_depth: list[int] = field(factory=list)
     peak_queue: int = 0
     seconds: float = 0.0
     bytes_per_state: float = 0.0
@@ -183,6 +185,7 @@ class _Search(Generic[StateT]):
         """Expand states until none is left, or a bound is met."""
         table, result, self.began = self.table, self.result, perf_counter()
         expanded, level = 0, 1  # the states of a depth are those before `level`
+        levels = [0, level]
         while expanded < table.count and result.stopped_by is None:
             result.peak_queue = max(result.peak_queue, table.count - expanded)
             result.stopped_by = self._reason_to_stop()
@@ -193,7 +196,11 @@ class _Search(Generic[StateT]):
                 expanded = last
             if expanded == level and level < table.count:
                 level, result.depth = table.count, result.depth + 1
+                levels.append(level)
         result.seconds = perf_counter() - self.began
+        if levels[-1] < table.count:  # a bound ended it within a depth
+            levels.append(table.count)
+        result.by_depth = [end - begin for begin, end in pairwise(levels)]
         result.states, result.bytes_per_state = table.count, table.bytes_per_state
         result.everywhere = self.compiled.rules
         result.judged.update(dict.fromkeys(self.compiled.rules, result.transitions))

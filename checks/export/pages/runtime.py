@@ -72,12 +72,13 @@ def _without_packages(path: Path) -> str:
 
 
 def _interpreter() -> Path:
-    """The folder of the package, installed as `web/package-lock.json` says if it is not yet."""
-    folder = WEB / "node_modules" / "pyodide"
+    """The folder of the package, installed as its lock file says if it is not yet."""
+    own = WEB / "runtime"  # apart from the tools, so that it installs alone
+    folder = own / "node_modules" / "pyodide"
     if not (folder / "pyodide.asm.wasm").exists():
         command = ["npm", "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"]
         try:
-            done = subprocess.run(command, cwd=WEB, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, cwd=own, capture_output=True, text=True, check=False)
         except OSError as error:
             raise InputError("npm", str(error), "npm, which installs the interpreter") from None
         if done.returncode:

@@ -51,8 +51,8 @@ def test_no_cell_of_a_chapter_is_long(page: object) -> None:
 def test_ids_and_words_are_links_where_they_are_met_first() -> None:
     page = rendered("# A page\n\nSPY-VOL-1 and volume, the volumes; PRV-VOL-1, `SPY-VOL-1`, NO-1.")
 
-    assert page.count('<a href="/rules/SPY-VOL-1.md">SPY-VOL-1</a>') == 1
-    assert page.count('<a href="/proofs/PRV-VOL-1.md">') == 1
+    assert page.count('<a class="id" href="/rules/SPY-VOL-1.md">SPY-VOL-1</a>') == 1
+    assert page.count('<a class="id" href="/proofs/PRV-VOL-1.md">') == 1
     assert page.count('<a class="word" href="/chapters/glossary.md#volume">volume</a>') == 1
     assert "<code>SPY-VOL-1</code>, NO-1." in page
 

@@ -18,7 +18,8 @@ from checks.book.pictures import (
 from checks.book.staircase import staircase
 from checks.chapters import CHAPTERS
 
-FILMS = Films({trace_name(one): 0 for one in examples().values()})
+NAMES = [trace_name(one) for one in examples().values()]
+FILMS = Films(dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, "live=%7B%7D"))
 
 
 def texts() -> Iterator[str]:
@@ -49,8 +50,11 @@ def test_a_picture_that_the_reference_no_longer_shows_ends_the_build() -> None:
 def test_a_page_has_the_run_in_the_place_of_its_comment() -> None:
     drawn = with_pictures("before\n<!-- picture: swaps -->\nafter", FILMS, root="../")
 
-    assert drawn.startswith('before\n<lockstep-steps name="swaps" src="../steps/example-swaps.js"')
-    assert drawn.endswith("</lockstep-steps>\nafter")
+    assert drawn.startswith(
+        'before\n<div><lockstep-steps name="swaps" src="../steps/example-swaps.js"'
+    )
+    assert '<a href="../live.html#live=%7B%7D">' in drawn
+    assert drawn.endswith("</div>\nafter")
 
 
 def test_a_picture_that_is_no_example_is_named() -> None:

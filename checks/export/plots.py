@@ -1,0 +1,251 @@
+"""Plots of runs and of explorations, as a picture or as a page with the picture in it.
+
+What is measured of a run is collected step by step; drawing needs matplotlib, the extra `plot`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from html import escape
+from importlib import import_module
+from io import BytesIO
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attrs import define, field
+
+from checks.export.files import new_file
+from checks.policies import policy_of
+from spec.core.configuration import PolicyConfig
+from spec.core.errors import ConfigError, InputError
+from spec.core.records import DECODE, SomeStep
+
+KINDS = (".html", ".png", ".svg")
+_MOST_POINTS = 600  # of a line; longer runs show the largest of each stretch
+_COLOURS = ("#1f5a96", "#b4531a", "#3a7d44", "#7a4a92", "#8a6d1d", "#5a6570")
+
+
+def refuse_unplottable(path: Path) -> None:
+    """Find out before a run whether its plot can be made.
+
+    Raises:
+        InputError: the file's name does not say which kind of picture it is.
+        ConfigError: what draws is not installed.
+    """
+    if path.suffix not in KINDS:
+        raise InputError("--plot", str(path), f"a file that ends with {', '.join(KINDS)}")
+    try:
+        import_module("matplotlib")
+    except ImportError:
+        allowed = "an environment with pip install 'lockstep-schedulers[plot]'"
+        raise ConfigError("--plot", "matplotlib is not installed", allowed) from None
+
+
+# --- what is measured of a run --------------------------------------------------------------------
+
+
+@define
+class Course:
+    """What a run was, step by step; an observer of its steps.
+
+    By step: `times` on the simulated clock; `scheduled` requests; `sizes`: the volume where the
+    policy limits it, else the tokens computed; `padding` of decode steps, and the `volumes` that
+    it is part of; requests that are `waiting`; tokens of prefills that began, and those `reused`.
+    `limit`: on the sizes, None where there is none.
+    """
+
+    config: PolicyConfig
+    limit: int | None = field(init=False)
+    times: list[float] = field(factory=list)
+    scheduled: list[int] = field(factory=list)
+    sizes: list[int] = field(factory=list)
+    padding: list[int] = field(factory=list)
+    volumes: list[int] = field(factory=list)
+    waiting: list[int] = field(factory=list)
+    prefilled: list[int] = field(factory=list)
+    reused: list[int] = field(factory=list)
+
+    @limit.default
+    def _of_policy(self) -> int | None:
+        return policy_of(self.config).volume_limit(self.config)
+
+    def observe(self, step: SomeStep) -> None:
+        """Take in the next step."""
+        work = policy_of(self.config).work(self.config, step)
+        tokens = sum(step.scheduled.values())
+        self.times.append(step.time)
+        self.scheduled.append(len(step.scheduled))
+        self.sizes.append(tokens if self.limit is None else work.volume)
+        is_decode = step.kind == DECODE
+        self.padding.append(work.padding if is_decode else 0)
+        self.volumes.append(work.volume if is_decode else 0)
+        self.waiting.append(len(step.after.waiting))
+        self.prefilled.append(sum(one.tokens for one in work.prefills))
+        self.reused.append(sum(one.reused for one in work.prefills))
+
+    def padding_share(self) -> Any:
+        """Of the volumes of all decode steps up to each step, the share that was padding."""
+        return _shares(self.padding, self.volumes)
+
+    def hit_rate(self) -> Any:
+        """Of the tokens of all prefills up to each step, the share that was cached."""
+        return _shares(self.reused, self.prefilled)
+
+
+def _shares(parts: Sequence[int], wholes: Sequence[int]) -> Any:
+    whole = np.cumsum(wholes)
+    return np.cumsum(parts) / np.maximum(whole, 1)
+
+
+Latencies = Mapping[str, Mapping[float, int]]  # by name, how often each value was measured
+
+
+# --- drawing --------------------------------------------------------------------------------------
+
+
+def plot_runs(path: Path, runs: Mapping[str, tuple[Course, Latencies]]) -> None:
+    """Draw one run, or several over each other, by label.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with _style():
+        figure, axes = _figure(4, 2)
+        panels = iter(axes.flat)
+        for name, title in _LATENCIES.items():
+            _draw_latency(next(panels), title, {one: runs[one][1].get(name, {}) for one in runs})
+        courses = {label: course for label, (course, _) in runs.items()}
+        for title, values in _PANELS:
+            _draw_course(next(panels), title, courses, values)
+        if len(runs) > 1:
+            handles, labels = axes.flat[-1].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False)
+        _write(figure, path, "A run" if len(runs) == 1 else "Runs compared")
+
+
+def plot_depths(path: Path, depths: Mapping[str, Sequence[int]]) -> None:
+    """Draw how many states an exploration found at each depth, by instance.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with _style():
+        figure, axes = _figure(1, 1)
+        axis = axes.flat[0]
+        for style, (label, counts) in zip(_styles(), depths.items(), strict=False):
+            axis.plot(range(len(counts)), counts, marker=".", label=label, **style)
+        axis.set_xlabel("actions from the start")
+        axis.set_title("states", loc="left")
+        _from_zero(axis)
+        if len(depths) <= _MOST_NAMED:
+            axis.legend(frameon=False)
+        _write(figure, path, "States by depth")
+
+
+_MOST_NAMED = 8
+_LATENCIES = {"ttft": "time to first token", "itl": "between tokens", "end_to_end": "end to end"}
+_PANELS: tuple[tuple[str, Callable[[Course], Any]], ...] = (
+    ("requests in a step", lambda one: one.scheduled),
+    ("size of a step, tokens", lambda one: one.sizes),
+    ("padding of decode steps so far, share", Course.padding_share),
+    ("requests waiting", lambda one: one.waiting),
+    ("cached prompt tokens so far, share", Course.hit_rate),
+)
+
+
+def _draw_latency(axis: Any, title: str, measured: Mapping[str, Mapping[float, int]]) -> None:
+    """The share of values that are no larger, by value."""
+    for style, (label, counts) in zip(_styles(), measured.items(), strict=False):
+        values = sorted(counts)
+        shares = np.cumsum([counts[value] for value in values]) / max(sum(counts.values()), 1)
+        axis.step(values, shares, where="post", label=label, **style)
+    axis.set_title(f"{title}: share of values up to", loc="left")
+    axis.set_xlabel("time units")
+    axis.set_ylim(0, 1.02)
+
+
+def _draw_course(
+    axis: Any, title: str, courses: Mapping[str, Course], values: Callable[[Course], Any]
+) -> None:
+    """Values over simulated time; of a long run the largest of each stretch."""
+    for style, (label, course) in zip(_styles(), courses.items(), strict=False):
+        times, largest = _thinned(course.times, values(course))
+        axis.step(times, largest, where="post", label=label, **style)
+    limits = {course.limit for course in courses.values()} - {None}
+    if values is _PANELS[1][1]:
+        for limit in limits:
+            axis.axhline(limit, color="#b3261e", linestyle="--", linewidth=1)
+    axis.set_title(title, loc="left")
+    axis.set_xlabel("simulated time")
+    _from_zero(axis)
+
+
+def _thinned(times: Sequence[float], values: Any) -> tuple[Any, Any]:
+    width = -(-len(times) // _MOST_POINTS) or 1
+    starts = np.arange(0, len(times), width)
+    if not len(starts):
+        return [], []
+    return np.asarray(times)[starts], np.maximum.reduceat(np.asarray(values), starts)
+
+
+def _from_zero(axis: Any) -> None:
+    axis.set_ylim(0, max(axis.get_ylim()[1], 1e-9))
+
+
+def _styles() -> Iterator[dict[str, Any]]:
+    """A colour for each line; dashed from the second on, so that equal lines are both seen."""
+    for place in count():
+        colour = _COLOURS[place % len(_COLOURS)]
+        yield {"color": colour, "linestyle": (0, (4, 2)) if place % len(_COLOURS) else "solid"}
+
+
+def _style() -> AbstractContextManager[None]:
+    """Calm lines; equal plots are equal files."""
+    import matplotlib as mpl
+
+    style: AbstractContextManager[None] = mpl.rc_context(
+        {
+            "axes.spines.right": False,
+            "axes.spines.top": False,
+            "axes.titlesize": 10,
+            "font.size": 9,
+            "lines.linewidth": 1.2,
+            "svg.fonttype": "none",
+            "svg.hashsalt": "lockstep",
+        }
+    )
+    return style
+
+
+def _figure(rows: int, columns: int) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2 * columns, 2.4 * rows + 0.6), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def _write(figure: Any, path: Path, title: str) -> None:
+    kind = "png" if path.suffix == ".png" else "svg"
+    drawn = BytesIO()
+    figure.savefig(drawn, format=kind, dpi=144, metadata={"Date": None} if kind == "svg" else None)
+    if path.suffix == ".html":
+        svg = drawn.getvalue().decode()
+        with new_file(path) as file:
+            file.write(_PAGE.format(title=escape(title), svg=svg[svg.index("<svg") :]))
+    elif kind == "svg":
+        with new_file(path) as file:
+            file.write(drawn.getvalue().decode())
+    else:
+        with new_file(path) as file:
+            file.buffer.write(drawn.getvalue())
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>body {{ margin: 1rem; background: #fff; }} svg {{ max-width: 100%; height: auto; }}</style>
+{svg}</html>
+"""
