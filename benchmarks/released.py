@@ -2,7 +2,7 @@
 
 It is run by the Python of a release's environment, which has nothing else of ours:
 
-    PYTHON benchmarks/released.py DRIVER ROWS WAITING STEPS PROMPT_LEN OUTPUT_LEN
+    PYTHON benchmarks/released.py DRIVER ROWS WAITING STEPS PROMPT_LEN OUTPUT_LEN DRAFTS CACHING
 
 So many rows decode, at random places in their blocks, while so many requests wait. The processor
 time of each step's schedule and update is written, in milliseconds, as a JSON list; what the model
@@ -23,26 +23,70 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "checks" / "drivers"))
 SPREAD = 63  # tokens by which the prompts of the rows are shorter at most
 
 
-def nano_vllm_config(rows: int, prompt_len: int, output_len: int) -> dict[str, Any]:
+class Sizes(NamedTuple):
+    """What is measured; lengths in tokens. Drafts and caching are asked for where a release can."""
+
+    rows: int
+    prompt_len: int
+    output_len: int
+    drafts: int
+    caching: bool
+
+
+def nano_vllm_config(sizes: Sizes) -> dict[str, Any]:
     """Room for all that the rows generate.
 
     Waiting requests are held back by the budget of a prefill step: their prompts are a token longer
     than it, and those of the rows are not. The sequence limit would not do, it is one on the batch.
     """
     block_size = 256  # the least that it takes
+    longest = sizes.prompt_len + sizes.output_len
     return {
         "block_size": block_size,
-        "num_blocks": rows * ((prompt_len + output_len) // block_size + 1),
-        "max_num_seqs": rows,
-        "max_num_batched_tokens": prompt_len - 1,
-        "max_model_len": prompt_len + output_len,
+        "num_blocks": sizes.rows * (longest // block_size + 1),
+        "max_num_seqs": sizes.rows,
+        "max_num_batched_tokens": sizes.prompt_len - 1,
+        "max_model_len": longest,
     }
 
 
-def sendnn_config(rows: int, prompt_len: int, output_len: int) -> dict[str, Any]:
+def vllm_v1_config(sizes: Sizes) -> dict[str, Any]:
     """The release as it comes, with a slot for each row, which holds back waiting requests."""
-    block_size = 64
-    longest = prompt_len + output_len + block_size
+    block_size = 16
+    return {
+        "block_size": block_size,
+        "num_blocks": sizes.rows * (8_192 // block_size),
+        "max_num_seqs": sizes.rows,
+        "max_num_batched_tokens": 8_192,
+        "max_model_len": 8_192,
+        "chunked_prefill": True,
+        "long_prefill_token_threshold": 0,
+        "scheduling": "fcfs",
+        "prefix_caching": sizes.caching,
+        "num_speculative_tokens": sizes.drafts,
+        "num_lookahead_tokens": 0,
+        "connector": "none",
+        "reserve_full_prompt": True,
+    }
+
+
+def without_notes(driver: Any) -> None:
+    """Leave out what the driver of vLLM V1 notes inside of what is measured."""
+    driver.listen = lambda: None
+    start = driver.start
+
+    def started(config: dict[str, Any]) -> None:
+        start(config)
+        driver.scheduler._update_after_schedule = driver.counts_as_computed
+        driver.planned = {"waiting": []}
+
+    driver.start = started
+
+
+def sendnn_config(sizes: Sizes) -> dict[str, Any]:
+    """The release as it comes, with a slot for each row, which holds back waiting requests."""
+    block_size, rows = 64, sizes.rows
+    longest = sizes.prompt_len + sizes.output_len + block_size
     return {
         "chunk_size": 512,
         "max_model_len": 32_768,
@@ -57,17 +101,22 @@ def sendnn_config(rows: int, prompt_len: int, output_len: int) -> dict[str, Any]
 
 
 class Released(NamedTuple):
-    """A driver: its module and class, what its scheduler is given of a step's result, its sizes."""
+    """A driver: its module and class, what its scheduler is given of a step's result, its sizes.
+
+    `prepare`: what is done to it before it starts.
+    """
 
     module: str
     driver: str
     update: str
-    config: Callable[[int, int, int], dict[str, Any]]
+    config: Callable[[Sizes], dict[str, Any]]
+    prepare: Callable[[Any], None] = lambda _driver: None
 
 
 RELEASED = {
     "nano-vllm": Released("nano_vllm", "NanoVllm", "postprocess", nano_vllm_config),
     "sendnn": Released("sendnn", "Sendnn", "update_from_output", sendnn_config),
+    "vllm-v1": Released("vllm_v1", "VllmV1", "update_from_output", vllm_v1_config, without_notes),
 }
 
 
@@ -116,11 +165,12 @@ def main() -> None:
     from lockstep_driver import protected_output
 
     released = RELEASED[sys.argv[1]]
-    rows, waiting, steps, prompt_len, output_len = map(int, sys.argv[2:])
+    rows, waiting, steps, prompt_len, output_len, drafts, caching = map(int, sys.argv[2:])
     answers = protected_output()
     driver = getattr(import_module(released.module), released.driver)()
     driver.action, driver.tensors = {}, False
-    driver.start(released.config(rows, prompt_len, output_len))
+    released.prepare(driver)
+    driver.start(released.config(Sizes(rows, prompt_len, output_len, drafts, bool(caching))))
     fill(driver, rows, waiting, prompt_len, output_len)
     timed = [Timed(driver.scheduler, name) for name in ("schedule", released.update)]
     times, before = [], 0

@@ -3,6 +3,7 @@
     ./bootstrap python benchmarks/scheduler.py [--rows 1,32,256] [--waiting 0,1000,10000]
     ./bootstrap python benchmarks/scheduler.py --against sendnn,nano-vllm
     ./bootstrap python benchmarks/scheduler.py --policy nano-vllm --against nano-vllm
+    ./bootstrap python benchmarks/scheduler.py --policy vllm-v1 --against vllm-v1 [--drafts 3]
     ./bootstrap python benchmarks/scheduler.py --memory [--requests 1000000]
     ./bootstrap python benchmarks/scheduler.py --long-service [--requests 10000000]
 
@@ -42,7 +43,7 @@ from spec.vllm_v1.config import VllmV1Config
 PROMPT_LEN = 512
 OUTPUT_LEN = 3_000
 PEAK_TKV = 3_520  # of such a request, its last block full
-RELEASED = ("sendnn", "nano-vllm")
+RELEASED = ("sendnn", "nano-vllm", "vllm-v1")
 RELEASED_STEPS = 25
 AT_A_TIME = 10  # requests of a long service that wait together
 
@@ -124,9 +125,12 @@ def measured(rows: int, waiting: int, options: argparse.Namespace) -> list[float
     return times
 
 
-def released(python: str, driver: str, rows: int, waiting: int) -> list[float]:
+def released(
+    python: str, driver: str, rows: int, waiting: int, options: argparse.Namespace
+) -> list[float]:
     """The same of the release whose interpreter this is."""
-    numbers = (rows, waiting, RELEASED_STEPS, PROMPT_LEN, OUTPUT_LEN)
+    modes = (options.drafts, int(options.prefix_caching))
+    numbers = (rows, waiting, RELEASED_STEPS, PROMPT_LEN, OUTPUT_LEN, *modes)
     script = Path(__file__).parent / "released.py"
     command = [python, str(script), driver, *map(str, numbers)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -152,7 +156,7 @@ def print_times(options: argparse.Namespace, pythons: Mapping[str, str]) -> None
             own = measured(rows, waiting, options)
             cells = [str(rows), f"{waiting:,}", f"{at(50, own):.4f}", f"{at(99, own):.4f}"]
             for driver, python in pythons.items():
-                theirs = at(50, released(python, driver, rows, waiting))
+                theirs = at(50, released(python, driver, rows, waiting, options))
                 cells += [f"{theirs:.4f}", f"{theirs / at(50, own):,.1f}"]
             print(f"| {' | '.join(cells)} |", flush=True)
 

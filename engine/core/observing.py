@@ -46,14 +46,6 @@ class StepObserver(Generic[ObserverT]):
         self._before = self._observer.state()
 
 
-def outputs_of(outcome: Outcome) -> dict[str, list[int]]:
-    """The tokens that each request sampled, by name."""
-    outputs: dict[str, list[int]] = {}
-    for name, token in zip(outcome.sampled, outcome.tokens.tolist(), strict=True):
-        outputs.setdefault(name, []).append(token)
-    return outputs
-
-
 def ended_in(outcome: Outcome, ends: Ends) -> tuple[str, ...]:
     """The requests that sampled the end of sequence, where the environment decided so."""
     return tuple(dict.fromkeys(filter(ends.__contains__, outcome.sampled))) if ends else ()

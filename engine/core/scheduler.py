@@ -31,13 +31,22 @@ class Plan(Protocol):
 class Outcome:
     """What a step did: `tokens` [sampled] are those that the requests `sampled` got, in order.
 
-    `finished`: requests that left with it.
+    A request that got several tokens is among them as often. `finished`: requests that left with
+    the step.
     """
 
     kind: str
     sampled: tuple[str, ...] = ()
     tokens: Tensor = NO_TOKENS
     finished: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> dict[str, list[int]]:
+        """The tokens that each request sampled, by name."""
+        outputs: dict[str, list[int]] = {}
+        for name, token in zip(self.sampled, self.tokens.tolist(), strict=True):
+            outputs.setdefault(name, []).append(token)
+        return outputs
 
 
 class StalePlanError(Exception):

@@ -44,11 +44,14 @@ class StepResult(Generic[PlanT, OutcomeT, StatisticsT]):
     statistics: StatisticsT
 
     @property
+    def outputs(self) -> dict[str, list[int]]:
+        """The tokens that each request got in this step."""
+        return {} if self.outcome is None else self.outcome.outputs
+
+    @property
     def tokens(self) -> dict[str, int]:
-        """The token that each request got in this step."""
-        if self.outcome is None:
-            return {}
-        return dict(zip(self.outcome.sampled, self.outcome.tokens.tolist(), strict=True))
+        """The token that each request got in this step; of several the last."""
+        return {name: tokens[-1] for name, tokens in self.outputs.items()}
 
     @property
     def finished(self) -> tuple[str, ...]:

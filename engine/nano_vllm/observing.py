@@ -8,7 +8,6 @@ from engine.core.observing import (
     PoolObserver,
     QueueObserver,
     ended_in,
-    outputs_of,
     with_new_names,
 )
 from engine.core.scheduler import Ends, Outcome
@@ -57,7 +56,7 @@ class StepObserver(observing.StepObserver["Observer"]):
             batch=self._observer.rows(rows),
             after=self._observer.state(),
             scheduled=scheduled,
-            outputs=outputs_of(outcome),
+            outputs=outcome.outputs,
             ended=ended_in(outcome, ends),
             finished=outcome.finished,
             aborted=aborted,

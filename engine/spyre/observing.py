@@ -14,7 +14,6 @@ from engine.core.observing import (
     PoolObserver,
     QueueObserver,
     ended_in,
-    outputs_of,
     with_new_names,
 )
 from engine.core.scheduler import Ends
@@ -78,7 +77,7 @@ class StepObserver(observing.StepObserver["Observer"]):
             volume=int(volume(len(scheduled), outcome.tkv)),
             chunk=chunk,
             batch=batch,
-            outputs=outputs_of(outcome),
+            outputs=outcome.outputs,
             ended=ended_in(outcome, ends),
             finished=outcome.finished,
             aborted=aborted,

@@ -8,7 +8,6 @@ from engine.core.observing import (
     QueueObserver,
     RankedObserver,
     ended_in,
-    outputs_of,
     with_new_names,
 )
 from engine.core.scheduler import Ends
@@ -65,7 +64,7 @@ class StepObserver(observing.StepObserver["Observer"]):
             refusal=plan.refusal,
             reported=tuple(sorted(before.unreported)),
             statistics=_statistics(after),
-            outputs={name: tuple(tokens) for name, tokens in outputs_of(outcome).items()},
+            outputs={name: tuple(tokens) for name, tokens in outcome.outputs.items()},
             ended=ended_in(outcome, ends),
             accepted=outcome.accepted,
             failed_loads=tuple(outcome.undone),

@@ -32,7 +32,7 @@ class Results:
 
 @define(eq=False)
 class Outcome(scheduler.Outcome):
-    """What a step did; a request that got several tokens is among the `sampled` as often.
+    """What a step did.
 
     - `accepted`: drafts that were verified, by request, of those that had any.
     - `lost`: requests whose external tokens were not there.

@@ -14,6 +14,8 @@ from checks.releases.environments import environment_of, known_recipe
         [],
         ["--blocked", "volume"],
         ["--policy", "nano-vllm"],
+        ["--policy", "vllm-v1"],
+        ["--policy", "vllm-v1", "--drafts", "2", "--no-prefix-caching"],
         ["--blocked", "volume", "--admission", "shipped", "--queue", "overtaking"],
     ],
     ids=" ".join,
@@ -58,7 +60,7 @@ def test_release_that_is_not_installed_is_named_with_the_command_that_installs_i
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("driver", ["sendnn", "nano-vllm"])
+@pytest.mark.parametrize("driver", ["sendnn", "nano-vllm", "vllm-v1"])
 def test_installed_release_is_measured_next_to_the_engine(
     driver: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,4 +78,4 @@ def test_driver_that_cannot_be_measured_is_refused(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit, match="2"):
         main(["--against", "template"])
 
-    assert "'template'; allowed: sendnn, nano-vllm" in capsys.readouterr().err
+    assert "'template'; allowed: sendnn, nano-vllm, vllm-v1" in capsys.readouterr().err

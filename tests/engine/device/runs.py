@@ -41,8 +41,8 @@ class Run:
         after = self.observed(self.engine.scheduler)
         if result.failure is None:
             self.states.append(after)
-            for name, token in result.tokens.items():
-                self.tokens.setdefault(name, []).append(token)
+            for name, tokens in result.outputs.items():
+                self.tokens.setdefault(name, []).extend(tokens)
         else:
             assert after == before
         if result.failure is Failure.STOPPED:

@@ -1,0 +1,114 @@
+"""The engine, observed on the paged device, takes the steps of the reference."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.harness.campaign import Plan
+from checks.harness.case import Case
+from checks.harness.comparison import compare
+from checks.harness.finding import Episode, Finding
+from checks.harness.serving import served, served_by
+from checks.harness.system import ENGINE, Own
+from checks.policies.vllm_v1.engine import engine, engine_under_test, without_device
+from engine.workloads import fit_for, read_workload
+from spec.core.requests import Request
+from spec.vllm_v1.config import Release, VllmV1Config, refuse_unservable
+from tests.requests import request
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+SMALL: Any = {"block_size": 4, "max_num_seqs": 3, "num_blocks": 150, "max_model_len": 512}
+
+
+def fitting(workload: str, config: VllmV1Config) -> list[Request]:
+    """The requests of an example that can be served."""
+    read = read_workload(EXAMPLES / workload)
+    return fit_for(read, lambda one: refuse_unservable(one, config))[0]
+
+
+# --- workloads ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("workload", "config"),
+    [
+        ("first.jsonl", VllmV1Config(**SMALL)),
+        ("shared_prefix.jsonl", VllmV1Config(**SMALL, num_speculative_tokens=2, accepted_drafts=1)),
+        ("azure_sample.csv", VllmV1Config(num_blocks=1_000, max_num_seqs=8)),
+        ("azure_sample.csv", VllmV1Config(num_blocks=1_000, prefix_caching=False)),
+    ],
+)
+def test_example_workloads_are_served_as_by_the_reference(
+    workload: str, config: VllmV1Config
+) -> None:
+    case = Case(config, tuple(fitting(workload, config)))
+
+    found = list(served(case, ENGINE))
+
+    assert found == list(served(case))
+    assert found == list(served_by(without_device(case), case))
+
+
+# --- random cases -------------------------------------------------------------------------------
+
+
+def episodes(count: int, seed: int, **pinned: Any) -> Iterator[Episode]:
+    """What becomes of so many random cases; `pinned`: keys that are not drawn."""
+    source = Own("vllm-v1", ENGINE)
+    plan = Plan(source, seed, pinned=pinned)
+    return (
+        compare(source.open(), plan.case(index), plan.terms_of(index)) for index in range(count)
+    )
+
+
+def findings(found: Iterable[Episode]) -> list[Finding]:
+    return [episode.finding for episode in found if episode.finding is not None]
+
+
+def test_random_cases_are_served_as_by_the_reference() -> None:
+    found = list(episodes(60, seed=4))
+
+    assert findings(found) == []
+    happened = sum((Counter(episode.counts) for episode in found), Counter[str]())
+    for what in ("prefix_hit", "preempt", "chunk", "accepted draft", "loaded", "load_failed"):
+        assert happened[what], what
+
+
+def test_random_cases_of_the_older_release_are_served_as_by_the_reference() -> None:
+    assert findings(episodes(30, seed=5, release=Release.V0_11_2)) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(8))
+def test_many_random_cases_are_served_as_by_the_reference(seed: int) -> None:
+    assert findings(episodes(600, seed=1_000 + seed)) == []
+
+
+# --- devices ------------------------------------------------------------------------------------
+
+
+def test_device_is_that_of_the_configuration() -> None:
+    case = Case(VllmV1Config(**SMALL), (request("a", 3, 4),))
+
+    assert engine(case).engine.scheduler.state.config is case.config
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_served"),
+    [
+        ({}, True),
+        ({"scheduling": "priority"}, False),
+        ({"connector": "sync"}, False),
+        ({"connector": "sync", "prefix_caching": False}, True),
+        ({"connector": "async"}, True),
+    ],
+)
+def test_cases_in_which_a_false_hit_can_be_are_compared_without_a_device(
+    keys: dict[str, Any], is_served: bool
+) -> None:
+    case = Case(VllmV1Config(**SMALL, **keys), (request("a", 3, 4),))
+
+    assert hasattr(engine_under_test(case).engine, "_device") == is_served
