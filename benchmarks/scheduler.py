@@ -32,10 +32,12 @@ from checks.releases.environments import command_of
 from engine.core.scheduler import Scheduler
 from engine.nano_vllm import scheduler as of_nano_vllm
 from engine.spyre import scheduler as of_spyre
+from engine.vllm_v1 import scheduler as of_vllm_v1
 from spec.core.requests import Prompt, Request
 from spec.nano_vllm.config import NanoVllmConfig, SequenceLimit
 from spec.spyre.config import SpyreConfig
 from spec.spyre.variants import Admission, Queue
+from spec.vllm_v1.config import VllmV1Config
 
 PROMPT_LEN = 512
 OUTPUT_LEN = 3_000
@@ -71,7 +73,22 @@ def nano_vllm_scheduler(rows: int, _options: argparse.Namespace) -> SomeSchedule
     return of_nano_vllm.Scheduler(NanoVllmConfig(max_num_seqs=rows, sequence_limit=limit))
 
 
-SCHEDULERS = {"spyre": spyre_scheduler, "nano-vllm": nano_vllm_scheduler}
+def vllm_v1_scheduler(rows: int, options: argparse.Namespace) -> SomeScheduler:
+    """Room for so many rows and no more."""
+    config = VllmV1Config(
+        max_num_seqs=rows,
+        prefix_caching=options.prefix_caching,
+        num_speculative_tokens=options.drafts,
+        accepted_drafts=0,
+    )
+    return of_vllm_v1.Scheduler(config)
+
+
+SCHEDULERS = {
+    "spyre": spyre_scheduler,
+    "nano-vllm": nano_vllm_scheduler,
+    "vllm-v1": vllm_v1_scheduler,
+}
 
 
 def scheduler_with(rows: int, waiting: int, options: argparse.Namespace) -> SomeScheduler:
@@ -197,6 +214,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--admission", choices=list(Admission), default="exact")
     parser.add_argument("--queue", choices=list(Queue), default="fcfs")
     parser.add_argument("--against", type=drivers, default=[], help=f"of {', '.join(RELEASED)}")
+    parser.add_argument(
+        "--drafts", type=int, default=0, help="a step, of vLLM V1; none is accepted"
+    )
+    parser.add_argument("--no-prefix-caching", dest="prefix_caching", action="store_false")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--long-service", action="store_true")
     parser.add_argument("--requests", type=int, default=1_000_000)

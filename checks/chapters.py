@@ -17,9 +17,9 @@ _STARVATION = ("instance", "what it is", "states", "verdict")
 _KILLED_BY = ("explore", "fuzz", "prove", "tests")
 _FIELDS = ("field", "type", "meaning", "unreported by")
 _SCORES = ("room", "policy", "mutants", *_KILLED_BY, "alive", "equivalent", "score")
-_CHAPTERS = Path(spec.__file__).parent / "chapters"
-EVIDENCE, PROOFS = _CHAPTERS / "evidence.md", _CHAPTERS / "proofs.md"
-RECORDS = _CHAPTERS / "records.md"
+CHAPTERS = Path(spec.__file__).parent / "chapters"
+EVIDENCE, PROOFS = CHAPTERS / "evidence.md", CHAPTERS / "proofs.md"
+RECORDS = CHAPTERS / "records.md"
 _SCHEMAS = Path(__file__).parent / "drivers" / "schemas"
 # The lemmas of the chapter on proofs, and what they cite.
 _LEMMAS = ("PRV-ANY", "PRV-ANS", "PRV-TIG", "PRV-EXA-3", "PRV-PEAK-1", "PRV-DEC-5")
@@ -28,7 +28,7 @@ _LEMMAS = ("PRV-ANY", "PRV-ANS", "PRV-TIG", "PRV-EXA-3", "PRV-PEAK-1", "PRV-DEC-
 def chapter_path(policy: AnyPolicy) -> Path:
     """The chapter that shows the verdicts on the rules of a policy."""
     name = policy.name.replace("-", "_")
-    return _CHAPTERS / f"{name}.md"
+    return CHAPTERS / f"{name}.md"
 
 
 def with_rules(chapter: str, listed: Iterable[Verdict]) -> str:

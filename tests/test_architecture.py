@@ -57,10 +57,18 @@ PARTS: dict[str, tuple[set[str], str]] = {
         "wrong programs, tried with all evidence that there is",
     ),
     "chapters": ({"registry", "export", "evidence"}, "tables made from the record"),
+    "glossary": (set(), "words are explained by the chapters alone"),
+    "book": (
+        {
+            *("registry", "cores", "export", "explore", "harness", "policies", "proofs"),
+            *("releases", "evidence", "chapters", "glossary"),
+        },
+        "pages show all that is claimed and all evidence, and are asked for by a command",
+    ),
     "cli": (
         {
             *("registry", "ending", "export", "explore", "harness", "policies", "proofs"),
-            *("releases", "evidence", "mutants", "chapters"),
+            *("releases", "evidence", "mutants", "chapters", "glossary", "book"),
         },
         "commands ask everything but a policy itself, and nothing imports them",
     ),

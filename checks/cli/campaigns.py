@@ -171,6 +171,7 @@ def print_findings(screen: Console, seen: Campaign, findings: Iterable[Found]) -
         print_wrapped(screen, first_seen_line(seen, one.first))
         screen.print(f"  shrunk in {one.small.runs:,} runs, {one.small.steps:,} steps")
         print_lines(screen, f"  again: {one.again}")
+        print_lines(screen, f"  look at it: lockstep view {one.path}")
         screen.print()
     print_lines(screen, verdict(seen))
 

@@ -3,17 +3,14 @@
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from pathlib import Path
 
 import click
 
-import spec
 from checks.cli.common import out, print_lines
 from checks.cli.outputs import Command
+from checks.glossary import glossary
 from checks.policies import RULES
 from spec.core.errors import InputError
-
-GLOSSARY = Path(spec.__file__).parent / "chapters" / "glossary.md"
 
 
 @click.command(cls=Command)
@@ -29,17 +26,6 @@ def explain(words: tuple[str, ...]) -> None:
             print_lines(out, f"{title}: {_first_sentence(text)}")
     for text in [_explained(word, entries) for word in words]:
         print_lines(out, text)
-
-
-def glossary() -> dict[str, str]:
-    """The entries by title, which may be several words."""
-    _, *parts = re.split(r"^## (.+)\n", GLOSSARY.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {title: _plain(text) for title, text in zip(parts[::2], parts[1::2], strict=True)}
-
-
-def _plain(text: str) -> str:
-    """Without line breaks and the addresses of links."""
-    return re.sub(r"\[(.+?)\]\(.+?\)", r"\1", " ".join(text.split()))
 
 
 def _first_sentence(text: str) -> str:

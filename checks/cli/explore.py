@@ -419,3 +419,4 @@ def print_violation(screen: Console, one: Exploration, finding: Finding, path: P
     screen.print(f"  found: {finding.found}")
     screen.print(f"  after: {', '.join(finding.actions)}")
     screen.print(f"  replay: lockstep replay {path}")
+    screen.print(f"  look at it: lockstep view {path}")

@@ -15,6 +15,7 @@ _COMPLETION = "_LOCKSTEP_COMPLETE"  # the variable by which a shell asks for com
 # What each command does, its help's first sentence; the module `checks.cli.NAME` has the rest.
 _COMMANDS = {
     "bisect": "Run the recorded CASE on each installed release and tell where it differs.",
+    "book": "Write the book as a site: chapters, rules, proofs and runs to look at.",
     "conform": "Serve random cases with the DRIVER of a released scheduler and with the reference.",
     "driver": "Install, list and try drivers of released schedulers.",
     "examples": "Write the example workloads and configurations into a directory.",
@@ -31,6 +32,7 @@ _COMMANDS = {
     ),
     "run": "Serve WORKLOAD and hold every rule against every step.",
     "survey": "Serve the same random cases with each installed release of DRIVER, judged alone.",
+    "view": "Write FILE as one page to look at, step by step, with the verdict of every rule.",
 }
 
 _EPILOG = """\b

@@ -199,6 +199,7 @@ def _print_detail(screen: Console, proof: Proof, out_path: Path) -> None:
         path = write_scenario(OBLIGATIONS[proof.obligation], proof.numbers, out_path)
         if path is not None:
             screen.print(f"  replay: lockstep replay {path}")
+            screen.print(f"  look at it: lockstep view {path}")
     if proof.reason and proof.verdict is not Verdict.STALE:
         screen.print(f"{proof.obligation} is {proof.verdict}: {proof.reason}")
 

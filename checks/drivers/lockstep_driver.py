@@ -41,13 +41,15 @@ class Driver:
     order; a driver may have its own `step` instead, and then none of them.
 
     `hello`: the first line, without format and version. `requests`: those of the episode, by id.
-    `tensors`: whether its records shall have what the device was given. `action`: what the
-    environment does around this step.
+    `tensors`: whether its records shall have what the device was given. `not_configured`: keys of
+    the configuration that may be left to the scheduler, which must come to the same values.
+    `action`: what the environment does around this step.
     """
 
     hello: Json
     requests: dict[str, Json]
     tensors: bool
+    not_configured: list[str]
     action: Json
 
     def start(self, config: Json) -> None:
@@ -140,6 +142,7 @@ def answer(driver: Driver, message: Json) -> Json:
 
 def _start(driver: Driver, message: Json) -> Json:
     driver.tensors = message.get("tensors", False)
+    driver.not_configured = message.get("not_configured", [])
     driver.requests = {request["id"]: request for request in message["requests"]}
     try:
         driver.start(message["config"])

@@ -40,6 +40,8 @@ from vllm.forward_context import get_forward_context
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
+SpyrePlatform.log_server_boot = lambda *_: None  # a banner each time that it checks its options
+
 BLOCK = 64  # tokens; the only block size of the device
 PAUSES = hasattr(ChunkedPrefillSpyreScheduler, "predict_next_decode_tkv")  # from 2.4 on
 RESERVES = hasattr(ChunkedPrefillSpyreScheduler, "_get_required_blocks")  # from 2.2 on
@@ -80,8 +82,11 @@ def base_config(model: str) -> Any:
     ).create_engine_config()
 
 
-def configure(base: Any, config: Json) -> None:
-    """Give the release the values of an episode, in its own variables and configuration."""
+def configure(base: Any, config: Json, not_configured: list[str]) -> None:
+    """Give the release the values of an episode as a user does, and have it check them itself.
+
+    In its variables and options; what is `not_configured` it chooses by itself.
+    """
     os.environ["VLLM_DT_MAX_BATCH_TKV_LIMIT"] = str(config["max_batch_tkv_limit"])
     SpyrePlatform._max_batch_tkv_limit = 0  # so that it is read again from the environment
     flags = {
@@ -92,6 +97,10 @@ def configure(base: Any, config: Json) -> None:
     os.environ.update({name: str(int(value)) for name, value in flags.items()})
     plugin_envs.clear_env_cache()
     set_sizes(base, config, step_tokens=config["chunk_size"], prefill_threshold=0)
+    is_given = "num_blocks" not in not_configured
+    # The null block, which pads, counts among those of the option.
+    base.cache_config.num_gpu_blocks_override = config["num_blocks"] + 1 if is_given else None
+    SpyrePlatform.check_and_update_config(base)
 
 
 class StandInModel:
@@ -188,18 +197,17 @@ class Sendnn(SchedulerDriver):
 
     def start(self, config: Json) -> None:
         """Begin an episode; what the release raises is its refusal of the configuration."""
-        configure(self.base, config)
+        configure(self.base, config, self.not_configured)
+        blocks = self.base.cache_config.num_gpu_blocks_override  # none chosen by old releases
         scheduler = ChunkedPrefillSpyreScheduler(
             vllm_config=self.base,
-            kv_cache_config=kv_cache(config["num_blocks"], BLOCK),
+            kv_cache_config=kv_cache((blocks or config["num_blocks"] + 1) - 1, BLOCK),
             structured_output_manager=StructuredOutputManager(self.base),
             block_size=BLOCK,
             log_stats=False,
         )
         self.begin(scheduler, BLOCK)
         self.refusals = Refusals(scheduler) if SAYS_WHY else None
-        assert scheduler.max_batch_tkv_limit == config["max_batch_tkv_limit"]
-        assert scheduler.do_interleaving == config["interleave"]
         self.model = StandInModel(self.tokens)
         self.runner = ChunkedPrefillModelRunner(self.base, is_driver_worker=True, rank=0)
         self.runner._model = self.model

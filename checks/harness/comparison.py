@@ -57,16 +57,21 @@ def compare(system: System, case: Case, terms: Terms) -> Episode:
         WorkloadError: a request that could never be served.
         DriverError: a driver process does not speak the protocol.
     """
-    while_running = terms.aborts_while_running and can(system, "abort_running")
-    ends_named = terms.ends_named and can(system, "ends")
-    bound = None if terms.rules_only else terms.most_steps
-    script = Script(case, while_running, can(system, "abort_gone"), ends_named, bound)
+    script = script_of(system, case, terms)
     if terms.rules_only:
         return judged_by_rules(system, script)
     run = _Comparison(system, case, terms, script)
     run.compare()
     run.note_overdue()
     return run.episode
+
+
+def script_of(system: System, case: Case, terms: Terms) -> Script:
+    """What happens in the case, as far as the system can do that, with the reference's steps."""
+    while_running = terms.aborts_while_running and can(system, "abort_running")
+    ends_named = terms.ends_named and can(system, "ends")
+    bound = None if terms.rules_only else terms.most_steps
+    return Script(case, while_running, can(system, "abort_gone"), ends_named, bound)
 
 
 @define

@@ -10,6 +10,7 @@ from engine.core.serving import Engine
 from spec.core.requests import Request
 
 StepT = TypeVar("StepT", covariant=True)
+EngineT = TypeVar("EngineT", bound=Engine[Any, Any, Any, Any])
 
 
 class StepObserver(Protocol[StepT]):
@@ -31,10 +32,10 @@ class StepObserver(Protocol[StepT]):
 
 
 @define
-class EngineScheduler(Generic[StepT]):
+class EngineScheduler(Generic[EngineT, StepT]):
     """Implements `Scheduler`: an engine, observed, for requests that are given beforehand."""
 
-    engine: Engine[Any, Any, Any, Any]
+    engine: EngineT
     observer: StepObserver[StepT]
     requests: Iterable[Request]
     _by_id: dict[str, Request] = field(init=False)
@@ -60,10 +61,14 @@ class EngineScheduler(Generic[StepT]):
             RuntimeError: the device failed; here it does not.
         """
         self.observer.begin()
-        result = self.engine.step(action.ends)
+        result = self._taken(action)
         if result.outcome is None:
             raise RuntimeError(f"the device failed: {result.failure}")
         aborted = tuple(self._aborted)
         self._aborted.clear()
         outcome, time, ends = result.outcome, action.time, action.ends
         return self.observer.end(result.plan, outcome, index, time, ends, aborted)
+
+    def _taken(self, action: Action) -> Any:
+        """What the engine yields, where the environment does no more than end requests."""
+        return self.engine.step(action.ends)

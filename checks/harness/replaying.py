@@ -77,7 +77,9 @@ def replay_of(trace: Trace, system: System | None = None) -> Replay:
         for request in ctx.requests.values():
             policy_of(trace.config).refuse_unservable(request, trace.config)
     try:
-        steps = _served(trace, system) if model is None else _acted(trace, model, system, changes)
+        steps = (
+            served_steps(trace, system) if model is None else _acted(trace, model, system, changes)
+        )
         _compare(trace, steps, judge, result, broken)
     except GuardError as error:
         result.broken.append(_broken(len(result.steps), "machine-error", str(error)))
@@ -128,7 +130,7 @@ def _compare(
         if ends_early and len(result.steps) == len(trace.steps):
             break  # the file ends where the rule is broken or the run was, the workload may go on
         broken += judge.observe(step)
-        result.difference = _difference(trace, len(result.steps), step, past)
+        result.difference = difference_from_file(trace, len(result.steps), step, past)
         result.steps.append(step)
         if result.difference is not None:
             break
@@ -154,8 +156,8 @@ class Change:
     after: SomeState
 
 
-def _served(trace: Trace, system: System | None) -> Iterator[Step]:
-    """The steps as the workload makes them happen."""
+def served_steps(trace: Trace, system: System | None = None) -> Iterator[Step]:
+    """The steps as the workload makes them happen; `system`: by default the reference."""
     system = system or policy_of(trace.config).system(REFERENCE)
     requests = tuple(trace.requests.values())
     workload = Workload(
@@ -274,7 +276,7 @@ def _broken_between(changes: Iterable[Change], judge: Judge) -> Iterator[BrokenR
                 yield _broken(one.index, rule.id, found)
 
 
-def _difference(trace: Trace, place: int, step: SomeStep, past: Past) -> Difference | None:
+def difference_from_file(trace: Trace, place: int, step: SomeStep, past: Past) -> Difference | None:
     """The fields of the file's line that say something else; unknown ones are left alone."""
     if place >= len(trace.steps):
         return Difference(step.index, {"step": (None, step.index)})

@@ -1,23 +1,22 @@
 """What a policy is to whatever serves, explores, compares, judges or shows it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from attrs import field, fields, frozen
 
-from checks.explore.compiled.model import CompiledModel
 from checks.explore.environment import MachineModel, model_of
 from checks.explore.instance import Instance
 from checks.explore.properties import Properties, properties_of_rules
+from checks.export.pages.picture import Picture
 from checks.export.trace.codec import Codec
 from checks.export.trace.records import Json
-from checks.harness.adapter import Adapter, Device, PagedDevice
+from checks.harness.adapter import Adapter, Device
 from checks.harness.case import Case
 from checks.harness.comparing import Look, Strictness, looks_at
 from checks.harness.decoding import PlainDecoder
 from checks.harness.difference import ExpectedViolation, KnownDifference
 from checks.harness.generating import Generator, generator_of
-from checks.harness.paging import PagedWatch
 from checks.harness.reference import Reference
 from checks.harness.system import (
     ABILITIES_HERE,
@@ -29,8 +28,10 @@ from checks.harness.system import (
     System,
 )
 from checks.harness.unreported import Fields
+from checks.policies.example import Example
 from checks.policies.figures import StepFigures, token_figures
 from checks.policies.labels import Labels
+from checks.policies.later import imported_when_called
 from engine.core.clock import CostModel, Prefill, Work
 from engine.core.metrics import Summary
 from reference.core.machine import Machine
@@ -40,12 +41,17 @@ from spec.core.records import PREFILL, SomeContext, SomeState, SomeStep, context
 from spec.core.requests import Request, refuse_too_long
 from spec.core.rule import Registry
 
+if TYPE_CHECKING:
+    from checks.explore.compiled.model import CompiledModel
+    from checks.harness.paging import PagedWatch
+
 ConfigT = TypeVar("ConfigT", bound=PolicyConfig)
 ContextT = TypeVar("ContextT", bound=SomeContext)
 StateT = TypeVar("StateT", bound=SomeState)
 StepT = TypeVar("StepT", bound=SomeStep)
 
-CompiledOf = Callable[[Instance[ConfigT]], Callable[[int | None], CompiledModel[StateT]]]
+if TYPE_CHECKING:
+    CompiledOf = Callable[[Instance[ConfigT]], Callable[[int | None], CompiledModel[StateT]]]
 
 _PLAIN_CONTEXT: Any = context_of  # where ContextT is no class of the policy's own
 
@@ -69,9 +75,10 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     Claims: `config`, `registry`, `step` (the class of a step); `context_of`: what rules look up;
     `refuse_unservable` raises WorkloadError for a request that no run could complete.
 
-    Files: `codec`: how its steps and states are written and read. `variables`: environment
-    variables by which the released plugin is configured, and the keys that they set. `implied`:
-    settings that make those which are given, texts by key, a configuration that can be.
+    Files: `codec`: how its steps and states are written and read; `picture`: how pages draw them;
+    `examples`: runs that the book shows. `variables`: environment variables by which the released
+    plugin is configured, and the keys that they set. `implied`: settings that make those which are
+    given, texts by key, a configuration that can be.
 
     Systems: `machine`: the reference for a configuration and requests; raises WorkloadError for
     those that it refuses. `reference` and `engine` make schedulers for a case, the latter on a
@@ -106,6 +113,7 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     context_of: Callable[[ConfigT, Iterable[Request]], ContextT] = _PLAIN_CONTEXT
     refuse_unservable: Callable[[Request, ConfigT], None] = refuse_too_long
     codec: Codec[StateT, StepT] = field()
+    picture: Picture = field(factory=Picture)
     variables: Mapping[str, str] = field(factory=dict)
     implied: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _given: {}
     reference: Callable[[Case], Reference] = field()
@@ -116,12 +124,13 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     tokens_at_once: Callable[[ConfigT], int] = lambda _config: 1
     model: Callable[[Instance[ConfigT]], MachineModel[ContextT, StateT]] = field()
     instances: tuple[Instance[ConfigT], ...] = ()
-    compiled: CompiledOf[ConfigT, StateT] | None = None
+    examples: tuple[Example, ...] = ()
+    compiled: "CompiledOf[ConfigT, StateT] | None" = None
     generate: Generator = field()
     compared: Mapping[Strictness, Look] = field()
     labels: Labels = field(factory=Labels)
     adapter: Adapter = field()
-    watch: Callable[[ContextT], PagedWatch[StepT]] | None = None
+    watch: Callable[[ContextT], "PagedWatch[StepT]"] | None = None
     device: Callable[[ContextT], Device] | None = field()
     expected_violations: tuple[ExpectedViolation, ...] = ()
     known_differences: tuple[KnownDifference, ...] = ()
@@ -162,7 +171,8 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     @device.default
     def _paged_device(self) -> Callable[[ContextT], Device] | None:
         watch = self.watch
-        return watch and (lambda ctx: PagedDevice(watch(ctx)))
+        beside = imported_when_called("harness.paging.device", "PagedDevice")
+        return watch and (lambda ctx: beside(watch(ctx)))
 
     @property
     def name(self) -> str:

@@ -229,6 +229,13 @@ def obligation(
     return register
 
 
+def written_of(obligation: Obligation) -> Written:
+    """The function that was registered as the obligation's statement."""
+    stated: Any = obligation.statement
+    written: Written = stated.args[1]
+    return written
+
+
 def _stated(
     id_: str,
     written: Written,

@@ -47,14 +47,16 @@ class StepObserver(Generic[ObserverT]):
 
 
 def outputs_of(outcome: Outcome) -> dict[str, list[int]]:
-    """The token that each request sampled, by name."""
-    pairs = zip(outcome.sampled, outcome.tokens.tolist(), strict=True)
-    return {name: [token] for name, token in pairs}
+    """The tokens that each request sampled, by name."""
+    outputs: dict[str, list[int]] = {}
+    for name, token in zip(outcome.sampled, outcome.tokens.tolist(), strict=True):
+        outputs.setdefault(name, []).append(token)
+    return outputs
 
 
 def ended_in(outcome: Outcome, ends: Ends) -> tuple[str, ...]:
     """The requests that sampled the end of sequence, where the environment decided so."""
-    return tuple(name for name in outcome.sampled if name in ends) if ends else ()
+    return tuple(dict.fromkeys(filter(ends.__contains__, outcome.sampled))) if ends else ()
 
 
 class PoolObserver:
@@ -120,10 +122,24 @@ class QueueObserver(Generic[RequestT, RowT]):
             self._rows = (self._rows + tuple(map(self._row_of, newcomers)))[gone:]
             del self._waiting[:gone]
         else:
-            known = dict(zip(self._waiting, self._rows, strict=False))
-            self._waiting = [*queue]
-            self._rows = tuple(known.get(one) or self._row_of(one) for one in queue)
+            self._look_at_all()
         self._changes = queue.changes
+        return self._rows
+
+    def _look_at_all(self) -> None:
+        known = dict(zip(self._waiting, self._rows, strict=False))
+        self._waiting = [*self._queue]
+        self._rows = tuple(known.get(one) or self._row_of(one) for one in self._waiting)
+
+
+class RankedObserver(QueueObserver[RequestT, RowT]):
+    """Watches a waiting queue in which newcomers stand anywhere."""
+
+    def rows(self) -> tuple[RowT, ...]:
+        """The waiting requests; known ones are not described anew."""
+        if self._changes != self._queue.changes:
+            self._look_at_all()
+            self._changes = self._queue.changes
         return self._rows
 
 

@@ -135,9 +135,18 @@ class Scheduler(ABC, Generic[StateT, PlanT, OutcomeT]):
             StalePlanError: another plan has been made since, or this one was applied.
             ValueError: not as many tokens as were to be sampled.
         """
+        self._take(plan, tokens)
+        return self._apply(plan, tokens, ends)
+
+    def _take(self, plan: PlanT, tokens: Tensor) -> None:
+        """Take the plan that was made last, to apply it with these tokens.
+
+        Raises:
+            StalePlanError: another plan has been made since, or this one was applied.
+            ValueError: not as many tokens as were to be sampled.
+        """
         if plan is not self._planned:
             raise StalePlanError("a plan is applied once, and before any request is aborted")
         if len(tokens) != plan.samples:
             raise ValueError(f"{len(tokens)} tokens; {plan.samples} are to be sampled")
         self._planned = None
-        return self._apply(plan, tokens, ends)

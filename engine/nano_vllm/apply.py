@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from engine.core.decoding import RequestState
 from engine.core.requests import as_prescribed, prescribed
 from engine.core.scheduler import Ends, Outcome
 from engine.core.tensors import Tensor
 from engine.nano_vllm.plan import Admission, DecodePlan, PrefillPlan
-from engine.nano_vllm.running import RequestState
 from engine.nano_vllm.state import SchedulerState
 from spec.core.records import IDLE
 

@@ -5,8 +5,8 @@ Source: nano-vllm, "The Decode Path: Advancing All Running Sequences", and chapt
 
 from collections import deque
 
+from engine.core.decoding import RequestState
 from engine.nano_vllm.plan import DecodePlan
-from engine.nano_vllm.running import RequestState
 from engine.nano_vllm.state import SchedulerState
 
 

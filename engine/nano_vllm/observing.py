@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from engine.core import observing
+from engine.core.decoding import RequestState
 from engine.core.observing import (
     PoolObserver,
     QueueObserver,
@@ -12,7 +13,6 @@ from engine.core.observing import (
 )
 from engine.core.scheduler import Ends, Outcome
 from engine.nano_vllm.plan import DecodePlan, Plan, PrefillPlan
-from engine.nano_vllm.running import RequestState
 from engine.nano_vllm.scheduler import Scheduler
 from spec.core.records import Event
 from spec.nano_vllm.records import Sequence, State, Step

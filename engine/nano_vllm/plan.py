@@ -5,7 +5,8 @@ from typing import ClassVar, TypeAlias
 
 from attrs import define
 
-from engine.nano_vllm.running import Batch, RequestState
+from engine.core.decoding import RequestState
+from engine.nano_vllm.running import Batch
 from spec.core.records import DECODE, IDLE, PREFILL
 
 

@@ -5,9 +5,9 @@ those of `spec/nano_vllm/formulas.py`.
 """
 
 from engine.core.blocks import PrefixHit
+from engine.core.decoding import RequestState
 from engine.nano_vllm.blocks import PoolDraft
 from engine.nano_vllm.plan import Admission
-from engine.nano_vllm.running import RequestState
 from engine.nano_vllm.state import SchedulerState
 from spec.core.blocks import block_count
 from spec.nano_vllm.block_hashes import passes

@@ -3,6 +3,7 @@
 from typing import Any
 
 from engine.core import scheduler
+from engine.core.decoding import RequestState
 from engine.core.requests import WaitingQueue
 from engine.core.scheduler import Ends, Outcome
 from engine.core.tensors import Tensor
@@ -11,7 +12,7 @@ from engine.nano_vllm.blocks import BlockManager
 from engine.nano_vllm.decode import plan_decode
 from engine.nano_vllm.plan import Plan, PrefillPlan
 from engine.nano_vllm.prefill import plan_admissions
-from engine.nano_vllm.running import RequestState, Running
+from engine.nano_vllm.running import Running
 from engine.nano_vllm.state import SchedulerState
 from spec.core.requests import Request
 from spec.nano_vllm.config import NanoVllmConfig, Oversized, refuse_unservable

@@ -6,9 +6,10 @@ from typing import ClassVar
 from attrs import define, field
 
 from engine.core import state
+from engine.core.decoding import RequestState
 from engine.core.requests import WaitingQueue
 from engine.nano_vllm.blocks import BlockManager
-from engine.nano_vllm.running import RequestState, Running
+from engine.nano_vllm.running import Running
 from spec.core.requests import BlockKeys
 from spec.nano_vllm.block_hashes import ContentKeys
 from spec.nano_vllm.config import NanoVllmConfig

@@ -11,12 +11,17 @@ from hashlib import blake2b
 from itertools import chain, takewhile
 from typing import Any
 
-import numpy as np
 from attrs import field, frozen
 
 from spec.core.arithmetic import Number
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import WorkloadError
+
+np: Any
+try:
+    import numpy as np
+except ModuleNotFoundError:  # a reader's browser: the same tokens, more slowly
+    np = None
 
 MOST_TOKEN_ID = 2**31 - 1  # of a prompt
 VOCABULARY = 50_000  # token ids that the model samples: 0 to VOCABULARY - 1
@@ -36,6 +41,8 @@ def stream_tokens(name: str, count: int) -> Sequence[int]:
     """The first `count` tokens of the stream `name`: the same for the same name."""
     digest = blake2b(name.encode(), digest_size=8).digest()
     seed, stride = int.from_bytes(digest[:4], "big"), int.from_bytes(digest[4:], "big") | 1
+    if np is None:
+        return [(seed + place * stride) & MOST_TOKEN_ID for place in range(count)]
     tokens: list[int] = ((seed + np.arange(count) * stride) & MOST_TOKEN_ID).tolist()
     return tokens
 
@@ -59,6 +66,8 @@ def attended_sum(tokens: Sequence[int], start: int = 0) -> int:
 
     Sums of parts add up to the sum of the whole, modulo 2**64, so a device may add block by block.
     """
+    if np is None:
+        return sum(map(cached_value, tokens, range(start, start + len(tokens)))) & WORD
     ids: Any = np.array(tokens, np.uint64)
     positions: Any = np.arange(start, start + len(tokens), dtype=np.uint64)
     return int(np.sum(cached_value(ids, positions), dtype=np.uint64))

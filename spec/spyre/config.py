@@ -13,6 +13,7 @@ from spec.core.blocks import block_count
 from spec.core.configuration import PolicyConfig, checked_keys
 from spec.core.errors import ConfigError
 from spec.core.requests import Request, refuse_above, refuse_too_long
+from spec.spyre.reservation import released_pool_blocks
 from spec.spyre.variants import (
     ADMISSIONS,
     READINGS,
@@ -35,7 +36,7 @@ class SpyreConfig(PolicyConfig):
     - `max_num_seqs`: requests in the batch, prefill included.
     - `max_batch_tkv_limit`: most tokens of batch size x max tkv.
     - `num_blocks`: KV blocks that requests can hold, the padding block not counted; None: enough
-      for every slot at full length.
+      for every slot at full length, or as many as 2.6.3 takes (`reading`).
     - `interleave`: a decode step between two prefill steps while requests decode.
     - `prefix_caching`: cached blocks of equal token prefixes are reused.
     - `admission`: the volume rule.
@@ -83,6 +84,13 @@ class SpyreConfig(PolicyConfig):
             # A paused request keeps its blocks; unreserved, they could be the ones lacking.
             allowed = "true, where requests may be paused (pausing, or admission = shipped)"
             raise ConfigError("reservation", self.reservation, allowed)
+
+    @property
+    def pool_blocks(self) -> int:
+        """KV blocks that requests can hold; if no number is configured, as the reading has it."""
+        if self.num_blocks is not None or not self.account.rounds_pool:
+            return super().pool_blocks
+        return int(released_pool_blocks(self.max_num_seqs, self.max_model_len, self.block_size))
 
     @property
     def blocks_per_chunk(self) -> int:

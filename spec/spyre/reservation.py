@@ -7,7 +7,7 @@ Cached blocks that a new request finds are of two sorts: *shared* ones are held 
 already, *revived* ones are free and become held again.
 """
 
-from spec.core.arithmetic import Number, Truth
+from spec.core.arithmetic import Number, Truth, floor_div, round_up
 from spec.core.blocks import block_count
 
 
@@ -17,6 +17,17 @@ def worst_case_blocks(prefill_len: Number, remaining: Number, block_size: Number
     The last token's key and value are never written, so this is at most one block too many.
     """
     return block_count(prefill_len + remaining, block_size)
+
+
+def released_pool_blocks(max_num_seqs: Number, max_model_len: Number, block_size: Number) -> Number:
+    """Blocks that requests can hold where 2.6.3 is given no number; `max_model_len` in tokens.
+
+    The whole blocks of every slot and the padding block, rounded up to a multiple of the slots; the
+    padding block is not counted. Where the model length is no multiple of the block, that may be
+    less than all slots at full length.
+    """
+    full_rows = max_num_seqs * floor_div(max_model_len, block_size)
+    return round_up(full_rows + 1, max_num_seqs) - 1
 
 
 def may_reserve(worst_case: Number, shared: Number, free: Number, reserved: Number) -> Truth:

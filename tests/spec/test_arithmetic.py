@@ -209,6 +209,7 @@ FORMULAS: dict[Callable[..., Any], st.SearchStrategy[Arguments]] = {
     admission.exact_volume_holds: with_limit(),
     admission.model_length_holds: with_limit(),
     reservation.worst_case_blocks: with_span(),
+    reservation.released_pool_blocks: st.tuples(*[st.integers(1, 9)] * 3),
     reservation.may_reserve: st.tuples(*[st.integers(0, 9)] * 4),
     reservation.promised_blocks: PAIRS,
     reservation.still_promised: PAIRS,

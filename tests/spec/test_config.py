@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from spec.core.errors import ConfigError, InputError, WorkloadError
 from spec.spyre.config import SpyreConfig, released_2_6_3
@@ -82,3 +83,22 @@ def test_an_admission_that_is_only_half_added_is_refused(monkeypatch: pytest.Mon
 
     with pytest.raises(ConfigError, match="admission: found 'shipped'; allowed: exact, documented"):
         SpyreConfig(admission=Admission.SHIPPED)
+
+
+@pytest.mark.parametrize(
+    ("slots", "length", "text", "released"),
+    [
+        pytest.param(4, 512, 32, 35, id="the next multiple of the slots, less the padding block"),
+        pytest.param(1, 512, 8, 8, id="one slot"),
+        pytest.param(1, 100, 2, 1, id="whole blocks only"),
+        pytest.param(3, 100, 6, 5, id="whole blocks of three slots"),
+    ],
+)
+def test_the_release_sizes_a_pool_for_which_no_number_is_given_in_its_own_way(
+    slots: int, length: int, text: int, released: int
+) -> None:
+    config = SpyreConfig(block_size=64, chunk_size=64, max_model_len=length, max_num_seqs=slots)
+
+    assert config.pool_blocks == text
+    assert evolve(config, reading=Reading.RELEASED).pool_blocks == released
+    assert evolve(config, reading=Reading.RELEASED, num_blocks=7).pool_blocks == 7

@@ -140,9 +140,12 @@ def steps_of(trace: Trace) -> Iterator[SomeStep]:
 
 
 def _refuse_unknown(value: Any, requests: Mapping[str, Request]) -> None:
-    """Refuse states with requests that the header does not name; nothing else has an `id`."""
+    """Refuse states with requests that the header does not name; nothing else has an `id`.
+
+    Of several sequences of a request each is named by it, a slash and a number.
+    """
     if isinstance(value, dict):
-        if "id" in value and value["id"] not in requests:
+        if "id" in value and not {value["id"], value["id"].rpartition("/")[0]} & requests.keys():
             raise TraceError("state", value["id"], "requests that the header names")
         value = list(value.values())
     for one in value if isinstance(value, list) else ():

@@ -78,12 +78,13 @@ def start_line(case: Case, *, tensors: bool) -> Json:
 
     `tensors`: whether the records shall have what the device was given, too.
     """
-    config = case.config
-    extras = policy_of(config).adapter.request_extras(case)
+    config, derived = case.config.as_mapping(), case.config.derived()
+    extras = policy_of(case.config).adapter.request_extras(case)
     return {
         "tensors": tensors,
         "do": "start",
-        "config": config.as_mapping() | config.derived(),
+        "config": config | derived,
+        "not_configured": [key for key in derived if key not in config],
         "requests": [_request(one) | extras.get(one.id, {}) for one in case.requests],
     }
 

@@ -81,7 +81,8 @@ class PagedWatch(Generic[StepT]):
         if work.transfers is not None:
             self.device.transfer(work.transfers)
         for load in work.loads:
-            self._load(load)
+            load_into(self.device, load, self.shape.block_size)
+            self.loaded += len(load.tokens) - load.start
         samples: list[int] = []
         if work.rows:
             rows = [*work.rows.values()]
@@ -94,16 +95,6 @@ class PagedWatch(Generic[StepT]):
             forks = (child for child, parent in work.forked.items() if parent == row_id)
             for request_id in (row_id, *forks):
                 self._compare(step, request_id, row, own)
-
-    def _load(self, load: Load) -> None:
-        """What another instance has computed arrives in the request's blocks."""
-        end, size = len(load.tokens), self.shape.block_size
-        columns = np.arange(load.start // size, block_count(end, size))
-        whole = Row(load.tokens, 0, range(block_count(end, size)), samples=0, due=0)
-        other = PagedDevice(_shape_of_one(size, end))
-        other.compute(paged_input([whole], size))
-        self.device.load(np.take(load.blocks, columns), other, columns)
-        self.loaded += end - load.start
 
     def _compare(self, step: StepT, request_id: str, row: Row, samples: Sequence[int]) -> None:
         """Each token that is due or given, by the device and by the scheduler, with that alone."""
@@ -122,6 +113,16 @@ class PagedWatch(Generic[StepT]):
     ) -> None:
         if found != alone and len(self.wrong) < KEPT:
             self.wrong.append(WrongToken(step.index, request_id, index, by, found, alone))
+
+
+def load_into(device: PagedDevice, load: Load, block_size: int) -> None:
+    """What another instance has computed arrives in the request's blocks."""
+    end = len(load.tokens)
+    columns = np.arange(load.start // block_size, block_count(end, block_size))
+    whole = Row(load.tokens, 0, range(block_count(end, block_size)), samples=0, due=0)
+    other = PagedDevice(_shape_of_one(block_size, end))
+    other.compute(paged_input([whole], block_size))
+    device.load(np.take(load.blocks, columns), other, columns)
 
 
 def watch_of(

@@ -38,26 +38,26 @@ class SpecifiedEngine(Engine):
         return sampled_alone(self.scheduler, plan)
 
 
-def engine(case: Case) -> EngineScheduler[Step]:
+def engine(case: Case) -> EngineScheduler[Engine, Step]:
     """The engine on the paged device."""
     return on_device(PagedDevice(paged_shape(case.config)), case)
 
 
-def on_device(device: Device, case: Case) -> EngineScheduler[Step]:
+def on_device(device: Device, case: Case) -> EngineScheduler[Engine, Step]:
     """The engine on this device."""
     return _observed(Engine(case.config, device), case)
 
 
-def without_device(case: Case) -> EngineScheduler[Step]:
+def without_device(case: Case) -> EngineScheduler[Engine, Step]:
     """The engine, where the device's part is what the specification says of the tokens."""
     return _observed(SpecifiedEngine(case.config), case)
 
 
-def _observed(serving: Engine, case: Case) -> EngineScheduler[Step]:
+def _observed(serving: Engine, case: Case) -> EngineScheduler[Engine, Step]:
     return EngineScheduler(serving, StepObserver(serving.scheduler), case.requests)
 
 
-def engine_under_test(case: Case) -> EngineScheduler[Step]:
+def engine_under_test(case: Case) -> EngineScheduler[Engine, Step]:
     """The engine on the device, if that can do all that the configuration leads to.
 
     As released, a hit may be false, and a prompt that is cached as a whole computes nothing.

@@ -4,12 +4,13 @@ from pathlib import Path
 
 from checks.explore.instance import read_instances
 from checks.policies.labels import STEPS, Labels, named_actions
+from checks.policies.later import imported_when_called
 from checks.policies.nano_vllm.adapter import ADAPTER
 from checks.policies.nano_vllm.codec import CODEC
-from checks.policies.nano_vllm.engine import engine, engine_under_test, without_device
+from checks.policies.nano_vllm.examples import EXAMPLES
 from checks.policies.nano_vllm.expected import EXPECTED_VIOLATIONS
 from checks.policies.nano_vllm.generator import generate
-from checks.policies.nano_vllm.paging import nano_vllm_watch
+from checks.policies.nano_vllm.picture import PICTURE
 from checks.policies.policy import Policy
 from engine.core.clock import Prefill, Work
 from reference.nano_vllm.machine import NanoVllmMachine
@@ -41,6 +42,8 @@ _LABELS = Labels(
     )
 )
 
+_ENGINE = "policies.nano_vllm.engine"
+
 POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     config=NanoVllmConfig,
     registry=RULES,
@@ -49,10 +52,12 @@ POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     context_of=context_of,
     refuse_unservable=refuse_unservable,
     codec=CODEC,
-    engine=engine,
-    engine_under_test=engine_under_test,
-    without_device=without_device,
+    picture=PICTURE,
+    engine=imported_when_called(_ENGINE, "engine"),
+    engine_under_test=imported_when_called(_ENGINE, "engine_under_test"),
+    without_device=imported_when_called(_ENGINE, "without_device"),
     tokens_at_once=lambda config: config.max_model_len,
+    examples=EXAMPLES,
     instances=read_instances(
         Path(__file__).with_name("instances.toml"),
         plain=NanoVllmConfig,
@@ -65,5 +70,5 @@ POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     expected_violations=EXPECTED_VIOLATIONS,
     work=work,
     judged_apart=("NANO-BLK-", "NANO-PFX-"),
-    watch=nano_vllm_watch,
+    watch=imported_when_called("policies.nano_vllm.paging", "nano_vllm_watch"),
 )

@@ -12,9 +12,6 @@ from engine.spyre.scheduler import DecodePlan, IdlePlan, Plan, PrefillPlan, Sche
 from engine.spyre.serving import Engine
 from spec.spyre.config import SpyreConfig, refuse_unservable
 from spec.spyre.records import Step
-from spec.spyre.variants import Reading
-
-ENGINE_CONFIG = {"reading": (Reading.TEXT,)}  # what it can do, of keys of which that is not all
 
 
 def sampled_alone(plan: Plan) -> Tensor:
@@ -39,26 +36,26 @@ class SpecifiedEngine(Engine):
         return sampled_alone(plan)
 
 
-def engine(case: Case) -> EngineScheduler[Step]:
+def engine(case: Case) -> EngineScheduler[Engine, Step]:
     """The engine on the simulated device."""
     return on_device(SpyreDevice(case.config), case)
 
 
-def on_device(device: Device, case: Case) -> EngineScheduler[Step]:
+def on_device(device: Device, case: Case) -> EngineScheduler[Engine, Step]:
     """The engine on this device."""
     return _observed(Engine(case.config, device), case)
 
 
-def without_device(case: Case) -> EngineScheduler[Step]:
+def without_device(case: Case) -> EngineScheduler[Engine, Step]:
     """The engine, where the device's part is what the specification says of the tokens."""
     return _observed(SpecifiedEngine(case.config), case)
 
 
-def _observed(serving: Engine, case: Case) -> EngineScheduler[Step]:
+def _observed(serving: Engine, case: Case) -> EngineScheduler[Engine, Step]:
     return EngineScheduler(serving, StepObserver(serving.scheduler), case.requests)
 
 
-def engine_under_test(case: Case) -> EngineScheduler[Step]:
+def engine_under_test(case: Case) -> EngineScheduler[Engine, Step]:
     """The engine on a device that any admission can be compared on.
 
     The text's volume rule admits batches that exceed the limit: with such a rule the device takes

@@ -1,25 +1,20 @@
 """Spyre: the reference, and the engine on the simulated device."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from checks.explore.compiled.model import CompiledModel
-from checks.explore.instance import Instance, read_instances
+from checks.explore.instance import read_instances
 from checks.harness.comparing import Strictness, by_fields, in_lines
 from checks.policies.labels import STEPS, Labels, named_actions
+from checks.policies.later import imported_when_called
 from checks.policies.policy import Policy
 from checks.policies.spyre.adapter import ADAPTER
 from checks.policies.spyre.codec import CODEC
-from checks.policies.spyre.device import TensorDevice
 from checks.policies.spyre.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
-from checks.policies.spyre.engine import (
-    ENGINE_CONFIG,
-    engine,
-    engine_under_test,
-    without_device,
-)
+from checks.policies.spyre.examples import EXAMPLES
 from checks.policies.spyre.generator import generate
 from checks.policies.spyre.model import spyre_model
+from checks.policies.spyre.picture import PICTURE
 from checks.policies.spyre.plot import plot_lines
 from checks.policies.spyre.work import spyre_work, volume_figures
 from reference.spyre.machine import SpyreMachine
@@ -27,6 +22,7 @@ from spec.spyre.config import SpyreConfig, refuse_unservable
 from spec.spyre.records import Context, Step
 from spec.spyre.rules import SPYRE as RULES
 from spec.spyre.state import State
+from spec.spyre.variants import Reading
 
 # What a step decided comes before what follows from it.
 _DECISIONS = ("kind", "scheduled", "tkv", "outputs", "finished")
@@ -64,14 +60,6 @@ def _other_size(given: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
-def _compiled(
-    instance: Instance[SpyreConfig],
-) -> Callable[[int | None], CompiledModel[State]]:
-    from checks.policies.spyre.compiled.model import compiled_of  # what it is made with is large
-
-    return compiled_of(instance)
-
-
 _TRANSITIONS = (
     *("admit", "prefix_hit", "reserve", "allocate", "chunk", "join", "jump_tkv", "decode"),
     *("finish", "preempt", "pause", "resume"),
@@ -101,6 +89,8 @@ _LABELS = Labels(
     further=_further,
 )
 
+_ENGINE = "policies.spyre.engine"
+
 POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     config=SpyreConfig,
     registry=RULES,
@@ -108,21 +98,23 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     machine=SpyreMachine.of,
     refuse_unservable=refuse_unservable,
     codec=CODEC,
+    picture=PICTURE,
     variables=_VARIABLES,
     implied=_other_size,
-    engine=engine,
-    engine_under_test=engine_under_test,
-    engine_config=ENGINE_CONFIG,
-    without_device=without_device,
+    engine=imported_when_called(_ENGINE, "engine"),
+    engine_under_test=imported_when_called(_ENGINE, "engine_under_test"),
+    engine_config={"reading": (Reading.TEXT,)},
+    without_device=imported_when_called(_ENGINE, "without_device"),
     tokens_at_once=lambda config: config.chunk_size,
     model=spyre_model,
-    compiled=_compiled,
+    compiled=imported_when_called("policies.spyre.compiled.model", "compiled_of"),
+    examples=EXAMPLES,
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=SpyreConfig),
     generate=generate,
     compared=_COMPARED,
     labels=_LABELS,
     adapter=ADAPTER,
-    device=TensorDevice,
+    device=imported_when_called("policies.spyre.device", "TensorDevice"),
     expected_violations=EXPECTED_VIOLATIONS,
     known_differences=KNOWN_DIFFERENCES,
     work=spyre_work,

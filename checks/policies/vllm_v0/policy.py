@@ -5,14 +5,16 @@ from pathlib import Path
 from checks.explore.instance import read_instances
 from checks.harness.comparing import Strictness, by_fields
 from checks.policies.labels import STEPS, Labels, named_actions
+from checks.policies.later import imported_when_called
 from checks.policies.policy import Policy
 from checks.policies.vllm_v0.adapter import ADAPTER
 from checks.policies.vllm_v0.codec import CODEC
 from checks.policies.vllm_v0.differences import KNOWN_DIFFERENCES
+from checks.policies.vllm_v0.examples import EXAMPLES
 from checks.policies.vllm_v0.expected import EXPECTED_VIOLATIONS
 from checks.policies.vllm_v0.generator import generate
 from checks.policies.vllm_v0.model import vllm_v0_model
-from checks.policies.vllm_v0.paging import vllm_v0_watch
+from checks.policies.vllm_v0.picture import PICTURE
 from checks.policies.vllm_v0.reference import VllmV0Reference
 from engine.core.clock import Prefill, Work
 from reference.vllm_v0.machine import VllmV0Machine
@@ -101,9 +103,11 @@ POLICY: Policy[VllmV0Config, Context, State, Step] = Policy(
     context_of=context_of,
     refuse_unservable=refuse_unservable,
     codec=CODEC,
+    picture=PICTURE,
     reference=VllmV0Reference.of,
     tokens_at_once=lambda config: config.token_budget if config.chunked_prefill else 8_192,
     model=vllm_v0_model,
+    examples=EXAMPLES,
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=VllmV0Config),
     generate=generate,
     compared=_COMPARED,
@@ -112,5 +116,5 @@ POLICY: Policy[VllmV0Config, Context, State, Step] = Policy(
     expected_violations=EXPECTED_VIOLATIONS,
     known_differences=KNOWN_DIFFERENCES,
     work=work,
-    watch=vllm_v0_watch,
+    watch=imported_when_called("policies.vllm_v0.paging", "vllm_v0_watch"),
 )

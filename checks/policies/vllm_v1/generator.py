@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
 from checks.harness.case import Case
 from checks.harness.choices import Choices
@@ -23,7 +23,7 @@ from checks.harness.speculation import foresight
 from checks.policies.vllm_v1.reference import External
 from spec.core.arithmetic import cdiv
 from spec.core.requests import Request
-from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config, largest_end
+from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config, largest_end
 
 
 @frozen
@@ -57,6 +57,9 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     requests = requests_of(choices, swarm, limits, surround)
     blocks = (_blocks(config, one) for one in requests)
     config = with_tight_pool(choices, swarm, config, blocks, pinned)
+    # Drawn last, so that all else of a case is what it was before releases were drawn.
+    release = choices.one_of((Release.V0_28_0, Release.V0_28_0, *Release))
+    config = config if "release" in pinned else evolve(config, release=release)
     surroundings = {"right_drafts": right_drafts, "external": external}
     drawn = {name: what for name, what in surroundings.items() if what}
     return Case(config, requests, surroundings=drawn, swarm=swarm)

@@ -49,7 +49,7 @@ def vllm_v1_model(instance: VllmV1Instance) -> MachineModel[Context, State]:
     """
     machine = VllmV1Machine.of(instance.config, instance.requests, instance.external)
     model = MachineModel(
-        instance, machine, steps=_steps_of(instance, machine), between=_loads_of(instance, machine)
+        instance, machine, steps=steps_of(instance, machine), between=loads_of(instance, machine)
     )
     return evolve(model, canonical=with_blocks_in_order) if instance.returning else model
 
@@ -58,7 +58,7 @@ def _loading(state: State) -> list[str]:
     return [one.id for one in (*state.skipped, *state.draining) if one.load is Load.LOADING]
 
 
-def _loads_of(
+def loads_of(
     instance: VllmV1Instance, machine: VllmV1Machine
 ) -> Callable[[State], Iterator[Transition[State]]]:
     """Each load may end; that it does, or is lost, is the environment's duty."""
@@ -73,7 +73,7 @@ def _loads_of(
     return loads
 
 
-def _steps_of(
+def steps_of(
     instance: VllmV1Instance, machine: VllmV1Machine
 ) -> Callable[[State], Iterator[Transition[State]]]:
     """A step for each combination of what the environment may decide, one leaver at most.

@@ -1,17 +1,19 @@
-"""vLLM V1: the reference, which has no engine, next to the paged device."""
+"""vLLM V1: the reference next to the paged device, and the engine on it."""
 
 from pathlib import Path
 
 from checks.explore.instance import read_instances
 from checks.harness.comparing import Strictness, by_fields
 from checks.policies.labels import Labels, named_actions
+from checks.policies.later import imported_when_called
 from checks.policies.policy import Policy
 from checks.policies.vllm_v1.adapter import ADAPTER
 from checks.policies.vllm_v1.codec import CODEC
 from checks.policies.vllm_v1.differences import EXPECTED_VIOLATIONS, KNOWN_DIFFERENCES
+from checks.policies.vllm_v1.examples import EXAMPLES
 from checks.policies.vllm_v1.generator import generate
 from checks.policies.vllm_v1.model import vllm_v1_model
-from checks.policies.vllm_v1.paging import vllm_v1_watch
+from checks.policies.vllm_v1.picture import PICTURE
 from checks.policies.vllm_v1.reference import VllmV1Reference
 from engine.core.clock import Prefill, Work
 from reference.vllm_v1.machine import VllmV1Machine
@@ -84,6 +86,8 @@ _LABELS = Labels(
     phase=_phase,
 )
 
+_ENGINE = "policies.vllm_v1.engine"
+
 POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     config=VllmV1Config,
     registry=RULES,
@@ -92,9 +96,14 @@ POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     context_of=context_of,
     refuse_unservable=refuse_unservable,
     codec=CODEC,
+    picture=PICTURE,
     reference=VllmV1Reference.of,
+    engine=imported_when_called(_ENGINE, "engine"),
+    engine_under_test=imported_when_called(_ENGINE, "engine_under_test"),
+    without_device=imported_when_called(_ENGINE, "without_device"),
     tokens_at_once=_tokens_at_once,
     model=vllm_v1_model,
+    examples=EXAMPLES,
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=VllmV1Config),
     generate=generate,
     compared=_COMPARED,
@@ -104,5 +113,5 @@ POLICY: Policy[VllmV1Config, Context, State, Step] = Policy(
     known_differences=KNOWN_DIFFERENCES,
     work=work,
     judged_apart=("V1-KV-", "V1-PFX-"),
-    watch=vllm_v1_watch,
+    watch=imported_when_called("policies.vllm_v1.paging", "vllm_v1_watch"),
 )

@@ -1,6 +1,6 @@
 """The vLLM V1 reference serving a case, which says what drafter and connector do."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import define, evolve, field, frozen
@@ -90,7 +90,7 @@ class VllmV1Reference(Reference):
         ending, accepted = action.ends, action.accepted
         loading = {one.id for one in self._loading()}
         environment = Environment(
-            machine.ends_as_said if ending is None else lambda row: row.id in ending,
+            machine.ends_as_said if ending is None else self._ends_in(ending, accepted or {}),
             machine.accepts_as_configured
             if accepted is None
             else lambda row, drafts: min(accepted.get(row.id, 0), drafts),
@@ -102,6 +102,22 @@ class VllmV1Reference(Reference):
         if action.ends is None:
             return step
         return evolve(step, ended=tuple(one for one in step.outputs if one in action.ends))
+
+    def _ends_in(
+        self, ending: Container[str], accepted: Mapping[str, int]
+    ) -> Callable[[Row], bool]:
+        """Whether a row of these ends: with its last token in the step, if not before as it says.
+
+        `accepted`: drafts, by request, behind which it gets one token more.
+        """
+        had = {row.id: row.generated for row in self.state.present}
+        requests = self.machine.ctx.requests
+
+        def ends(row: Row) -> bool:
+            last = had[row.id] + accepted.get(row.id, 0) + 1
+            return row.id in ending and row.generated >= min(requests[row.id].end, last)
+
+        return ends
 
     def _stepped(
         self, done: Iterable[str], fails: Any, environment: Environment, index: int, time: float

@@ -27,6 +27,7 @@ from spec.spyre.rules.registry import (
     witness,
 )
 from spec.spyre.state import PADDING_BLOCK, Sequence, State
+from spec.spyre.variants import Reading
 
 _POOL = Source("vllm-v1", "KV cache manager")
 
@@ -177,16 +178,28 @@ def cache_maps_agree(ctx: Context, state: State) -> Iterator[str]:
 @always("BLK-6", _POOL, witness=lambda _, step: step.after.is_idle and step.finished)
 def all_given_back(ctx: Context, state: State) -> Iterator[str]:
     """When no request is left, every block has been given back."""
-    # Cached content may stay, holders may not: all that are configured are free, by default as many
-    # as requests of full length need in every slot.
+    # Cached content may stay, holders may not: all that are configured are free.
     if pending(state):
         return
     if state.pool.references:
         yield f"held by no request: {sorted(state.pool.references)}"
-    each = -(-ctx.config.max_model_len // ctx.config.block_size)
-    configured = ctx.config.num_blocks or ctx.config.max_num_seqs * each
+    configured = ctx.config.num_blocks or _blocks_by_default(ctx.config)
     if len(state.pool.free) != configured:
         yield f"{len(state.pool.free)} of {configured} blocks are free"
+
+
+def _blocks_by_default(config: SpyreConfig) -> int:
+    """As many as requests of full length need in every slot.
+
+    2.6.3 counts whole blocks only, and takes the next multiple of the slots that leaves one block
+    for padding.
+    """
+    slots, length, size = config.max_num_seqs, config.max_model_len, config.block_size
+    if config.reading is Reading.TEXT:
+        return sum(len(range(0, length, size)) for _ in range(slots))
+    full_rows = sum(length // size for _ in range(slots))
+    all_blocks = next(n for n in range(full_rows + 1, full_rows + slots + 1) if n % slots == 0)
+    return all_blocks - 1
 
 
 @of_step("BLK-7", spyre("Boundary chunk"), applies=_caching)

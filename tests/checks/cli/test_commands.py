@@ -102,6 +102,7 @@ SPY-VOL-1 is broken in 'documented'
   found: batch 2 x tkv 4 = 8, limit 6
   after: arrive 0, arrive 1, step, step, step, step
   replay: lockstep replay counterexamples/documented-spy-vol-1.jsonl
+  look at it: lockstep view counterexamples/documented-spy-vol-1.jsonl
 """)
     replayed = lockstep("replay", "counterexamples/documented-spy-vol-1.jsonl")
     assert replayed.code == 1

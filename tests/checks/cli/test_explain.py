@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from checks.cli.explain import GLOSSARY, glossary
+from checks.glossary import GLOSSARY, glossary
 from tests.checks.command import lockstep
 
 

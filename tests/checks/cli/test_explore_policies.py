@@ -65,7 +65,8 @@ def test_machine_that_stops_at_a_guard_is_a_counterexample_that_replays() -> Non
   says: No transition is taken where its guard does not hold.
   found: raised GuardError: decode is not allowed here: NANO-SLT-1
   after: arrive 1, step
-  replay: lockstep replay counterexamples/nano-vllm-documented-machine-error.jsonl\
+  replay: lockstep replay counterexamples/nano-vllm-documented-machine-error.jsonl
+  look at it: lockstep view counterexamples/nano-vllm-documented-machine-error.jsonl\
 """)
     again = lockstep("replay", "counterexamples/nano-vllm-documented-machine-error.jsonl")
     assert again.code == 1

@@ -156,7 +156,8 @@ divergence in step 2: kind differs
     repeated=0.0 continued=0.5 prescribed=0.35 early_ends=0.0 aborts=0.5 gap=4 tight_pool=false
     tight_limit=true odd_model_len=false hits_inside=true
   shrunk in WORK
-  again: lockstep replay corpus/engine-divergence-kind-e65981e9.jsonl --target engine\
+  again: lockstep replay corpus/engine-divergence-kind-e65981e9.jsonl --target engine
+  look at it: lockstep view corpus/engine-divergence-kind-e65981e9.jsonl\
 """)
 
 

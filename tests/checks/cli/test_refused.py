@@ -71,8 +71,8 @@ REFUSED = {
             ),
         }.items()
     },
-    "run w.jsonl --set policy=vllm-v1 --using engine": (
-        "--using: found 'engine'; allowed: reference for vllm-v1, which has no engine"
+    "run w.jsonl --set policy=vllm-v0 --using engine": (
+        "--using: found 'engine'; allowed: reference for vllm-v0, which has no engine"
     ),
     "replay directory": "directory: file: found 'Is a directory'; allowed: a file that can be read",
     "explore nothing": "INSTANCE: found 'nothing'; allowed: layout; …",
@@ -92,7 +92,7 @@ REFUSED = {
     "fuzz --set block_size=3 --set chunk_size=4": (
         "--set chunk_size: chunk_size: found 4; allowed: a multiple of block_size (3)"
     ),
-    "fuzz --policy vllm-v1": "system: found 'engine'; allowed: reference of vllm-v1",
+    "fuzz --policy vllm-v0": "system: found 'engine'; allowed: reference of vllm-v0",
     "fuzz --set max_model_len=1": "--set: found {'max_model_len': 1}; allowed: room for …",
     "fuzz --target unknown --episodes 2": "DRIVER: found 'unknown'; allowed: template, …",
     "fuzz --target reference --corpus file": (

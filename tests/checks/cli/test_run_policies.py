@@ -153,11 +153,11 @@ def test_comparison_with_a_policy_that_has_no_engine_on_the_engine_is_refused_be
 ) -> None:
     monkeypatch.setattr("checks.cli.run.run_workload", lambda *_, **__: pytest.fail("it ran"))
 
-    ran = lockstep("run", FIRST, "--compare", "policy=spyre,vllm-v1", "--using", "engine")
+    ran = lockstep("run", FIRST, "--compare", "policy=spyre,vllm-v0", "--using", "engine")
 
     assert (ran.code, ran.err) == (
         2,
-        "lockstep: --using: found 'engine'; allowed: reference for vllm-v1, which has no engine\n",
+        "lockstep: --using: found 'engine'; allowed: reference for vllm-v0, which has no engine\n",
     )
 
 

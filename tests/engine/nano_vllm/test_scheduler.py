@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.core.decoding import RequestState
 from engine.core.tensors import Tensor
 from engine.nano_vllm.blocks import BlockManager, PoolDraft
 from engine.nano_vllm.observing import Observer
 from engine.nano_vllm.plan import DecodePlan
 from engine.nano_vllm.prefill import _hit
-from engine.nano_vllm.running import RequestState, Running
+from engine.nano_vllm.running import Running
 from engine.nano_vllm.scheduler import Scheduler
 from spec.nano_vllm.block_hashes import content
 from spec.nano_vllm.config import MemoryGate, NanoVllmConfig, SequenceLimit

@@ -25,6 +25,7 @@ from checks.policies.spyre.engine import (
 from engine.core.blocks import PrefixHit
 from engine.core.faults import Failure
 from engine.spyre.device import SpyreDevice
+from engine.spyre.serving import Engine
 from engine.workloads import read_workload
 from spec.core.errors import WorkloadError
 from spec.spyre.config import SpyreConfig, released_2_6_3
@@ -142,7 +143,7 @@ def test_a_lookup_that_is_trusted_too_long_is_noticed(monkeypatch: pytest.Monkey
 # --- the engine as a scheduler ------------------------------------------------------------------
 
 
-def two(max_model_len: int = 512) -> EngineScheduler[Step]:
+def two(max_model_len: int = 512) -> EngineScheduler[Engine, Step]:
     """The engine, to which `a` has arrived and `b` has not."""
     requests = request("a", 3, 4), request("b", 3, 4)
     scheduler = engine_under_test(Case(SpyreConfig(max_model_len=max_model_len), requests))

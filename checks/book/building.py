@@ -1,0 +1,193 @@
+"""The book, put together: its source in a temporary directory, then the site."""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from shutil import copyfile, copytree, rmtree
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from attrs import evolve, frozen
+
+from checks.book.chapters import chapter_pages
+from checks.book.drawing import STEPS, Films, Introduced, in_words, shared_rules, written_films
+from checks.book.instances import instance_pages
+from checks.book.pictures import with_pictures, write_examples
+from checks.book.proofs import proof_pages
+from checks.book.releases import release_pages
+from checks.book.rules import rule_pages
+from checks.book.runs import Shown, shown_runs
+from checks.book.source import Page, policies, sections, slug
+from checks.explore.exploring import sentence
+from checks.export.files import new_file
+from checks.export.pages.assets import write_assets
+from spec.core.errors import ConfigError, InputError
+
+_HERE = Path(__file__).parent
+_SETTINGS, PAGES = _HERE / "mkdocs.yml", _HERE / "pages"
+_MARK = "lockstep-book.json"  # what is in a directory that a book was written into
+Say = Callable[[str], None]
+
+
+@frozen
+class Built:
+    """What was built: how many pages, and how large the site is, in bytes."""
+
+    pages: int
+    size: int
+
+
+def build(out: Path, say: Say) -> Built:
+    """Write the site; `say` is called with what is done next.
+
+    Raises:
+        ConfigError: the extra is not installed.
+        InputError: the directory holds something else.
+    """
+    mkdocs = _require_mkdocs()
+    _refuse_what_is_no_book(out)
+    with TemporaryDirectory(prefix="lockstep-book-") as temporary:
+        source, site = Path(temporary) / "source", Path(temporary) / "site"
+        say("exploring the default instances")
+        write_source(source)
+        say("writing the pages")
+        mkdocs(source, site)
+        _drop_what_is_not_used(site)
+        made = [_without_blank_lines(path) for path in site.rglob("*.html")]
+        built = Built(len(made), _size(site))
+        with new_file(site / _MARK) as mark:
+            mark.write(json.dumps({"pages": built.pages}) + "\n")
+        rmtree(out, ignore_errors=True)
+        copytree(site, out)
+    return built
+
+
+def _require_mkdocs() -> Callable[[Path, Path], None]:
+    try:
+        from mkdocs.commands.build import build as build_site
+        from mkdocs.config import load_config
+    except ImportError:
+        allowed = "an environment with pip install 'lockstep-schedulers[book]'"
+        raise ConfigError("book", "mkdocs is not installed", allowed) from None
+
+    def write(source: Path, site: Path) -> None:
+        logging.getLogger("mkdocs").setLevel(logging.WARNING)
+        settings: Any = load_config(
+            str(_SETTINGS), docs_dir=str(source), site_dir=str(site), nav=_navigation()
+        )
+        build_site(settings)
+
+    return write
+
+
+def _refuse_what_is_no_book(out: Path) -> None:
+    if out.is_dir() and any(out.iterdir()) and not (out / _MARK).exists():
+        raise InputError("--out", str(out), "a new directory, an empty one, or that of a book")
+
+
+def _drop_what_is_not_used(site: Path) -> None:
+    """The theme's source maps, and its search in other languages."""
+    for path in site.rglob("*.map"):
+        path.unlink()
+    rmtree(site / "assets" / "javascripts" / "lunr", ignore_errors=True)
+
+
+_AS_IT_IS = re.compile(r"(<pre.*?</pre>|<script.*?</script>)", re.DOTALL)
+
+
+def _without_blank_lines(path: Path) -> Path:
+    """Drop the lines that the theme leaves empty, a third of a page."""
+    parts = _AS_IT_IS.split(path.read_text(encoding="utf-8"))
+    parts[::2] = [re.sub(r"\n\s+", "\n", part) for part in parts[::2]]
+    with new_file(path) as file:
+        file.write("".join(parts))
+    return path
+
+
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+# --- the source -----------------------------------------------------------------------------------
+
+
+def write_source(source: Path) -> None:
+    """Write every page and file that the site is made of."""
+    shown, films = write_runs(source)
+    write_assets(_made(source / "javascripts"))
+    Page("javascripts/rules.js", shared_rules()).write(source)
+    for page in pages(shown, films):
+        page.write(source)
+
+
+def write_runs(source: Path) -> tuple[list[Shown], Films]:
+    """Write the runs that are shown: what the pages draw, and each counterexample as a trace."""
+    with TemporaryDirectory(prefix="lockstep-runs-") as temporary:
+        traces = Path(temporary)
+        shown = shown_runs([one for policy in policies() for one in policy.instances], traces)
+        introduced = dict(write_examples(traces))
+        introduced |= {traces / one.trace: _introduced(one) for one in shown}
+        films = written_films(introduced, source / STEPS)
+        kept = _made(source / "runs")
+        for one in shown:
+            if one.found:
+                copyfile(traces / one.trace, kept / one.trace)
+    return shown, films
+
+
+def _introduced(shown: Shown) -> Introduced:
+    if shown.found:
+        return Introduced(f"{shown.rule} is broken in {shown.instance}", shown.found)
+    return Introduced(f"{shown.rule} speaks in {shown.instance}", sentence(shown.rule))
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def pages(shown: Sequence[Shown], films: Films) -> Iterator[Page]:
+    """Every page of the book."""
+
+    def drawn(one: Shown, name: str) -> str:
+        return sections(films.element(one.trace, name, root="../"), in_words(one.story))
+
+    for path in sorted(PAGES.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        yield Page(path.name, with_pictures(text, films, root=""))
+    for page in chapter_pages():
+        yield evolve(page, text=with_pictures(page.text, films, root="../"))
+    yield from rule_pages(shown, drawn)
+    yield from instance_pages(shown, drawn)
+    yield from proof_pages()
+    yield from release_pages()
+
+
+def _navigation() -> list[Any]:
+    """What stands in the menu; single rules, instances and proofs are reached from their lists."""
+    own = list(policies())
+    chapters = {one.name: f"chapters/{one.name.replace('-', '_')}.md" for one in own}
+    return [
+        {"Start": "index.md"},
+        {"Why was it refused?": "refused.md"},
+        {"The exact rule in pictures": "exact.md"},
+        {"The schedulers": [{name: path} for name, path in chapters.items()]},
+        {
+            "Chapters": [
+                {"Admission": "chapters/admission.md"},
+                {"Proofs": "chapters/proofs.md"},
+                {"Evidence": "chapters/evidence.md"},
+                {"Releases": "chapters/releases.md"},
+                {"Drivers": "chapters/drivers.md"},
+                {"Serving": "chapters/serving.md"},
+                {"Glossary": "chapters/glossary.md"},
+            ]
+        },
+        {"Rules": [{one.name: f"rules/{slug(one.name)}.md"} for one in own]},
+        {"Instances": [{one.name: f"instances/{slug('of ' + one.name)}.md"} for one in own]},
+        {"Proofs": "proofs/index.md"},
+        {"Releases": "releases/index.md"},
+        {"What is claimed": "claims.md"},
+    ]

@@ -1,0 +1,153 @@
+"""A page for each default instance: what is in it, how many states, what holds there."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from checks.book.rules import Drawn, instance_page, replayed
+from checks.book.runs import Shown
+from checks.book.source import (
+    Page,
+    bullets,
+    code,
+    counted,
+    folded,
+    policies,
+    section,
+    sections,
+    slug,
+    table,
+)
+from checks.evidence import EXPLORED, recorded
+from checks.explore.exploring import AnyInstance, sentence
+from checks.policies import AnyPolicy, title_of
+from spec.core.requests import Request
+
+_MAY = {
+    "aborts": "client may go away at any time",
+    "early_ends": "may sample the end of sequence with any token",
+    "returning": "client may come back after it left, any number of times",
+    "failing": "load of external keys and values may fail",
+    "leavers": "client may leave while a step runs",
+}
+
+
+def instance_pages(shown: Iterable[Shown], drawn: Drawn) -> Iterator[Page]:
+    """A page for each instance, and one for each policy that lists them."""
+    explored = recorded(EXPLORED)
+    broken = [one for one in shown if one.found]
+    for policy in policies():
+        yield Page(f"instances/{slug('of ' + policy.name)}.md", _list_of(policy, explored))
+        for one in policy.instances:
+            title = title_of(one)
+            own = [found for found in broken if found.instance == title]
+            text = _page_of(policy, one, explored[title], own, drawn)
+            yield Page(instance_page(title), text)
+
+
+def _list_of(policy: AnyPolicy, explored: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            f"[{one.name}]({slug(title_of(one))}.md)",
+            one.about,
+            f"{found['states']:,}",
+            ", ".join(found["violations"]) or "holds",
+        )
+        for one in policy.instances
+        for found in [explored[title_of(one)]]
+    ]
+    states = sum(explored[title_of(one)]["states"] for one in policy.instances)
+    return sections(
+        f"# Instances of {policy.name}",
+        f"{counted(len(rows), 'instance')}, {states:,} states. Each is a question with bounds: a"
+        " few requests under a configuration, and what may happen to them. Every state that can be"
+        " reached is looked at, so that within these bounds nothing is left to chance.",
+        table(("instance", "what it is", ">states", "what is broken"), rows),
+    )
+
+
+def _page_of(
+    policy: AnyPolicy,
+    instance: AnyInstance,
+    found: Mapping[str, Any],
+    broken: Iterable[Shown],
+    drawn: Drawn,
+) -> str:
+    default = policy.config().as_mapping()
+    keys = {
+        key: value
+        for key, value in instance.config.as_mapping().items()
+        if value != default.get(key)
+    }
+    title, violations = title_of(instance), found["violations"]
+    held = [rule for rule in found["rules"] if rule not in violations]
+    return sections(
+        f"# {title}",
+        f"{instance.about[:1].upper()}{instance.about[1:]}.",
+        bullets(
+            [
+                f"**Policy:** [{policy.name}](../rules/{slug(policy.name)}.md)",
+                f"**Looked at:** {found['states']:,} states, {found['transitions']:,} transitions;"
+                f" the furthest state is {found['depth']} actions away",
+                f"**Rules:** {len(held)} hold, {len(violations)} broken",
+            ]
+        ),
+        section("Its requests", table(*_requests(instance)), bullets(_freedom(instance))),
+        section(
+            "Its configuration",
+            "What is not as by default.",
+            table(("key", "value"), ((f"`{key}`", f"`{_short(keys[key])}`") for key in keys)),
+        )
+        if keys
+        else "",
+        *(_broken(one, drawn) for one in broken),
+        section("What holds", folded(f"{len(held)} rules", ", ".join(held))),
+        section(
+            "Again on your machine",
+            code("sh", f'lockstep explore "{title}"'),
+        ),
+    )
+
+
+def _short(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _requests(instance: AnyInstance) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    columns = ("request", ">prompt, tokens", "prompt", ">at most to generate")
+    return columns, [
+        (one.id, one.prompt_len, _prompt(one), one.max_tokens) for one in instance.requests
+    ]
+
+
+def _prompt(request: Request) -> str:
+    """Named streams, or the tokens themselves; only equal ones are shared."""
+    return ", ".join(_part(*part) for part in request.prompt.parts)
+
+
+def _part(*part: Any) -> str:
+    match part:
+        case (str(name), int(count)):
+            return f"{count} of `{name}`"
+    return f"tokens `{' '.join(map(str, part))}`"
+
+
+def _freedom(instance: AnyInstance) -> Iterator[str]:
+    """What the environment may do, besides letting requests arrive in any order at any time."""
+    yield "Requests arrive in any order, at any time."
+    for name, what in _MAY.items():
+        ids = sorted(getattr(instance, name))
+        if ids:
+            everyone = len(ids) == len(instance.requests)
+            yield f"{'Each' if everyone else 'Of ' + ', '.join(ids) + ', the'} {what}."
+    for one, tokens in instance.external.items():
+        yield f"A connector has {tokens} tokens of request {one}."
+
+
+def _broken(one: Shown, drawn: Drawn) -> str:
+    return section(
+        f"How {one.rule} is broken",
+        f"> {sentence(one.rule)}",
+        f"Found: {one.found}.",
+        drawn(one, one.rule.lower()),
+        replayed(one),
+    )

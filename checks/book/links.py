@@ -1,0 +1,125 @@
+"""Markdown of the book: ids of rules and proofs, and the words of the glossary, are links."""
+
+import re
+from functools import cache
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from attrs import define, field
+from markdown import Extension, Markdown
+from markdown.treeprocessors import Treeprocessor
+from markdown.util import AtomicString
+
+from checks.evidence import PROVEN, recorded
+from checks.glossary import glossary
+from checks.policies import RULES
+
+_UNLINKED = {"a", "code", "pre", "script", "style", "h1", "h2", "h3", "h4", "h5", "h6"}
+# Words of the glossary that the chapters mostly use as anybody does.
+_COMMON = {"abort", "bounds", "case", "computed", "event", "generated", "jump", "reading", "record"}
+_COMMON |= {"recording", "reference", "rule", "system", "transition", "variant", "verdict"}
+_AFTER_INLINE = 15  # behind the processor of inline Markdown, before the one of relative links
+
+
+def rule_page(id_: str) -> str:
+    """The page of a rule, from the root of the book."""
+    return f"rules/{id_}.md"
+
+
+def proof_page(id_: str) -> str:
+    """The page of an obligation."""
+    return f"proofs/{id_}.md"
+
+
+@cache
+def pages_of_ids() -> dict[str, str]:
+    """The page of each rule and of each obligation on record, by id."""
+    rules = {id_: rule_page(id_) for id_ in RULES}
+    return rules | {id_: proof_page(id_) for id_ in recorded(PROVEN)}
+
+
+@cache
+def anchors_of_words() -> dict[str, str]:
+    """Where the glossary explains each of its words, by the word in lower case."""
+    names = {
+        name: title.lower().replace(", ", "-").replace(" ", "-")
+        for title in glossary()
+        for name in title.lower().split(", ")
+    }
+    return {name: f"chapters/glossary.md#{at}" for name, at in names.items() if name not in _COMMON}
+
+
+@cache
+def _linked() -> re.Pattern[str]:
+    """What may become a link: an id, or a word of the glossary, in the plural too."""
+    words = "|".join(sorted(map(re.escape, anchors_of_words()), key=len, reverse=True))
+    ids = r"(?<![\w-])[A-Z][A-Z0-9]*(?:-[A-Z0-9]+)+(?![\w-])"
+    return re.compile(rf"(?P<id>{ids})|(?<![\w-])(?P<word>(?i:{words}))s?(?![\w-])")
+
+
+@define
+class _Linking:
+    """Turns words of one page into links: each id, and each other word where it is met first."""
+
+    own: str
+    met: set[str] = field(factory=set)
+
+    def within(self, element: Element) -> None:
+        """Look at the texts below an element."""
+        if element.tag in _UNLINKED:
+            return
+        for child in list(element):
+            self.within(child)
+        for child in reversed(list(element)):
+            place = list(element).index(child) + 1
+            child.tail = self._put(element, place, child.tail)
+        element.text = self._put(element, 0, element.text)
+
+    def _put(self, parent: Element, place: int, text: str | None) -> str | None:
+        """Insert the links of a text at this place of its parent; what stands before the first."""
+        if not text or isinstance(text, AtomicString):
+            return text
+        before, *links = self._parts(text)
+        for offset, (shown, target, tail) in enumerate(links):
+            link = Element("a", {"href": f"/{target}"})
+            if "glossary" in target:
+                link.set("class", "word")
+            link.text, link.tail = AtomicString(shown), tail
+            parent.insert(place + offset, link)
+        return str(before)
+
+    def _parts(self, text: str) -> list[Any]:
+        """What stands before the first link; then of each what is shown, its page, what follows."""
+        found = [(one, self._target(one)) for one in _linked().finditer(text)]
+        links = [(one, target) for one, target in found if target]
+        ends = [*(one.start() for one, _ in links), len(text)]
+        parts: list[Any] = [text[: ends[0]]]
+        for (one, target), end in zip(links, ends[1:], strict=True):
+            parts.append((one.group(), target, text[one.end() : end]))
+        return parts
+
+    def _target(self, found: re.Match[str]) -> str | None:
+        if found["id"]:
+            return None if found["id"] == self.own else pages_of_ids().get(found["id"])
+        word = found["word"].lower()
+        if word in self.met or self.own == "Glossary":
+            return None
+        self.met.add(word)
+        return anchors_of_words()[word]
+
+
+class _Linker(Treeprocessor):
+    def run(self, root: Element) -> None:
+        title = next((one for one in root.iter("h1")), None)
+        own = "" if title is None else "".join(title.itertext()).split(":")[0].strip()
+        _Linking(own).within(root)
+
+
+class _Links(Extension):
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - the name that Markdown calls
+        md.treeprocessors.register(_Linker(md), "lockstep-links", _AFTER_INLINE)
+
+
+def makeExtension(**_options: Any) -> Extension:  # noqa: N802 - the name that Markdown calls
+    """The extension, as Markdown asks a module for it."""
+    return _Links()

@@ -1,0 +1,100 @@
+"""The pictures of the book: the examples of every policy, drawn from the reference's steps.
+
+Where a picture stands is said by the page, in a comment: `picture: NAME` for a run to step through,
+`run: NAME` for the same with its events and the verdict of each rule, `plot: NAME` for a line. What
+an example says is held against the steps whenever the book is built, so that no page shows what the
+reference no longer does.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from html import escape
+from pathlib import Path
+
+from checks.book.drawing import Films, Introduced
+from checks.book.source import policies
+from checks.book.staircase import staircase
+from checks.export.trace.writing import TraceWriter
+from checks.harness.case import Case
+from checks.harness.serving import served
+from checks.policies.example import Example
+from spec.core.records import SomeStep
+
+_PLACE = re.compile(r"<!-- (picture|run|plot): ([a-z-]+) -->")
+
+
+class PictureError(Exception):
+    """The reference does not do, or no longer, what a picture is to show."""
+
+
+def examples() -> dict[str, Example]:
+    """Every example of every policy, by name."""
+    return {one.name: one for policy in policies() for one in policy.examples}
+
+
+def steps_of(example: Example) -> tuple[SomeStep, ...]:
+    """The reference's steps.
+
+    Raises:
+        PictureError: they are not as the example says.
+    """
+    steps = tuple(served(Case(example.config, example.requests)))
+    if not example.shows(steps):
+        raise PictureError(f"{example.name}: the reference does not show this: {example.says}")
+    return steps
+
+
+def trace_name(example: Example) -> str:
+    """The file of its steps."""
+    return f"example-{example.name}.jsonl"
+
+
+def write_examples(directory: Path) -> Iterator[tuple[Path, Introduced]]:
+    """Write the steps of each example as a trace; its path, and how it is introduced."""
+    for one in examples().values():
+        path = directory / trace_name(one)
+        with TraceWriter(path, one.config, one.requests, full=True) as trace:
+            for step in steps_of(one):
+                trace.write(step)
+        yield path, Introduced(one.title, one.says)
+
+
+def placed_in(text: str) -> list[str]:
+    """The names of the pictures that stand in a page."""
+    return [found[2] for found in _PLACE.finditer(text)]
+
+
+def with_pictures(text: str, films: Films, root: str) -> str:
+    """The page with its pictures.
+
+    Raises:
+        PictureError: there is no example of such a name.
+    """
+    known = examples()
+
+    def drawn(found: re.Match[str]) -> str:
+        if found[2] not in known:
+            raise PictureError(f"no example is called {found[2]}; there are {', '.join(known)}")
+        draw = _DRAWN[found[1]]
+        return draw(known[found[2]], films, root)
+
+    return _PLACE.sub(drawn, text)
+
+
+def _picture(example: Example, films: Films, root: str) -> str:
+    name = trace_name(example)
+    return films.element(name, example.name, root=root, at=example.at, parts="chart picture")
+
+
+def _run(example: Example, films: Films, root: str) -> str:
+    return films.element(trace_name(example), example.name, root=root, at=example.at)
+
+
+def _plot(example: Example, _films: Films, _root: str) -> str:
+    drawn = staircase(steps_of(example), example)
+    return f"<figure>{drawn}<figcaption>{escape(example.says)}</figcaption></figure>"
+
+
+_DRAWN: dict[str, Callable[[Example, Films, str], str]] = {
+    **{"picture": _picture, "run": _run, "plot": _plot}
+}

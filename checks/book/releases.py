@@ -1,0 +1,98 @@
+"""A page for each release that was held against the rules, and the known differences."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from checks.book.source import (
+    Page,
+    bullets,
+    code,
+    counted,
+    policies,
+    section,
+    sections,
+    slug,
+    table,
+)
+from checks.evidence import CONFORMED, recorded
+from checks.explore.exploring import sentence
+from checks.policies import RULES, AnyPolicy
+from checks.releases.recipes import RECIPES, Recipe
+
+
+def release_page(name: str) -> str:
+    """The page of a release, from the root of the book."""
+    return f"releases/{slug(name)}.md"
+
+
+def release_pages() -> Iterator[Page]:
+    """A page for each release on record, and one that lists all that can be installed."""
+    conformed = recorded(CONFORMED)
+    yield Page("releases/index.md", _list_of(conformed))
+    for name, one in conformed.items():
+        yield Page(release_page(name), _page_of(name, one))
+
+
+def _list_of(conformed: Mapping[str, Any]) -> str:
+    of_record = [
+        (
+            f"[{name}]({slug(name)}.md)",
+            f"{one['episodes']:,}",
+            f"{one['steps']:,}",
+            len(one["rules"]),
+            len(one["broken"]),
+        )
+        for name, one in conformed.items()
+    ]
+    installed = [(f"`{one.name}`", one.about, f"`{one.file}`") for one in RECIPES]
+    return sections(
+        "# Releases",
+        "Released schedulers are run as they are, in a process of their own, side by side with the"
+        " reference: the same requests, every step compared, every rule judged.",
+        table(("release", ">cases", ">steps", ">rules judged", ">broken"), of_record),
+        "Ten releases of the plugin, and what each breaks, are compared in"
+        " [a chapter of their own](../chapters/releases.md). How a scheduler is connected is said"
+        " in [the chapter on drivers](../chapters/drivers.md).",
+        section(
+            "What can be installed",
+            "Each by `lockstep driver install NAME`, into an environment of its own.",
+            table(("name", "what it is", "driver"), installed),
+        ),
+        section("Known differences", *(_differences(policy) for policy in policies())),
+    )
+
+
+def _differences(policy: AnyPolicy) -> str:
+    return bullets(
+        f"**{one.id}** ({one.driver} {one.versions}): {one.says}. {one.reason}"
+        for one in policy.known_differences
+    )
+
+
+def _page_of(name: str, one: Mapping[str, Any]) -> str:
+    recipes = [recipe for recipe in RECIPES if recipe.about == name]
+    broken = [f"{rule}, in {times:,} steps: {_says(rule)}" for rule, times in one["broken"].items()]
+    met = [(id_, f"{times:,}") for id_, times in one["known"].items()]
+    holds = [rule for rule in one["rules"] if rule not in one["broken"]]
+    return sections(
+        f"# {name}",
+        f"{one['episodes']:,} random cases from seed {one['seed']}, {one['steps']:,} steps, each"
+        f" held against {counted(len(one['rules']), 'rule')} and compared with the reference in"
+        " every field that the driver reports. No difference was found that is not listed here.",
+        section("What it breaks", bullets(broken) or "Nothing, in these cases."),
+        section(
+            "Known differences, and in how many cases they were met",
+            table(("difference", ">cases"), met),
+        ),
+        section("What holds", f"In every judged step: {', '.join(holds)}."),
+        *(_again(recipe) for recipe in recipes),
+    )
+
+
+def _says(rule: str) -> str:
+    return sentence(rule) if rule in RULES else "refused by the simulated device."
+
+
+def _again(recipe: Recipe) -> str:
+    lines = [f"lockstep driver install {recipe.name}", f"lockstep conform {recipe.name}"]
+    return section("Again on your machine", code("sh", "\n".join(lines)))

@@ -1,0 +1,241 @@
+"""A page for each rule: what it says, its code, where it speaks, what the checks found."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from inspect import getsource, getsourcefile, getsourcelines
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+import spec
+from checks.book.chapters import rules_table
+from checks.book.links import proof_page, rule_page
+from checks.book.runs import Shown
+from checks.book.source import (
+    Page,
+    bullets,
+    code,
+    counted,
+    folded,
+    policies,
+    section,
+    sections,
+    slug,
+    table,
+)
+from checks.evidence import (
+    CONFORMED,
+    EXPLORED,
+    Verdict,
+    by_bounds,
+    recorded,
+    recorded_verdicts,
+    verdicts_on,
+)
+from checks.policies import AnyPolicy, title_of
+from spec.core.rule import AnyRule, Kind
+
+_ROOT = Path(spec.__file__).parent.parent
+_JUDGED = {
+    Kind.ALWAYS: "in every state",
+    Kind.STEP: "of every step",
+    Kind.GUARD: "of every step that takes, or refuses, what it guards",
+    Kind.BETWEEN: "of every change between two steps: arrivals and aborts",
+    Kind.EVENTUALLY: "of every run in which the scheduler goes on",
+}
+Drawn = Callable[[Shown, str], str]  # a run as part of a page, by the name of its frame
+
+
+def instance_page(title: str) -> str:
+    """The page of an instance, from the root of the book."""
+    return f"instances/{slug(title)}.md"
+
+
+def rule_pages(shown: Iterable[Shown], drawn: Drawn) -> Iterator[Page]:
+    """A page for each rule, and one for each policy that lists them."""
+    by_rule: dict[str, list[Shown]] = {}
+    for run in shown:
+        by_rule.setdefault(run.rule, []).append(run)
+    for policy in policies():
+        verdicts = recorded_verdicts(policy.registry.rules.values())
+        yield Page(f"rules/{slug(policy.name)}.md", _list_of(policy, verdicts))
+        for one in verdicts:
+            text = _page_of(policy, one, by_rule.get(one.rule.id, []), drawn)
+            yield Page(rule_page(one.rule.id), text)
+
+
+def _list_of(policy: AnyPolicy, verdicts: Sequence[Verdict]) -> str:
+    counts: dict[str, int] = {}
+    for one in verdicts:
+        counts[one.word] = counts.get(one.word, 0) + 1
+    said = ", ".join(f"{count} {word}" for word, count in counts.items())
+    chapter = f"../chapters/{policy.name.replace('-', '_')}.md"
+    return sections(
+        f"# Rules of {policy.name}",
+        f"{counted(len(verdicts), 'rule')}: {said}. What they are about is described in order in"
+        f" [the chapter]({chapter}).",
+        rules_table(verdicts),
+    )
+
+
+def _page_of(policy: AnyPolicy, verdict: Verdict, shown: Sequence[Shown], drawn: Drawn) -> str:
+    rule = verdict.rule
+    refuted = [one for one in shown if one.found]
+    ends = {one.story for one in refuted}
+    speaks = [one for one in shown if not one.found and one.story not in ends]
+    return sections(
+        f"# {rule.id}",
+        f"> {rule.sentence}",
+        bullets(
+            [
+                f"**Verdict:** {in_words(verdict)}",
+                f"**Policy:** [{policy.name}]({slug(policy.name)}.md)",
+                f"**Written in:** {rule.source}",
+                f"**Judged:** {_JUDGED[rule.kind]}",
+            ]
+        ),
+        _refutations(rule, refuted, drawn),
+        section("A step on which it speaks", *(_speaking(one, drawn) for one in speaks)),
+        section("Its code", *_code_of(rule), searched=False),
+        _where_it_holds(policy, verdict),
+        _proofs(verdict),
+        _releases(policy, rule),
+    )
+
+
+def in_words(verdict: Verdict) -> str:
+    """The verdict on a rule, with its bounds, in a sentence."""
+    parts = []
+    if verdict.refuted_in:
+        where = counted(len(verdict.refuted_in), "instance")
+        parts.append(f"refuted in {where} of {len(verdict.refuted_in) + len(verdict.holds_in)}")
+    elif verdict.holds_in:
+        parts.append(
+            f"holds in every state of {counted(len(verdict.holds_in), 'instance')},"
+            f" {verdict.states:,} states"
+        )
+    if verdict.proven:
+        parts.append(f"{counted(len(verdict.proven), 'proof')}, the widest for {_widest(verdict)}")
+    if verdict.disproven:
+        parts.append(f"refuted, as the text has it, by {', '.join(verdict.disproven)}")
+    return "; ".join(parts) or "not judged"
+
+
+def _widest(verdict: Verdict) -> str:
+    return next(iter(by_bounds(verdict.proven)))
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def _refutations(rule: AnyRule, refuted: Sequence[Shown], drawn: Drawn) -> str:
+    """The shortest counterexample in pictures; where there are others, by name."""
+    if not refuted:
+        return ""
+    first, *others = sorted(refuted, key=lambda one: len(one.story))
+    more = bullets(
+        f"[{one.instance}](../{instance_page(one.instance)}): {one.found}" for one in others
+    )
+    return section(
+        "How it is broken",
+        f"In the instance [{first.instance}](../{instance_page(first.instance)}), by a shortest"
+        f" run: {first.found}.",
+        drawn(first, "broken"),
+        replayed(first),
+        f"It is broken in {counted(len(others), 'more instance')} too:\n\n{more}" if others else "",
+    )
+
+
+def replayed(shown: Shown) -> str:
+    """The commands that write and replay a counterexample."""
+    asked = f'"{shown.instance}"' if " " in shown.instance else shown.instance
+    lines = [f"lockstep explore {asked}", f"lockstep replay counterexamples/{shown.trace}"]
+    return f"[The run as a file](../runs/{shown.trace}). Again on your machine:\n\n" + code(
+        "sh", "\n".join(lines)
+    )
+
+
+def _speaking(shown: Shown, drawn: Drawn) -> str:
+    return sections(
+        f"The last step of a shortest run in [{shown.instance}](../{instance_page(shown.instance)})"
+        " in which the rule has something to say.",
+        drawn(shown, "speaks"),
+    )
+
+
+# --- code -----------------------------------------------------------------------------------------
+
+
+@frozen
+class _Written:
+    """A function as it is written: where, and its lines."""
+
+    file: str
+    line: int
+    text: str
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> "_Written":
+        file = Path(getsourcefile(function) or "").relative_to(_ROOT)
+        return cls(str(file), getsourcelines(function)[1], getsource(function))
+
+
+def _code_of(rule: AnyRule) -> Iterator[str]:
+    """What judges it: nothing else decides whether it is broken."""
+    written = _Written.of(predicate_of(rule))
+    yield f"`{written.file}`, line {written.line}. Whatever it yields is a breach."
+    yield code("python", written.text)
+
+
+def predicate_of(rule: AnyRule) -> Callable[..., Any]:
+    """The function that judges the rule, by its kind."""
+    judged = rule.in_state or rule.of_step or rule.of_change or rule.goal
+    assert judged is not None
+    return judged
+
+
+# --- evidence -------------------------------------------------------------------------------------
+
+
+def _where_it_holds(policy: AnyPolicy, verdict: Verdict) -> str:
+    explored = recorded(EXPLORED)
+    judged = [*verdict.refuted_in, *verdict.holds_in]
+    titles = [title for title in map(title_of, policy.instances) if title in judged]
+    links = [
+        f"[{title}](../{instance_page(title)})"
+        + (" (refuted)" if title in verdict.refuted_in else "")
+        for title in titles
+    ]
+    speaks = sum(explored[title]["witnesses"].get(verdict.rule.id, 0) for title in titles)
+    expected = policy.expected_reasons.get(verdict.rule.id)
+    return section(
+        "In which instances it holds",
+        f"Every reachable state and step of {counted(len(titles), 'instance')} was judged. On"
+        f" {speaks:,} transitions the rule had something to say."
+        if titles
+        else "",
+        folded("All of them", ", ".join(links)) if links else "",
+        f"Where it need not hold: {expected}." if expected else "",
+        searched=False,
+    )
+
+
+def _proofs(verdict: Verdict) -> str:
+    groups = (("proven", verdict.proven), ("refuted", verdict.disproven), ("stale", verdict.stale))
+    rows = [
+        (f"[{id_}](../{proof_page(id_)})", word, bounds)
+        for word, found in groups
+        for id_, bounds in found.items()
+    ]
+    return section("What is proven of it", table(("proof", "verdict", "for"), rows))
+
+
+def _releases(policy: AnyPolicy, rule: AnyRule) -> str:
+    said: Mapping[str, str] = verdicts_on(rule.id, recorded(CONFORMED))
+    known = [
+        f"**{one.id}** ({one.driver}, {one.versions}): {one.says}. {one.reason}"
+        for one in policy.known_differences
+        if rule.id in f"{one.says} {one.reason}"
+    ]
+    lines = [f"**[{name}](../releases/{slug(name)}.md):** {words}" for name, words in said.items()]
+    return section("In released schedulers", bullets(lines), bullets(known))

@@ -1,0 +1,214 @@
+"""Runs to show: of each rule a step on which it speaks, and each counterexample on record.
+
+They are found by exploring the default instances anew, on all cores, and written as traces.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from checks.book.source import slug
+from checks.cores import on_all_cores
+from checks.evidence import EXPLORED, recorded
+from checks.explore.exploring import (
+    AnyInstance,
+    Exploration,
+    Finding,
+    counterexample_name,
+    explore_instance,
+    numbered,
+    write_counterexample,
+)
+from checks.explore.model import Counterexample, OnStep, Transition
+from checks.explore.returning import run_of, unrolled
+from checks.explore.search import explore
+from checks.export.trace.records import Json
+from checks.export.trace.writing import TraceWriter
+from checks.policies import RULES, AnyModel, policy_of, title_of
+from spec.core.records import SomeStep
+
+
+@frozen
+class Shown:
+    """A run that is shown.
+
+    `rule`: what it is about; `instance`: by its title; `found`: what is wrong in the end, empty
+    where the rule speaks and nothing is; `trace`: the name of its file; `story`: what happened, an
+    action a line.
+    """
+
+    rule: str
+    instance: str
+    found: str
+    trace: str
+    story: tuple[str, ...]
+
+
+def shown_runs(instances: Iterable[AnyInstance], directory: Path) -> list[Shown]:
+    """Every counterexample and witness of these instances; their traces are in the directory.
+
+    Of each rule one witness, from the smallest instance in which it was seen.
+    """
+    explored, listed = recorded(EXPLORED), list(instances)
+    wanted = witnessed_in(explored)
+    work = partial(_shown_of, directory=directory, wanted=wanted)
+    busy = [
+        one
+        for one in listed
+        if wanted[title_of(one)] or explored.get(title_of(one), {}).get("violations")
+    ]
+    return [shown for found in on_all_cores(work, busy) for shown in found]
+
+
+def witnessed_in(explored: Json) -> Mapping[str, frozenset[str]]:
+    """By instance, the rules whose witness is shown from there: the smallest that has one."""
+    smallest: dict[str, str] = {}
+    for title, one in sorted(explored.items(), key=lambda item: item[1]["states"]):
+        for rule in one["witnesses"]:
+            smallest.setdefault(rule, title)
+    rules: defaultdict[str, set[str]] = defaultdict(set)
+    for rule, title in smallest.items():
+        rules[title].add(rule)
+    return defaultdict(frozenset, {title: frozenset(found) for title, found in rules.items()})
+
+
+def _shown_of(
+    instance: AnyInstance, directory: Path, wanted: Mapping[str, frozenset[str]]
+) -> list[Shown]:
+    title = title_of(instance)
+    shown = list(_witnesses(instance, wanted[title], directory))
+    if recorded(EXPLORED)[title]["violations"]:
+        shown += _counterexamples(explore_instance(instance), directory)
+    return shown
+
+
+# --- counterexamples ------------------------------------------------------------------------------
+
+
+def _counterexamples(exploration: Exploration, directory: Path) -> Iterator[Shown]:
+    for finding in exploration.findings:
+        name = counterexample_name(exploration, finding)
+        write_counterexample(exploration, finding, directory / name)
+        title, lines = title_of(exploration.instance), story(finding.script, finding.steps)
+        yield Shown(finding.rule, title, finding.found, name, (*lines, *_again(finding)))
+
+
+def _again(finding: Finding) -> list[str]:
+    """That the run has no end, where it has none."""
+    if finding.loop is None:
+        return []
+    return [f"from here on, steps {finding.loop} to {len(finding.steps) - 1} repeat for ever"]
+
+
+# --- witnesses ------------------------------------------------------------------------------------
+
+
+def _witnesses(instance: AnyInstance, rules: frozenset[str], directory: Path) -> Iterator[Shown]:
+    """Of each of these rules a shortest run to a step on which it speaks."""
+    model, title = policy_of(instance.config).model(instance), title_of(instance)
+    for rule, run in _first_seen(model, sorted(rules)).items():
+        name = f"{slug(rule)}-speaks.jsonl"
+        actions = [edge.action for edge in run.steps]
+        own = instance
+        if instance.returning:  # each time as a request of its own
+            own = unrolled(instance, actions)
+            run = Counterexample(
+                run.initial, tuple(run_of(policy_of(own.config).model(own), actions))
+            )
+        steps = _steps_of(own, run)
+        script = tuple(edge.action for edge in run.steps)
+        _write(directory / name, own, script, steps)
+        yield Shown(rule, title, "", name, story(script, steps))
+
+
+def _first_seen(model: AnyModel, rules: Sequence[str]) -> dict[str, Counterexample[Any]]:
+    """The shortest runs that end with the witness of a rule: what refutes that it is never seen."""
+    pending = set(rules)
+
+    def never(rule: str) -> OnStep[Any]:
+        seen = RULES[rule].witness
+
+        def holds(_before: object, edge: Transition[Any]) -> str | None:
+            if not seen(model.ctx, edge.record):
+                return None
+            pending.discard(rule)
+            return "seen"
+
+        return OnStep(rule, holds, of=policy_of(model.instance.config).step)
+
+    result = explore(
+        model, [never(one) for one in rules], keep_going=True, stop=lambda: not pending
+    )
+    runs = {one.rule: one.counterexample for one in result.violations}
+    return {rule: runs[rule] for rule in rules}
+
+
+def _steps_of(instance: AnyInstance, run: Counterexample[Any]) -> tuple[SomeStep, ...]:
+    step = policy_of(instance.config).step
+    records = [edge.record for edge in run.steps if isinstance(edge.record, step)]
+    return numbered(instance.config, records)
+
+
+def _write(
+    path: Path, instance: AnyInstance, script: Sequence[str], steps: Iterable[SomeStep]
+) -> None:
+    with TraceWriter(
+        path,
+        instance.config,
+        instance.requests,
+        full=True,
+        actions=script,
+        external=instance.external,
+    ) as trace:
+        for step in steps:
+            trace.write(step)
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def story(script: Sequence[str], steps: Sequence[SomeStep]) -> tuple[str, ...]:
+    """What happened, a line for each action of the environment and each step."""
+    left = iter(steps)
+    return tuple(_line_of(action, left) for action in script)
+
+
+def _line_of(action: str, steps: Iterator[SomeStep]) -> str:
+    kind, *words = action.split(" ")
+    match kind.rstrip(","):
+        case "arrive":
+            return f"request {words[0]} arrives"
+        case "abort":
+            return f"the client of request {words[0]} goes away"
+        case "step":
+            return step_in_words(next(steps))
+    return action
+
+
+def step_in_words(step: SomeStep) -> str:
+    """What a step computed and decided, without the state."""
+    computed = ", ".join(
+        f"{tokens} token{'s' * (tokens != 1)} of request {one}"
+        for one, tokens in step.scheduled.items()
+    )
+    parts = [
+        f"**step {step.index}**, {step.kind}: {computed}"
+        if computed
+        else f"**step {step.index}**, {step.kind}"
+    ]
+    for transition in ("preempt", "swap_out", "swap_in", "pause", "resume", "jump_tkv"):
+        names = list(dict.fromkeys(event.id for event in step.happened(transition)))
+        if names:
+            verb = transition.replace("_", " ")
+            parts.append(f"{verb} {', '.join(names)}" if any(names) else verb)
+    if step.ended:
+        parts.append(f"end of sequence: {', '.join(step.ended)}")
+    if step.finished:
+        parts.append(f"finished: {', '.join(step.finished)}")
+    if step.refusal:
+        parts.append(f"a request is kept waiting by {step.refusal}")
+    return "; ".join(parts)

@@ -1,0 +1,87 @@
+"""What a scheduler did, as pictures in a page: in the book, in `lockstep view`, and live.
+
+Python works out what is to be seen, JavaScript draws it. Between them stands a *document*: JSON,
+described here, made by `checks.export.pages.document`. Nothing in it or in what draws it asks which
+policy it is of: what is drawn of a policy's states stands in its `Policy.picture`
+(`checks.export.pages.picture`).
+
+## A document
+
+- `format` "lockstep-steps", `version` 1, `title`, `about` (a sentence or two, may be empty),
+  `policy`, `config` (every key), `requests` (each as in a workload file, with `prompt_len` always);
+- `rules`: of each rule that applies or is named anywhere in the document, by id, `says`, `source`,
+  `kind`;
+- `sides`: names of what is compared, one ("reference") or two ("reference", "sendnn 2.6.3");
+- `frames`: for each step a list with a situation for each side, null where a side has none. Where
+  they are many, `packed` instead: `size` frames in each of its `chunks`, each the base64 of the
+  gzip of the JSON of these frames;
+- `overview`, of all frames: `count`; `labels`, where they are not "step 0", "step 1", …; `kinds`, a
+  letter for each, its kind's first; `measures`, what is drawn above the scrubber: `name`, `unit`,
+  `limit` (or null), `values` by frame; `refused`, rule by frame; `broken`, rules by frame;
+  `events`, the frames to which the keys n and p jump;
+- `violation`, null or `frame`, `rule`, `says`, `found`, and `loop`, the frame with which the part
+  that repeats begins;
+- `divergence`, null or `frame` and `fields`: of each field that differs `field`, `place`,
+  `expected`, `found`.
+
+## A situation
+
+What one side shows after a step, all lengths in tokens:
+
+- `step`, `time`, `kind` ("prefill", "decode", "idle", or "between" where nothing but arrivals and
+  aborts happened), `label` ("step 5"), `headline` (in words);
+- `arrived` and `aborted` since the step before, `finished` in it: ids;
+- `meters`: each `name`, `value`, `limit` or null, `unit`, `parts` (pairs of a name, mostly a
+  request's, and its share; may be empty), `over` (true: more than the limit);
+- `rows`: each `id`, `place` ("decoding"), `cells`, `numbers`, `note`. `numbers` by name, a value,
+  or a pair of what it was and what it is where the step changed it. `cells`: runs of blocks of one
+  kind, each `kind`, `blocks` (their numbers, written "3,7-9"; empty: `count` of them without a
+  number), `tokens` (in them, filled from the left; absent: full), `now` (true: read or written by
+  what this step computed). The kinds: `own`, `shared` (held by several requests), `cached` (reused,
+  not computed), `padding` (the dummy block, read), `dummy` (the dummy block, written instead of a
+  cached one), `pending` (not handed out yet), `reserved` (promised), `cpu` (on the CPU);
+- `queues`: each `name` and `requests`: `id`, `note`;
+- `pools`: each `name`, `size`, `free` (in the order of handing out, "3,7-9"), `cached` (of the free
+  those with content, likewise), `shared` (pairs of a block and how many hold it, where more than
+  one), `reserved` (how many are promised);
+- `refused`: null, or `rule`, and `id`: the request that it kept waiting, null where that is all;
+- `events`: each `transition`, `id`, `rule`, `before`, `after`;
+- `broken`: pairs of a rule and what was found; `speaks`: rules whose witness this step is;
+  `unjudged`: rules that ask for what the side does not report.
+
+Every rule in `rules` that is none of these was judged and holds, but for those of kind
+"eventually", which are about whole runs.
+
+## In a page
+
+One classic script, `lockstep.js`, from `checks.export.pages.assets.write_assets(directory)`; its
+style is inside, its colours follow the `color-scheme` of the place where it stands (Material for
+MkDocs sets it). All of it works under any path and from file://.
+
+    <script src="assets/lockstep.js" defer></script>
+
+    <lockstep-steps name="vol" at="5">
+      <script type="application/json">{a document}</script>
+    </lockstep-steps>
+    <lockstep-steps name="vol" src="steps/documented.js"></lockstep-steps>
+
+`src` is a script that `assets.as_script(document)` wrote: unlike JSON it also loads from file://.
+`at`: the frame shown first, by default 0. `name`: the key under which the frame stands in the
+fragment of the URL (`#vol=5`), by default "step". `parts`: which of `chart picture rules events
+requests` are shown, by default all; `still` (no value): the frame `at` alone, without scrubber.
+
+    <lockstep-live name="live" runtime="assets/runtime/">
+      <script type="application/json">{"policy": "spyre", "config": {…}, "requests": […]}</script>
+    </lockstep-live>
+
+runs the reference in the reader's browser. The JSON is a *live situation*: `policy`, `config` (keys
+that are not as by default), `requests` (lines of a workload), optional `external` as in a trace's
+header, `actions` (labels of what happened, as the explorer writes them into a counterexample:
+"arrive 0", "step", "step, 0 ends", "abort 1"; absent: as the requests say), `at` (the frame shown
+first, absent: the last of the given actions) and `title`. `runtime` is the folder that
+`assets.write_runtime(directory)` filled (`npm ci`, about 9 MB). The whole situation is in the URL:
+`#live=` and its JSON, percent-encoded: `markup.live_fragment(situation)`; the header of any
+counterexample is one: `markup.live_of_trace(trace)`.
+
+`markup.steps_element(document, …)` and `markup.live_element(situation, …)` write the elements.
+"""

@@ -1,0 +1,71 @@
+"""Documents and live situations as elements of a page, and as a page that stands for itself."""
+
+from html import escape
+from typing import Any
+from urllib.parse import quote
+
+from checks.export.files import as_line
+from checks.export.pages.assets import script
+from checks.export.pages.situation import Json
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ margin: 0 auto; padding: 1rem; max-width: 76rem; background: light-dark(#fff, #1b2128); }}
+</style>
+</head>
+<body>
+<main>
+{element}
+</main>
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def steps_element(document: Json, **attributes: str | bool) -> str:
+    """The element `lockstep-steps` with the document inside it.
+
+    `attributes`: as `checks.export.pages` lists them; true: without a value, false: not there.
+    """
+    return _element("lockstep-steps", document, attributes)
+
+
+def live_element(situation: Json, *, runtime: str, **attributes: str | bool) -> str:
+    """The element `lockstep-live` with the live situation inside it."""
+    return _element("lockstep-live", situation, {"runtime": runtime, **attributes})
+
+
+def live_fragment(situation: Json, name: str = "live") -> str:
+    """What follows # in the address of a page so that its live example shows the situation."""
+    return f"{name}={quote(as_line(situation))}"
+
+
+def page(document: Json) -> str:
+    """One page with everything in it: opens without a network and without a server."""
+    element = steps_element(document, keys="page", heading=True)
+    return _PAGE.format(title=escape(document["title"]), element=element, script=_inline(script()))
+
+
+def _element(name: str, data: Json, attributes: dict[str, Any]) -> str:
+    written = "".join(
+        f" {key.replace('_', '-')}" + ("" if value is True else f'="{escape(value)}"')
+        for key, value in attributes.items()
+        if value is not False
+    )
+    inline = f'<script type="application/json">{_inline(as_line(data))}</script>'
+    return f"<{name}{written}>{inline}</{name}>"
+
+
+def _inline(text: str) -> str:
+    """Text inside a script element, which no text in it may end."""
+    return text.replace("</", "\\u003c/").replace("<!--", "\\u003c!--")

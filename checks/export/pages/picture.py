@@ -1,0 +1,181 @@
+"""What a picture of a scheduler shows, and how the states of a policy are drawn.
+
+A policy whose requests, queues and pool have the names that all have needs to say nothing: what it
+draws in its own way stands in its `Picture`. Lengths are in tokens.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from attrs import evolve, frozen
+
+from spec.core.blocks import BlockPool
+from spec.core.records import SomeContext, SomeSequence, SomeState, SomeStep
+
+State = Any  # of the policy's own class, like steps and the requests in them
+Step = Any
+
+
+@frozen(kw_only=True)
+class Cells:
+    """Blocks of one kind that follow each other in a row; `checks.export.pages` lists the kinds.
+
+    `blocks`: their numbers, or `count` of them without any. `tokens`: in all of them, filled from
+    the left. `now`: read or written by what the step computed.
+    """
+
+    kind: str
+    blocks: tuple[int, ...] = ()
+    count: int = 0
+    tokens: int = 0
+    now: bool = False
+
+
+@frozen(kw_only=True)
+class Row:
+    """A request with its blocks. `place`: where it is; `note`: what the step was for it.
+
+    `request`: whose numbers are shown; by default the one of this name that the state has.
+    """
+
+    id: str
+    place: str
+    cells: tuple[Cells, ...]
+    note: str = ""
+    request: Any = None
+
+
+@frozen(kw_only=True)
+class Meter:
+    """A quantity next to its limit, if it has one; `parts`: of what it is made up, by name."""
+
+    name: str
+    value: int
+    limit: int | None = None
+    unit: str = "tokens"
+    parts: Sequence[tuple[str, int]] = ()
+
+
+# --- requests as rows of blocks -------------------------------------------------------------------
+
+
+def joined(cells: Iterable[Cells], block_size: int) -> tuple[Cells, ...]:
+    """Runs of single blocks that look alike; after one that is partly filled a run ends."""
+    runs: list[Cells] = []
+    for one in cells:
+        last = runs[-1] if runs else None
+        if last is not None and _continues(last, one, block_size):
+            runs[-1] = evolve(
+                last,
+                blocks=last.blocks + one.blocks,
+                count=last.count + one.count,
+                tokens=last.tokens + one.tokens,
+            )
+        else:
+            runs.append(one)
+    return tuple(runs)
+
+
+def _continues(last: Cells, one: Cells, block_size: int) -> bool:
+    alike = (last.kind, last.now, bool(last.blocks)) == (one.kind, one.now, bool(one.blocks))
+    length = len(last.blocks) + last.count
+    return alike and last.tokens in (0 if one.tokens == 0 else None, length * block_size)
+
+
+def held_cells(
+    pool: BlockPool,
+    blocks: Sequence[int],
+    block_size: int,
+    *,
+    filled: int,
+    computed: range = range(0),
+    kind: str | None = None,
+) -> Iterator[Cells]:
+    """A block table, block by block.
+
+    `filled`: tokens in it. `computed`: positions that the step computed. `kind`: of every block;
+    by default shared or its own, as many requests as hold it.
+    """
+    for place, block in enumerate(blocks):
+        start = place * block_size
+        held = kind or ("shared" if pool.references.get(block, 0) > 1 else "own")
+        yield Cells(
+            kind=held,
+            blocks=(block,),
+            tokens=min(max(filled - start, 0), block_size),
+            now=computed.start < start + block_size and start < computed.stop,
+        )
+
+
+def computed_in(row: SomeSequence, step: SomeStep | None) -> range:
+    """The positions of the request that the step computed."""
+    tokens = 0 if step is None else step.scheduled.get(row.id, 0)
+    return range(row.computed - tokens, row.computed)
+
+
+def plain_rows(ctx: SomeContext, state: State, step: Step | None) -> Iterator[Row]:
+    """The running requests with their block tables."""
+    size = ctx.config.block_size
+    for one in state.running:
+        computed = computed_in(one, step)
+        cells = held_cells(state.pool, one.blocks, size, filled=one.computed, computed=computed)
+        yield Row(id=one.id, place="running", cells=joined(cells, size))
+
+
+# --- what else is drawn ---------------------------------------------------------------------------
+
+
+def scheduled_tokens(step: SomeStep, limit: int | None = None) -> Meter:
+    """The tokens that a step computes, by request."""
+    parts = tuple(step.scheduled.items())
+    return Meter(name="tokens", value=sum(step.scheduled.values()), limit=limit, parts=parts)
+
+
+def _plain_meters(_ctx: SomeContext, step: Step) -> Iterator[Meter]:
+    yield scheduled_tokens(step)
+
+
+def first_left_waiting(step: SomeStep) -> str | None:
+    """The first request that waited before the step and does so still."""
+    before = {one.id for one in step.before.waiting}
+    return next((one.id for one in step.after.waiting if one.id in before), None)
+
+
+def requests_by_id(state: SomeState) -> dict[str, Any]:
+    """The requests of a state, by the ids of their rows."""
+    return {one.id: one for one in state.present}
+
+
+@frozen(kw_only=True)
+class Picture:
+    """How the states and steps of a policy are drawn.
+
+    `rows`: of a state, with the step that left it, if one did. `numbers`: which fields of a request
+    are shown beside its row. `owners`: the requests of a state by the ids of their rows. `queues`:
+    the fields of a state that are shown as queues. `pools`: fields of a state that are pools of
+    blocks, by the name that they are shown with. `meters`: of a step; `charts`: those that come
+    first where a meter is drawn over all steps. `refused`: the request that a
+    step's refusal kept waiting, None if that is not one. `reserved`: blocks of the pools that are
+    promised and not handed out, by name.
+    """
+
+    rows: Callable[[Any, State, Step | None], Iterable[Row]] = plain_rows
+    numbers: tuple[str, ...] = ("computed", "generated")
+    owners: Callable[[State], Mapping[str, Any]] = requests_by_id
+    queues: tuple[str, ...] = ("waiting",)
+    pools: Mapping[str, str] = {"pool": "blocks"}
+    meters: Callable[[Any, Step], Iterable[Meter]] = _plain_meters
+    charts: tuple[str, ...] = ("tokens",)
+    refused: Callable[[Step], str | None] = first_left_waiting
+    reserved: Callable[[State], Mapping[str, int]] = lambda _state: {}
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """The numbers in their order, those that follow each other written as "7-9"."""
+    runs: list[list[int]] = []
+    for one in numbers:
+        if runs and one == runs[-1][-1] + 1:
+            runs[-1][-1:] = [runs[-1][-1], one] if len(runs[-1]) == 1 else [one]
+        else:
+            runs.append([one])
+    return ",".join("-".join(map(str, run)) for run in runs)

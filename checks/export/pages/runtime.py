@@ -1,0 +1,108 @@
+"""The Python of live examples: an interpreter, the reference and the rules, as one script.
+
+Everything is in the script: the interpreter (the package `pyodide`, locked in `web/`), its
+standard library, our sources and the two packages that they need. Nothing is fetched from anywhere
+when a page is read, and it works where a page is opened from a disk, too.
+"""
+
+import io
+import json
+import subprocess
+from base64 import b64encode
+from collections.abc import Iterator
+from gzip import compress
+from importlib.metadata import files
+from pathlib import Path, PurePath
+from zipfile import ZIP_DEFLATED, ZipFile
+
+from checks.export.files import as_line, new_file
+from checks.export.pages.assets import WEB, read
+from checks.export.pages.situation import Json
+from spec.core.errors import InputError
+
+RUNTIME = "runtime.js"
+ROOT = Path(__file__).parents[3]
+# What a live example imports of ours, and the packages that this imports.
+_OURS = (
+    *("spec", "reference", "engine/core", "engine/workloads"),
+    *("checks/export", "checks/explore", "checks/harness", "checks/policies"),
+)
+_LEFT_OUT = {"compiled", "paging", "driver", "web"}
+_PACKAGES = ("attrs", "cattrs", "typing_extensions")
+_KINDS = {".py", ".toml"}
+
+
+def write_runtime(directory: Path) -> Path:
+    """Write `runtime.js` into the directory.
+
+    Raises:
+        InputError: npm is not there, or cannot install the interpreter.
+        OSError: the file cannot be written.
+    """
+    path = directory / RUNTIME
+    with new_file(path) as file:
+        file.write(f"document.currentScript.lockstep = {as_line(_parts())};\n")
+    return path
+
+
+def _parts() -> Json:
+    interpreter = _interpreter()
+    packed = {
+        "pyodide": "pyodide.mjs",
+        "asm": "pyodide.asm.mjs",
+        "wasm": "pyodide.asm.wasm",
+        "stdlib": "python_stdlib.zip",
+    }
+    return {
+        "worker": read("worker.js"),
+        "lock": _without_packages(interpreter / "pyodide-lock.json"),
+        "sources": b64encode(sources()).decode(),
+        **{name: _packed((interpreter / file).read_bytes()) for name, file in packed.items()},
+    }
+
+
+def _packed(content: bytes) -> str:
+    return b64encode(compress(content, 9, mtime=0)).decode()
+
+
+def _without_packages(path: Path) -> str:
+    """What the interpreter asks of its lock file: nothing is installed from it."""
+    lock = json.loads(path.read_text(encoding="utf-8"))
+    return as_line({"info": lock["info"], "packages": {}})
+
+
+def _interpreter() -> Path:
+    """The folder of the package, installed as `web/package-lock.json` says if it is not yet."""
+    folder = WEB / "node_modules" / "pyodide"
+    if not (folder / "pyodide.asm.wasm").exists():
+        command = ["npm", "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"]
+        try:
+            done = subprocess.run(command, cwd=WEB, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise InputError("npm", str(error), "npm, which installs the interpreter") from None
+        if done.returncode:
+            raise InputError("npm ci", done.stderr.strip()[-300:], "the packages of its lock file")
+    return folder
+
+
+def sources() -> bytes:
+    """A zip of our modules and of the packages that they need."""
+    made = io.BytesIO()
+    with ZipFile(made, "w", ZIP_DEFLATED) as archive:
+        for name, path in sorted(_files()):
+            archive.writestr(name, path.read_bytes())
+    return made.getvalue()
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    for room in _OURS:
+        for path in (ROOT / room).rglob("*"):
+            own = path.relative_to(ROOT)
+            if path.suffix in _KINDS and _LEFT_OUT.isdisjoint(own.parts):
+                yield own.as_posix(), path
+    for package in ("checks", "engine"):
+        yield f"{package}/__init__.py", ROOT / package / "__init__.py"
+    for name in _PACKAGES:
+        for one in files(name) or ():
+            if PurePath(one).suffix == ".py":
+                yield str(one), Path(str(one.locate()))

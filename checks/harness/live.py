@@ -1,0 +1,287 @@
+"""A reference that a reader steps by hand: what `lockstep-live` runs in the browser.
+
+Needs neither numpy nor any other compiled package. A live situation (`checks.export.pages`) is a
+path through the state graph of the reference with these requests, in which any of them may arrive,
+be aborted or end at any time: the labels of its edges, as a counterexample has them.
+"""
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from itertools import islice
+from typing import Any
+
+from attrs import define, evolve, field, fields, frozen
+
+from checks.explore.instance import Instance
+from checks.explore.model import Transition
+from checks.export.files import as_line
+from checks.export.limits import refuse_large_pool
+from checks.export.pages.document import document_of_situations
+from checks.export.pages.situation import Json, Moment, situation_of
+from checks.export.trace.requests import request_as_json, requests_from_json
+from checks.harness.judging import judgeable
+from checks.harness.showing import verdicts_of_change, verdicts_of_step
+from checks.policies import POLICIES, AnyModel, policy_named, policy_of
+from engine.core.clock import step_time
+from reference.core.guards import GuardError
+from spec.core.errors import InputError, WorkloadError
+from spec.core.requests import Request
+
+MOST_CHOICES = 64  # next actions that are listed
+MOST_ACTIONS = 600  # of one situation
+MOST_REQUESTS = 24
+MOST_BLOCKS = 2**16
+_STEP = "step"
+
+
+@frozen
+class _Place:
+    """A point of the path: the state, the edge that led to it, and what a page shows of it.
+
+    `steps`: taken so far. `time`: of the simulated clock.
+    """
+
+    action: str
+    state: Any
+    situation: Json
+    steps: int = 0
+    time: float = 0.0
+
+
+@define
+class Live:
+    """One live situation at a time; one that begins as the last did takes up from there."""
+
+    _setting: str = ""
+    _model: Any = None
+    _path: list[_Place] = field(factory=list)
+
+    def open(self, text: str) -> str:
+        """The situation as a document, its actions, and what may come next; all as JSON.
+
+        Where it cannot be: `error`, with what is wrong in words.
+        """
+        try:
+            return as_line(self._opened(json.loads(text)))
+        except InputError as error:
+            return as_line({"error": str(error)})
+
+    def _opened(self, situation: Json) -> Json:
+        self._begin(situation)
+        actions = situation.get("actions")
+        stopped = ""
+        choices: list[str] = []
+        try:
+            if actions is None:
+                self._play()
+            else:
+                self._follow(actions[:MOST_ACTIONS])
+            choices = [one.action for one in self._possible()]
+        except GuardError as error:
+            stopped = f"The machine stops here: {error}."
+        document = document_of_situations(
+            self._model.ctx,
+            ([place.situation] for place in self._path),
+            title=situation.get("title", ""),
+            about=stopped,
+        )
+        return {
+            "document": document,
+            "actions": [place.action for place in self._path[1:]],
+            "choices": choices,
+            "next": None if stopped else self._next_as_requests_say(),
+        }
+
+    def _begin(self, situation: Json) -> None:
+        """Make the machine, unless it is the one of the last situation."""
+        named = ("policy", "config", "requests", "external")
+        setting = json.dumps([situation.get(name) for name in named])
+        if setting == self._setting:
+            return
+        self._setting = ""
+        self._model = _model_of(situation)
+        (state,) = self._model.initial()
+        ctx = self._model.ctx
+        verdicts = verdicts_of_change(ctx, judgeable(ctx.config), state, state)
+        start = situation_of(ctx, Moment(after=state, label="start", verdicts=verdicts))
+        self._path = [_Place("", state, start)]
+        self._setting = setting
+
+    # --- the path ---------------------------------------------------------------------------------
+
+    def _follow(self, actions: list[str]) -> None:
+        """Take these actions; those that the last situation had too are there already."""
+        for at, action in enumerate(actions, start=1):
+            if at >= len(self._path) or self._path[at].action != action:
+                del self._path[at:]
+                self._take(action)
+        del self._path[len(actions) + 1 :]
+
+    def _play(self) -> None:
+        """Take what the requests say, until all is over, or nothing changes any more."""
+        del self._path[1:]
+        while len(self._path) <= MOST_ACTIONS:
+            action = self._next_as_requests_say()
+            if action is None:
+                return
+            self._take(action)
+            before, last = self._path[-2:]
+            if last.state == before.state and not self._coming():
+                return
+
+    def _take(self, action: str) -> None:
+        """One more edge.
+
+        Raises:
+            WorkloadError: nothing of this label is possible here.
+        """
+        last = self._path[-1]
+        edges = self._model.successors(last.state)
+        edge = next((one for one in edges if one.action == action), None)
+        if edge is None:
+            raise WorkloadError("actions", action, f"what can happen behind {last.action!r}")
+        self._path.append(self._place(last, edge))
+
+    def _place(self, last: _Place, edge: Transition[Any]) -> _Place:
+        ctx = self._model.ctx
+        config, rules = ctx.config, judgeable(ctx.config)
+        if not isinstance(edge.record, policy_of(config).step):
+            verdicts = verdicts_of_change(ctx, rules, last.state, edge.state)
+            moment = Moment(
+                after=edge.state,
+                last=last.state,
+                index=last.steps,
+                label=edge.action,
+                verdicts=verdicts,
+            )
+            situation = situation_of(ctx, moment)
+            return _Place(edge.action, edge.state, situation, last.steps, last.time)
+        record: Any = evolve(edge.record, index=last.steps, time=last.time)
+        moment = Moment(
+            after=edge.state,
+            step=record,
+            last=last.state,
+            label=edge.action.replace(_STEP, f"step {last.steps}", 1),
+            verdicts=verdicts_of_step(ctx, rules, record),
+        )
+        time = last.time + step_time(config, record.kind)
+        return _Place(edge.action, edge.state, situation_of(ctx, moment), last.steps + 1, time)
+
+    # --- what may come next -----------------------------------------------------------------------
+
+    def _possible(self) -> list[Transition[Any]]:
+        return list(islice(self._model.successors(self._path[-1].state), MOST_CHOICES))
+
+    def _next_as_requests_say(self) -> str | None:
+        """The edge that the requests ask for: an arrival, an abort, a step with its ends."""
+        place, requests, coming = self._path[-1], self._model.ctx.requests, self._coming()
+        present = [one.id for one in self._model.observed(place.state).present]
+        for one in coming:
+            if one.arrival <= place.steps:
+                return f"arrive {one.id}"
+        for one in present:
+            left = requests[one].abort_at
+            if left is not None and left <= place.steps:
+                return f"abort {one}"
+        if present:
+            return self._step_with_ends()
+        return f"arrive {min(coming, key=lambda one: one.arrival).id}" if coming else None
+
+    def _coming(self) -> list[Request]:
+        """The requests that have not arrived yet."""
+        observed = self._model.observed(self._path[-1].state)
+        known = {one.id for one in observed.present} | observed.finished | observed.aborted
+        return [one for one in self._model.ctx.requests.values() if one.id not in known]
+
+    def _step_with_ends(self) -> str | None:
+        """A step in which those sample their last token that have as many as they ask for.
+
+        Where a policy leaves more open than that, the first of the possibilities.
+        """
+        ctx, possible = self._model.ctx, self._possible()
+        loaded = (one.action for one in possible if one.action.startswith("loaded "))
+        possible = [one for one in possible if one.action.startswith(_STEP)]
+        if not possible:  # a load is under way: it comes
+            return next(loaded, None)
+        usual = possible[0].record
+        left = {one.id: one for one in usual.after.present}
+        ending = {
+            one
+            for one in usual.outputs
+            if one in left and left[one].generated >= ctx.requests[one].end
+        }
+        fits = (one.action for one in possible if set(one.record.ended) == ending)
+        return next(fits, possible[0].action)
+
+
+def _model_of(situation: Json) -> AnyModel:
+    """The reference with these requests, in which anything may happen to any of them.
+
+    Raises:
+        InputError: a policy, key or request that cannot be.
+    """
+    policy = policy_named(situation["policy"])
+    config = policy.config.from_mapping(situation.get("config", {}))
+    refuse_large_pool(config)
+    requests = requests_from_json(situation.get("requests", []))
+    for name, found, most in (
+        ("requests", len(requests), MOST_REQUESTS),
+        ("num_blocks", config.pool_blocks, MOST_BLOCKS),
+    ):
+        if found > most:
+            raise WorkloadError(name, found, f"at most {most} in an example that is live")
+    every_id = frozenset(requests)
+    instance = Instance(
+        name="live",
+        about="what a reader steps by hand",
+        config=config,
+        requests=tuple(requests.values()),
+        aborts=every_id,
+        early_ends=every_id,
+        failing=every_id,
+        external=situation.get("external", {}),
+    )
+    return policy.model(instance)
+
+
+# --- what can be asked for ------------------------------------------------------------------------
+
+
+def policies() -> str:
+    """The names of all policies, as JSON; none of them is imported."""
+    return as_line(list(POLICIES))
+
+
+def offer(name: str) -> str:
+    """The keys of a policy's configurations and its instances, as JSON."""
+    policy = policy_named(name)
+    keys = [_key(one) for one in fields(policy.config) if one.name != "policy"]
+    return as_line({"keys": keys, "instances": [_instance(one) for one in policy.instances]})
+
+
+def _key(key: Any) -> Json:
+    choices = list(key.type) if isinstance(key.type, type) and issubclass(key.type, Enum) else []
+    return {
+        "name": key.name,
+        "type": "choice" if choices else _TYPES.get(key.type, "number"),
+        "default": key.default,
+        "choices": choices,
+    }
+
+
+_TYPES: Mapping[Any, str] = {bool: "switch", str: "text"}
+
+
+def _instance(instance: Instance[Any]) -> Json:
+    """An instance as a live situation."""
+    default = type(instance.config)().as_mapping()
+    config = instance.config.as_mapping()
+    return {
+        "title": instance.name,
+        "about": instance.about,
+        "policy": instance.config.policy,
+        "config": {name: value for name, value in config.items() if value != default.get(name)},
+        "requests": [request_as_json(one) for one in instance.requests],
+        **({"external": dict(instance.external)} if instance.external else {}),
+    }

@@ -1,0 +1,252 @@
+"""Spyre's examples: chunks, padding and jumps, interleaving, admission, prefix hits, pausing."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from checks.policies.example import Example, Steps, events_of, request
+from spec.core.records import DECODE, PREFILL
+from spec.core.requests import Prompt, Request
+from spec.spyre.config import SpyreConfig
+from spec.spyre.padding import peak_tkv
+
+# --- prompts in chunks ----------------------------------------------------------------------------
+
+_PUBLISHED = SpyreConfig(
+    block_size=64, chunk_size=128, max_model_len=512, max_num_seqs=4, max_batch_tkv_limit=1024
+)
+
+
+def _chunks(steps: Steps) -> list[tuple[int, ...]]:
+    """Of each chunk, padding on both sides and the tokens from where to where."""
+    chunks = [step.chunk for step in steps if step.chunk]
+    return [(one.left_padding, one.right_padding, one.start, one.end) for one in chunks]
+
+
+CHUNKS = Example(
+    name="chunks",
+    title="A prompt of 302 tokens in three chunks",
+    says="64 tokens of padding stand on the left and 18 on the right. So three chunks of 128 tokens"
+    " are full, and the last block holds a token.",
+    config=_PUBLISHED,
+    requests=(request("0", 302, 3),),
+    shows=lambda steps: _chunks(steps) == [(64, 18, 0, 64), (64, 18, 64, 192), (64, 18, 192, 302)],
+)
+
+SINGLE_CHUNK = Example(
+    name="single-chunk",
+    title="A prompt of 15 tokens in one chunk",
+    says="A block of padding stands on the left. Of the other block 15 places are filled and 49 are"
+    " padding.",
+    config=_PUBLISHED,
+    requests=(request("0", 15, 3),),
+    shows=lambda steps: _chunks(steps) == [(64, 49, 0, 15)],
+)
+
+# --- the decode batch -----------------------------------------------------------------------------
+
+_SMALL: dict[str, Any] = {
+    "block_size": 2,
+    "chunk_size": 4,
+    "max_num_seqs": 3,
+    "prefix_caching": False,
+}
+
+JUMPS = Example(
+    name="jumps",
+    title="A decode batch, and each way in which a tkv jumps",
+    says="Rows are padded on the left to the width of the longest. A row that crosses into a new"
+    " block loses padding (SPY-TKV-3) or pushes the others (SPY-TKV-4). A long row that leaves"
+    " takes the padding with it (SPY-TKV-5), one that joins brings it (SPY-TKV-7).",
+    config=SpyreConfig(
+        block_size=4,
+        chunk_size=8,
+        max_model_len=40,
+        max_num_seqs=3,
+        max_batch_tkv_limit=96,
+        prefix_caching=False,
+    ),
+    requests=(request("0", 3, 11), request("1", 10, 6), request("2", 6, 12)),
+    at=5,
+    shows=lambda steps: (
+        {event.rule for event in events_of(steps, "jump_tkv")}
+        == {"SPY-TKV-3", "SPY-TKV-4", "SPY-TKV-5", "SPY-TKV-7"}
+    ),
+)
+
+INTERLEAVING = Example(
+    name="interleaving",
+    title="A long prompt between decode steps",
+    says="While request 0 decodes, a decode step follows each chunk of request 1 (SPY-PRI-3).",
+    config=SpyreConfig.from_mapping(_SMALL | {"max_model_len": 32, "max_batch_tkv_limit": 200}),
+    requests=(request("0", 3, 12), request("1", 18, 3, arrival=2)),
+    at=3,
+    shows=lambda steps: (
+        [one.kind for one in steps[2:12]] == [PREFILL, DECODE] * 5
+        and all((one.kind, other.kind) != (PREFILL, PREFILL) for one, other in pairwise(steps))
+    ),
+)
+
+# --- admission ------------------------------------------------------------------------------------
+
+
+def _two_requests(admission: str, name: str, says: str, **more: Any) -> Example:
+    """The two requests of the documented rule's counterexample, under one of the three rules."""
+    limits = {"max_model_len": 16, "max_batch_tkv_limit": 6, "admission": admission}
+    return Example(
+        name=name,
+        title=f"Two requests under the {admission} rule",
+        says=says,
+        config=SpyreConfig.from_mapping(_SMALL | limits),
+        requests=(request("0", 1, 4), request("1", 1, 2)),
+        **more,
+    )
+
+
+def _waits(steps: Steps, rule: str) -> bool:
+    """True if the second request waits in steps 2 and 3 for this rule, and no step has more."""
+    refusals = [one.refusal for one in steps[2:4]]
+    return refusals == [rule, rule] and max(one.volume for one in steps) == 4
+
+
+DOCUMENTED = _two_requests(
+    "documented",
+    name="documented",
+    says="Request 1 is let in, and step 3 has volume 2 x 4 = 8 where the limit is 6.",
+    at=3,
+    shows=lambda steps: (steps[3].tkv, steps[3].volume) == (4, 8),
+)
+DOCUMENTED_EXACT = _two_requests(
+    "exact",
+    name="documented-exact",
+    says="Request 1 waits in steps 2 and 3 (SPY-VOL-4), and no step has more than volume 4.",
+    at=2,
+    shows=lambda steps: _waits(steps, "SPY-VOL-4"),
+)
+DOCUMENTED_SHIPPED = _two_requests(
+    "shipped",
+    name="documented-shipped",
+    says="Request 1 waits in steps 2 and 3 (SPY-VOL-3), and no step has more than volume 4.",
+    at=2,
+    shows=lambda steps: _waits(steps, "SPY-VOL-3"),
+)
+
+_WORST_CASE = SpyreConfig(
+    block_size=8,
+    chunk_size=16,
+    max_model_len=128,
+    max_num_seqs=4,
+    max_batch_tkv_limit=200,
+    prefix_caching=False,
+    interleave=False,
+)
+
+
+def _compared(steps: Steps) -> Mapping[int, int]:
+    """What `exact` compares with the limit once all have joined, by the step of the departure."""
+    first = next(step for step in steps if step.kind == DECODE)
+    size = _WORST_CASE.block_size
+    # Tokens of each row before the first decode step, and how many steps it still has.
+    rows = {
+        row.id: (row.computed, sum(row.id in step.outputs for step in steps[first.index :]))
+        for row in first.before.decoding
+    }
+    found = {}
+    for _, left in rows.values():
+        alive = [tokens for tokens, steps_left in rows.values() if steps_left >= left]
+        found[first.index + left - 1] = len(alive) * peak_tkv(alive, left, size)
+    return found
+
+
+def _covers(steps: Steps) -> bool:
+    """True if no step is higher than the next departure's number, and each number is attained."""
+    numbers, decodes = _compared(steps), [one for one in steps if one.kind == DECODE]
+    ends = sorted(numbers)
+    below = all(
+        step.volume <= numbers[next(end for end in ends if end >= step.index)] for step in decodes
+    )
+    return below and {*numbers.values()} <= {step.volume for step in decodes} and len(ends) == 4
+
+
+WORST_CASE = Example(
+    name="worst-case",
+    title="Four requests, each generating all that it may",
+    says="The line is the volume of each step. The dots are the four numbers that exact compares"
+    " with the limit, one for each departure. No step until then is higher, and some step is as"
+    " high.",
+    config=_WORST_CASE,
+    requests=(
+        *(request("0", 12, 14), request("1", 30, 34)),
+        *(request("2", 5, 44), request("3", 20, 24)),
+    ),
+    shows=_covers,
+    marks=_compared,
+)
+
+# --- prefix caching, pausing ----------------------------------------------------------------------
+
+_CACHING = SpyreConfig(
+    block_size=64, chunk_size=256, max_model_len=2048, max_num_seqs=4, max_batch_tkv_limit=2048
+)
+
+
+def _begins_like(id_: str, max_tokens: int, arrival: int, *parts: tuple[str, int]) -> Request:
+    prompt = Prompt.of_parts(parts)
+    return Request(id=id_, prompt=prompt, max_tokens=max_tokens, arrival=arrival)
+
+
+PREFIX = Example(
+    name="prefix",
+    title="A prompt that begins like an earlier one",
+    says="The new request shares its first 921 tokens. Chunks that are cached as a whole are"
+    " skipped. The chunk at the boundary is computed in full: it reads its cached blocks, and"
+    " writes in their place to block 0 (SPY-PFX-5).",
+    config=_CACHING,
+    requests=(
+        _begins_like("Cached", 2, 0, ("common", 921), ("first", 389)),
+        _begins_like("New", 3, 8, ("common", 921), ("second", 398)),
+    ),
+    at=8,
+    shows=lambda steps: steps[8].chunk.cached_tokens > 0 and steps[8].chunk.inner_padding > 0,
+)
+
+WHOLE_PREFIX = Example(
+    name="whole-prefix",
+    title="The same prompt again, of seven whole blocks",
+    says="Everything is cached, and still the last chunk is computed: it yields the first token"
+    " (SPY-PFX-4).",
+    config=_CACHING,
+    requests=(
+        _begins_like("Cached", 2, 0, ("common", 448)),
+        _begins_like("New", 3, 4, ("common", 448)),
+    ),
+    at=4,
+    shows=lambda steps: (
+        steps[4].chunk.cached_tokens > 0 and steps[4].chunk.end == 448 and "New" in steps[4].outputs
+    ),
+)
+
+PAUSING = Example(
+    name="pausing",
+    title="Requests take turns",
+    says="Three rows fit until step 5. From then on some are paused (SPY-PAU-2). The longest paused"
+    " decode first (SPY-PAU-3), and what they hold stays theirs.",
+    config=SpyreConfig.from_mapping(
+        _SMALL
+        | {"max_model_len": 16, "max_batch_tkv_limit": 18, "admission": "shipped"}
+        | {"queue": "overtaking", "pausing": True}
+    ),
+    requests=(request("0", 3, 9), request("1", 3, 9), request("2", 2, 9)),
+    at=6,
+    shows=lambda steps: (
+        bool(events_of(steps[6:7], "pause"))
+        and not events_of(steps[:6], "pause")
+        and bool(events_of(steps[7:8], "resume"))
+        and all(one.volume <= 18 for one in steps)
+    ),
+)
+
+EXAMPLES = (
+    *(CHUNKS, SINGLE_CHUNK, JUMPS, INTERLEAVING, DOCUMENTED, DOCUMENTED_EXACT, DOCUMENTED_SHIPPED),
+    *(WORST_CASE, PREFIX, WHOLE_PREFIX, PAUSING),
+)

@@ -1,0 +1,222 @@
+"""Which waiting requests are admitted, or begin to load, and which blocks they get.
+
+Source: vllm-v1, "Token Budget Management", "Prefix Caching" and "Speculative Decoding"; what the
+text leaves open is the release's. The formulas are those of `spec/vllm_v1/config.py`.
+"""
+
+from collections.abc import Iterable
+from heapq import merge
+from itertools import chain
+
+from engine.core.blocks import PrefixHit
+from engine.vllm_v1.draft import Draft
+from engine.vllm_v1.plan import Admission, Blocks, LoadStart
+from engine.vllm_v1.requests import RequestState
+from engine.vllm_v1.state import SchedulerState
+from spec.vllm_v1.config import (
+    Connector,
+    Release,
+    VllmV1Config,
+    hit_blocks_at_most,
+    missing_blocks,
+    slots_end,
+    waiting_tokens,
+)
+from spec.vllm_v1.records import Load
+
+
+def plan_admissions(draft: Draft) -> None:
+    """Requests are admitted from the heads of the queues until one is refused.
+
+    A request that loads is passed over.
+    """
+    config = draft.state.config
+    for row in _in_turn(draft.state):
+        draft.refusal = no_room(config, draft.budget, draft.running)
+        if draft.refusal is None and row.load is not Load.LOADING:
+            draft.refusal = _considered(draft, row)
+        if draft.refusal is not None:
+            return
+
+
+def no_room(config: VllmV1Config, budget: int, running: int) -> str | None:
+    """The rule that keeps any request waiting, with so much of the budget and so many running."""
+    if not budget:
+        return "V1-BUD-1"
+    return "V1-SEQ-1" if running >= config.max_num_seqs else None
+
+
+def _in_turn(state: SchedulerState) -> Iterable[RequestState]:
+    """Those passed over before go first; by priority, whichever is to be served first."""
+    if not state.by_priority:
+        return chain(state.skipped, state.queue)
+    return merge(state.skipped, state.queue, key=lambda row: row.rank)
+
+
+def _considered(draft: Draft, row: RequestState) -> str | None:
+    """Admit the request, begin its load or pass it over; or the rule that refuses it."""
+    found = _Found.of(draft, row)
+    if found.external and draft.state.config.connector is Connector.ASYNC:
+        return _load(draft, row, found)
+    config, budget = draft.state.config, draft.budget
+    threshold, computed = config.long_prefill_token_threshold, found.computed
+    padding = _padding(draft, row.tokens - computed)
+    wanted = row.tokens - computed + padding
+    if padding and (wanted > budget or computed + wanted > config.max_model_len):
+        return "V1-SPC-5"
+    new = int(waiting_tokens(row.tokens + padding, computed, threshold, budget))
+    uncut = int(waiting_tokens(row.tokens + padding, computed, threshold, wanted))
+    if not config.chunked_prefill and new < uncut:
+        if config.release is Release.V0_28_0:
+            return "V1-CHK-2"
+        draft.passed.append(row)
+        return None
+    end = slots_end(computed, new, config.num_lookahead_tokens, config.max_model_len)
+    lacking = _lacking(draft, found, int(end), draft.pool.free)
+    if lacking is None:
+        return "V1-KV-1"
+    draft.pool.acquire(found.hits)
+    fresh = draft.pool.allocate(lacking)
+    external = found.external
+    admission = Admission(row, row.tokens, computed, new, found.held, fresh, found.hits, external)
+    draft.admit(admission, found.registered)
+    return None
+
+
+def _padding(draft: Draft, behind: int) -> int:
+    """Drafts that fill up a fresh request with one token to compute, as 0.28.0 does.
+
+    Only where all that were scheduled before it decode, so that all rows are of one length.
+    """
+    config = draft.state.config
+    if behind != 1 or not config.num_speculative_tokens or config.release is not Release.V0_28_0:
+        return 0
+    running = [row for row, turn in draft.turns.items() if not isinstance(turn, Admission)]
+    if not running or any(row.prefilling for row in running):
+        return 0
+    return config.num_speculative_tokens
+
+
+def _load(draft: Draft, row: RequestState, found: "_Found") -> str | None:
+    """The request gets its blocks and waits for what the connector brings; or the refusal.
+
+    It leaves what the prompts in progress still need, since it holds its blocks without getting
+    anywhere (vLLM 0.28.0).
+    """
+    end = slots_end(found.computed, 0, 0, draft.state.config.max_model_len)
+    lacking = _lacking(draft, found, int(end), draft.pool.free - _spoken_for(draft))
+    if lacking is None:
+        return "V1-KV-1"
+    draft.pool.acquire(found.hits)
+    fresh = draft.pool.allocate(lacking)
+    draft.load(LoadStart(row, found.computed, found.external, found.held, found.hits, fresh))
+    return None
+
+
+def _spoken_for(draft: Draft) -> int:
+    """Blocks that prompts in progress still lack: chunks to come, and loads, failed ones too."""
+    # What has slots for all of its tokens lacks none, as all rows of a batch.
+    state = draft.state
+    tables = [(turn.tokens, len(turn.table)) for turn in draft.turns.values()]
+    tables += [(one.row.tokens, len(one.table)) for one in draft.loads]
+    others = {*state.skipped, *draft.passed} - draft.turns.keys() - {one.row for one in draft.loads}
+    tables += [(row.tokens, len(row.blocks) if row not in draft.emptied else 0) for row in others]
+    size = state.config.block_size
+    return sum(int(missing_blocks(tokens, held, size)) for tokens, held in tables)
+
+
+def _lacking(draft: Draft, found: "_Found", end: int, free: int) -> int | None:
+    """Blocks that the request lacks for so many positions; None if that is too much.
+
+    If so configured, all tokens that it has must fit, too.
+    """
+    config, held = draft.state.config, len(found.held) + len(found.hits)
+    if config.reserve_full_prompt:
+        whole = min(found.row.tokens, config.max_model_len)
+        lacking = int(missing_blocks(whole, held, config.block_size))
+        if lacking + found.revived > draft.pool.free:
+            return None
+    lacking = int(missing_blocks(end, held, config.block_size))
+    return lacking if lacking + found.revived <= free else None
+
+
+# --- what need not be computed --------------------------------------------------------------------
+
+
+class _Found:
+    """What a request need not compute; lengths in tokens.
+
+    `computed`: its own tokens, those that are cached and those that the connector brings, of which
+    there are `external`. `held`: its blocks. `hits`: cached blocks; `revived`: how many of these no
+    request holds. `registered`: leading blocks of them all that lookups find.
+    """
+
+    __slots__ = ("computed", "external", "held", "hits", "registered", "revived", "row")
+    row: RequestState
+    computed: int
+    external: int
+    held: Blocks
+    hits: Blocks
+    registered: int
+    revived: int
+
+    @staticmethod
+    def of(draft: Draft, row: RequestState) -> "_Found":
+        """Of a request that does not load; if it did, what came of that is its own now."""
+        found = _Found()
+        found.row, found.computed, found.external = row, row.computed, 0
+        found.held, found.registered = row.blocks, row.registered
+        found.hits, found.revived = (), 0
+        if row.load is not Load.NONE:
+            found._promote(draft)
+        if not found.computed:
+            found._look_up(draft)
+        return found
+
+    def _promote(self, draft: Draft) -> None:
+        """What was loaded is cached; one token is left to compute."""
+        row, size = self.row, draft.state.config.block_size
+        draft.promote(row)
+        self.computed = min(row.computed, row.tokens - 1)
+        if not row.computed:
+            self.held, self.registered = (), 0
+        elif draft.state.config.prefix_caching:
+            self.registered = max(row.registered, row.computed // size)
+
+    def _look_up(self, draft: Draft) -> None:
+        """Cached blocks, then what the connector has beyond."""
+        state, row = draft.state, self.row
+        if state.config.prefix_caching:
+            hit = _hit(draft, row)
+            self.hits, self.registered = hit.blocks, max(self.registered, len(hit.blocks))
+            self.revived = len(hit.blocks) - hit.held
+        self.computed = len(self.hits) * state.config.block_size
+        connector = state.config.connector
+        if row.external and connector is not Connector.NONE and row.id not in state.lost:
+            at_once = connector is Connector.SYNC  # one token is left to compute then
+            has = min(row.external, row.tokens - at_once)
+            if has > self.computed:
+                self.external = has - self.computed
+                self.computed = has
+
+
+def _hit(draft: Draft, row: RequestState) -> PrefixHit:
+    """The cached blocks of the longest prefix, at least one token short of all.
+
+    For the first that is looked at they are looked up again only if something of them has changed.
+    """
+    state, pool, hit = draft.state, draft.pool, row.hit
+    if pool.is_untouched and hit is not None and hit is state.blocks.watched and not hit.is_stale:
+        return hit
+    found, asked = [], []
+    at_most = int(hit_blocks_at_most(row.tokens, state.config.block_size))
+    for key in state.leading_keys(row, at_most):
+        asked.append(key)
+        block = pool.lookup(key)
+        if block is None:
+            break
+        found.append(block)
+    if not pool.is_untouched:
+        return PrefixHit(tuple(found), sum(pool.references(block) > 0 for block in found))
+    row.hit = state.blocks.watch(tuple(found), asked)
+    return row.hit

@@ -1,0 +1,397 @@
+"""Apply a plan once the device has done its part, and release what leaving requests held.
+
+Source: vllm-v1, "KV cache manager", "Memory Management & Preemption" and "Speculative Decoding".
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from engine.core.requests import as_prescribed
+from engine.core.tensors import Tensor
+from engine.vllm_v1.plan import (
+    Admission,
+    Blocks,
+    LoadStart,
+    Move,
+    Plan,
+    Preemption,
+    Promotion,
+    Turn,
+)
+from engine.vllm_v1.requests import RequestState
+from engine.vllm_v1.results import Missing, Outcome, Results
+from engine.vllm_v1.running import Batch
+from engine.vllm_v1.state import SchedulerState
+from spec.core.requests import BlockKey
+from spec.vllm_v1.config import rolled_back
+from spec.vllm_v1.records import Load
+
+
+def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, results: Results) -> Outcome:
+    """The decisions first, then what came of them."""
+    if state.unreported:
+        state.unreported.clear()
+    _decide(state, plan)
+    if state.planned is not None:
+        state.planned()
+    return _work_in(state, plan, tokens, results)
+
+
+# --- what was decided -----------------------------------------------------------------------------
+
+
+def _decide(state: SchedulerState, plan: Plan) -> None:
+    """Blocks change hands, full ones are hashed, requests change places."""
+    for turn in plan.grown:
+        _hand_out(state, turn)
+    running = state.running
+    if plan.batch is None:
+        _stop_decoding(state, plan)
+    elif state.config.prefix_caching:
+        for row in running.in_order(running.of_length(0)):
+            _register(state, row, running.tokens(row))
+    for move in plan.moves:
+        _make(state, move)
+    for row in reversed(plan.passed):
+        state.skipped.remove(row)
+        state.queue.put_front(row)
+
+
+def _stop_decoding(state: SchedulerState, plan: Plan) -> None:
+    """Rows without a turn, for which no budget was left, have to catch up."""
+    if not state.running.decoding:
+        return
+    turns = {turn.row for turn in plan.turns}
+    for row in state.running.rows:
+        if row.start is not None and row not in turns:
+            state.running.leave(row)
+
+
+def _make(state: SchedulerState, move: Move) -> None:
+    match move:
+        case Admission():
+            _admit(state, move)
+        case Turn(row=row):
+            _hand_out(state, move)
+            row.drafts = 0
+            _register(state, row, min(move.computed + move.new, move.tokens))
+        case Preemption(row=row):
+            preempt(state, row)
+        case Promotion(row=row):
+            _promote(state, row)
+        case LoadStart():
+            _load(state, move)
+
+
+def _hand_out(state: SchedulerState, turn: Turn) -> None:
+    row, fresh = turn.row, turn.fresh
+    if fresh:
+        state.blocks.allocate(fresh)
+        state.slots.write_blocks(row.slot, len(row.blocks), fresh)
+        row.blocks += fresh
+
+
+def _register(state: SchedulerState, row: RequestState, tokens: int) -> None:
+    """Blocks that are full of the row's first `tokens` tokens are found from now on."""
+    full, known = tokens // state.config.block_size, row.registered
+    if full > known and state.config.prefix_caching:
+        state.hash_blocks(row, full)
+        keys: tuple[BlockKey, ...] = row.hashes[known:full]
+        state.blocks.register(row.blocks[known:full], keys)
+        row.registered = full
+
+
+def _take_blocks(state: SchedulerState, row: RequestState, hits: Blocks, fresh: Blocks) -> None:
+    """The request takes cached blocks, and is handed others behind them."""
+    if hits:
+        state.blocks.acquire(hits)
+        row.registered = len(hits)
+    if fresh:
+        state.blocks.allocate(fresh)
+    row.blocks += hits + fresh
+    row.hit = None
+
+
+def _admit(state: SchedulerState, admission: Admission) -> None:
+    """A request leaves the queues and runs."""
+    row = admission.row
+    _leave_queues(state, row)
+    _take_blocks(state, row, admission.hits, admission.fresh)
+    row.slot = state.slots.take(row.blocks, row.outputs, row.request.max_tokens)
+    row.computed = admission.computed
+    _register(state, row, min(admission.computed + admission.new, row.tokens))
+    state.running.append(row)
+
+
+def _load(state: SchedulerState, start: LoadStart) -> None:
+    """A request begins to load: it stands before those that wait."""
+    row = start.row
+    _take_blocks(state, row, start.hits, start.fresh)
+    row.computed, row.load = start.computed, Load.LOADING
+    if state.queue.find(row.id) is not None:
+        state.queue.remove(row)
+        state.skip(row)
+
+
+def _promote(state: SchedulerState, row: RequestState) -> None:
+    """What was loaded is cached now; where nothing was the blocks are given back."""
+    row.load = Load.NONE
+    if row.computed:
+        _register(state, row, row.computed)
+        row.computed = min(row.computed, row.tokens - 1)
+        return
+    state.blocks.release(row.blocks)
+    row.blocks, row.registered = (), 0
+
+
+def _leave_queues(state: SchedulerState, row: RequestState) -> None:
+    if state.queue.find(row.id) is not None:
+        state.queue.remove(row)
+    else:
+        state.skipped.remove(row)
+
+
+# --- what came of it ------------------------------------------------------------------------------
+
+
+def _work_in(state: SchedulerState, plan: Plan, tokens: Tensor, results: Results) -> Outcome:
+    """All that was scheduled is computed; drafts are verified, tokens sampled, ends seen."""
+    running, batch = state.running, plan.batch
+    if running.decoding:
+        running.steps += 1
+    if batch is not None and not plan.turns and not results.leavers:
+        tokens = _note_batch(state, batch, tokens)
+        return Outcome(
+            plan.kind, batch.ids, tokens, _finish(state, _leaving(state, batch, results))
+        )
+    outcome = Outcome(plan.kind)
+    for turn in plan.turns:
+        _compute(turn)
+    missing = _lose_loads(state, plan, results, outcome)
+    _let_go(state, results, outcome)
+    sampled = _Sampled(state, results, outcome)
+    leaving: list[RequestState] = []
+    if batch is not None:
+        sampled.add_batch(batch, _note_batch(state, batch, tokens[: len(batch.rows)]))
+        leaving = [row for row in _leaving(state, batch, results) if row.id not in outcome.leavers]
+    own = tokens[plan.samples - sum(turn.samples for turn in plan.turns) :].tolist()
+    for turn in plan.turns:
+        samples, own = own[: turn.samples], own[turn.samples :]
+        if turn.row.id in outcome.leavers:
+            continue
+        valid = missing.valid_tokens(turn)
+        if valid is not None:
+            _compute_again(turn, valid, outcome)
+        elif samples and sampled.add(turn, samples):
+            leaving.append(turn.row)
+    sampled.write()
+    outcome.finished = _finish(state, leaving)
+    return outcome
+
+
+def _note_batch(state: SchedulerState, batch: Batch, tokens: Tensor) -> Tensor:
+    """The tokens that the rows of a batch get, which are written down."""
+    steps = state.running.steps
+    if batch.prescribed:
+        tokens = as_prescribed(tokens, batch.rows, batch.prescribed, batch.outputs + steps)
+    state.slots.note(batch.slots, batch.outputs, steps, tokens)
+    return tokens
+
+
+def _leaving(state: SchedulerState, batch: Batch, results: Results) -> list[RequestState]:
+    """The rows of a batch that have all their tokens."""
+    running, ends = state.running, results.ends
+    if ends is None:
+        return running.in_order(running.ending())
+    full = running.full()
+    return [row for row in batch.rows if row in full or row.id in ends] if full or ends else []
+
+
+def _compute(turn: Turn) -> None:
+    """The row's tokens are computed; with more to come, it is in its prefill."""
+    row = turn.row
+    if row.start is None:
+        row.computed = turn.computed + turn.new
+        row.prefilling = row.computed < turn.tokens
+
+
+def _lose_loads(state: SchedulerState, plan: Plan, results: Results, outcome: Outcome) -> Missing:
+    """What a connector should have brought in this step is not there, and not offered again."""
+    lost = [
+        turn
+        for turn in plan.turns
+        if isinstance(turn, Admission) and turn.external and turn.row.id in results.lost
+    ]
+    outcome.lost = tuple(one.row.id for one in lost)
+    for name in outcome.lost:
+        state.lost.add(name)
+    return Missing(lost, state.config.block_size)
+
+
+def _let_go(state: SchedulerState, results: Results, outcome: Outcome) -> None:
+    """Clients have gone away while the model ran."""
+    present = [(name, state.find(name)) for name in results.leavers]
+    outcome.leavers = tuple(name for name, row in present if row is not None)
+    for name, row in present:
+        if row is not None:
+            take_out(state, row)
+            state.aborted.add(name)
+
+
+def _compute_again(turn: Turn, valid: int, outcome: Outcome) -> None:
+    """A row read what was not there: no output, and it goes on from its valid tokens."""
+    row = turn.row
+    outcome.undone[row.id] = row.computed, valid
+    row.computed, row.prefilling = valid, True
+
+
+class _Sampled:
+    """The tokens that rows with turns of their own get."""
+
+    def __init__(self, state: SchedulerState, results: Results, outcome: Outcome) -> None:
+        self._state, self._results, self._outcome = state, results, outcome
+        self._ids: list[str] = []
+        self._tokens: list[int] = []
+        self._slots: list[int] = []
+        self._places: list[int] = []
+
+    def add_batch(self, batch: Batch, tokens: Tensor) -> None:
+        """The rows of a batch that are there still have got these tokens."""
+        gone, pairs = self._outcome.leavers, zip(batch.ids, tokens.tolist(), strict=True)
+        kept = [(name, token) for name, token in pairs if name not in gone]
+        self._ids += [name for name, _ in kept]
+        self._tokens += [token for _, token in kept]
+
+    def add(self, turn: Turn, samples: list[int]) -> bool:
+        """Accepted drafts and one token more, up to the request's end; True if it has come."""
+        row, request = turn.row, turn.row.request
+        accepted = self._accepted(turn) if turn.drafts else 0
+        first = turn.tokens - request.prompt_len
+        due, is_over = self._due(row, first, accepted + 1)
+        tokens = samples[:due]
+        if request.output is not None:
+            given = request.output[first : first + due]
+            tokens[: len(given)] = given
+        self._ids += [row.id] * due
+        self._tokens += tokens
+        self._slots += [row.slot] * due
+        self._places += range(first, first + due)
+        if row.start is None:
+            self._go_on(turn, due)
+        return is_over
+
+    def _accepted(self, turn: Turn) -> int:
+        """How many of its drafts are verified; the rejected ones are not computed any more."""
+        row, given = turn.row, self._results.accepted
+        if isinstance(turn, Admission):
+            accepted = 0  # they were never made
+        elif given is None:
+            most = self._state.config.accepted_drafts
+            accepted = turn.drafts if most is None else min(most, turn.drafts)
+        else:
+            accepted = min(given.get(row.id, 0), turn.drafts)
+        self._outcome.accepted[row.id] = accepted
+        row.computed = int(rolled_back(row.computed, turn.drafts, accepted))
+        return accepted
+
+    def _due(self, row: RequestState, first: int, most: int) -> tuple[int, bool]:
+        """Tokens that a request with `first` of them gets, and whether it ends with the last."""
+        ends, request = self._results.ends, row.request
+        is_named = ends is not None and row.id in ends
+        as_said = ends is None or is_named
+        left = max((request.end if as_said else request.max_tokens) - first, 1)
+        return min(most, left), is_named or left <= most
+
+    def _go_on(self, turn: Turn, due: int) -> None:
+        """The row has so many tokens more, and drafts behind them if any are proposed."""
+        row, drafts = turn.row, self._state.config.num_speculative_tokens
+        row.tokens = turn.tokens + due
+        row.drafts = drafts
+        if not drafts:
+            self._state.running.join(row)
+
+    def write(self) -> None:
+        """Write all of them down."""
+        self._outcome.sampled = tuple(self._ids)
+        self._outcome.tokens = tokens = np.array(self._tokens, np.int64)
+        if self._slots:
+            own = tokens[len(tokens) - len(self._slots) :]
+            slots, places = (np.array(one, np.int64) for one in (self._slots, self._places))
+            self._state.slots.note(slots, places, 0, own)
+
+
+# --- release --------------------------------------------------------------------------------------
+
+
+def _finish(state: SchedulerState, leaving: Iterable[RequestState]) -> tuple[str, ...]:
+    """These rows have all their tokens: they leave, in this order."""
+    names = []
+    for row in leaving:
+        take_out(state, row)
+        state.finished.add(row.id)
+        names.append(row.id)
+    return tuple(names)
+
+
+def preempt(state: SchedulerState, victim: RequestState) -> None:
+    """Take everything but its tokens from a row: it waits first in the queue."""
+    generated = state.running.tokens(victim) - victim.request.prompt_len
+    outputs = state.slots.outputs[victim.slot, :generated].copy()
+    state.running.remove(victim)
+    _give_back(state, victim)
+    state.queue.put_front(victim.again(outputs))
+
+
+def take_out(state: SchedulerState, request: RequestState) -> None:
+    """Remove the request from wherever it is, and release what it holds.
+
+    Blocks that a load is still writing to are kept until it ends (vLLM 0.28.0).
+    """
+    state.unreported.add(request.id)
+    if request.slot >= 0:
+        state.running.remove(request)
+    else:
+        _leave_queues(state, request)
+    if request.load is Load.LOADING:
+        state.draining.append(request)
+    else:
+        _give_back(state, request)
+
+
+def _give_back(state: SchedulerState, request: RequestState) -> None:
+    state.blocks.release(request.blocks)
+    if request.slot >= 0:
+        state.slots.give_back(request.slot)
+
+
+def end_load(state: SchedulerState, request_id: str, failed: bool) -> bool:
+    """A load is complete, or failed from its first external block on; False if there is none."""
+    for row in state.draining:
+        if row.id == request_id:
+            state.draining.remove(row)
+            state.blocks.release(row.blocks)
+            return True
+    for row in state.skipped:
+        if row.id == request_id and row.load is Load.LOADING:
+            row.load = Load.FAILED if failed else Load.LOADED
+            if failed:
+                row.computed = min(row.registered * state.config.block_size, row.computed)
+                state.lost.add(request_id)
+            return True
+    return False
+
+
+def restart(state: SchedulerState) -> None:
+    """Everything cached is lost: all that hold blocks wait in front, those that ran first."""
+    holding = [row for row in state.queue if row.blocks]
+    for row in reversed([*state.skipped, *holding]):
+        _leave_queues(state, row)
+        _give_back(state, row)
+        state.queue.put_front(row.again(row.outputs))
+    for row in reversed([*state.running.rows]):
+        preempt(state, row)
+    for row in state.draining:
+        _give_back(state, row)
+    state.draining.clear()
+    state.blocks.forget_contents()

@@ -1,0 +1,139 @@
+"""The block manager of vLLM V1, and the pool as a step that is being planned will find it.
+
+Source: vllm-v1, "KV cache manager"; the order of the free list is that of the release.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+from engine.core import blocks
+from spec.core.requests import BlockKey
+from spec.vllm_v1.config import Release
+
+
+class BlockManager(blocks.BlockManager):
+    """Blocks with their holders and contents."""
+
+    def __init__(self, size: int, release: Release) -> None:
+        """All blocks are free, in order, and empty."""
+        super().__init__(size)
+        self._all_behind = release is Release.V0_11_2
+
+    def is_kept(self, block: int, key: BlockKey | None) -> bool:
+        """True if a block with this content that is given back is handed out last."""
+        return self._all_behind or key is not None
+
+    def _is_kept(self, block: int) -> bool:
+        return self.is_kept(block, self.keys[block])
+
+
+class PoolDraft:
+    """The pool after what a step has planned so far; nothing of it has changed.
+
+    `free`: how many blocks are left.
+    """
+
+    def __init__(self, manager: BlockManager) -> None:
+        """Nothing is planned."""
+        self.free = manager.free.count
+        self.is_untouched = True
+        self._manager = manager
+        # Free blocks: those put in front, those of the manager but for what has moved, those behind
+        self._front: deque[int] = deque()
+        self._free: Iterator[int] = iter(manager.free)
+        self._moved: set[int] = set()
+        self._back: deque[int] = deque()
+        self._references: dict[int, int] = {}
+        self._keys: dict[int, BlockKey | None] = {}
+        self._cached: dict[BlockKey, list[int]] = {}
+
+    # What is there.
+
+    def references(self, block: int) -> int:
+        """How many requests hold the block."""
+        known = self._references.get(block)
+        return self._manager.references[block] if known is None else known
+
+    def key_of(self, block: int) -> BlockKey | None:
+        """The content that the block is known by."""
+        return self._keys[block] if block in self._keys else self._manager.keys[block]
+
+    def lookup(self, key: BlockKey) -> int | None:
+        """The block that holds this content, the first registered of them."""
+        known = self._cached.get(key)
+        if known is None:
+            return self._manager.lookup(key)
+        return known[0] if known else None
+
+    def _holding(self, key: BlockKey) -> list[int]:
+        """The blocks that hold the content, to be changed."""
+        known = self._cached.get(key)
+        if known is None:
+            known = self._cached[key] = [*self._manager.cached.get(key, ())]
+        return known
+
+    # What happens to it.
+
+    def acquire(self, hits: Iterable[int]) -> None:
+        """One more holder for each of these cached blocks."""
+        self.is_untouched = False
+        for block in hits:
+            if not (held := self.references(block)):
+                self._take(block)
+            self._references[block] = held + 1
+
+    def allocate(self, count: int) -> tuple[int, ...]:
+        """The next free blocks, each with one holder and without its old content."""
+        self.is_untouched = False
+        return tuple(self._handed_out(self._next()) for _ in range(count))
+
+    def hand_out(self, blocks: Iterable[int]) -> None:
+        """Hand out these free blocks, which are the next."""
+        self.allocate(len([*blocks]))
+
+    def _handed_out(self, block: int) -> int:
+        self.free -= 1
+        self._references[block] = 1
+        if (key := self.key_of(block)) is not None:
+            self._holding(key).remove(block)
+            self._keys[block] = None
+        return block
+
+    def _next(self) -> int:
+        if self._front:
+            return self._front.popleft()
+        for block in self._free:
+            if block not in self._moved:
+                self._moved.add(block)
+                return block
+        return self._back.popleft()
+
+    def _take(self, block: int) -> None:
+        """The block, wherever it stands, is free no longer."""
+        self.free -= 1
+        for place in (self._front, self._back):
+            if block in place:
+                place.remove(block)
+                return
+        self._moved.add(block)
+
+    def register(self, blocks: Sequence[int], keys: Sequence[BlockKey]) -> None:
+        """Let lookups find these held blocks under their keys."""
+        self.is_untouched = False
+        for block, key in zip(blocks, keys, strict=True):
+            self._keys[block] = key
+            self._holding(key).append(block)
+
+    def release(self, table: Sequence[int]) -> None:
+        """One holder less for each block of a request's table, the tail first."""
+        self.is_untouched = False
+        front: list[int] = []
+        for block in reversed(table):
+            held = self._references[block] = self.references(block) - 1
+            if held:
+                continue
+            self.free += 1
+            self._moved.add(block)
+            kept = self._manager.is_kept(block, self.key_of(block))
+            (self._back if kept else front).append(block)
+        self._front.extendleft(reversed(front))

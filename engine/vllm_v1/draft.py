@@ -1,0 +1,122 @@
+"""A step while it is being planned: what was decided so far, and the pool after it."""
+
+from attrs import define, field
+
+from engine.vllm_v1.blocks import PoolDraft
+from engine.vllm_v1.plan import (
+    Admission,
+    Blocks,
+    LoadStart,
+    Move,
+    Plan,
+    Preemption,
+    Promotion,
+    Turn,
+)
+from engine.vllm_v1.requests import RequestState
+from engine.vllm_v1.running import Batch
+from engine.vllm_v1.state import SchedulerState
+
+
+@define(eq=False)
+class Draft:
+    """The decisions so far; nothing that they are about has changed.
+
+    `budget`: tokens that are left. `running`: requests in the running queue. `turns`: by row, what
+    is computed. `loads`: that begin in this step. `passed`: requests that were looked at and leave
+    their places to others. `emptied`: requests that gave their blocks back when their load had
+    ended. The others are those of the plan.
+    """
+
+    state: SchedulerState
+    pool: PoolDraft
+    budget: int
+    running: int
+    batch: Batch | None = None
+    grown: list[Turn] = field(factory=list)
+    moves: list[Move] = field(factory=list)
+    turns: dict[RequestState, Turn] = field(factory=dict)
+    loads: list[LoadStart] = field(factory=list)
+    passed: list[RequestState] = field(factory=list)
+    emptied: set[RequestState] = field(factory=set)
+    preempted: list[RequestState] = field(factory=list)
+    refusal: str | None = None
+
+    @staticmethod
+    def of(state: SchedulerState) -> "Draft":
+        """Nothing is decided."""
+        pool = PoolDraft(state.blocks)
+        return Draft(state, pool, state.budget, len(state.running.rows))
+
+    def plan(self) -> Plan:
+        """What was decided."""
+        waits = self.state.queue.find
+        return Plan(
+            self.budget,
+            self.batch,
+            self.grown,
+            self.moves,
+            [*self.turns.values()],
+            [row for row in self.passed if waits(row.id) is None],
+            self.preempted,
+            self.refusal,
+        )
+
+    # Decisions, each once its guard holds.
+
+    def decode_all(self, grown: list[Turn]) -> None:
+        """All running rows decode, of which these are handed blocks."""
+        running = self.state.running
+        self.batch, self.grown = running.batch, grown
+        self.budget -= len(running.rows)
+        for turn in grown:
+            self.pool.hand_out(turn.fresh)
+        for row in running.in_order(running.of_length(0)):
+            table = next((one.table for one in grown if one.row is row), row.blocks)
+            self._register(row, row.registered, running.tokens(row), table)
+
+    def give_turn(self, turn: Turn) -> None:
+        """A row computes these tokens; its full blocks of final tokens can be found at once."""
+        self.moves.append(turn)
+        self.turns[turn.row] = turn
+        self.budget -= turn.new
+        end = min(turn.computed + turn.new, turn.tokens)
+        self._register(turn.row, turn.row.registered, end, turn.table)
+
+    def admit(self, admission: Admission, registered: int) -> None:
+        """A request runs; `registered`: leading blocks of its table that can be found already."""
+        self.moves.append(admission)
+        self.turns[admission.row] = admission
+        self.budget -= admission.new
+        self.running += 1
+        end = min(admission.computed + admission.new, admission.tokens)
+        self._register(admission.row, registered, end, admission.table)
+
+    def preempt(self, victim: RequestState) -> None:
+        """A row gives way; what it was given in this step is taken back."""
+        self.moves.append(Preemption(victim))
+        self.preempted.append(victim)
+        turn = self.turns.pop(victim, None)
+        if turn is not None:
+            self.budget += turn.new
+        self.pool.release(victim.blocks if turn is None else turn.table)
+
+    def promote(self, row: RequestState) -> None:
+        """A request whose load has ended can be scheduled again."""
+        self.moves.append(Promotion(row))
+        if row.computed:
+            self._register(row, row.registered, row.computed, row.blocks)
+        else:
+            self.emptied.add(row)
+            self.pool.release(row.blocks)
+
+    def load(self, start: LoadStart) -> None:
+        """External tokens of a request are fetched, which waits for them."""
+        self.moves.append(start)
+        self.loads.append(start)
+
+    def _register(self, row: RequestState, known: int, end: int, table: Blocks) -> None:
+        full = end // self.state.config.block_size
+        if full > known and self.state.config.prefix_caching:
+            self.state.hash_blocks(row, full)
+            self.pool.register(table[known:full], row.hashes[known:full])

@@ -1,0 +1,228 @@
+"""What a scheduler is between two steps, and what a step did, in the words of the rules."""
+
+from collections.abc import Iterator, Mapping
+
+from engine.core import observing
+from engine.core.observing import (
+    PoolObserver,
+    QueueObserver,
+    RankedObserver,
+    ended_in,
+    outputs_of,
+    with_new_names,
+)
+from engine.core.scheduler import Ends
+from engine.vllm_v1.plan import Admission, LoadStart, Move, Plan, Preemption, Promotion, Turn
+from engine.vllm_v1.requests import RequestState
+from engine.vllm_v1.results import Outcome
+from engine.vllm_v1.scheduler import Scheduler
+from spec.core.records import Event
+from spec.vllm_v1.records import Sequence, State, Statistics, Step
+
+
+class StepObserver(observing.StepObserver["Observer"]):
+    """Watches one scheduler step by step: call `begin` before each step and `end` after it."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(Observer(scheduler))
+        self._planned: State = self._before
+        scheduler.state.planned = self._see_planned
+
+    def _see_planned(self) -> None:
+        """All is decided and nothing computed."""
+        self._planned = self._observer.state()
+
+    def end(
+        self,
+        plan: Plan,
+        outcome: Outcome,
+        index: int,
+        time: float,
+        ends: Ends = None,
+        aborted: tuple[str, ...] = (),
+    ) -> Step:
+        """The step that began last and has been applied.
+
+        `ends`: requests that sample the end of sequence, where the environment decided so.
+        `aborted`: requests whose clients went away since the step before.
+        """
+        before, planned, after = self._before, self._planned, self._observer.state()
+        turns = {turn.row.id: turn for turn in plan.turns}
+        batch = plan.batch.ids if plan.batch is not None else ()
+        admissions = [turn for turn in plan.turns if isinstance(turn, Admission)]
+        return Step(
+            index=index,
+            time=time,
+            before=before,
+            planned=planned,
+            after=after,
+            scheduled=dict.fromkeys(batch, 1) | {name: one.new for name, one in turns.items()},
+            drafts={name: one.drafts for name, one in turns.items() if one.drafts},
+            admitted=tuple(one.row.id for one in admissions),
+            external={one.row.id: one.external for one in admissions if one.external},
+            preempted=tuple(row.id for row in plan.preempted),
+            budget_left=plan.budget,
+            refusal=plan.refusal,
+            reported=tuple(sorted(before.unreported)),
+            statistics=_statistics(after),
+            outputs={name: tuple(tokens) for name, tokens in outputs_of(outcome).items()},
+            ended=ended_in(outcome, ends),
+            accepted=outcome.accepted,
+            failed_loads=tuple(outcome.undone),
+            finished=outcome.finished,
+            aborted=aborted,
+            events=(*_decisions(plan, before), *_results(outcome, turns)),
+        )
+
+
+def _statistics(state: State) -> Statistics:
+    usage = 1 - len(state.pool.free) / state.pool.size
+    return Statistics(len(state.queued), len(state.running), usage)
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+def _decisions(plan: Plan, before: State) -> Iterator[Event]:
+    """What was decided, in order."""
+    if plan.batch is not None:
+        grown = {turn.row.id: turn for turn in plan.grown}
+        for row in before.running:
+            if row.id in grown:
+                yield from _turn(grown[row.id])
+            else:
+                yield Event("catch_up", row.id, "V1-BUD-3", row.computed, 1)
+    for move in plan.moves:
+        yield from _move(move)
+
+
+def _move(move: Move) -> Iterator[Event]:
+    match move:
+        case Admission(row=row):
+            yield from _taken(move)
+            yield Event("admit", row.id, "V1-ORD-2", move.computed, move.new)
+        case Turn():
+            yield from _turn(move)
+        case Preemption(row=row):
+            yield Event("preempt", row.id, "V1-PRE-1")
+        case Promotion(row=row):
+            yield Event("promote", row.id, "V1-EXT-3")
+        case LoadStart(row=row):
+            yield from _taken(move)
+            yield Event("load", row.id, "V1-EXT-2", move.external, move.computed)
+
+
+def _taken(move: Admission | LoadStart) -> Iterator[Event]:
+    """Hits and new blocks."""
+    if move.hits:
+        yield Event("prefix_hit", move.row.id, "V1-KV-4", (), move.hits)
+    if move.fresh:
+        yield Event("allocate", move.row.id, "V1-KV-8", move.held, move.fresh)
+
+
+def _turn(turn: Turn) -> Iterator[Event]:
+    """The blocks of a running row, and its tokens."""
+    if turn.fresh:
+        yield Event("allocate", turn.row.id, "V1-KV-8", turn.held, turn.fresh)
+    yield Event("catch_up", turn.row.id, "V1-BUD-3", turn.computed, turn.new)
+
+
+def _results(outcome: Outcome, turns: Mapping[str, Turn]) -> Iterator[Event]:
+    """What came of the step: first all loads that were lost, and all that left meanwhile."""
+    for name in outcome.lost:
+        turn = turns[name]
+        brought = turn.external if isinstance(turn, Admission) else 0
+        yield Event("lose_load", name, "V1-EXT-4", brought)
+    for name in outcome.leavers:
+        yield Event("leave", name, "V1-LIF-2")
+    finished = [name for name in outcome.finished if name not in turns]
+    for name in finished:
+        yield Event("finish", name, "V1-LIF-4")
+    for name, turn in turns.items():
+        if name in outcome.undone:
+            yield Event("undo", name, "V1-EXT-4", *outcome.undone[name])
+        if name in outcome.accepted:
+            yield Event("rollback", name, "V1-SPC-2", turn.drafts, outcome.accepted[name])
+        if name in outcome.finished:
+            yield Event("finish", name, "V1-LIF-4")
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+
+class Observer:
+    """Watches one scheduler; a scheduler has one observer at a time, the last."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = state = scheduler.state
+        self._pool = PoolObserver(state.blocks)
+        watching = RankedObserver if state.by_priority else QueueObserver
+        self._queue: QueueObserver[RequestState, Sequence] = watching(state.queue, self._row)
+        self._known: dict[RequestState, Sequence] = {}
+        self._state: State | None = None
+
+    def state(self) -> State:
+        """The scheduler at rest; the same object as last time if nothing has changed."""
+        now, last = self._scheduler, self._state
+        others = (*now.running.rows, *now.skipped, *now.draining)
+        self._known = {row: self._described(row) for row in others}
+        running, skipped, draining = (
+            tuple(self._known[row] for row in rows)
+            for rows in (now.running.rows, now.skipped, now.draining)
+        )
+        state = State(
+            pool=self._pool.pool(),
+            waiting=self._queue.rows(),
+            skipped=skipped,
+            running=running,
+            draining=draining,
+            finished=with_new_names(last.finished if last else frozenset(), now.finished),
+            aborted=with_new_names(last.aborted if last else frozenset(), now.aborted),
+            unreported=frozenset(now.unreported),
+            lost=with_new_names(last.lost if last else frozenset(), now.lost),
+        )
+        self._state = last if last is not None and _is_same(last, state) else state
+        return self._state
+
+    def _described(self, request: RequestState) -> Sequence:
+        """A request that does not wait, not described anew if nothing of it has changed."""
+        known, computed = self._known.get(request), self._scheduler.running.computed(request)
+        if (
+            known is None
+            or known.computed != computed
+            or known.blocks is not request.blocks
+            or (known.drafts, known.prefilling, known.load)
+            != (request.drafts, request.prefilling, request.load)
+        ):
+            known = self._row(request)
+        return known
+
+    def _row(self, request: RequestState) -> Sequence:
+        running = self._scheduler.running
+        length = request.request.prompt_len
+        return Sequence(
+            id=request.id,
+            prompt_len=length,
+            arrival=request.arrival,
+            computed=running.computed(request),
+            generated=running.tokens(request) - length,
+            drafts=request.drafts,
+            blocks=request.blocks,
+            prefilling=request.prefilling,
+            load=request.load,
+        )
+
+
+def _is_same(one: State, other: State) -> bool:
+    """True if both have equal parts; those that are shared cost nothing to compare."""
+    return (
+        one.pool is other.pool
+        and one.waiting is other.waiting
+        and one.finished is other.finished
+        and one.aborted is other.aborted
+        and one.lost is other.lost
+        and one.unreported == other.unreported
+        and one.skipped == other.skipped
+        and one.running == other.running
+        and one.draining == other.draining
+    )

@@ -1,0 +1,138 @@
+"""What a scheduler step is going to do. A plan changes nothing; `apply` carries it out."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from attrs import define, field
+
+from engine.vllm_v1.requests import RequestState
+from engine.vllm_v1.running import Batch
+from spec.core.records import DECODE, IDLE, PREFILL
+
+Blocks: TypeAlias = tuple[int, ...]
+
+
+@define(eq=False)
+class Turn:
+    """A row that is given tokens; lengths in tokens.
+
+    `tokens`: that it has. `computed`: of them before the step, those found in caches counted.
+    `new`: to compute, the last `drafts` of which are to be verified. `held`: its blocks before the
+    step. `fresh`: blocks that it is handed.
+    """
+
+    row: RequestState
+    tokens: int
+    computed: int
+    new: int
+    held: Blocks
+    fresh: Blocks
+    drafts: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.drafts = max(self.computed + self.new - self.tokens, 0)
+
+    @property
+    def table(self) -> Blocks:
+        """Its blocks in the step."""
+        return self.held + self.fresh
+
+    @property
+    def samples(self) -> int:
+        """How many tokens the model samples behind its last ones: none while some are missing."""
+        return self.drafts + 1 if self.computed + self.new >= self.tokens else 0
+
+    @property
+    def decodes(self) -> bool:
+        """True if only its newest token is not computed."""
+        return self.tokens > self.row.request.prompt_len and self.computed == self.tokens - 1
+
+
+@define(eq=False)
+class Admission(Turn):
+    """A request that comes from the queues; its drafts, if any, were never made.
+
+    `hits`: cached blocks that it takes. `external`: tokens that the connector brings in the step.
+    """
+
+    hits: Blocks
+    external: int
+
+    @property
+    def table(self) -> Blocks:
+        """Its blocks in the step."""
+        return self.held + self.hits + self.fresh
+
+
+@define(eq=False)
+class Preemption:
+    """A row that gives everything back and waits."""
+
+    row: RequestState
+
+
+@define(eq=False)
+class Promotion:
+    """A request whose load has ended; with nothing computed, it gives its blocks back."""
+
+    row: RequestState
+
+
+@define(eq=False)
+class LoadStart:
+    """A request whose external tokens are fetched; `computed`: with these, and those of `hits`.
+
+    `held`: its blocks before it; `fresh`: blocks that it is handed, behind those of `hits`.
+    """
+
+    row: RequestState
+    computed: int
+    external: int
+    held: Blocks
+    hits: Blocks
+    fresh: Blocks
+
+    @property
+    def table(self) -> Blocks:
+        """Its blocks as long as it loads."""
+        return self.held + self.hits + self.fresh
+
+
+Move: TypeAlias = Turn | Preemption | Promotion | LoadStart
+
+
+@define(eq=False)
+class Plan:
+    """A step.
+
+    - `batch`: the running rows, if all of them decode and each gets a token; `grown`: those that
+      are handed blocks for it. Else rows have turns of their own.
+    - `moves`: all else, in the order of the decisions.
+    - `turns`: of the moves, those that are computed, in the order of the running queue.
+    - `passed`: requests whose load has ended and that wait again, in front.
+    - `preempted`: rows, in order.
+    - `budget`: tokens that are left of it.
+    - `refusal`: the rule that ended the walk over the queues, if one did.
+    """
+
+    budget: int
+    batch: Batch | None = None
+    grown: Sequence[Turn] = ()
+    moves: Sequence[Move] = ()
+    turns: Sequence[Turn] = ()
+    passed: Sequence[RequestState] = ()
+    preempted: Sequence[RequestState] = ()
+    refusal: str | None = None
+    samples: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.samples = len(self.batch.ids) if self.batch is not None else 0
+        for turn in self.turns:
+            self.samples += turn.samples
+
+    @property
+    def kind(self) -> str:
+        """Prefill if any row computes more than its newest token, or its first ones."""
+        if not self.turns:
+            return DECODE if self.batch is not None else IDLE
+        return DECODE if all(turn.decodes for turn in self.turns) else PREFILL

@@ -1,0 +1,83 @@
+"""A request inside vLLM V1's scheduler, and the queue in the order of priorities."""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import Self
+
+from attrs import define
+
+from engine.core import decoding
+from engine.core.requests import WaitingQueue
+from engine.core.tensors import Tensor
+from spec.vllm_v1.records import Load
+
+
+@define(eq=False)
+class RequestState(decoding.RequestState):
+    """A request from its arrival, or its last preemption, until it leaves; lengths in tokens.
+
+    - `tokens`: prompt and sampled tokens, as long as it does not decode (`Running.tokens`).
+    - `drafts`: proposed and not yet verified.
+    - `registered`: leading blocks of its table that lookups can find.
+    - `prefilling`: its last step left some of its tokens uncomputed.
+    - `load`: where the load of its external keys and values stands.
+    - `external`: tokens at its beginning that the connector can bring.
+    - `arrival`: how many arrived before it, 0 under first come, first served.
+    """
+
+    tokens: int = 0
+    drafts: int = 0
+    registered: int = 0
+    prefilling: bool = False
+    load: Load = Load.NONE
+    external: int = 0
+    arrival: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.tokens = self.prefill_len
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Priority, then arrival: the lowest is served first, the highest is preempted."""
+        return self.request.priority, self.arrival
+
+    def again(self, outputs: Tensor) -> Self:
+        """The request without anything that it held, to compute its prompt and `outputs` anew."""
+        anew = super().again(outputs)
+        anew.external, anew.arrival = self.external, self.arrival
+        return anew
+
+
+class RankedQueue(WaitingQueue[RequestState]):
+    """The waiting requests by priority, then arrival, wherever they are put.
+
+    Adding and removing move what stands behind, which costs little against a step for thousands.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ranked: list[RequestState] = []
+
+    def __iter__(self) -> Iterator[RequestState]:
+        return iter(self._ranked)
+
+    def __reversed__(self) -> Iterator[RequestState]:
+        return reversed(self._ranked)
+
+    def put_back(self, request: RequestState) -> None:
+        """A request goes to its place."""
+        super().put_back(request)
+        insort(self._ranked, request, key=_rank)
+
+    def put_front(self, request: RequestState) -> None:
+        """A request that was preempted goes to its place, too."""
+        self.put_back(request)
+
+    def remove(self, request: RequestState) -> None:
+        """The request waits no longer."""
+        super().remove(request)
+        del self._ranked[bisect_left(self._ranked, request.rank, key=_rank)]
+
+
+def _rank(request: RequestState) -> tuple[int, int]:
+    return request.rank

@@ -1,0 +1,89 @@
+"""What happens while a step runs, and what comes of it."""
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+from attrs import define, field, frozen
+
+from engine.core import scheduler
+from engine.core.scheduler import Ends
+from engine.core.tensors import Tensor
+from engine.vllm_v1.plan import Admission, Blocks, Turn
+from spec.core.arithmetic import cdiv
+
+
+@frozen(eq=False)
+class Results:
+    """What the scheduler does not decide.
+
+    - `ends`: the requests that sample the end of sequence, as the last of their tokens in the step
+      if not before, where they say that they do; None: each where it says so.
+    - `accepted`: how many of its drafts are verified, by request, of others none; None: as
+      configured.
+    - `lost`: requests whose external tokens should have come within the step and are not there.
+    - `leavers`: requests whose clients went away while the model ran, in order.
+    """
+
+    ends: Ends = None
+    accepted: Mapping[str, int] | None = None
+    lost: Collection[str] = ()
+    leavers: tuple[str, ...] = ()
+
+
+@define(eq=False)
+class Outcome(scheduler.Outcome):
+    """What a step did; a request that got several tokens is among the `sampled` as often.
+
+    - `accepted`: drafts that were verified, by request, of those that had any.
+    - `lost`: requests whose external tokens were not there.
+    - `undone`: requests that read what was not there, with the tokens that they had computed and
+      those of them that are valid.
+    - `leavers`: requests whose clients went away while the model ran.
+    """
+
+    accepted: dict[str, int] = field(factory=dict)
+    lost: tuple[str, ...] = ()
+    undone: dict[str, tuple[int, int]] = field(factory=dict)
+    leavers: tuple[str, ...] = ()
+
+
+def as_prescribed(turn: Turn, samples: Tensor) -> Tensor:
+    """What the row samples [samples], unless its request says which tokens these are."""
+    output = turn.row.request.output
+    if output is None:
+        return samples
+    first = turn.tokens - turn.row.request.prompt_len
+    given = output[first : first + len(samples)]
+    return np.concatenate([np.array(given, np.int64), samples[len(given) :]])
+
+
+class Missing:
+    """Blocks that a connector should have filled in this step and did not.
+
+    Whichever request holds such a block first computes it; those that share it rely on that.
+    """
+
+    def __init__(self, lost: Collection[Admission], block_size: int) -> None:
+        """`lost`: the requests whose external tokens did not come; `block_size` in tokens."""
+        self._block_size = block_size
+        self._blocks = frozenset(block for one in lost for block in self._brought(one))
+        self._unclaimed = {*self._blocks}
+
+    def _brought(self, one: Admission) -> Blocks:
+        """The blocks that should have been filled for the request."""
+        first = (one.computed - one.external) // self._block_size
+        return one.table[first : int(cdiv(one.computed, self._block_size))]
+
+    def valid_tokens(self, turn: Turn) -> int | None:
+        """Tokens of the row that are there although it reads such a block; None if it reads none.
+
+        If it is the first that holds the block, these are the tokens before it.
+        """
+        if not self._blocks:
+            return None
+        read = turn.table[: int(cdiv(turn.computed, self._block_size))]
+        if self._blocks.isdisjoint(read):
+            return None
+        claimed = [place for place, block in enumerate(read) if block in self._unclaimed]
+        self._unclaimed.difference_update(read)
+        return claimed[0] * self._block_size if claimed else turn.computed

@@ -1,0 +1,72 @@
+"""The running queue of vLLM V1, in the order of admission."""
+
+from operator import attrgetter
+from typing import TypeAlias
+
+from engine.core import decoding
+from engine.core.decoding import DecodingRows
+from engine.vllm_v1.requests import RequestState
+
+Batch: TypeAlias = decoding.Batch[RequestState]
+
+_order = attrgetter("order")
+
+
+class Running(DecodingRows[RequestState]):
+    """The running queue, front first.
+
+    Some of its rows decode: they lack their newest token only and have no drafts. The others
+    compute what is left of their prompts, verify drafts, or could not decode in the last step.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        """No row; `block_size` in tokens."""
+        super().__init__(block_size)
+        self.rows: list[RequestState] = []
+        self._admitted = 0
+        self._batch: Batch | None = None
+
+    @property
+    def all_decode(self) -> bool:
+        """True if there is no row that does not decode."""
+        return self.decoding == len(self.rows)
+
+    @property
+    def batch(self) -> Batch:
+        """All rows, where all of them decode."""
+        if self._batch is None:
+            self._batch = Batch(tuple(self.rows))
+        return self._batch
+
+    def tokens(self, row: RequestState) -> int:
+        """Prompt and sampled tokens of the row: what it has computed has to catch up with."""
+        return row.tokens if row.start is None else row.start + self.steps + 1
+
+    def in_order(self, rows: list[RequestState]) -> list[RequestState]:
+        """Some of the rows as they stand in the queue."""
+        return sorted(rows, key=_order) if len(rows) > 1 else rows
+
+    def append(self, row: RequestState) -> None:
+        """A request that is admitted goes to the back."""
+        self._admitted += 1
+        row.order = self._admitted
+        self.rows.append(row)
+        self._batch = None
+
+    def remove(self, row: RequestState) -> None:
+        """The row leaves, from wherever it stands."""
+        if row.start is not None:
+            self.leave(row)
+        self.rows.remove(row)
+        self._batch = None
+
+    def join(self, row: RequestState) -> None:
+        """The row decodes from now on: only its newest token is not computed."""
+        super().join(row)
+        self._batch = None
+
+    def leave(self, row: RequestState) -> None:
+        """The row, which decodes, does so no longer."""
+        super().leave(row)
+        row.tokens = row.computed + 1
+        self._batch = None

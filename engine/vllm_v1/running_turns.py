@@ -1,0 +1,100 @@
+"""What the running requests compute, and which give way for that.
+
+Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption"; the ends of the
+loop are those of vLLM 0.28.0. The formulas are those of `spec/vllm_v1/config.py`.
+"""
+
+from engine.vllm_v1.draft import Draft
+from engine.vllm_v1.plan import Blocks, Turn
+from engine.vllm_v1.requests import RequestState
+from engine.vllm_v1.state import SchedulerState
+from spec.vllm_v1.config import missing_blocks, running_tokens, slots_end
+
+
+def lacking_blocks(state: SchedulerState, held: int, computed: int, new: int) -> int:
+    """Blocks that a request with `held` of them lacks to compute these tokens."""
+    config = state.config
+    end = slots_end(computed, new, config.num_lookahead_tokens, config.max_model_len)
+    return int(missing_blocks(end, held, config.block_size))
+
+
+def plan_batch(state: SchedulerState) -> list[Turn] | None:
+    """The rows that are handed blocks, if all rows decode and each of them finds its slots."""
+    running = state.running
+    if not running.rows or not running.all_decode:
+        return None
+    # A request is admitted only with budget left, so that there is a token for each row.
+    growing = running.of_length(1 - state.config.num_lookahead_tokens)
+    if not growing:
+        return []
+    wanted: list[tuple[RequestState, int]] = []
+    count = 0
+    for row in running.in_order(growing):
+        lacking = lacking_blocks(state, len(row.blocks), running.computed(row), 1)
+        if lacking:
+            wanted.append((row, lacking))
+            count += lacking
+    if count > state.blocks.free.count:
+        return None
+    blocks = iter(state.blocks.next_free(count))
+    return [
+        _decode(state, row, tuple(next(blocks) for _ in range(lacking))) for row, lacking in wanted
+    ]
+
+
+def _decode(state: SchedulerState, row: RequestState, fresh: Blocks) -> Turn:
+    """A row computes its newest token."""
+    computed = state.running.computed(row)
+    return Turn(row, computed + 1, computed, 1, row.blocks, fresh)
+
+
+def plan_turns(draft: Draft) -> None:
+    """Each running request catches up, in queue order, as long as there is budget.
+
+    Where slots are lacking a request is preempted; one that has to preempt itself ends the loop.
+    """
+    state = draft.state
+    running = state.running
+    for row in [*running.rows]:
+        if not draft.budget:
+            return
+        if row in draft.preempted:
+            continue
+        new = _new_tokens(draft, row)
+        if not new:
+            continue
+        computed = running.computed(row)
+        lacking = lacking_blocks(state, len(row.blocks), computed, new)
+        if lacking > draft.pool.free and not _made_room(draft, row, lacking):
+            return
+        fresh = draft.pool.allocate(lacking) if lacking else ()
+        draft.give_turn(Turn(row, running.tokens(row), computed, new, row.blocks, fresh))
+
+
+def _new_tokens(draft: Draft, row: RequestState) -> int:
+    """Tokens that the row computes."""
+    if row.start is not None:
+        return 1
+    config = draft.state.config
+    threshold, length = config.long_prefill_token_threshold, config.max_model_len
+    return int(
+        running_tokens(row.tokens, row.drafts, row.computed, threshold, draft.budget, length)
+    )
+
+
+def _made_room(draft: Draft, row: RequestState, lacking: int) -> bool:
+    """Preempt until so many blocks are free; False if the row is a victim itself."""
+    while lacking > draft.pool.free:
+        victim = _victim(draft)
+        draft.preempt(victim)
+        if victim is row:
+            return False
+    return True
+
+
+def _victim(draft: Draft) -> RequestState:
+    """The last of the running queue; by priority, the worst one."""
+    rows = draft.state.running.rows
+    if not draft.state.by_priority:
+        return rows[-1 - len(draft.preempted)]
+    return max((row for row in rows if row not in draft.preempted), key=lambda row: row.rank)

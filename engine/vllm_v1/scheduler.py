@@ -1,0 +1,82 @@
+"""vLLM V1's scheduler, as `spec/chapters/vllm_v1.md` has it."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from engine.core import scheduler
+from engine.core.scheduler import Ends
+from engine.core.tensors import NO_TOKENS, Tensor
+from engine.vllm_v1 import apply
+from engine.vllm_v1.plan import Plan
+from engine.vllm_v1.planning import plan_step
+from engine.vllm_v1.requests import RequestState
+from engine.vllm_v1.results import Outcome, Results
+from engine.vllm_v1.state import SchedulerState
+from spec.core.requests import Request
+from spec.vllm_v1.config import VllmV1Config, refuse_unservable
+
+
+class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
+    """Each request catches up with its tokens, as far as budget and blocks allow."""
+
+    def __init__(self, config: VllmV1Config) -> None:
+        """A scheduler without requests."""
+        super().__init__(SchedulerState.of(config))
+
+    def add(self, request: Request, external: int = 0) -> None:
+        """A client hands in a request; `external`: tokens of it that the connector can bring.
+
+        Raises:
+            WorkloadError: it could never be served, or its name was used before, see
+                `engine.core.state.LeftNames`.
+        """
+        super().add(request)
+        self.state.arrivals += 1
+        waiting = self.state.queue.find(request.id)
+        if external and waiting is not None:
+            waiting.external = external
+
+    def end_load(self, request_id: str, failed: bool = False) -> bool:
+        """The connector reports a load; False if the request does not load."""
+        self._planned = None
+        return apply.end_load(self.state, request_id, failed)
+
+    def update(
+        self,
+        plan: Plan,
+        tokens: Tensor = NO_TOKENS,
+        ends: Ends = None,
+        accepted: Mapping[str, int] | None = None,
+        lost: Collection[str] = (),
+        leavers: tuple[str, ...] = (),
+    ) -> Outcome:
+        """The device has done the step: apply the plan with the tokens that it sampled.
+
+        `tokens` [samples]: in the order in which the plan has the rows, of each as many as it has
+        drafts and one more. `ends`, `accepted`, `lost` and `leavers`: see `Results`.
+
+        Raises:
+            StalePlanError: another plan has been made since, or this one was applied.
+            ValueError: not as many tokens as were to be sampled.
+        """
+        self._take(plan, tokens)
+        return apply.apply_plan(self.state, plan, tokens, Results(ends, accepted, lost, leavers))
+
+    def _newcomer(self, request: Request) -> RequestState:
+        refuse_unservable(request, self.state.config)
+        newcomer = RequestState.of(request)
+        if self.state.by_priority:
+            newcomer.arrival = self.state.arrivals
+        return newcomer
+
+    def _plan(self) -> Plan:
+        return plan_step(self.state)
+
+    def _apply(self, plan: Plan, tokens: Tensor, ends: Ends) -> Outcome:
+        return apply.apply_plan(self.state, plan, tokens, Results(ends))
+
+    def _take_out(self, request: Any) -> None:
+        apply.take_out(self.state, request)
+
+    def _restart(self) -> None:
+        apply.restart(self.state)

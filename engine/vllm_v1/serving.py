@@ -1,0 +1,170 @@
+"""vLLM V1's scheduler with a device, a drafter and a connector."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from attrs import frozen
+
+from engine.core import serving
+from engine.core.faults import DeviceFailedError
+from engine.core.scheduler import Ends
+from engine.core.tensors import NO_TOKENS, Tensor
+from engine.paged.inputs import PagedInput
+from engine.vllm_v1.model_input import step_input
+from engine.vllm_v1.plan import Admission, Blocks, Plan, Turn
+from engine.vllm_v1.requests import RequestState
+from engine.vllm_v1.results import Missing, Outcome, as_prescribed
+from engine.vllm_v1.scheduler import Scheduler
+from spec.core.requests import Request
+from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.records import Load
+
+
+class Device(Protocol):
+    """What computes a batch of rows."""
+
+    def compute(self, given: PagedInput) -> Tensor:
+        """Compute the new tokens of every row: the sampled tokens [samples].
+
+        Raises:
+            ConstraintError: the device cannot do this step.
+            DeviceFailedError: the device failed.
+        """
+
+
+# What is proposed as the next tokens of a row, at most so many: [drafts].
+Drafter: TypeAlias = Callable[[RequestState, int], Tensor]
+# Brings the keys and values of a request's `tokens` from position `start` on to its blocks.
+Connector: TypeAlias = Callable[[Tensor, int, Blocks], None]
+
+
+@frozen
+class Statistics(serving.Statistics):
+    """The engine after a step: requests by queue, blocks that none holds."""
+
+    running: int
+
+
+StepResult: TypeAlias = serving.StepResult[Plan, Outcome, Statistics]
+
+
+def without_drafts(_row: RequestState, count: int) -> Tensor:
+    """A drafter that has no idea: each draft is token 0."""
+    return np.zeros(count, np.int64)
+
+
+def without_connector(_tokens: Tensor, _start: int, _blocks: Blocks) -> None:
+    """A connector that brings nothing."""
+
+
+class Engine(serving.Engine[Device, Plan, Outcome, Statistics]):
+    """Serves requests on one device."""
+
+    scheduler: Scheduler
+
+    def __init__(
+        self,
+        config: VllmV1Config,
+        device: Device,
+        drafter: Drafter = without_drafts,
+        connector: Connector = without_connector,
+    ) -> None:
+        """An engine without requests."""
+        super().__init__(Scheduler(config), device)
+        self._drafter = drafter
+        self._connector = connector
+
+    def add(self, request: Request, external: int = 0) -> None:
+        """A client hands in a request; `external`: tokens of it that the connector can bring.
+
+        Raises:
+            WorkloadError: it could never be served, or its name was used before, see
+                `engine.core.state.LeftNames`.
+        """
+        self.scheduler.add(request, external)
+
+    def end_load(self, request_id: str, failed: bool = False) -> bool:
+        """The connector reports a load; False if the request does not load."""
+        state = self.scheduler.state
+        row = next((one for one in state.skipped if one.id == request_id), None)
+        if row is not None and row.load is Load.LOADING and not failed:
+            start = row.registered * state.config.block_size
+            self._connector(state.tokens_of(row, 0, row.computed), start, row.blocks)
+        return self.scheduler.end_load(request_id, failed)
+
+    def step(
+        self, ends: Ends = None, lost: Collection[str] = (), leavers: tuple[str, ...] = ()
+    ) -> StepResult:
+        """Plan a step, have the device do it, carry it out.
+
+        `ends`: the requests that sample the end of sequence in this step; by default each ends
+        where it says that it does. `lost`: requests whose external tokens should come within the
+        step and do not. `leavers`: requests whose clients go away while the model runs.
+
+        Raises:
+            ConstraintError: the device refuses the tensors; nothing has changed.
+        """
+        plan = self.scheduler.schedule()
+        try:
+            tokens, accepted = self._verified(plan, lost)
+        except DeviceFailedError as failed:
+            return serving.StepResult(plan, None, failed.kind, self._statistics())
+        outcome = self.scheduler.update(plan, tokens, ends, accepted, lost, leavers)
+        return serving.StepResult(plan, outcome, None, self._statistics())
+
+    def _computed(self, plan: Plan) -> Tensor:
+        return self._verified(plan, ())[0]
+
+    def _verified(
+        self, plan: Plan, lost: Collection[str]
+    ) -> tuple[Tensor, Mapping[str, int] | None]:
+        """What the device samples, and how many of each row's drafts are what it samples."""
+        state = self.scheduler.state
+        drafts = {turn.row: self._drafts(turn) for turn in plan.turns if turn.drafts}
+        computing = self._computing(plan, lost)
+        given = step_input(state, plan, computing, drafts)
+        sampled = NO_TOKENS if given is None else self._device.compute(given)
+        if len(computing) == len(plan.turns) and not drafts:
+            return sampled, None
+        tokens = [sampled[: len(plan.batch.ids)] if plan.batch is not None else NO_TOKENS]
+        sampled, accepted = sampled[len(tokens[0]) :], {}
+        for turn in plan.turns:
+            own = np.zeros(turn.samples, np.int64)
+            if turn in computing:
+                own, sampled = sampled[: turn.samples], sampled[turn.samples :]
+                own = as_prescribed(turn, own)
+            if turn.drafts:
+                accepted[turn.row.id] = _accepted(drafts[turn.row], own)
+            tokens.append(own)
+        return np.concatenate(tokens), accepted
+
+    def _drafts(self, turn: Turn) -> Tensor:
+        """What stands behind the row's tokens: nothing was proposed for a request that is new."""
+        drafter = without_drafts if isinstance(turn, Admission) else self._drafter
+        return drafter(turn.row, turn.drafts)
+
+    def _computing(self, plan: Plan, lost: Collection[str]) -> list[Turn]:
+        """The turns that find all that they read, once the connector has brought what it has."""
+        state = self.scheduler.state
+        loads = [one for one in plan.turns if isinstance(one, Admission) and one.external]
+        for one in loads:
+            if one.row.id not in lost:
+                tokens = state.tokens_of(one.row, 0, one.computed)
+                self._connector(tokens, one.computed - one.external, one.table)
+        missing = Missing([one for one in loads if one.row.id in lost], state.config.block_size)
+        return [turn for turn in plan.turns if missing.valid_tokens(turn) is None]
+
+    def _statistics(self) -> Statistics:
+        state = self.scheduler.state
+        return Statistics(
+            waiting=len(state.queue) + len(state.skipped),
+            free_blocks=state.blocks.free.count,
+            running=len(state.running.rows),
+        )
+
+
+def _accepted(drafts: Tensor, sampled: Tensor) -> int:
+    """How many of the drafts are what is sampled in their places, up to the first that is not."""
+    wrong = np.flatnonzero(drafts != sampled[: len(drafts)])
+    return int(wrong[0]) if len(wrong) else len(drafts)

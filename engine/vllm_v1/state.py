@@ -1,0 +1,79 @@
+"""What vLLM V1's scheduler remembers between two steps."""
+
+from collections.abc import Callable, Sequence
+
+from attrs import define, field
+
+from engine.core import state
+from engine.core.requests import WaitingQueue
+from engine.core.state import LeftNames
+from engine.vllm_v1.blocks import BlockManager
+from engine.vllm_v1.requests import RankedQueue, RequestState
+from engine.vllm_v1.running import Running
+from spec.vllm_v1.config import Scheduling, VllmV1Config
+
+
+@define(eq=False)
+class SchedulerState(state.SchedulerState[RequestState]):
+    """Everything that planning reads and applying a plan changes.
+
+    - `queue`: requests that wait. `skipped`: those that stand before them because they load, or
+      were looked at when their load had ended. `running`: the running queue.
+    - `draining`: aborted while they load; their blocks are still being written to.
+    - `arrivals`: requests that have arrived so far.
+    - `unreported`: names of those that left since the last step.
+    - `lost`: whose external keys and values turned out not to be there.
+    - `planned`: called when a step's decisions have been applied and nothing is computed yet.
+    """
+
+    config: VllmV1Config
+    blocks: BlockManager
+    queue: WaitingQueue[RequestState]
+    running: Running
+    skipped: list[RequestState] = field(factory=list)
+    draining: list[RequestState] = field(factory=list)
+    arrivals: int = 0
+    unreported: set[str] = field(factory=set)
+    lost: LeftNames = field(factory=LeftNames)
+    planned: Callable[[], None] | None = None
+    # What every step asks the configuration for.
+    budget: int = field(init=False)
+    by_priority: bool = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.budget = self.config.token_budget
+        self.by_priority = self.config.scheduling is Scheduling.PRIORITY
+
+    @staticmethod
+    def of(config: VllmV1Config) -> "SchedulerState":
+        """A scheduler without requests."""
+        blocks = BlockManager(config.pool_blocks, config.release)
+        by_priority = config.scheduling is Scheduling.PRIORITY
+        queue = RankedQueue() if by_priority else WaitingQueue[RequestState]()
+        return SchedulerState(config, blocks, queue, Running(config.block_size))
+
+    @property
+    def admitted(self) -> Sequence[RequestState]:
+        """The requests that hold blocks, or did when they were looked at."""
+        return (*self.running.rows, *self.skipped, *self.draining)
+
+    @property
+    def has_queued(self) -> bool:
+        """True if a request has arrived and does not run."""
+        return bool(self.skipped) or len(self.queue) > 0
+
+    def find(self, request_id: str) -> RequestState | None:
+        """The request of this name, if it has arrived and not left."""
+        if (waiting := self.queue.find(request_id)) is not None:
+            return waiting
+        for others in (self.running.rows, self.skipped):
+            for one in others:
+                if one.request.id == request_id:
+                    return one
+        return None
+
+    def skip(self, request: RequestState) -> None:
+        """The request, which begins to load, stands behind those that were passed over before."""
+        self.skipped.append(request)
+        if self.by_priority:
+            self.skipped.sort(key=lambda one: one.rank)

@@ -1,0 +1,53 @@
+"""`lockstep book`: a site that loads nothing from elsewhere, and no directory of others is lost."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.checks.command import lockstep
+
+REMOTE = re.compile(r"(?:src|href)=\"?(https?:)?//[^\s\">]+")
+MOST_BYTES = 40_000_000
+
+
+def test_a_directory_with_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+
+    ran = lockstep("book", "--out", str(tmp_path))
+
+    assert ran.code == 2
+    assert "a new directory, an empty one, or that of a book" in ran.err
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_without_the_extra_the_command_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mkdocs.commands.build", None)
+
+    ran = lockstep("book", "--out", str(tmp_path / "site"))
+
+    assert ran.code == 2
+    assert "lockstep-schedulers[book]" in ran.err
+
+
+@pytest.mark.thorough
+def test_the_whole_book_is_built_with_every_link_checked(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    ran = lockstep("book", "--out", str(site))
+
+    assert ran.code == 0, ran.err
+    pages = [*site.rglob("*.html")]
+    assert len(pages) > 700
+    assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < MOST_BYTES
+    loaded = [
+        found.group()
+        for page in pages
+        for found in REMOTE.finditer(page.read_text(encoding="utf-8"))
+        if not found.group().startswith('href="https://squidfunk')
+    ]
+    assert loaded == []
+    again = lockstep("book", "--out", str(site))  # over an earlier book
+    assert again.code == 0

@@ -1,0 +1,126 @@
+"""Files of any kind as documents: the steps of the file, or of both sides."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.explore.exploring import explore_instance, write_counterexample
+from checks.export.pages.document import unpacked
+from checks.harness.viewing import document_of_file
+from checks.policies import policy_named
+from tests.checks.command import lockstep
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+Json = dict[str, Any]
+
+
+def counterexample(policy: str, instance: str, directory: Path) -> Path:
+    """Of the first rule that is refuted in this instance."""
+    named = {one.name: one for one in policy_named(policy).instances}
+    exploration = explore_instance(named[instance])
+    path = directory / "found.jsonl"
+    write_counterexample(exploration, exploration.findings[0], path)
+    return path
+
+
+def test_a_counterexample_points_to_the_step_that_breaks_the_rule(tmp_path: Path) -> None:
+    document = document_of_file(counterexample("spyre", "documented", tmp_path))
+
+    violation = document["violation"]
+    (shown,) = unpacked(document)[violation["frame"]]
+    assert violation["rule"] == "SPY-VOL-1"
+    assert violation["rule"] in dict(shown["broken"])
+    assert document["overview"]["broken"] == {3: ["SPY-VOL-1"]}
+    assert shown["meters"][0]["over"]
+    assert document["rules"]["SPY-VOL-1"]["says"] == violation["says"]
+
+
+@pytest.mark.parametrize("path", sorted(RECORDED.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_a_recording_stands_beside_the_reference(path: Path) -> None:
+    document = document_of_file(path)
+
+    assert document["sides"][0] == "reference"
+    assert len(document["sides"]) == 2
+    frames = unpacked(document)
+    steps = sum("record" in json.loads(line) for line in path.read_text().splitlines())
+    taken = sum(theirs is not None for _, theirs in frames)
+    differs = document["divergence"]
+    assert taken == steps if differs is None else taken == differs["frame"] + 1 <= steps
+    for ours, theirs in frames[: taken if differs is None else differs["frame"]]:
+        assert ours["step"] == theirs["step"]
+        assert [row["id"] for row in ours["rows"]] == [row["id"] for row in theirs["rows"]]
+
+
+def test_a_release_that_raises_ends_with_its_error() -> None:
+    document = document_of_file(RECORDED / "sendnn-model_length_assertion.jsonl")
+
+    violation = document["violation"]
+    assert violation["rule"] == "crash"
+    assert "AssertionError" in violation["found"]
+    assert unpacked(document)[violation["frame"]][1] is None
+
+
+def traced(tmp_path: Path) -> Path:
+    path = tmp_path / "run.jsonl"
+    ran = lockstep(
+        *("run", EXAMPLES / "first.jsonl", "--config", EXAMPLES / "first.toml"),
+        *("--using", "reference", "--trace", path),
+    )
+    assert ran.code == 0
+    return path
+
+
+def test_a_trace_has_a_frame_for_every_step(tmp_path: Path) -> None:
+    path = traced(tmp_path)
+
+    document = document_of_file(path)
+
+    lines = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    shown = [one for (one,) in unpacked(document)]
+    assert [one["step"] for one in shown] == [line["step"] for line in lines]
+    assert [one["finished"] for one in shown] == [line["finished"] for line in lines]
+    refused = {str(at): rule for at, rule in document["overview"]["refused"].items()}
+    assert refused == {str(one["step"]): one["refusal"] for one in lines if one["refusal"]}
+
+
+def test_a_trace_that_says_otherwise_ends_in_the_step_that_differs(tmp_path: Path) -> None:
+    path = traced(tmp_path)
+    lines = path.read_text().splitlines()
+    planted = json.loads(lines[8]) | {"tkv": 7}
+    path.write_text("\n".join([*lines[:8], json.dumps(planted), *lines[9:], ""]))
+
+    document = document_of_file(path)
+
+    assert document["divergence"]["frame"] == 7 == document["overview"]["count"] - 1
+    (field,) = document["divergence"]["fields"]
+    assert (field["field"], field["found"]) == ("tkv", 7)
+
+
+def test_view_writes_one_page_that_needs_nothing_else(tmp_path: Path) -> None:
+    path = counterexample("spyre", "documented", tmp_path)
+    page = tmp_path / "page.html"
+
+    ran = lockstep("view", path, "--out", page, "--json", tmp_path / "report.json")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == f"written: {page} (4 steps, 1 times a rule is broken)\n"
+    text = page.read_text(encoding="utf-8")
+    addresses = ("http://www.w3.org/2000/svg",)  # a name, which nothing is fetched from
+    for one in addresses:
+        text = text.replace(one, "")
+    assert "http" not in text.replace("http-equiv", "")
+    assert "default-src 'none'" in text
+
+
+def test_view_refuses_what_is_no_file_of_steps(tmp_path: Path) -> None:
+    path = tmp_path / "junk.jsonl"
+    path.write_text('{"format": "else"}\n')
+
+    ran = lockstep("view", path, "--out", tmp_path / "page.html")
+
+    assert ran.code == 2
+    assert "format" in ran.err
+    assert not (tmp_path / "page.html").exists()

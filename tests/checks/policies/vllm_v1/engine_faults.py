@@ -1,0 +1,298 @@
+"""Planted faults of vLLM V1's engine.
+
+Run as a module, it prints by what each is found, and how soon.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from checks.policies import policy_named
+from engine.core.blocks import FreeList
+from engine.core.requests import Slots, WaitingQueue
+from engine.core.state import SchedulerState
+from engine.vllm_v1 import admission, apply, planning, running_turns
+from engine.vllm_v1.apply import _Sampled
+from engine.vllm_v1.blocks import BlockManager, PoolDraft
+from engine.vllm_v1.draft import Draft
+from engine.vllm_v1.plan import Promotion, Turn
+from engine.vllm_v1.requests import RankedQueue, RequestState
+from engine.vllm_v1.results import Missing
+from engine.vllm_v1.running import Running
+from engine.vllm_v1.state import SchedulerState as V1State
+from spec.vllm_v1.records import Load
+from tests.checks.faults.patches import Wrong, always
+from tests.checks.harness.cases import table_of
+from tests.checks.policies.engine_faults import EngineFaults, hunt_fault
+
+ENGINE = policy_named("vllm-v1").system("engine")
+ENGINE_FAULTS = EngineFaults()
+fault = ENGINE_FAULTS.fault
+
+
+# --- the budget -----------------------------------------------------------------------------------
+
+fault("budget", running_turns, "_new_tokens")(
+    lambda right, draft, row: max(right(draft, row) - 1, 1),
+    "one token less: a running request computes one token less than it could",
+)
+fault("budget", running_turns, "running_tokens")(
+    lambda right, tokens, drafts, computed, _threshold, budget, length: right(
+        tokens, drafts, computed, 0, budget, length
+    ),
+    "threshold forgotten: a running request's chunks are not cut to the threshold",
+)
+fault("budget", running_turns, "running_tokens")(
+    lambda right, tokens, drafts, computed, threshold, budget, length: right(
+        tokens, drafts, computed, threshold, budget, length + 1
+    ),
+    "model length one off: the last position of the model length is computed",
+)
+fault("budget", admission, "waiting_tokens")(
+    lambda right, tokens, computed, _threshold, budget: right(tokens, computed, 0, budget),
+    "newcomer's threshold forgotten: the first chunk is not cut to the threshold",
+)
+fault("budget", admission, "no_room")(
+    lambda right, config, budget, running: right(config, budget, running + 1),
+    "slot left empty: one request less than allowed runs",
+)
+
+
+# --- preemption -----------------------------------------------------------------------------------
+
+fault("preemption", running_turns, "_victim")(
+    lambda _right, draft: next(
+        row for row in draft.state.running.rows if row not in draft.preempted
+    ),
+    "first gives way: the front of the running queue is preempted",
+)
+fault("preemption", running_turns, "_victim")(
+    lambda _right, draft: next(
+        row for row in reversed(draft.state.running.rows) if row not in draft.preempted
+    ),
+    "priorities not looked at: the last of the running queue is always the victim",
+)
+fault("preemption", running_turns, "_made_room")(
+    lambda right, draft, row, lacking: right(draft, row, lacking) or True,
+    "goes on behind itself: a request that preempts itself does not end the loop",
+)
+
+
+@fault("preemption", Draft, "preempt")
+def victim_is_not_refunded(right: Wrong, draft: Draft, victim: RequestState) -> None:
+    """The tokens of a victim that was scheduled already are not given back."""
+    budget = draft.budget
+    right(draft, victim)
+    draft.budget = budget
+
+
+@fault("preemption", planning, "plan_admissions")
+def never_called_after_a_token(right: Wrong, draft: Draft) -> None:
+    """No request is admitted next to one that runs."""
+    if not draft.turns and draft.batch is None:
+        right(draft)
+
+
+@fault("preemption", RequestState, "again")
+def answer_lost_with_preemption(right: Wrong, request: RequestState, outputs: Any) -> Any:
+    """A preempted request loses its newest token."""
+    return right(request, outputs[:-1])
+
+
+# --- blocks ---------------------------------------------------------------------------------------
+
+fault("blocks", BlockManager, "is_kept")(
+    lambda _right, _blocks, _block, _key: True,
+    "plain blocks behind: blocks without content are handed out last",
+)
+fault("blocks", BlockManager, "release")(
+    lambda right, blocks, table: right(blocks, table[::-1]),
+    "released head first: a table is given back from its head on",
+)
+fault("blocks", FreeList, "put_back")(
+    lambda _right, free, blocks: free.put_front(blocks),
+    "last in, first out: cached blocks that are given back are handed out next",
+)
+fault("blocks", running_turns, "slots_end")(
+    lambda right, computed, new, _lookahead, length: right(computed, new, 0, length),
+    "lookahead forgotten: no slots are set aside for the drafter",
+)
+fault("blocks", running_turns, "slots_end")(
+    lambda right, computed, new, lookahead, length: right(computed, new, lookahead, length + 99),
+    "slots beyond the model: blocks are handed out behind the model length",
+)
+fault("blocks", PoolDraft, "release")(
+    lambda right, pool, table: right(pool, table[::-1]),
+    "planned head first: a victim's table is planned to be given back from its head on",
+)
+fault("blocks", Draft, "promote")(
+    lambda _right, draft, row: draft.moves.append(Promotion(row)),
+    "promotion not planned: what was loaded, or given back, is not seen in its step",
+)
+
+
+@fault("blocks", admission, "_lacking")
+def whole_prompt_not_reserved(right: Wrong, draft: Draft, found: Any, *room: int) -> Any:
+    """A request is admitted though all of its tokens do not fit."""
+    whole, found.row.tokens = found.row.tokens, 0
+    try:
+        return right(draft, found, *room)
+    finally:
+        found.row.tokens = whole
+
+
+# --- caching --------------------------------------------------------------------------------------
+
+fault("caching", admission, "hit_blocks_at_most")(
+    lambda right, tokens, size: right(tokens + 1, size),
+    "whole prompt hit: all of a cached prompt is taken",
+)
+fault("caching", admission, "hit_blocks_at_most")(
+    lambda right, tokens, size: max(right(tokens, size) - 1, 0),
+    "last block missed: the last block that may be hit is not looked up",
+)
+fault("caching", PoolDraft, "lookup")(
+    lambda _right, pool, key: pool._manager.lookup(key),
+    "blind to its own step: blocks hashed or evicted in the step are not seen",
+)
+fault("caching", apply, "_register")(always(None), "nothing cached: no block can ever be found")
+fault("caching", SchedulerState, "tokens_of")(
+    lambda _right, _state, _request, start, end: np.zeros(end - start, np.int64),
+    "keys without tokens: no token counts in the key of a block",
+)
+
+
+@fault("caching", admission, "_hit")
+def lookup_not_repeated(right: Wrong, draft: Draft, row: RequestState) -> Any:
+    """What a lookup found stays true whatever changes."""
+    return row.hit or right(draft, row)
+
+
+@fault("caching", Draft, "give_turn")
+def drafts_are_cached(right: Wrong, draft: Draft, turn: Turn) -> None:
+    """Blocks full of drafts can be found."""
+    right(draft, turn)
+    if turn.drafts and (turn.computed + turn.new) % draft.state.config.block_size == 0:
+        turn.tokens += turn.drafts
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+fault("order", WaitingQueue, "put_front")(
+    lambda _right, queue, request: queue.put_back(request),
+    "preempted waits last: a preempted request goes to the end of the queue",
+)
+
+
+@fault("order", RankedQueue, "put_back")
+def priorities_not_sorted(_right: Wrong, queue: Any, request: RequestState) -> None:
+    """A request goes to the end whatever its priority."""
+    WaitingQueue.put_back(queue, request)
+    queue._ranked.append(request)
+
+
+fault("order", Running, "in_order")(
+    lambda _right, _running, rows: rows[::-1],
+    "blocks in no order: the last row is handed one first",
+)
+
+
+@fault("order", V1State, "skip")
+def loading_stands_first(_right: Wrong, state: V1State, request: RequestState) -> None:
+    """A request that begins to load stands before those that were passed over."""
+    state.skipped.insert(0, request)
+
+
+# --- speculation ----------------------------------------------------------------------------------
+
+fault("speculation", apply, "rolled_back")(
+    lambda _right, computed, _drafts, _accepted: computed,
+    "rejected and kept: rejected drafts count as computed",
+)
+fault("speculation", admission, "_padding")(
+    always(0), "never filled up: a request with one token to compute gets no drafts"
+)
+fault("speculation", _Sampled, "_due")(
+    lambda right, sampled, row, first, most: (most, right(sampled, row, first, most)[1]),
+    "tokens behind the end: a request gets all its accepted drafts",
+)
+
+
+@fault("speculation", _Sampled, "_go_on")
+def one_draft(right: Wrong, sampled: Any, turn: Turn, due: int) -> None:
+    """One draft is proposed whatever is configured."""
+    right(sampled, turn, due)
+    turn.row.drafts = 1
+
+
+# --- external keys and values ---------------------------------------------------------------------
+
+fault("loading", admission, "_spoken_for")(
+    always(0), "nothing spoken for: a load takes blocks that prompts in progress need"
+)
+fault("loading", Missing, "valid_tokens")(
+    always(None), "losses not noticed: a request goes on with what did not come"
+)
+
+
+@fault("loading", apply, "_promote")
+def last_token_counts_as_loaded(right: Wrong, state: Any, row: RequestState) -> None:
+    """All tokens of a request may be loaded, and none is computed."""
+    computed = row.computed
+    right(state, row)
+    row.computed = computed
+
+
+@fault("loading", apply, "take_out")
+def blocks_not_kept_while_they_load(right: Wrong, state: Any, request: RequestState) -> None:
+    """Blocks of a client that goes away are free although a load writes to them."""
+    if request.load is Load.LOADING:
+        request.load = Load.LOADED
+    right(state, request)
+
+
+@fault("loading", apply, "end_load")
+def lost_tokens_offered_again(right: Wrong, state: Any, request_id: str, failed: bool) -> bool:
+    """What was lost is asked for again."""
+    ended: bool = right(state, request_id, failed)
+    state.lost._names.pop(request_id, None)
+    return ended
+
+
+# --- accounting -----------------------------------------------------------------------------------
+
+fault("accounting", Running, "of_length")(
+    lambda right, running, remainder: right(running, remainder + 1),
+    "boundary one off: rows are taken to stand one token further in their blocks",
+)
+fault("accounting", Running, "ending")(
+    always([]), "ends not seen: a request goes on though it has all tokens that it samples"
+)
+
+
+@fault("accounting", apply, "_compute")
+def chunks_not_noticed(right: Wrong, turn: Turn) -> None:
+    """A request is never taken to be in its prefill."""
+    right(turn)
+    turn.row.prefilling = False
+
+
+@fault("accounting", Slots, "note")
+def tokens_written_a_place_late(
+    right: Wrong, slots: Slots, rows: Any, starts: Any, step: int, tokens: Any
+) -> None:
+    """Sampled tokens are noted one place behind their own."""
+    right(slots, rows, starts, step + 1, tokens)
+
+
+@fault("accounting", apply, "apply_plan")
+def reported_twice(right: Wrong, state: Any, *given: Any) -> Any:
+    """Requests that have left are reported with every step."""
+    unreported = {*state.unreported}
+    outcome = right(state, *given)
+    state.unreported |= unreported
+    return outcome
+
+
+if __name__ == "__main__":
+    print(table_of(hunt_fault(ENGINE, one, 200) for one in ENGINE_FAULTS))
