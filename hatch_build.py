@@ -17,6 +17,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PACKAGE = "lockstep"
 ROOMS = ("spec", "reference", "engine", "checks")
 _DATA = ("examples",)  # copied as they are
+# A module of ours in a list of settings: the extension that the book's links come from.
+_IN_A_LIST = re.compile(rb"^( *- )(?=checks\.)", re.MULTILINE)
 _BY_NAME = ("import_module", "find_spec", "__import__")  # calls that take the name of a module
 
 
@@ -35,6 +37,8 @@ class OnePackage(BuildHookInterface[Any]):
             content = path.read_bytes()
             if path.suffix == ".py":
                 content = moved(content, str(path))
+            elif path.suffix == ".yml":
+                content = _IN_A_LIST.sub(rb"\1" + PACKAGE.encode() + rb".", content)
             target.write_bytes(content)
         build_data["force_include"][str(made)] = "/"
 
