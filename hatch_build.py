@@ -18,6 +18,8 @@ PACKAGE = "lockstep"
 ROOMS = ("spec", "reference", "engine", "checks")
 _DATA = ("examples",)  # copied as they are
 _NOT_OURS = {"__pycache__", "node_modules"}
+# A module of ours in a list of settings: the extension that the book's links come from.
+_IN_A_LIST = re.compile(rb"^( *- )(?=checks\.)", re.MULTILINE)
 _BY_NAME = ("import_module", "find_spec", "__import__")  # calls that take the name of a module
 
 
@@ -36,6 +38,8 @@ class OnePackage(BuildHookInterface[Any]):
             content = path.read_bytes()
             if path.suffix == ".py":
                 content = moved(content, str(path))
+            elif path.suffix == ".yml":
+                content = _IN_A_LIST.sub(rb"\1" + PACKAGE.encode() + rb".", content)
             target.write_bytes(content)
         build_data["force_include"][str(made)] = "/"
 

@@ -87,12 +87,13 @@ def conform(
     findings: Path | str = "findings",
     name: str = "",
 ) -> Conformed:
-    """Serve random cases with a scheduler and with the reference; `lockstep conform` in a call.
+    """Serve random cases with a scheduler and with the reference; as `lockstep conform` does.
 
-    Every step is compared, and every rule is held against the scheduler's own steps. What is found
-    is made small and recorded in the directory `findings`. A class or a system runs in this
-    process; a file, or the name of a release, in one of its own. `settings`: configuration keys
-    that are not drawn. `name`: of the system, in the command that runs a finding again.
+    Every step is compared, and every rule is held against the scheduler's own steps. It ends with
+    the first finding, which is made small and recorded in the directory `findings`. A class or a
+    system runs in this process; a file, or the name of a release, in one of its own. `settings`:
+    configuration keys that are not drawn. `name`: of the system, in the command that runs a finding
+    again.
 
     Raises:
         InputError: no such driver, a setting that cannot be, nothing that it can be asked.
@@ -104,7 +105,7 @@ def conform(
     seen, began = Campaign(plan), monotonic()
     for episode in range(episodes):
         seen.add(run_batch(plan, [episode]))
-        if seen.has_found_enough:
+        if seen.first_seen:
             break
     seen.seconds = monotonic() - began
     found = tuple(filed_findings(seen, name or name_of(system), Path(findings)))

@@ -10,6 +10,7 @@ from markdown import Extension, Markdown
 from markdown.treeprocessors import Treeprocessor
 from markdown.util import AtomicString
 
+from checks.book.source import proof_page, rule_page
 from checks.evidence import PROVEN, recorded
 from checks.glossary import glossary
 from checks.policies import RULES
@@ -19,16 +20,6 @@ _UNLINKED = {"a", "code", "pre", "script", "style", "h1", "h2", "h3", "h4", "h5"
 _COMMON = {"abort", "bounds", "case", "computed", "event", "generated", "jump", "reading", "record"}
 _COMMON |= {"recording", "reference", "rule", "system", "transition", "variant", "verdict"}
 _AFTER_INLINE = 15  # behind the processor of inline Markdown, before the one of relative links
-
-
-def rule_page(id_: str) -> str:
-    """The page of a rule, from the root of the book."""
-    return f"rules/{id_}.md"
-
-
-def proof_page(id_: str) -> str:
-    """The page of an obligation."""
-    return f"proofs/{id_}.md"
 
 
 @cache

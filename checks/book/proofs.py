@@ -8,8 +8,7 @@ from typing import Any
 
 from checks.book.chapters import proofs_table
 from checks.book.formula import formula_of
-from checks.book.links import proof_page
-from checks.book.source import Page, bullets, code, policies, section, sections
+from checks.book.source import Page, bullets, code, policies, proof_page, section, sections
 from checks.chapters import obligation_ids
 from checks.evidence import PROVEN, recorded
 from checks.proofs.obligations import OBLIGATIONS

@@ -9,7 +9,6 @@ from attrs import frozen
 
 import spec
 from checks.book.chapters import rules_table
-from checks.book.links import proof_page, rule_page
 from checks.book.runs import Shown
 from checks.book.source import (
     Page,
@@ -18,6 +17,8 @@ from checks.book.source import (
     counted,
     folded,
     policies,
+    proof_page,
+    rule_page,
     section,
     sections,
     slug,

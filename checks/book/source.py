@@ -27,6 +27,16 @@ class Page:
             file.write(self.text)
 
 
+def rule_page(id_: str) -> str:
+    """The page of a rule, from the root of the book."""
+    return f"rules/{id_}.md"
+
+
+def proof_page(id_: str) -> str:
+    """The page of an obligation."""
+    return f"proofs/{id_}.md"
+
+
 def sections(*parts: str) -> str:
     """Parts of a page with a blank line between; empty ones are left out."""
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"

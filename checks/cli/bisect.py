@@ -1,4 +1,4 @@
-"""`lockstep bisect`: one recorded case on several releases."""
+"""`lockstep bisect`: one recorded case on several releases, or commits."""
 
 from pathlib import Path
 
@@ -6,25 +6,47 @@ import click
 
 from checks.cli import exit_code
 from checks.cli.ci import Case, status_of
-from checks.cli.common import Output, json_option, plain_table
+from checks.cli.common import Output, json_option, plain_table, print_lines
 from checks.cli.outputs import PATH, Command
 from checks.harness.recording import read_recording
+from checks.harness.system import Json
 from checks.releases.bisecting import tried, versions_of
+from checks.releases.commits import Walk
+from spec.core.errors import InputError
 
 
 @click.command(cls=Command)
 @click.argument("case", type=PATH)
 @click.option("--driver", default="sendnn", show_default=True, help="Whose releases.")
-@click.option("--versions", required=True, metavar="FIRST..LAST", help="From which to which.")
+@click.option("--versions", metavar="FIRST..LAST", help="From which to which release.")
+@click.option(
+    "--git",
+    "commits",
+    type=(PATH, str),
+    metavar="PATH FIRST..LAST",
+    help="Commits of the repository at PATH instead; --driver may be a file in it.",
+)
 @json_option
-def bisect(case: Path, driver: str, versions: str, output: Output) -> int:
+def bisect(
+    case: Path,
+    driver: str,
+    versions: str | None,
+    commits: tuple[Path, str] | None,
+    output: Output,
+) -> int:
     """Run the recorded CASE on each installed release and tell where it differs.
 
     CASE is a file that `lockstep conform` wrote. Exit code 0: every release does as the reference;
-    1: one of them does otherwise; 3: one of them is not installed and no other differs.
+    1: one of them does otherwise; 3: one of them is not installed and no other differs. With --git
+    the first commit is looked for that differs from FIRST in whether it does as the reference; the
+    exit code is 1 if LAST does otherwise, else 0.
     """
+    if (versions is None) == (commits is None):
+        raise InputError("--versions", versions, "one of --versions and --git")
+    if commits is not None:
+        return _among_commits(case, driver, *commits, output)
     recording = read_recording(case)
-    results = list(tried(recording, versions_of(driver, versions)))
+    results = list(tried(recording, versions_of(driver, versions or "")))
     rows = [(one.environment.recipe.name, one.verdict) for one in results]
     output.screen.print(plain_table(("release", "outcome"), rows))
     report = {one.environment.recipe.version: one.outcome for one in results}
@@ -43,3 +65,27 @@ def bisect(case: Path, driver: str, versions: str, output: Output) -> int:
     ]
     content = {"case": str(case), "driver": driver, "releases": report}
     return output.end(code, content, cases)
+
+
+def _among_commits(case: Path, driver: str, repository: Path, span: str, output: Output) -> int:
+    """The commit of a repository from which on the case goes otherwise."""
+    walk = Walk(repository, driver, read_recording(case))
+    first = walk.first_other(span)
+    tried_ones = list(walk.tried.values())
+    last = tried_ones[1]  # after the first the last is tried
+    rows = [(str(one.commit), one.verdict) for one in tried_ones]
+    output.screen.print(plain_table(("commit", "outcome"), rows))
+    found = "no commit changes that" if first is None else f"first other: {first.commit}"
+    print_lines(output.screen, found)
+    report = {one.commit.id: one.outcome for one in tried_ones}
+    content: Json = {"case": str(case), "driver": driver, "releases": report}
+    content["first"] = None if first is None else first.commit.id
+    cases = [
+        Case(
+            suite=driver,
+            name=str(last.commit),
+            status=status_of(violated=last.differs),
+            found=f"{last.verdict}; {found}",
+        )
+    ]
+    return output.end(exit_code(violated=last.differs), content, cases)

@@ -36,6 +36,7 @@ from checks.harness.recording import Recording, outcome_as_json, read_recording
 from checks.harness.report import print_finding
 from checks.harness.system import Hello, Json, System
 from checks.releases.bisecting import episode_of
+from checks.releases.commits import imported_from
 from checks.releases.environments import command_of
 from checks.releases.filing import filed_findings, filed_known, filed_rules
 from checks.releases.recipes import RECIPES, recipe_of
@@ -49,6 +50,9 @@ from spec.core.errors import InputError
 @strictness_option
 @pinned_option
 @click.option("--case", "case_path", type=PATH, help="Run this recorded case again instead.")
+@click.option(
+    "--source", type=PATH, help="A working tree: what the driver imports is looked up there first."
+)
 @click.option("--recorded", is_flag=True, help="With --case: as recorded, without the driver.")
 @expect_option
 @directory_option("--findings", default="findings")
@@ -62,6 +66,7 @@ def conform(
     extent: Extent,
     strictness: str,
     case_path: Path | None,
+    source: Path | None,
     recorded: bool,
     expect: str | None,
     findings: Path,
@@ -74,12 +79,17 @@ def conform(
     Every step is compared, and every rule is held against the driver's own steps. DRIVER is the
     name of an installed release (sendnn, sendnn==2.6.3), `template`, or the path of a driver's
     file. A difference that is not known is made as small as it can be and recorded, with the
-    command that runs it again. Exit code 1: an unknown difference, a broken rule, a crash, or a
-    known difference that did not show where it was due. With --case 0: none of these any more; with
-    --expect recorded, too, 0: all is as in the file.
+    command that runs it again. With --source a release is tried with the Python files of a checkout
+    instead of its own: nothing is installed. Exit code 1: an unknown difference, a broken rule, a
+    crash, or a known difference that did not show where it was due. With --case 0: none of these
+    any more; with --expect recorded, too, 0: all is as in the file.
     """
     if recorded and case_path is None:
         raise InputError("--recorded", True, "together with --case")
+    if source is not None:
+        if not source.is_dir():
+            raise InputError("--source", str(source), "a directory")
+        click.get_current_context().with_resource(imported_from(source.absolute()))
     if case_path is not None:
         recording = read_recording(case_path)
         if expect not in (None, RECORDED):

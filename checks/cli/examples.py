@@ -17,18 +17,22 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def examples(out_path: Path) -> None:
     """Write the example workloads and configurations into a directory.
 
-    A file that is there already and says the same stays as it is; one that says something else is
-    never written over.
+    Recipes for CI systems are there, too, in `ci`. A file that is there already and says the same
+    stays as it is; one that says something else is never written over.
     """
-    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.iterdir())}
-    for name, text in texts.items():
-        _refuse_other(out_path / name, text)
-    out_path.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        if not (out_path / name).exists():
-            with new_file(out_path / name) as file:
+    texts = {
+        out_path / path.relative_to(EXAMPLES): path.read_text(encoding="utf-8")
+        for path in sorted(EXAMPLES.rglob("*"))
+        if path.is_file()
+    }
+    for path, text in texts.items():
+        _refuse_other(path, text)
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            with new_file(path) as file:
                 file.write(text)
-        out.print(str(out_path / name))
+        out.print(str(path))
 
 
 def _refuse_other(path: Path, text: str) -> None:

@@ -148,7 +148,7 @@ def verdict(seen: Campaign) -> str:
     hello, plan, found = seen.hello, seen.plan, sum(seen.times.values())
     unreported = ", ".join(sorted(hello.unreported))
     without = f" without {unreported}" if unreported else ""
-    what = f"{found:,} findings" if found else "no unknown difference"
+    what = counted(found, "finding") if found else "no unknown difference"
     what = f"interrupted; {what}" if seen.interrupted else what
     name = hello.name if hello.release == hello.name else f"{hello.name} ({hello.release})"
     parts = [

@@ -73,8 +73,13 @@ def _tried(environment: Environment, system: System, recording: Recording) -> Tr
     terms = recording.terms
     episode = episode_of(system, recording.case, terms)
     differs = bool(episode.findings or episode.known)
-    in_words = _judged_in_words if terms.rules_only else _compared_in_words
-    return Tried(environment, in_words(episode), differs, outcome_as_json(episode, terms))
+    outcome = outcome_as_json(episode, terms)
+    return Tried(environment, in_words(episode, terms), differs, outcome)
+
+
+def in_words(episode: Episode, terms: Terms) -> str:
+    """What became of a case, in a line."""
+    return _judged_in_words(episode) if terms.rules_only else _compared_in_words(episode)
 
 
 def _compared_in_words(episode: Episode) -> str:

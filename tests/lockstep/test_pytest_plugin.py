@@ -41,7 +41,7 @@ def test_a_wrong_one_is_red_and_reads_as_the_commands_report(project: pytest.Pyt
             "  configuration: *max_num_seqs=1*",
             '  {"id":"0",*',
             "  again: lockstep conform driver.py --case findings/template-divergence-kind-*.jsonl",
-            "template (toy 1.0): * findings in 10 episodes, *",
+            "template (toy 1.0): 1 finding in * episodes, *",
         ]
     )
     assert "Traceback" not in ran.stdout.str()

@@ -71,7 +71,7 @@ class SpyreDecoder(StepDecoder[State]):
         return Step(
             kind=kind,
             tkv=tkv,
-            volume=int(volume(len(record["scheduled"]), tkv)),
+            volume=int(volume(1 if kind == PREFILL else len(record["scheduled"]), tkv)),
             chunk=_chunk(record["prefilling"]) if kind == PREFILL else None,
             batch=rows if kind == DECODE else (),
             **common,

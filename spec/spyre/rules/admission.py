@@ -28,7 +28,7 @@ from spec.spyre.variants import Admission, Joining
 def volume_within_limit(ctx: Context, step: Step) -> Iterator[str]:
     """Batch size times max-tkv never exceeds the limit, in any step."""
     # Judged by the rows that computed something; a prefill is one row of its prompt length.
-    rows = len(step.scheduled)
+    rows = 1 if step.chunk is not None else len(step.scheduled)
     if step.volume != rows * step.tkv:
         yield f"volume {step.volume} of {rows} rows with tkv {step.tkv}"
     if rows * step.tkv > _limit(ctx):

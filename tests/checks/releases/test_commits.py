@@ -1,0 +1,112 @@
+"""`lockstep bisect --git`: a repository of one scheduler, whose commits plant or mend a bug."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lockstep import api
+from tests.checks.command import lockstep
+from tests.lockstep.broken import TEMPLATE, broken
+
+DRIVER = TEMPLATE.replace('release": "toy', 'release": "mine')
+WRONG = broken("joins behind").replace('release": "toy', 'release": "mine')
+
+
+def git(*arguments: str) -> str:
+    own = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    command = ["git", *own, "-C", "repository", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def committed(*texts: str) -> list[str]:
+    """The commits of a repository whose driver has these texts, one after the other."""
+    Path("repository").mkdir()
+    git("init", "-q")
+    ids = []
+    for number, text in enumerate(texts):
+        Path("repository/driver.py").write_text(text)
+        Path("repository/notes").write_text(str(number))
+        git("add", "-A")
+        git("commit", "-q", "-m", f"Change {number}")
+        ids.append(git("rev-parse", "HEAD"))
+    return ids
+
+
+@pytest.fixture
+def case() -> str:
+    """A case that shows the bug."""
+    Path("wrong.py").write_text(WRONG)
+    (found,) = api.conform("wrong.py", episodes=5).findings
+    return str(found.path)
+
+
+def bisected(case: str, span: str) -> tuple[int, dict[str, object], str]:
+    driver = ("--driver", "repository/driver.py")
+    ran = lockstep("bisect", case, *driver, "--git", "repository", span, "--json", "r.json")
+    return ran.code, json.loads(Path("r.json").read_text()), ran.out
+
+
+def test_the_commit_that_planted_a_bug_is_found_in_a_few_trials(case: str) -> None:
+    commits = committed(*[DRIVER] * 6, *[WRONG] * 3)
+
+    code, report, printed = bisected(case, f"{commits[0]}..{commits[-1]}")
+
+    assert (code, report["first"]) == (1, commits[6])
+    assert printed.splitlines()[-1] == f"first other: {commits[6][:10]} Change 6"
+    assert len(report["releases"]) <= 5  # type: ignore[arg-type]
+    assert git("status", "--porcelain") == ""
+
+
+def test_the_commit_that_mended_it_is_found(case: str) -> None:
+    commits = committed(WRONG, WRONG, DRIVER, DRIVER)
+
+    code, report, _ = bisected(case, f"{commits[0]}..HEAD")
+
+    assert (code, report["first"]) == (0, commits[2])
+
+
+def test_where_both_ends_do_the_same_nothing_is_looked_for(case: str) -> None:
+    committed(WRONG, DRIVER, WRONG)
+
+    code, report, printed = bisected(case, "HEAD~2..HEAD")
+
+    assert (code, report["first"]) == (1, None)
+    assert printed.splitlines()[-1] == "no commit changes that"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["HEAD"], "--git: found 'HEAD'; allowed: FIRST..LAST, two commits"),
+        (["HEAD..HEAD~1"], "FIRST..LAST, the older commit in front"),
+        (["none..HEAD"], "--git: found 'none'; allowed: commits of repository"),
+        (["HEAD~1..HEAD", "--versions", "1..2"], "one of --versions and --git"),
+    ],
+)
+def test_what_is_no_span_of_commits_is_refused(case: str, arguments: list[str], says: str) -> None:
+    committed(DRIVER, WRONG)
+
+    refused = lockstep("bisect", case, "--git", "repository", *arguments)
+
+    assert refused.code == 2
+    assert says in refused.err
+    assert "one of --versions and --git" in lockstep("bisect", case).err
+
+
+def test_a_working_tree_is_conformed_instead_of_what_is_installed() -> None:
+    """The driver imports its scheduler, which the working tree has, too, with a bug."""
+    Path("driver.py").write_text("from mine import Toy, serve\n\nserve(Toy)\n")
+    for folder, text in (("installed", DRIVER), ("tree/src", WRONG)):
+        Path(folder).mkdir(parents=True)
+        Path(folder, "mine.py").write_text(text)
+    conform = ("conform", "driver.py", "--episodes", 5)
+
+    assert lockstep(*conform, "--source", "installed").code == 0
+    assert lockstep(*conform, "--source", "tree").code == 1
+    refused = lockstep(*conform, "--source", "none")
+    assert (refused.code, "--source: found 'none'; allowed: a directory" in refused.err) == (
+        2,
+        True,
+    )

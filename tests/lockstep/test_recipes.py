@@ -1,0 +1,82 @@
+"""The recipes for CI systems: their commands run as they stand, in a project of one scheduler."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checks.cli.examples import EXAMPLES
+from tests.lockstep.broken import write
+
+CI = EXAMPLES / "ci"
+ROOT = EXAMPLES.parent
+INSTALL = 'pip install "lockstep-schedulers[pytest]"'
+
+
+def commands(recipe: str) -> list[str]:
+    """The shell commands of a recipe, without the installation."""
+    text = (CI / recipe).read_text(encoding="utf-8")
+    found = re.findall(r"^ +- (?:run: )?((?:pip|pytest|lockstep) .*)$", text, flags=re.MULTILINE)
+    assert found[0] == INSTALL
+    return found[1:]
+
+
+def run(line: str, project: Path) -> int:
+    """The exit code of a command in the project, with this environment's commands on the path."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-ec", line], cwd=project, env=os.environ | {"PATH": path}, capture_output=True
+    )
+    return done.returncode
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    test = 'def test_scheduler(lockstep):\n    lockstep.conform("driver.py")\n'
+    (tmp_path / "test_scheduler.py").write_text(test)
+    write(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("recipe", ["github.yml", "gitlab.yml"])
+def test_commands_of_a_recipe_pass_for_a_right_scheduler(recipe: str, project: Path) -> None:
+    assert [run(line, project) for line in commands(recipe)] == [0] * len(commands(recipe))
+    assert (project / "junit.xml").exists()
+
+
+@pytest.mark.parametrize(
+    "recipe", [pytest.param("github.yml", marks=pytest.mark.thorough), "gitlab.yml"]
+)
+def test_commands_of_a_recipe_fail_for_a_wrong_one_and_leave_the_artifacts(
+    recipe: str, project: Path
+) -> None:
+    write(project, "joins behind")
+
+    codes = [run(line, project) for line in commands(recipe)]
+
+    assert codes == [1] * len(codes)
+    text = (CI / recipe).read_text(encoding="utf-8")
+    assert "findings/" in text
+    assert list((project / "findings").glob("*.jsonl"))
+    assert "joins" not in (project / "junit.xml").read_text()  # the report, not the source
+
+
+def test_the_hook_of_pre_commit_is_a_command_that_there_is(project: Path) -> None:
+    text = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
+    (entry,) = re.findall(r"^  entry: (.*)$", text, flags=re.MULTILINE)
+
+    assert entry == "lockstep explore --expect recorded"
+    assert run(entry.replace("explore", "explore dialogue"), project) == 0
+
+
+def test_the_container_file_installs_what_its_command_needs() -> None:
+    lines = (CI / "Containerfile").read_text(encoding="utf-8").splitlines()
+    words = dict(line.split(maxsplit=1) for line in lines if not line.startswith("#"))
+
+    assert list(words) == ["FROM", "RUN", "WORKDIR", "CMD"]
+    assert words["RUN"] == INSTALL.replace("install", "install --no-cache-dir")
+    assert "pytest" in words["CMD"]
