@@ -38,8 +38,6 @@ class OnePackage(BuildHookInterface[Any]):
             content = path.read_bytes()
             if path.suffix == ".py":
                 content = moved(content, str(path))
-            elif path.suffix == ".yml":
-                content = _IN_A_LIST.sub(rb"\1" + PACKAGE.encode() + rb".", content)
             target.write_bytes(content)
         build_data["force_include"][str(made)] = "/"
 

@@ -94,14 +94,6 @@ def test_no_module_of_the_wheel_names_a_room_alone(wheel: Path) -> None:
     assert {name: what for name, what in named.items() if what} == {}
 
 
-def test_settings_in_the_wheel_name_modules_in_the_package(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        settings = archive.read("lockstep/checks/book/mkdocs.yml").decode()
-
-    assert "\n  - lockstep.checks.book.links\n" in settings
-    assert "- checks." not in settings
-
-
 def rooms_named(source: bytes, modules: set[str]) -> Iterator[str]:
     """Imports of a room without the package, and texts that are the name of a module in one."""
     for node in ast.walk(ast.parse(source)):

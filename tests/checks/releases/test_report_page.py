@@ -94,8 +94,7 @@ def test_a_known_difference_is_filed_with_how_often_it_was_met_and_why() -> None
 - met: in 1 episode, first in episode 0 of seed 0
 - shows in: step 2 of the case below
 - because: vLLM 0.27.1 looks whether caching is on before it puts blocks without content in front; 0.25.1 and 0.28.0 put them in front in any case
-- the reference follows SPY-DEC-1, decode: In a decode step every decoding request computes one token and samples one. (spyre, Decode padding)
-- the reference follows LIF-3, finish: A request finishes once: with max_tokens tokens, or when it samples the end of sequence. (spyre, Overview)
+- breaks BLK-4: Blocks are handed out from the head of the free list; of the blocks given back, those without cached content come next, those with it last, a table's tail first. (vllm-v1, KV cache manager)
 
 | field | expected | sendnn |
 | --- | --- | --- |

@@ -48,7 +48,7 @@ def test_a_campaign_renews_the_entry_of_its_release(
     assert entry["episodes"] == 3
     assert entry["steps"] > 100
     assert "LIF-3" in entry["rules"]
-    assert "SPY-VOL-1" not in entry["rules"]  # the toy does not tell what it asks for
+    assert "BLK-1" not in entry["rules"]  # it asks for blocks, which the toy does not report
 
 
 def test_rules_on_record_are_rules_and_were_judged_in_steps() -> None:
