@@ -1,6 +1,7 @@
 """What is installed: one package, which imports nothing of a user's that has the name of a room."""
 
 import ast
+import io
 import json
 import os
 import shutil
@@ -79,7 +80,7 @@ def test_the_wheel_has_one_package_with_all_that_the_checkout_has(wheel: Path) -
         str(Path(PACKAGE) / path.relative_to(ROOT / PACKAGE if folder == PACKAGE else ROOT))
         for folder in (*ROOMS, "examples", PACKAGE)
         for path in (ROOT / folder).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and {"__pycache__", "node_modules"}.isdisjoint(path.parts)
     }
     assert names == expected
     assert {"lockstep/py.typed", "lockstep/spec/chapters/spyre.md"} <= names
@@ -92,6 +93,25 @@ def test_no_module_of_the_wheel_names_a_room_alone(wheel: Path) -> None:
 
     assert len(named) > 300
     assert {name: what for name, what in named.items() if what} == {}
+
+
+def test_what_live_pages_run_of_an_installed_wheel_imports_by_itself(
+    unpacked: Path, tmp_path: Path
+) -> None:
+    """With the standard library and what is in the page, and nothing else."""
+    page = tmp_path / "page"
+    made = "from lockstep.checks.export.pages.runtime import sources as s; import sys"
+    ours = {**os.environ, "PYTHONPATH": str(unpacked)}
+    argv = [sys.executable, "-c", f"{made}; sys.stdout.buffer.write(s())"]
+    zipped = subprocess.run(argv, env=ours, cwd=tmp_path, check=True, capture_output=True).stdout
+    with zipfile.ZipFile(io.BytesIO(zipped)) as archive:
+        archive.extractall(page)
+
+    used = "from lockstep.checks.harness.live import policies; print(policies())"
+    alone = f"import sys; sys.path.insert(0, {str(page)!r}); {used}"
+    ran = subprocess.run([sys.executable, "-I", "-S", "-c", alone], capture_output=True, text=True)
+
+    assert "spyre" in ran.stdout, ran.stderr
 
 
 def rooms_named(source: bytes, modules: set[str]) -> Iterator[str]:

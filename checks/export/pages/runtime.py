@@ -22,6 +22,7 @@ from spec.core.errors import InputError
 
 RUNTIME = "runtime.js"
 ROOT = Path(__file__).parents[3]
+_CHECKS = __name__.rpartition(".export.")[0]  # in another package, where this is installed
 # What a live example imports of ours, and the packages that this imports.
 _OURS = (
     *("spec", "reference", "engine/core", "engine/workloads"),
@@ -56,6 +57,7 @@ def _parts() -> Json:
     return {
         "worker": read("worker.js"),
         "lock": _without_packages(interpreter / "pyodide-lock.json"),
+        "module": f"{_CHECKS}.harness.live",
         "sources": b64encode(sources()).decode(),
         **{name: _packed((interpreter / file).read_bytes()) for name, file in packed.items()},
     }
@@ -90,19 +92,25 @@ def sources() -> bytes:
     """A zip of our modules and of the packages that they need."""
     made = io.BytesIO()
     with ZipFile(made, "w", ZIP_DEFLATED) as archive:
-        for name, path in sorted(_files()):
+        for name, path in sorted((*_files(), *_packages())):
             archive.writestr(name, path.read_bytes())
     return made.getvalue()
 
 
 def _files() -> Iterator[tuple[str, Path]]:
+    """Our modules, named as they are imported."""
+    base = _CHECKS.rpartition("checks")[0].replace(".", "/")
     for room in _OURS:
         for path in (ROOT / room).rglob("*"):
             own = path.relative_to(ROOT)
             if path.suffix in _KINDS and _LEFT_OUT.isdisjoint(own.parts):
-                yield own.as_posix(), path
-    for package in ("checks", "engine"):
-        yield f"{package}/__init__.py", ROOT / package / "__init__.py"
+                yield f"{base}{own.as_posix()}", path
+    for package in ("checks", "engine", *([""] if base else [])):
+        own = Path(package, "__init__.py")
+        yield f"{base}{own.as_posix()}", ROOT / own
+
+
+def _packages() -> Iterator[tuple[str, Path]]:
     for name in _PACKAGES:
         for one in files(name) or ():
             if PurePath(one).suffix == ".py":

@@ -34,7 +34,7 @@ async function start(parts) {
     const policies = python.runPython(`
 import sys
 sys.path.insert(0, "/lockstep")
-from checks.harness.live import Live, offer, policies
+from ${parts.module} import Live, offer, policies
 live = Live()
 policies()`);
     self.live = python.globals.get("live");
