@@ -59,7 +59,9 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
     config = with_tight_pool(choices, swarm, config, blocks, pinned)
     # Drawn last, so that all else of a case is what it was before releases were drawn.
     release = choices.one_of((Release.V0_28_0, Release.V0_28_0, *Release))
-    config = config if "release" in pinned else evolve(config, release=release)
+    # What 0.11.2 does with a connector is held against no release.
+    if "release" not in pinned and config.connector is Connector.NONE:
+        config = evolve(config, release=release)
     surroundings = {"right_drafts": right_drafts, "external": external}
     drawn = {name: what for name, what in surroundings.items() if what}
     return Case(config, requests, surroundings=drawn, swarm=swarm)

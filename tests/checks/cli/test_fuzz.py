@@ -76,7 +76,7 @@ def test_without_a_finding_it_says_for_how_much_and_ends_with_0() -> None:
 
 
 @pytest.mark.parametrize("policy", ["nano-vllm", "vllm-v1"])
-def test_a_policy_without_an_engine_is_fuzzed_with_its_reference(policy: str) -> None:
+def test_the_reference_is_fuzzed_and_judged_by_itself(policy: str) -> None:
     ran = lockstep("fuzz", "--policy", policy, "--using", "reference", "--episodes", 50, "--judge")
 
     assert ran.code == 0, ran.out

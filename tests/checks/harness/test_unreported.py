@@ -66,7 +66,6 @@ def test_a_reason_that_is_not_so_breaks_a_rule(refusal: str | None, rule: str) -
         ("blocks", "BLK-1"),
         ("batch", "SPY-DEC-2"),
         ("left_padding", "SPY-DEC-3"),
-        ("tkv", "SPY-VOL-1"),
         ("computed", "LIF-8"),
         ("reserved", "SPY-RES-2"),
     ],
