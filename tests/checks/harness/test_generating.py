@@ -51,7 +51,7 @@ def test_the_same_seed_gives_the_same_bytes_on_every_machine() -> None:
         {
             "spyre": "38c96eb5f29b09af",
             "nano-vllm": "36d6f692318f8edb",
-            "vllm-v1": "297a540261d5c61e",
+            "vllm-v1": "17e6e74fe267cc06",
             "vllm-v0": "253a84d5c7ffb8c8",
         }
     )
