@@ -45,8 +45,8 @@ def test_explore_killed_fifty_times_and_resumed_ends_as_recorded() -> None:
     kills, seed = 0, 0
     while kills < 50:
         Path("kept").unlink(missing_ok=True)
-        instance = ("exact, four requests", "documented")[seed % 2]
-        kills += _kill_explore(instance, 50 - kills, (1.0, 12.0), seed)
+        instance = ("exact, four requests", "shipped, three slots full")[seed % 2]
+        kills += _kill_explore(instance, 50 - kills, (0.4, 2.0), seed)
         seed += 1
 
 
