@@ -38,6 +38,8 @@ def kept(work: Callable[[], Any]) -> int:
     ):
         code, end = _ending_of(work)
         out.flush()
+        if isinstance(end, KeyboardInterrupt):  # a codec that it came upon words it anew
+            end = ended() or end
         end = end or ended() or out.error
         if end is None:
             return code

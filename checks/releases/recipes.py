@@ -117,6 +117,19 @@ _V0_IMPORTS = (
 _SUFFIX_ACCEPTED = ("--use-deprecated=legacy-resolver",)
 
 _NEWEST_PLUGIN = "sendnn==2.6.3"
+
+
+def _vllm_v1(*versions: str) -> Iterator[Recipe]:
+    """Releases of vLLM whose licence is written as older setuptools do not know."""
+    for version in versions:
+        yield Recipe(
+            *("vllm-v1", version, "vllm_v1.py"),
+            vllm=version,
+            shares=_NEWEST_PLUGIN,
+            build_tools=("setuptools>=77,<81",),
+        )
+
+
 RECIPES = (
     Recipe(
         *("sendnn", "2.6.3", "sendnn.py"),
@@ -133,13 +146,9 @@ RECIPES = (
     Recipe("sendnn", "2.2.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, rules_only=True),
     Recipe("sendnn", "2.1.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, rules_only=True),
     Recipe("sendnn", "2.0.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, rules_only=True),
+    *_vllm_v1("0.33.0", "0.32.0", "0.31.0", "0.30.0", "0.29.0"),
     Recipe("vllm-v1", "0.28.0", "vllm_v1.py", vllm="0.28.0", shares=_NEWEST_PLUGIN),
-    Recipe(
-        *("vllm-v1", "0.11.2", "vllm_v1.py"),
-        vllm="0.11.2",
-        shares=_NEWEST_PLUGIN,
-        build_tools=("setuptools>=77,<81",),  # its licence is written as older ones do not know
-    ),
+    *_vllm_v1("0.11.2"),
     Recipe(
         *("vllm-v0", "0.9.2", "vllm_v0.py"),
         vllm="0.9.2",

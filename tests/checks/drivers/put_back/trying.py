@@ -1,6 +1,7 @@
 """Each defect put back into an installed release, and what a campaign finds of it.
 
-`python -m tests.checks.drivers.put_back.trying sendnn` prints a row for each as it is found.
+`python -m tests.checks.drivers.put_back.trying sendnn 2` prints a row for each as it is found with
+seed 2; names of defects after the seed choose some.
 """
 
 import sys
@@ -119,10 +120,9 @@ class Size:
         return Size(len(lines), small.finding.step + 1, max(map(len, lines)))
 
 
-def main(driver: str, *names: str) -> None:
+def main(driver: str, seed: str, *names: str) -> None:
     """Print the table, row by row, and the medians of its sizes."""
-    table, seed = defects_of(driver), 1
-    sizes = []
+    table, sizes = defects_of(driver), []
     with with_defects(driver) as release:
         for name in names or table:
             if "unseen" in table[name]:
@@ -130,7 +130,7 @@ def main(driver: str, *names: str) -> None:
                     f"| {name} | {table[name]['says']} | cannot be seen: {table[name]['unseen']} |"
                 )
                 continue
-            hunt = release.hunt(name, seed)
+            hunt = release.hunt(name, int(seed))
             began, small = monotonic(), hunt.small()
             row = [name, table[name]["says"], hunt.found_by, f"{hunt.seconds:.1f}", hunt.seen.steps]
             if small is not None:
