@@ -10,7 +10,7 @@ from attrs import field, frozen
 from rich.console import Console
 
 from checks.cli.campaigns import print_findings
-from checks.cli.common import pinned_keys
+from checks.cli.common import pinned_keys, print_lines
 from checks.cli.conform import print_again
 from checks.cli.explore import print_violation, verdict_of
 from checks.cli.replay import finding_verdict, print_elsewhere, print_end, print_step
@@ -31,7 +31,7 @@ from checks.harness.corpus import Recorded, recorded
 from checks.harness.elsewhere import done_by
 from checks.harness.recording import Recording, read_recording
 from checks.harness.replaying import refuse_unknown_rules, replay_of
-from checks.harness.report import print_finding
+from checks.harness.report import print_finding, verdict
 from checks.harness.system import System
 from checks.policies import policy_of
 from checks.releases.bisecting import episode_of
@@ -111,6 +111,7 @@ def conform(
     found = tuple(filed_findings(seen, name or name_of(system), Path(findings)))
     screen = _screen()
     print_findings(screen, seen, found)
+    print_lines(screen, verdict(seen))
     holds = not (seen.first_seen or seen.overdue) and seen.steps > 0
     return Conformed(holds, _text(screen), seen, found)
 

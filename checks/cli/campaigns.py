@@ -155,15 +155,16 @@ strictness_option = click.option(
 
 
 def print_campaign(screen: Console, seen: Campaign, findings: Iterable[Found]) -> None:
-    """What happened, what is known, each finding, and the verdict."""
+    """Each finding, what happened, what is known, and the verdict."""
+    print_findings(screen, seen, findings)
     screen.print(counts_table(seen))
     print_lines(screen, *bounds_lines(seen), pairs_line(seen), *known_lines(seen))
     screen.print()
-    print_findings(screen, seen, findings)
+    print_lines(screen, verdict(seen))
 
 
 def print_findings(screen: Console, seen: Campaign, findings: Iterable[Found]) -> None:
-    """Each finding, and the verdict."""
+    """Each finding: place and rule first, then its small case and the commands that show it."""
     for one in findings:
         print_finding(screen, seen.hello, one.small.case, one.small.finding)
         if one.small.harm:
@@ -173,7 +174,6 @@ def print_findings(screen: Console, seen: Campaign, findings: Iterable[Found]) -
         print_lines(screen, f"  again: {one.again}")
         print_lines(screen, f"  look at it: lockstep view {one.path}")
         screen.print()
-    print_lines(screen, verdict(seen))
 
 
 def campaign_report(seen: Campaign, findings: Iterable[Found]) -> dict[str, Any]:
