@@ -126,30 +126,38 @@ def test_a_divergence_is_printed_with_both_sides_rule_workload_and_replay() -> N
     ran = faulty_run("--seed", 1, "--set", "admission=exact")
 
     assert ran.code == 1
-    divergence = without_times(ran.out).split("\n\n")[1]
+    divergence = without_times(ran.out).split("\n\n")[0]
     assert "\n".join(line.rstrip() for line in divergence.splitlines()) == snapshot("""\
-action             times    action                times
-prefill step         123    refused by SPY-PRI-3     47
-decode step          296    refused by SPY-PAU-4      1
-idle step             49    refused by SPY-RES-1     33
-admit                 60    refused by BLK-9         11
-prefix_hit            14    refused by SPY-ADM-1     40
-reserve               45    refused by SPY-LEN-2      0
-allocate             206    refused by SPY-VOL-2      0
-chunk                123    refused by SPY-VOL-3      0
-join                  60    refused by SPY-VOL-4      0
-jump_tkv              29    abort, waiting            5
-decode               296    abort, prefilling         0
-finish                53    abort, decoding           3
-preempt                1    abort, paused             0
-pause                 61    abort, gone already      11
-resume                61    arrive                   64
-jump by SPY-TKV-3      8    early end                 6
-jump by SPY-TKV-4     10    eviction                 35
-jump by SPY-TKV-5      3    boundary chunk           30
-jump by SPY-TKV-7      8
-never happened: refused by SPY-LEN-2; refused by SPY-VOL-2; refused by SPY-VOL-3; refused by SPY-VOL-4; abort, prefilling; abort, paused
-met 48 of 60 pairs of an event and a transition of its step or the next; the rarest: arrive + own prefix_hit 1, early end + jump_tkv 1, early end + own jump_tkv 1, abort + refused by SPY-ADM-1 2, abort + refused by SPY-RES-1 2\
+divergence in step 2: kind differs
+  field          reference      engine
+  kind           "decode"       "prefill"
+  scheduled 0    1              -
+  scheduled 1    -              1
+  tkv            3              1
+  volume         3              1
+  refusal        "SPY-VOL-4"    -
+  outputs 0      [5274]         -
+  outputs 1      -              [4849]
+  and 11 more
+  SPY-VOL-4: A request joins if and only if no step of the worst case exceeds the limit: no other
+    joins, none is preempted, each generates all it may.
+    refuses an admission of the reference
+    broken by engine: 1 passed, batch of 1
+  SPY-DEC-5: A row's last block holds its newest token and is padded to the block's right boundary.
+    the reference's allocate of 0
+  configuration: block_size=2 chunk_size=2 max_model_len=4 max_num_seqs=2 max_batch_tkv_limit=6
+    prefix_caching=false
+  {"id":"0","arrival":0,"prompt_len":1,"max_tokens":3}
+  {"id":"1","arrival":0,"prompt_len":1,"max_tokens":3}
+  harm: where it goes on by itself, SPY-VOL-4 in step 2: A request joins if and only if no step of
+    the worst case exceeds the limit: no other joins, none is preempted, each generates all it may.
+  met once in episode 8 of seed 1: block_size=4 chunk_size=8 max_model_len=32 max_num_seqs=4
+    max_batch_tkv_limit=95 interleave=false crowd=false short_answers=true boundaries=0.5 shared=0.8
+    repeated=0.0 continued=0.5 prescribed=0.35 early_ends=0.0 aborts=0.5 gap=4 tight_pool=false
+    tight_limit=true odd_model_len=false hits_inside=true
+  shrunk in WORK
+  again: lockstep replay corpus/engine-divergence-kind-e65981e9.jsonl --target engine
+  look at it: lockstep view corpus/engine-divergence-kind-e65981e9.jsonl\
 """)
 
 
