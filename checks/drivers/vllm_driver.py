@@ -39,7 +39,8 @@ logging.disable(logging.WARNING)
 init_none_hash(sha256)
 
 VERSION = version("vllm")
-IS_OLD = VERSION.startswith("0.11.")  # prompts are not reserved, aborts wait for the step's end
+MINOR = int(VERSION.split(".")[1])
+IS_OLD = MINOR == 11  # prompts are not reserved, aborts wait for the step's end
 MODEL = {
     **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float32"},
     **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1},

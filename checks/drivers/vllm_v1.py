@@ -18,7 +18,7 @@ from lockstep_driver import END_OF_SEQUENCE, Json, ids, serve
 
 os.environ["VLLM_PLUGINS"] = ""
 
-from vllm_driver import IS_OLD, VERSION, SchedulerDriver, engine_config, kv_cache, set_sizes
+from vllm_driver import IS_OLD, MINOR, VERSION, SchedulerDriver, engine_config, kv_cache, set_sizes
 
 import torch
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
@@ -27,21 +27,31 @@ from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+DESCRIBED = 28  # minor version of the newest release that the specification describes
+UNDESCRIBED = {"connector": ["none"], "num_speculative_tokens": [0]}  # what others do otherwise
 DRAFT = 0  # a draft; its value does not matter, the script gives how many are accepted
 HELLO = {
     **{"policy": "vllm-v1", "name": "vllm-v1", "release": f"vLLM {VERSION}"},
-    "config": {"release": [VERSION]},
+    "config": {"release": [f"0.{DESCRIBED}.0"]},
     "abilities": ["abort", "abort_running", "ends", "order"],
     "left_out": [],
 }
 OLD_HELLO = HELLO | {
     "config": {
         **{"release": [VERSION], "reserve_full_prompt": [False]},
-        # What it does with these differs in ways that the specification does not describe.
-        **{"connector": ["none"], "num_speculative_tokens": [0], "num_lookahead_tokens": [0]},
+        **UNDESCRIBED,
+        "num_lookahead_tokens": [0],
     },
     "abilities": ["abort", "ends"],
     "left_out": ["prefilling"],
+}
+LATER_HELLO = HELLO | {
+    "config": {
+        "release": [f"0.{DESCRIBED}.0"],
+        **UNDESCRIBED,
+        # From 0.31 on it is not heeded where there is a single request.
+        **({"long_prefill_token_threshold": [0]} if MINOR > 30 else {}),
+    }
 }
 
 
@@ -124,7 +134,7 @@ class VllmV1(SchedulerDriver):
     the requests whose clients have left.
     """
 
-    hello = OLD_HELLO if IS_OLD else HELLO
+    hello = OLD_HELLO if IS_OLD else LATER_HELLO if MINOR > DESCRIBED else HELLO
 
     def __init__(self) -> None:
         self.base = engine_config(base_config)

@@ -31,6 +31,8 @@ class Recipe:
     the scheduler is a part of where that is not vLLM. `imports`: what the driver's imports ask
     for. `options`: how pip must be called for this vLLM. `rules_only`: no variant of a
     reference schedules as it does; `survey` judges it, and what `conform` finds says little.
+    `is_later`: it came after the release that the specification describes, and is held against
+    that one where the two do not differ; it is run where its version is asked for.
     """
 
     driver: str
@@ -44,6 +46,7 @@ class Recipe:
     imports: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     rules_only: bool = False
+    is_later: bool = False
 
     @property
     def name(self) -> str:
@@ -119,7 +122,7 @@ _SUFFIX_ACCEPTED = ("--use-deprecated=legacy-resolver",)
 _NEWEST_PLUGIN = "sendnn==2.6.3"
 
 
-def _vllm_v1(*versions: str) -> Iterator[Recipe]:
+def _vllm_v1(*versions: str, is_later: bool = False) -> Iterator[Recipe]:
     """Releases of vLLM whose licence is written as older setuptools do not know."""
     for version in versions:
         yield Recipe(
@@ -127,6 +130,7 @@ def _vllm_v1(*versions: str) -> Iterator[Recipe]:
             vllm=version,
             shares=_NEWEST_PLUGIN,
             build_tools=("setuptools>=77,<81",),
+            is_later=is_later,
         )
 
 
@@ -146,7 +150,7 @@ RECIPES = (
     Recipe("sendnn", "2.2.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, rules_only=True),
     Recipe("sendnn", "2.1.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, rules_only=True),
     Recipe("sendnn", "2.0.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, rules_only=True),
-    *_vllm_v1("0.33.0", "0.32.0", "0.31.0", "0.30.0", "0.29.0"),
+    *_vllm_v1("0.33.0", "0.32.0", "0.31.0", "0.30.0", "0.29.0", is_later=True),
     Recipe("vllm-v1", "0.28.0", "vllm_v1.py", vllm="0.28.0", shares=_NEWEST_PLUGIN),
     *_vllm_v1("0.11.2"),
     Recipe(
@@ -162,7 +166,7 @@ RECIPES = (
         imports=("numpy==2.4.0", "xxhash==3.6.0"),
     ),
 )
-"""The newest release of a driver stands first."""
+"""The newest release of a driver stands before the others of it."""
 
 
 # The driver to start from, by policy: a toy; of vLLM V0, where nothing can be left out, that of the
@@ -176,7 +180,11 @@ TEMPLATES = {
 
 
 def recipe_of(driver: str, version: str | None = None) -> Recipe | None:
-    """The recipe of a release, the newest if none is asked for; None if there is none."""
-    return next(
-        (one for one in RECIPES if one.driver == driver and version in (None, one.version)), None
-    )
+    """The recipe of a release; None if there is none.
+
+    If no version is asked for it is the newest that the specification describes.
+    """
+    known = (one for one in RECIPES if one.driver == driver)
+    if version is None:
+        return next((one for one in known if not one.is_later), None)
+    return next((one for one in known if one.version == version), None)

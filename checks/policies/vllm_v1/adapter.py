@@ -176,15 +176,19 @@ def _given(step: Step, block_size: int) -> Iterator[Event]:
 def _blocks(step: Step, row: Row, hits: tuple[int, ...]) -> Iterator[Event]:
     """What it found in the cache, if it held nothing, and the blocks that are new in its table.
 
-    Where nothing was loaded it has given back what it held.
+    One that the record has in no queue before held nothing.
     """
-    was = next(one for one in step.before.present if one.id == row.id)
-    held = () if was.load is Load.FAILED and not was.computed else was.blocks
+    held = next((_kept(one) for one in step.before.present if one.id == row.id), ())
     if hits and not held:
         yield Event("prefix_hit", row.id, "", (), hits)
     new = row.blocks[len(held or hits) :]
     if new:
         yield Event("allocate", row.id, "", held, new)
+
+
+def _kept(row: Row) -> tuple[int, ...]:
+    """The blocks of a request's table; it gives them back where all that it had was a lost load."""
+    return () if row.load is Load.FAILED and not row.computed else row.blocks
 
 
 ADAPTER = Adapter(

@@ -73,6 +73,10 @@ FAULTS: dict[str, tuple[Fault, str]] = {
         at(1, lambda record: record["statistics"].update(usage=1.0)),
         "statistics.usage",
     ),
+    "in no queue before it is admitted": (
+        at(0, lambda record: record["before"].update(waiting=[], rows=[])),
+        "before.waiting",
+    ),
     "a count that does not add up": (
         at(1, lambda record: record["blocks"].update(free=0)),
         "blocks.free",
