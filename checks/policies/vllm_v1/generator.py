@@ -25,12 +25,24 @@ from spec.core.arithmetic import cdiv
 from spec.core.requests import Request
 from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config, largest_end
 
+_CONTENDED: Mapping[str, Any] = {
+    **{"chunked_prefill": True, "scheduling": Scheduling.PRIORITY, "reserve_full_prompt": False},
+    **{"long_prefill_token_threshold": 0, "connector": Connector.NONE},
+    **{"num_speculative_tokens": 0, "num_lookahead_tokens": 0},
+}
+"""Nothing else cuts what a request is given, or keeps it from blocks."""
+
 
 @frozen
 class VllmV1Swarm(Swarm):
-    """With a share of drafts that the request goes on to sample."""
+    """With what is V1's own.
+
+    `right`: share of drafts that the request goes on to sample. `contended`: blocks and budget are
+    short and later requests more urgent, so that victims have been given tokens in the step.
+    """
 
     right: float
+    contended: bool
 
 
 def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
@@ -40,7 +52,11 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
         ConfigError: the configuration is not allowed.
     """
     right = choices.one_of((0.0, 0.5, 0.8, 1.0))
-    swarm = VllmV1Swarm(**asdict(swarm_of(choices)), right=right)
+    swarm = VllmV1Swarm(**asdict(swarm_of(choices)), right=right, contended=choices.chance(0.2))
+    if swarm.contended:
+        swarm = evolve(
+            swarm, tight_pool=True, gap=1, short_answers=True, aborts=0.0, early_ends=0.0
+        )
     config = VllmV1Config(**_keys(choices, swarm, pinned))
     right_drafts: dict[str, str] = {}
     external: dict[str, dict[str, Any]] = {}
@@ -55,6 +71,8 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
 
     limits = Limits((config.block_size,), most_tokens(config), config.max_num_seqs, priorities=True)
     requests = requests_of(choices, swarm, limits, surround)
+    if swarm.contended:
+        requests = tuple(evolve(one, priority=-number) for number, one in enumerate(requests))
     blocks = (_blocks(config, one) for one in requests)
     config = with_tight_pool(choices, swarm, config, blocks, pinned)
     # Drawn last, so that all else of a case is what it was before releases were drawn.
@@ -69,15 +87,17 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
 
 def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
     """Without chunked prefill the budget holds every prompt, or a request would wait for ever."""
+    pinned = {**(_CONTENDED if swarm.contended else {}), **pinned}
+    most_blocks, slots = (3, SLOTS[-4:]) if swarm.contended else (8, SLOTS)
     block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
     length = pinned.get("max_model_len") or model_len(choices.part(), block)
     chunked = pinned.get("chunked_prefill", not choices.chance(0.3))
     drafts = pinned.get("num_speculative_tokens", choices.one_of((0, 0, 1, 2, 3)))
-    budget = near(choices.part(), swarm, (block,), block * choices.between(1, 8))
+    budget = near(choices.part(), swarm, (block,), block * choices.between(1, most_blocks))
     keys = {
         "block_size": block,
         "max_model_len": length,
-        "max_num_seqs": choices.one_of(SLOTS),
+        "max_num_seqs": choices.one_of(slots),
         "max_num_batched_tokens": budget if chunked else max(budget, length),
         "chunked_prefill": chunked,
         "long_prefill_token_threshold": choices.one_of(

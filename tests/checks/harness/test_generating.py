@@ -17,6 +17,7 @@ from checks.harness.generating import Limits, Swarm, requests_of
 from checks.harness.script import Script
 from checks.harness.system import ABILITIES_HERE, Hello, InProcess, Own
 from checks.policies import POLICIES, policy_of
+from checks.policies.vllm_v1.generator import VllmV1Swarm
 from engine.workloads.own import request_of
 from spec.core.errors import ConfigError
 from spec.spyre.variants import Admission, Queue
@@ -51,7 +52,7 @@ def test_the_same_seed_gives_the_same_bytes_on_every_machine() -> None:
         {
             "spyre": "38c96eb5f29b09af",
             "nano-vllm": "36d6f692318f8edb",
-            "vllm-v1": "17e6e74fe267cc06",
+            "vllm-v1": "c25788db239e2fe5",
             "vllm-v0": "253a84d5c7ffb8c8",
         }
     )
@@ -124,7 +125,10 @@ def test_cases_of_vllm_v1_are_of_all_kinds() -> None:
         long = {one.id for one in case.requests if one.prompt_len > 1}
         # All of a prompt of one token loaded, it would be loaded again for ever.
         assert {*case.surroundings.get("external", ())} <= long
-    assert {one.priority for case in drawn for one in case.requests} == {0, 1, 2}
+    contended = [isinstance(one.swarm, VllmV1Swarm) and one.swarm.contended for one in drawn]
+    calm = [case for case, is_contended in zip(drawn, contended, strict=True) if not is_contended]
+    assert {one.priority for case in calm for one in case.requests} == {0, 1, 2}
+    assert 0.1 < sum(contended) / len(drawn) < 0.3
 
 
 @each_policy

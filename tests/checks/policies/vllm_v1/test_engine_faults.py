@@ -17,6 +17,7 @@ RARE = {  # found later than in the first few, and within how many
     "lookup not repeated": 50,
     "preempted waits last": 50,
     "losses not noticed": 50,
+    "blocks in no order": 100,
     "nothing spoken for": 100,
     "whole prompt not reserved": 100,
     "blocks not kept while they load": 150,
