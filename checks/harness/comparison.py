@@ -222,13 +222,16 @@ class _Comparison:
         episode, own = self.episode, self._own
         wrong = own.wrong(taken, action, judged=self.terms.judged)
         for cause, says, broken in wrong:
-            if self._is_expected(cause):
+            if self._is_expected(cause, index):
                 episode.expected[cause] += 1
             elif episode.finding is None:
                 self._found(Kind.BROKEN_RULE, index, cause, says, broken)
 
-    def _is_expected(self, cause: str) -> bool:
-        return self._policy.expected_reason(cause, self.case.config) is not None
+    def _is_expected(self, cause: str, index: int | None = None) -> bool:
+        """Whether it is so in the reference's step of that number, or in no step in particular."""
+        steps = self.script.steps
+        step = None if index is None or index >= len(steps) else steps[index]
+        return self._policy.expected_reason(cause, self.case.config, step) is not None
 
     def _is_known(
         self, index: int, failure: Failure | None, seen: tuple[Difference, ...] = ()

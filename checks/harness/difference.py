@@ -90,9 +90,11 @@ class ExpectedViolation:
     """Rules that need not hold under some configurations of their policy.
 
     `rules`: or what the simulated device refuses, as "device: empty query", or "endless". `where`:
-    by default under every configuration.
+    by default under every configuration. `shows`: in which steps of the
+    reference, by default in all.
     """
 
     rules: tuple[str, ...]
     reason: str
     where: Callable[[Any], bool] = lambda _config: True
+    shows: Callable[[Any], bool] = lambda _step: True

@@ -194,10 +194,10 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
         rows = self.known_differences
         return [one for one in rows if one.is_of(hello.name, hello.release)]
 
-    def expected_reason(self, rule: str, config: ConfigT) -> str | None:
-        """Why the rule need not hold under this configuration, or None if it must."""
-        rows = self.expected_violations
-        return next((one.reason for one in rows if rule in one.rules and one.where(config)), None)
+    def expected_reason(self, rule: str, config: ConfigT, step: StepT | None = None) -> str | None:
+        """Why the rule need not hold in the step, or in none in particular; None if it must."""
+        rows = [one for one in self.expected_violations if rule in one.rules and one.where(config)]
+        return next((one.reason for one in rows if step is None or one.shows(step)), None)
 
     @property
     def expected_reasons(self) -> dict[str, str]:

@@ -145,6 +145,13 @@ EXPECTED_VIOLATIONS = (
         lambda config: config.account.keeps_promises and config.reservation,
     ),
     ExpectedViolation(
+        ("SPY-PRI-6",),
+        "blocks that 2.6.3 keeps set aside for requests whose clients left keep others from"
+        " overtaking",
+        lambda config: config.account.keeps_promises and config.reservation,
+        shows=lambda step: step.before.orphaned > 0,
+    ),
+    ExpectedViolation(
         ("SPY-CHK-3", "SPY-CHK-5", "device: read unwritten"),
         "2.6.3 counts cached blocks as computed though their chunk is computed again; blocks are"
         " found before they are written",

@@ -1,8 +1,11 @@
 """Rules that need not hold everywhere: each named once, with all that may be the reason."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from checks.policies import POLICIES
+from spec.spyre.config import released_2_6_3
 from spec.vllm_v1.config import Connector, Scheduling, VllmV1Config
 
 V1 = POLICIES["vllm-v1"]
@@ -20,6 +23,14 @@ def test_the_reason_in_an_episode_is_that_of_its_configuration() -> None:
     assert V1.expected_reason("V1-KV-12", by_priority) == VICTIM
     assert V1.expected_reason("V1-KV-12", with_loads) == LOST
     assert V1.expected_reason("V1-KV-12", VllmV1Config()) is None
+
+
+def test_a_rule_is_excused_in_steps_that_show_the_reason_and_in_no_other() -> None:
+    def reason(orphaned: int) -> str | None:
+        step = SimpleNamespace(before=SimpleNamespace(orphaned=orphaned))
+        return POLICIES["spyre"].expected_reason("SPY-PRI-6", released_2_6_3(), step)
+
+    assert (reason(1) is not None, reason(0)) == (True, None)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

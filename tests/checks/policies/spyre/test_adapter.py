@@ -15,8 +15,8 @@ from checks.harness.system import Json, Own
 from spec.core.requests import Prompt
 from spec.spyre.config import released_2_6_3
 from tests.checks.harness.driver.faithful import Fault, at
-from tests.checks.policies.spyre.driver import OLDER, STRANGER, driver, freed_to_the_end
-from tests.recorded.scenes import asks
+from tests.checks.policies.spyre.driver import OLDER, SAYS_WHY, STRANGER, driver, freed_to_the_end
+from tests.recorded.scenes import SCENES, asks
 
 PLAN = Plan(Own("spyre", "reference"), seed=11)
 
@@ -52,6 +52,13 @@ def test_a_driver_that_does_as_the_reference_has_no_difference_in_any_random_cas
         assert counts[action], action
     assert counts["abort while running, decoding"]
     assert counts["abort while running, prefilling"]
+
+
+def test_blocks_that_stay_reserved_hold_back_a_request_that_would_overtake() -> None:
+    episode = compare(driver(SAYS_WHY), SCENES["held_back"].case, Terms(judged=True))
+
+    assert episode.finding is None
+    assert episode.expected["SPY-PRI-6"] == 14
 
 
 def first_decode_row(name: str, value: int | list[int]) -> Fault:
