@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from attrs import evolve
 
-from checks.mutants.killing import SAME, Evidence, Outcome, in_process, outcome
+from checks.mutants.killing import SAME, Evidence, Outcome, in_process, outcomes
 from checks.mutants.planting import plant
 from checks.mutants.record import renewed
 from checks.mutants.report import Findings
@@ -31,6 +31,11 @@ def mutant(change: str) -> Mutant:
     return one
 
 
+def becomes(evidence: Evidence, mutant: Mutant) -> Outcome:
+    (one,) = outcomes(evidence, [mutant])
+    return one
+
+
 NO_LIMIT = "min(self.ctx.config.limit, left) -> max(self.ctx.config.limit, left)"
 
 
@@ -47,7 +52,7 @@ def evidence(registered: Callable[[AnyPolicy], None]) -> Evidence:
 
 
 def test_a_mutant_that_breaks_the_rule_is_killed_by_it(evidence: Evidence) -> None:
-    found = outcome(evidence, mutant(NO_LIMIT))
+    found = becomes(evidence, mutant(NO_LIMIT))
 
     assert (found.by, found.means, found.trial) == ("TOY-1", "explore", "toy, two")
 
@@ -57,7 +62,7 @@ def test_without_the_rule_the_same_mutant_is_told_to_be_alive(
 ) -> None:
     registered(evolve(POLICY, registry=Registry()))
 
-    found = outcome(Evidence.of([TWO]), mutant(NO_LIMIT))
+    found = becomes(Evidence.of([TWO]), mutant(NO_LIMIT))
 
     assert found.is_alive
     assert found.reached == 1
@@ -68,8 +73,8 @@ def test_what_the_rule_does_not_speak_of_is_alive_until_random_cases_are_compare
 ) -> None:
     change = mutant("row.computed < one.prompt_len -> row.computed <= one.prompt_len")
 
-    assert outcome(evidence, change).is_alive
-    assert outcome(Evidence.of([Fuzzing("toy")]), change).by == "divergence"
+    assert becomes(evidence, change).is_alive
+    assert becomes(Evidence.of([Fuzzing("toy", range(100))]), change).by == "divergence"
 
 
 def test_a_mutant_in_code_that_nothing_runs_is_alive_and_reached_by_nothing(
@@ -78,11 +83,11 @@ def test_a_mutant_in_code_that_nothing_runs_is_alive_and_reached_by_nothing(
     source = (ROOT / PATH).read_text(encoding="utf-8")
     engine = next(one for one in mutants_of(source, PATH) if one.function.startswith("Engine."))
 
-    assert outcome(evidence, engine).reached == 0
+    assert becomes(evidence, engine).reached == 0
 
 
 def test_the_right_program_is_as_it_was_after_its_mutants(evidence: Evidence) -> None:
-    outcome(evidence, mutant(NO_LIMIT))
+    becomes(evidence, mutant(NO_LIMIT))
 
     assert TWO.killed_by(TWO.verdict()) is None
 
