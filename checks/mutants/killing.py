@@ -27,6 +27,7 @@ _PATIENCE_SECONDS = 4.0  # and so long at least
 _UNTRIED_KILLS = 0.1  # of a trial that has killed nothing yet, so that long ones wait
 
 SAME = "same program"
+HANGS = "hangs"
 
 
 @frozen
@@ -93,7 +94,7 @@ def _neighbours(evidence: Evidence, until: float, mutants: Sequence[Mutant]) -> 
     for mutant in mutants:
         if monotonic() >= until or stopping():
             break
-        about.sort(key=lambda one: one.seconds / (kills[one.trial] + _UNTRIED_KILLS))
+        about.sort(key=lambda one: one.calls / (kills[one.trial] + _UNTRIED_KILLS))
         one, killer = outcome(mutant, about)
         kills.update([killer] if killer else ())
         found.append(one)
@@ -106,20 +107,22 @@ def outcome(mutant: Mutant, about: Sequence[Tried]) -> tuple[Outcome, Trial | No
     match [json.loads(line) for line in lines]:
         case [*_, {"by": by, "number": None}]:
             return Outcome(mutant, by, reached=len(about)), None
-        case [*_, {"number": number, **said}]:  # without `by` it was ended in the middle of it
+        case [*_, {"by": by, "number": number}]:
             trial = about[number].trial
-            by = said.get("by", "hangs")
             return Outcome(mutant, by, trial.means, trial.name, len(about)), trial
     raise RuntimeError(f"the process of {mutant.id} died")
 
 
 def _try(mutant: Mutant, about: Sequence[Tried], say: Callable[[object], None]) -> None:
-    """Plant the mutant, then one trial after the other; each is announced before it begins."""
+    """Plant the mutant, then one trial after the other, up to the first that kills it.
+
+    It says what killed it, and the number of the trial; beforehand that this one hangs.
+    """
     if not plant(mutant):
         say({"by": SAME, "number": None})
         return
     for number, one in enumerate(about):
-        say({"number": number})
+        say({"by": HANGS, "number": number})  # the last word if it is ended in the middle of it
         signal.setitimer(signal.ITIMER_PROF, _SLOWER * one.seconds + _PATIENCE_SECONDS)
         try:
             by = one.trial.killed_by(one.verdict)

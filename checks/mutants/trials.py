@@ -66,14 +66,16 @@ class Trial(Protocol):
 
 @frozen
 class Tried:
-    """A trial of the right program: its `verdict`, how long it took, the functions that it ran.
+    """A trial of the right program: its `verdict`, what it cost, the functions that it ran.
 
-    A function is named as mutants name theirs, by path and qualified name.
+    `calls` of functions are the same each time, `seconds` of the processor are not. A function is
+    named as mutants name theirs, by path and qualified name.
     """
 
     trial: Trial
     verdict: Any
     seconds: float
+    calls: int
     functions: frozenset[str]
 
 
@@ -390,12 +392,13 @@ def tried(trial: Trial) -> Tried:
     began = process_time()
     verdict = profile.runcall(trial.verdict)
     seconds = process_time() - began
-    return Tried(trial, verdict, seconds, frozenset(_functions(profile)))
-
-
-def _functions(profile: Profile) -> Iterator[str]:
-    prefix = f"{ROOT}/"
     entries: Any = profile.getstats()
+    calls = sum(one.callcount for one in entries)
+    return Tried(trial, verdict, seconds, calls, frozenset(_functions(entries)))
+
+
+def _functions(entries: Any) -> Iterator[str]:
+    prefix = f"{ROOT}/"
     for entry in entries:
         code = entry.code
         if not isinstance(code, str) and code.co_filename.startswith(prefix):

@@ -1,17 +1,20 @@
 """Mutants of a toy scheduler with one rule: what the rule sees is killed, the rest is told."""
 
 from collections.abc import Callable, Iterator
+from math import inf
+from time import monotonic
 
 import pytest
 from attrs import evolve
 
+from checks.mutants import killing, running
 from checks.mutants.killing import SAME, Evidence, Outcome, in_process, outcomes
 from checks.mutants.planting import plant
 from checks.mutants.record import renewed
 from checks.mutants.report import Findings
 from checks.mutants.rooms import ROOT, Module
 from checks.mutants.sites import Mutant, mutants_of
-from checks.mutants.trials import Exploring, Fuzzing, Refusing
+from checks.mutants.trials import Exploring, Fuzzing, Refusing, Trial, tried
 from checks.policies import AnyPolicy, register, unregister
 from reference.vllm_v1 import machine
 from spec.core.rule import Registry
@@ -86,6 +89,50 @@ def test_a_mutant_in_code_that_nothing_runs_is_alive_and_reached_by_nothing(
     assert becomes(evidence, engine).reached == 0
 
 
+def test_first_comes_what_killed_another_of_the_function(
+    registered: Callable[[AnyPolicy], None],
+) -> None:
+    registered(POLICY)
+    cases = Fuzzing("toy", range(100))
+    cheap, dear = Evidence.of([TWO, cases]).trials
+    both = Evidence((evolve(cheap, calls=10), evolve(dear, calls=20)))
+    only_cases = mutant("row.computed < one.prompt_len -> row.computed <= one.prompt_len")
+
+    alone = outcomes(both, [mutant(NO_LIMIT)])
+    after_it = outcomes(both, [only_cases, mutant(NO_LIMIT)])
+
+    assert [one.trial for one in alone] == [TWO.name]
+    assert [one.trial for one in after_it] == [cases.name, cases.name]
+
+
+def test_what_a_trial_costs_is_the_same_each_time(evidence: Evidence) -> None:
+    assert [one.calls for one in evidence.trials] == [tried(TWO).calls] != [0]
+
+
+def test_work_that_ends_early_has_judged_what_the_quick_trials_kill(
+    registered: Callable[[AnyPolicy], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered(POLICY)
+    survivor = mutant("row.computed < one.prompt_len -> row.computed <= one.prompt_len")
+    chosen = [(Module("spec", "toy", ROOT / PATH), one) for one in (survivor, mutant(NO_LIMIT))]
+
+    def quick(_policy: str) -> Iterator[Trial]:
+        yield TWO
+
+    def long(_policy: str) -> Iterator[Trial]:
+        monkeypatch.setattr(killing, "monotonic", lambda: inf)  # meanwhile the time is over
+        yield Fuzzing("toy", range(5))
+
+    monkeypatch.setattr(running, "STAGES", (quick, long))
+    monkeypatch.setattr(running, "POLICIES", ("toy",))
+
+    found = [
+        one for _, one in running.judged(chosen, lambda _done, _note: None, until=monotonic() + 600)
+    ]
+
+    assert [(one.mutant, one.by) for one in found] == [(mutant(NO_LIMIT), "TOY-1")]
+
+
 def test_the_right_program_is_as_it_was_after_its_mutants(evidence: Evidence) -> None:
     becomes(evidence, mutant(NO_LIMIT))
 
@@ -93,15 +140,15 @@ def test_the_right_program_is_as_it_was_after_its_mutants(evidence: Evidence) ->
 
 
 def test_a_lost_witness_kills(evidence: Evidence) -> None:
-    (tried,) = evidence.trials
-    seen = evolve(tried.verdict, witnessed=tried.verdict.witnessed | {"TOY-2"})
+    (two,) = evidence.trials
+    seen = evolve(two.verdict, witnessed=two.verdict.witnessed | {"TOY-2"})
 
     assert TWO.killed_by(seen) == "TOY-2 is not witnessed"
 
 
 def test_a_refutation_that_is_lost_kills(evidence: Evidence) -> None:
-    (tried,) = evidence.trials
-    refuted = evolve(tried.verdict, refuted=frozenset({"TOY-1"}))
+    (two,) = evidence.trials
+    refuted = evolve(two.verdict, refuted=frozenset({"TOY-1"}))
 
     assert TWO.killed_by(refuted) == "TOY-1 is not refuted"
 
