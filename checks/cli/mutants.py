@@ -1,6 +1,7 @@
 """`lockstep mutants`: how many wrong versions of the program do the checks notice?"""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from random import Random
 from time import monotonic
 from typing import Any
@@ -177,7 +178,7 @@ def _run(
     thorough: bool,
 ) -> Findings:
     """All of them with all means, with a bar."""
-    until = None if seconds is None else monotonic() + seconds
+    until = inf if seconds is None else monotonic() + seconds
     with progress_bar("mutants", len(chosen)) as show:
         found = [*judged(chosen, show, thorough=thorough, until=until)]
         if tests:

@@ -5,12 +5,18 @@ import json
 import os
 import resource
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain, groupby
+from math import inf
+from operator import attrgetter
+from time import monotonic
 
 from attrs import evolve, field, frozen
 
 from checks.cores import on_all_cores
+from checks.ending import stopping
 from checks.mutants.planting import plant
 from checks.mutants.sites import Mutant
 from checks.mutants.trials import Trial, Tried, tried
@@ -18,8 +24,10 @@ from checks.mutants.trials import Trial, Tried, tried
 _MEMORY_BYTES = 4 << 30  # of the process in which a mutant runs
 _SLOWER = 5  # times as long as without a mutant, then it hangs
 _PATIENCE_SECONDS = 4.0  # and so long at least
+_UNTRIED_KILLS = 0.1  # of a trial that has killed nothing yet, so that long ones wait
 
 SAME = "same program"
+HANGS = "hangs"
 
 
 @frozen
@@ -59,46 +67,71 @@ class Evidence:
         return Evidence(tuple(one for one in done if one.verdict is not None))
 
     def about(self, mutant: Mutant) -> list[Tried]:
-        """Those that run the mutant's function, the cheap ones first."""
+        """Those that run the mutant's function."""
         name = f"{mutant.path}:{mutant.function}"
-        reached = [one for one in self.trials if name in one.functions]
-        return sorted(reached, key=lambda one: one.seconds)
+        return [one for one in self.trials if name in one.functions]
 
 
-def outcomes(evidence: Evidence, mutants: Iterable[Mutant]) -> Iterator[Outcome]:
-    """What becomes of each mutant, on all cores, in their order."""
-    yield from on_all_cores(partial(outcome, evidence), mutants)
+def outcomes(
+    evidence: Evidence, mutants: Iterable[Mutant], until: float = inf
+) -> Iterator[Outcome]:
+    """What becomes of each mutant, on all cores, in their order, as far as there is time.
+
+    Those of one function stand side by side; one core takes them, and learns which trials kill.
+
+    `until`: on the clock of `time.monotonic`; later no mutant is tried.
+    """
+    functions = groupby(mutants, key=attrgetter("path", "function"))
+    pieces = [tuple(some) for _, some in functions]
+    yield from chain.from_iterable(on_all_cores(partial(_neighbours, evidence, until), pieces))
 
 
-def outcome(evidence: Evidence, mutant: Mutant) -> Outcome:
-    """What becomes of one mutant, in a process of its own."""
-    about = evidence.about(mutant)
+def _neighbours(evidence: Evidence, until: float, mutants: Sequence[Mutant]) -> list[Outcome]:
+    """What becomes of the mutants of one function: first tried is what killed one before."""
+    about = evidence.about(mutants[0])
+    kills = Counter[Trial]()
+    found: list[Outcome] = []
+    for mutant in mutants:
+        if monotonic() >= until or stopping():
+            break
+        about.sort(key=lambda one: one.calls / (kills[one.trial] + _UNTRIED_KILLS))
+        one, killer = outcome(mutant, about)
+        kills.update([killer] if killer else ())
+        found.append(one)
+    return found
+
+
+def outcome(mutant: Mutant, about: Sequence[Tried]) -> tuple[Outcome, Trial | None]:
+    """What becomes of one mutant, in a process of its own, and which trial killed it."""
     lines = in_process(partial(_try, mutant, about))
     match [json.loads(line) for line in lines]:
-        case [*_, {"by": by, "means": means, "trial": trial}]:
-            return Outcome(mutant, by, means, trial, len(about))
-        case [*_, {"means": means, "trial": trial}]:  # it was ended in the middle of it
-            return Outcome(mutant, "hangs", means, trial, len(about))
+        case [*_, {"by": by, "number": None}]:
+            return Outcome(mutant, by, reached=len(about)), None
+        case [*_, {"by": by, "number": number}]:
+            trial = about[number].trial
+            return Outcome(mutant, by, trial.means, trial.name, len(about)), trial
     raise RuntimeError(f"the process of {mutant.id} died")
 
 
 def _try(mutant: Mutant, about: Sequence[Tried], say: Callable[[object], None]) -> None:
-    """Plant the mutant, then one trial after the other; each is announced before it begins."""
+    """Plant the mutant, then one trial after the other, up to the first that kills it.
+
+    It says what killed it, and the number of the trial; beforehand that this one hangs.
+    """
     if not plant(mutant):
-        say({"by": SAME, "means": "", "trial": ""})
+        say({"by": SAME, "number": None})
         return
-    for one in about:
-        where = {"means": one.trial.means, "trial": one.trial.name}
-        say(where)
+    for number, one in enumerate(about):
+        say({"by": HANGS, "number": number})  # the last word if it is ended in the middle of it
         signal.setitimer(signal.ITIMER_PROF, _SLOWER * one.seconds + _PATIENCE_SECONDS)
         try:
             by = one.trial.killed_by(one.verdict)
         except Exception as error:  # where nothing is judged yet: the machine cannot be made
             by = f"error ({type(error).__name__})"
         if by is not None:
-            say({"by": by, **where})
+            say({"by": by, "number": number})
             return
-    say({"by": None, "means": "", "trial": ""})
+    say({"by": None, "number": None})
 
 
 def in_process(work: Callable[[Callable[[object], None]], None]) -> list[str]:

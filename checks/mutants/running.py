@@ -1,12 +1,13 @@
 """Mutants through all means: what one overlooks is tried with the next."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from math import inf
 from time import monotonic
 from typing import TypeAlias
 
 from attrs import define, field
 
-from checks.ending import ended, keeping_results
+from checks.ending import keeping_results
 from checks.mutants.killing import Evidence, Outcome, outcomes
 from checks.mutants.rooms import CORE, Module
 from checks.mutants.sites import Mutant
@@ -17,39 +18,38 @@ from checks.policies import POLICIES
 Chosen: TypeAlias = Sequence[tuple[Module, Mutant]]
 Show: TypeAlias = Callable[[int, str], None]  # mutants done, and a note
 
-_AT_A_TIME = 60  # mutants that go through the stages together
-
 
 def judged(
-    chosen: Chosen, show: Show, *, thorough: bool = False, until: float | None = None
+    chosen: Chosen, show: Show, *, thorough: bool = False, until: float = inf
 ) -> Iterator[tuple[Module, Outcome]]:
-    """What became of each mutant, in their order, as far as all means were tried with it.
+    """What became of each mutant, in their order: of those killed, and of those no means killed.
 
-    Some at a time go through all stages, so that whatever ends it leaves the earlier ones judged.
+    What one stage leaves alive goes into the next, so that whatever ends it leaves the killed ones
+    judged, which are the most and the cheap ones.
 
     `until`: on the clock of `time.monotonic`; later no mutant is tried with anything. What ends
     work early (`checks.ending`) ends it, too, and leaves what is known.
     """
     stages = (*STAGES, LAST_STAGE)[: None if thorough else -1]
     evidence = _Evidence({module.room for module, _ in chosen}, policies_of(m for m, _ in chosen))
-    for done in range(0, len(chosen), _AT_A_TIME):
-        some = chosen[done : done + _AT_A_TIME]
-        found = {mutant.id: Outcome(mutant, None) for _, mutant in some}
-        whole = set(found)
-        with keeping_results():
-            for stage in stages:
-                left = [found[id_].mutant for id_ in found if found[id_].is_alive and id_ in whole]
-                whole -= {one.id for one in left}
-                if not left or _is_over(until):
-                    break
-                for one in outcomes(evidence.of(stage), _in_time(left, until)):
-                    found[one.mutant.id] = found[one.mutant.id].followed_by(one)
-                    whole.add(one.mutant.id)
-                    show(done + sum(not one.is_alive for one in found.values()), one.means)
-        if ended() is not None:
-            whole = {id_ for id_ in whole if not found[id_].is_alive}
-            until = 0.0
-        yield from ((module, found[one.id]) for module, one in some if one.id in whole)
+    found = {mutant.id: Outcome(mutant, None) for _, mutant in chosen}
+    left, survivors = [mutant for _, mutant in chosen], set[str]()
+    killed = 0
+    with keeping_results():
+        for stage in stages:
+            tried, left = left, []
+            if monotonic() >= until:
+                break
+            for one in outcomes(evidence.of(stage), tried, until):
+                found[one.mutant.id] = found[one.mutant.id].followed_by(one)
+                left += [one.mutant] if one.is_alive else []
+                killed += not one.is_alive
+                show(killed, one.means)
+        survivors = {one.id for one in left}
+    for module, mutant in chosen:
+        one = found[mutant.id]
+        if not one.is_alive or mutant.id in survivors:
+            yield module, one
 
 
 @define
@@ -72,17 +72,6 @@ def policies_of(modules: Iterable[Module]) -> list[str]:
     """The policies whose checks run these modules: all, where one is shared."""
     named = {module.policy for module in modules}
     return [one for one in POLICIES if one in named or CORE in named]
-
-
-def _in_time(mutants: Iterable[Mutant], until: float | None) -> Iterator[Mutant]:
-    for one in mutants:
-        if _is_over(until):
-            return
-        yield one
-
-
-def _is_over(until: float | None) -> bool:
-    return until is not None and monotonic() >= until
 
 
 def noticed_by_tests(

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 MACHINES = frozenset({"spec", "reference"})
 MEANS = ("explore", "fuzz", "prove")
-EPISODES = range(100)  # random cases of each policy
-MORE_EPISODES = range(100, 400)  # of those, for what nothing has noticed so far
+FIRST_EPISODES = range(5)  # random cases of each policy, which notice most that any notice
+EPISODES = range(5, 100)  # those for what these overlook
+MORE_EPISODES = range(100, 400)  # and for what nothing has noticed so far
 _SLOWEST_PROOF_SECONDS = 5.0  # without a mutant; slower ones are not tried
 _STATES_MORE = 2  # a wrong machine is searched as far as so many times the right one's states
 _NO_STATES = 200  # and a few more
@@ -65,14 +66,16 @@ class Trial(Protocol):
 
 @frozen
 class Tried:
-    """A trial of the right program: its `verdict`, how long it took, the functions that it ran.
+    """A trial of the right program: its `verdict`, what it cost, the functions that it ran.
 
-    A function is named as mutants name theirs, by path and qualified name.
+    `calls` of functions are the same each time, `seconds` of the processor are not. A function is
+    named as mutants name theirs, by path and qualified name.
     """
 
     trial: Trial
     verdict: Any
     seconds: float
+    calls: int
     functions: frozenset[str]
 
 
@@ -248,14 +251,15 @@ class Fuzzing:
     """
 
     policy: str
-    episodes: range = EPISODES
+    episodes: range
     means = "fuzz"
     rooms = frozenset(ROOMS)
 
     @property
     def name(self) -> str:
-        """How many cases."""
-        return f"{len(self.episodes)} random cases of {self.policy}"
+        """Which cases."""
+        first, last = self.episodes[0], self.episodes[-1]
+        return f"random cases {first} to {last} of {self.policy}"
 
     def verdict(self) -> str | None:
         """What is found in the right program, which is nothing.
@@ -363,9 +367,15 @@ def refusals(policy: str) -> Iterator[Trial]:
                 yield Refusing(policy, title_of(instance), key)
 
 
+def quick(policy: str) -> Iterator[Trial]:
+    """The policy's smallest instances and its first random cases."""
+    yield from explorations(policy, least=0, below=150)
+    yield from campaigns(policy, FIRST_EPISODES)
+
+
 STAGES: tuple[Stage, ...] = (
+    quick,
     refusals,
-    partial(explorations, least=0, below=150),
     partial(campaigns, episodes=EPISODES),
     partial(explorations, least=150, below=1_500),
     partial(explorations, least=1_500, below=5_000),
@@ -382,12 +392,13 @@ def tried(trial: Trial) -> Tried:
     began = process_time()
     verdict = profile.runcall(trial.verdict)
     seconds = process_time() - began
-    return Tried(trial, verdict, seconds, frozenset(_functions(profile)))
-
-
-def _functions(profile: Profile) -> Iterator[str]:
-    prefix = f"{ROOT}/"
     entries: Any = profile.getstats()
+    calls = sum(one.callcount for one in entries)
+    return Tried(trial, verdict, seconds, calls, frozenset(_functions(entries)))
+
+
+def _functions(entries: Any) -> Iterator[str]:
+    prefix = f"{ROOT}/"
     for entry in entries:
         code = entry.code
         if not isinstance(code, str) and code.co_filename.startswith(prefix):

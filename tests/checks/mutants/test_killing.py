@@ -1,17 +1,20 @@
 """Mutants of a toy scheduler with one rule: what the rule sees is killed, the rest is told."""
 
 from collections.abc import Callable, Iterator
+from math import inf
+from time import monotonic
 
 import pytest
 from attrs import evolve
 
-from checks.mutants.killing import SAME, Evidence, Outcome, in_process, outcome
+from checks.mutants import killing, running
+from checks.mutants.killing import SAME, Evidence, Outcome, in_process, outcomes
 from checks.mutants.planting import plant
 from checks.mutants.record import renewed
 from checks.mutants.report import Findings
 from checks.mutants.rooms import ROOT, Module
 from checks.mutants.sites import Mutant, mutants_of
-from checks.mutants.trials import Exploring, Fuzzing, Refusing
+from checks.mutants.trials import Exploring, Fuzzing, Refusing, Trial, tried
 from checks.policies import AnyPolicy, register, unregister
 from reference.vllm_v1 import machine
 from spec.core.rule import Registry
@@ -31,6 +34,11 @@ def mutant(change: str) -> Mutant:
     return one
 
 
+def becomes(evidence: Evidence, mutant: Mutant) -> Outcome:
+    (one,) = outcomes(evidence, [mutant])
+    return one
+
+
 NO_LIMIT = "min(self.ctx.config.limit, left) -> max(self.ctx.config.limit, left)"
 
 
@@ -47,7 +55,7 @@ def evidence(registered: Callable[[AnyPolicy], None]) -> Evidence:
 
 
 def test_a_mutant_that_breaks_the_rule_is_killed_by_it(evidence: Evidence) -> None:
-    found = outcome(evidence, mutant(NO_LIMIT))
+    found = becomes(evidence, mutant(NO_LIMIT))
 
     assert (found.by, found.means, found.trial) == ("TOY-1", "explore", "toy, two")
 
@@ -57,7 +65,7 @@ def test_without_the_rule_the_same_mutant_is_told_to_be_alive(
 ) -> None:
     registered(evolve(POLICY, registry=Registry()))
 
-    found = outcome(Evidence.of([TWO]), mutant(NO_LIMIT))
+    found = becomes(Evidence.of([TWO]), mutant(NO_LIMIT))
 
     assert found.is_alive
     assert found.reached == 1
@@ -68,8 +76,8 @@ def test_what_the_rule_does_not_speak_of_is_alive_until_random_cases_are_compare
 ) -> None:
     change = mutant("row.computed < one.prompt_len -> row.computed <= one.prompt_len")
 
-    assert outcome(evidence, change).is_alive
-    assert outcome(Evidence.of([Fuzzing("toy")]), change).by == "divergence"
+    assert becomes(evidence, change).is_alive
+    assert becomes(Evidence.of([Fuzzing("toy", range(100))]), change).by == "divergence"
 
 
 def test_a_mutant_in_code_that_nothing_runs_is_alive_and_reached_by_nothing(
@@ -78,25 +86,69 @@ def test_a_mutant_in_code_that_nothing_runs_is_alive_and_reached_by_nothing(
     source = (ROOT / PATH).read_text(encoding="utf-8")
     engine = next(one for one in mutants_of(source, PATH) if one.function.startswith("Engine."))
 
-    assert outcome(evidence, engine).reached == 0
+    assert becomes(evidence, engine).reached == 0
+
+
+def test_first_comes_what_killed_another_of_the_function(
+    registered: Callable[[AnyPolicy], None],
+) -> None:
+    registered(POLICY)
+    cases = Fuzzing("toy", range(100))
+    cheap, dear = Evidence.of([TWO, cases]).trials
+    both = Evidence((evolve(cheap, calls=10), evolve(dear, calls=20)))
+    only_cases = mutant("row.computed < one.prompt_len -> row.computed <= one.prompt_len")
+
+    alone = outcomes(both, [mutant(NO_LIMIT)])
+    after_it = outcomes(both, [only_cases, mutant(NO_LIMIT)])
+
+    assert [one.trial for one in alone] == [TWO.name]
+    assert [one.trial for one in after_it] == [cases.name, cases.name]
+
+
+def test_what_a_trial_costs_is_the_same_each_time(evidence: Evidence) -> None:
+    assert [one.calls for one in evidence.trials] == [tried(TWO).calls] != [0]
+
+
+def test_work_that_ends_early_has_judged_what_the_quick_trials_kill(
+    registered: Callable[[AnyPolicy], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered(POLICY)
+    survivor = mutant("row.computed < one.prompt_len -> row.computed <= one.prompt_len")
+    chosen = [(Module("spec", "toy", ROOT / PATH), one) for one in (survivor, mutant(NO_LIMIT))]
+
+    def quick(_policy: str) -> Iterator[Trial]:
+        yield TWO
+
+    def long(_policy: str) -> Iterator[Trial]:
+        monkeypatch.setattr(killing, "monotonic", lambda: inf)  # meanwhile the time is over
+        yield Fuzzing("toy", range(5))
+
+    monkeypatch.setattr(running, "STAGES", (quick, long))
+    monkeypatch.setattr(running, "POLICIES", ("toy",))
+
+    found = [
+        one for _, one in running.judged(chosen, lambda _done, _note: None, until=monotonic() + 600)
+    ]
+
+    assert [(one.mutant, one.by) for one in found] == [(mutant(NO_LIMIT), "TOY-1")]
 
 
 def test_the_right_program_is_as_it_was_after_its_mutants(evidence: Evidence) -> None:
-    outcome(evidence, mutant(NO_LIMIT))
+    becomes(evidence, mutant(NO_LIMIT))
 
     assert TWO.killed_by(TWO.verdict()) is None
 
 
 def test_a_lost_witness_kills(evidence: Evidence) -> None:
-    (tried,) = evidence.trials
-    seen = evolve(tried.verdict, witnessed=tried.verdict.witnessed | {"TOY-2"})
+    (two,) = evidence.trials
+    seen = evolve(two.verdict, witnessed=two.verdict.witnessed | {"TOY-2"})
 
     assert TWO.killed_by(seen) == "TOY-2 is not witnessed"
 
 
 def test_a_refutation_that_is_lost_kills(evidence: Evidence) -> None:
-    (tried,) = evidence.trials
-    refuted = evolve(tried.verdict, refuted=frozenset({"TOY-1"}))
+    (two,) = evidence.trials
+    refuted = evolve(two.verdict, refuted=frozenset({"TOY-1"}))
 
     assert TWO.killed_by(refuted) == "TOY-1 is not refuted"
 
