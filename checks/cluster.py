@@ -31,7 +31,7 @@ class Cluster:
     def lost(self) -> tuple[type[BaseException], ...]:
         """What a piece of work raises when the cluster has given it up."""
         from distributed import CancelledError, KilledWorker
-        from distributed.comm import CommClosedError
+        from distributed.comm.core import CommClosedError
 
         return CancelledError, KilledWorker, CommClosedError
 
@@ -61,7 +61,7 @@ def pieces_on(address: str) -> Iterator[None]:
             has several threads or cannot import what is done.
     """
     try:
-        from distributed import Client
+        import distributed
     except ImportError:
         allowed = "installed: pip install 'lockstep-schedulers[dask]'"
         raise InputError("--on", address, f"the extra `dask` {allowed}") from None
@@ -69,7 +69,8 @@ def pieces_on(address: str) -> Iterator[None]:
         raise InputError("--on", address, "tcp://HOST:PORT of a Dask scheduler")
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is raised
     try:
-        client = Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
+        connected: Any = distributed.Client  # carries no types
+        client = connected(address, timeout=_CONNECT_SECONDS, set_as_default=False)
     except OSError as error:
         raise InputError("--on", address, f"a Dask scheduler that answers ({error})") from None
     with client, placed(Cluster(client, _workers_of(client, address))):
