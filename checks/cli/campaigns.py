@@ -22,6 +22,7 @@ from checks.cli.common import (
 from checks.cli.envelope import Json, read_report
 from checks.cli.expect import RECORDED, UNDECIDED, Expected, Verdicts
 from checks.cli.outputs import KEPT_FILE
+from checks.cores import is_elsewhere
 from checks.evidence import CONFORMED, recorded
 from checks.harness.campaign import Batches, Campaign, Found, Plan, Source, campaign, own_system
 from checks.harness.comparing import Strictness
@@ -90,8 +91,11 @@ class Extent:
 
         Raises:
             CheckpointError: the file is of another campaign.
+            InputError: it is bounded by a time, and goes to several machines.
             TraceError: it cannot be written.
         """
+        if self.episodes is None and is_elsewhere():
+            raise InputError("--on", "a time", "--episodes: each machine has a clock of its own")
         by_time, seconds = self.episodes is None, self.seconds or _SECONDS
         path, kept = self.resume, 0.0
         earlier = None if path is None or not path.exists() else read_campaign(plan, path)

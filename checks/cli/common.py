@@ -24,6 +24,7 @@ from checks.cli.ci import Case, github_lines, write_junit, write_sarif
 from checks.cli.configuration import Sources, read_settings
 from checks.cli.envelope import report_of
 from checks.cli.outputs import NEW_DIRECTORY, NEW_FILE, PATH, STANDARD_OUTPUT
+from checks.cluster import pieces_on
 from checks.export.files import new_file
 from checks.policies import DEFAULT, policy_named
 from spec.core.errors import ConfigError, InputError
@@ -209,6 +210,23 @@ def beginning_with(
             raise InputError(argument, name, f"{', '.join(near or families)}, or their beginning")
     prefixes = tuple(name.upper() for name in names) or ("",)
     return [one for one in known if one.startswith(prefixes)]
+
+
+def _enter_cluster(context: click.Context, _option: click.Parameter, address: str | None) -> None:
+    """Connect to it until the command ends."""
+    if address is not None:
+        context.with_resource(pieces_on(address))
+
+
+def on_option(pieces: str) -> Option:
+    """`--on`, the cluster whose workers do the `pieces`."""
+    return click.option(
+        "--on",
+        metavar="ADDRESS",
+        callback=_enter_cluster,
+        expose_value=False,
+        help=f"Have {pieces} done by a Dask cluster, tcp://HOST:PORT; needs the extra `dask`.",
+    )
 
 
 # --- output ---------------------------------------------------------------------------------------

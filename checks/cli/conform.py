@@ -20,7 +20,7 @@ from checks.cli.campaigns import (
 )
 from checks.cli.ci import Case as CiCase
 from checks.cli.ci import status_of
-from checks.cli.common import Output, directory_option, json_option, print_lines
+from checks.cli.common import Output, directory_option, json_option, on_option, print_lines
 from checks.cli.expect import RECORDED, expect_option
 from checks.cli.outputs import NAME_OR_FILE, NEW_FILE, PATH, Command
 from checks.ending import deferred
@@ -54,6 +54,7 @@ from spec.core.errors import InputError
     "--source", type=PATH, help="A working tree: what the driver imports is looked up there first."
 )
 @click.option("--recorded", is_flag=True, help="With --case: as recorded, without the driver.")
+@on_option("episodes")
 @expect_option
 @directory_option("--findings", default="findings")
 @click.option(

@@ -18,6 +18,7 @@ from checks.cli.common import (
     config_options,
     gathered,
     json_option,
+    on_option,
     out_option,
     plain_table,
     print_lines,
@@ -28,6 +29,7 @@ from checks.cli.envelope import Json
 from checks.cli.expect import Expected, expect_option
 from checks.cli.explore_verdicts import cases_of, expected_of, require_default, verdicts_of
 from checks.cli.outputs import KEPT_FILE, NEW_FILE, PATH, Command
+from checks.cores import is_elsewhere
 from checks.ending import deferred, ended, keeping_results, stopping
 from checks.evidence import EXPLORED, record_of, recorded, write_record
 from checks.explore.bounds import Bounds
@@ -104,6 +106,7 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
 @click.option(
     "--record", is_flag=True, help="Keep the verdicts of default instances with the project."
 )
+@on_option("instances")
 @expect_option
 @click.option("--list", "list_", is_flag=True, help="List the default instances and stop.")
 @json_option
@@ -163,7 +166,7 @@ def explore(
     expected = None if expect is None else expected_of(expect, instances)
     if using == "compiled":
         found = [_explore_one_compiled(one, bounds, seed) for one in instances]
-    elif len(instances) == 1:
+    elif len(instances) == 1 and not is_elsewhere():
         found = [_explore_one(instances[0], bounds, order, seed, checkpoint)]
     else:
         found = _explore_several(instances, bounds, order)

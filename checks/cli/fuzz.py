@@ -15,7 +15,7 @@ from checks.cli.campaigns import (
     print_campaign,
     strictness_option,
 )
-from checks.cli.common import Output, directory_option, json_option
+from checks.cli.common import Output, directory_option, json_option, on_option
 from checks.cli.conform import conform_driver
 from checks.cli.expect import expect_option
 from checks.cli.outputs import NAME_OR_FILE, Command
@@ -52,6 +52,7 @@ _BATCH = 25  # episodes; about a second of work
 @strictness_option
 @click.option("--judge", is_flag=True, help="Hold every rule against the system's steps, too.")
 @pinned_option
+@on_option("episodes")
 @expect_option
 @directory_option("--corpus", default="corpus")
 @json_option

@@ -15,6 +15,7 @@ from checks.cli.common import (
     Output,
     beginning_with,
     json_option,
+    on_option,
     out_option,
     plain_table,
     progress_bar,
@@ -53,6 +54,7 @@ def _columns(second: str | None) -> list[str]:
     "--export", type=NEW_DIRECTORY, help="Write each question there, SMT-LIB; proven if unsat."
 )
 @click.option("--record", is_flag=True, help="Keep the verdicts with the project.")
+@on_option("obligations")
 @expect_option
 @out_option
 @json_option

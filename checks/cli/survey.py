@@ -7,7 +7,7 @@ import click
 
 from checks.cli import exit_code
 from checks.cli.campaigns import Extent, campaign_cases, extent_options, pinned_option, verdicts_of
-from checks.cli.common import Output, directory_option, err, json_option
+from checks.cli.common import Output, directory_option, err, json_option, on_option
 from checks.cli.envelope import Json, read_report
 from checks.cli.expect import Expected
 from checks.cli.outputs import NEW_FILE, PATH, Command
@@ -34,6 +34,7 @@ from spec.core.errors import InputError
     metavar="REPORT",
     help="Exit code 0 if every verdict is as in this report; else 1.",
 )
+@on_option("cases")
 @directory_option("--findings", default="findings", what="the small cases")
 @click.option("--report", type=NEW_FILE, help="Write the page there; Markdown.")
 @json_option

@@ -371,7 +371,7 @@ def campaign(
     own_system(plan.system).close()  # this process has no use for it while the workers run theirs
     run, prepare = partial(run_batch, plan, until=until), partial(_prepare, plan, until)
     with keeping_results():
-        for seen in on_all_cores(run, batches, prepare):
+        for seen in on_all_cores(run, batches, prepare, partial(_close, plan)):
             known.add(seen)
             known.seconds = seconds + batches.passed_seconds
             progress(known)
@@ -387,6 +387,12 @@ def _prepare(plan: Plan, until: float | None) -> None:
     """Have the system at hand."""
     with answers_until(until):
         own_system(plan.system)
+
+
+def _close(plan: Plan) -> None:
+    """Have no system any more: the next campaign may be with another file of the same name."""
+    own_system(plan.system).close()
+    _opened.cache_clear()
 
 
 # --- made small -----------------------------------------------------------------------------------

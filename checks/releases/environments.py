@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -96,6 +97,8 @@ def install(environment: Environment, report: Callable[[str], None]) -> None:
         done = [name for name in environment.done if environment.python.exists()]
         if not environment.python.exists():
             venv.create(directory / "venv", with_pip=True, clear=True)
+            if base is not None:
+                _remove_bundled_setuptools(environment)
         if base is not None:  # found after its own packages
             (environment.packages / "shared.pth").write_text(f"{base.packages}\n", encoding="utf-8")
     except OSError as error:
@@ -111,6 +114,15 @@ def install(environment: Environment, report: Callable[[str], None]) -> None:
         done.append(part.what)
         environment.note(done)
         report(f"{line}, {monotonic() - began:.0f} s")
+
+
+def _remove_bundled_setuptools(environment: Environment) -> None:
+    """That of an older Python would hide the shared one, which builds what it cannot."""
+    for name in ("_distutils_hack", "pkg_resources", "setuptools"):
+        shutil.rmtree(environment.packages / name, ignore_errors=True)
+    for information in environment.packages.glob("setuptools-*.dist-info"):
+        shutil.rmtree(information)
+    (environment.packages / "distutils-precedence.pth").unlink(missing_ok=True)
 
 
 def _shared(environment: Environment) -> Environment | None:

@@ -116,6 +116,26 @@ def test_an_older_release_shares_what_the_newest_has(tmp_path: Path) -> None:
     assert (environment.packages / "shared.pth").read_text() == f"{base.packages}\n"
 
 
+def test_the_bundled_setuptools_of_an_older_python_does_not_hide_the_shared_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = environment_of(RECIPES[0], tmp_path / "other")
+    older = next(one for one in RECIPES if one.shares)
+    bundled = environment_of(older, tmp_path / "other").packages / "setuptools"
+    pretend_environment(tmp_path / "other")
+    base.note([part.what for part in base.recipe.installations()])
+
+    def create(_directory: Path, **_options: bool) -> None:
+        pretend_environment(tmp_path / "other", recipe=older)
+        bundled.mkdir(parents=True)
+
+    monkeypatch.setattr("venv.create", create)
+    ran = lockstep("driver", "install", "sendnn", "--version", older.version, "--into", "other")
+
+    assert ran.code == 0
+    assert not bundled.exists()
+
+
 def test_environments_are_in_the_users_cache_unless_said_otherwise(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

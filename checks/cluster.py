@@ -1,0 +1,96 @@
+"""Pieces of work on a Dask cluster instead of this machine's cores; needs the extra `dask`."""
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from typing import Any
+
+from attrs import frozen
+
+from checks.cores import placed
+from spec.core.errors import InputError
+
+_ADDRESS = re.compile(r"tcp://[^/:\s]+:\d{1,5}")
+_CONNECT_SECONDS = 5.0  # a scheduler that is there answers at once
+
+
+@frozen
+class Cluster:
+    """The workers that a connected `distributed.Client` reaches."""
+
+    client: Any
+    addresses: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """How many workers there are, each of one thread."""
+        return len(self.addresses)
+
+    def lost(self) -> tuple[type[BaseException], ...]:
+        """What a piece of work raises when the cluster has given it up."""
+        from distributed import CancelledError, KilledWorker
+        from distributed.comm.core import CommClosedError
+
+        return CancelledError, KilledWorker, CommClosedError
+
+    @contextmanager
+    def pool(self, _most: int) -> Iterator[Executor]:
+        """The cluster's executor; at the end pieces that were not begun are withdrawn."""
+        executor: Executor = self.client.get_executor(pure=False)
+        try:
+            yield executor
+        finally:
+            executor.shutdown(wait=False)
+
+    def each(self, pool: Executor, _most: int, work: Callable[[], None]) -> list[Future[None]]:
+        """The work once for each worker, behind what it has begun."""
+        where: list[dict[str, Any]] = [
+            {"workers": [one], "allow_other_workers": True} for one in self.addresses
+        ]
+        return [pool.submit(work, **one) for one in where]
+
+
+@contextmanager
+def pieces_on(address: str) -> Iterator[None]:
+    """While it lasts, `checks.cores` has its pieces of work done on the cluster of this scheduler.
+
+    Raises:
+        InputError: the extra is missing, no scheduler answers, it has no workers, or one of them
+            has several threads or cannot import what is done.
+    """
+    try:
+        import distributed
+    except ImportError:
+        allowed = "installed: pip install 'lockstep-schedulers[dask]'"
+        raise InputError("--on", address, f"the extra `dask` {allowed}") from None
+    if not _ADDRESS.fullmatch(address):
+        raise InputError("--on", address, "tcp://HOST:PORT of a Dask scheduler")
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is raised
+    try:
+        connected: Any = distributed.Client  # carries no types
+        client = connected(address, timeout=_CONNECT_SECONDS, set_as_default=False)
+    except OSError as error:
+        raise InputError("--on", address, f"a Dask scheduler that answers ({error})") from None
+    with client, placed(Cluster(client, _workers_of(client, address))):
+        yield
+
+
+def _workers_of(client: Any, address: str) -> tuple[str, ...]:
+    threads: dict[str, int] = client.nthreads()
+    if not threads:
+        raise InputError("--on", address, "a cluster with workers (dask worker --nthreads 1)")
+    for worker, count in threads.items():
+        if count != 1:  # a driver process belongs to a worker process, not to a thread
+            raise InputError("--on", f"{worker} of {count} threads", "workers with --nthreads 1")
+    try:
+        client.run(_importable)
+    except Exception as error:  # whatever the worker's Python raises
+        allowed = f"workers with the same lockstep and Python ({type(error).__name__}: {error})"
+        raise InputError("--on", address, allowed) from None
+    return tuple(threads)
+
+
+def _importable() -> None:
+    """Reading this reference imports this module on the worker."""

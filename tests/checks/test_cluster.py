@@ -1,0 +1,179 @@
+"""Pieces of work on a cluster: the answers of this machine, also when a worker dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import frozen
+
+from checks.cluster import pieces_on
+from checks.cores import on_all_cores
+from spec.core.errors import InputError
+
+distributed = pytest.importorskip("distributed")
+
+ITEMS = 8
+PATIENCE_S = 120  # for processes of a busy machine to begin
+_CLOCKED = ("seconds", "steps_per_second", "states_per_second", "bytes_per_state")
+
+
+@frozen
+class LoopbackCluster:
+    """A scheduler and the pids of its workers, all processes on this machine."""
+
+    address: str
+    workers: tuple[int, ...]
+
+
+def _process(stack: ExitStack, *words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "distributed.cli." + words[0], *words[1:]]
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdout=quiet, stderr=quiet)
+    stack.callback(process.wait)
+    stack.callback(process.terminate)
+    return process
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LoopbackCluster]:
+    """One scheduler and two worker processes of one thread each."""
+    with ExitStack() as stack:
+        where = tmp_path / "scheduler.json"
+        file = ("--scheduler-file", str(where))
+        loopback = ("--host", "127.0.0.1", "--no-dashboard")
+        _process(stack, "dask_scheduler", *file, *loopback, "--port", "0")
+        until = time.monotonic() + PATIENCE_S
+        while not where.exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        one = ("dask_worker", *file, *loopback, "--nthreads", "1", "--no-nanny")
+        space = ("--local-directory", str(tmp_path / "workers"))
+        workers = [_process(stack, *one, *space) for _ in range(2)]
+        address: str = json.loads(where.read_text())["address"]
+        with distributed.Client(address, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=PATIENCE_S)
+        yield LoopbackCluster(address, tuple(worker.pid for worker in workers))
+
+
+def lockstep(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command, its standard output the report."""
+    command = [sys.executable, "-m", "lockstep", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def without_clocks(report: Any) -> Any:
+    """The report but for what a clock or a memory gauge says."""
+    if isinstance(report, dict):
+        kept = {key: one for key, one in report.items() if key not in _CLOCKED}
+        return {key: without_clocks(one) for key, one in kept.items()}
+    return [without_clocks(one) for one in report] if isinstance(report, list) else report
+
+
+def answer(directory: Path, *arguments: str) -> tuple[int, Any, dict[str, bytes]]:
+    """Exit code, report and all files that a command leaves in an empty directory."""
+    directory.mkdir()
+    done = lockstep(*arguments, "--json", "-", cwd=directory)
+    assert done.returncode in (0, 1), done.stderr
+    files = {one.name: one.read_bytes() for one in directory.rglob("*") if one.is_file()}
+    return done.returncode, without_clocks(json.loads(done.stdout)), files
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fuzz", "--episodes", "100", "--seed", "3"),
+        ("conform", "template", "--episodes", "40"),
+        ("explore", "--set", "policy=nano-vllm"),
+        ("prove", "PRV-PAD"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_cluster_gives_the_answer_of_this_machine(
+    command: tuple[str, ...], cluster: LoopbackCluster, tmp_path: Path
+) -> None:
+    there = answer(tmp_path / "there", *command, "--on", cluster.address)
+    assert there == answer(tmp_path / "here", *command)
+
+
+def killed_once(mark: Path, pid: int, item: int) -> int:
+    """The square; the worker `pid` dies the first time that it has a piece of work."""
+    if os.getpid() == pid and not mark.exists():
+        mark.touch()
+        os.kill(pid, signal.SIGKILL)
+    return item * item
+
+
+def test_what_a_killed_worker_was_doing_is_done_elsewhere(
+    cluster: LoopbackCluster, tmp_path: Path
+) -> None:
+    mark = tmp_path / "killed"
+    work = partial(killed_once, mark, cluster.workers[0])
+    with pieces_on(cluster.address):
+        outcomes = list(on_all_cores(work, range(ITEMS)))
+    assert mark.exists()
+    assert outcomes == [item * item for item in range(ITEMS)]
+
+
+def pid_of(_item: int) -> int:
+    """Where a piece of work is done."""
+    return os.getpid()
+
+
+def noted(directory: Path) -> None:
+    """Leaves a file for each process."""
+    (directory / str(os.getpid())).touch()
+
+
+def test_each_worker_is_prepared_and_cleared(cluster: LoopbackCluster, tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    after.mkdir()
+    with pieces_on(cluster.address):
+        pids = set(
+            on_all_cores(pid_of, range(ITEMS), partial(noted, before), partial(noted, after))
+        )
+    assert pids <= set(cluster.workers)
+    workers = {str(pid) for pid in cluster.workers}
+    assert {one.name for one in before.iterdir()} == workers
+    assert {one.name for one in after.iterdir()} == workers
+    assert set(on_all_cores(pid_of, range(ITEMS))).isdisjoint(cluster.workers)
+
+
+def refused(*arguments: str) -> str:
+    """The one line with which the command refuses."""
+    done = lockstep(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    return done.stderr
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8786", "http://127.0.0.1:8786", "tcp://here"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    says = f"lockstep: --on: found '{address}'; allowed: tcp://HOST:PORT of a Dask scheduler\n"
+    assert refused("fuzz", "--episodes", "5", "--on", address) == says
+
+
+def test_an_address_that_does_not_answer_is_refused_in_a_line() -> None:
+    said = refused("fuzz", "--episodes", "5", "--on", "tcp://127.0.0.1:9")
+    assert said.startswith("lockstep: --on: found 'tcp://127.0.0.1:9'; allowed: a Dask scheduler")
+    assert said.count("\n") == 1
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(InputError, match="extra `dask`"), pieces_on("tcp://127.0.0.1:8786"):
+        pass
+
+
+def test_a_bound_of_time_does_not_go_to_a_cluster(cluster: LoopbackCluster) -> None:
+    assert "allowed: --episodes" in refused("fuzz", "--time", "1", "--on", cluster.address)
