@@ -37,9 +37,8 @@ def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
 def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
     """No step loses or invents a request."""
     # A request that was there is there, has finished, or its client left meanwhile.
-    change = change_between(step.before, step.after)
-    before, after = names(change)
-    after |= change.aborted.union(step.finished)
+    before, after = names(change_between(step.before, step.after))
+    after |= step.leavers.union(step.finished)
     if before != after:
         yield f"before {sorted(before)}, after {sorted(after)}"
 
