@@ -162,6 +162,10 @@ def context_of(
     requests: Iterable[Request],
     external: Mapping[str, int] | None = None,
 ) -> Context:
-    """What rules may look up under this configuration; `external`: as the context has it."""
+    """What rules may look up under this configuration.
+
+    `external`: as the context has it, where it is not what the requests say of themselves.
+    """
     by_id = {request.id: request for request in requests}
-    return Context(config, by_id, BlockKeys(by_id, config.block_size), external or {})
+    said = {one.id: one.external for one in by_id.values() if one.external}
+    return Context(config, by_id, BlockKeys(by_id, config.block_size), {**said, **(external or {})})
