@@ -53,11 +53,16 @@ def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step("V1-ORD-3", code("waiting loop"))
 @witness(lambda _, step: step.planned.waiting and step.admitted)
-def queue_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
+def queue_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
     """A request that is not admitted keeps its place in the queue."""
-    # Victims aside, the queues lose some and gain none but those that begin to load.
+    # Victims aside, the queues lose some and gain none but those that begin to load. Where requests
+    # are stepped over there is one queue: those whose load has ended still stand in front of it.
     gone = {*step.admitted, *(event.id for event in step.happened("load"))}
     lost, gained = change_between(step.before, step.planned).queue
+    if not _no_stepping_over(ctx.config):
+        lost = (*(one for one in step.before.skipped if one not in step.planned.skipped), *lost)
+        if ctx.config.scheduling is Scheduling.PRIORITY:
+            lost = tuple(sorted(lost, key=lambda one: rank(ctx, one)))
     kept = [one.id for one in lost if one.id not in gone]
     now = [one.id for one in gained if one.id not in step.preempted]
     if now != kept:

@@ -13,8 +13,9 @@ from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparison import compare
 from checks.harness.finding import Episode, Finding
-from checks.harness.serving import Settings, run_workload, served, served_by
-from checks.harness.system import ENGINE, Own
+from checks.harness.judging import Judge
+from checks.harness.serving import Settings, run_workload, scheduler_for, served, served_by
+from checks.harness.system import ENGINE, REFERENCE, Action, Own
 from checks.policies import policy_named
 from checks.policies.vllm_v1.engine import engine, engine_under_test, without_device
 from engine.core.clock import CostModel
@@ -23,7 +24,7 @@ from engine.workloads.own import request_of
 from spec.core.errors import WorkloadError
 from spec.core.requests import Request
 from spec.nano_vllm.config import NanoVllmConfig
-from spec.vllm_v1.config import Connector, Release, VllmV1Config, refuse_unservable
+from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config, refuse_unservable
 from tests.requests import request
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -114,6 +115,36 @@ def test_other_policies_refuse_what_only_this_one_knows() -> None:
 
     with pytest.raises(WorkloadError, match="external: found 4; allowed: 0 under policy nano-vllm"):
         policy_named("nano-vllm").refuse_unservable(request_of(line), NanoVllmConfig())
+
+
+@pytest.mark.parametrize("release", Release)
+@pytest.mark.parametrize("scheduling", Scheduling)
+@pytest.mark.parametrize("using", [REFERENCE, ENGINE])
+def test_a_request_that_lost_its_load_and_is_too_long_for_the_step_keeps_its_place(
+    using: str, scheduling: Scheduling, release: Release
+) -> None:
+    config = VllmV1Config(
+        block_size=2,
+        num_blocks=40,
+        max_model_len=12,
+        max_num_batched_tokens=12,
+        chunked_prefill=False,
+        connector=Connector.ASYNC,
+        scheduling=scheduling,
+        release=release,
+    )
+    short = [request(f"short {n}", 2, 6) for n in range(3)]
+    case = Case(config, (*short, request("long", 10, 1, external=4)))
+    scheduler, judge = scheduler_for(using, case), Judge(scheduler_for(REFERENCE, case).machine.ctx)
+    for one in case.requests:
+        scheduler.arrive(one.id)
+
+    lost = Action(accepted={}, lost=("long",))
+    steps = [scheduler.step(n, lost if n == 1 else Action(accepted={})) for n in range(12)]
+
+    assert [one for step in steps for one in judge.observe(step)] == []
+    assert {one.id for one in steps[2].after.queued} == {"long"}
+    assert steps[-1].after.finished == {one.id for one in case.requests}
 
 
 # --- random cases -------------------------------------------------------------------------------
