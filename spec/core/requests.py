@@ -11,7 +11,7 @@ from hashlib import blake2b
 from itertools import chain, takewhile
 from typing import Any
 
-from attrs import field, frozen
+from attrs import frozen
 
 from spec.core.arithmetic import Number
 from spec.core.configuration import PolicyConfig
@@ -168,8 +168,6 @@ class Request:
     encoder_len: int = 0
     external: int = 0
     right_drafts: str | None = None
-    _attended: list[int] = field(factory=list, init=False, eq=False, repr=False)
-    _sampled: list[int] = field(factory=list, init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         if self.prompt.length < 1:
@@ -188,6 +186,16 @@ class Request:
     def prompt_len(self) -> int:
         """Tokens of the prompt."""
         return self.prompt.length
+
+    @cached_property
+    def _attended(self) -> list[int]:
+        """What all its tokens so far add up to, once one was sampled: none of it while it waits."""
+        return []
+
+    @cached_property
+    def _sampled(self) -> list[int]:
+        """The tokens that it has sampled."""
+        return []
 
     @cached_property
     def first_token(self) -> int:
