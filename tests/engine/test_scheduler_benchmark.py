@@ -83,10 +83,8 @@ def test_release_is_measured_next_to_another_policy_where_that_is_named(
     if not environment_of(known_recipe("nano-vllm", None)).is_complete:
         pytest.skip("needs: lockstep driver install nano-vllm")
 
-    main(
-        ["--policy", "spyre", "--against", "nano-vllm"]
-        + ["--rows", "2", "--waiting", "10", "--steps", "20"]
-    )
+    sizes = ["--rows", "2", "--waiting", "10", "--steps", "20"]
+    main(["--policy", "spyre", "--against", "nano-vllm", *sizes])
 
     row = capsys.readouterr().out.splitlines()[-1].split("|")
     assert row[1:3] == [" 2 ", " 10 "]
