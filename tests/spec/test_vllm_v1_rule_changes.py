@@ -9,7 +9,7 @@ from checks.harness.case import Case
 from checks.harness.serving import served
 from spec.core.requests import Prompt, Request
 from spec.core.rule import AnyRule, Kind
-from spec.vllm_v1.config import VllmV1Config
+from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Load, Sequence, State, Step, context_of
 from spec.vllm_v1.rules import REGISTRY, applicable
 from tests.spec.state_faults import (
@@ -198,7 +198,7 @@ def test_a_request_larger_than_the_pool_is_noticed_when_it_arrives() -> None:
     assert rule.found_after(ctx, arrived, evolve(arrived, lost=frozenset("7"))) is None
 
 
-LOADING = evolve(CONFIG, connector="async", num_speculative_tokens=0, accepted_drafts=None)
+LOADING = evolve(CONFIG, connector=Connector.ASYNC, num_speculative_tokens=0, accepted_drafts=None)
 
 
 def test_where_loads_are_asynchronous_waiting_requests_are_looked_at_again() -> None:

@@ -14,7 +14,7 @@ from spec.core import judging
 from spec.core.blocks import BlockPool
 from spec.core.changes import Change, change_between, without_middle
 from spec.core.judging import FreeList
-from spec.core.records import Event
+from spec.core.records import Event, SomeContext
 from spec.vllm_v1.config import Connector, Release
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.counting import blocks_of, pool_blocks, slots_up_to
@@ -46,7 +46,7 @@ def free_or_held(ctx: Context, state: State) -> Iterator[str]:
 
 
 @looking_at
-def _moved_blocks(_ctx: Context, change: Change[State]) -> State | None:
+def _moved_blocks(_ctx: SomeContext, change: Change[State]) -> State | None:
     """Look at blocks whose count changed, or of which a table has more or fewer."""
     if change.moved_blocks is None:
         return None

@@ -6,6 +6,7 @@ from attrs import evolve
 
 from spec.core import judging
 from spec.core.changes import Change, change_between, ids
+from spec.core.records import SomeContext
 from spec.vllm_v1.config import Scheduling
 from spec.vllm_v1.records import Context, Sequence, State, Step
 from spec.vllm_v1.rules.counting import blocks_of, pool_blocks, slots_up_to
@@ -111,7 +112,7 @@ def aborts_are_kept(_ctx: Context, before: State, after: State) -> Iterator[str]
 
 
 @looking_at
-def _newcomers(_ctx: Context, change: Change[State]) -> State | None:
+def _newcomers(_ctx: SomeContext, change: Change[State]) -> State | None:
     """Look at requests that were not there: what the others need is no more than it was."""
     known = ids(change.left)
     skipped, waiting, running = (

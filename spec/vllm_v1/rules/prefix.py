@@ -6,8 +6,9 @@ Source: vllm-v1, "Prefix Caching - Shared KV Blocks".
 from collections.abc import Iterable, Iterator
 
 from spec.core.blocks import BlockPool
-from spec.core.changes import Change, change_between, changed
+from spec.core.changes import Change, Rows, change_between, changed
 from spec.core.judging import begin_alike
+from spec.core.records import SomeContext
 from spec.core.requests import BlockKey
 from spec.core.sharing import FrozenMap
 from spec.vllm_v1.config import VllmV1Config
@@ -104,13 +105,21 @@ def _holding(change: Change[State], blocks: Iterable[int]) -> State | None:
     if not contents:
         return None
     wanted = frozenset(contents)
-    queues = (change.queue[1], after.skipped, after.running, after.draining)
-    rows = (tuple(one for one in queue if not wanted.isdisjoint(one.blocks)) for queue in queues)
-    return State(BlockPool(after.pool.size, (), keys=contents), *rows)
+
+    def holding(rows: Rows) -> Rows:
+        return tuple(one for one in rows if not wanted.isdisjoint(one.blocks))
+
+    return State(
+        BlockPool(after.pool.size, (), keys=contents),
+        waiting=holding(change.queue[1]),
+        skipped=holding(after.skipped),
+        running=holding(after.running),
+        draining=holding(after.draining),
+    )
 
 
 @looking_at
-def _found_and_held(ctx: Context, change: Change[State]) -> State | None:
+def _found_and_held(ctx: SomeContext, change: Change[State]) -> State | None:
     """Look at blocks that can be found since, and at those that a request has computed no more,
     or holds anew and has not computed.
     """
@@ -151,7 +160,7 @@ def found_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
 
 
 @looking_at
-def _found_in_tables(ctx: Context, change: Change[State]) -> State | None:
+def _found_in_tables(ctx: SomeContext, change: Change[State]) -> State | None:
     """Look at blocks that can be found since, and at those that a request has anew or elsewhere,
     or that its tokens fill no more.
     """

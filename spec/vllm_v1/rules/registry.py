@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 from spec.core import changes, rule
 from spec.core.changes import Change, Look, looking
+from spec.core.records import SomeContext
 from spec.core.rule import Registry, Source
 from spec.vllm_v1.config import Connector, VllmV1Config
 from spec.vllm_v1.records import Context, Sequence, State, Step
@@ -25,7 +26,7 @@ each_request: Look[State] = looking_at(changes.new_requests)
 changed_pool: Look[State] = looking_at(changes.changed_pool)
 
 
-def waiting_may_hold(ctx: Context) -> bool:
+def waiting_may_hold(ctx: SomeContext) -> bool:
     """True if requests that wait untouched may hold blocks: what was loaded for them."""
     return ctx.config.connector is Connector.ASYNC
 

@@ -48,7 +48,7 @@ def edges_judged(instance: Instance[Any], rules: dict[str, AnyRule]) -> int:
                 if by_change != rule.found_in_state(model.ctx, after):
                     yield f"{rule.id}: {by_change} by the change"
 
-    same = OnStep("same", lambda *edge: next(differences(*edge), None))
+    same: OnStep[Any] = OnStep("same", lambda *edge: next(differences(*edge), None))
     result = explore(model, [same], keep_going=True)
     assert not [one for one in result.violations if one.rule == "same"]
     return judged

@@ -100,7 +100,8 @@ def breaches(
     for episode in range(count):
         case = plan.case(episode)
         policy = policy_of(case.config)
-        ctx = scheduler_for(REFERENCE, case).machine.ctx
+        reference: Any = scheduler_for(REFERENCE, case)
+        ctx = reference.machine.ctx
         expected = policy.expected_reason if without_expected else _nothing
         rules = [rule for rule in judgeable(case.config) if not expected(rule.id, case.config)]
         steps = list(steps_with_fault(case))

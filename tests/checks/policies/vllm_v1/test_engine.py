@@ -135,7 +135,8 @@ def test_a_request_that_lost_its_load_and_is_too_long_for_the_step_keeps_its_pla
     )
     short = [request(f"short {n}", 2, 6) for n in range(3)]
     case = Case(config, (*short, request("long", 10, 1, external=4)))
-    scheduler, judge = scheduler_for(using, case), Judge(scheduler_for(REFERENCE, case).machine.ctx)
+    reference: Any = scheduler_for(REFERENCE, case)
+    scheduler, judge = scheduler_for(using, case), Judge(reference.machine.ctx)
     for one in case.requests:
         scheduler.arrive(one.id)
 
