@@ -51,8 +51,8 @@ def others_are_untouched(ctx: Context, before: State, after: State) -> Iterator[
     """
     # The running and waiting that stay are as they were; those gone are among the aborted.
     change = change_between(before, after)
-    known, now = names(change)
-    gone = known - now
+    known = ids(before.present)
+    gone = known - ids(after.present)
     if gone != change.aborted & known or after.finished != before.finished:  # others came and went
         yield f"gone are {sorted(gone)}"
     if after.running != tuple(one for one in before.running if one.id not in gone):
