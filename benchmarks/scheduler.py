@@ -1,9 +1,9 @@
 """Measure an engine's scheduler, `schedule` plus `update`, the device left out.
 
     ./bootstrap python benchmarks/scheduler.py [--rows 1,32,256] [--waiting 0,1000,10000]
-    ./bootstrap python benchmarks/scheduler.py --against sendnn,nano-vllm
-    ./bootstrap python benchmarks/scheduler.py --policy nano-vllm --against nano-vllm
-    ./bootstrap python benchmarks/scheduler.py --policy vllm-v1 --against vllm-v1 [--drafts 3]
+    ./bootstrap python benchmarks/scheduler.py --against vllm-v1,nano-vllm,sendnn
+    ./bootstrap python benchmarks/scheduler.py --policy spyre --against sendnn,nano-vllm
+    ./bootstrap python benchmarks/scheduler.py --policy vllm-v1 [--drafts 3] [--no-prefix-caching]
     ./bootstrap python benchmarks/scheduler.py --memory [--requests 1000000]
     ./bootstrap python benchmarks/scheduler.py --long-service [--requests 10000000]
 
@@ -11,7 +11,9 @@ So many rows decode, at random places in their blocks, while so many requests wi
 tokens wait: for a free slot, or, on Spyre with `--blocked volume`, for the volume rule, which is
 then judged in every step. Times are processor time of the one thread, so that other work on the
 machine does not count. `--against` measures installed releases (`lockstep driver install sendnn`)
-next to it, row by row; they take fewer steps, a long queue makes some slow. `--memory` says what
+next to it, row by row; they take fewer steps, a long queue makes some slow. Without `--policy` each
+release stands next to the engine of its own policy, vLLM V1 with and without prefix caching and
+drafts. `--memory` says what
 queued requests cost, `--long-service` what is left of requests that were served: nothing.
 """
 
@@ -22,6 +24,7 @@ import random
 import resource
 import subprocess
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from time import thread_time_ns
 from typing import Any, TypeAlias
@@ -43,7 +46,12 @@ from spec.vllm_v1.config import VllmV1Config
 PROMPT_LEN = 512
 OUTPUT_LEN = 3_000
 PEAK_TKV = 3_520  # of such a request, its last block full
-RELEASED = ("sendnn", "nano-vllm", "vllm-v1")
+RELEASED = {"sendnn": "spyre", "nano-vllm": "nano-vllm", "vllm-v1": "vllm-v1"}  # of which policy
+MODES = {  # tokens drafted a step, and prefix caching
+    "sendnn": ((0, True),),
+    "nano-vllm": ((0, True),),
+    "vllm-v1": ((0, True), (0, False), (3, True), (3, False)),
+}
 RELEASED_STEPS = 25
 AT_A_TIME = 10  # requests of a long service that wait together
 
@@ -150,15 +158,53 @@ def print_times(options: argparse.Namespace, pythons: Mapping[str, str]) -> None
     heads = ["rows", "waiting", "median ms per step", "p99 ms"]
     for driver in pythons:
         heads += [f"{driver}, median ms", "times the engine's"]
-    print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
+    print_heads(heads)
     for rows in options.rows:
         for waiting in options.waiting:
-            own = measured(rows, waiting, options)
-            cells = [str(rows), f"{waiting:,}", f"{at(50, own):.4f}", f"{at(99, own):.4f}"]
-            for driver, python in pythons.items():
-                theirs = at(50, released(python, driver, rows, waiting, options))
-                cells += [f"{theirs:.4f}", f"{theirs / at(50, own):,.1f}"]
-            print(f"| {' | '.join(cells)} |", flush=True)
+            print_row(times_of(rows, waiting, options, pythons))
+
+
+def print_side_by_side(options: argparse.Namespace, pythons: Mapping[str, str]) -> None:
+    """Each release next to the engine of its policy: a row for each mode, batch and queue."""
+    heads = [
+        "release",
+        "prefix caching",
+        "drafts",
+        "rows",
+        "waiting",
+        "engine, median ms",
+        "p99 ms",
+    ]
+    print_heads([*heads, "release, median ms", "times the engine's"])
+    for driver, python in pythons.items():
+        for drafts, caching in MODES[driver]:
+            given = {"policy": RELEASED[driver], "drafts": drafts, "prefix_caching": caching}
+            mode = argparse.Namespace(**{**vars(options), **given})
+            for rows, waiting in product(options.rows, options.waiting):
+                named = [driver, "on" if caching else "off", str(drafts)]
+                print_row([*named, *times_of(rows, waiting, mode, {driver: python})])
+
+
+def times_of(
+    rows: int, waiting: int, options: argparse.Namespace, pythons: Mapping[str, str]
+) -> list[str]:
+    """So many rows and waiting, the engine's times, those of each release and their ratio."""
+    own = measured(rows, waiting, options)
+    cells = [str(rows), f"{waiting:,}", f"{at(50, own):.4f}", f"{at(99, own):.4f}"]
+    for driver, python in pythons.items():
+        theirs = at(50, released(python, driver, rows, waiting, options))
+        cells += [f"{theirs:.4f}", f"{theirs / at(50, own):,.1f}"]
+    return cells
+
+
+def print_heads(heads: Sequence[str]) -> None:
+    """The first lines of a table."""
+    print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
+
+
+def print_row(cells: Sequence[str]) -> None:
+    """A line of a table."""
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def peak_mib() -> float:
@@ -212,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=numbers, default=[1, 32, 256])
     parser.add_argument("--waiting", type=numbers, default=[0, 1_000, 10_000])
-    parser.add_argument("--policy", choices=list(SCHEDULERS), default="spyre")
+    parser.add_argument("--policy", choices=list(SCHEDULERS), help="[default: spyre]")
     parser.add_argument("--steps", type=int, default=1_000)
     parser.add_argument("--blocked", choices=["slots", "volume"], default="slots")
     parser.add_argument("--admission", choices=list(Admission), default="exact")
@@ -226,6 +272,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--long-service", action="store_true")
     parser.add_argument("--requests", type=int, default=1_000_000)
     options = parser.parse_args(arguments)
+    is_each_with_its_own = options.policy is None
+    options.policy = options.policy or "spyre"
     try:
         pythons = {driver: command_of(driver)[0] for driver in options.against}
     except DriverError as error:
@@ -235,6 +283,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return print_long_service(options.requests)
     if options.memory:
         return print_memory(options.requests, options)
+    if pythons and is_each_with_its_own:
+        return print_side_by_side(options, pythons)
     print_times(options, pythons)
 
 

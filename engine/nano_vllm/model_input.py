@@ -3,14 +3,11 @@
 Source: nano-vllm, chapter 9 ("Scheduler to GPU Execution").
 """
 
-import numpy as np
-
-from engine.core.tensors import Tensor
 from engine.nano_vllm.plan import Admission, DecodePlan, PrefillPlan
 from engine.nano_vllm.state import SchedulerState
-from engine.paged.inputs import NO_BLOCK, PagedInput, PagedShape
+from engine.paged import decode
+from engine.paged.inputs import PagedInput, PagedShape
 from engine.paged.rows import Row, paged_input
-from spec.core.blocks import slot
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.nano_vllm.formulas import captured_sizes
 
@@ -43,35 +40,6 @@ def _prefill_row(state: SchedulerState, admission: Admission) -> Row:
 
 def decode_input(state: SchedulerState, plan: DecodePlan) -> PagedInput:
     """The newest token of every row."""
-    batch, size = plan.batch, state.config.block_size
-    rows = np.arange(len(batch.rows))
-    computed = batch.starts + state.running.steps
-    tables = _tables(state, plan)
-    last_column = (tables != NO_BLOCK).sum(axis=1) - 1
-    columns = np.minimum(computed // size, last_column)  # the device refuses a missing block
-    return PagedInput(
-        token_ids=state.slots.outputs[batch.slots, batch.outputs + state.running.steps],
-        positions=computed,
-        slot_mapping=slot(tables[rows, columns], computed, size),
-        cu_seqlens_q=np.arange(len(rows) + 1),
-        cached_lens=computed,
-        context_lens=computed + 1,
-        block_tables=tables,
-        logits_indices=rows,
-        is_captured=np.array([1]),
-    )
-
-
-def _tables(state: SchedulerState, plan: DecodePlan) -> Tensor:
-    """The rows' blocks, those that this step hands out behind them; [rows, width]."""
-    batch, slots = plan.batch, state.slots
-    held = np.array([len(row.blocks) for row in batch.rows])
-    new = [(batch.rows.index(row), block) for row, block in plan.moves if block is not None]
-    width = held.max() + bool(new)
-    tables = np.full((len(held), width), NO_BLOCK, np.int64)
-    known = min(width, slots.tables.shape[1])
-    tables[:, :known] = slots.tables[batch.slots, :known]
-    tables[np.arange(width) >= held[:, np.newaxis]] = NO_BLOCK
-    for row, block in new:
-        tables[row, held[row]] = block
-    return tables
+    fresh = {row: (block,) for row, block in plan.moves if block is not None}
+    steps, size = state.running.steps, state.config.block_size
+    return decode.decode_input(state.slots, plan.batch, steps, fresh, size, is_captured=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from engine.core.tensors import NO_TOKENS, Tensor
+from engine.paged.decode import decode_input
 from engine.paged.inputs import PagedInput, PagedShape
 from engine.paged.rows import Row, paged_input
 from engine.vllm_v1.plan import Plan, Turn
@@ -39,6 +40,10 @@ def step_input(
 
     `turns`: those of the plan that are computed. `drafts`: of the rows that have any.
     """
+    if plan.batch is not None and not turns:
+        fresh = {turn.row: turn.fresh for turn in plan.grown}
+        steps, size = state.running.steps, state.config.block_size
+        return decode_input(state.slots, plan.batch, steps, fresh, size)
     rows = [] if plan.batch is None else _decoding_rows(state, plan)
     rows += [_row(state, turn, drafts.get(turn.row, NO_TOKENS)) for turn in turns]
     return paged_input(rows, state.config.block_size) if rows else None

@@ -185,16 +185,17 @@ class Observer:
 
     def _described(self, request: RequestState) -> Sequence:
         """A request that does not wait, not described anew if nothing of it has changed."""
-        known, computed = self._known.get(request), self._scheduler.running.computed(request)
+        known = self._known.get(request)
         if (
-            known is None
-            or known.computed != computed
-            or known.blocks is not request.blocks
-            or (known.drafts, known.prefilling, known.load)
-            != (request.drafts, request.prefilling, request.load)
+            known is not None
+            and known.computed == self._scheduler.running.computed(request)
+            and known.blocks is request.blocks
+            and known.drafts == request.drafts
+            and known.prefilling == request.prefilling
+            and known.load is request.load
         ):
-            known = self._row(request)
-        return known
+            return known
+        return self._row(request)
 
     def _row(self, request: RequestState) -> Sequence:
         running = self._scheduler.running

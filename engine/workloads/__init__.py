@@ -11,7 +11,9 @@
 - `max_tokens`; optionally `output_len` (it samples end-of-sequence as this token), `output` (the
   token ids that it samples), `abort_at` (the client goes away before this step), `priority`, and
   for schedulers that serve them `n` (sequences sampled from the prompt), `lora` (number of an
-  adapter) and `encoder_len` (tokens that an encoder reads first).
+  adapter), `encoder_len` (tokens that an encoder reads first), `external` (tokens at its beginning
+  that a connector has) and `right_drafts` (which of its tokens a drafter foresees, as ones and
+  zeros that repeat themselves: "110", the first two of every three).
 
 `azure`: the Azure LLM inference traces, CSV with the columns `TIMESTAMP`, `ContextTokens` and
 `GeneratedTokens`. `mooncake`: the Mooncake traces, JSON lines with `timestamp` (milliseconds),

@@ -36,6 +36,8 @@ KEYS = (
     "n",
     "lora",
     "encoder_len",
+    "external",
+    "right_drafts",
 )
 
 _OWN = "own:"  # begins the names of streams that one request alone may use
@@ -77,9 +79,10 @@ def request_of(entry: Mapping[str, Any]) -> Request:
     arrival, arrival_time = _arrival(entry)
     max_tokens = whole("max_tokens", entry.get("max_tokens", NOTHING), 1, MOST_TOKENS, "tokens")
     output_len, output = _output(entry, max_tokens)
+    prompt = _prompt(entry, request_id)
     return Request(
         id=request_id,
-        prompt=_prompt(entry, request_id),
+        prompt=prompt,
         max_tokens=max_tokens,
         arrival=arrival,
         arrival_time=arrival_time,
@@ -90,7 +93,24 @@ def request_of(entry: Mapping[str, Any]) -> Request:
         n=whole("n", entry.get("n", 1), 1, MOST_SEQUENCES, "sequences"),
         lora=whole("lora", entry.get("lora", 0), 0, MOST_LORA),
         encoder_len=whole("encoder_len", entry.get("encoder_len", 0), 0, MOST_TOKENS, "tokens"),
+        external=_external(entry, prompt.length),
+        right_drafts=_right_drafts(entry),
     )
+
+
+def _external(entry: Mapping[str, Any], prompt_len: int) -> int:
+    """Tokens that a connector has: of a prompt of one token nothing, which is computed anyway."""
+    most = prompt_len if prompt_len > 1 else 0
+    return whole("external", entry.get("external", 0), 0, most, "tokens of the prompt")
+
+
+def _right_drafts(entry: Mapping[str, Any]) -> str | None:
+    if "right_drafts" not in entry:
+        return None
+    foresight = text("right_drafts", entry["right_drafts"])
+    if not {*foresight} <= {"0", "1"}:
+        raise WorkloadError("right_drafts", foresight, "ones and zeros")
+    return foresight
 
 
 def _arrival(entry: Mapping[str, Any]) -> tuple[int, float | None]:

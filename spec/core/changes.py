@@ -32,7 +32,7 @@ class AdmittingState(SomeState, Protocol):
 
     @property
     def admitted(self) -> Sequence[SomeSequence]:
-        """Every request that was admitted and has not left."""
+        """Every request that was admitted and has not left, or has blocks still."""
 
 
 StateT = TypeVar("StateT", bound=AdmittingState)
@@ -161,11 +161,18 @@ class Change(Generic[StateT]):
         keys = changed(self.before.pool.keys, self.after.pool.keys)
         if was == now and not keys:
             return ()
-        known = {one[0]: one for one in was}
+        known, rows = {one[0]: one for one in was}, self.after.admitted
+        altered = {
+            one.id for one, found in zip(rows, now, strict=True) if known.get(one.id) != found
+        }
+        # The others are looked through only for blocks that have more holders than these.
+        tables = (keys.intersection(one.blocks) for one in rows if one.id in altered)
+        counts, held = self.after.pool.references, Counter(chain.from_iterable(tables))
+        elsewhere = {block for block in keys if counts.get(block, 0) > held[block]}
         return tuple(
             one
-            for one, found in zip(self.after.admitted, now, strict=True)
-            if known.get(one.id) != found or not keys.isdisjoint(one.blocks)
+            for one in rows
+            if one.id in altered or (elsewhere and not elsewhere.isdisjoint(one.blocks))
         )
 
 
@@ -258,11 +265,14 @@ def _common(length: int, other: int, are_same: Callable[[int, int], bool]) -> in
 
 def changed(before: SharedMap[Key, Any], after: SharedMap[Key, Any]) -> set[Key]:
     """The keys under which two maps differ, and perhaps others."""
-    if before is after:
-        return set()
-    if isinstance(after, DerivedMap) and after.origin is before:
-        return {*after.changed}
-    return {key for key, _ in before.items() ^ after.items()}
+    keys: set[Key] = set()
+    known: SharedMap[Key, Any] | None = after
+    while known is not before:
+        if not isinstance(known, DerivedMap):
+            return {key for key, _ in before.items() ^ after.items()}
+        keys |= known.changed
+        known = known.origin
+    return keys
 
 
 def _moved(before: Order, after: Order) -> tuple[Iterable[int], Iterable[int]]:

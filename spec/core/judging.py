@@ -1,6 +1,6 @@
 """What rules of several policies look at: pools, places of requests, a step's free list."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from itertools import chain, filterfalse
@@ -18,15 +18,20 @@ Result = TypeVar("Result")
 
 
 def once(function: Callable[[One, Other], Result]) -> Callable[[One, Other], Result]:
-    """The function, computed once where several rules ask with the same objects in succession."""
-    last: tuple[One, Other, Result] | None = None
+    """The function, computed once where several rules ask with the same objects in succession.
+
+    What it said of the last few pairs is remembered: a step has two changes, or three.
+    """
+    last: deque[tuple[One, Other, Result]] = deque(maxlen=3)
 
     @wraps(function)
     def remembering(one: One, other: Other) -> Result:
-        nonlocal last
-        if last is None or last[0] is not one or last[1] is not other:
-            last = one, other, function(one, other)
-        return last[2]
+        for known, known_other, result in last:
+            if known is one and known_other is other:
+                return result
+        result = function(one, other)
+        last.append((one, other, result))
+        return result
 
     return remembering
 

@@ -5,13 +5,13 @@ shared prefixes are written down; a prompt that is not shared is a stream of its
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, takewhile
 from typing import Any
 
-from attrs import field, frozen
+from attrs import frozen
 
 from spec.core.arithmetic import Number
 from spec.core.configuration import PolicyConfig
@@ -145,7 +145,10 @@ class Request:
     the moment on the simulated clock; one of them counts. The request samples end-of-sequence
     as its `output_len`-th token, the client goes away before step `abort_at`. `n` sequences are
     sampled from the prompt; `lora`: the adapter that it is for, 0 for none; `encoder_len`: tokens
-    that an encoder reads first. Only some schedulers serve the last three.
+    that an encoder reads first; `external`: tokens at its beginning that a connector has;
+    `right_drafts`: which of its tokens a drafter foresees, as ones and zeros that repeat themselves
+    ("110": the first two of every three), None: as is configured. Only some schedulers serve the
+    last five.
 
     Raises:
         WorkloadError: an empty prompt, no token to generate, no sequence, an impossible output.
@@ -163,8 +166,8 @@ class Request:
     n: int = 1
     lora: int = 0
     encoder_len: int = 0
-    _attended: list[int] = field(factory=list, init=False, eq=False, repr=False)
-    _sampled: list[int] = field(factory=list, init=False, eq=False, repr=False)
+    external: int = 0
+    right_drafts: str | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.prompt.length < 1:
@@ -183,6 +186,16 @@ class Request:
     def prompt_len(self) -> int:
         """Tokens of the prompt."""
         return self.prompt.length
+
+    @cached_property
+    def _attended(self) -> list[int]:
+        """What all its tokens so far add up to, once one was sampled: none of it while it waits."""
+        return []
+
+    @cached_property
+    def _sampled(self) -> list[int]:
+        """The tokens that it has sampled."""
+        return []
 
     @cached_property
     def first_token(self) -> int:
@@ -230,15 +243,21 @@ def refuse_above(field: str, value: Number, key: str, most: int) -> None:
         raise WorkloadError(field, value, f"at most {key} ({most})")
 
 
-def refuse_too_long(request: Request, config: PolicyConfig) -> None:
+_RARELY_SERVED = {"n": 1, "lora": 0, "encoder_len": 0, "external": 0, "right_drafts": None}
+
+
+def refuse_too_long(request: Request, config: PolicyConfig, serves: Container[str] = ()) -> None:
     """Raise if prompt and output of the request exceed the model length.
 
+    `serves`: keys of a request that few schedulers know, and this one does.
+
     Raises:
-        WorkloadError: they do, or the request asks for what no scheduler but vLLM V0's serves.
+        WorkloadError: they do, or the request asks for what the scheduler does not serve.
     """
-    for name, least in {"n": 1, "lora": 0, "encoder_len": 0}.items():
-        if (value := getattr(request, name)) != least:
-            raise WorkloadError(name, value, f"{least} under policy {config.policy}")
+    for name, usual in _RARELY_SERVED.items():
+        if name not in serves and (value := getattr(request, name)) != usual:
+            allowed = "no such key" if usual is None else usual
+            raise WorkloadError(name, value, f"{allowed} under policy {config.policy}")
     total = request.prompt_len + request.max_tokens
     refuse_above("prompt_len + max_tokens", total, "max_model_len", config.max_model_len)
 

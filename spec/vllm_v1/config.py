@@ -227,9 +227,15 @@ def refuse_unservable(request: Request, config: VllmV1Config) -> None:
     cuts, that must fit the budget too.
 
     Raises:
-        WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget.
+        WorkloadError: it exceeds the model length, the whole pool, or, uncut, the budget; or names
+            what a connector or a drafter does, and none is configured.
     """
-    refuse_too_long(request, config)
+    refuse_too_long(request, config, serves=("external", "right_drafts"))
+    if request.external and config.connector is Connector.NONE:
+        raise WorkloadError("external", request.external, "0 without a connector")
+    if request.right_drafts is not None and not config.num_speculative_tokens:
+        allowed = "no such key where num_speculative_tokens is 0"
+        raise WorkloadError("right_drafts", request.right_drafts, allowed)
     total = request.prompt_len + request.max_tokens
     longest = capped_tokens(total - 1, config.long_prefill_token_threshold)
     if not config.chunked_prefill and longest > config.token_budget:

@@ -6,6 +6,7 @@ hashable and comparable.
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import cached_property
 
 from attrs import field, frozen
 
@@ -87,6 +88,11 @@ class State:
         return (*self.queued, *self.running)
 
     @property
+    def admitted(self) -> tuple[Sequence, ...]:
+        """Every request that may hold blocks, but for what waits again with what was loaded."""
+        return (*self.skipped, *self.running, *self.draining)
+
+    @property
     def is_idle(self) -> bool:
         """True if no request is pending and no load is under way."""
         return not self.present and not self.draining
@@ -127,7 +133,7 @@ class Step(StepRecord):
     accepted: Mapping[str, int] = field(factory=dict)
     failed_loads: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """Prefill if any request computes more than its newest token, or its first ones."""
         if not self.scheduled:
@@ -156,6 +162,10 @@ def context_of(
     requests: Iterable[Request],
     external: Mapping[str, int] | None = None,
 ) -> Context:
-    """What rules may look up under this configuration; `external`: as the context has it."""
+    """What rules may look up under this configuration.
+
+    `external`: as the context has it, where it is not what the requests say of themselves.
+    """
     by_id = {request.id: request for request in requests}
-    return Context(config, by_id, BlockKeys(by_id, config.block_size), external or {})
+    said = {one.id: one.external for one in by_id.values() if one.external}
+    return Context(config, by_id, BlockKeys(by_id, config.block_size), {**said, **(external or {})})

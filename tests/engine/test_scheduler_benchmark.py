@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.scheduler import main
+from benchmarks.scheduler import MODES, main
 from checks.releases.environments import environment_of, known_recipe
 
 
@@ -68,6 +68,23 @@ def test_installed_release_is_measured_next_to_the_engine(
         pytest.skip(f"needs: lockstep driver install {driver}")
 
     main(["--against", driver, "--rows", "2", "--waiting", "10", "--steps", "20"])
+
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines()[4:]]
+    modes = [row[2:4] for row in rows]
+    assert [row[4:6] for row in rows] == [[" 2 ", " 10 "]] * len(MODES[driver])
+    assert len(set(map(tuple, modes))) == len(modes)
+    assert all(float(row[8]) > 0 for row in rows)
+
+
+@pytest.mark.thorough
+def test_release_is_measured_next_to_another_policy_where_that_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if not environment_of(known_recipe("nano-vllm", None)).is_complete:
+        pytest.skip("needs: lockstep driver install nano-vllm")
+
+    sizes = ["--rows", "2", "--waiting", "10", "--steps", "20"]
+    main(["--policy", "spyre", "--against", "nano-vllm", *sizes])
 
     row = capsys.readouterr().out.splitlines()[-1].split("|")
     assert row[1:3] == [" 2 ", " 10 "]

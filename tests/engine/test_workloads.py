@@ -125,7 +125,8 @@ BAD_VALUES: dict[str, list[tuple[dict[str, object], str]]] = {  # by what is all
         ({"id": "\ud800"}, "id: found '\\ud800'"),
     ],
     "id, arrival, arrival_s, prompt_len, prompt, "
-    "prompt_parts, max_tokens, output_len, output, abort_at, priority, n, lora, encoder_len; "
+    "prompt_parts, max_tokens, output_len, output, abort_at, priority, n, lora, encoder_len, "
+    "external, right_drafts; "
     "nearest: prompt_len": [
         ({"prompt_length": 3}, "key: found 'prompt_length'"),
     ],
@@ -189,6 +190,16 @@ BAD_VALUES: dict[str, list[tuple[dict[str, object], str]]] = {  # by what is all
     ],
     "a list of [name, tokens]": [
         ({"prompt_len": "-", "prompt_parts": []}, "prompt_parts: found []"),
+    ],
+    "a whole number of tokens of the prompt from 0 to 6": [
+        ({"prompt_len": 6, "external": 7}, "external: found 7"),
+        ({"prompt_len": 6, "external": -1}, "external: found -1"),
+    ],
+    "a whole number of tokens of the prompt from 0 to 0": [
+        ({"prompt_len": 1, "external": 1}, "external: found 1"),
+    ],
+    "ones and zeros": [
+        ({"right_drafts": "120"}, "right_drafts: found '120'"),
     ],
     "at most 1048576 tokens in all": [
         (

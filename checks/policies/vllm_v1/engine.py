@@ -11,7 +11,7 @@ from checks.harness.own_engine import EngineScheduler
 from checks.harness.paging.rows import Load
 from checks.harness.paging.watch import load_into
 from checks.harness.system import Action
-from checks.policies.vllm_v1.reference import External, externals
+from checks.policies.vllm_v1.reference import External, accepted_drafts, externals
 from engine.core.tensors import Tensor
 from engine.paged.device import PagedDevice
 from engine.vllm_v1.model_input import paged_shape
@@ -53,7 +53,8 @@ def _outputs(row: RequestState, first: int, count: int) -> list[int]:
 class Foreseen:
     """A drafter whose drafts are right as far as the environment accepts them.
 
-    `accepted`: drafts of the next step, by request, of others none; None: as configured.
+    `accepted`: drafts of the next step, by request, of others none; None: as each request says, or
+    as configured.
     """
 
     config: VllmV1Config
@@ -61,14 +62,17 @@ class Foreseen:
 
     def __call__(self, row: RequestState, count: int) -> Tensor:
         """The row's next tokens, wrong from the first on that is not accepted."""
-        if self.accepted is not None:
-            right = min(self.accepted.get(row.id, 0), count)
-        else:
-            most = self.config.accepted_drafts
-            right = count if most is None else min(most, count)
         tokens = np.array(_outputs(row, row.tokens - row.request.prompt_len, count), np.int64)
+        right = self.right(row, count)
         tokens[right:] = (tokens[right:] + 1) % VOCABULARY
         return tokens
+
+    def right(self, row: RequestState, count: int) -> int:
+        """How many of the row's next drafts are right."""
+        if self.accepted is not None:
+            return min(self.accepted.get(row.id, 0), count)
+        first = row.tokens - row.request.prompt_len
+        return accepted_drafts(self.config, row.request, first, count)
 
 
 def connector_of(device: PagedDevice, block_size: int) -> Connector:
@@ -92,7 +96,9 @@ class SpecifiedEngine(Engine):
     def _verified(
         self, plan: Plan, _lost: Collection[str]
     ) -> tuple[Tensor, Mapping[str, int] | None]:
-        return sampled_alone(self.scheduler, plan), self._foreseen.accepted
+        drafted = (turn for turn in plan.turns if turn.drafts)
+        right = {turn.row.id: self._foreseen.right(turn.row, turn.drafts) for turn in drafted}
+        return sampled_alone(self.scheduler, plan), right
 
 
 @define
@@ -114,9 +120,13 @@ class VllmV1Engine(EngineScheduler[Engine, Step]):
             ConstraintError: the device refuses the step.
             RuntimeError: the device failed; here it does not.
         """
+        named = (*action.loaded, *action.lost)
+        if action.accepted is None:  # nothing is said: what the workload names has come
+            loading = self.engine.scheduler.state.skipped
+            named = (*named, *(one.id for one in loading if one.request.external))
         ended = [
             Event("load_failed" if one in action.lost else "loaded", one, "")
-            for one in (*action.loaded, *action.lost)
+            for one in dict.fromkeys(named)
             if self.engine.end_load(one, one in action.lost)
         ]
         self.drafter.accepted = action.accepted

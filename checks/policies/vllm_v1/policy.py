@@ -17,6 +17,7 @@ from checks.policies.vllm_v1.picture import PICTURE
 from checks.policies.vllm_v1.reference import VllmV1Reference
 from engine.core.clock import Prefill, Work
 from reference.vllm_v1.machine import VllmV1Machine
+from spec.core.judging import once
 from spec.vllm_v1.config import VllmV1Config, refuse_unservable
 from spec.vllm_v1.records import Context, State, Step, context_of
 from spec.vllm_v1.rules import VLLM_V1 as RULES
@@ -38,6 +39,7 @@ def _tokens_at_once(config: VllmV1Config) -> int:
     return min(config.token_budget, config.long_prefill_token_threshold or config.token_budget)
 
 
+@once
 def work(_config: VllmV1Config, step: Step) -> Work:
     """Chunks and decodes of one step; an admitted request begins its prefill."""
     rows = [one for one in step.planned.running if one.id in step.scheduled]

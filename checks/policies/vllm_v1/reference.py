@@ -12,6 +12,8 @@ from checks.harness.system import Action
 from reference.vllm_v1.machine import VllmV1Machine
 from reference.vllm_v1.step import Environment
 from spec.core.records import Event
+from spec.core.requests import Request
+from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Load, Step
 from spec.vllm_v1.records import Sequence as Row
 
@@ -30,8 +32,20 @@ class External:
 
 
 def externals(case: Case) -> dict[str, External]:
-    """What a connector has, by request."""
-    return {one: External(**has) for one, has in case.surroundings.get("external", {}).items()}
+    """What a connector has, by request, as the workload or what surrounds the scheduler says."""
+    said = {one.id: External(one.external) for one in case.requests if one.external}
+    drawn = case.surroundings.get("external", {})
+    return said | {one: External(**has) for one, has in drawn.items()}
+
+
+def accepted_drafts(config: VllmV1Config, request: Request, first: int, count: int) -> int:
+    """How many drafts in place of `count` tokens, from the one numbered `first` on, are right.
+
+    As the request says, else as configured.
+    """
+    if request.right_drafts is not None:
+        return foreseen(request.right_drafts, first, count)
+    return count if config.accepted_drafts is None else min(config.accepted_drafts, count)
 
 
 @define
@@ -91,17 +105,23 @@ class VllmV1Reference(Reference):
         loading = {one.id for one in self._loading()}
         environment = Environment(
             machine.ends_as_said if ending is None else self._ends_in(ending, accepted or {}),
-            machine.accepts_as_configured
+            self._accepts_as_said
             if accepted is None
             else lambda row, drafts: min(accepted.get(row.id, 0), drafts),
             lost.__contains__,
             action.abort_running,
         )
-        done = [one for one in named if one in loading]
+        if action.accepted is None:  # nothing is said: what the workload names has come
+            named = (*named, *(one for one in loading if machine.ctx.requests[one].external))
+        done = [one for one in dict.fromkeys(named) if one in loading]
         step = self._stepped(done, lost.__contains__, environment, index, action.time)
         if action.ends is None:
             return step
         return evolve(step, ended=tuple(one for one in step.outputs if one in action.ends))
+
+    def _accepts_as_said(self, row: Row, drafts: int) -> int:
+        ctx = self.machine.ctx
+        return accepted_drafts(ctx.config, ctx.requests[row.id], row.generated, drafts)
 
     def _ends_in(
         self, ending: Container[str], accepted: Mapping[str, int]

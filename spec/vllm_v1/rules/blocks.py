@@ -5,31 +5,57 @@ is that of the release.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-from attrs import define
+from attrs import define, field
 
 from spec.core import judging
+from spec.core.blocks import BlockPool
+from spec.core.changes import Change, change_between, without_middle
 from spec.core.judging import FreeList
-from spec.core.records import Event
+from spec.core.records import Event, SomeContext
 from spec.vllm_v1.config import Connector, Release
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
-from spec.vllm_v1.rules.counting import blocks_of, slots_up_to
-from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text, witness
+from spec.vllm_v1.rules.counting import blocks_of, pool_blocks, slots_up_to
+from spec.vllm_v1.rules.registry import (
+    always,
+    by_id,
+    changed_pool,
+    code,
+    each_request,
+    holders,
+    looking_at,
+    of_step,
+    text,
+    witness,
+)
 
 _MEMORY = text("Memory Management & Preemption")
 
 
-@always("V1-KV-1", _MEMORY, witness=lambda _, step: step.after.pool.references)
+@always("V1-KV-1", _MEMORY, look=changed_pool)
+@witness(lambda _, step: step.after.pool.references)
 def free_or_held(ctx: Context, state: State) -> Iterator[str]:
     """Every block is either free, once, or held."""
-    # Free and held blocks together are the pool, which has as many as are configured.
+    # Free and held blocks together are those of the pool, numbered from 1.
     yield from judging.free_or_held(state.pool)
-    if ctx.config.num_blocks not in (None, state.pool.size):
-        yield f"{state.pool.size} blocks, {ctx.config.num_blocks} are configured"
+    numbers = range(1, pool_blocks(ctx.config) + 1)
+    if beyond := [one for one in (*state.pool.free, *state.pool.references) if one not in numbers]:
+        yield f"blocks {beyond} are none of {len(numbers)}, numbered from 1"
 
 
-@always("V1-KV-2", text("Prefix Caching - Shared KV Blocks"))
+@looking_at
+def _moved_blocks(_ctx: SomeContext, change: Change[State]) -> State | None:
+    """Look at blocks whose count changed, or of which a table has more or fewer."""
+    if change.moved_blocks is None:
+        return None
+    references, entered = change.moved_blocks
+    pool = BlockPool(change.after.pool.size, (), references)
+    return State(pool, running=tuple(Sequence("", 0, blocks=table) for table in entered))
+
+
+@always("V1-KV-2", text("Prefix Caching - Shared KV Blocks"), look=_moved_blocks)
 @witness(lambda _, step: any(count > 1 for count in step.after.pool.references.values()))
 def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     """A block's reference count is the number of requests that hold it: shared blocks are not freed
@@ -39,7 +65,12 @@ def references_are_holders(_ctx: Context, state: State) -> Iterator[str]:
     yield from judging.references_are_holders(state.pool, (*state.present, *state.draining))
 
 
-@always("V1-KV-3", code("block pool"), applies=lambda config: config.prefix_caching)
+@always(
+    "V1-KV-3",
+    code("block pool"),
+    applies=lambda config: config.prefix_caching,
+    look=changed_pool,
+)
 @witness(
     lambda _, step: any(
         block in step.before.pool.keys
@@ -53,7 +84,7 @@ def cache_maps_agree(_ctx: Context, state: State) -> Iterator[str]:
     yield from judging.cache_maps_agree(state.pool)
 
 
-@always("V1-KV-6", _MEMORY, witness=lambda _, step: step.after.waiting)
+@always("V1-KV-6", _MEMORY, witness=lambda _, step: step.after.waiting, look=each_request)
 def waiting_own_nothing(ctx: Context, state: State) -> Iterator[str]:
     """A waiting request owns no block, unless its external keys and values come or have come."""
     # A request with nothing computed has no block.
@@ -64,7 +95,7 @@ def waiting_own_nothing(ctx: Context, state: State) -> Iterator[str]:
             yield f"{one.id} waits with {len(one.blocks)} blocks, {one.computed} tokens"
 
 
-@always("V1-KV-7", _MEMORY)
+@always("V1-KV-7", _MEMORY, look=each_request)
 @witness(lambda _, step: any(len(one.blocks) > 1 for one in step.after.running))
 def blocks_cover_tokens(ctx: Context, state: State) -> Iterator[str]:
     """A request's blocks have a slot for each computed token, and none beyond its tokens, drafts
@@ -111,8 +142,10 @@ def old_contents_are_lost(ctx: Context, step: Step) -> Iterator[str]:
     its holder fills it with.
     """
     # At once if the step fills it; a victim's blocks are judged by V1-KV-12.
-    rows, size = by_id(step.planned.present), ctx.config.block_size
-    for event in step.happened("allocate"):
+    if not (handed_out := step.happened("allocate")):
+        return
+    rows, size = by_id(change_between(step.before, step.planned).entered), ctx.config.block_size
+    for event in handed_out:
         row = rows[event.id]
         computed = row.computed if row.load is Load.NONE else 0
         filled = row.blocks[: (computed + step.scheduled.get(row.id, 0)) // size]
@@ -147,22 +180,25 @@ def no_block_is_written_twice(ctx: Context, step: Step) -> Iterator[str]:
 
 @define
 class _Replay(FreeList):
-    """With the blocks whose content can be found at that moment.
+    """With what is known at that moment of the blocks whose content can be found.
 
-    `known`: the requests before the step.
+    `known`: the requests before the step. `full`: how many leading blocks of a table the step has
+    filled with final tokens, or found so. `hashed`: blocks that can be found, or cannot, otherwise
+    than before the step; what is in tables is added when they are given back.
     """
 
     ctx: Context
     step: Step
-    hashed: set[int]
     known: dict[str, Sequence]
+    full: dict[str, int] = field(factory=dict)
+    hashed: dict[int, bool] = field(factory=dict)
 
     @staticmethod
-    def of_step(ctx: Context, step: Step) -> "_Replay":
-        """As the step found it."""
-        pool, rows = step.before.pool, (*step.before.present, *step.before.draining)
-        hashed, present = set(pool.keys), by_id(step.before.present)
-        return _Replay.of(pool.free, rows, ctx=ctx, step=step, hashed=hashed, known=present)
+    def of_step(ctx: Context, step: Step, free: Iterable[Any]) -> "_Replay":
+        """As the step found it; `free`: the free list then, or what of it matters."""
+        rows = holders(ctx, change_between(step.before, step.after))
+        tables = rows if step.happened(*_GIVING_BACK) else ()
+        return _Replay.of(free, tables, ctx=ctx, step=step, known=by_id(rows))
 
     def apply(self, event: Event) -> None:
         """What the event does to the free list."""
@@ -170,7 +206,7 @@ class _Replay(FreeList):
             case "prefix_hit":
                 self.take(event.id, event.after)
             case "allocate":
-                self.hashed -= {*event.after}
+                self.hashed |= dict.fromkeys(event.after, False)
                 self.hand_out(event.id, event.after)
             case "preempt" | "finish":
                 self._free(event.id)
@@ -184,9 +220,7 @@ class _Replay(FreeList):
     def _hash(self, owner: str, computed: int) -> None:
         """Full blocks of final tokens can be found from the moment they are planned on."""
         if self.ctx.config.prefix_caching:
-            row = self.known[owner]
-            full = min(computed, row.tokens) // self.ctx.config.block_size
-            self.hashed.update(self.tables.get(owner, ())[:full])
+            self.full[owner] = min(computed, self.known[owner].tokens) // self.ctx.config.block_size
 
     def _promoted(self, owner: str) -> None:
         row = self.known[owner]
@@ -197,10 +231,22 @@ class _Replay(FreeList):
 
     def _free(self, owner: str) -> None:
         """The owner's blocks go back, to the ends of the list that their contents name."""
-        freed = self.give_back(owner)
-        all_behind = self.ctx.config.release is Release.V0_11_2
-        front = [block for block in freed if not (all_behind or block in self.hashed)]
-        self.put(front, [block for block in freed if block not in front])
+        filled = self.tables.get(owner, ())[: self.full.pop(owner, 0)]
+        self.hashed |= dict.fromkeys(filled, True)
+        freed, known = self.give_back(owner), self.step.before.pool.keys
+        if self.ctx.config.release is Release.V0_11_2:
+            self.put((), freed)
+            return
+        has_content = [self.hashed.get(block, block in known) for block in freed]
+        front, back = (
+            [block for block, has in zip(freed, has_content, strict=True) if has is wanted]
+            for wanted in (False, True)
+        )
+        self.put(front, back)
+
+
+_GIVING_BACK = ("preempt", "finish", "leave", "promote")
+_MOVING_BLOCKS = ("prefix_hit", "allocate", *_GIVING_BACK)
 
 
 @of_step("V1-KV-8", code("free block queue"))
@@ -210,13 +256,26 @@ def free_order(ctx: Context, step: Step) -> Iterator[str]:
     given back, a table's tail goes first, and in 0.28.0 those without content go to the front.
     """
     # The step's events, applied to the free list before it, give the free list after it.
-    replay = _Replay.of_step(ctx, step)
+    before, after = step.before.pool.free, step.after.pool.free
+    if before is after and not step.happened(*_MOVING_BLOCKS):
+        return
+    hits = {block for event in step.happened("prefix_hit") for block in event.after}
+    if any(_order_errors(ctx, step, *without_middle(before, after, hits))):
+        yield from _order_errors(ctx, step, tuple(before), tuple(after))
+
+
+def _order_errors(
+    ctx: Context, step: Step, free: tuple[Any, ...], after: tuple[Any, ...]
+) -> Iterator[str]:
+    """How `after` differs from what the events make of `free`."""
+    replay = _Replay.of_step(ctx, step, free)
     for event in step.events:
         if event.transition == "allocate" and replay.free[: len(event.after)] != event.after:
-            yield f"handed out {list(event.after)}, next were {list(replay.free)}"
+            following = list(replay.free[: len(event.after)])
+            yield f"handed out {list(event.after)}, next were {following}"
         replay.apply(event)
-    if replay.free != step.after.pool.free:
-        yield f"free list {list(step.after.pool.free)}, expected {list(replay.free)}"
+    if replay.free != after:
+        yield f"free list {list(after)}, expected {list(replay.free)}"
 
 
 @of_step("V1-PRE-5", _MEMORY, witness=lambda _, step: step.preempted and step.scheduled)
@@ -225,7 +284,7 @@ def preempted_no_longer_than_needed(ctx: Context, step: Step) -> Iterator[str]:
     # A request that is given blocks after a preemption needs more than were free before it.
     if not step.happened("preempt"):
         return
-    replay = _Replay.of_step(ctx, step)
+    replay = _Replay.of_step(ctx, step, step.before.pool.free)
     for event, following in zip(step.events, [*step.events, None][1:], strict=False):
         free = len(replay.free)
         replay.apply(event)

@@ -13,6 +13,13 @@ def budget_of(config: VllmV1Config) -> int:
     return max(config.max_model_len, 2_048) if given is None else given
 
 
+def pool_blocks(config: VllmV1Config) -> int:
+    """Blocks of the pool: as configured, by default enough for all slots at full length."""
+    if config.num_blocks is not None:
+        return config.num_blocks
+    return config.max_num_seqs * len(range(0, config.max_model_len, config.block_size))
+
+
 def positions_due(ctx: Context, one: Sequence, budget: int) -> range:
     """Positions that a running request computes at its turn, with so many tokens left.
 

@@ -2,17 +2,32 @@
 
 from collections.abc import Iterator
 
+from attrs import evolve
+
 from spec.core import judging
+from spec.core.changes import Change, change_between, ids
+from spec.core.records import SomeContext
 from spec.vllm_v1.config import Scheduling
 from spec.vllm_v1.records import Context, Sequence, State, Step
-from spec.vllm_v1.rules.counting import blocks_of, slots_up_to
+from spec.vllm_v1.rules.counting import blocks_of, pool_blocks, slots_up_to
 from spec.vllm_v1.rules.order import rank
-from spec.vllm_v1.rules.registry import always, between, by_id, code, of_step, text, witness
+from spec.vllm_v1.rules.registry import (
+    always,
+    between,
+    by_id,
+    code,
+    looking_at,
+    names,
+    of_step,
+    text,
+    witness,
+)
 
 _CORE = code("request lifecycle")
 
 
-@always("V1-LIF-1", _CORE, witness=lambda _, step: len(step.after.present) > 1)
+@always("V1-LIF-1", _CORE, look=looking_at(lambda _ctx, change: change.places))
+@witness(lambda _, step: len(step.after.present) > 1)
 def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
     """A request is in exactly one place: waiting, skipped, running, or gone."""
     # Counted over all places.
@@ -23,8 +38,8 @@ def one_place_each(_ctx: Context, state: State) -> Iterator[str]:
 def no_request_is_lost(_ctx: Context, step: Step) -> Iterator[str]:
     """No step loses or invents a request."""
     # A request that was there is there, has finished, or its client left meanwhile.
-    before = {one.id for one in step.before.present}
-    after = {one.id for one in step.after.present} | {*step.finished} | step.leavers
+    before, after = names(change_between(step.before, step.after))
+    after |= step.leavers.union(step.finished)
     if before != after:
         yield f"before {sorted(before)}, after {sorted(after)}"
 
@@ -35,18 +50,25 @@ def others_are_untouched(ctx: Context, before: State, after: State) -> Iterator[
     end their load.
     """
     # The running and waiting that stay are as they were; those gone are among the aborted.
-    known, aborted = by_id(before.present).keys(), after.aborted - before.aborted
-    gone = known - by_id(after.present).keys()
-    if gone != aborted & known or after.finished != before.finished:  # others came and went
+    change = change_between(before, after)
+    known = ids(before.present)
+    gone = known - ids(after.present)
+    if gone != change.aborted & known or after.finished != before.finished:  # others came and went
         yield f"gone are {sorted(gone)}"
     if after.running != tuple(one for one in before.running if one.id not in gone):
         yield "a running request changed"
-    stayed = [one for one in before.waiting if one.id not in gone]
-    expected = [*stayed, *(one for one in after.waiting if one not in stayed)]
-    if ctx.config.scheduling is Scheduling.PRIORITY:
-        expected.sort(key=lambda one: rank(ctx, one))
-    if list(after.waiting) != expected:
+    stayed = tuple(one for one in before.waiting if one.id not in gone) if gone else before.waiting
+    by_priority = ctx.config.scheduling is Scheduling.PRIORITY
+    expected = _ranked(ctx, stayed, after) if by_priority else after.waiting[: len(stayed)]
+    if expected != (after.waiting if by_priority else stayed):
         yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
+
+
+def _ranked(ctx: Context, stayed: tuple[Sequence, ...], after: State) -> tuple[Sequence, ...]:
+    """Those that stayed and those that came, in the order in which they are to be served."""
+    there = {*stayed}
+    both = (*stayed, *(one for one in after.waiting if one not in there))
+    return tuple(sorted(both, key=lambda one: rank(ctx, one)))
 
 
 @of_step("V1-LIF-4", text("The Core Problem"), witness=lambda _, step: len(step.finished) > 1)
@@ -55,9 +77,10 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
     in that step.
     """
     # Its tokens are those that the step says it sampled.
-    if {*step.finished} != step.after.finished - step.before.finished:
+    change = change_between(step.before, step.after)
+    if {*step.finished} != change.finished:
         yield f"reported {list(step.finished)}"
-    rows, after = by_id(step.before.present), by_id(step.after.present)
+    rows, after = by_id(change.left), by_id(change.entered)
     for one_id, tokens in step.outputs.items():
         request, count = ctx.requests[one_id], rows[one_id].generated + len(tokens)
         is_over = count in (request.max_tokens, request.end) or one_id in step.ended
@@ -65,7 +88,7 @@ def finishes_once(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one_id} has {count} tokens"
         if one_id in after and after[one_id].generated != count:
             yield f"{one_id} has {after[one_id].generated} tokens, sampled {count}"
-    for one in step.after.present:
+    for one in change.entered:
         if one.generated >= ctx.requests[one.id].max_tokens:
             yield f"{one.id} stays with {one.generated} tokens"
 
@@ -84,20 +107,34 @@ def reported_once(_ctx: Context, step: Step) -> Iterator[str]:
 def aborts_are_kept(_ctx: Context, before: State, after: State) -> Iterator[str]:
     """A request that is aborted between two steps is kept for the next report."""
     # No other request comes or goes there.
-    if after.unreported != before.unreported | (after.aborted - before.aborted):
+    if after.unreported != before.unreported | change_between(before, after).aborted:
         yield f"to report {sorted(after.unreported)}"
 
 
-@always("V1-LIF-7", code("engine core"))
+@looking_at
+def _newcomers(_ctx: SomeContext, change: Change[State]) -> State | None:
+    """Look at requests that were not there: what the others need is no more than it was."""
+    known = ids(change.left)
+    skipped, waiting, running = (
+        tuple(one for one in queue if one.id not in known)
+        for queue in (change.after.skipped, change.queue[1], change.after.running)
+    )
+    return evolve(change.after, skipped=skipped, waiting=waiting, running=running)
+
+
+@always("V1-LIF-7", code("engine core"), look=_newcomers)
 @witness(
-    lambda ctx, step: any(_needed(ctx, one) == step.before.pool.size for one in step.before.present)
+    lambda ctx, step: any(
+        _needed(ctx, one) == pool_blocks(ctx.config) for one in step.before.present
+    )
 )
 def each_request_fits_alone(ctx: Context, state: State) -> Iterator[str]:
     """A request larger than the whole pool is refused: each that is queued fits in alone."""
     # With all the tokens that it may have.
+    blocks = pool_blocks(ctx.config)
     for one in state.present:
-        if _needed(ctx, one) > state.pool.size:
-            yield f"{one.id} needs {_needed(ctx, one)} of {state.pool.size} blocks"
+        if _needed(ctx, one) > blocks:
+            yield f"{one.id} needs {_needed(ctx, one)} of {blocks} blocks"
 
 
 def _needed(ctx: Context, one: Sequence) -> int:
@@ -109,11 +146,11 @@ def _needed(ctx: Context, one: Sequence) -> int:
 
 @of_step("V1-STA-1", text("Real-World Tuning"))
 @witness(lambda _, step: step.statistics.usage > 0 and step.statistics.waiting > 0)
-def statistics_are_right(_ctx: Context, step: Step) -> Iterator[str]:
+def statistics_are_right(ctx: Context, step: Step) -> Iterator[str]:
     """The statistics count the waiting and the running, and the part of the blocks that is held."""
-    # Compared with the state after the step.
+    # Compared with the state after the step, and with the blocks that are configured.
     told, after = step.statistics, step.after
-    usage = len(after.pool.references) / after.pool.size
+    usage = len(after.pool.references) / pool_blocks(ctx.config)
     counted = (len(after.waiting) + len(after.skipped), len(after.running))
     if (told.waiting, told.running) != counted or abs(told.usage - usage) > 1e-9:
         yield f"told {told}, counted {counted}, usage {usage}"

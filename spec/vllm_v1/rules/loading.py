@@ -143,9 +143,11 @@ def what_is_offered_is_taken(ctx: Context, step: Step) -> Iterator[str]:
     here.
     """
     # Once: a request that has loaded, or has lost its load, computes the rest itself.
+    if not (begun := step.happened("admit", "load")):
+        return
     before, planned = by_id(step.before.queued), by_id(step.planned.present)
     size, found = ctx.config.block_size, hits(step)
-    for event in step.happened("admit", "load"):
+    for event in begun:
         if before[event.id].computed:
             continue
         local = len(found.get(event.id, ())) * size

@@ -4,7 +4,9 @@ Source: vllm-v1, "Token Budget Management" and "Memory Management & Preemption".
 """
 
 from collections.abc import Iterator
+from heapq import nsmallest
 
+from spec.core.changes import change_between
 from spec.vllm_v1.config import Release, Scheduling, VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, Step
 from spec.vllm_v1.rules.registry import by_id, code, of_step, text, witness
@@ -38,23 +40,31 @@ def _no_stepping_over(config: VllmV1Config) -> bool:
 def queue_is_not_overtaken(ctx: Context, step: Step) -> Iterator[str]:
     """Requests are admitted in the order of the queue; only one that loads is passed over."""
     # All that stood before the last that was admitted are admitted too, or load.
-    queue = list(step.before.queued)
-    if ctx.config.scheduling is Scheduling.PRIORITY:
-        queue.sort(key=lambda one: rank(ctx, one))
+    if not step.admitted:
+        return
     loading = {one.id for one in step.planned.skipped if one.load is Load.LOADING}
-    could = [one.id for one in queue if one.id not in loading]
+    count, queue = len(step.admitted) + len(loading), step.before.queued
+    if ctx.config.scheduling is Scheduling.PRIORITY:
+        queue = tuple(nsmallest(count, queue, key=lambda one: rank(ctx, one)))
+    could = [one.id for one in queue[:count] if one.id not in loading]
     if could[: len(step.admitted)] != list(step.admitted):
         yield f"admitted {list(step.admitted)}, queue {could}"
 
 
 @of_step("V1-ORD-3", code("waiting loop"))
 @witness(lambda _, step: step.planned.waiting and step.admitted)
-def queue_keeps_its_order(_ctx: Context, step: Step) -> Iterator[str]:
+def queue_keeps_its_order(ctx: Context, step: Step) -> Iterator[str]:
     """A request that is not admitted keeps its place in the queue."""
-    # Victims aside, the queues lose some and gain none but those that begin to load.
+    # Victims aside, the queues lose some and gain none but those that begin to load. Where requests
+    # are stepped over there is one queue: those whose load has ended still stand in front of it.
     gone = {*step.admitted, *(event.id for event in step.happened("load"))}
-    kept = [one.id for one in step.before.waiting if one.id not in gone]
-    now = [one.id for one in step.planned.waiting if one.id not in step.preempted]
+    lost, gained = change_between(step.before, step.planned).queue
+    if not _no_stepping_over(ctx.config):
+        lost = (*(one for one in step.before.skipped if one not in step.planned.skipped), *lost)
+        if ctx.config.scheduling is Scheduling.PRIORITY:
+            lost = tuple(sorted(lost, key=lambda one: rank(ctx, one)))
+    kept = [one.id for one in lost if one.id not in gone]
+    now = [one.id for one in gained if one.id not in step.preempted]
     if now != kept:
         yield f"waiting {now}, expected {kept}"
 

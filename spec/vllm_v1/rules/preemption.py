@@ -5,6 +5,7 @@ Source: vllm-v1, "Memory Management & Preemption"; what the text leaves open is 
 
 from collections.abc import Iterator
 
+from spec.core.changes import change_between
 from spec.vllm_v1.config import Scheduling
 from spec.vllm_v1.records import Context, Sequence, Step
 from spec.vllm_v1.rules.counting import blocks_without, budget_of, positions_due, slots_up_to
@@ -54,6 +55,8 @@ def victims_start_over(ctx: Context, step: Step) -> Iterator[str]:
     priority where there is one.
     """
     # Nothing computed, no block, no draft.
+    if not step.preempted:
+        return
     before = {one.id: one.generated for one in step.before.running}
     waiting = step.planned.waiting
     first = [one.id for one in waiting[: len(step.preempted)]]
@@ -63,7 +66,7 @@ def victims_start_over(ctx: Context, step: Step) -> Iterator[str]:
         waiting, key=lambda one: rank(ctx, one)
     ):
         yield f"waiting {[one.id for one in waiting]} out of order"
-    for one in waiting:
+    for one in change_between(step.before, step.planned).queue[1]:
         kept = (one.computed, one.blocks, one.drafts, one.generated)
         if one.id in step.preempted and kept != (0, (), 0, before[one.id]):
             yield f"victim {one.id} has {kept}"

@@ -3,15 +3,29 @@
 Source: vllm-v1, "Prefix Caching - Shared KV Blocks".
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from spec.core.changes import changed
+from spec.core.blocks import BlockPool
+from spec.core.changes import Change, Rows, change_between, changed
 from spec.core.judging import begin_alike
+from spec.core.records import SomeContext
 from spec.core.requests import BlockKey
+from spec.core.sharing import FrozenMap
 from spec.vllm_v1.config import VllmV1Config
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
 from spec.vllm_v1.rules.counting import blocks_to_find
-from spec.vllm_v1.rules.registry import always, by_id, code, hits, of_step, text, witness
+from spec.vllm_v1.rules.registry import (
+    always,
+    by_id,
+    code,
+    hits,
+    holders,
+    looking_at,
+    of_step,
+    text,
+    waiting_may_hold,
+    witness,
+)
 
 _PREFIX = text("Prefix Caching - Shared KV Blocks")
 
@@ -26,8 +40,9 @@ def longest_prefix_is_hit(ctx: Context, step: Step) -> Iterator[str]:
     # The next block was not in the cache all the time, nor held by one that runs and was asked for
     # the same.
     before, planned, size = step.before.pool, step.planned.pool, ctx.config.block_size
-    rows, found = by_id(step.before.queued), hits(step)
-    started = [event.id for event in step.happened("admit", "load")]
+    if not (started := [event.id for event in step.happened("admit", "load")]):
+        return
+    rows, found = by_id(holders(ctx, change_between(step.before, step.after))), hits(step)
     for one_id in started:
         row = rows[one_id]
         if row.computed:
@@ -59,7 +74,9 @@ def longest_prefix_is_hit(ctx: Context, step: Step) -> Iterator[str]:
 def last_token_is_computed(ctx: Context, step: Step) -> Iterator[str]:
     """However much of a request is cached, one token at least is computed, and its whole block."""
     # A fully cached prompt computes its last block again.
-    rows = by_id(step.before.present)
+    if not step.happened("prefix_hit", "admit"):
+        return
+    rows = by_id(holders(ctx, change_between(step.before, step.after)))
     for one_id, found in hits(step).items():
         if len(found) * ctx.config.block_size >= rows[one_id].tokens:
             yield f"{one_id} takes {len(found)} blocks of {rows[one_id].tokens} tokens"
@@ -69,7 +86,61 @@ def last_token_is_computed(ctx: Context, step: Step) -> Iterator[str]:
             yield f"{one_id} has nothing left to compute"
 
 
-@always("V1-KV-10", _PREFIX, witness=lambda _, step: hits(step), applies=_caching)
+_NONE = Sequence("", 0)  # what was there of a request that was not
+
+
+def _pairs(change: Change[State]) -> Iterator[tuple[Sequence, Sequence]]:
+    """Each request that the change has touched, as it was and as it is."""
+    was = by_id(change.left)
+    for one in change.entered:
+        yield was.pop(one.id, _NONE), one
+    for gone in was.values():
+        yield gone, _NONE
+
+
+def _holding(change: Change[State], blocks: Iterable[int]) -> State | None:
+    """The contents of these blocks, and the requests that hold one of them."""
+    after, keys = change.after, change.after.pool.keys
+    contents = FrozenMap((block, key) for block in blocks if (key := keys.get(block)) is not None)
+    if not contents:
+        return None
+    wanted = frozenset(contents)
+
+    def holding(rows: Rows) -> Rows:
+        return tuple(one for one in rows if not wanted.isdisjoint(one.blocks))
+
+    return State(
+        BlockPool(after.pool.size, (), keys=contents),
+        waiting=holding(change.queue[1]),
+        skipped=holding(after.skipped),
+        running=holding(after.running),
+        draining=holding(after.draining),
+    )
+
+
+@looking_at
+def _found_and_held(ctx: SomeContext, change: Change[State]) -> State | None:
+    """Look at blocks that can be found since, and at those that a request has computed no more,
+    or holds anew and has not computed.
+    """
+    if waiting_may_hold(ctx):
+        return change.after
+    size, blocks = ctx.config.block_size, changed(change.before.pool.keys, change.after.pool.keys)
+    for before, one in _pairs(change):
+        old, full = before.computed // size, one.computed // size
+        if one.blocks is not before.blocks or old != full:
+            blocks.update(before.blocks[:old], one.blocks)
+            blocks.difference_update(one.blocks[:full])
+    return _holding(change, blocks)
+
+
+@always(
+    "V1-KV-10",
+    _PREFIX,
+    witness=lambda _, step: hits(step),
+    applies=_caching,
+    look=_found_and_held,
+)
 def found_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
     """A block that can be found and is held is full of computed tokens."""
     # One of its holders at least has computed it to its end.
@@ -88,7 +159,24 @@ def found_blocks_are_computed(ctx: Context, state: State) -> Iterator[str]:
         yield f"blocks {sorted(empty)} can be found and are not computed"
 
 
-@always("V1-KV-11", code("allocate_slots"), applies=_caching)
+@looking_at
+def _found_in_tables(ctx: SomeContext, change: Change[State]) -> State | None:
+    """Look at blocks that can be found since, and at those that a request has anew or elsewhere,
+    or that its tokens fill no more.
+    """
+    if waiting_may_hold(ctx):
+        return change.after
+    size, blocks = ctx.config.block_size, changed(change.before.pool.keys, change.after.pool.keys)
+    for before, one in _pairs(change):
+        if one.tokens // size < before.tokens // size:
+            blocks.update(one.blocks)
+        elif one.blocks is not before.blocks:
+            held = len(before.blocks)
+            blocks.update(one.blocks[held:] if one.blocks[:held] == before.blocks else one.blocks)
+    return _holding(change, blocks)
+
+
+@always("V1-KV-11", code("allocate_slots"), applies=_caching, look=_found_in_tables)
 @witness(
     lambda _, step: any(count > step.accepted.get(one, 0) for one, count in step.drafts.items())
 )
@@ -129,10 +217,11 @@ def what_is_found_anew_is_computed(ctx: Context, step: Step) -> Iterator[str]:
     fresh = {(block, key) for block, key in moved if key is not None and before.get(block) != key}
     if not fresh:
         return
-    stays = by_id(step.after.present)
-    rows = (*step.before.present, *step.before.draining, *stays.values(), *step.after.draining)
-    for one in rows:
-        fresh -= _filled(ctx, one, one.computed)
+    change, blocks = change_between(step.before, step.after), {block for block, _ in fresh}
+    stays = by_id(change.entered)
+    for one in (*stays.values(), *holders(ctx, change)):
+        if not blocks.isdisjoint(one.blocks):
+            fresh -= _filled(ctx, one, one.computed)
     for one in step.planned.running:
         if one.id not in stays:
             fresh -= _filled(ctx, one, one.computed + step.scheduled.get(one.id, 0))
@@ -147,10 +236,14 @@ def sharers_have_equal_tokens(ctx: Context, step: Step) -> Iterator[str]:
     one, up to the block's end.
     """
     # Compared token by token, not by hashes, up to the last block that both hold.
-    size, rows = ctx.config.block_size, (*step.planned.present, *step.planned.draining)
-    for one_id, found in hits(step).items():
-        for other in rows:
-            held = {*other.blocks} if other.id != one_id else {}
+    if not (found_by := hits(step)):
+        return
+    change, size = change_between(step.planned, step.after), ctx.config.block_size
+    for one_id, found in found_by.items():
+        for other in holders(ctx, change):
+            if other.id == one_id or {*found}.isdisjoint(other.blocks):
+                continue
+            held = {*other.blocks}
             shared = [place for place, block in enumerate(found, start=1) if block in held]
             requests = ctx.requests[one_id], ctx.requests[other.id]
             if shared and not begin_alike(*requests, shared[-1] * size):

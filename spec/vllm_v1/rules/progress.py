@@ -14,10 +14,19 @@ from spec.vllm_v1.rules.counting import (
     share,
     slots_up_to,
 )
-from spec.vllm_v1.rules.registry import always, by_id, code, eventually, of_step, text, witness
+from spec.vllm_v1.rules.registry import (
+    always,
+    by_id,
+    code,
+    each_request,
+    eventually,
+    of_step,
+    text,
+    witness,
+)
 
 
-@always("V1-PRG-1", text("The Fundamental Insight"))
+@always("V1-PRG-1", text("The Fundamental Insight"), look=each_request)
 @witness(lambda _, step: step.outputs and step.after.running)
 def unfinished_are_behind(_ctx: Context, state: State) -> Iterator[str]:
     """An unfinished request is behind: it has a token that is not computed."""
@@ -55,9 +64,10 @@ def waiting_has_a_reason(ctx: Context, step: Step) -> Iterator[str]:
     slot or blocks.
     """
     # Judged for the first of the queue when the decisions were made.
-    if step.preempted or not step.planned.queued:
+    queue = step.planned.skipped or step.planned.waiting
+    if step.preempted or not queue:
         return
-    one = step.planned.queued[0]
+    one = queue[0]
     if step.budget_left == 0 or len(step.planned.running) >= ctx.config.max_num_seqs:
         return
     if not _is_too_long(ctx, step, one) and _lacking(ctx, step, one) <= 0:
@@ -115,9 +125,11 @@ def _lacking(ctx: Context, step: Step, one: Sequence) -> int:
 def no_idle_step(_ctx: Context, step: Step) -> Iterator[str]:
     """No step is idle while a request is pending, unless a request loads."""
     # A step that only preempts is not idle; what comes of it is V1-PRG-5's.
+    if step.scheduled or step.preempted or step.happened("load"):
+        return
     before = (*step.before.present, *step.before.draining)
-    loads = any(one.load is Load.LOADING for one in before) or step.happened("load")
-    if step.before.present and not (step.scheduled or step.preempted or loads):
+    loads = any(one.load is Load.LOADING for one in before)
+    if step.before.present and not loads:
         yield f"none of {[one.id for one in step.before.present]} runs"
 
 

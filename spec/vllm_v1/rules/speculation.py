@@ -7,7 +7,15 @@ from collections.abc import Iterator
 
 from spec.vllm_v1.config import Release, VllmV1Config
 from spec.vllm_v1.records import Context, State, Step
-from spec.vllm_v1.rules.registry import always, by_id, code, of_step, text, witness
+from spec.vllm_v1.rules.registry import (
+    always,
+    by_id,
+    code,
+    each_request,
+    of_step,
+    text,
+    witness,
+)
 
 _ROLLBACK = text("Speculative Decoding - Rollback Logic")
 
@@ -47,7 +55,7 @@ def rejected_are_rolled_back(_ctx: Context, step: Step) -> Iterator[str]:
             yield f"{row.id} has computed {after[row.id].computed}, expected {expected}"
 
 
-@always("V1-SPC-3", _ROLLBACK, witness=_rejects)
+@always("V1-SPC-3", _ROLLBACK, witness=_rejects, look=each_request)
 def computed_is_in_range(_ctx: Context, state: State) -> Iterator[str]:
     """What is computed is never negative and never beyond the tokens."""
     # Between two steps; within one, drafts are beyond until they are verified.
@@ -62,14 +70,15 @@ def accepted_and_one_more(ctx: Context, step: Step) -> Iterator[str]:
     ends.
     """
     # The end of sequence, or max_tokens, may come among the accepted ones.
-    planned = by_id(step.planned.running)
-    for one_id, tokens in step.outputs.items():
-        most, sampled = step.accepted.get(one_id, 0) + 1, planned[one_id].generated
+    for row in step.planned.running:
+        if (tokens := step.outputs.get(row.id)) is None:
+            continue
+        most, sampled = step.accepted.get(row.id, 0) + 1, row.generated
         places = range(sampled, sampled + len(tokens))
-        if list(tokens) != [*map(ctx.requests[one_id].output_token, places)]:
-            yield f"{one_id} samples {tokens} behind {sampled} tokens"
-        if not 1 <= len(tokens) <= most or (len(tokens) < most and one_id not in step.finished):
-            yield f"{one_id} samples {len(tokens)} tokens, {most - 1} accepted"
+        if list(tokens) != [*map(ctx.requests[row.id].output_token, places)]:
+            yield f"{row.id} samples {tokens} behind {sampled} tokens"
+        if not 1 <= len(tokens) <= most or (len(tokens) < most and row.id not in step.finished):
+            yield f"{row.id} samples {len(tokens)} tokens, {most - 1} accepted"
 
 
 @of_step("V1-SPC-5", code("uniform decode"), applies=_speculates)

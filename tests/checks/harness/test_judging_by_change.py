@@ -14,8 +14,8 @@ from attrs import evolve
 from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.judging import Judge, judgeable
-from checks.harness.serving import served_by
-from checks.harness.system import Own
+from checks.harness.serving import scheduler_for, served_by
+from checks.harness.system import REFERENCE, Own
 from checks.policies import policy_of
 from spec.core.rule import AnyRule
 from spec.core.sharing import FrozenMap
@@ -23,8 +23,9 @@ from spec.spyre.variants import Admission
 from tests.checks.policies.engine_faults import EngineFault
 from tests.checks.policies.nano_vllm import engine_faults as of_nano_vllm
 from tests.checks.policies.spyre.engine_faults import ENGINE_FAULTS
+from tests.checks.policies.vllm_v1 import engine_faults as of_vllm_v1
 
-PLAN, NANO_VLLM = (Plan(Own(name, "engine")) for name in ("spyre", "nano-vllm"))
+PLAN, NANO_VLLM, VLLM_V1 = (Plan(Own(name, "engine")) for name in ("spyre", "nano-vllm", "vllm-v1"))
 Breach = tuple[int, set[str]]  # the first step that broke a rule, and all the rules that it broke
 
 
@@ -58,7 +59,12 @@ def breach_as_a_whole(ctx: Any, rules: list[AnyRule], steps: list[Any]) -> Breac
 
 def whole(step: Any) -> Any:
     """The step with states that share nothing and do not know what changed."""
-    return evolve(step, before=unshared(step.before), after=unshared(step.after))
+    states = {
+        name: unshared(getattr(step, name))
+        for name in ("before", "planned", "after")
+        if hasattr(step, name)
+    }
+    return evolve(step, **states)
 
 
 def unshared(state: Any) -> Any:
@@ -94,7 +100,8 @@ def breaches(
     for episode in range(count):
         case = plan.case(episode)
         policy = policy_of(case.config)
-        ctx = policy.context_of(case.config, case.requests)
+        reference: Any = scheduler_for(REFERENCE, case)
+        ctx = reference.machine.ctx
         expected = policy.expected_reason if without_expected else _nothing
         rules = [rule for rule in judgeable(case.config) if not expected(rule.id, case.config)]
         steps = list(steps_with_fault(case))
@@ -180,3 +187,36 @@ def test_a_planted_fault_of_nano_vllm_breaks_the_same_rules_at_the_same_step(
 def test_without_a_fault_nano_vllm_breaks_only_rules_that_are_known_not_to_hold() -> None:
     assert any(breaches(10, NANO_VLLM))
     assert not any(breaches(30, NANO_VLLM, without_expected=True))
+
+
+SEEN = {  # planted faults of vLLM V1's engine, and rules of each kind of look that notice them
+    "goes on behind itself": {"V1-KV-2", "V1-OUT-2"},
+    "preempted waits last": {"V1-PRE-3"},
+    "released head first": {"V1-KV-8"},
+    "slots beyond the model": {"V1-KV-7"},
+    "whole prompt hit": {"V1-PRG-1"},
+    "keys without tokens": {"V1-KV-11", "V1-KV-12"},
+    "priorities not sorted": {"V1-LIF-1", "V1-LIF-3", "V1-ORD-3"},
+}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(one, id=one.name, marks=() if one.name in SEEN else pytest.mark.thorough)
+        for one in of_vllm_v1.ENGINE_FAULTS
+    ],
+)
+def test_a_planted_fault_of_vllm_v1_breaks_the_same_rules_at_the_same_step(
+    fault: EngineFault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault.plant(monkeypatch)
+
+    found = breaches(12, VLLM_V1, without_expected=True)
+    rules = {rule for one in found if one is not None for rule in one[1]}
+
+    assert rules >= SEEN.get(fault.name, set())
+
+
+def test_without_a_fault_vllm_v1_breaks_only_rules_that_are_known_not_to_hold() -> None:
+    assert not any(breaches(30, VLLM_V1, without_expected=True))

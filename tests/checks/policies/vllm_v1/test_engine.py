@@ -1,5 +1,6 @@
 """The engine, observed on the paged device, takes the steps of the reference."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -7,16 +8,23 @@ from typing import Any
 
 import pytest
 
+from checks.export.trace.requests import request_as_json
 from checks.harness.campaign import Plan
 from checks.harness.case import Case
 from checks.harness.comparison import compare
 from checks.harness.finding import Episode, Finding
-from checks.harness.serving import served, served_by
-from checks.harness.system import ENGINE, Own
+from checks.harness.judging import Judge
+from checks.harness.serving import Settings, run_workload, scheduler_for, served, served_by
+from checks.harness.system import ENGINE, REFERENCE, Action, Own
+from checks.policies import policy_named
 from checks.policies.vllm_v1.engine import engine, engine_under_test, without_device
+from engine.core.clock import CostModel
 from engine.workloads import fit_for, read_workload
+from engine.workloads.own import request_of
+from spec.core.errors import WorkloadError
 from spec.core.requests import Request
-from spec.vllm_v1.config import Release, VllmV1Config, refuse_unservable
+from spec.nano_vllm.config import NanoVllmConfig
+from spec.vllm_v1.config import Connector, Release, Scheduling, VllmV1Config, refuse_unservable
 from tests.requests import request
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -50,6 +58,94 @@ def test_example_workloads_are_served_as_by_the_reference(
 
     assert found == list(served(case))
     assert found == list(served_by(without_device(case), case))
+
+
+LINES = (  # what a connector has of them, and what a drafter foresees
+    {"id": "a", "prompt_len": 20, "max_tokens": 9, "external": 16, "right_drafts": "110"},
+    {"id": "b", "prompt_len": 20, "max_tokens": 9, "arrival": 1, "right_drafts": "0"},
+    {"id": "c", "prompt_len": 9, "max_tokens": 3, "arrival": 1, "external": 9},
+)
+
+
+@pytest.mark.parametrize("connector", [Connector.SYNC, Connector.ASYNC])
+def test_a_workload_says_what_connector_and_drafter_have(
+    connector: Connector, tmp_path: Path
+) -> None:
+    file = tmp_path / "w.jsonl"
+    file.write_text("\n".join(map(json.dumps, LINES)))
+    config = VllmV1Config(**SMALL, connector=connector, num_speculative_tokens=2)
+
+    requests = read_workload(file).requests
+    case = Case(config, requests)
+    found = list(served(case, ENGINE))
+    run = run_workload(Settings(config, CostModel.from_mapping({}, config)), requests)
+
+    assert found == list(served(case)) == list(served_by(without_device(case), case))
+    computed = sum((Counter(step.scheduled) for step in found), Counter())
+    accepted = sum((Counter(step.accepted) for step in found), Counter())
+    assert computed["a"] < 20 < computed["b"]
+    assert accepted["b"] == 0 < accepted["a"]
+    assert run.holds
+    loads = sum(len(step.happened("loaded")) for step in found)
+    assert loads == (2 if connector is Connector.ASYNC else 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"external": 4}, "external: found 4; allowed: 0 without a connector"),
+        (
+            {"right_drafts": "1"},
+            "right_drafts: found '1'; allowed: no such key where num_speculative_tokens is 0",
+        ),
+    ],
+)
+def test_what_nothing_uses_is_refused(keys: dict[str, Any], message: str) -> None:
+    line = {"id": "a", "prompt_len": 20, "max_tokens": 9, **keys}
+
+    with pytest.raises(WorkloadError) as refused:
+        refuse_unservable(request_of(line), VllmV1Config())
+
+    assert str(refused.value) == message
+    assert request_as_json(request_of(line)) == {"arrival": 0, **line}
+
+
+def test_other_policies_refuse_what_only_this_one_knows() -> None:
+    line = {"id": "a", "prompt_len": 20, "max_tokens": 9, "external": 4}
+
+    with pytest.raises(WorkloadError, match="external: found 4; allowed: 0 under policy nano-vllm"):
+        policy_named("nano-vllm").refuse_unservable(request_of(line), NanoVllmConfig())
+
+
+@pytest.mark.parametrize("release", Release)
+@pytest.mark.parametrize("scheduling", Scheduling)
+@pytest.mark.parametrize("using", [REFERENCE, ENGINE])
+def test_a_request_that_lost_its_load_and_is_too_long_for_the_step_keeps_its_place(
+    using: str, scheduling: Scheduling, release: Release
+) -> None:
+    config = VllmV1Config(
+        block_size=2,
+        num_blocks=40,
+        max_model_len=12,
+        max_num_batched_tokens=12,
+        chunked_prefill=False,
+        connector=Connector.ASYNC,
+        scheduling=scheduling,
+        release=release,
+    )
+    short = [request(f"short {n}", 2, 6) for n in range(3)]
+    case = Case(config, (*short, request("long", 10, 1, external=4)))
+    reference: Any = scheduler_for(REFERENCE, case)
+    scheduler, judge = scheduler_for(using, case), Judge(reference.machine.ctx)
+    for one in case.requests:
+        scheduler.arrive(one.id)
+
+    lost = Action(accepted={}, lost=("long",))
+    steps = [scheduler.step(n, lost if n == 1 else Action(accepted={})) for n in range(12)]
+
+    assert [one for step in steps for one in judge.observe(step)] == []
+    assert {one.id for one in steps[2].after.queued} == {"long"}
+    assert steps[-1].after.finished == {one.id for one in case.requests}
 
 
 # --- random cases -------------------------------------------------------------------------------

@@ -1,0 +1,67 @@
+"""The tensors of a batch in which every row computes its newest token, from arrays of the admitted.
+
+Source: nano-vllm, chapter 9 ("Scheduler to GPU Execution").
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from engine.core.decoding import Batch, RequestState
+from engine.core.requests import Slots
+from engine.core.tensors import Tensor
+from engine.paged.inputs import NO_BLOCK, PagedInput
+from spec.core.blocks import slot
+
+RowT = TypeVar("RowT", bound=RequestState)
+Fresh = Mapping[RowT, Sequence[int]]
+
+
+def decode_input(
+    slots: Slots,
+    batch: Batch[RowT],
+    steps: int,
+    fresh: Fresh[RowT],
+    block_size: int,
+    *,
+    is_captured: bool = False,
+) -> PagedInput:
+    """The newest token of every row; `steps`: decode steps so far.
+
+    `fresh`: blocks that rows are handed with this step. Where a row has too few, the device refuses
+    its slot, which is worked out all the same.
+    """
+    rows = np.arange(len(batch.rows))
+    computed = batch.starts + steps
+    tables = _tables(slots, batch, fresh)
+    last_column = (tables != NO_BLOCK).sum(axis=1) - 1
+    columns = np.minimum(computed // block_size, last_column)
+    return PagedInput(
+        token_ids=slots.outputs[batch.slots, batch.outputs + steps],
+        positions=computed,
+        slot_mapping=slot(tables[rows, columns], computed, block_size),
+        cu_seqlens_q=np.arange(len(rows) + 1),
+        cached_lens=computed,
+        context_lens=computed + 1,
+        block_tables=tables,
+        logits_indices=rows,
+        is_captured=np.array([int(is_captured)]),
+    )
+
+
+def _tables(slots: Slots, batch: Batch[RowT], fresh: Fresh[RowT]) -> Tensor:
+    """The rows' blocks, those that this step hands out behind them; [rows, width]."""
+    held = [len(row.blocks) for row in batch.rows]
+    width = max(
+        count + len(fresh.get(row, ())) for row, count in zip(batch.rows, held, strict=True)
+    )
+    tables = np.full((len(held), width), NO_BLOCK, np.int64)
+    known = min(width, slots.tables.shape[1])
+    tables[:, :known] = slots.tables[batch.slots, :known]
+    tables[np.arange(width) >= np.array(held)[:, np.newaxis]] = NO_BLOCK
+    if fresh:
+        for place, row in enumerate(batch.rows):
+            own = fresh.get(row, ())
+            tables[place, held[place] : held[place] + len(own)] = own
+    return tables
