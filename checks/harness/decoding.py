@@ -84,6 +84,11 @@ def present_of(
     return tuple(one for one in ids if one in present)
 
 
+def _in_order(order: Iterable[Any], left: Iterable[str]) -> tuple[Event, ...]:
+    """What the driver noted while it scheduled, then the clients that left, in their order."""
+    return (*(_moved(*entry) for entry in order), *(Event("leave", one, "") for one in left))
+
+
 def _moved(kind: str, request_id: str, tokens: int = 0, blocks: Iterable[int] = ()) -> Event:
     """An entry of a record's `order`: a preemption, or tokens and new blocks for a request."""
     return Event(kind, request_id, "", tokens, tuple(blocks))
@@ -104,8 +109,9 @@ class RecordDecoder(ABC, Generic[StateT]):
         aborted = present_of(action.abort, self.last, action.arrive)
         before = self._before(record, action, frozenset(aborted))
         finished = tuple(record["finished"])
-        left = frozenset(present_of(action.abort_running, before)).difference(finished)
-        past = {"finished": before.finished.union(finished), "aborted": before.aborted | left}
+        left = [one for one in present_of(action.abort_running, before) if one not in finished]
+        aborts = before.aborted.union(left)
+        past = {"finished": before.finished.union(finished), "aborted": aborts}
         after = self.state(record, **past, **self.past_after(record, action, before))
         self.last = after
         sampled = record["sampled" if "sampled" in record else "outputs"]  # by sequence, or request
@@ -120,7 +126,7 @@ class RecordDecoder(ABC, Generic[StateT]):
             "finished": finished,
             "aborted": aborted,
             "refusal": record.get("refusal"),
-            "events": tuple(_moved(*entry) for entry in record.get("order", ())),
+            "events": _in_order(record["order"], left) if "order" in record else (),
         }
         return self.whole_step(record, common)
 

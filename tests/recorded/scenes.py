@@ -366,6 +366,24 @@ SCENES = {
         num_speculative_tokens=1,
         prefix_caching=False,
     ),
+    "load_lost_and_padding_cut": vllm_v1_scene(
+        "its load is lost in the step in which a threshold cuts its padding: it is not rolled back",
+        asks("a", 1, 3),
+        asks("b", 2, 1, 1),
+        known="VLM-3",
+        connector=Connector.SYNC,
+        external={"b": External(2, fails=True)},
+        long_prefill_token_threshold=1,
+        num_speculative_tokens=1,
+        prefix_caching=False,
+    ),
+    "gone_in_their_order": vllm_v1_scene(
+        "two clients leave while the model runs: their blocks come back in the order of the aborts",
+        asks("9", 3, 4, abort_at=2),
+        asks("10", 3, 4, abort_at=2),
+        aborts_while_running=True,
+        prefix_caching=False,
+    ),
     "lost_and_gone": vllm_v1_scene(
         "its load is lost and its client leaves in one step: a request that shares the blocks"
         " computes them",

@@ -111,9 +111,10 @@ _VISIBLE = (*_OF_THE_PLAN, "preempt", "rollback", "finish", "leave")
 def inferred_events(step: Step, config: VllmV1Config) -> tuple[Event, ...]:
     """Victims and loads, what each request was given, leavers, verdicts on drafts, and ends.
 
-    In the order that the driver reports, if it does: then the step has the victims, and those that
-    were given tokens and blocks, as its events.
+    In the order that the driver reports, if it does: then the step has the victims, those that
+    were given tokens and blocks, and the leavers, as its events.
     """
+    leavers = [one.id for one in step.happened("leave")] or sorted(step.leavers)
     decided = [
         *(Event("preempt", one, "") for one in step.preempted),
         *_given_in_vain(step),
@@ -121,11 +122,12 @@ def inferred_events(step: Step, config: VllmV1Config) -> tuple[Event, ...]:
         *_given(step, config.block_size),
     ]
     if step.events:
-        places = {_move(one): place for place, one in enumerate(step.events)}
+        moves = [one for one in step.events if one.transition != "leave"]
+        places = {_move(one): place for place, one in enumerate(moves)}
         decided.sort(key=lambda one: places.get(_move(one), -1))
     return (
         *decided,
-        *(Event("leave", one, "") for one in sorted(step.leavers)),
+        *(Event("leave", one, "") for one in leavers),
         *(
             Event("rollback", one, "", count, step.accepted.get(one, 0))
             for one, count in step.drafts.items()

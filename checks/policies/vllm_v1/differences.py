@@ -81,13 +81,19 @@ def _behind_by_loss(step: Step) -> Iterator[str]:
 
 @in_step
 def _decodes_in_spite(evidence: Evidence, expected: Step, found: Step) -> bool:
-    """It is marked as if its prompt were computed, and so is given drafts to verify."""
+    """It is marked as if its prompt were computed, and so is given drafts to verify.
+
+    In the same step its padding may have been cut (VLM-1): then nothing is rolled back.
+    """
     behind = list(_behind_by_loss(expected))
     rows = {row.id: row for row in found.after.running}
     drafts = evidence.config.num_speculative_tokens
     differing = {one.place for one in evidence.differing}
-    is_marked = evidence.differs_only_in("after.running.drafts", "after.running.prefilling")
-    return (bool(behind) and is_marked and differing <= {*behind}) and all(
+    fields = ("after.running.drafts", "after.running.prefilling", "drafts")
+    is_marked = evidence.differs_only_in(*fields)
+    padded = {one.place for one in evidence.differing if one.field == "drafts"}
+    is_cut = padded <= {*_cut_padding(evidence.config, expected)}
+    return (bool(behind) and is_marked and is_cut and differing <= {*behind}) and all(
         one in rows and not rows[one].prefilling and rows[one].drafts == drafts for one in behind
     )
 
