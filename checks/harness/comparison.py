@@ -170,12 +170,14 @@ class _Comparison:
         """All steps agree, and then the system raised: in a step that the reference takes so."""
         if self._is_known(index, failure):
             return
-        followed = {
-            one.rule: f"the reference's {one.transition} of {one.id or 'the batch'} in this step"
-            for step in self.script.steps[index : index + 1]
-            for one in step.events
-            if one.rule
-        }
+        followed: dict[str, str] = {}
+        for step in self.script.steps[index : index + 1]:
+            if step.refusal is not None:
+                followed[step.refusal] = "refuses what is next, in this step of the reference"
+            for one in step.events:
+                if one.rule:
+                    what = f"{one.transition} of {one.id or 'the batch'}"
+                    followed[one.rule] = f"the reference's {what} in this step"
         finding = Finding(
             Kind.CRASH,
             index,
@@ -303,6 +305,8 @@ def _rules_followed(expected: Step, found: Step) -> Iterator[tuple[str, str]]:
     """
     if expected.refusal is not None and expected.refusal != found.refusal:
         yield expected.refusal, "refuses an admission of the reference"
+    if found.refusal is not None and expected.refusal is None:
+        yield found.refusal, "refuses what the reference admits"
     if not found.events:
         yield from ((one.rule, one.transition) for one in expected.events if one.rule)
         return

@@ -58,9 +58,12 @@ def others_are_untouched(ctx: Context, before: State, after: State) -> Iterator[
     if after.running != tuple(one for one in before.running if one.id not in gone):
         yield "a running request changed"
     stayed = tuple(one for one in before.waiting if one.id not in gone) if gone else before.waiting
-    by_priority = ctx.config.scheduling is Scheduling.PRIORITY
-    expected = _ranked(ctx, stayed, after) if by_priority else after.waiting[: len(stayed)]
-    if expected != (after.waiting if by_priority else stayed):
+    if ctx.config.scheduling is Scheduling.PRIORITY:
+        is_kept = after.waiting == _ranked(ctx, stayed, after)
+    else:
+        is_kept = after.waiting[: len(stayed)] == stayed
+    arrived = after.waiting[len(stayed) :] if is_kept else ()
+    if not is_kept or (arrived and len(ids(after.waiting)) < len(after.waiting)):
         yield f"waiting {[one.id for one in after.waiting]}, before {[one.id for one in stayed]}"
 
 
