@@ -232,7 +232,7 @@ def _own_instance(
 def _refuse_what_does_not_go(
     order: Order, bounds: Bounds, instances: Sequence[AnyInstance], file: Path | None
 ) -> None:
-    """Refuse random walks without an end, and one file for several instances.
+    """Refuse random walks without an end, one file for several instances, and parts elsewhere.
 
     Raises:
         InputError: options that do not go together.
@@ -241,6 +241,9 @@ def _refuse_what_does_not_go(
         raise InputError("--order", order, "random only with --max-depth and --time")
     if len(instances) > 1 and (file or order == "random"):
         raise InputError("INSTANCE", "several", "one, with --resume, --graph or random walks")
+    if is_elsewhere() and (file or order == "random"):
+        allowed = "instances as a whole; --resume, --graph and random walks belong to one machine"
+        raise InputError("--on", "a part of a search", allowed)
 
 
 def _refuse_what_needs_the_reference(order: Order, checkpoint: Path | None, record: bool) -> None:

@@ -101,6 +101,18 @@ def test_instance_of_ones_own_is_explored_under_another_policy(policy: str) -> N
     assert {"arrive", "abort", "step"} <= set(reported["actions"])
 
 
+@pytest.mark.parametrize("part", [("--resume", "a.ck"), ("--order", "random", "--max-depth", "5")])
+def test_a_part_of_a_search_does_not_go_to_a_cluster(
+    part: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("checks.cli.explore.is_elsewhere", lambda: True)
+
+    ran = lockstep("explore", "exact", "--time", "5", *part)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert "--on: found 'a part of a search'; allowed: instances as a whole" in ran.err
+
+
 def test_an_instance_of_ones_own_whose_clients_come_back_starves_by_priority() -> None:
     Path("w.jsonl").write_text(
         '{"id": "late", "prompt_len": 2, "max_tokens": 2, "priority": 1}\n'
