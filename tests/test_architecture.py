@@ -27,6 +27,7 @@ OURS = {*ROOMS, "tests", "benchmarks"}
 PARTS: dict[str, tuple[set[str], str]] = {
     "ending": (set(), "what ends work early is the same for any work"),
     "cores": ({"ending"}, "work side by side is the same for any work"),
+    "cluster": ({"cores"}, "a place for any work, as this machine's cores are"),
     "drivers": (set(), "driver files run in the environments of releases, without this project"),
     "registry": (set(), "every part asks it, so it imports a policy only when that is asked for"),
     "export": ({"registry"}, "files are written of steps and states, whatever they came of"),
@@ -67,8 +68,9 @@ PARTS: dict[str, tuple[set[str], str]] = {
     ),
     "cli": (
         {
-            *("registry", "ending", "export", "explore", "harness", "policies", "proofs"),
-            *("releases", "evidence", "mutants", "chapters", "glossary", "book"),
+            *("registry", "ending", "cores", "cluster", "export", "explore", "harness"),
+            *("policies", "proofs", "releases", "evidence", "mutants", "chapters", "glossary"),
+            "book",
         },
         "commands ask everything but a policy itself, and nothing imports them",
     ),

@@ -25,7 +25,7 @@ KEYS = {"seed", "strictness", "left_out", "set", "episodes", "steps", "actions",
 FINDING_KEYS = {"kind", "cause", "step", "episode", "times", "file"}
 
 
-def one_by_one(work: Any, items: Iterable[Any], _prepare: Any) -> Iterator[Any]:
+def one_by_one(work: Any, items: Iterable[Any], *_around: Any) -> Iterator[Any]:
     """All in this process."""
     return map(work, items)
 
@@ -254,7 +254,7 @@ def test_an_interrupted_campaign_says_what_is_known_and_ends_with_3(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted_after_one(
-        work: Callable[[Batch], Campaign], batches: Iterable[Batch], _prepare: Any
+        work: Callable[[Batch], Campaign], batches: Iterable[Batch], *_around: Any
     ) -> Iterator[Campaign]:
         yield work(next(iter(batches)))
         raise KeyboardInterrupt
