@@ -103,7 +103,13 @@ class Running:
 
     def __init__(self, *arguments: str, memory_bytes: int | None = None) -> None:
         code = "from checks.cli.main import main; main()"
-        limits = None if memory_bytes is None else (memory_bytes, memory_bytes)
+
+        def prepare() -> None:
+            # Tests that are started in the background of a script ignore SIGINT, and so would this.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if memory_bytes is not None:
+                setrlimit(RLIMIT_AS, (memory_bytes, memory_bytes))
+
         with Path("err").open("w", encoding="utf-8") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code, *arguments],
@@ -111,7 +117,7 @@ class Running:
                 stderr=err,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 start_new_session=True,
-                preexec_fn=None if limits is None else lambda: setrlimit(RLIMIT_AS, limits),
+                preexec_fn=prepare,
             )
         self.session = self.process.pid
         SESSIONS.append(self.session)
