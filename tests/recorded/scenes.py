@@ -207,6 +207,17 @@ SCENES = {
         asks("c", LONGER, 2, 4),
         prefix_caching=True,
     ),
+    "stale_block": scene(
+        "the same where another prompt filled that block before: its old content is read",
+        asks("z", 639, 1),
+        asks("a", SHARED, 1, 6),
+        asks("b", LONGER, 2, 8, abort_at=9),
+        asks("c", LONGER, 2, 10),
+        prefix_caching=True,
+        num_blocks=10,
+        max_model_len=640,
+        max_batch_tkv_limit=2560,
+    ),
     "model_length_assertion": scene(
         "tkv would exceed a model length of 100: an assertion ends the server",
         asks("a", 65, 3),

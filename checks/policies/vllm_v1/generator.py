@@ -88,16 +88,19 @@ def generate(choices: Choices, pinned: Mapping[str, Any]) -> Case:
 def _keys(choices: Choices, swarm: VllmV1Swarm, pinned: Mapping[str, Any]) -> dict[str, Any]:
     """Without chunked prefill the budget holds every prompt, or a request would wait for ever."""
     pinned = {**(_CONTENDED if swarm.contended else {}), **pinned}
-    most_blocks, slots = (3, SLOTS[-4:]) if swarm.contended else (8, SLOTS)
+    slots = SLOTS[-4:] if swarm.contended else SLOTS
     block = pinned.get("block_size") or choices.one_of(BLOCK_SIZES)
     length = pinned.get("max_model_len") or model_len(choices.part(), block)
     chunked = pinned.get("chunked_prefill", not choices.chance(0.3))
     drafts = pinned.get("num_speculative_tokens", choices.one_of((0, 0, 1, 2, 3)))
-    budget = near(choices.part(), swarm, (block,), block * choices.between(1, most_blocks))
+    budget = near(choices.part(), swarm, (block,), block * choices.between(1, 8))
+    running = choices.one_of(slots)
+    if swarm.contended:  # little is left behind the rows that decode: the last one's chunk is cut
+        budget = running + choices.between(0, block)
     keys = {
         "block_size": block,
         "max_model_len": length,
-        "max_num_seqs": choices.one_of(slots),
+        "max_num_seqs": running,
         "max_num_batched_tokens": budget if chunked else max(budget, length),
         "chunked_prefill": chunked,
         "long_prefill_token_threshold": choices.one_of(

@@ -52,7 +52,7 @@ def test_the_same_seed_gives_the_same_bytes_on_every_machine() -> None:
         {
             "spyre": "38c96eb5f29b09af",
             "nano-vllm": "36d6f692318f8edb",
-            "vllm-v1": "c25788db239e2fe5",
+            "vllm-v1": "e26d6d55aa8bab6c",
             "vllm-v0": "253a84d5c7ffb8c8",
         }
     )

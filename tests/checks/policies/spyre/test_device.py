@@ -49,6 +49,10 @@ def test_after_an_abort_a_block_is_read_that_was_never_written() -> None:
     assert refusals("unwritten_block") == dict.fromkeys((4, 5), "device: read unwritten")
 
 
+def test_such_a_block_may_hold_what_another_prompt_left_there() -> None:
+    assert refusals("stale_block") == dict.fromkeys((10, 11), "device: read position")
+
+
 def one_more(kind: str, tensor: str, *place: int, by: int = 1) -> Callable[[list[Json]], None]:
     """Another number in this place of a tensor, in the first step of the kind."""
 
