@@ -6,12 +6,12 @@ import click
 
 from checks.cli import exit_code
 from checks.cli.ci import Case, status_of
-from checks.cli.common import Output, json_option, plain_table, print_lines
+from checks.cli.common import Output, err, json_option, plain_table, print_lines
 from checks.cli.outputs import PATH, Command
 from checks.harness.recording import read_recording
 from checks.harness.system import Json
 from checks.releases.bisecting import tried, versions_of
-from checks.releases.commits import Walk
+from checks.releases.commits import TriedCommit, Walk
 from spec.core.errors import InputError
 
 
@@ -34,12 +34,12 @@ def bisect(
     commits: tuple[Path, str] | None,
     output: Output,
 ) -> int:
-    """Run the recorded CASE on each installed release and tell where it differs.
+    """Run the recorded CASE on each installed release and say where it differs.
 
     CASE is a file that `lockstep conform` wrote. Exit code 0: every release does as the reference;
     1: one of them does otherwise; 3: one of them is not installed and no other differs. With --git
-    the first commit is looked for that differs from FIRST in whether it does as the reference; the
-    exit code is 1 if LAST does otherwise, else 0.
+    the first commit is looked for that differs from FIRST in whether it shows what was found when
+    CASE was recorded; the exit code is 1 if LAST shows it, else 0.
     """
     if (versions is None) == (commits is None):
         raise InputError("--versions", versions, "one of --versions and --git")
@@ -69,7 +69,11 @@ def bisect(
 
 def _among_commits(case: Path, driver: str, repository: Path, span: str, output: Output) -> int:
     """The commit of a repository from which on the case goes otherwise."""
-    walk = Walk(repository, driver, read_recording(case))
+
+    def said(one: TriedCommit) -> None:
+        err.print(f"{one.commit}: {one.verdict}", markup=False, soft_wrap=True)
+
+    walk = Walk(repository, driver, read_recording(case), said)
     first = walk.first_other(span)
     tried_ones = list(walk.tried.values())
     last = tried_ones[1]  # after the first the last is tried

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from shutil import copyfile
@@ -33,7 +33,10 @@ class Commit:
 
 @frozen
 class TriedCommit:
-    """A commit and what became of the case, in a line."""
+    """A commit and what became of the case, in a line.
+
+    `differs`: it shows the finding that is looked for.
+    """
 
     commit: Commit
     verdict: str
@@ -45,18 +48,23 @@ class TriedCommit:
 class Walk:
     """A search among the commits of `span`, FIRST..LAST, for the first that does otherwise.
 
+    Looked for is the finding that the case ends with, by kind and cause: another defect of some
+    commit is no answer. Where it ends with none, any difference is one.
+
     `driver`: a file, or the name of a release. A file in the repository runs in each commit's own
     tree, and is put there as it is now where the commit does not have it; the tree stands first on
-    the path of whatever is imported. `tried`: in the order of the commits, the two ends first.
+    the path of whatever is imported. `note`: called with each commit once it is tried. `tried`: in
+    the order in which they were, the two ends first.
     """
 
     repository: Path
     driver: str
     recording: Recording
+    note: Callable[[TriedCommit], None] = lambda _tried: None
     tried: dict[str, TriedCommit] = field(factory=dict, init=False)
 
     def first_other(self, span: str) -> TriedCommit | None:
-        """The first commit that differs from FIRST in whether it does as the reference, by halves.
+        """The first commit that differs from FIRST in whether it shows the finding, by halves.
 
         None if LAST does not.
 
@@ -80,13 +88,15 @@ class Walk:
     def _differs(self, commit: Commit) -> bool:
         if commit.id not in self.tried:
             self.tried[commit.id] = self._tried(commit)
+            self.note(self.tried[commit.id])
         return self.tried[commit.id].differs
 
     def _tried(self, commit: Commit) -> TriedCommit:
         with tree_of(self.repository, commit) as tree, imported_from(tree):
             episode = self._episode(self._driver_in(tree))
         outcome = outcome_as_json(episode, self.recording.terms)
-        differs = bool(episode.findings or episode.known)
+        wanted = _findings(self.recording.outcome)
+        differs = bool(_findings(outcome) & wanted if wanted else episode.findings or episode.known)
         return TriedCommit(commit, in_words(episode, self.recording.terms), differs, outcome)
 
     def _episode(self, driver: str) -> Episode:
@@ -104,6 +114,12 @@ class Walk:
             own.parent.mkdir(parents=True, exist_ok=True)
             copyfile(path, own)
         return str(own)
+
+
+def _findings(outcome: Json) -> set[tuple[str, str]]:
+    """Kind and cause of all that was found, compared or judged alone."""
+    found = [*outcome.get("broken", ()), outcome.get("finding")]
+    return {(one["kind"], one["cause"]) for one in found if one is not None}
 
 
 def commits_of(repository: Path, span: str) -> Sequence[Commit]:

@@ -67,6 +67,16 @@ def test_the_commit_that_mended_it_is_found(case: str) -> None:
     assert (code, report["first"]) == (0, commits[2])
 
 
+def test_another_defect_of_a_later_commit_is_no_answer(case: str) -> None:
+    other = broken("the queue is not reported").replace('release": "toy', 'release": "mine')
+    commits = committed(WRONG, WRONG, other, DRIVER, other)
+
+    code, report, printed = bisected(case, f"{commits[0]}..HEAD")
+
+    assert (code, report["first"]) == (0, commits[2])
+    assert "as the reference" not in printed
+
+
 def test_where_both_ends_do_the_same_nothing_is_looked_for(case: str) -> None:
     committed(WRONG, DRIVER, WRONG)
 
