@@ -1,5 +1,7 @@
 """`lockstep survey`: which release of a scheduler breaks which rule, and the cases that show it."""
 
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +15,34 @@ from checks.cli.expect import Expected
 from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.ending import deferred
 from checks.export.files import new_file
-from checks.harness.campaign import own_system
+from checks.harness.campaign import Campaign, Source, own_system
 from checks.harness.comparison import Terms
 from checks.harness.driver.system import DriverCommand
 from checks.harness.recording import file_name, fitted, record
 from checks.releases.bisecting import versions_of
+from checks.releases.commits import Commit
 from checks.releases.environments import Environment, command_of
+from checks.releases.history import History, history_lines
 from checks.releases.survey import Page, Small, Surveyed, chosen, page_lines, shown, small_cases
 from spec.core.errors import InputError
 
 
 @click.command(cls=Command)
 @click.argument("driver")
-@click.option("--versions", "span", required=True, metavar="FIRST..LAST", help="Which releases.")
+@click.option("--versions", "span", metavar="FIRST..LAST", help="Which releases.")
+@click.option(
+    "--git",
+    "commits",
+    type=(PATH, str),
+    metavar="PATH FIRST..LAST",
+    help="Commits of the repository at PATH instead; DRIVER may be a file in it.",
+)
+@click.option(
+    "--touching",
+    multiple=True,
+    metavar="GLOB",
+    help="With --git: only commits that change such a file.",
+)
 @extent_options("case after S seconds, with each release", "cases")
 @pinned_option
 @click.option(
@@ -40,7 +57,9 @@ from spec.core.errors import InputError
 @json_option
 def survey(
     driver: str,
-    span: str,
+    span: str | None,
+    commits: tuple[Path, str] | None,
+    touching: tuple[str, ...],
     extent: Extent,
     expect: Path | None,
     findings: Path,
@@ -53,7 +72,22 @@ def survey(
     steps. What is broken is made small, and every small case is run on every release. Exit code 1:
     something is broken; 3: nothing is, and a release is not installed. With --resume each release
     has a file of its own, its version behind the name.
+
+    With --git each commit is judged in the environment of DRIVER, which imports from the commit's
+    files first. A table says what each breaks; nothing is made small: `lockstep bisect --git` finds
+    where a recorded case changes. Exit code 3: a commit cannot be driven, and no other breaks
+    anything.
     """
+    if (span is None) == (commits is None):
+        raise InputError("--versions", span, "one of --versions and --git")
+    if commits is not None:
+        if expect is not None:
+            raise InputError("--expect", str(expect), "only with --versions")
+        history = History(*commits, driver, touching)
+        return _of_commits(history, extent, report, output)
+    if touching:
+        raise InputError("--touching", touching[0], "only with --git")
+    span = span or ""
     environments = versions_of(driver, span)
     there = [one for one in environments if one.is_complete]
     if not there:
@@ -70,11 +104,7 @@ def survey(
     expected = None if expect is None else _expected(expect, about)
     with deferred():
         page = _page(driver, span, there, extent, findings)
-    lines = "\n".join(page_lines(page)).rstrip() + "\n"
-    if report is not None:
-        with new_file(report) as file:
-            file.write(lines)
-    click.echo(lines, nl=False, err=output.to_stdout)
+    _print_page(page_lines(page), report, output)
     for one in environments:
         if one not in there:
             err.print(f"not installed: {one.recipe.name}")
@@ -96,6 +126,44 @@ def survey(
     compared.print_to(output.screen)
     expected_too = content | {"expected": compared.as_mapping()}
     return output.end(compared.exit_code, expected_too, compared.cases(cases))
+
+
+def _print_page(lines: Iterable[str], report: Path | None, output: Output) -> None:
+    """The page on the screen, and in the file if one is named."""
+    text = "\n".join(lines).rstrip() + "\n"
+    if report is not None:
+        with new_file(report) as file:
+            file.write(text)
+    click.echo(text, nl=False, err=output.to_stdout)
+
+
+def _of_commits(history: History, extent: Extent, report: Path | None, output: Output) -> int:
+    """The same random cases on each commit."""
+    with deferred():
+        judged = list(history.judged(partial(_judged, extent)))
+    _print_page(history_lines(history, extent.seed, judged), report, output)
+    campaigns = {one.commit.id: one.seen for one in judged if one.seen is not None}
+    code = exit_code(
+        violated=any(seen.times for seen in campaigns.values()),
+        incomplete=len(campaigns) < len(judged),
+    )
+    content: Json = {
+        "driver": history.driver,
+        "seed": extent.seed,
+        "episodes": extent.episodes,
+        "set": list(extent.settings),
+        "verdicts": {
+            f"{commit}: {name}": verdict
+            for commit, seen in campaigns.items()
+            for name, verdict in verdicts_of(seen).items()
+        },
+        "releases": {commit: _seen_as_mapping(seen) for commit, seen in campaigns.items()},
+    }
+    return output.end(code, content, [])
+
+
+def _judged(extent: Extent, commit: Commit, source: Source) -> Campaign:
+    return extent.of_release(commit.id).run(extent.plan(source, Terms(rules_only=True)))
 
 
 def _expected(path: Path, about: Json) -> Expected:
@@ -147,15 +215,8 @@ def _recorded(releases: list[Surveyed], small: Small, number: int, findings: Pat
 
 def _as_mapping(page: Page) -> dict[str, Any]:
     return {
-        one.version: {
-            "release": one.seen.hello.release,
-            "episodes": one.seen.episodes,
-            "steps": one.seen.steps,
-            "on_device": one.seen.on_device,
-            "broken": [
-                {"kind": kind, "cause": what, "episodes": one.seen.times[kind, what]}
-                for kind, what in sorted(one.seen.times)
-            ],
+        one.version: _seen_as_mapping(one.seen)
+        | {
             "small": {
                 str(path): one.shown[number].step
                 for number, path in page.paths.items()
@@ -163,4 +224,19 @@ def _as_mapping(page: Page) -> dict[str, Any]:
             },
         }
         for one in page.releases
+    }
+
+
+def _seen_as_mapping(seen: Campaign) -> Json:
+    """How much was judged, and what is broken; nothing made small."""
+    return {
+        "release": seen.hello.release,
+        "episodes": seen.episodes,
+        "steps": seen.steps,
+        "on_device": seen.on_device,
+        "broken": [
+            {"kind": kind, "cause": what, "episodes": seen.times[kind, what]}
+            for kind, what in sorted(seen.times)
+        ],
+        "small": {},
     }

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory, TemporaryFile
 
 from attrs import define, field, frozen
 
-from checks.harness.driver.system import DriverCommand
-from checks.harness.finding import Episode
+from checks.harness.driver.client import Driver
+from checks.harness.driver.system import DriverSystem
 from checks.harness.recording import Recording, outcome_as_json
 from checks.harness.system import Json
 from checks.releases.bisecting import episode_of, in_words
@@ -92,28 +92,50 @@ class Walk:
         return self.tried[commit.id].differs
 
     def _tried(self, commit: Commit) -> TriedCommit:
-        with tree_of(self.repository, commit) as tree, imported_from(tree):
-            episode = self._episode(self._driver_in(tree))
+        with (
+            tree_of(self.repository, commit) as tree,
+            closing(driver_in(tree, self.repository, self.driver).open()) as system,
+        ):
+            episode = episode_of(system, self.recording.case, self.recording.terms)
         outcome = outcome_as_json(episode, self.recording.terms)
         wanted = _findings(self.recording.outcome)
         differs = bool(_findings(outcome) & wanted if wanted else episode.findings or episode.known)
         return TriedCommit(commit, in_words(episode, self.recording.terms), differs, outcome)
 
-    def _episode(self, driver: str) -> Episode:
-        with closing(DriverCommand(command_of(driver)).open()) as system:
-            return episode_of(system, self.recording.case, self.recording.terms)
 
-    def _driver_in(self, tree: Path) -> str:
-        """The driver's file in the tree of a commit, or what else was named."""
-        path = Path(self.driver).resolve()
-        root = self.repository.resolve()
-        if not path.is_file() or not path.is_relative_to(root):
-            return self.driver
+@frozen
+class TreeDriver:
+    """A driver that imports from a tree before anything that is installed: a campaign's source."""
+
+    argv: tuple[str, ...]
+    tree: Path
+
+    def open(self) -> DriverSystem:
+        """A driver's system.
+
+        Raises:
+            DriverError: it cannot be started.
+        """
+        return DriverSystem(self._launched)
+
+    def _launched(self) -> Driver:
+        with imported_from(self.tree):
+            return Driver(self.argv)
+
+
+def driver_in(tree: Path, repository: Path, driver: str) -> TreeDriver:
+    """The driver that was named, in the tree of a commit: its own file of that name, if it has one.
+
+    `driver`: a file, in the repository or elsewhere, or the name of a release.
+    """
+    path, root = Path(driver).resolve(), repository.resolve()
+    if path.is_file() and path.is_relative_to(root):
         own = tree / path.relative_to(root)
         if not own.exists():
             own.parent.mkdir(parents=True, exist_ok=True)
             copyfile(path, own)
-        return str(own)
+        driver = str(own)
+    return TreeDriver(tuple(command_of(driver)), tree)
 
 
 def _findings(outcome: Json) -> set[tuple[str, str]]:
@@ -122,8 +144,10 @@ def _findings(outcome: Json) -> set[tuple[str, str]]:
     return {(one["kind"], one["cause"]) for one in found if one is not None}
 
 
-def commits_of(repository: Path, span: str) -> Sequence[Commit]:
+def commits_of(repository: Path, span: str, paths: Sequence[str] = ()) -> Sequence[Commit]:
     """The commits from FIRST to LAST of `FIRST..LAST`, merged branches as their merges alone.
+
+    `paths`: as git takes them; behind FIRST only commits that touch one of these, if any are given.
 
     Raises:
         InputError: no repository, or no such commits.
@@ -133,7 +157,7 @@ def commits_of(repository: Path, span: str) -> Sequence[Commit]:
         raise InputError("--git", span, "FIRST..LAST, two commits")
     form = "--format=%H %s"
     listed = [_git(repository, "log", "-1", form, first, "--")]
-    between = ("log", "--first-parent", "--reverse", form, f"{first}..{last}", "--")
+    between = ("log", "--first-parent", "--reverse", form, f"{first}..{last}", "--", *paths)
     listed += _git(repository, *between).splitlines()
     if len(listed) < 2:
         raise InputError("--git", span, "FIRST..LAST, the older commit in front")

@@ -86,6 +86,34 @@ def test_where_both_ends_do_the_same_nothing_is_looked_for(case: str) -> None:
     assert printed.splitlines()[-1] == "no commit changes that"
 
 
+def test_a_survey_of_commits_says_what_each_of_them_breaks() -> None:
+    dead = "raise SystemExit('no such scheduler')"
+    unfair = broken("last come first served")
+    commits = committed(DRIVER, unfair, dead, DRIVER)
+
+    asked = ("survey", "repository/driver.py", "--git", "repository", f"{commits[0]}..HEAD")
+    ran = lockstep(*asked, "--episodes", 3, "--json", "r.json")
+
+    report = json.loads(Path("r.json").read_text())["releases"]
+    rows = [line for line in ran.out.splitlines() if "Change" in line]
+    assert ran.code == 1
+    assert [bool(report[one]["broken"]) for one in commits if one in report] == [False, True, False]
+    assert rows[0].endswith("| nothing |")
+    assert rows[2].startswith(f"| {commits[2][:10]} Change 2 | - | - | not driven: ")
+
+
+def test_a_survey_of_commits_may_leave_out_those_that_touch_other_files() -> None:
+    commits = committed(DRIVER, WRONG, WRONG)  # each changes the notes, too
+
+    asked = ("survey", "repository/driver.py", "--git", "repository", f"{commits[0]}..HEAD")
+    ran = lockstep(*asked, "--touching", "driver.py", "--episodes", 1, "--json", "r.json")
+
+    assert list(json.loads(Path("r.json").read_text())["releases"]) == commits[:2]
+    assert "that touch driver.py" in ran.out
+    wrong = lockstep("survey", "toy", "--versions", "1.1..1.2", "--touching", "x")
+    assert (wrong.code, "only with --git" in wrong.err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
