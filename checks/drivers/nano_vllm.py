@@ -11,21 +11,21 @@ scripted. The order of calls is that of `LLMEngine.step`: schedule, the model, p
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 from lockstep_driver import END_OF_SEQUENCE, Driver, Json, ids, serve
 
 VARIABLE = "LOCKSTEP_NANO_VLLM"
 WRITTEN_FOR = "this driver is written for commit 9e8507e"
-DISTRIBUTION, PACKAGE = "nano-vllm-npu", "nanovllmnpu"
+NPU = ("nano-vllm-npu", "nanovllmnpu")  # a distribution and its package
 
-HELLO = {
+HELLO: Json = {
     "policy": "nano-vllm",
     "name": "nano-vllm",
     "config": {
@@ -36,7 +36,7 @@ HELLO = {
         "hit_check": ["tokens"],
         "full_hit": ["all_cached"],
     },
-    "abilities": ["ends"],
+    "abilities": ["ends", "order"],
     "left_out": [],
 }
 MODULES = {
@@ -46,9 +46,8 @@ MODULES = {
     "SamplingParams": "sampling_params",
 }
 NEEDED = {
-    **{module: (name,) for name, module in MODULES.items()},
     "BlockManager": ("compute_hash", "can_allocate", "allocate", "can_append", "may_append"),
-    "Scheduler": ("add", "schedule", "postprocess", "is_finished"),
+    "Scheduler": ("add", "schedule", "preempt", "postprocess", "is_finished"),
     "scheduler": ("waiting", "running", "block_manager"),
     "block manager": ("blocks", "free_block_ids", "hash_to_block_id"),
     "block": ("ref_count", "hash", "token_ids"),
@@ -72,21 +71,29 @@ def source() -> tuple[str, Path, str]:
     Raises:
         SourceError: there is none.
     """
-    if VARIABLE in os.environ:
-        checkout = Path(os.environ[VARIABLE])
-        if not (checkout / "nanovllm" / "engine" / "scheduler.py").is_file():
-            raise SourceError(f"no nanovllm/engine/scheduler.py in {checkout}")
-        return "nanovllm", checkout / "nanovllm", f"nano-vLLM {commit_of(checkout)}"
-    installed = find_spec(PACKAGE)
-    if installed is None or not installed.submodule_search_locations:
-        checkout_instead = f"or set {VARIABLE} to a checkout's directory"
-        raise SourceError(f"{DISTRIBUTION} is not installed; {checkout_instead}")
-    directory = Path(installed.submodule_search_locations[0])
-    return PACKAGE, directory, f"{DISTRIBUTION} {version(DISTRIBUTION)}"
+    if VARIABLE not in os.environ:
+        return installed(*NPU, f"; or set {VARIABLE} to a checkout's directory")
+    checkout = Path(os.environ[VARIABLE])
+    if not (checkout / "nanovllm" / "engine" / "scheduler.py").is_file():
+        raise SourceError(f"no nanovllm/engine/scheduler.py in {checkout}")
+    return "nanovllm", checkout / "nanovllm", f"nano-vLLM {commit_of(checkout)}"
 
 
-def engine(package: str, directory: Path) -> SimpleNamespace:
-    """The classes of an engine, imported without its package and its configuration.
+def installed(distribution: str, package: str, instead: str = "") -> tuple[str, Path, str]:
+    """Package, directory and release of a distribution.
+
+    Raises:
+        SourceError: it is not installed.
+    """
+    found = find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise SourceError(f"{distribution} is not installed{instead}")
+    directory = Path(found.submodule_search_locations[0])
+    return package, directory, f"{distribution} {version(distribution)}"
+
+
+def engine(package: str, directory: Path, modules: Mapping[str, str]) -> SimpleNamespace:
+    """The classes of an engine by the modules they are in, imported without package and config.
 
     Raises:
         SourceError: one is not there, or lacks something that this driver asks it for.
@@ -94,14 +101,13 @@ def engine(package: str, directory: Path) -> SimpleNamespace:
     stand_in(package, __path__=[str(directory)])
     stand_in(f"{package}.config", Config=SimpleNamespace)
     found = SimpleNamespace()
-    for name, module in MODULES.items():
+    for name, module in modules.items():
         try:
             loaded = import_module(f"{package}.{module}")
         except ImportError as error:
             raise SourceError(f"{error}; {WRITTEN_FOR}") from None
-        check(module, loaded)
+        check(module, loaded, [name])
         setattr(found, name, getattr(loaded, name))
-        check(name, getattr(found, name))
     return found
 
 
@@ -111,9 +117,9 @@ def stand_in(name: str, **attributes: Any) -> None:
     vars(module).update(attributes)
 
 
-def check(what: str, found: Any) -> None:
+def check(what: str, found: Any, needed: Iterable[str]) -> None:
     """End the driver if something that it asks for is not there."""
-    for name in NEEDED.get(what, ()):
+    for name in needed:
         if not hasattr(found, name):
             raise SourceError(f"{what} has no `{name}`; {WRITTEN_FOR}")
 
@@ -134,10 +140,28 @@ class NanoVllm(Driver):
     request and the index there. `chains`: hashes of each request's full blocks.
     """
 
+    about: ClassVar[Json] = HELLO
+    modules: ClassVar[Mapping[str, str]] = MODULES
+    needed: ClassVar[Mapping[str, Iterable[str]]] = NEEDED
+
     def __init__(self) -> None:
-        package, directory, release = source()
-        self.engine = engine(package, directory)
-        self.hello = HELLO | {"release": release}
+        package, directory, release = self.source()
+        self.engine = engine(package, directory, self.modules)
+        for name in self.modules:
+            self.check(name, getattr(self.engine, name))
+        self.hello = self.about | {"release": release}
+
+    def source(self) -> tuple[str, Path, str]:
+        """Package, directory and release.
+
+        Raises:
+            SourceError: there is none.
+        """
+        return source()
+
+    def check(self, what: str, found: Any) -> None:
+        """End the driver if something that it asks of this is not there."""
+        check(what, found, self.needed.get(what, ()))
 
     def start(self, config: Json) -> None:
         """Begin an episode with a fresh scheduler."""
@@ -151,34 +175,72 @@ class NanoVllm(Driver):
                 kvcache_block_size=self.block_size,
             )
         )
-        check("scheduler", self.scheduler)
+        self.check("scheduler", self.scheduler)
         self.manager = self.scheduler.block_manager
-        check("block manager", self.manager)
-        check("block", self.manager.blocks[0])
+        self.check("block manager", self.manager)
+        self.check("block", self.manager.blocks[0])
+        self.listen()
         self.prefill_len: dict[str, int] = {}
         self.contents: dict[int, list[Any]] = {}
         self.chains: dict[str, list[int]] = {}
 
+    def listen(self) -> None:
+        """Note in their order admissions, new blocks and victims."""
+        manager, scheduler = self.manager, self.scheduler
+        allocate, append, preempt = manager.allocate, manager.may_append, scheduler.preempt
+        self.order: list[list[Any]] = []
+
+        def allocated(sequence: Any) -> None:
+            allocate(sequence)
+            table = list(sequence.block_table)
+            cached = sequence.num_cached_tokens
+            self.order.append(["admit", sequence.request_id, cached, table])
+
+        def appended(sequence: Any) -> None:
+            held = len(sequence.block_table)
+            append(sequence)
+            if new := list(sequence.block_table[held:]):
+                self.order.append(["allocate", sequence.request_id, 1, new])
+
+        def preempted(sequence: Any) -> None:
+            self.order.append(["preempt", sequence.request_id])
+            preempt(sequence)
+
+        manager.allocate, manager.may_append, scheduler.preempt = allocated, appended, preempted
+
     def arrive(self, request_id: str) -> None:
         """Hand a request to the scheduler, as `LLMEngine.add_request` does."""
-        given = self.requests[request_id]
-        params = self.engine.SamplingParams(max_tokens=given["max_tokens"])
-        sequence = self.engine.Sequence(list(given["prompt"]), params)
-        check("sequence", sequence)
+        sequence = self.sequence(request_id)
+        self.check("sequence", sequence)
         sequence.request_id = request_id
         self.scheduler.add(sequence)
+
+    def sequence(self, request_id: str) -> Any:
+        """The request as the scheduler's own."""
+        given = self.requests[request_id]
+        params = self.engine.SamplingParams(max_tokens=given["max_tokens"])
+        return self.engine.Sequence(list(given["prompt"]), params)
+
+    def postprocess(self, batch: Sequence[Any], tokens: Sequence[int]) -> None:
+        """What the engine does with the sampled tokens."""
+        self.scheduler.postprocess(batch, tokens)
 
     def run(self) -> Json:
         """One step of the engine."""
         if self.scheduler.is_finished():  # then the engine does not call the scheduler
             return {"kind": "idle", "scheduled": {}, "outputs": {}, "finished": []}
+        waiting = list(self.scheduler.waiting)
+        self.order.clear()
         batch, is_prefill = self.scheduler.schedule()
+        for one in waiting:
+            if one.block_table:
+                self.prefill_len[one.request_id] = one.num_tokens
         record = self.decided(batch, is_prefill)
         lengths = {one.request_id: one.num_completion_tokens for one in batch}
         own = {one: [self.requests[one]["output"][index]] for one, index in lengths.items()}
-        self.scheduler.postprocess(batch, self.sampled(batch))
+        self.postprocess(batch, self.sampled(batch))
         finished = ids(one for one in batch if one.is_finished)
-        return record | {"outputs": own, "finished": finished}
+        return record | {"outputs": own, "finished": finished, "order": list(self.order)}
 
     def sampled(self, batch: Iterable[Any]) -> list[int]:
         """What the model samples for each sequence of the batch."""
@@ -186,8 +248,6 @@ class NanoVllm(Driver):
 
     def decided(self, batch: Sequence[Any], is_prefill: bool) -> Json:
         """The batch as it is handed to the model; its rows as they are once it has run."""
-        for one in batch if is_prefill else ():
-            self.prefill_len[one.request_id] = one.num_tokens
         rows, scheduled = [], {}
         for one in batch:
             row = self.row(one) | {"computed": one.num_tokens, "blocks": list(one.block_table)}

@@ -119,6 +119,8 @@ _V0_IMPORTS = (
 # does not mind; every pip that comes with a Python which these releases accept has the older one.
 _SUFFIX_ACCEPTED = ("--use-deprecated=legacy-resolver",)
 
+_NANO_IMPORTS = ("numpy==2.4.0", "xxhash==3.6.0")
+
 _NEWEST_PLUGIN = "sendnn==2.6.3"
 
 
@@ -163,7 +165,12 @@ RECIPES = (
     Recipe(
         *("nano-vllm", "0.0.2", "nano_vllm.py"),
         package="nano-vllm-npu",
-        imports=("numpy==2.4.0", "xxhash==3.6.0"),
+        imports=_NANO_IMPORTS,
+    ),
+    Recipe(
+        *("nano-vllm-voxcpm", "2.0.5", "nano_vllm_voxcpm.py"),
+        package="nano-vllm-voxcpm",
+        imports=_NANO_IMPORTS,
     ),
 )
 """The newest release of a driver stands before the others of it."""

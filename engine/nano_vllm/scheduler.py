@@ -14,15 +14,23 @@ from engine.nano_vllm.plan import Plan, PrefillPlan
 from engine.nano_vllm.prefill import plan_admissions
 from engine.nano_vllm.running import Running
 from engine.nano_vllm.state import SchedulerState
+from spec.core.errors import ConfigError
 from spec.core.requests import Request
-from spec.nano_vllm.config import NanoVllmConfig, Oversized, refuse_unservable
+from spec.nano_vllm.config import FullHit, NanoVllmConfig, Oversized, refuse_unservable
 
 
 class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
     """Prefill all that can be admitted, else decode ("The Entire Logic")."""
 
     def __init__(self, config: NanoVllmConfig) -> None:
-        """A scheduler without requests."""
+        """A scheduler without requests.
+
+        Raises:
+            ConfigError: a reading that only the reference has.
+        """
+        if config.full_hit is FullHit.LAST_DECODED:
+            allowed = "all_cached or last_computed: the reference alone has this reading"
+            raise ConfigError("full_hit", config.full_hit, allowed)
         running = Running(config.max_num_seqs, config.block_size)
         blocks = BlockManager(config.pool_blocks)
         super().__init__(SchedulerState(config, blocks, WaitingQueue(), running))

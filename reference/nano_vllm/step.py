@@ -22,7 +22,8 @@ Refusal = str | None  # the rule that ended the admissions
 class Schedule:
     """What `schedule()` decided; the batch is not computed yet.
 
-    `count`: sequences in the batch: the last of running in a prefill step, else the first.
+    `count`: of a prefill step the sequences that it admitted, the last of running; else those in
+    the batch, the first of running. `decoded_first`: admitted ones that are in no prefill.
     """
 
     state: State
@@ -30,6 +31,7 @@ class Schedule:
     count: int
     events: tuple[Event, ...] = ()
     refusal: Refusal = None
+    decoded_first: frozenset[str] = frozenset()
 
     @property
     def batch(self) -> tuple[Sequence, ...]:
@@ -39,7 +41,10 @@ class Schedule:
     def rows_of(self, state: State) -> tuple[Sequence, ...]:
         """The rows of the batch as they are in another state with the same running queue."""
         running = state.running
-        return running[len(running) - self.count :] if self.is_prefill else running[: self.count]
+        if not self.is_prefill:
+            return running[: self.count]
+        admitted = running[len(running) - self.count :]
+        return tuple(row for row in admitted if row.id not in self.decoded_first)
 
 
 def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time: float = 0) -> Step:
@@ -62,33 +67,39 @@ def scheduler_step(ctx: Context, state: State, ends: Ends, index: int = 0, time:
         refusal=planned.refusal,
         events=planned.events,
     )
-    return _computed(ctx, step, planned, ends) if planned.count else step
+    return _computed(ctx, step, planned, ends) if planned.batch else step
 
 
 def schedule(ctx: Context, state: State) -> Schedule:
     """The whole logic: prefill all that can be admitted, else decode ("The Entire Logic")."""
     admitted = _admissions(ctx, state)
-    return admitted if admitted.count else _decode_batch(ctx, state, admitted.refusal)
+    return admitted if admitted.batch else _decode_batch(ctx, admitted)
 
 
 def _admissions(ctx: Context, state: State) -> Schedule:
     """Admit from the front of waiting until a gate refuses; no sequence is skipped."""
     run, count, batched = Run(ctx, state), 0, 0
     refusal: Refusal = None
+    decoded_first: set[str] = set()
     while run.state.waiting:
-        refusal = admission_refusal(ctx, run.state, count, batched)
+        in_batch = count - len(decoded_first)
+        refusal = admission_refusal(ctx, run.state, in_batch, batched)
         if refusal is not None:
             break
         run.take(transitions.admit)
         newest = run.state.running[-1]
-        count, batched = count + 1, batched + newest.prefill_len - newest.computed
-    return Schedule(run.state, True, count, run.events, refusal)
+        count += 1
+        if transitions.is_decoded_first(ctx, newest):
+            decoded_first.add(newest.id)
+        else:
+            batched += newest.prefill_len - newest.computed
+    return Schedule(run.state, True, count, run.events, refusal, frozenset(decoded_first))
 
 
 def admission_refusal(ctx: Context, state: State, count: int, batched: int) -> Refusal:
     """The gate that keeps the front of waiting from the prefill step ("Admission Checks").
 
-    `count`: sequences that the step has admitted; `batched`: tokens that they compute.
+    `count`: sequences that the step has in its batch; `batched`: tokens that they compute.
     """
     config, sequence = ctx.config, state.waiting[0]
     limited = count if config.sequence_limit is SequenceLimit.BATCH else len(state.running)
@@ -101,19 +112,20 @@ def admission_refusal(ctx: Context, state: State, count: int, batched: int) -> R
     return None if can_allocate(ctx, state.pool, sequence) else "NANO-ADM-2"
 
 
-def _decode_batch(ctx: Context, state: State, refusal: Refusal) -> Schedule:
+def _decode_batch(ctx: Context, admitted: Schedule) -> Schedule:
     """A slot for the newest token of each, from the front of running ("The Decode Path").
 
-    The batch stays in its place in front of running, which is where the text puts it back.
+    What was admitted decodes, too, if nothing of it is to be prefilled. The batch stays in its
+    place in front of running, which is where the text puts it back.
     """
-    run, count = Run(ctx, state), 0
+    run, count = Run(ctx, admitted.state, admitted.events), 0
     while count < min(len(run.state.running), ctx.config.max_num_seqs):
         row = run.state.running[count]
         _make_room(run, row)
         if count < len(run.state.running):  # it was not itself the last one to be preempted
             run.take(transitions.append, row)
             count += 1
-    return Schedule(run.state, False, count, run.events, refusal)
+    return Schedule(run.state, False, count, run.events, admitted.refusal)
 
 
 def _make_room(run: Run[Context, State], row: Sequence) -> None:

@@ -25,7 +25,7 @@ from reference.nano_vllm.block_manager import (
 )
 from spec.core.blocks import BlockPool, block_count
 from spec.core.records import Event
-from spec.nano_vllm.formulas import fills_block, starts_block
+from spec.nano_vllm.formulas import fills_block, skips_prefill, starts_block
 from spec.nano_vllm.records import Context, Sequence, State
 
 Moved = run.Moved[State]
@@ -55,6 +55,12 @@ def abort(_ctx: Context, state: State, request_id: str) -> State:
     )
 
 
+def is_decoded_first(ctx: Context, row: Sequence) -> bool:
+    """True if the row, cached as a whole, is in no prefill step: its last token is decoded."""
+    cached = row.hit_blocks * ctx.config.block_size
+    return bool(skips_prefill(row.prefill_len, cached, ctx.config.full_hit))
+
+
 # --- prefill --------------------------------------------------------------------------------------
 
 
@@ -69,12 +75,9 @@ def admit(ctx: Context, state: State) -> Moved:
     require(can_allocate(ctx, state.pool, sequence), "admit", "NANO-ADM-2")
     # effect
     pool, hits, fresh = _allocated(ctx, state.pool, sequence)
-    admitted = evolve(
-        sequence,
-        blocks=(*hits, *fresh),
-        hit_blocks=len(hits),
-        computed=len(hits) * ctx.config.block_size,
-    )
+    admitted = evolve(sequence, blocks=(*hits, *fresh), hit_blocks=len(hits))
+    newest = 1 if is_decoded_first(ctx, admitted) else 0
+    admitted = evolve(admitted, computed=len(hits) * ctx.config.block_size - newest)
     moved = evolve(state, pool=pool, waiting=state.waiting[1:], running=(*state.running, admitted))
     events = [Event("admit", sequence.id, "NANO-ADM-4")]
     if hits:
@@ -97,19 +100,26 @@ def _allocated(
     return register(pool, fresh[: len(new_keys)], new_keys), hits, fresh
 
 
-def prefill(_ctx: Context, state: State, count: int) -> Moved:
-    """The last `count` of running compute all tokens that are not cached and get one more."""
+def prefill(ctx: Context, state: State, count: int) -> Moved:
+    """The last `count` of running compute all tokens that are not cached and get one more.
+
+    Those of them that are decoded first stay as they are.
+    """
     # guard
-    rows = state.running[len(state.running) - count :]
+    admitted = state.running[len(state.running) - count :]
+    rows = [row for row in admitted if not is_decoded_first(ctx, row)]
     require(
-        count > 0 and all(row.computed <= row.prefill_len for row in rows), "prefill", "NANO-ADM-6"
+        bool(rows) and all(row.computed <= row.prefill_len for row in rows), "prefill", "NANO-ADM-6"
     )
     # effect
-    done = tuple(evolve(row, computed=row.prefill_len, generated=row.generated + 1) for row in rows)
+    done = tuple(
+        evolve(row, computed=row.prefill_len, generated=row.generated + 1) if row in rows else row
+        for row in admitted
+    )
     events = tuple(
         Event("prefill", row.id, "NANO-LIF-9", row.computed, row.prefill_len) for row in rows
     )
-    return evolve(state, running=(*state.running[: -len(rows)], *done)), events
+    return evolve(state, running=(*state.running[: -len(admitted)], *done)), events
 
 
 # --- decode ---------------------------------------------------------------------------------------
@@ -126,8 +136,9 @@ def append(ctx: Context, state: State, row: Sequence) -> Moved:
     size, length = ctx.config.block_size, row.computed + 1
     pool, grown = state.pool, row
     events: tuple[Event, ...] = ()
-    if fills_block(length, size):
-        full = length // size
+    full = length // size
+    # A block that was a hit as a whole is hashed already.
+    if fills_block(length, size) and row.hit_blocks < full:
         pool = register(pool, row.blocks[full - 1 : full], block_keys(ctx, row, full)[-1:])
     if starts_block(length, size, ctx.config.new_block):
         pool, fresh = take(pool, 1)

@@ -78,11 +78,13 @@ class FullHit(StrEnum):
     """What becomes of a sequence whose blocks are all full and cached; the text does not say.
 
     `all_cached`: nothing is computed, as released. `last_computed`: its last block is not looked
-    up, as in the later commit.
+    up, as in the later commit. `last_decoded`: it runs, but is in no prefill; its last token is
+    what it decodes first, as in nano-vllm-voxcpm.
     """
 
     ALL_CACHED = "all_cached"
     LAST_COMPUTED = "last_computed"
+    LAST_DECODED = "last_decoded"
 
 
 class GraphSizes(StrEnum):
@@ -128,8 +130,8 @@ class NanoVllmConfig(PolicyConfig):
     - `prefill_time`, `decode_time`: how long a step takes on the simulated clock.
 
     Raises:
-        ConfigError: a value of the wrong type or outside its range, or a budget that is less
-            than the model length (the release refuses it, too).
+        ConfigError: a value of the wrong type or outside its range, a budget that is less than
+            the model length (the release refuses it, too), or two readings that exclude each other.
     """
 
     # With blocks of 1 no length is one more than a multiple of the block.
@@ -157,6 +159,10 @@ class NanoVllmConfig(PolicyConfig):
         if self.max_num_batched_tokens < self.max_model_len:
             allowed = f"at least max_model_len ({self.max_model_len})"
             raise ConfigError("max_num_batched_tokens", self.max_num_batched_tokens, allowed)
+        # Its last token fills a block, so that it would be handed one behind all of its tokens.
+        is_early = self.new_block is NewBlock.AT_BOUNDARY
+        if is_early and self.full_hit is FullHit.LAST_DECODED:
+            raise ConfigError("full_hit", self.full_hit, "with new_block at_boundary another one")
 
 
 def documented(**overrides: Any) -> NanoVllmConfig:

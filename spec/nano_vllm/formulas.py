@@ -25,6 +25,11 @@ def lookup_blocks(length: Number, block_size: Number, reading: FullHit) -> Numbe
     return floor_div(length - (1 if reading is FullHit.LAST_COMPUTED else 0), block_size)
 
 
+def skips_prefill(length: Number, cached: Number, reading: FullHit) -> Truth:
+    """True if a sequence of `length` tokens, `cached` of them cached, is in no prefill step."""
+    return reading is FullHit.LAST_DECODED and cached == length
+
+
 # --- the gates ------------------------------------------------------------------------------------
 
 

@@ -79,9 +79,11 @@ def vllm_v1_scene(about: str, *requests: Request, known: str | None = None, **co
     return Scene(about, case, known, running, driver)
 
 
-def nano_vllm_scene(about: str, *requests: Request, **config: Any) -> Scene:
+def nano_vllm_scene(
+    about: str, *requests: Request, driver: str = "nano-vllm", **config: Any
+) -> Scene:
     """The requests served by nano-vLLM's scheduler as a package has it."""
-    return Scene(about, Case(NanoVllmConfig(**NANO_SIZES | config), requests), driver="nano-vllm")
+    return Scene(about, Case(NanoVllmConfig(**NANO_SIZES | config), requests), driver=driver)
 
 
 def vllm_v0_scene(about: str, *requests: Request, known: str | None = None, **config: Any) -> Scene:
@@ -448,6 +450,15 @@ SCENES = {
         "a prompt of whole cached blocks is let in and computes nothing (NANO-PFX-8)",
         asks("a", TWO_BLOCKS, 3),
         asks("b", TWO_BLOCKS, 2, 1),
+    ),
+    "decoded_first": nano_vllm_scene(
+        "prompts of whole cached blocks are in no prefill: two of them decode their last token at"
+        " once, into one slot (NANO-SLT-1)",
+        asks("a", TWO_BLOCKS, 1),
+        asks("b", TWO_BLOCKS, 3, 1, abort_at=3),
+        asks("c", TWO_BLOCKS, 2, 1),
+        driver="nano-vllm-voxcpm",
+        full_hit="last_decoded",
     ),
     "same_tokens_twice": nano_vllm_scene(
         "a victim's last block becomes another's; both entries of the lookup table name it, and the"

@@ -55,21 +55,55 @@ class NanoVllmDecoder(StepDecoder[State]):
 _VISIBLE = ("preempt", "admit", "prefix_hit", "allocate", "prefill", "decode", "finish")
 
 
-def inferred_events(step: Step, _config: NanoVllmConfig) -> tuple[Event, ...]:
-    """What each row of the batch got, victims where their blocks were needed; then ends."""
-    given = _decodes(step) if step.kind == DECODE else _admissions(step)
+def inferred_events(step: Step, config: NanoVllmConfig) -> tuple[Event, ...]:
+    """What each row of the batch got, victims where their blocks were needed; then ends.
+
+    As the driver reports it, if it does. Else a request that was admitted and gave way in the same
+    step is not seen.
+    """
+    given = tuple(_reported(step, config.block_size)) if step.events else (*_inferred(step),)
     return (*given, *_computed(step), *(Event("finish", one, "") for one in step.finished))
 
 
-def _admissions(step: Step) -> Iterator[Event]:
+def _reported(step: Step, block_size: int) -> Iterator[Event]:
+    """What the driver noted: admissions with their tables, new blocks, victims."""
+    tables = {row.id: row.blocks for row in step.before.running}
+    for one in step.events:
+        if one.transition == "admit":
+            yield from _admission(one.id, one.after, one.before // block_size)
+            tables[one.id] = one.after
+        elif one.transition == "allocate":
+            yield Event("allocate", one.id, "", tables[one.id], one.after)
+        else:
+            yield Event(one.transition, one.id, "")
+
+
+def _inferred(step: Step) -> Iterator[Event]:
+    for row in _admitted(step):
+        yield from _admission(row.id, row.blocks, row.hit_blocks)
+    if step.kind == DECODE:
+        yield from _decodes(step)
+
+
+def _admitted(step: Step) -> Iterable[Row]:
+    """The rows of a prefill, and those that run from now on without one, in their order."""
+    prefilled = () if step.kind == DECODE else step.batch
+    known = {row.id for row in (*step.before.running, *prefilled)}
+    others = {row.id: row for row in (*step.batch, *step.after.running) if row.id not in known}
+    if not others:
+        return prefilled
+    place = {row.id: index for index, row in enumerate(step.before.waiting)}
+    return sorted((*prefilled, *others.values()), key=lambda row: place[row.id])
+
+
+def _admission(request_id: str, table: tuple[int, ...], hit_blocks: int) -> Iterator[Event]:
     """An admission with its hits, and the blocks behind them."""
-    for row in step.batch:
-        hits, fresh = row.blocks[: row.hit_blocks], row.blocks[row.hit_blocks :]
-        yield Event("admit", row.id, "")
-        if hits:
-            yield Event("prefix_hit", row.id, "", (), hits)
-        if fresh:
-            yield Event("allocate", row.id, "", hits, fresh)
+    hits, fresh = table[:hit_blocks], table[hit_blocks:]
+    yield Event("admit", request_id, "")
+    if hits:
+        yield Event("prefix_hit", request_id, "", (), hits)
+    if fresh:
+        yield Event("allocate", request_id, "", hits, fresh)
 
 
 def _decodes(step: Step) -> Iterator[Event]:
@@ -77,7 +111,7 @@ def _decodes(step: Step) -> Iterator[Event]:
 
     The last victim stands in front of waiting; a row that went itself is in no batch.
     """
-    tables = {row.id: row.blocks for row in step.before.running}
+    tables = {row.id: row.blocks for row in (*_admitted(step), *step.before.running)}
     victims = [row.id for row in step.after.waiting if row.id in tables]
     free, holders = len(step.before.pool.free), Counter(step.before.pool.references)
     for row in step.batch:

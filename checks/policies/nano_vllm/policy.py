@@ -15,7 +15,7 @@ from checks.policies.policy import Policy
 from engine.core.clock import Prefill, Work
 from reference.nano_vllm.machine import NanoVllmMachine
 from spec.core.records import PREFILL
-from spec.nano_vllm.config import NanoVllmConfig, documented, refuse_unservable, repaired
+from spec.nano_vllm.config import FullHit, NanoVllmConfig, documented, refuse_unservable, repaired
 from spec.nano_vllm.records import Context, State, Step, context_of
 from spec.nano_vllm.rules import NANO_VLLM as RULES
 
@@ -56,6 +56,7 @@ POLICY: Policy[NanoVllmConfig, Context, State, Step] = Policy(
     engine=imported_when_called(_ENGINE, "engine"),
     engine_under_test=imported_when_called(_ENGINE, "engine_under_test"),
     without_device=imported_when_called(_ENGINE, "without_device"),
+    engine_config={"full_hit": (FullHit.ALL_CACHED, FullHit.LAST_COMPUTED)},
     tokens_at_once=lambda config: config.max_model_len,
     examples=EXAMPLES,
     instances=read_instances(

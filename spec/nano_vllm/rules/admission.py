@@ -70,14 +70,16 @@ def admitting_ends_at_a_gate(ctx: Context, step: Step) -> Iterator[str]:
 
 @of_step("NANO-ADM-6", text("What Does schedule() Actually Do?"))
 @witness(lambda _, step: step.kind == PREFILL and len(step.before.running) > 0)
-def prefill_or_decode(_ctx: Context, step: Step) -> Iterator[str]:
+def prefill_or_decode(ctx: Context, step: Step) -> Iterator[str]:
     """A step is a prefill of exactly those it admitted, or a decode; never both."""
-    # The kind of the step says which.
-    admitted = [event.id for event in step.happened("admit")]
-    if (step.kind == PREFILL) != bool(admitted):
-        yield f"a {step.kind} step admitted {admitted}"
-    if admitted and [row.id for row in step.batch] != admitted:
-        yield f"admitted {admitted}, computed {[row.id for row in step.batch]}"
+    # The kind of the step says which. By the reading of the configuration one that is cached as a
+    # whole has nothing to prefill.
+    admitted = [one for one in candidates(ctx, step) if one.is_admitted]
+    due = [one.sequence.id for one in admitted if not one.is_decoded_first(ctx.config)]
+    if (step.kind == PREFILL) != bool(due):
+        yield f"a {step.kind} step admitted {due}"
+    if due and [row.id for row in step.batch] != due:
+        yield f"admitted {due}, computed {[row.id for row in step.batch]}"
 
 
 @of_step("NANO-ADM-7", text("Why BREAK and not CONTINUE?"))

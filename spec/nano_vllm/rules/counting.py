@@ -28,6 +28,11 @@ def blocks_to_find(config: NanoVllmConfig, tokens: int) -> int:
     return len(ends) - is_whole
 
 
+def is_decoded_first(config: NanoVllmConfig, tokens: int, cached: int) -> bool:
+    """True if a sequence of so many tokens is in no prefill, for all its blocks were found."""
+    return config.full_hit is FullHit.LAST_DECODED and tokens == cached * config.block_size
+
+
 def needs_block(config: NanoVllmConfig, row: Sequence) -> bool:
     """True if a running sequence must be handed a block to decode its newest token.
 

@@ -11,6 +11,7 @@ from spec.nano_vllm.formulas import graph_batch_size
 from spec.nano_vllm.records import Context, Sequence, Step
 from spec.nano_vllm.rules.counting import blocks_of, captured_size
 from spec.nano_vllm.rules.registry import of_step, text, witness
+from spec.nano_vllm.rules.replay import queue_of
 
 
 def _ids(rows: tuple[Sequence, ...]) -> list[str]:
@@ -23,7 +24,7 @@ def all_running_decode(_ctx: Context, step: Step) -> Iterator[str]:
     """In a decode step every running sequence that is not preempted gets a token."""
     # A sequence limit on the step alone leaves some out.
     preempted = {event.id for event in step.happened("preempt")}
-    expected = [one.id for one in step.before.running if one.id not in preempted]
+    expected = [one.id for one in queue_of(step) if one.id not in preempted]
     if step.kind == DECODE and _ids(step.batch) != expected:
         yield f"running {expected}, decoded {_ids(step.batch)}"
 
@@ -48,8 +49,9 @@ def one_block_at_a_boundary(ctx: Context, step: Step) -> Iterator[str]:
     if step.kind != DECODE:
         return
     tables = {one.id: one.blocks for one in step.before.running}
+    found = {event.id: tuple(event.after) for event in step.happened("prefix_hit")}
     for row in step.batch:
-        old = tables[row.id]
+        old = tables[row.id] if row.id in tables else found[row.id]
         expected = blocks_of(row.computed, ctx.config.block_size)
         if row.blocks[: len(old)] != old or len(row.blocks) != expected:
             yield f"request {row.id}: blocks {list(old)}, then {list(row.blocks)}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from spec.nano_vllm.records import Context, Sequence, Step
 from spec.nano_vllm.rules.counting import needs_block
 from spec.nano_vllm.rules.registry import of_step, text, witness
-from spec.nano_vllm.rules.replay import replayed
+from spec.nano_vllm.rules.replay import queue_of, replayed
 
 
 def _victims(step: Step) -> list[str]:
@@ -35,7 +35,7 @@ def last_admitted_goes_first(_ctx: Context, step: Step) -> Iterator[str]:
     """The victim is the sequence that was admitted most recently: the back of running."""
     # The sequence that needs the block goes itself only if none is behind it.
     victims = _victims(step)
-    backwards = [one.id for one in reversed(step.before.running)][: len(victims)]
+    backwards = [one.id for one in reversed(queue_of(step))][: len(victims)]
     if victims != backwards:
         yield f"preempted {victims}, back of running {backwards}"
 
@@ -48,14 +48,16 @@ def victim_has_generated_least(_ctx: Context, step: Step) -> Iterator[str]:
 
 
 @of_step("NANO-PRE-4", text("Who Gets Preempted?"), witness=lambda _, step: _victims(step))
-def victim_is_the_cheapest(_ctx: Context, step: Step) -> Iterator[str]:
+def victim_is_the_cheapest(ctx: Context, step: Step) -> Iterator[str]:
     """Computing the victim again costs the least."""
     # The text's second reason: the tokens of its next prefill, hits aside.
-    yield from _smaller_than_victims(step, lambda one: one.computed + 1)
+    yield from _smaller_than_victims(
+        step, lambda one: ctx.requests[one.id].prompt_len + one.generated
+    )
 
 
 def _smaller_than_victims(step: Step, amount: Callable[[Sequence], int]) -> Iterator[str]:
-    running = step.before.running if _victims(step) else ()
+    running = queue_of(step) if _victims(step) else ()
     remaining = {one.id: amount(one) for one in running}
     for victim in _victims(step):
         if remaining.get(victim, 0) > min(remaining.values(), default=0):
@@ -70,7 +72,9 @@ def victims_wait_in_front(ctx: Context, step: Step) -> Iterator[str]:
     # Of several, the first admitted is in front: the order of admission is restored.
     if step.kind == "prefill" or (step.before.waiting is step.after.waiting and not _victims(step)):
         return
-    generated = {one.id: one.generated for one in step.before.running}
+    queue = queue_of(step)
+    waiting = step.before.waiting[len(queue) - len(step.before.running) :]
+    generated = {one.id: one.generated for one in queue}
     again = tuple(
         Sequence(
             one,
@@ -79,5 +83,5 @@ def victims_wait_in_front(ctx: Context, step: Step) -> Iterator[str]:
         )
         for one in reversed(_victims(step))
     )
-    if step.after.waiting != (*again, *step.before.waiting):
+    if step.after.waiting != (*again, *waiting):
         yield f"waiting {[one.id for one in step.after.waiting]}"

@@ -36,7 +36,7 @@ def full_blocks_are_hashed(ctx: Context, state: State) -> Iterator[str]:
     """Exactly the full blocks of a running sequence are hashed."""
     # A block that is not full yet carries no hash.
     for one in state.running:
-        full = one.computed // ctx.config.block_size
+        full = max(one.computed // ctx.config.block_size, one.hit_blocks)
         hashed = [block in state.pool.keys for block in one.blocks]
         if hashed != [index < full for index in range(len(hashed))]:
             yield f"request {one.id}: {full} full blocks, hashed {hashed}"

@@ -15,9 +15,9 @@ from spec.core.judging import holders_of, once
 from spec.core.records import Event
 from spec.core.requests import BlockKey
 from spec.nano_vllm.block_hashes import content
-from spec.nano_vllm.config import HitCheck
+from spec.nano_vllm.config import HitCheck, NanoVllmConfig
 from spec.nano_vllm.records import Context, Sequence, State, Step
-from spec.nano_vllm.rules.counting import blocks_to_find
+from spec.nano_vllm.rules.counting import blocks_to_find, is_decoded_first
 
 _NONE = -1  # no block
 
@@ -115,6 +115,12 @@ def _involved(step: Step) -> dict[str, Sequence]:
     return {one.id: one for one in (*step.before.running, *first)}
 
 
+def queue_of(step: Step) -> tuple[Sequence, ...]:
+    """The running queue behind the admissions of the step, as its rows were before it."""
+    admitted = {event.id for event in step.happened("admit")}
+    return (*step.before.running, *(one for one in _front(step) if one.id in admitted))
+
+
 def _front(step: Step) -> tuple[Sequence, ...]:
     """The front of waiting: the admitted and one more; all of it if others were admitted."""
     admitted = [event.id for event in step.happened("admit")]
@@ -127,9 +133,9 @@ class Candidate:
     """A sequence that stood in front of waiting when the step looked at it.
 
     `is_admitted`: whether it was let in. `count`, `batched`: sequences and tokens that the step
-    had by then. `running`: length of the running queue. `free`: free blocks. `hits`: blocks that
-    the lookup finds, `shared` of them held. `taken`: blocks that it took as hits, `held`: hash and
-    tokens that these had, `uncomputed`: those that were hashed in this very step.
+    was to prefill by then. `running`: length of the running queue. `free`: free blocks. `hits`:
+    blocks that the lookup finds, `shared` of them held. `taken`: blocks that it took as hits,
+    `held`: hash and tokens that these had, `uncomputed`: those that were hashed in this very step.
     """
 
     sequence: Sequence
@@ -144,6 +150,10 @@ class Candidate:
     held: tuple[BlockKey | None, ...]
     uncomputed: frozenset[int]
 
+    def is_decoded_first(self, config: NanoVllmConfig) -> bool:
+        """True if it is in no prefill, for all its blocks were taken as hits."""
+        return is_decoded_first(config, self.sequence.prefill_len, len(self.taken))
+
 
 @once
 def candidates(ctx: Context, step: Step) -> tuple[Candidate, ...]:
@@ -155,18 +165,21 @@ def _candidates(ctx: Context, step: Step) -> Iterator[Candidate]:
     waiting = {one.id: one for one in _front(step)}
     taken = {event.id: tuple(event.after) for event in step.happened("prefix_hit")}
     count, batched, running = 0, 0, len(step.before.running)
-    books = Books(ctx, step.before)
+    books, newest = Books(ctx, step.before), ""
     for event, books in replayed(ctx, step):
         if event.transition == "admit":
             one, blocks = waiting.pop(event.id), taken.get(event.id, ())
-            yield _candidate(books, one, count, batched, running + count, blocks)
-            count, batched = count + 1, batched + one.prefill_len
-            batched -= len(blocks) * ctx.config.block_size
-        elif count == 0 or event.transition == "prefill":
+            candidate = _candidate(books, one, count, batched, running, blocks)
+            yield candidate
+            newest, running = one.id, running + 1
+            if not candidate.is_decoded_first(ctx.config):
+                count, batched = count + 1, batched + one.prefill_len
+                batched -= len(blocks) * ctx.config.block_size
+        elif event.id != newest or event.transition not in ("prefix_hit", "allocate"):
             break  # the admissions are over
     if waiting:
         refused = next(iter(waiting.values()))
-        yield _candidate(books, refused, count, batched, running + count, None)
+        yield _candidate(books, refused, count, batched, running, None)
 
 
 def _candidate(

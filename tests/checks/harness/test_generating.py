@@ -51,7 +51,7 @@ def test_the_same_seed_gives_the_same_bytes_on_every_machine() -> None:
     assert {policy: digest(policy) for policy in POLICIES} == snapshot(
         {
             "spyre": "38c96eb5f29b09af",
-            "nano-vllm": "36d6f692318f8edb",
+            "nano-vllm": "c985be66d370cb1e",
             "vllm-v1": "e26d6d55aa8bab6c",
             "vllm-v0": "253a84d5c7ffb8c8",
         }

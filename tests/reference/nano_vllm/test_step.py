@@ -81,6 +81,21 @@ def test_prompt_cached_as_a_whole(reading: FullHit, computed: int) -> None:
     assert step.scheduled == {"b": computed}
 
 
+def test_prompt_cached_as_a_whole_may_decode_its_last_token_beside_others() -> None:
+    """It waits for a step that prefills nothing; where all that is admitted is such, at once."""
+    cached, other = of_parts("b", ("s", 8)), request("c", 3, 2)
+    scene = machine(of_parts("a", ("s", 8)), cached, other, full_hit=FullHit.LAST_DECODED)
+    first = scene.step(arrived(scene, "a")).after
+
+    alone = scene.step(arrived(scene, "b", after=first))
+    mixed = scene.step(arrived(scene, "b", "c", after=first))
+
+    assert (alone.kind, alone.scheduled) == ("decode", {"a": 1, "b": 1})
+    assert [row.computed for row in alone.batch] == [9, 8]
+    assert (mixed.kind, mixed.scheduled) == ("prefill", {"c": 3})
+    assert [(row.id, row.computed) for row in mixed.after.running] == [("a", 8), ("b", 7), ("c", 3)]
+
+
 def test_cached_blocks_come_back_from_the_free_list() -> None:
     scene = machine(of_parts("a", ("s", 8), max_tokens=1), of_parts("b", ("s", 8), ("b", 1)))
     left = scene.step(arrived(scene, "a")).after

@@ -8,7 +8,15 @@ from reference.nano_vllm import block_manager, machine, step, transitions
 from spec.core import requests
 from spec.nano_vllm import block_hashes, formulas
 from spec.nano_vllm.config import HitCheck, MemoryGate
-from tests.checks.faults.nano_vllm.table import BUDGET, DRY, ELSEWHERE, PREFIX, SHARED, fault
+from tests.checks.faults.nano_vllm.table import (
+    BUDGET,
+    DECODED,
+    DRY,
+    ELSEWHERE,
+    PREFIX,
+    SHARED,
+    fault,
+)
 from tests.checks.faults.patches import (
     Wrong,
     always,
@@ -239,6 +247,20 @@ def neighbour_forgotten(right: Wrong, ctx: Any, state: Any, batch: Any, ends: An
     after, events = right(ctx, state, batch, ends)
     return (evolve(after, running=after.running[1:]) if events else after), events
 
+
+fault(transitions, "skips_prefill", of="is_decoded_first", on=DECODED, caught_by="NANO-ADM-6")(
+    always(False), "in a prefill all the same: a prompt cached as a whole is prefilled with nothing"
+)
+fault(
+    transitions,
+    "skips_prefill",
+    of="is_decoded_first",
+    on=DECODED,
+    caught_by="NANO-ADM-6, NANO-BLK-4, NANO-LIF-8",
+)(
+    lambda right, length, cached, reading: cached > 0,
+    "decoded too early: a prompt that is cached in part is in no prefill",
+)
 
 # --- schedule() -----------------------------------------------------------------------------------
 

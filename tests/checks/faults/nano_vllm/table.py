@@ -7,6 +7,7 @@ from spec.nano_vllm.config import repaired
 from tests.checks.faults.planting import FaultTable
 
 SHARED, BUDGET = "repaired, shared prefix", "repaired, budget"
+DECODED = "decoded first"
 DRY, ELSEWHERE = "repaired, preemption", "repaired, same block elsewhere"
 FALSE_PREFIX = Instance(
     name="a false prefix",

@@ -54,7 +54,10 @@ def test_what_happens_shows_in_the_states_in_its_order() -> None:
         script = Script(case, aborts_while_running=False, aborts_of_gone=False)
         assert [*script]
         for step in script.steps:
-            inferred = ADAPTER.inferred_events(step, case.config)
+            admitted = {one.id for one in step.happened("admit")}
+            if admitted.intersection(one.id for one in step.happened("preempt")):
+                continue  # of which nothing is left to see
+            inferred = ADAPTER.inferred_events(evolve(step, events=()), case.config)
             assert inferred == tuple(evolve(event, rule="") for event in step.events)
             met.update(event.transition for event in inferred)
 

@@ -44,9 +44,9 @@ class Scheduler:
             one = self.running.popleft()
             while not self.block_manager.can_append(one):
                 if not self.running:
-                    self._preempt(one)
+                    self.preempt(one)
                     break
-                self._preempt(self.running.pop())
+                self.preempt(self.running.pop())
             else:
                 self.block_manager.may_append(one)
                 batch.append(one)
@@ -54,7 +54,7 @@ class Scheduler:
         self.running.extendleft(reversed(batch))
         return batch
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def preempt(self, sequence: Sequence) -> None:
         self.block_manager.deallocate(sequence)
         self.waiting.appendleft(sequence)
 

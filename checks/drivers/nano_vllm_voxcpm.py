@@ -1,0 +1,64 @@
+"""Driver of nano-vllm-voxcpm: nano-vLLM's scheduler as a server for speech has it, step by step.
+
+Its scheduler differs in what becomes of a prompt that is cached as a whole, and in that clients may
+leave. Run by a Python that has numpy and xxhash; the model is not imported, nor are its adapters
+(LoRA), which may keep requests from a step. The order of calls is that of `LLMEngineBase.step`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from lockstep_driver import END_OF_SEQUENCE, Json, serve
+
+import nano_vllm
+
+DISTRIBUTION, PACKAGE = "nano-vllm-voxcpm", "nanovllm_voxcpm"
+
+
+class VoxCpm(nano_vllm.NanoVllm):
+    """The scheduler, fresh in each episode."""
+
+    about: ClassVar[Json] = nano_vllm.HELLO | {
+        "name": DISTRIBUTION,
+        "config": {**nano_vllm.HELLO["config"], "full_hit": ["last_decoded"]},
+        "abilities": ["abort", "ends", "order"],
+    }
+    modules: ClassVar[Mapping[str, str]] = {
+        name: module for name, module in nano_vllm.MODULES.items() if name != "SamplingParams"
+    }
+    needed: ClassVar[Mapping[str, Iterable[str]]] = {
+        **nano_vllm.NEEDED,
+        "Scheduler": ("add", "schedule", "preempt", "cancel", "finish"),
+    }
+
+    def source(self) -> tuple[str, Path, str]:
+        """Package, directory and release.
+
+        Raises:
+            SourceError: it is not installed.
+        """
+        return nano_vllm.installed(DISTRIBUTION, PACKAGE)
+
+    def sequence(self, request_id: str) -> Any:
+        """The request as the scheduler's own."""
+        prompt = list(self.requests[request_id]["prompt"])
+        return self.engine.Sequence(request_id, prompt, self.block_size)
+
+    def abort(self, request_id: str) -> None:
+        """A client leaves, as `LLMEngineBase.cancel_sequence` has it."""
+        self.scheduler.cancel(request_id)
+
+    def postprocess(self, batch: Sequence[Any], tokens: Sequence[int]) -> None:
+        """Every sequence gets its token; those that stop then leave, as in `LLMEngineBase.step`."""
+        for one, token in zip(batch, tokens, strict=True):
+            one.append_token(token)
+            most = self.requests[one.request_id]["max_tokens"]
+            one.stoped = token == END_OF_SEQUENCE or one.num_completion_tokens >= most
+        for one in batch:
+            if one.stoped:
+                self.scheduler.finish(one)
+
+
+if __name__ == "__main__":
+    serve(VoxCpm)
