@@ -45,6 +45,7 @@ SpyrePlatform.log_server_boot = lambda *_: None  # a banner each time that it ch
 BLOCK = 64  # tokens; the only block size of the device
 PAUSES = hasattr(ChunkedPrefillSpyreScheduler, "predict_next_decode_tkv")  # from 2.4 on
 RESERVES = hasattr(ChunkedPrefillSpyreScheduler, "_get_required_blocks")  # from 2.2 on
+STATISTICS = "sendnn-stats"  # under which name the scheduler adds its own, from 2.4 on
 ASKED = {  # of the scheduler's conditions the rule that refuses, in the order of asking
     "_has_scheduling_priority": "SPY-PRI-3",
     "_satisfies_first_chunk_constraints": "SPY-ADM-1",
@@ -204,9 +205,10 @@ class Sendnn(SchedulerDriver):
             kv_cache_config=kv_cache((blocks or config["num_blocks"] + 1) - 1, BLOCK),
             structured_output_manager=StructuredOutputManager(self.base),
             block_size=BLOCK,
-            log_stats=False,
+            log_stats=PAUSES,
         )
         self.begin(scheduler, BLOCK)
+        self.listen()
         self.refusals = Refusals(scheduler) if SAYS_WHY else None
         self.model = StandInModel(self.tokens)
         self.runner = ChunkedPrefillModelRunner(self.base, is_driver_worker=True, rank=0)
@@ -214,6 +216,35 @@ class Sendnn(SchedulerDriver):
         self.runner.warmup_mode = False
         self.chunk: Json | None = None
         self.left_padding: dict[str, int] = {}
+
+    def listen(self) -> None:
+        """Note the statistics that the scheduler makes at the end of each step."""
+        make = self.scheduler.make_stats
+        self.made: Any = None
+
+        def made(*args: Any, **kwargs: Any) -> Any:
+            self.made = make(*args, **kwargs)
+            return self.made
+
+        self.scheduler.make_stats = made
+
+    def statistics(self) -> Json:
+        """What the scheduler says of the step, if it does."""
+        if self.made is None:
+            return {}
+        own, cache = self.made.kv_connector_stats[STATISTICS], self.made.prefix_cache_stats
+        return {
+            "statistics": {
+                "waiting": self.made.num_waiting_reqs,
+                "decoding": own.decode_batch_size,
+                "paused": own.num_paused_reqs,
+                "pauses": own.pause_events,
+                "resumes": own.resume_events,
+                "usage": self.made.kv_cache_usage,
+                "asked_tokens": cache.queries,
+                "cached_tokens": cache.hits,
+            }
+        }
 
     def run(self) -> Json:
         """One step of the engine core."""
@@ -224,7 +255,8 @@ class Sendnn(SchedulerDriver):
         scheduled = self.scheduler.schedule()
         why = {"refusal": self.refusals.rule()} if self.refusals else {}
         answer = self.execute(scheduled)
-        return self.computed(scheduled, answer) | why | self.update(scheduled, answer)
+        done = self.computed(scheduled, answer) | why | self.update(scheduled, answer)
+        return done | self.statistics()
 
     def execute(self, scheduled: Any) -> Any:
         """The released model runner's part: prepare the tensors, run, sample.

@@ -140,17 +140,24 @@ class Account:
     `keeps_promises`: blocks set aside for a request stay so if its client leaves between two steps.
     `counts_hits`: cached blocks count as computed though their chunk is computed again, so that
     after it more tokens count as computed than are. `rounds_pool`: where no number of blocks is
-    configured, they are as many as `released_pool_blocks` says.
+    configured, they are as many as `released_pool_blocks` says. `nets_pauses`: of its statistics a
+    step counts by how many more, or fewer, requests are paused, so that one that is paused and one
+    that decodes again cancel out.
     """
 
     keeps_promises: bool
     counts_hits: bool
     rounds_pool: bool
+    nets_pauses: bool
 
 
 READINGS: Mapping[Reading, Account] = {
-    Reading.TEXT: Account(keeps_promises=False, counts_hits=False, rounds_pool=False),
-    Reading.RELEASED: Account(keeps_promises=True, counts_hits=True, rounds_pool=True),
+    Reading.TEXT: Account(
+        keeps_promises=False, counts_hits=False, rounds_pool=False, nets_pauses=False
+    ),
+    Reading.RELEASED: Account(
+        keeps_promises=True, counts_hits=True, rounds_pool=True, nets_pauses=True
+    ),
 }
 
 

@@ -1,6 +1,7 @@
 """How drivers of Spyre schedulers are understood: records as steps, and the events that show."""
 
 from collections.abc import Iterable, Iterator
+from math import isclose
 from typing import Any
 
 from checks.harness.adapter import Adapter
@@ -200,6 +201,7 @@ def reported_twice(
         return
     yield from _totals("before.", step.before, record.get("before", {}))
     yield from _totals("", step.after, record)
+    yield from _statistics(ctx, step, record.get("statistics", {}))
     if strictness is Strictness.EXACT:
         yield from _rows_on_device(step, record, ctx.config.block_size)
 
@@ -220,6 +222,30 @@ def _totals(side: str, state: State, record: Json) -> Iterator[Difference]:
     for name, due in expected.items():
         if name in counts and counts[name] != due:
             yield Difference(f"{side}{name}", "", due, counts[name])
+
+
+def _statistics(ctx: Context, step: Step, found: Json) -> Iterator[Difference]:
+    """What the scheduler says of the step for its operators, of what it says."""
+    before, after, chunk = step.before, step.after, step.chunk
+    is_new = chunk is not None and chunk.id not in {row.id for row in before.admitted}
+    is_asked = ctx.config.prefix_caching and is_new
+    expected: dict[str, float] = {
+        "waiting": len(after.waiting),
+        "decoding": len(after.decoding),
+        "paused": len(after.paused),
+        "usage": len(after.pool.references) / ctx.config.pool_blocks,
+        "asked_tokens": ctx.requests[chunk.id].prompt_len if chunk and is_asked else 0,
+        "cached_tokens": chunk.cached_tokens if chunk and is_asked else 0,
+    }
+    if after.aborted == before.aborted:  # else one that was paused may have left since
+        was, now = ({row.id for row in state.paused} for state in (before, after))
+        pauses, resumes = len(now - was), len(was - now)
+        if ctx.config.account.nets_pauses:
+            pauses, resumes = max(pauses - resumes, 0), max(resumes - pauses, 0)
+        expected |= {"pauses": pauses, "resumes": resumes}
+    for name, due in expected.items():
+        if name in found and not isclose(found[name], due, abs_tol=1e-9):
+            yield Difference(f"statistics.{name}", "", due, found[name])
 
 
 def _rows_on_device(step: Step, record: Json, block_size: int) -> Iterator[Difference]:
