@@ -1,6 +1,6 @@
 """`lockstep explore`: every reachable state of small instances, every rule in each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from checks.explore.exploring import (
     counterexample_name,
     explore_all,
     explore_compiled,
+    explore_either,
     explore_instance,
     sentence,
     write_counterexample,
@@ -83,10 +84,11 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
 )
 @click.option(
     "--using",
-    type=click.Choice(["reference", "compiled"]),
-    default="reference",
+    type=click.Choice(["auto", "reference", "compiled"]),
+    default="auto",
     show_default=True,
-    help="compiled: a hundred times as fast, some rules judged on a sample; needs numba.",
+    help="compiled: a hundred times as fast, some rules judged on a sample; needs numba. auto: "
+    "compiled for one instance of more than 20,000 states where nothing needs the reference.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of walks and samples.")
 @click.option(
@@ -157,15 +159,22 @@ def explore(
         if whole is not None:
             instances = [evolve(one, config=sources.read(one.config).config) for one in instances]
     _refuse_what_does_not_go(order, bounds, instances, checkpoint or graph_path)
+    for_reference = {"--order": order != "bfs", "--resume": checkpoint, "--record": record}
     if using == "compiled":
-        _refuse_what_needs_the_reference(order, checkpoint, record)
+        _refuse_what_needs_the_reference(for_reference)
     if record:
         _refuse_to_record(instances, bounds)
     if plot_path is not None:
         refuse_unplottable(plot_path)
     expected = None if expect is None else expected_of(expect, instances)
     if using == "compiled":
-        found = [_explore_one_compiled(one, bounds, seed) for one in instances]
+        found = [_explore_one_with(explore_compiled, one, bounds, seed) for one in instances]
+    elif (
+        using == "auto"
+        and len(instances) == 1
+        and not (any(for_reference.values()) or expect or is_elsewhere())
+    ):
+        found = [_explore_one_with(explore_either, instances[0], bounds, seed)]
     elif len(instances) == 1 and not is_elsewhere():
         found = [_explore_one(instances[0], bounds, order, seed, checkpoint)]
     else:
@@ -246,13 +255,12 @@ def _refuse_what_does_not_go(
         raise InputError("--on", "a part of a search", allowed)
 
 
-def _refuse_what_needs_the_reference(order: Order, checkpoint: Path | None, record: bool) -> None:
+def _refuse_what_needs_the_reference(asked: Mapping[str, object]) -> None:
     """Refuse what the compiled machine does not do.
 
     Raises:
         InputError: another order than breadth first, a file to go on from, or verdicts to keep.
     """
-    asked = {"--order": order != "bfs", "--resume": checkpoint is not None, "--record": record}
     for option in (one for one, is_asked in asked.items() if is_asked):
         raise InputError(option, "--using compiled", "only with --using reference")
 
@@ -299,10 +307,12 @@ def _explore_one(
         )
 
 
-def _explore_one_compiled(instance: AnyInstance, bounds: Bounds, seed: int) -> Exploration:
-    """As `_explore_one`, with the compiled machine of the policy."""
+def _explore_one_with(
+    explore_so: Callable[..., Exploration], instance: AnyInstance, bounds: Bounds, seed: int
+) -> Exploration:
+    """As `_explore_one`, with the compiled machine of the policy, or with the one that is apt."""
     with _progress_of(bounds) as progress, deferred():
-        return explore_compiled(instance, bounds, seed=seed, progress=progress, stop=stopping)
+        return explore_so(instance, bounds, seed=seed, progress=progress, stop=stopping)
 
 
 def _explore_several(
@@ -424,10 +434,13 @@ def verdict_of(one: Exploration) -> str:
     if one.findings:
         return f"{unless_complete}refuted: {', '.join(finding.rule for finding in one.findings)}"
     held = f"{unless_complete}{len(one.rules)} rules hold{' so far' if stopped_by else ''}"
-    sampled = sum(edges > 0 for edges in one.sampled.values())
-    unjudged = len(one.sampled) - sampled
-    parts = ((sampled, "on a sample of edges"), (unjudged, "not judged"))
-    return ", ".join([held, *(f"{count} {what}" for count, what in parts if count)])
+    if one.using == "compiled":
+        sampled = [edges for edges in one.sampled.values() if edges > 0]
+        unjudged = len(one.sampled) - len(sampled)
+        held = f"compiled: {held}"
+        parts = ((len(sampled), f"on {max(sampled, default=0):,} edges"), (unjudged, "not judged"))
+        return ", ".join([held, *(f"{count} {what}" for count, what in parts if count)])
+    return held
 
 
 def print_violation(screen: Console, one: Exploration, finding: Finding, path: Path) -> None:

@@ -25,9 +25,11 @@ from checks.explore.model import (
     Counterexample,
     Model,
     OnStep,
+    Sightings,
     StateT,
     Transition,
     Violation,
+    Witness,
 )
 from checks.explore.result import Progress
 
@@ -43,8 +45,9 @@ class Searched(Generic[StateT]):
     `stopped_by`: None if every state was expanded, else a field of `Bounds`, "stop", or
     "difference". `actions`: edges by the first word of their label. `judged`: on how many edges
     each rule was judged, `everywhere`: those that were judged on all. `broken`: by rule, its first
-    violation, of the rules in numbers on a shortest run. `difference`: in what the reference, asked
-    for the same, did otherwise.
+    violation, of the rules in numbers on a shortest run. `witnesses`: on how many of the edges that
+    the reference took each was seen. `difference`: in what the reference, asked for the same, did
+    otherwise.
     """
 
     states: int = 0
@@ -60,11 +63,18 @@ class Searched(Generic[StateT]):
     everywhere: Sequence[str] = ()
     actions: Counter[str] = field(factory=Counter)
     broken: dict[str, Violation[StateT]] = field(factory=dict)
+    witnesses: dict[str, Sightings] = field(factory=dict)
 
     @property
     def states_per_second(self) -> float:
         """Distinct states found per second of wall-clock time."""
         return self.states / self.seconds if self.seconds else 0.0
+
+    def sight(self, rule: str, depth: int) -> None:
+        """Note that the witness of a rule was seen on an edge to a state of this depth."""
+        seen = self.witnesses[rule]
+        first = depth if seen.first_depth is None else min(seen.first_depth, depth)
+        self.witnesses[rule] = Sightings(seen.edges + 1, first)
 
     def differs(self, difference: str) -> None:
         """Note in what the machines differ: what was found says nothing of the reference then."""
@@ -103,6 +113,7 @@ def search_with_room(
     safety: Safety[StateT] = (),
     bounds: Bounds | None = None,
     *,
+    witnesses: Sequence[Witness[StateT]] = (),
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -116,7 +127,13 @@ def search_with_room(
         compiled = compiled_with(words)
         words = compiled.words + 1
         with suppress(DoesNotFitError):
-            return search(model, compiled, safety, bounds, seed=seed, progress=progress, stop=stop)
+            return search(
+                *(model, compiled, safety, bounds),
+                witnesses=witnesses,
+                seed=seed,
+                progress=progress,
+                stop=stop,
+            )
 
 
 def search(
@@ -125,7 +142,8 @@ def search(
     safety: Safety[StateT] = (),
     bounds: Bounds | None = None,
     *,
-    sample: int = 100,
+    witnesses: Sequence[Witness[StateT]] = (),
+    sample: int = 400,
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -134,7 +152,8 @@ def search(
 
     Rules that it judges in numbers are judged on every edge, of each the first breach is kept and
     found again on the reference. Of `sample` states, drawn with `seed`, all edges are taken by the
-    reference and judged by all of `safety`. Bounds are those of any search, but for walks.
+    reference and judged by all of `safety`, and `witnesses` are looked for on them. Bounds are
+    those of any search, but for walks.
 
     Raises:
         DoesNotFitError: the states of the machine have too few words.
@@ -153,7 +172,9 @@ def search(
             result.differs(f"{rule} is broken in numbers, and not by its predicate")
         else:
             result.broken.setdefault(rule, Violation(rule, wrong, run))
-    _judge_some(model, compiled, running.table, safety, Random(seed), sample, result)
+    if result.difference is None:
+        some = Random(seed).sample(range(running.table.count), min(sample, running.table.count))
+        _judge(model, compiled, running.table, some, safety, witnesses, result)
     return result
 
 
@@ -284,10 +305,10 @@ def _run_along(
 def _found_at_end(safety: Safety[StateT], run: Counterexample[StateT]) -> dict[str, str]:
     """What the last transition of a run breaks, by rule."""
     before = run.steps[-2].state if len(run.steps) > 1 else run.initial
-    return _broken(safety, before, run.steps[-1])
+    return broken_by(safety, before, run.steps[-1])
 
 
-def _broken(safety: Safety[StateT], before: StateT, edge: Transition[StateT]) -> dict[str, str]:
+def broken_by(safety: Safety[StateT], before: StateT, edge: Transition[StateT]) -> dict[str, str]:
     """What is found wrong with a transition, by rule."""
     found = {}
     for one in safety:
@@ -300,27 +321,30 @@ def _broken(safety: Safety[StateT], before: StateT, edge: Transition[StateT]) ->
     return found
 
 
-def _judge_some(
+def _judge(
     model: Model[StateT],
     compiled: CompiledModel[StateT],
     table: Table,
+    some: Sequence[int],
     safety: Safety[StateT],
-    random: Random,
-    sample: int,
+    witnesses: Sequence[Witness[StateT]],
     result: Searched[StateT],
 ) -> None:
     """Take all edges of some states on the reference: compare them, and judge every rule."""
     others = [one for one in safety if one.rule not in compiled.rules]
-    for index in random.sample(range(table.count), min(sample, table.count)):
+    result.witnesses = {one.rule: Sightings() for one in witnesses}
+    for index in some:
         words = table.states[index]
         if found := difference(model, compiled, words):
             result.differs(found)
             return
-        state = compiled.decoded(words)
+        state, way = compiled.decoded(words), table.way_to(index)
         for edge in model.successors(state):
             result.judged.update(one.rule for one in others)
-            for rule in _broken(others, state, edge).keys() - result.broken.keys():
-                way = [*table.way_to(index), compiled.encoded(edge.state)]
-                run = _run_along(model, compiled, way)
+            for witness in witnesses:
+                if isinstance(edge.record, witness.of) and witness.seen(state, edge):
+                    result.sight(witness.rule, len(way))
+            for rule in broken_by(others, state, edge).keys() - result.broken.keys():
+                run = _run_along(model, compiled, [*way, compiled.encoded(edge.state)])
                 if run is not None and (found := _found_at_end(others, run).get(rule)):
                     result.broken[rule] = Violation(rule, found, run)

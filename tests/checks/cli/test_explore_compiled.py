@@ -17,6 +17,7 @@ def test_counts_are_those_of_the_reference_and_the_sample_is_named() -> None:
     (one,), (other,) = plain["instances"], compiled["instances"]
     for key in ("states", "transitions", "depth", "actions", "outcome"):
         assert one[key] == other[key]
+    assert (one["using"], other["using"]) == ("reference", "compiled")
     assert one["sampled"] == {}
     assert {*other["rules"], *other["sampled"]} == {*one["rules"]}
     assert "SPY-VOL-1" in other["rules"]
@@ -29,7 +30,32 @@ def test_the_verdict_says_which_rules_were_judged_where() -> None:
 
     assert ran.code == 0
     said = " ".join(ran.out.split())
-    assert "rules hold, 47 on a sample of edges, 1 not judged" in said
+    assert "compiled: 34 rules hold, 35 on 826 edges, 1 not judged" in said
+
+
+def test_of_many_states_the_compiled_machine_goes_through_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = json.loads(lockstep("explore", "odd length, exact", "--json", "-").out)
+    monkeypatch.setattr("checks.explore.exploring._FEW_STATES", 20)
+    many = json.loads(lockstep("explore", "odd length, exact", "--json", "-").out)
+    bounded = lockstep("explore", "odd length, exact", "--max-states", 10, "--json", "-")
+
+    (one,), (other,) = few["instances"], many["instances"]
+    assert (one["using"], other["using"]) == ("reference", "compiled")
+    for key in ("states", "transitions", "depth", "actions", "outcome", "violations", "witnesses"):
+        assert one[key] == other[key]  # so few states that all are drawn
+    assert json.loads(bounded.out)["instances"][0]["using"] == "reference"
+
+
+def test_what_needs_the_reference_has_it_however_many_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("checks.explore.exploring._FEW_STATES", 20)
+    for options in (["--order", "dfs"], ["--expect", "recorded"], ["--resume", "saved"]):
+        ran = lockstep("explore", "odd length, exact", *options, "--json", "-")
+
+        assert json.loads(ran.out)["instances"][0]["using"] == "reference"
 
 
 def test_a_counterexample_replays() -> None:

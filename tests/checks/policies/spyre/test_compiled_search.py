@@ -30,6 +30,7 @@ def test_counts_are_those_on_record(name: str) -> None:
     counts = (found.states, found.transitions, found.depth)
     assert counts == (record["states"], record["transitions"], record["depth"])
     assert (found.stopped_by, found.difference) == (None, None)
+    assert found.broken.keys() & {*RULES} == record["violations"].keys() & {*RULES}
 
 
 @pytest.mark.parametrize(
