@@ -159,7 +159,7 @@ def explore(
         if whole is not None:
             instances = [evolve(one, config=sources.read(one.config).config) for one in instances]
     _refuse_what_does_not_go(order, bounds, instances, checkpoint or graph_path)
-    for_reference = {"--order": order != "bfs", "--resume": checkpoint, "--record": record}
+    for_reference = {"--order": order != "bfs", "--record": record}
     if using == "compiled":
         _refuse_what_needs_the_reference(for_reference)
     if record:
@@ -168,13 +168,15 @@ def explore(
         refuse_unplottable(plot_path)
     expected = None if expect is None else expected_of(expect, instances)
     if using == "compiled":
-        found = [_explore_one_with(explore_compiled, one, bounds, seed) for one in instances]
+        found = [
+            _explore_one_with(explore_compiled, one, bounds, seed, checkpoint) for one in instances
+        ]
     elif (
         using == "auto"
         and len(instances) == 1
         and not (any(for_reference.values()) or expect or is_elsewhere())
     ):
-        found = [_explore_one_with(explore_either, instances[0], bounds, seed)]
+        found = [_explore_one_with(explore_either, instances[0], bounds, seed, checkpoint)]
     elif len(instances) == 1 and not is_elsewhere():
         found = [_explore_one(instances[0], bounds, order, seed, checkpoint)]
     else:
@@ -259,7 +261,7 @@ def _refuse_what_needs_the_reference(asked: Mapping[str, object]) -> None:
     """Refuse what the compiled machine does not do.
 
     Raises:
-        InputError: another order than breadth first, a file to go on from, or verdicts to keep.
+        InputError: another order than breadth first, or verdicts to keep.
     """
     for option in (one for one, is_asked in asked.items() if is_asked):
         raise InputError(option, "--using compiled", "only with --using reference")
@@ -308,11 +310,17 @@ def _explore_one(
 
 
 def _explore_one_with(
-    explore_so: Callable[..., Exploration], instance: AnyInstance, bounds: Bounds, seed: int
+    explore_so: Callable[..., Exploration],
+    instance: AnyInstance,
+    bounds: Bounds,
+    seed: int,
+    checkpoint: Path | None,
 ) -> Exploration:
     """As `_explore_one`, with the compiled machine of the policy, or with the one that is apt."""
     with _progress_of(bounds) as progress, deferred():
-        return explore_so(instance, bounds, seed=seed, progress=progress, stop=stopping)
+        return explore_so(
+            instance, bounds, seed=seed, progress=progress, stop=stopping, checkpoint=checkpoint
+        )
 
 
 def _explore_several(

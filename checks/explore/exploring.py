@@ -172,18 +172,23 @@ def explore_compiled(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    checkpoint: Path | None = None,
 ) -> Exploration:
     """Find every reachable state with the compiled machine of the policy.
 
     The rules that it judges in numbers are judged on every edge; all others that are judged of
     states and steps on the edges of 400 states, drawn with `seed`, and on these witnesses are
-    looked for, too.
+    looked for, too. With `checkpoint` the search goes on from that file if it is there, and its
+    states are kept in it.
 
     Raises:
         InputError: the policy has no compiled machine, or not for this instance, or without numba.
         WorkloadError: a request of the instance could never be served.
         MachinesDifferError: the reference takes a step otherwise.
+        CheckpointError: the file is damaged or of another instance.
+        OSError: the file cannot be written.
     """
+    from checks.explore.compiled.journal import Journal
     from checks.explore.compiled.search import MachinesDifferError, search_with_room
 
     policy = policy_of(instance.config)
@@ -200,6 +205,7 @@ def explore_compiled(
         seed=seed,
         progress=progress,
         stop=stop,
+        journal=None if checkpoint is None else Journal(checkpoint, _about(instance)),
     )
     if found.difference is not None:
         raise MachinesDifferError(found.difference)
@@ -238,24 +244,47 @@ def explore_either(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    checkpoint: Path | None = None,
 ) -> Exploration:
     """Explore with the reference if the states are few, else, where it can, with the other machine.
+
+    A `checkpoint` is gone on from with the machine that kept it.
 
     Raises:
         WorkloadError: a request of the instance could never be served.
         MachinesDifferError: the reference takes a step otherwise.
     """
     asked = bounds or Bounds()
+    with_reference = partial(
+        explore_instance, instance, progress=progress, stop=stop, checkpoint=checkpoint
+    )
+    with_numbers = partial(
+        *(explore_compiled, instance),
+        seed=seed,
+        progress=progress,
+        stop=stop,
+        checkpoint=checkpoint,
+    )
     if not _can_be_compiled(instance):
-        return explore_instance(instance, asked, progress=progress, stop=stop)
+        return with_reference(asked)
+    if checkpoint is not None and _is_journal(checkpoint):
+        return with_numbers(asked)
     few = evolve(asked, max_states=min(asked.max_states or _FEW_STATES, _FEW_STATES))
-    found = explore_instance(instance, few, progress=progress, stop=stop)
+    found = with_reference(few)
     if found.result.stopped_by != "max_states" or few.max_states == asked.max_states:
         return found
     if asked.max_seconds is not None:
         left = max(asked.max_seconds - found.result.seconds, 0)
         asked = evolve(asked, max_seconds=left)
-    return explore_compiled(instance, asked, seed=seed, progress=progress, stop=stop)
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
+    return with_numbers(asked)
+
+
+def _is_journal(path: Path) -> bool:
+    from checks.explore.compiled.journal import is_journal  # compiled functions are loaded by that
+
+    return is_journal(path)
 
 
 def _can_be_compiled(instance: AnyInstance) -> bool:

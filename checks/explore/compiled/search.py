@@ -17,6 +17,7 @@ from attrs import define, field
 
 from checks.explore.bounds import Bounds
 from checks.explore.compiled.agreement import difference
+from checks.explore.compiled.journal import Breach, Journal, Position
 from checks.explore.compiled.model import DOES_NOT_FIT, STUCK, CompiledModel, Words
 from checks.explore.compiled.table import Table
 from checks.explore.memory import peak_resident_bytes
@@ -35,6 +36,9 @@ from checks.explore.result import Progress
 
 _BATCH_STATES = 1024
 _ACTIONS = 1 << 10
+_SAMPLE = 400  # states whose edges the reference takes again
+_KEPT_EVERY_SECONDS = 1.0
+_KEEPING_SHARE = 0.05  # of the time that may go into keeping
 Safety = Sequence[Always[StateT] | OnStep[StateT]]
 
 
@@ -114,15 +118,22 @@ def search_with_room(
     bounds: Bounds | None = None,
     *,
     witnesses: Sequence[Witness[StateT]] = (),
+    sample: int = _SAMPLE,
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    journal: Journal | None = None,
 ) -> Searched[StateT]:
     """Search with as few words as suffice: one more, and from the start, where a state is too wide.
 
-    `compiled_with` makes the machine with states of so many words, by default the least.
+    `compiled_with` makes the machine with states of so many words, by default the least. With a
+    `journal` the search goes on where that ends, and is kept in it.
+
+    Raises:
+        CheckpointError: the journal is damaged or about another search.
+        OSError: the journal cannot be written.
     """
-    words = None
+    words = None if journal is None else journal.words()
     while True:
         compiled = compiled_with(words)
         words = compiled.words + 1
@@ -130,10 +141,15 @@ def search_with_room(
             return search(
                 *(model, compiled, safety, bounds),
                 witnesses=witnesses,
+                sample=sample,
                 seed=seed,
                 progress=progress,
                 stop=stop,
+                journal=journal,
             )
+        if journal is not None:
+            journal = Journal(journal.path, journal.about)  # to be begun anew
+            journal.path.unlink(missing_ok=True)
 
 
 def search(
@@ -143,10 +159,11 @@ def search(
     bounds: Bounds | None = None,
     *,
     witnesses: Sequence[Witness[StateT]] = (),
-    sample: int = 400,
+    sample: int = _SAMPLE,
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    journal: Journal | None = None,
 ) -> Searched[StateT]:
     """Find every state of `compiled`, the machine that has the graph of `model`.
 
@@ -158,7 +175,7 @@ def search(
     Raises:
         DoesNotFitError: the states of the machine have too few words.
     """
-    running = _Search(compiled, bounds or Bounds(), progress, stop)
+    running = _Search(compiled, bounds or Bounds(), progress, stop, journal)
     running.run()
     result = running.result
     (start,) = model.initial()
@@ -182,17 +199,21 @@ def search(
 class _Search(Generic[StateT]):
     """A search under way. `breaches`: where each rule is broken first, the states around the edge.
 
-    `kinds`: how many edges there are of each action.
+    `kinds`: how many edges there are of each action. `expanded` and `levels`: see `Position`.
     """
 
     compiled: CompiledModel[StateT]
     bounds: Bounds
     progress: Callable[[Progress], None] | None
     stop: Callable[[], bool] | None
+    journal: Journal | None = None
     result: Searched[StateT] = field(factory=Searched)
     breaches: dict[str, tuple[int, Words]] = field(factory=dict)
     kinds: Words = field(factory=lambda: np.zeros(_ACTIONS, np.int64))
+    expanded: int = 0
+    levels: list[int] = field(factory=lambda: [0, 1])
     began: float = 0.0
+    _keep_at: float = _KEPT_EVERY_SECONDS
     table: Table = field(init=False)
     edges: _Edges = field(init=False)
 
@@ -204,23 +225,24 @@ class _Search(Generic[StateT]):
 
     def run(self) -> None:
         """Expand states until none is left, or a bound is met."""
-        table, result, self.began = self.table, self.result, perf_counter()
-        expanded, level = 0, 1  # the states of a depth are those before `level`
-        levels = [0, level]
-        while expanded < table.count and result.stopped_by is None:
-            result.peak_queue = max(result.peak_queue, table.count - expanded)
-            result.stopped_by = self._reason_to_stop()
+        table, result = self.table, self.result
+        earlier = self._take_up()
+        self.began = perf_counter() - earlier
+        while self.expanded < table.count and result.stopped_by is None:
+            result.peak_queue = max(result.peak_queue, table.count - self.expanded)
+            result.stopped_by = self._reason_to_stop(perf_counter() - self.began - earlier)
             if result.stopped_by is None:
-                self._show(table.count - expanded)
-                last = min(expanded + _BATCH_STATES, level)
-                self._expand(expanded, last)
-                expanded = last
-            if expanded == level and level < table.count:
-                level, result.depth = table.count, result.depth + 1
-                levels.append(level)
+                self._show()
+                last = min(self.expanded + _BATCH_STATES, self.levels[-1])
+                self._expand(self.expanded, last)
+            if self.expanded == self.levels[-1] < table.count:
+                self.levels.append(table.count)
+                result.depth += 1
         result.seconds = perf_counter() - self.began
+        self._keep()
+        levels = self.levels
         if levels[-1] < table.count:  # a bound ended it within a depth
-            levels.append(table.count)
+            levels = [*levels, table.count]
         result.by_depth = [end - begin for begin, end in pairwise(levels)]
         result.states, result.bytes_per_state = table.count, table.bytes_per_state
         result.everywhere = self.compiled.rules
@@ -242,6 +264,9 @@ class _Search(Generic[StateT]):
         self.kinds += np.bincount(edges.actions[:count], minlength=_ACTIONS)
         self.result.transitions += count
         self.table.add(edges.found, edges.sources, count, edges.homes)
+        self.expanded = last
+        if self.journal is not None and perf_counter() - self.began >= self._keep_at:
+            self._keep()
 
     def _successors(self, first: int, last: int) -> int:
         edges = self.edges
@@ -260,21 +285,62 @@ class _Search(Generic[StateT]):
                 target = self.edges.found[hits[0]].copy()
                 self.breaches[rule] = int(self.edges.sources[hits[0]]), target
 
-    def _reason_to_stop(self) -> str | None:
+    def _take_up(self) -> float:
+        """Stand where the journal ends; returns the seconds that it took to get there."""
+        position = None
+        if self.journal is not None and self.journal.path.exists():
+            position = self.journal.read_into(self.table)
+        if position is None:
+            return 0.0
+        result = self.result
+        self.expanded, self.levels = position.expanded, position.levels
+        result.transitions, result.peak_queue = position.transitions, position.peak_queue
+        result.depth = len(position.levels) - 2
+        for action, edges in position.kinds.items():
+            self.kinds[int(action)] = edges
+        for rule, breach in position.breaches.items():
+            self.breaches[rule] = breach.source, np.array(breach.target, np.int64)
+        self._keep_at = position.seconds + _KEPT_EVERY_SECONDS
+        return position.seconds
+
+    def _keep(self) -> None:
+        """Put into the journal, if there is one, what was found since it was kept last."""
+        if self.journal is None or self.result.difference is not None:
+            return
+        began = perf_counter()
+        position = Position(
+            expanded=self.expanded,
+            levels=self.levels,
+            transitions=self.result.transitions,
+            peak_queue=self.result.peak_queue,
+            seconds=began - self.began,
+            kinds={str(one): int(self.kinds[one]) for one in np.flatnonzero(self.kinds)},
+            breaches={
+                rule: Breach(source=source, target=target.tolist())
+                for rule, (source, target) in self.breaches.items()
+            },
+        )
+        self.journal.append(self.table, position)
+        took = perf_counter() - began
+        pause = max(_KEPT_EVERY_SECONDS, took / _KEEPING_SHARE)
+        self._keep_at = perf_counter() - self.began + pause
+
+    def _reason_to_stop(self, seconds: float) -> str | None:
         bounds, most = self.bounds, self.bounds.max_memory_bytes
         if bounds.max_states is not None and self.table.count > bounds.max_states:
             return "max_states"
         if bounds.max_depth is not None and self.result.depth >= bounds.max_depth:
             return "max_depth"
-        if bounds.max_seconds is not None and perf_counter() - self.began >= bounds.max_seconds:
+        if bounds.max_seconds is not None and seconds >= bounds.max_seconds:
             return "max_seconds"
         if self.stop is not None and self.stop():
             return "stop"
         return "max_memory_bytes" if most is not None and peak_resident_bytes() > most else None
 
-    def _show(self, queue: int) -> None:
+    def _show(self) -> None:
         if self.progress is not None:
             states, seconds = self.table.count, perf_counter() - self.began
+            queue = states - self.expanded
             rate = states / seconds
             at = Progress(states, self.result.transitions, self.result.depth, queue, rate)
             self.progress(at)

@@ -74,10 +74,10 @@ def inserted(
 
 
 @entry
-def rehashed(states: Words, count: int, slots: Indices) -> None:
-    """Put all states into empty slots."""
+def put_in_slots(states: Words, first: int, last: int, slots: Indices) -> None:
+    """Put the states from `first` to before `last` into slots; none of them is there yet."""
     mask = np.uint64(len(slots) - 1)
-    for index in range(count):
+    for index in range(first, last):
         slot = np.int64(hashed(states[index]) & mask)
         while slots[slot] != 0:
             slot = (slot + 1) & (len(slots) - 1)
@@ -112,7 +112,7 @@ class Table:
         if wanted * 4 > len(self.slots) * 3:
             slots = 1 << (wanted * 4 // 3).bit_length()
             self.slots = np.zeros(slots, np.uint32)
-            rehashed(self.states, self.count, self.slots)
+            put_in_slots(self.states, 0, self.count, self.slots)
 
     def add(self, found: Words, sources: Words, edges: int, homes: Words) -> None:
         """Add what is new of the states at the end of so many edges."""
@@ -120,6 +120,13 @@ class Table:
         self.count = inserted(
             *(self.states, self.parents, self.slots, self.count, found, sources, edges, homes)
         )
+
+    def append(self, states: Words, parents: Indices) -> None:
+        """Add states that are known to be new, each found from the state with this number."""
+        self.make_room(len(states))
+        first, self.count = self.count, self.count + len(states)
+        self.states[first : self.count], self.parents[first : self.count] = states, parents
+        put_in_slots(self.states, first, self.count, self.slots)
 
     def way_to(self, index: int) -> list[Words]:
         """The states by which this one was found, from the first on."""

@@ -52,7 +52,7 @@ def test_what_needs_the_reference_has_it_however_many_states(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("checks.explore.exploring._FEW_STATES", 20)
-    for options in (["--order", "dfs"], ["--expect", "recorded"], ["--resume", "saved"]):
+    for options in (["--order", "dfs"], ["--expect", "recorded"], ["--using", "reference"]):
         ran = lockstep("explore", "odd length, exact", *options, "--json", "-")
 
         assert json.loads(ran.out)["instances"][0]["using"] == "reference"
@@ -80,7 +80,6 @@ def test_a_bound_ends_it_and_is_named() -> None:
     [
         (["exact", "--record"], "--record"),
         (["exact", "--order", "dfs"], "--order"),
-        (["exact", "--resume", "saved"], "--resume"),
         (["--set", "policy=vllm-v1", "lookahead"], "vllm-v1"),
     ],
 )
@@ -89,6 +88,34 @@ def test_what_it_cannot_do_is_refused(options: list[str], reason: str) -> None:
 
     assert ran.code == 2
     assert reason in ran.err
+
+
+@pytest.mark.parametrize("using", ["auto", "compiled"])
+def test_what_was_stopped_goes_on_with_the_same_counts(
+    monkeypatch: pytest.MonkeyPatch, using: str
+) -> None:
+    monkeypatch.setattr("checks.explore.exploring._FEW_STATES", 20)
+    explore = ("explore", "exact, four requests", "--using", using, "--json", "-")
+    whole = json.loads(lockstep(*explore).out)["instances"][0]
+
+    stopped = lockstep(*explore, "--resume", "saved", "--max-states", 1_000)
+    resumed = json.loads(lockstep(*explore, "--resume", "saved").out)["instances"][0]
+
+    assert stopped.code == 3
+    assert json.loads(stopped.out)["instances"][0]["states"] < whole["states"]
+    for key in ("using", "states", "transitions", "depth", "actions", "sampled", "outcome"):
+        assert resumed[key] == whole[key]
+
+
+def test_a_file_is_gone_on_from_by_the_machine_and_the_instance_that_it_is_about() -> None:
+    assert lockstep("explore", "exact", "--using", "compiled", "--resume", "saved").code == 0
+
+    other = lockstep("explore", "layout", "--using", "compiled", "--resume", "saved")
+    reference = lockstep("explore", "exact", "--using", "reference", "--resume", "saved")
+
+    assert (other.code, reference.code) == (2, 2)
+    assert "about" in other.err
+    assert "file" in reference.err
 
 
 def test_without_numba_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ def preempts_what_was_admitted_first(setting: Any, w: Any, _request: int) -> Non
 HOLDS, PADDING = formulas.condition_holds, formulas.row_left_padding
 RELEASE, CACHE, TOUCH = pool.release, pool.cache_full_blocks, pool.touch
 REMEMBER, GOES_BEFORE, NEXT_LENGTHS = machine.remember, machine.goes_before, machine.next_lengths
-LEAVE, PREEMPT = machine.leave_place, machine.preempt
+LEAVE, PREEMPT = work.leave_place, machine.preempt
 PAUSE, CHOOSE, PUT_FIRST = machine.pause_and_resume, admission.choose_prefill, work.put_first
 
 LONGER_BLOCKS = "exact, longer blocks"

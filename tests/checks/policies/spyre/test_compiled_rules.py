@@ -52,8 +52,8 @@ def compared(instance: Instance[SpyreConfig], claims: SpyreConfig) -> Counter[st
     """On how many edges each rule is broken, by predicates and numbers alike."""
     model, ctx = spyre_model(instance), context_of(claims, instance.requests)
     setting = setting_of(evolve(instance, config=claims), ctx)
-    rules = (one for one in applicable(claims) if one.id in RULES)
-    safety = properties_of_rules(rules, ctx, Step).safety
+    in_numbers = (one for one in applicable(claims) if one.id in RULES)
+    safety = properties_of_rules(in_numbers, ctx, Step).safety
     compiled = SpyreCompiled(instance, model.ctx, WORDS, setting)
     pending, counts = [compiled.first()], Counter[str]()
     seen = {pending[0].tobytes()}
