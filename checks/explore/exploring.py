@@ -201,6 +201,7 @@ def explore_compiled(
         policy.compiled(instance),
         properties.safety,
         bounds,
+        eventually=properties.eventually,
         witnesses=properties.witnesses,
         seed=seed,
         progress=progress,
@@ -259,7 +260,8 @@ def explore_either(
         explore_instance, instance, progress=progress, stop=stop, checkpoint=checkpoint
     )
     with_numbers = partial(
-        *(explore_compiled, instance),
+        explore_compiled,
+        instance,
         seed=seed,
         progress=progress,
         stop=stop,

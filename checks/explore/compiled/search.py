@@ -13,9 +13,10 @@ from time import perf_counter
 from typing import Generic
 
 import numpy as np
-from attrs import define, field
+from attrs import define, evolve, field
 
 from checks.explore.bounds import Bounds
+from checks.explore.compiled import liveness
 from checks.explore.compiled.agreement import difference
 from checks.explore.compiled.journal import Breach, Journal, Position
 from checks.explore.compiled.model import DOES_NOT_FIT, STUCK, CompiledModel, Words
@@ -24,6 +25,7 @@ from checks.explore.memory import peak_resident_bytes
 from checks.explore.model import (
     Always,
     Counterexample,
+    Eventually,
     Model,
     OnStep,
     Sightings,
@@ -33,10 +35,13 @@ from checks.explore.model import (
     Witness,
 )
 from checks.explore.result import Progress
+from checks.explore.search import endless
 
 _BATCH_STATES = 1024
 _ACTIONS = 1 << 10
 _SAMPLE = 400  # states whose edges the reference takes again
+_STEP = "step"  # the first word of the label of an action that must happen
+_MOST_FOR_CYCLES = 10_000_000  # states in whose graph cycles are looked for
 _KEPT_EVERY_SECONDS = 1.0
 _KEEPING_SHARE = 0.05  # of the time that may go into keeping
 Safety = Sequence[Always[StateT] | OnStep[StateT]]
@@ -117,6 +122,7 @@ def search_with_room(
     safety: Safety[StateT] = (),
     bounds: Bounds | None = None,
     *,
+    eventually: Sequence[Eventually[StateT]] = (),
     witnesses: Sequence[Witness[StateT]] = (),
     sample: int = _SAMPLE,
     seed: int = 0,
@@ -140,6 +146,7 @@ def search_with_room(
         with suppress(DoesNotFitError):
             return search(
                 *(model, compiled, safety, bounds),
+                eventually=eventually,
                 witnesses=witnesses,
                 sample=sample,
                 seed=seed,
@@ -158,6 +165,7 @@ def search(
     safety: Safety[StateT] = (),
     bounds: Bounds | None = None,
     *,
+    eventually: Sequence[Eventually[StateT]] = (),
     witnesses: Sequence[Witness[StateT]] = (),
     sample: int = _SAMPLE,
     seed: int = 0,
@@ -170,7 +178,8 @@ def search(
     Rules that it judges in numbers are judged on every edge, of each the first breach is kept and
     found again on the reference. Of `sample` states, drawn with `seed`, all edges are taken by the
     reference and judged by all of `safety`, and `witnesses` are looked for on them. Bounds are
-    those of any search, but for walks.
+    those of any search, but for walks. What must come sooner or later is judged on the whole graph,
+    if that is complete and not too large.
 
     Raises:
         DoesNotFitError: the states of the machine have too few words.
@@ -189,6 +198,8 @@ def search(
             result.differs(f"{rule} is broken in numbers, and not by its predicate")
         else:
             result.broken.setdefault(rule, Violation(rule, wrong, run))
+    if result.stopped_by is None and result.states <= _MOST_FOR_CYCLES:
+        _judge_cycles(model, running, eventually)
     if result.difference is None:
         some = Random(seed).sample(range(running.table.count), min(sample, running.table.count))
         _judge(model, compiled, running.table, some, safety, witnesses, result)
@@ -248,8 +259,35 @@ class _Search(Generic[StateT]):
         result.everywhere = self.compiled.rules
         result.judged.update(dict.fromkeys(self.compiled.rules, result.transitions))
         for action in np.flatnonzero(self.kinds):
-            kind, *_ = self.compiled.label(int(action)).replace(",", "").split()
-            result.actions[kind] += int(self.kinds[action])
+            result.actions[self._kind(int(action))] += int(self.kinds[action])
+
+    def _kind(self, action: int) -> str:
+        """The first word of the label of an action."""
+        kind, *_ = self.compiled.label(action).replace(",", "").split()
+        return kind
+
+    def graph(self) -> liveness.Graph:
+        """All edges between the states that were found, once more, and the goals that are open."""
+        table, edges = self.table, self.edges
+        sizes = np.zeros(table.count + 1, np.int64)
+        targets = np.zeros(self.result.transitions, np.int32)
+        steps = np.zeros(self.result.transitions, np.bool_)
+        must_happen = np.zeros(_ACTIONS, np.bool_)
+        for action in np.flatnonzero(self.kinds):
+            must_happen[action] = self._kind(int(action)) == _STEP
+        at = 0
+        for first in range(0, table.count, _BATCH_STATES):
+            last = min(first + _BATCH_STATES, table.count)
+            count = self._successors(first, last)
+            sizes[first + 1 : last + 1] = np.bincount(
+                edges.sources[:count] - first, minlength=last - first
+            )
+            targets[at : at + count] = table.indices(edges.found, count)
+            steps[at : at + count] = must_happen[edges.actions[:count]]
+            at += count
+        goals = np.zeros(table.count, np.int64)
+        self.compiled.open_goals(table.states[: table.count], goals)
+        return liveness.Graph(np.cumsum(sizes), targets, steps, goals)
 
     def _expand(self, first: int, last: int) -> None:
         """All edges that leave the states from `first` to before `last`."""
@@ -361,11 +399,37 @@ def _run_along(
             for edge in model.successors(run.last)
             if (compiled.encoded(edge.state) == words).all()
         )
-        edge = next(found, None)
+        edge = max(found, key=lambda one: one.fair, default=None)  # a cycle needs what is fair
         if edge is None:
             return None
         run = run.then(edge)
     return run
+
+
+def _judge_cycles(
+    model: Model[StateT], running: _Search[StateT], eventually: Sequence[Eventually[StateT]]
+) -> None:
+    """Judge what must come sooner or later; of each rule the first breach is kept."""
+    result, bits = running.result, {goal: bit for bit, goal in enumerate(running.compiled.goals)}
+    asked = [one for one in eventually if (one.rule, one.of) in bits]
+    if not asked:
+        return
+    graph = running.graph()
+    core = liveness.on_cycles(graph)
+    for one in asked:
+        result.judged[one.rule] = result.transitions
+        cycle = liveness.cycle_without(graph, bits[one.rule, one.of], core)
+        if cycle is None or one.rule in result.broken:
+            continue
+        way = running.table.way_to(cycle.states[0])
+        rounds = [running.table.states[index] for index in cycle.states[1:]]
+        run = _run_along(model, running.compiled, [*way, *rounds])
+        if run is None or any(one.goal(edge.state) for edge in run.steps[len(way) - 1 :]):
+            result.differs(f"{one.rule} is broken in numbers, and not by its goal")
+            return
+        run = evolve(run, loop_from=len(way) - 1)
+        result.broken[one.rule] = Violation(one.rule, f"{one.of}: {endless(run)}", run)
+    result.everywhere = [*result.everywhere, *dict.fromkeys(one.rule for one in asked)]
 
 
 def _found_at_end(safety: Safety[StateT], run: Counterexample[StateT]) -> dict[str, str]:

@@ -74,6 +74,17 @@ def inserted(
 
 
 @entry
+def looked_up(states: Words, slots: Indices, found: Words, edges: int, indices: Indices) -> None:
+    """Write the index of each of so many states, all of which are known."""
+    mask = np.uint64(len(slots) - 1)
+    for edge in range(edges):
+        slot = np.int64(hashed(found[edge]) & mask)
+        while not is_same(states, slots[slot] - 1, found[edge]):
+            slot = (slot + 1) & (len(slots) - 1)
+        indices[edge] = slots[slot] - 1
+
+
+@entry
 def put_in_slots(states: Words, first: int, last: int, slots: Indices) -> None:
     """Put the states from `first` to before `last` into slots; none of them is there yet."""
     mask = np.uint64(len(slots) - 1)
@@ -127,6 +138,12 @@ class Table:
         first, self.count = self.count, self.count + len(states)
         self.states[first : self.count], self.parents[first : self.count] = states, parents
         put_in_slots(self.states, first, self.count, self.slots)
+
+    def indices(self, found: Words, edges: int) -> Indices:
+        """The indices of so many states, all of which are known."""
+        indices = np.zeros(edges, np.uint32)
+        looked_up(self.states, self.slots, found, edges, indices)
+        return indices
 
     def way_to(self, index: int) -> list[Words]:
         """The states by which this one was found, from the first on."""

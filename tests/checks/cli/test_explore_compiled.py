@@ -22,7 +22,7 @@ def test_counts_are_those_of_the_reference_and_the_sample_is_named() -> None:
     assert {*other["rules"], *other["sampled"]} == {*one["rules"]}
     assert "SPY-VOL-1" in other["rules"]
     assert other["sampled"]["SPY-CHK-3"] > 100
-    assert other["sampled"]["LIF-6"] == 0
+    assert "LIF-6" in other["rules"]
 
 
 def test_the_verdict_says_which_rules_were_judged_where() -> None:
@@ -30,7 +30,7 @@ def test_the_verdict_says_which_rules_were_judged_where() -> None:
 
     assert ran.code == 0
     said = " ".join(ran.out.split())
-    assert "compiled: 34 rules hold, 35 on 826 edges, 1 not judged" in said
+    assert "compiled: 35 rules hold, 35 on 826 edges" in said
 
 
 def test_of_many_states_the_compiled_machine_goes_through_all(
@@ -73,6 +73,7 @@ def test_a_bound_ends_it_and_is_named() -> None:
 
     assert ran.code == 3
     assert "incomplete (max_states)" in ran.out
+    assert "1 not judged" in " ".join(ran.out.split())  # LIF-6 speaks of the whole graph
 
 
 @pytest.mark.parametrize(

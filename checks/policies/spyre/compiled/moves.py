@@ -27,6 +27,18 @@ ARGUMENT_BITS = 8
 
 
 @entry
+def open_goals(setting: Setting, base: Work, states: Numbers, found: Numbers) -> None:
+    """Write which `GOALS` are open in each state, as bits; `base` is worked on."""
+    for index in range(len(states)):
+        unpack(setting, states[index], base)
+        found[index] = 0
+        for request in range(setting.requests):
+            phase = base[PHASE, request]
+            found[index] |= (WAITING <= phase <= PAUSED) << request
+            found[index] |= (phase == PAUSED) << (request + setting.requests)
+
+
+@entry
 def expand(
     setting: Setting,
     claims: Setting,

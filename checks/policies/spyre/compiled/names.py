@@ -59,6 +59,9 @@ RULES = (
     *("SPY-PAU-1", "SPY-PAU-2", "SPY-PAU-3", "SPY-PAU-6"),
 )
 
+# What must come sooner or later, of each request: a bit for each request of the first, and so on.
+GOALS = ("LIF-6", "SPY-PAU-5")
+
 
 def bits(*rules: str) -> list[int]:
     """The bit of each of these rules."""
