@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,12 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
     help="compiled: a hundred times as fast, some rules judged on a sample; needs numba. auto: "
     "compiled for one instance of more than 20,000 states where nothing needs the reference.",
 )
+@click.option(
+    "--fingerprints",
+    is_flag=True,
+    help="Know states by 64 bits, 12 bytes each, with the compiled machine: one may be missed, and "
+    "the answer says how probably.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of walks and samples.")
 @click.option(
     "--resume", "checkpoint", type=KEPT_FILE, help="Go on from this file, kept every second."
@@ -122,6 +129,7 @@ def explore(
     bounds: Bounds,
     order: Order,
     using: str,
+    fingerprints: bool,
     seed: int,
     checkpoint: Path | None,
     out_path: Path,
@@ -159,6 +167,8 @@ def explore(
         if whole is not None:
             instances = [evolve(one, config=sources.read(one.config).config) for one in instances]
     _refuse_what_does_not_go(order, bounds, instances, checkpoint or graph_path)
+    if fingerprints:
+        using = _compiled_only(using, checkpoint)
     for_reference = {"--order": order != "bfs", "--record": record}
     if using == "compiled":
         _refuse_what_needs_the_reference(for_reference)
@@ -168,9 +178,8 @@ def explore(
         refuse_unplottable(plot_path)
     expected = None if expect is None else expected_of(expect, instances)
     if using == "compiled":
-        found = [
-            _explore_one_with(explore_compiled, one, bounds, seed, checkpoint) for one in instances
-        ]
+        compiled = partial(explore_compiled, fingerprints=fingerprints)
+        found = [_explore_one_with(compiled, one, bounds, seed, checkpoint) for one in instances]
     elif (
         using == "auto"
         and len(instances) == 1
@@ -255,6 +264,19 @@ def _refuse_what_does_not_go(
     if is_elsewhere() and (file or order == "random"):
         allowed = "instances as a whole; --resume, --graph and random walks belong to one machine"
         raise InputError("--on", "a part of a search", allowed)
+
+
+def _compiled_only(using: str, checkpoint: Path | None) -> str:
+    """The machine for fingerprints.
+
+    Raises:
+        InputError: the reference is asked for, or a file to go on from.
+    """
+    if using == "reference":
+        raise InputError("--fingerprints", "--using reference", "only with --using compiled")
+    if checkpoint is not None:
+        raise InputError("--fingerprints", "--resume", "one of both: they leave no state to keep")
+    return "compiled"
 
 
 def _refuse_what_needs_the_reference(asked: Mapping[str, object]) -> None:
@@ -447,7 +469,11 @@ def verdict_of(one: Exploration) -> str:
         unjudged = len(one.sampled) - len(sampled)
         held = f"compiled: {held}"
         parts = ((len(sampled), f"on {max(sampled, default=0):,} edges"), (unjudged, "not judged"))
-        return ", ".join([held, *(f"{count} {what}" for count, what in parts if count)])
+        listed = [held, *(f"{count} {what}" for count, what in parts if count)]
+        if one.chances_of_a_miss is not None:
+            chance = max(one.chances_of_a_miss)
+            listed.append(f"a state missed with a probability of {chance:.1g} at most")
+        return ", ".join(listed)
     return held
 
 

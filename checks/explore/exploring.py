@@ -69,6 +69,8 @@ class Exploration:
     `result`: exact counts if the search is complete, without violations and checkpoint; `findings`:
     those violations, with their steps as a trace numbers them. `sampled`: rules that were judged on
     some edges only, and on how many. `using`: the machine that found the states.
+    `chances_of_a_miss`: two estimates of how probable it is that a state was missed, where states
+    were known by fingerprints.
     """
 
     instance: AnyInstance
@@ -77,6 +79,7 @@ class Exploration:
     rules: tuple[str, ...]
     sampled: Mapping[str, int] = field(factory=dict)
     using: Gear = "reference"
+    chances_of_a_miss: tuple[float, float] | None = None
 
     @property
     def witnesses(self) -> dict[str, int]:
@@ -111,6 +114,7 @@ class Exploration:
             "rules": list(self.rules),
             "witnesses": self.witnesses,
             "sampled": dict(self.sampled),
+            "chances_of_a_miss": self.chances_of_a_miss and [*self.chances_of_a_miss],
         }
 
 
@@ -173,13 +177,14 @@ def explore_compiled(
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
     checkpoint: Path | None = None,
+    fingerprints: bool = False,
 ) -> Exploration:
     """Find every reachable state with the compiled machine of the policy.
 
     The rules that it judges in numbers are judged on every edge; all others that are judged of
     states and steps on the edges of 400 states, drawn with `seed`, and on these witnesses are
-    looked for, too. With `checkpoint` the search goes on from that file if it is there, and its
-    states are kept in it.
+    looked for, too. With `fingerprints` states are known by 64 bits. With `checkpoint` the search
+    goes on from that file if it is there, and its states are kept in it.
 
     Raises:
         InputError: the policy has no compiled machine, or not for this instance, or without numba.
@@ -207,6 +212,7 @@ def explore_compiled(
         progress=progress,
         stop=stop,
         journal=None if checkpoint is None else Journal(checkpoint, _about(instance)),
+        fingerprints=fingerprints,
     )
     if found.difference is not None:
         raise MachinesDifferError(found.difference)
@@ -235,6 +241,7 @@ def explore_compiled(
         tuple(one for one in rules if one in found.everywhere),
         {one: found.judged[one] for one in rules if one not in found.everywhere},
         "compiled",
+        found.chances_of_a_miss,
     )
 
 

@@ -4,11 +4,11 @@ All other rules are judged on the edges of some states drawn at random, where th
 every step: that also shows that both machines still agree there.
 """
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from random import Random
 from time import perf_counter
 from typing import Generic
 
@@ -20,6 +20,7 @@ from checks.explore.compiled import liveness
 from checks.explore.compiled.agreement import difference
 from checks.explore.compiled.journal import Breach, Journal, Position
 from checks.explore.compiled.model import DOES_NOT_FIT, STUCK, CompiledModel, Words
+from checks.explore.compiled.sketch import Sketch, chances_of_a_miss
 from checks.explore.compiled.table import Table
 from checks.explore.memory import peak_resident_bytes
 from checks.explore.model import (
@@ -56,7 +57,7 @@ class Searched(Generic[StateT]):
     each rule was judged, `everywhere`: those that were judged on all. `broken`: by rule, its first
     violation, of the rules in numbers on a shortest run. `witnesses`: on how many of the edges that
     the reference took each was seen. `difference`: in what the reference, asked for the same, did
-    otherwise.
+    otherwise. `chances_of_a_miss`: see there, where states were known by fingerprints.
     """
 
     states: int = 0
@@ -73,6 +74,7 @@ class Searched(Generic[StateT]):
     actions: Counter[str] = field(factory=Counter)
     broken: dict[str, Violation[StateT]] = field(factory=dict)
     witnesses: dict[str, Sightings] = field(factory=dict)
+    chances_of_a_miss: tuple[float, float] | None = None
 
     @property
     def states_per_second(self) -> float:
@@ -129,6 +131,7 @@ def search_with_room(
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
     journal: Journal | None = None,
+    fingerprints: bool = False,
 ) -> Searched[StateT]:
     """Search with as few words as suffice: one more, and from the start, where a state is too wide.
 
@@ -153,6 +156,7 @@ def search_with_room(
                 progress=progress,
                 stop=stop,
                 journal=journal,
+                fingerprints=fingerprints,
             )
         if journal is not None:
             journal = Journal(journal.path, journal.about)  # to be begun anew
@@ -172,6 +176,7 @@ def search(
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
     journal: Journal | None = None,
+    fingerprints: bool = False,
 ) -> Searched[StateT]:
     """Find every state of `compiled`, the machine that has the graph of `model`.
 
@@ -179,12 +184,14 @@ def search(
     found again on the reference. Of `sample` states, drawn with `seed`, all edges are taken by the
     reference and judged by all of `safety`, and `witnesses` are looked for on them. Bounds are
     those of any search, but for walks. What must come sooner or later is judged on the whole graph,
-    if that is complete and not too large.
+    if that is complete and not too large. With `fingerprints` states are known by 64 bits, of what
+    must come sooner or later nothing is judged, and there is no journal.
 
     Raises:
         DoesNotFitError: the states of the machine have too few words.
     """
-    running = _Search(compiled, bounds or Bounds(), progress, stop, journal)
+    table = (Sketch if fingerprints else Table)(compiled.words, seed, sample)
+    running = _Search(compiled, table, bounds or Bounds(), progress, stop, journal)
     running.run()
     result = running.result
     (start,) = model.initial()
@@ -192,17 +199,19 @@ def search(
         if isinstance(one, Always) and (found := one.holds(start)) is not None:
             result.broken[one.rule] = Violation(one.rule, found, Counterexample(start))
     for rule, (source, target) in running.breaches.items():
-        run = _run_along(model, compiled, [*running.table.way_to(source), target])
+        run = _run_along(model, compiled, [*running.way_to(source), target])
         wrong = None if run is None else _found_at_end(safety, run).get(rule)
         if run is None or wrong is None:
             result.differs(f"{rule} is broken in numbers, and not by its predicate")
         else:
             result.broken.setdefault(rule, Violation(rule, wrong, run))
-    if result.stopped_by is None and result.states <= _MOST_FOR_CYCLES:
-        _judge_cycles(model, running, eventually)
+    if isinstance(table, Sketch):
+        result.chances_of_a_miss = chances_of_a_miss(result.states, result.transitions)
+    elif result.stopped_by is None and result.states <= _MOST_FOR_CYCLES:
+        _judge_cycles(model, running, table, eventually)
     if result.difference is None:
-        some = Random(seed).sample(range(running.table.count), min(sample, running.table.count))
-        _judge(model, compiled, running.table, some, safety, witnesses, result)
+        some = table.drawn()
+        _judge(model, running, some, safety, witnesses)
     return result
 
 
@@ -214,6 +223,7 @@ class _Search(Generic[StateT]):
     """
 
     compiled: CompiledModel[StateT]
+    table: Table | Sketch
     bounds: Bounds
     progress: Callable[[Progress], None] | None
     stop: Callable[[], bool] | None
@@ -225,11 +235,10 @@ class _Search(Generic[StateT]):
     levels: list[int] = field(factory=lambda: [0, 1])
     began: float = 0.0
     _keep_at: float = _KEPT_EVERY_SECONDS
-    table: Table = field(init=False)
     edges: _Edges = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.table, self.edges = Table(self.compiled.words), _Edges.of(self.compiled)
+        self.edges = _Edges.of(self.compiled)
         self.edges.found[0] = self.compiled.first()
         self.table.add(self.edges.found, self.edges.sources, 1, self.edges.homes)
         self._successors(0, 1)  # what is compiled is loaded by that
@@ -248,6 +257,7 @@ class _Search(Generic[StateT]):
                 self._expand(self.expanded, last)
             if self.expanded == self.levels[-1] < table.count:
                 self.levels.append(table.count)
+                table.forget(self.expanded)
                 result.depth += 1
         result.seconds = perf_counter() - self.began
         self._keep()
@@ -266,9 +276,26 @@ class _Search(Generic[StateT]):
         kind, *_ = self.compiled.label(action).replace(",", "").split()
         return kind
 
-    def graph(self) -> liveness.Graph:
+    def depth_of(self, index: int) -> int:
+        """After how many steps the state with this number was found."""
+        return bisect_right(self.levels, index) - 1
+
+    def way_to(self, index: int) -> list[Words]:
+        """The states by which the one with this number was found, from the first on.
+
+        Where they are not kept they are found again: numbers depend on nothing but the machine.
+        """
+        if isinstance(self.table, Table):
+            return self.table.way_to(index)
+        again = _Search(
+            self.compiled, Table(self.table.words), Bounds(max_states=index + 1), None, None
+        )
+        again.run()
+        return again.way_to(index)
+
+    def graph(self, table: Table) -> liveness.Graph:
         """All edges between the states that were found, once more, and the goals that are open."""
-        table, edges = self.table, self.edges
+        edges = self.edges
         sizes = np.zeros(table.count + 1, np.int64)
         targets = np.zeros(self.result.transitions, np.int32)
         steps = np.zeros(self.result.transitions, np.bool_)
@@ -295,9 +322,11 @@ class _Search(Generic[StateT]):
         if count == DOES_NOT_FIT:
             raise DoesNotFitError
         if count == STUCK:
-            state = self.compiled.decoded(self.table.states[edges.sources[0]])
+            states, *_ = self.table.window(first, last)
+            state = self.compiled.decoded(states[edges.sources[0]])
             self.result.differs(f"a guard of the compiled machine does not hold in {state}")
             return
+        edges.sources[:count] += first - self.table.window(first, last)[1]  # numbered in all
         self._note_breaches(count)
         self.kinds += np.bincount(edges.actions[:count], minlength=_ACTIONS)
         self.result.transitions += count
@@ -309,7 +338,7 @@ class _Search(Generic[StateT]):
     def _successors(self, first: int, last: int) -> int:
         edges = self.edges
         return self.compiled.expand(
-            *(self.table.states, first, last),
+            *self.table.window(first, last),
             *(edges.found, edges.sources, edges.actions, edges.broken),
         )
 
@@ -326,8 +355,9 @@ class _Search(Generic[StateT]):
     def _take_up(self) -> float:
         """Stand where the journal ends; returns the seconds that it took to get there."""
         position = None
-        if self.journal is not None and self.journal.path.exists():
-            position = self.journal.read_into(self.table)
+        table, journal = self.table, self.journal
+        if journal is not None and journal.path.exists() and isinstance(table, Table):
+            position = journal.read_into(table)
         if position is None:
             return 0.0
         result = self.result
@@ -343,7 +373,8 @@ class _Search(Generic[StateT]):
 
     def _keep(self) -> None:
         """Put into the journal, if there is one, what was found since it was kept last."""
-        if self.journal is None or self.result.difference is not None:
+        table, journal = self.table, self.journal
+        if journal is None or not isinstance(table, Table) or self.result.difference is not None:
             return
         began = perf_counter()
         position = Position(
@@ -358,7 +389,7 @@ class _Search(Generic[StateT]):
                 for rule, (source, target) in self.breaches.items()
             },
         )
-        self.journal.append(self.table, position)
+        journal.append(table, position)
         took = perf_counter() - began
         pause = max(_KEPT_EVERY_SECONDS, took / _KEEPING_SHARE)
         self._keep_at = perf_counter() - self.began + pause
@@ -407,22 +438,25 @@ def _run_along(
 
 
 def _judge_cycles(
-    model: Model[StateT], running: _Search[StateT], eventually: Sequence[Eventually[StateT]]
+    model: Model[StateT],
+    running: _Search[StateT],
+    table: Table,
+    eventually: Sequence[Eventually[StateT]],
 ) -> None:
     """Judge what must come sooner or later; of each rule the first breach is kept."""
     result, bits = running.result, {goal: bit for bit, goal in enumerate(running.compiled.goals)}
     asked = [one for one in eventually if (one.rule, one.of) in bits]
     if not asked:
         return
-    graph = running.graph()
+    graph = running.graph(table)
     core = liveness.on_cycles(graph)
     for one in asked:
         result.judged[one.rule] = result.transitions
         cycle = liveness.cycle_without(graph, bits[one.rule, one.of], core)
         if cycle is None or one.rule in result.broken:
             continue
-        way = running.table.way_to(cycle.states[0])
-        rounds = [running.table.states[index] for index in cycle.states[1:]]
+        way = table.way_to(cycle.states[0])
+        rounds = [table.states[index] for index in cycle.states[1:]]
         run = _run_along(model, running.compiled, [*way, *rounds])
         if run is None or any(one.goal(edge.state) for edge in run.steps[len(way) - 1 :]):
             result.differs(f"{one.rule} is broken in numbers, and not by its goal")
@@ -453,28 +487,27 @@ def broken_by(safety: Safety[StateT], before: StateT, edge: Transition[StateT]) 
 
 def _judge(
     model: Model[StateT],
-    compiled: CompiledModel[StateT],
-    table: Table,
-    some: Sequence[int],
+    running: _Search[StateT],
+    some: Mapping[int, Words],
     safety: Safety[StateT],
     witnesses: Sequence[Witness[StateT]],
-    result: Searched[StateT],
 ) -> None:
     """Take all edges of some states on the reference: compare them, and judge every rule."""
+    result, compiled = running.result, running.compiled
     others = [one for one in safety if one.rule not in compiled.rules]
     result.witnesses = {one.rule: Sightings() for one in witnesses}
-    for index in some:
-        words = table.states[index]
+    for index, words in some.items():
         if found := difference(model, compiled, words):
             result.differs(found)
             return
-        state, way = compiled.decoded(words), table.way_to(index)
+        state, depth = compiled.decoded(words), running.depth_of(index) + 1
         for edge in model.successors(state):
             result.judged.update(one.rule for one in others)
             for witness in witnesses:
                 if isinstance(edge.record, witness.of) and witness.seen(state, edge):
-                    result.sight(witness.rule, len(way))
+                    result.sight(witness.rule, depth)
             for rule in broken_by(others, state, edge).keys() - result.broken.keys():
-                run = _run_along(model, compiled, [*way, compiled.encoded(edge.state)])
+                way = [*running.way_to(index), compiled.encoded(edge.state)]
+                run = _run_along(model, compiled, way)
                 if run is not None and (found := _found_at_end(others, run).get(rule)):
                     result.broken[rule] = Violation(rule, found, run)

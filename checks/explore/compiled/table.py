@@ -1,5 +1,7 @@
 """States in the order in which they were found, and a hash table to find them again."""
 
+from random import Random
+
 import numpy as np
 import numpy.typing as npt
 from attrs import define, field
@@ -99,10 +101,13 @@ def put_in_slots(states: Words, first: int, last: int, slots: Indices) -> None:
 class Table:
     """The states found, their words and the index of the state that each was found from.
 
-    The first is its own parent. Of the slots at most three quarters are taken.
+    The first is its own parent. Of the slots at most three quarters are taken. `sample`: states
+    that are `drawn`, with the seed.
     """
 
     words: int
+    seed: int = 0
+    sample: int = 0
     count: int = 0
     states: Words = field(init=False)
     parents: Indices = field(init=False)
@@ -125,6 +130,13 @@ class Table:
             self.slots = np.zeros(slots, np.uint32)
             put_in_slots(self.states, 0, self.count, self.slots)
 
+    def window(self, first: int, last: int) -> tuple[Words, int, int]:
+        """Words in which the states from `first` to before `last` stand, and where."""
+        return self.states, first, last
+
+    def forget(self, before: int) -> None:
+        """States are kept for ever here."""
+
     def add(self, found: Words, sources: Words, edges: int, homes: Words) -> None:
         """Add what is new of the states at the end of so many edges."""
         self.make_room(edges)
@@ -144,6 +156,11 @@ class Table:
         indices = np.zeros(edges, np.uint32)
         looked_up(self.states, self.slots, found, edges, indices)
         return indices
+
+    def drawn(self) -> dict[int, Words]:
+        """Some of all states, by number, each as likely as any other."""
+        some = Random(self.seed).sample(range(self.count), min(self.sample, self.count))
+        return {index: self.states[index] for index in some}
 
     def way_to(self, index: int) -> list[Words]:
         """The states by which this one was found, from the first on."""

@@ -81,6 +81,7 @@ def test_a_bound_ends_it_and_is_named() -> None:
     [
         (["exact", "--record"], "--record"),
         (["exact", "--order", "dfs"], "--order"),
+        (["exact", "--fingerprints", "--resume", "saved"], "--fingerprints"),
         (["--set", "policy=vllm-v1", "lookahead"], "vllm-v1"),
     ],
 )
@@ -117,6 +118,23 @@ def test_a_file_is_gone_on_from_by_the_machine_and_the_instance_that_it_is_about
     assert (other.code, reference.code) == (2, 2)
     assert "about" in other.err
     assert "file" in reference.err
+
+
+def test_with_fingerprints_it_says_how_probably_a_state_was_missed() -> None:
+    exact, known = (
+        json.loads(lockstep("explore", "documented", *options, "--json", "-").out)
+        for options in (["--using", "compiled"], ["--fingerprints"])
+    )
+
+    (one,), (other,) = exact["instances"], known["instances"]
+    for key in ("states", "transitions", "depth", "actions", "violations"):
+        assert one[key] == other[key]
+    assert one["chances_of_a_miss"] is None
+    states, edges = other["states"], other["transitions"]
+    found_again = edges + 1 - states
+    assert other["chances_of_a_miss"] == [states**2 / 2**64, states * found_again / 2**64]
+    ran = lockstep("explore", "eviction", "--fingerprints")
+    assert "a state missed with a probability of" in " ".join(ran.out.split())
 
 
 def test_without_numba_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
