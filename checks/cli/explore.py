@@ -32,7 +32,7 @@ from checks.cli.explore_verdicts import cases_of, expected_of, require_default, 
 from checks.cli.outputs import KEPT_FILE, NEW_FILE, PATH, Command
 from checks.cores import is_elsewhere
 from checks.ending import deferred, ended, keeping_results, stopping
-from checks.evidence import EXPLORED, record_of, recorded, write_record
+from checks.evidence import EXPLORED, LARGE, record_of, recorded, write_record
 from checks.explore.bounds import Bounds
 from checks.explore.exploring import (
     AnyInstance,
@@ -117,6 +117,11 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
 )
 @on_option("instances")
 @expect_option
+@click.option(
+    "--large",
+    is_flag=True,
+    help="The instances that need the compiled machine, in a minute, instead of the default ones.",
+)
 @click.option("--list", "list_", is_flag=True, help="List the default instances and stop.")
 @json_option
 def explore(
@@ -137,6 +142,7 @@ def explore(
     plot_path: Path | None,
     record: bool,
     expect: str | None,
+    large: bool,
     list_: bool,
     output: Output,
 ) -> int:
@@ -153,7 +159,7 @@ def explore(
     command that replays it is printed.
     """
     whole = sources.read().config if sources != Sources() else None
-    offered = _offered(whole)
+    offered = _offered(whole, large=large)
     if list_:
         rows = [(title_of(one), str(len(one.requests)), one.about) for one in offered]
         output.screen.print(plain_table(("instance", "requests", "about"), rows))
@@ -167,13 +173,15 @@ def explore(
         if whole is not None:
             instances = [evolve(one, config=sources.read(one.config).config) for one in instances]
     _refuse_what_does_not_go(order, bounds, instances, checkpoint or graph_path)
-    if fingerprints:
-        using = _compiled_only(using, checkpoint)
-    for_reference = {"--order": order != "bfs", "--record": record}
+    if fingerprints or large:
+        using = _compiled_only("--large" if large else "--fingerprints", using)
+    if fingerprints and checkpoint is not None:
+        raise InputError("--fingerprints", "--resume", "one of both: they leave no state to keep")
+    for_reference = {"--order": order != "bfs", "--record": record and not large}
     if using == "compiled":
         _refuse_what_needs_the_reference(for_reference)
     if record:
-        _refuse_to_record(instances, bounds)
+        _refuse_to_record(instances, bounds, large=large)
     if plot_path is not None:
         refuse_unplottable(plot_path)
     expected = None if expect is None else expected_of(expect, instances)
@@ -195,16 +203,20 @@ def explore(
     if plot_path is not None:
         plot_depths(plot_path, {title_of(one.instance): one.result.by_depth for one in found})
         output.screen.print(f"written: {plot_path}")
-    return _report(found, instances, out_path, output, expected, record=record)
+    kept_in = (LARGE if large else EXPLORED) if record else None
+    return _report(found, instances, out_path, output, expected, kept_in)
 
 
 # --- which instances ------------------------------------------------------------------------------
 
 
-def _offered(config: PolicyConfig | None) -> list[AnyInstance]:
-    """The default instances of the policy of a configuration; without one, of every policy."""
+def _offered(config: PolicyConfig | None, *, large: bool = False) -> list[AnyInstance]:
+    """The default instances of the policy of a configuration, or its large ones.
+
+    Without one those of every policy.
+    """
     policies = POLICIES.values() if config is None else [policy_of(config)]
-    return [instance for policy in policies for instance in policy.instances]
+    return [one for policy in policies for one in (policy.large if large else policy.instances)]
 
 
 def _named(names: Sequence[str], instances: Sequence[AnyInstance]) -> list[AnyInstance]:
@@ -266,16 +278,14 @@ def _refuse_what_does_not_go(
         raise InputError("--on", "a part of a search", allowed)
 
 
-def _compiled_only(using: str, checkpoint: Path | None) -> str:
-    """The machine for fingerprints.
+def _compiled_only(option: str, using: str) -> str:
+    """The machine that an option needs.
 
     Raises:
-        InputError: the reference is asked for, or a file to go on from.
+        InputError: the reference is asked for.
     """
     if using == "reference":
-        raise InputError("--fingerprints", "--using reference", "only with --using compiled")
-    if checkpoint is not None:
-        raise InputError("--fingerprints", "--resume", "one of both: they leave no state to keep")
+        raise InputError(option, "--using reference", "only with --using compiled")
     return "compiled"
 
 
@@ -289,13 +299,13 @@ def _refuse_what_needs_the_reference(asked: Mapping[str, object]) -> None:
         raise InputError(option, "--using compiled", "only with --using reference")
 
 
-def _refuse_to_record(instances: Sequence[AnyInstance], bounds: Bounds) -> None:
+def _refuse_to_record(instances: Sequence[AnyInstance], bounds: Bounds, *, large: bool) -> None:
     """Refuse to keep what is not explored whole, or is not a default instance.
 
     Raises:
         InputError: an instance of one's own, or a bound.
     """
-    require_default("--record", instances)
+    require_default("--record", instances, large=large)
     if bounds != Bounds():
         raise InputError("--record", "a bound", "instances that are explored to the end")
 
@@ -401,10 +411,9 @@ def _report(
     out_path: Path,
     output: Output,
     expected: Expected | None,
-    *,
-    record: bool,
+    kept_in: Path | None,
 ) -> int:
-    """Tables, counterexamples, the record; the exit code."""
+    """Tables, counterexamples, the record, if it is to be `kept_in` one; the exit code."""
     screen = output.screen
     screen.print(plain_table(_COLUMNS, map(_row, found)))
     states = sum(one.result.states for one in found)
@@ -421,16 +430,16 @@ def _report(
             out_path.mkdir(parents=True, exist_ok=True)
             write_counterexample(exploration, finding, path)
             print_violation(screen, exploration, finding, path)
-    if record and (not_explored or ended()):
+    if kept_in and (not_explored or ended()):
         screen.print("not recorded: not all was explored")
-    elif record:
-        new, old = record_of(found), recorded(EXPLORED)
-        titles = [title_of(one) for one in _offered(None)]
+    elif kept_in:
+        new, old = record_of(found), recorded(kept_in)
+        titles = [title_of(one) for one in _offered(None, large=kept_in == LARGE)]
         write_record(
-            {one: new.get(one) or old[one] for one in titles if one in {*new, *old}}, EXPLORED
+            {one: new.get(one) or old[one] for one in titles if one in {*new, *old}}, kept_in
         )
         write_chapters()
-        screen.print(f"recorded: {EXPLORED.name}")
+        screen.print(f"recorded: {kept_in.name}")
     cases = [case for one in found for case in cases_of(one, out_path)]
     report: Json = {"instances": [exploration.as_mapping() for exploration in found]}
     report["not_explored"] = not_explored

@@ -19,6 +19,7 @@ from attrs import define, field, frozen
 from checks.explore.compiled.model import Words
 from checks.explore.compiled.table import Indices, Table
 from checks.export.checkpoint import CheckpointError
+from checks.export.files import new_file
 from checks.export.trace.records import Json, converter, structured
 from spec.core.errors import InputError
 
@@ -122,18 +123,20 @@ class Journal:
         piece = _Piece(position, len(states), crc32(data))
         if not self.end:
             self._begin(table.words)
-        with self.path.open("r+b") as file:
-            file.seek(self.end)
-            file.truncate()
-            file.write(_line(converter().unstructure(piece)) + data)
-            self.end, self.kept = file.tell(), table.count
+        try:
+            with self.path.open("r+b") as file:
+                file.seek(self.end)
+                file.truncate()
+                file.write(_line(converter().unstructure(piece)) + data)
+                self.end, self.kept = file.tell(), table.count
+        except OSError as error:  # which has no name where it is the disk that is full
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
 
     def _begin(self, words: int) -> None:
         """Make the file, which is there with its header or not at all."""
-        header = _line(self._header(words))
-        part = self.path.with_name(f"{self.path.name}.part")
-        part.write_bytes(header)
-        part.replace(self.path)
+        header = _line(self._header(words)).decode()
+        with new_file(self.path) as file:
+            file.write(header)
         self.end = len(header)
 
     def _header(self, words: int | None) -> Json:
