@@ -94,8 +94,8 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
 @click.option(
     "--fingerprints",
     is_flag=True,
-    help="Know states by 64 bits, 12 bytes each, with the compiled machine: one may be missed, and "
-    "the answer says how probably.",
+    help="Know states by 64 bits, in half the memory, with the compiled machine: one may be "
+    "missed, and the answer says how probably.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of walks and samples.")
 @click.option(
