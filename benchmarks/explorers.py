@@ -4,9 +4,8 @@
 
 Each explores one instance after the other on one core; what is compiled is loaded before. Spin
 needs `spin` and `gcc` and has a model of the machine that was written from the chapters
-(`tests/checks/explore/promela`); its time is the processor time of the search alone, its bytes are
-its state vector with its own overhead. The time of the compiled machine is that on the clock.
-Counts must be equal, or this ends with exit code 1.
+(`tests/checks/explore/promela`); its bytes are its state vector with its own overhead. Times are
+processor times of the search alone. Counts must be equal, or this ends with exit code 1.
 """
 
 import argparse
@@ -20,6 +19,7 @@ from time import process_time
 
 from attrs import frozen
 
+from checks.explore.bounds import Bounds
 from checks.explore.compiled.search import search_with_room
 from checks.explore.instance import Instance
 from checks.explore.search import explore
@@ -71,10 +71,13 @@ INSTANCES = (
 
 
 def of_compiled(one: Instance[SpyreConfig]) -> Row:
-    """The compiled machine, 26 rules on every edge."""
+    """The compiled machine, its rules in numbers on every edge, no edge taken by the reference."""
     model, make = spyre_model(one), compiled_of(one)
-    found = search_with_room(model, make, POLICY.properties_of(model).safety)
-    return Row(found.states, found.transitions, found.seconds, found.bytes_per_state)
+    safety = POLICY.properties_of(model).safety
+    search_with_room(model, make, safety, Bounds(max_states=1), sample=0)  # loads what is compiled
+    began = process_time()
+    found = search_with_room(model, make, safety, sample=0)
+    return Row(found.states, found.transitions, process_time() - began, found.bytes_per_state)
 
 
 def of_reference(one: Instance[SpyreConfig]) -> Row:

@@ -6,7 +6,7 @@ them.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,11 +65,12 @@ def write_record(record: dict[str, Any], path: Path) -> None:
 
 _RECORDS = Path(__file__).with_name("recorded")
 EXPLORED, PROVEN = _RECORDS / "explored.json", _RECORDS / "proven.json"
+LARGE = _RECORDS / "large.json"  # instances of which the compiled machine found the states
 CONFORMED, MUTATED = _RECORDS / "conformed.json", _RECORDS / "mutated.json"
 
 
 def recorded(path: Path) -> dict[str, Any]:
-    """A record: `EXPLORED` by instance, `PROVEN` by obligation, `CONFORMED` by release.
+    """A record: `EXPLORED` and `LARGE` by instance, `PROVEN` by obligation, `CONFORMED` by release.
 
     Of a campaign with a release: its `seed`, `episodes` and `steps`, the `rules` that were judged,
     and of those that were broken where that is known in how many steps.
@@ -82,7 +83,8 @@ def recorded(path: Path) -> dict[str, Any]:
 class Verdict:
     """What the records say about one rule.
 
-    `holds_in` and `refuted_in`: instances; `states`: explored states of those where it holds;
+    `holds_in` and `refuted_in`: instances; `states`: explored states of those where it holds. The
+    same of large instances, in which it was judged on every edge: `holds_in_large` and so on.
     `witnessed`: edges on which its witness was seen, over all instances. `proven`, `disproven` and
     `stale`: obligations that serve it, each with what it was decided for.
     """
@@ -95,24 +97,24 @@ class Verdict:
     proven: Mapping[str, str]
     disproven: Mapping[str, str]
     stale: Mapping[str, str]
+    holds_in_large: tuple[str, ...] = ()
+    refuted_in_large: tuple[str, ...] = ()
+    large_states: int = 0
 
     @property
     def word(self) -> str:
         """The verdict in short; what is refuted anywhere is not said to be proven."""
-        if self.refuted_in or self.disproven:
-            return "refuted" if self.refuted_in or not self.proven else "proven in part"
+        if self.refuted_in or self.refuted_in_large or self.disproven:
+            is_refuted = self.refuted_in or self.refuted_in_large or not self.proven
+            return "refuted" if is_refuted else "proven in part"
         return "proven" if self.proven else "holds" if self.holds_in else "not judged"
 
     @property
     def explored(self) -> str:
-        """What exploring showed, in words."""
-        held = f"holds in {len(self.holds_in)} instances, {self.states:,} states"
-        if not self.holds_in and not self.refuted_in:
-            return "not judged"
-        if not self.refuted_in:
-            return held
-        refuted = f"refuted in: {'; '.join(self.refuted_in)}"
-        return f"{refuted} ({held})" if self.holds_in else refuted
+        """What exploring showed, in words: with the reference, and with the compiled machine."""
+        small = _explored(self.holds_in, self.refuted_in, self.states)
+        large = _explored(self.holds_in_large, self.refuted_in_large, self.large_states)
+        return f"{small}; compiled: {large}" if large != _NOT_JUDGED else small
 
     @property
     def proofs(self) -> str:
@@ -126,6 +128,20 @@ class Verdict:
         others = [f"refuted by {one}, {bounds}" for one, bounds in self.disproven.items()]
         others += [f"stale: {one}, {bounds}" for one, bounds in self.stale.items()]
         return "; ".join([f"proven {proven}{more}", *others] if parts else others) or "-"
+
+
+_NOT_JUDGED = "not judged"
+
+
+def _explored(holds_in: Sequence[str], refuted_in: Sequence[str], states: int) -> str:
+    """What exploring these instances showed of a rule, in words."""
+    held = f"holds in {len(holds_in)} instances, {states:,} states"
+    if not holds_in and not refuted_in:
+        return _NOT_JUDGED
+    if not refuted_in:
+        return held
+    refuted = f"refuted in: {'; '.join(refuted_in)}"
+    return f"{refuted} ({held})" if holds_in else refuted
 
 
 _SHOWN = 2  # bounds in a cell of a table; a rule that is shown alone has them all
@@ -142,26 +158,43 @@ def by_bounds(obligations: Mapping[str, str]) -> dict[str, list[str]]:
 
 def recorded_verdicts(rules: Iterable[AnyRule]) -> list[Verdict]:
     """The verdict on each rule, from the records kept with the project."""
-    explored, proven = recorded(EXPLORED), recorded(PROVEN)
-    return [verdict_on(rule, explored, proven) for rule in rules]
+    explored, proven, large = recorded(EXPLORED), recorded(PROVEN), recorded(LARGE)
+    return [verdict_on(rule, explored, proven, large) for rule in rules]
 
 
-def verdict_on(rule: AnyRule, explored: dict[str, Any], proven: dict[str, Any]) -> Verdict:
-    """The verdict on a rule, from both records."""
-    judged = {name: one for name, one in explored.items() if rule.id in one["rules"]}
-    refuted = tuple(name for name, one in judged.items() if rule.id in one["violations"])
-    holds = tuple(name for name in judged if name not in refuted)
+def verdict_on(
+    rule: AnyRule,
+    explored: dict[str, Any],
+    proven: dict[str, Any],
+    large: dict[str, Any] | None = None,
+) -> Verdict:
+    """The verdict on a rule, from these records."""
+    judged, holds, refuted, states = _judged_in(rule, explored)
+    _, holds_in_large, refuted_in_large, large_states = _judged_in(rule, large or {})
     serving = {name: one for name, one in proven.items() if rule.id in one["rules"]}
     return Verdict(
         rule=rule,
         holds_in=holds,
         refuted_in=refuted,
-        states=sum(judged[name]["states"] for name in holds),
+        states=states,
         witnessed=sum(one["witnesses"].get(rule.id, 0) for one in judged.values()),
         proven=_decided(serving, "proven"),
         disproven=_decided(serving, "refuted"),
         stale=_decided(serving, "stale"),
+        holds_in_large=holds_in_large,
+        refuted_in_large=refuted_in_large,
+        large_states=large_states,
     )
+
+
+def _judged_in(
+    rule: AnyRule, explored: dict[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...], int]:
+    """The instances where a rule was judged, held, and was refuted; the states where it held."""
+    judged = {name: one for name, one in explored.items() if rule.id in one["rules"]}
+    refuted = tuple(name for name, one in judged.items() if rule.id in one["violations"])
+    holds = tuple(name for name in judged if name not in refuted)
+    return judged, holds, refuted, sum(judged[name]["states"] for name in holds)
 
 
 def _decided(serving: dict[str, Any], verdict: str) -> dict[str, str]:

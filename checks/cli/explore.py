@@ -1,7 +1,8 @@
 """`lockstep explore`: every reachable state of small instances, every rule in each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from checks.cli.explore_verdicts import cases_of, expected_of, require_default, 
 from checks.cli.outputs import KEPT_FILE, NEW_FILE, PATH, Command
 from checks.cores import is_elsewhere
 from checks.ending import deferred, ended, keeping_results, stopping
-from checks.evidence import EXPLORED, record_of, recorded, write_record
+from checks.evidence import EXPLORED, LARGE, record_of, recorded, write_record
 from checks.explore.bounds import Bounds
 from checks.explore.exploring import (
     AnyInstance,
@@ -40,6 +41,7 @@ from checks.explore.exploring import (
     counterexample_name,
     explore_all,
     explore_compiled,
+    explore_either,
     explore_instance,
     sentence,
     write_counterexample,
@@ -83,10 +85,17 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
 )
 @click.option(
     "--using",
-    type=click.Choice(["reference", "compiled"]),
-    default="reference",
+    type=click.Choice(["auto", "reference", "compiled"]),
+    default="auto",
     show_default=True,
-    help="compiled: a hundred times as fast, some rules judged on a sample; needs numba.",
+    help="compiled: a hundred times as fast, some rules judged on a sample; needs numba. auto: "
+    "compiled for one instance of more than 20,000 states where nothing needs the reference.",
+)
+@click.option(
+    "--fingerprints",
+    is_flag=True,
+    help="Know states by 64 bits, in half the memory, with the compiled machine: one may be "
+    "missed, and the answer says how probably.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of walks and samples.")
 @click.option(
@@ -108,6 +117,11 @@ _COLUMNS = ("instance", ">states", ">transitions", ">depth", ">states/s", ">byte
 )
 @on_option("instances")
 @expect_option
+@click.option(
+    "--large",
+    is_flag=True,
+    help="The instances that need the compiled machine, in a minute, instead of the default ones.",
+)
 @click.option("--list", "list_", is_flag=True, help="List the default instances and stop.")
 @json_option
 def explore(
@@ -120,6 +134,7 @@ def explore(
     bounds: Bounds,
     order: Order,
     using: str,
+    fingerprints: bool,
     seed: int,
     checkpoint: Path | None,
     out_path: Path,
@@ -127,6 +142,7 @@ def explore(
     plot_path: Path | None,
     record: bool,
     expect: str | None,
+    large: bool,
     list_: bool,
     output: Output,
 ) -> int:
@@ -143,7 +159,7 @@ def explore(
     command that replays it is printed.
     """
     whole = sources.read().config if sources != Sources() else None
-    offered = _offered(whole)
+    offered = _offered(whole, large=large)
     if list_:
         rows = [(title_of(one), str(len(one.requests)), one.about) for one in offered]
         output.screen.print(plain_table(("instance", "requests", "about"), rows))
@@ -157,15 +173,27 @@ def explore(
         if whole is not None:
             instances = [evolve(one, config=sources.read(one.config).config) for one in instances]
     _refuse_what_does_not_go(order, bounds, instances, checkpoint or graph_path)
+    if fingerprints or large:
+        using = _compiled_only("--large" if large else "--fingerprints", using)
+    if fingerprints and checkpoint is not None:
+        raise InputError("--fingerprints", "--resume", "one of both: they leave no state to keep")
+    for_reference = {"--order": order != "bfs", "--record": record and not large}
     if using == "compiled":
-        _refuse_what_needs_the_reference(order, checkpoint, record)
+        _refuse_what_needs_the_reference(for_reference)
     if record:
-        _refuse_to_record(instances, bounds)
+        _refuse_to_record(instances, bounds, large=large)
     if plot_path is not None:
         refuse_unplottable(plot_path)
     expected = None if expect is None else expected_of(expect, instances)
     if using == "compiled":
-        found = [_explore_one_compiled(one, bounds, seed) for one in instances]
+        compiled = partial(explore_compiled, fingerprints=fingerprints)
+        found = [_explore_one_with(compiled, one, bounds, seed, checkpoint) for one in instances]
+    elif (
+        using == "auto"
+        and len(instances) == 1
+        and not (any(for_reference.values()) or expect or is_elsewhere())
+    ):
+        found = [_explore_one_with(explore_either, instances[0], bounds, seed, checkpoint)]
     elif len(instances) == 1 and not is_elsewhere():
         found = [_explore_one(instances[0], bounds, order, seed, checkpoint)]
     else:
@@ -175,16 +203,20 @@ def explore(
     if plot_path is not None:
         plot_depths(plot_path, {title_of(one.instance): one.result.by_depth for one in found})
         output.screen.print(f"written: {plot_path}")
-    return _report(found, instances, out_path, output, expected, record=record)
+    kept_in = (LARGE if large else EXPLORED) if record else None
+    return _report(found, instances, out_path, output, expected, kept_in)
 
 
 # --- which instances ------------------------------------------------------------------------------
 
 
-def _offered(config: PolicyConfig | None) -> list[AnyInstance]:
-    """The default instances of the policy of a configuration; without one, of every policy."""
+def _offered(config: PolicyConfig | None, *, large: bool = False) -> list[AnyInstance]:
+    """The default instances of the policy of a configuration, or its large ones.
+
+    Without one those of every policy.
+    """
     policies = POLICIES.values() if config is None else [policy_of(config)]
-    return [instance for policy in policies for instance in policy.instances]
+    return [one for policy in policies for one in (policy.large if large else policy.instances)]
 
 
 def _named(names: Sequence[str], instances: Sequence[AnyInstance]) -> list[AnyInstance]:
@@ -246,24 +278,34 @@ def _refuse_what_does_not_go(
         raise InputError("--on", "a part of a search", allowed)
 
 
-def _refuse_what_needs_the_reference(order: Order, checkpoint: Path | None, record: bool) -> None:
+def _compiled_only(option: str, using: str) -> str:
+    """The machine that an option needs.
+
+    Raises:
+        InputError: the reference is asked for.
+    """
+    if using == "reference":
+        raise InputError(option, "--using reference", "only with --using compiled")
+    return "compiled"
+
+
+def _refuse_what_needs_the_reference(asked: Mapping[str, object]) -> None:
     """Refuse what the compiled machine does not do.
 
     Raises:
-        InputError: another order than breadth first, a file to go on from, or verdicts to keep.
+        InputError: another order than breadth first, or verdicts to keep.
     """
-    asked = {"--order": order != "bfs", "--resume": checkpoint is not None, "--record": record}
     for option in (one for one, is_asked in asked.items() if is_asked):
         raise InputError(option, "--using compiled", "only with --using reference")
 
 
-def _refuse_to_record(instances: Sequence[AnyInstance], bounds: Bounds) -> None:
+def _refuse_to_record(instances: Sequence[AnyInstance], bounds: Bounds, *, large: bool) -> None:
     """Refuse to keep what is not explored whole, or is not a default instance.
 
     Raises:
         InputError: an instance of one's own, or a bound.
     """
-    require_default("--record", instances)
+    require_default("--record", instances, large=large)
     if bounds != Bounds():
         raise InputError("--record", "a bound", "instances that are explored to the end")
 
@@ -299,10 +341,18 @@ def _explore_one(
         )
 
 
-def _explore_one_compiled(instance: AnyInstance, bounds: Bounds, seed: int) -> Exploration:
-    """As `_explore_one`, with the compiled machine of the policy."""
+def _explore_one_with(
+    explore_so: Callable[..., Exploration],
+    instance: AnyInstance,
+    bounds: Bounds,
+    seed: int,
+    checkpoint: Path | None,
+) -> Exploration:
+    """As `_explore_one`, with the compiled machine of the policy, or with the one that is apt."""
     with _progress_of(bounds) as progress, deferred():
-        return explore_compiled(instance, bounds, seed=seed, progress=progress, stop=stopping)
+        return explore_so(
+            instance, bounds, seed=seed, progress=progress, stop=stopping, checkpoint=checkpoint
+        )
 
 
 def _explore_several(
@@ -361,10 +411,9 @@ def _report(
     out_path: Path,
     output: Output,
     expected: Expected | None,
-    *,
-    record: bool,
+    kept_in: Path | None,
 ) -> int:
-    """Tables, counterexamples, the record; the exit code."""
+    """Tables, counterexamples, the record, if it is to be `kept_in` one; the exit code."""
     screen = output.screen
     screen.print(plain_table(_COLUMNS, map(_row, found)))
     states = sum(one.result.states for one in found)
@@ -381,16 +430,16 @@ def _report(
             out_path.mkdir(parents=True, exist_ok=True)
             write_counterexample(exploration, finding, path)
             print_violation(screen, exploration, finding, path)
-    if record and (not_explored or ended()):
+    if kept_in and (not_explored or ended()):
         screen.print("not recorded: not all was explored")
-    elif record:
-        new, old = record_of(found), recorded(EXPLORED)
-        titles = [title_of(one) for one in _offered(None)]
+    elif kept_in:
+        new, old = record_of(found), recorded(kept_in)
+        titles = [title_of(one) for one in _offered(None, large=kept_in == LARGE)]
         write_record(
-            {one: new.get(one) or old[one] for one in titles if one in {*new, *old}}, EXPLORED
+            {one: new.get(one) or old[one] for one in titles if one in {*new, *old}}, kept_in
         )
         write_chapters()
-        screen.print(f"recorded: {EXPLORED.name}")
+        screen.print(f"recorded: {kept_in.name}")
     cases = [case for one in found for case in cases_of(one, out_path)]
     report: Json = {"instances": [exploration.as_mapping() for exploration in found]}
     report["not_explored"] = not_explored
@@ -424,10 +473,17 @@ def verdict_of(one: Exploration) -> str:
     if one.findings:
         return f"{unless_complete}refuted: {', '.join(finding.rule for finding in one.findings)}"
     held = f"{unless_complete}{len(one.rules)} rules hold{' so far' if stopped_by else ''}"
-    sampled = sum(edges > 0 for edges in one.sampled.values())
-    unjudged = len(one.sampled) - sampled
-    parts = ((sampled, "on a sample of edges"), (unjudged, "not judged"))
-    return ", ".join([held, *(f"{count} {what}" for count, what in parts if count)])
+    if one.using == "compiled":
+        sampled = [edges for edges in one.sampled.values() if edges > 0]
+        unjudged = len(one.sampled) - len(sampled)
+        held = f"compiled: {held}"
+        parts = ((len(sampled), f"on {max(sampled, default=0):,} edges"), (unjudged, "not judged"))
+        listed = [held, *(f"{count} {what}" for count, what in parts if count)]
+        if one.chances_of_a_miss is not None:
+            chance = max(one.chances_of_a_miss)
+            listed.append(f"a state missed with a probability of {chance:.1g} at most")
+        return ", ".join(listed)
+    return held
 
 
 def print_violation(screen: Console, one: Exploration, finding: Finding, path: Path) -> None:

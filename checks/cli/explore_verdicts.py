@@ -15,16 +15,18 @@ from checks.policies import POLICIES, policy_of, title_of
 from spec.core.errors import InputError
 
 
-def require_default(option: str, instances: Sequence[AnyInstance]) -> None:
-    """Refuse an instance that has no verdicts on record.
+def require_default(option: str, instances: Sequence[AnyInstance], *, large: bool = False) -> None:
+    """Refuse an instance that has no verdicts on record, or none on that of the large ones.
 
     Raises:
         InputError: an instance of one's own, or with a key changed.
     """
-    default = [one for policy in POLICIES.values() for one in policy.instances]
-    own = next((one for one in instances if one not in default), None)
+    policies = POLICIES.values()
+    kept = [one for policy in policies for one in (policy.large if large else policy.instances)]
+    own = next((one for one in instances if one not in kept), None)
     if own is not None:
-        raise InputError(option, title_of(own), "default instances as they are")
+        what = "large" if large else "default"
+        raise InputError(option, title_of(own), f"{what} instances as they are")
 
 
 def expected_of(expect: str, instances: Sequence[AnyInstance]) -> Expected:

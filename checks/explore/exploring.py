@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from attrs import evolve, field, frozen
 
@@ -28,6 +28,8 @@ from spec.core.errors import InputError
 from spec.core.records import SomeState, SomeStep
 
 AnyInstance: TypeAlias = Instance[Any]
+Gear: TypeAlias = Literal["reference", "compiled"]
+_FEW_STATES = 20_000  # which the reference goes through, every rule on every edge, in some seconds
 
 _OWN_SENTENCES = {
     DEADLOCK: "While a request is pending there is a next step.",
@@ -66,7 +68,9 @@ class Exploration:
 
     `result`: exact counts if the search is complete, without violations and checkpoint; `findings`:
     those violations, with their steps as a trace numbers them. `sampled`: rules that were judged on
-    some edges only, and on how many.
+    some edges only, and on how many. `using`: the machine that found the states.
+    `chances_of_a_miss`: two estimates of how probable it is that a state was missed, where states
+    were known by fingerprints.
     """
 
     instance: AnyInstance
@@ -74,6 +78,8 @@ class Exploration:
     findings: tuple[Finding, ...]
     rules: tuple[str, ...]
     sampled: Mapping[str, int] = field(factory=dict)
+    using: Gear = "reference"
+    chances_of_a_miss: tuple[float, float] | None = None
 
     @property
     def witnesses(self) -> dict[str, int]:
@@ -94,6 +100,7 @@ class Exploration:
             "instance": title_of(self.instance),
             "about": self.instance.about,
             "config": self.instance.config.as_mapping(),
+            "using": self.using,
             "outcome": found.outcome.value,
             "stopped_by": found.stopped_by,
             "states": found.states,
@@ -107,6 +114,7 @@ class Exploration:
             "rules": list(self.rules),
             "witnesses": self.witnesses,
             "sampled": dict(self.sampled),
+            "chances_of_a_miss": self.chances_of_a_miss and [*self.chances_of_a_miss],
         }
 
 
@@ -168,17 +176,24 @@ def explore_compiled(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    checkpoint: Path | None = None,
+    fingerprints: bool = False,
 ) -> Exploration:
     """Find every reachable state with the compiled machine of the policy.
 
     The rules that it judges in numbers are judged on every edge; all others that are judged of
-    states and steps on the edges of 100 states, drawn with `seed`. Witnesses are not looked for.
+    states and steps on the edges of 400 states, drawn with `seed`, and on these witnesses are
+    looked for, too. With `fingerprints` states are known by 64 bits. With `checkpoint` the search
+    goes on from that file if it is there, and its states are kept in it.
 
     Raises:
         InputError: the policy has no compiled machine, or not for this instance, or without numba.
         WorkloadError: a request of the instance could never be served.
         MachinesDifferError: the reference takes a step otherwise.
+        CheckpointError: the file is damaged or of another instance.
+        OSError: the file cannot be written.
     """
+    from checks.explore.compiled.journal import Journal
     from checks.explore.compiled.search import MachinesDifferError, search_with_room
 
     policy = policy_of(instance.config)
@@ -191,9 +206,13 @@ def explore_compiled(
         policy.compiled(instance),
         properties.safety,
         bounds,
+        eventually=properties.eventually,
+        witnesses=properties.witnesses,
         seed=seed,
         progress=progress,
         stop=stop,
+        journal=None if checkpoint is None else Journal(checkpoint, _about(instance)),
+        fingerprints=fingerprints,
     )
     if found.difference is not None:
         raise MachinesDifferError(found.difference)
@@ -206,7 +225,7 @@ def explore_compiled(
         depth=found.depth,
         deadlocks=0,
         violations=tuple(found.broken.values()),
-        witnesses={},
+        witnesses=found.witnesses,
         actions=dict(sorted(found.actions.items())),
         peak_queue=found.peak_queue,
         seconds=found.seconds,
@@ -221,7 +240,69 @@ def explore_compiled(
         tuple(_findings(instance, result)),
         tuple(one for one in rules if one in found.everywhere),
         {one: found.judged[one] for one in rules if one not in found.everywhere},
+        "compiled",
+        found.chances_of_a_miss,
     )
+
+
+def explore_either(
+    instance: AnyInstance,
+    bounds: Bounds | None = None,
+    *,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    checkpoint: Path | None = None,
+) -> Exploration:
+    """Explore with the reference if the states are few, else, where it can, with the other machine.
+
+    A `checkpoint` is gone on from with the machine that kept it.
+
+    Raises:
+        WorkloadError: a request of the instance could never be served.
+        MachinesDifferError: the reference takes a step otherwise.
+    """
+    asked = bounds or Bounds()
+    with_reference = partial(
+        explore_instance, instance, progress=progress, stop=stop, checkpoint=checkpoint
+    )
+    with_numbers = partial(
+        explore_compiled,
+        instance,
+        seed=seed,
+        progress=progress,
+        stop=stop,
+        checkpoint=checkpoint,
+    )
+    if not _can_be_compiled(instance):
+        return with_reference(asked)
+    if checkpoint is not None and _is_journal(checkpoint):
+        return with_numbers(asked)
+    few = evolve(asked, max_states=min(asked.max_states or _FEW_STATES, _FEW_STATES))
+    found = with_reference(few)
+    if found.result.stopped_by != "max_states" or few.max_states == asked.max_states:
+        return found
+    if asked.max_seconds is not None:
+        left = max(asked.max_seconds - found.result.seconds, 0)
+        asked = evolve(asked, max_seconds=left)
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
+    return with_numbers(asked)
+
+
+def _is_journal(path: Path) -> bool:
+    from checks.explore.compiled.journal import is_journal  # compiled functions are loaded by that
+
+    return is_journal(path)
+
+
+def _can_be_compiled(instance: AnyInstance) -> bool:
+    """True if there is a compiled machine that can have the instance."""
+    policy = policy_of(instance.config)
+    try:
+        return policy.compiled is not None and bool(policy.compiled(instance))
+    except InputError:
+        return False
 
 
 def _about(instance: AnyInstance) -> Json:

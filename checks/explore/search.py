@@ -257,12 +257,13 @@ def _refuted(examiner: Examiner[StateT]) -> list[Violation[StateT]]:
             continue
         if lasso := refutation(store.edges, marks, initial, where):
             run = run_along(examiner.model, store, lasso)
-            found = ": ".join(filter(None, (eventually.of, _endless(run))))
+            found = ": ".join(filter(None, (eventually.of, endless(run))))
             refuted[eventually.rule] = Violation(eventually.rule, found, run)
     return list(refuted.values())
 
 
-def _endless(run: Counterexample[StateT]) -> str:
+def endless(run: Counterexample[StateT]) -> str:
+    """Which steps of a run that never ends repeat, in a line."""
     first, last = (run.loop_from or 0) + 1, len(run.steps)
     if first > last:
         return "the run may end here without the goal: no fair action is possible"

@@ -31,6 +31,16 @@ class CompiledModel(Protocol[StateT]):
     def rules(self) -> Sequence[str]:
         """The rules that are judged in numbers, in the order of their bits."""
 
+    @property
+    def goals(self) -> Sequence[tuple[str, str]]:
+        """What must come sooner or later, by rule and request, in the order of their bits.
+
+        Where one of them is open a step is possible.
+        """
+
+    def open_goals(self, states: Words, found: Words) -> None:
+        """Write which goals are open in each of the states, as bits."""
+
     def expand(
         self,
         states: Words,

@@ -4,35 +4,47 @@ All other rules are judged on the edges of some states drawn at random, where th
 every step: that also shows that both machines still agree there.
 """
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from random import Random
 from time import perf_counter
 from typing import Generic
 
 import numpy as np
-from attrs import define, field
+from attrs import define, evolve, field
 
 from checks.explore.bounds import Bounds
+from checks.explore.compiled import liveness
 from checks.explore.compiled.agreement import difference
+from checks.explore.compiled.journal import Breach, Journal, Position
 from checks.explore.compiled.model import DOES_NOT_FIT, STUCK, CompiledModel, Words
+from checks.explore.compiled.sketch import Sketch, chances_of_a_miss
 from checks.explore.compiled.table import Table
 from checks.explore.memory import peak_resident_bytes
 from checks.explore.model import (
     Always,
     Counterexample,
+    Eventually,
     Model,
     OnStep,
+    Sightings,
     StateT,
     Transition,
     Violation,
+    Witness,
 )
 from checks.explore.result import Progress
+from checks.explore.search import endless
 
 _BATCH_STATES = 1024
 _ACTIONS = 1 << 10
+_SAMPLE = 400  # states whose edges the reference takes again
+_STEP = "step"  # the first word of the label of an action that must happen
+_MOST_FOR_CYCLES = 10_000_000  # states in whose graph cycles are looked for
+_KEPT_EVERY_SECONDS = 1.0
+_KEEPING_SHARE = 0.05  # of the time that may go into keeping
 Safety = Sequence[Always[StateT] | OnStep[StateT]]
 
 
@@ -43,8 +55,9 @@ class Searched(Generic[StateT]):
     `stopped_by`: None if every state was expanded, else a field of `Bounds`, "stop", or
     "difference". `actions`: edges by the first word of their label. `judged`: on how many edges
     each rule was judged, `everywhere`: those that were judged on all. `broken`: by rule, its first
-    violation, of the rules in numbers on a shortest run. `difference`: in what the reference, asked
-    for the same, did otherwise.
+    violation, of the rules in numbers on a shortest run. `witnesses`: on how many of the edges that
+    the reference took each was seen. `difference`: in what the reference, asked for the same, did
+    otherwise. `chances_of_a_miss`: see there, where states were known by fingerprints.
     """
 
     states: int = 0
@@ -60,11 +73,19 @@ class Searched(Generic[StateT]):
     everywhere: Sequence[str] = ()
     actions: Counter[str] = field(factory=Counter)
     broken: dict[str, Violation[StateT]] = field(factory=dict)
+    witnesses: dict[str, Sightings] = field(factory=dict)
+    chances_of_a_miss: tuple[float, float] | None = None
 
     @property
     def states_per_second(self) -> float:
         """Distinct states found per second of wall-clock time."""
         return self.states / self.seconds if self.seconds else 0.0
+
+    def sight(self, rule: str, depth: int) -> None:
+        """Note that the witness of a rule was seen on an edge to a state of this depth."""
+        seen = self.witnesses[rule]
+        first = depth if seen.first_depth is None else min(seen.first_depth, depth)
+        self.witnesses[rule] = Sightings(seen.edges + 1, first)
 
     def differs(self, difference: str) -> None:
         """Note in what the machines differ: what was found says nothing of the reference then."""
@@ -103,20 +124,43 @@ def search_with_room(
     safety: Safety[StateT] = (),
     bounds: Bounds | None = None,
     *,
+    eventually: Sequence[Eventually[StateT]] = (),
+    witnesses: Sequence[Witness[StateT]] = (),
+    sample: int = _SAMPLE,
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    journal: Journal | None = None,
+    fingerprints: bool = False,
 ) -> Searched[StateT]:
     """Search with as few words as suffice: one more, and from the start, where a state is too wide.
 
-    `compiled_with` makes the machine with states of so many words, by default the least.
+    `compiled_with` makes the machine with states of so many words, by default the least. With a
+    `journal` the search goes on where that ends, and is kept in it.
+
+    Raises:
+        CheckpointError: the journal is damaged or about another search.
+        OSError: the journal cannot be written.
     """
-    words = None
+    words = None if journal is None else journal.words()
     while True:
         compiled = compiled_with(words)
         words = compiled.words + 1
         with suppress(DoesNotFitError):
-            return search(model, compiled, safety, bounds, seed=seed, progress=progress, stop=stop)
+            return search(
+                *(model, compiled, safety, bounds),
+                eventually=eventually,
+                witnesses=witnesses,
+                sample=sample,
+                seed=seed,
+                progress=progress,
+                stop=stop,
+                journal=journal,
+                fingerprints=fingerprints,
+            )
+        if journal is not None:
+            journal = Journal(journal.path, journal.about)  # to be begun anew
+            journal.path.unlink(missing_ok=True)
 
 
 def search(
@@ -125,21 +169,29 @@ def search(
     safety: Safety[StateT] = (),
     bounds: Bounds | None = None,
     *,
-    sample: int = 100,
+    eventually: Sequence[Eventually[StateT]] = (),
+    witnesses: Sequence[Witness[StateT]] = (),
+    sample: int = _SAMPLE,
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    journal: Journal | None = None,
+    fingerprints: bool = False,
 ) -> Searched[StateT]:
     """Find every state of `compiled`, the machine that has the graph of `model`.
 
     Rules that it judges in numbers are judged on every edge, of each the first breach is kept and
     found again on the reference. Of `sample` states, drawn with `seed`, all edges are taken by the
-    reference and judged by all of `safety`. Bounds are those of any search, but for walks.
+    reference and judged by all of `safety`, and `witnesses` are looked for on them. Bounds are
+    those of any search, but for walks. What must come sooner or later is judged on the whole graph,
+    if that is complete and not too large. With `fingerprints` states are known by 64 bits, of what
+    must come sooner or later nothing is judged, and there is no journal.
 
     Raises:
         DoesNotFitError: the states of the machine have too few words.
     """
-    running = _Search(compiled, bounds or Bounds(), progress, stop)
+    table = (Sketch if fingerprints else Table)(compiled.words, seed, sample)
+    running = _Search(compiled, table, bounds or Bounds(), progress, stop, journal)
     running.run()
     result = running.result
     (start,) = model.initial()
@@ -147,13 +199,19 @@ def search(
         if isinstance(one, Always) and (found := one.holds(start)) is not None:
             result.broken[one.rule] = Violation(one.rule, found, Counterexample(start))
     for rule, (source, target) in running.breaches.items():
-        run = _run_along(model, compiled, [*running.table.way_to(source), target])
+        run = _run_along(model, compiled, [*running.way_to(source), target])
         wrong = None if run is None else _found_at_end(safety, run).get(rule)
         if run is None or wrong is None:
             result.differs(f"{rule} is broken in numbers, and not by its predicate")
         else:
             result.broken.setdefault(rule, Violation(rule, wrong, run))
-    _judge_some(model, compiled, running.table, safety, Random(seed), sample, result)
+    if isinstance(table, Sketch):
+        result.chances_of_a_miss = chances_of_a_miss(result.states, result.transitions)
+    elif result.stopped_by is None and result.states <= _MOST_FOR_CYCLES:
+        _judge_cycles(model, running, table, eventually)
+    if result.difference is None:
+        some = table.drawn()
+        _judge(model, running, some, safety, witnesses)
     return result
 
 
@@ -161,52 +219,102 @@ def search(
 class _Search(Generic[StateT]):
     """A search under way. `breaches`: where each rule is broken first, the states around the edge.
 
-    `kinds`: how many edges there are of each action.
+    `kinds`: how many edges there are of each action. `expanded` and `levels`: see `Position`.
     """
 
     compiled: CompiledModel[StateT]
+    table: Table | Sketch
     bounds: Bounds
     progress: Callable[[Progress], None] | None
     stop: Callable[[], bool] | None
+    journal: Journal | None = None
     result: Searched[StateT] = field(factory=Searched)
     breaches: dict[str, tuple[int, Words]] = field(factory=dict)
     kinds: Words = field(factory=lambda: np.zeros(_ACTIONS, np.int64))
+    expanded: int = 0
+    levels: list[int] = field(factory=lambda: [0, 1])
     began: float = 0.0
-    table: Table = field(init=False)
+    _keep_at: float = _KEPT_EVERY_SECONDS
     edges: _Edges = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.table, self.edges = Table(self.compiled.words), _Edges.of(self.compiled)
+        self.edges = _Edges.of(self.compiled)
         self.edges.found[0] = self.compiled.first()
         self.table.add(self.edges.found, self.edges.sources, 1, self.edges.homes)
         self._successors(0, 1)  # what is compiled is loaded by that
 
     def run(self) -> None:
         """Expand states until none is left, or a bound is met."""
-        table, result, self.began = self.table, self.result, perf_counter()
-        expanded, level = 0, 1  # the states of a depth are those before `level`
-        levels = [0, level]
-        while expanded < table.count and result.stopped_by is None:
-            result.peak_queue = max(result.peak_queue, table.count - expanded)
-            result.stopped_by = self._reason_to_stop()
+        table, result = self.table, self.result
+        earlier = self._take_up()
+        self.began = perf_counter() - earlier
+        while self.expanded < table.count and result.stopped_by is None:
+            result.peak_queue = max(result.peak_queue, table.count - self.expanded)
+            result.stopped_by = self._reason_to_stop(perf_counter() - self.began - earlier)
             if result.stopped_by is None:
-                self._show(table.count - expanded)
-                last = min(expanded + _BATCH_STATES, level)
-                self._expand(expanded, last)
-                expanded = last
-            if expanded == level and level < table.count:
-                level, result.depth = table.count, result.depth + 1
-                levels.append(level)
+                self._show()
+                last = min(self.expanded + _BATCH_STATES, self.levels[-1])
+                self._expand(self.expanded, last)
+            if self.expanded == self.levels[-1] < table.count:
+                self.levels.append(table.count)
+                table.forget(self.expanded)
+                result.depth += 1
         result.seconds = perf_counter() - self.began
+        self._keep()
+        levels = self.levels
         if levels[-1] < table.count:  # a bound ended it within a depth
-            levels.append(table.count)
+            levels = [*levels, table.count]
         result.by_depth = [end - begin for begin, end in pairwise(levels)]
         result.states, result.bytes_per_state = table.count, table.bytes_per_state
         result.everywhere = self.compiled.rules
         result.judged.update(dict.fromkeys(self.compiled.rules, result.transitions))
         for action in np.flatnonzero(self.kinds):
-            kind, *_ = self.compiled.label(int(action)).replace(",", "").split()
-            result.actions[kind] += int(self.kinds[action])
+            result.actions[self._kind(int(action))] += int(self.kinds[action])
+
+    def _kind(self, action: int) -> str:
+        """The first word of the label of an action."""
+        kind, *_ = self.compiled.label(action).replace(",", "").split()
+        return kind
+
+    def depth_of(self, index: int) -> int:
+        """After how many steps the state with this number was found."""
+        return bisect_right(self.levels, index) - 1
+
+    def way_to(self, index: int) -> list[Words]:
+        """The states by which the one with this number was found, from the first on.
+
+        Where they are not kept they are found again: numbers depend on nothing but the machine.
+        """
+        if isinstance(self.table, Table):
+            return self.table.way_to(index)
+        again = _Search(
+            self.compiled, Table(self.table.words), Bounds(max_states=index + 1), None, None
+        )
+        again.run()
+        return again.way_to(index)
+
+    def graph(self, table: Table) -> liveness.Graph:
+        """All edges between the states that were found, once more, and the goals that are open."""
+        edges = self.edges
+        sizes = np.zeros(table.count + 1, np.int64)
+        targets = np.zeros(self.result.transitions, np.int32)
+        steps = np.zeros(self.result.transitions, np.bool_)
+        must_happen = np.zeros(_ACTIONS, np.bool_)
+        for action in np.flatnonzero(self.kinds):
+            must_happen[action] = self._kind(int(action)) == _STEP
+        at = 0
+        for first in range(0, table.count, _BATCH_STATES):
+            last = min(first + _BATCH_STATES, table.count)
+            count = self._successors(first, last)
+            sizes[first + 1 : last + 1] = np.bincount(
+                edges.sources[:count] - first, minlength=last - first
+            )
+            targets[at : at + count] = table.indices(edges.found, count)
+            steps[at : at + count] = must_happen[edges.actions[:count]]
+            at += count
+        goals = np.zeros(table.count, np.int64)
+        self.compiled.open_goals(table.states[: table.count], goals)
+        return liveness.Graph(np.cumsum(sizes), targets, steps, goals)
 
     def _expand(self, first: int, last: int) -> None:
         """All edges that leave the states from `first` to before `last`."""
@@ -214,18 +322,23 @@ class _Search(Generic[StateT]):
         if count == DOES_NOT_FIT:
             raise DoesNotFitError
         if count == STUCK:
-            state = self.compiled.decoded(self.table.states[edges.sources[0]])
+            states, *_ = self.table.window(first, last)
+            state = self.compiled.decoded(states[edges.sources[0]])
             self.result.differs(f"a guard of the compiled machine does not hold in {state}")
             return
+        edges.sources[:count] += first - self.table.window(first, last)[1]  # numbered in all
         self._note_breaches(count)
         self.kinds += np.bincount(edges.actions[:count], minlength=_ACTIONS)
         self.result.transitions += count
         self.table.add(edges.found, edges.sources, count, edges.homes)
+        self.expanded = last
+        if self.journal is not None and perf_counter() - self.began >= self._keep_at:
+            self._keep()
 
     def _successors(self, first: int, last: int) -> int:
         edges = self.edges
         return self.compiled.expand(
-            *(self.table.states, first, last),
+            *self.table.window(first, last),
             *(edges.found, edges.sources, edges.actions, edges.broken),
         )
 
@@ -239,21 +352,64 @@ class _Search(Generic[StateT]):
                 target = self.edges.found[hits[0]].copy()
                 self.breaches[rule] = int(self.edges.sources[hits[0]]), target
 
-    def _reason_to_stop(self) -> str | None:
+    def _take_up(self) -> float:
+        """Stand where the journal ends; returns the seconds that it took to get there."""
+        position = None
+        table, journal = self.table, self.journal
+        if journal is not None and journal.path.exists() and isinstance(table, Table):
+            position = journal.read_into(table)
+        if position is None:
+            return 0.0
+        result = self.result
+        self.expanded, self.levels = position.expanded, position.levels
+        result.transitions, result.peak_queue = position.transitions, position.peak_queue
+        result.depth = len(position.levels) - 2
+        for action, edges in position.kinds.items():
+            self.kinds[int(action)] = edges
+        for rule, breach in position.breaches.items():
+            self.breaches[rule] = breach.source, np.array(breach.target, np.int64)
+        self._keep_at = position.seconds + _KEPT_EVERY_SECONDS
+        return position.seconds
+
+    def _keep(self) -> None:
+        """Put into the journal, if there is one, what was found since it was kept last."""
+        table, journal = self.table, self.journal
+        if journal is None or not isinstance(table, Table) or self.result.difference is not None:
+            return
+        began = perf_counter()
+        position = Position(
+            expanded=self.expanded,
+            levels=self.levels,
+            transitions=self.result.transitions,
+            peak_queue=self.result.peak_queue,
+            seconds=began - self.began,
+            kinds={str(one): int(self.kinds[one]) for one in np.flatnonzero(self.kinds)},
+            breaches={
+                rule: Breach(source=source, target=target.tolist())
+                for rule, (source, target) in self.breaches.items()
+            },
+        )
+        journal.append(table, position)
+        took = perf_counter() - began
+        pause = max(_KEPT_EVERY_SECONDS, took / _KEEPING_SHARE)
+        self._keep_at = perf_counter() - self.began + pause
+
+    def _reason_to_stop(self, seconds: float) -> str | None:
         bounds, most = self.bounds, self.bounds.max_memory_bytes
         if bounds.max_states is not None and self.table.count > bounds.max_states:
             return "max_states"
         if bounds.max_depth is not None and self.result.depth >= bounds.max_depth:
             return "max_depth"
-        if bounds.max_seconds is not None and perf_counter() - self.began >= bounds.max_seconds:
+        if bounds.max_seconds is not None and seconds >= bounds.max_seconds:
             return "max_seconds"
         if self.stop is not None and self.stop():
             return "stop"
         return "max_memory_bytes" if most is not None and peak_resident_bytes() > most else None
 
-    def _show(self, queue: int) -> None:
+    def _show(self) -> None:
         if self.progress is not None:
             states, seconds = self.table.count, perf_counter() - self.began
+            queue = states - self.expanded
             rate = states / seconds
             at = Progress(states, self.result.transitions, self.result.depth, queue, rate)
             self.progress(at)
@@ -274,20 +430,49 @@ def _run_along(
             for edge in model.successors(run.last)
             if (compiled.encoded(edge.state) == words).all()
         )
-        edge = next(found, None)
+        edge = max(found, key=lambda one: one.fair, default=None)  # a cycle needs what is fair
         if edge is None:
             return None
         run = run.then(edge)
     return run
 
 
+def _judge_cycles(
+    model: Model[StateT],
+    running: _Search[StateT],
+    table: Table,
+    eventually: Sequence[Eventually[StateT]],
+) -> None:
+    """Judge what must come sooner or later; of each rule the first breach is kept."""
+    result, bits = running.result, {goal: bit for bit, goal in enumerate(running.compiled.goals)}
+    asked = [one for one in eventually if (one.rule, one.of) in bits]
+    if not asked:
+        return
+    graph = running.graph(table)
+    core = liveness.on_cycles(graph)
+    for one in asked:
+        result.judged[one.rule] = result.transitions
+        cycle = liveness.cycle_without(graph, bits[one.rule, one.of], core)
+        if cycle is None or one.rule in result.broken:
+            continue
+        way = table.way_to(cycle.states[0])
+        rounds = [table.states[index] for index in cycle.states[1:]]
+        run = _run_along(model, running.compiled, [*way, *rounds])
+        if run is None or any(one.goal(edge.state) for edge in run.steps[len(way) - 1 :]):
+            result.differs(f"{one.rule} is broken in numbers, and not by its goal")
+            return
+        run = evolve(run, loop_from=len(way) - 1)
+        result.broken[one.rule] = Violation(one.rule, f"{one.of}: {endless(run)}", run)
+    result.everywhere = [*result.everywhere, *dict.fromkeys(one.rule for one in asked)]
+
+
 def _found_at_end(safety: Safety[StateT], run: Counterexample[StateT]) -> dict[str, str]:
     """What the last transition of a run breaks, by rule."""
     before = run.steps[-2].state if len(run.steps) > 1 else run.initial
-    return _broken(safety, before, run.steps[-1])
+    return broken_by(safety, before, run.steps[-1])
 
 
-def _broken(safety: Safety[StateT], before: StateT, edge: Transition[StateT]) -> dict[str, str]:
+def broken_by(safety: Safety[StateT], before: StateT, edge: Transition[StateT]) -> dict[str, str]:
     """What is found wrong with a transition, by rule."""
     found = {}
     for one in safety:
@@ -300,27 +485,29 @@ def _broken(safety: Safety[StateT], before: StateT, edge: Transition[StateT]) ->
     return found
 
 
-def _judge_some(
+def _judge(
     model: Model[StateT],
-    compiled: CompiledModel[StateT],
-    table: Table,
+    running: _Search[StateT],
+    some: Mapping[int, Words],
     safety: Safety[StateT],
-    random: Random,
-    sample: int,
-    result: Searched[StateT],
+    witnesses: Sequence[Witness[StateT]],
 ) -> None:
     """Take all edges of some states on the reference: compare them, and judge every rule."""
+    result, compiled = running.result, running.compiled
     others = [one for one in safety if one.rule not in compiled.rules]
-    for index in random.sample(range(table.count), min(sample, table.count)):
-        words = table.states[index]
+    result.witnesses = {one.rule: Sightings() for one in witnesses}
+    for index, words in some.items():
         if found := difference(model, compiled, words):
             result.differs(found)
             return
-        state = compiled.decoded(words)
+        state, depth = compiled.decoded(words), running.depth_of(index) + 1
         for edge in model.successors(state):
             result.judged.update(one.rule for one in others)
-            for rule in _broken(others, state, edge).keys() - result.broken.keys():
-                way = [*table.way_to(index), compiled.encoded(edge.state)]
+            for witness in witnesses:
+                if isinstance(edge.record, witness.of) and witness.seen(state, edge):
+                    result.sight(witness.rule, depth)
+            for rule in broken_by(others, state, edge).keys() - result.broken.keys():
+                way = [*running.way_to(index), compiled.encoded(edge.state)]
                 run = _run_along(model, compiled, way)
                 if run is not None and (found := _found_at_end(others, run).get(rule)):
                     result.broken[rule] = Violation(rule, found, run)

@@ -1,5 +1,7 @@
 """States in the order in which they were found, and a hash table to find them again."""
 
+from random import Random
+
 import numpy as np
 import numpy.typing as npt
 from attrs import define, field
@@ -74,10 +76,21 @@ def inserted(
 
 
 @entry
-def rehashed(states: Words, count: int, slots: Indices) -> None:
-    """Put all states into empty slots."""
+def looked_up(states: Words, slots: Indices, found: Words, edges: int, indices: Indices) -> None:
+    """Write the index of each of so many states, all of which are known."""
     mask = np.uint64(len(slots) - 1)
-    for index in range(count):
+    for edge in range(edges):
+        slot = np.int64(hashed(found[edge]) & mask)
+        while not is_same(states, slots[slot] - 1, found[edge]):
+            slot = (slot + 1) & (len(slots) - 1)
+        indices[edge] = slots[slot] - 1
+
+
+@entry
+def put_in_slots(states: Words, first: int, last: int, slots: Indices) -> None:
+    """Put the states from `first` to before `last` into slots; none of them is there yet."""
+    mask = np.uint64(len(slots) - 1)
+    for index in range(first, last):
         slot = np.int64(hashed(states[index]) & mask)
         while slots[slot] != 0:
             slot = (slot + 1) & (len(slots) - 1)
@@ -88,10 +101,13 @@ def rehashed(states: Words, count: int, slots: Indices) -> None:
 class Table:
     """The states found, their words and the index of the state that each was found from.
 
-    The first is its own parent. Of the slots at most three quarters are taken.
+    The first is its own parent. Of the slots at most three quarters are taken. `sample`: states
+    that are `drawn`, with the seed.
     """
 
     words: int
+    seed: int = 0
+    sample: int = 0
     count: int = 0
     states: Words = field(init=False)
     parents: Indices = field(init=False)
@@ -112,7 +128,14 @@ class Table:
         if wanted * 4 > len(self.slots) * 3:
             slots = 1 << (wanted * 4 // 3).bit_length()
             self.slots = np.zeros(slots, np.uint32)
-            rehashed(self.states, self.count, self.slots)
+            put_in_slots(self.states, 0, self.count, self.slots)
+
+    def window(self, first: int, last: int) -> tuple[Words, int, int]:
+        """Words in which the states from `first` to before `last` stand, and where."""
+        return self.states, first, last
+
+    def forget(self, before: int) -> None:
+        """States are kept for ever here."""
 
     def add(self, found: Words, sources: Words, edges: int, homes: Words) -> None:
         """Add what is new of the states at the end of so many edges."""
@@ -120,6 +143,24 @@ class Table:
         self.count = inserted(
             *(self.states, self.parents, self.slots, self.count, found, sources, edges, homes)
         )
+
+    def append(self, states: Words, parents: Indices) -> None:
+        """Add states that are known to be new, each found from the state with this number."""
+        self.make_room(len(states))
+        first, self.count = self.count, self.count + len(states)
+        self.states[first : self.count], self.parents[first : self.count] = states, parents
+        put_in_slots(self.states, first, self.count, self.slots)
+
+    def indices(self, found: Words, edges: int) -> Indices:
+        """The indices of so many states, all of which are known."""
+        indices = np.zeros(edges, np.uint32)
+        looked_up(self.states, self.slots, found, edges, indices)
+        return indices
+
+    def drawn(self) -> dict[int, Words]:
+        """Some of all states, by number, each as likely as any other."""
+        some = Random(self.seed).sample(range(self.count), min(self.sample, self.count))
+        return {index: self.states[index] for index in some}
 
     def way_to(self, index: int) -> list[Words]:
         """The states by which this one was found, from the first on."""

@@ -110,6 +110,7 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     compiled=imported_when_called("policies.spyre.compiled.model", "compiled_of"),
     examples=EXAMPLES,
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=SpyreConfig),
+    large=read_instances(Path(__file__).with_name("large.toml"), plain=SpyreConfig),
     generate=generate,
     compared=_COMPARED,
     labels=_LABELS,

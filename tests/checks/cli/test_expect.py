@@ -105,7 +105,8 @@ def test_instance_that_is_gone_is_missed_when_all_are_asked_for(
     whole = {title_of(one): one for one in POLICIES[DEFAULT].instances}
 
     def offer(*names: str) -> None:
-        monkeypatch.setattr("checks.cli.explore._offered", lambda _: [whole[one] for one in names])
+        offered = [whole[one] for one in names]
+        monkeypatch.setattr("checks.cli.explore._offered", lambda _config, **_large: offered)
 
     offer("documented", "dialogue")
     assert lockstep("explore", "--expect", "recorded").code == 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from checks.cli import contract
-from checks.evidence import EXPLORED, recorded
+from checks.evidence import EXPLORED, LARGE, recorded
 from tests.checks.cli.kills import killed_and_called_again
 from tests.checks.command import lockstep
 from tests.checks.harness.driver.files import faulty_driver
@@ -48,6 +48,19 @@ def test_explore_killed_fifty_times_and_resumed_ends_as_recorded() -> None:
         instance = ("exact, four requests", "shipped, three slots full")[seed % 2]
         kills += _kill_explore(instance, 50 - kills, (0.4, 2.0), seed)
         seed += 1
+
+
+@pytest.mark.thorough
+def test_explore_with_the_compiled_machine_killed_and_resumed_ends_as_recorded() -> None:
+    name = "five, shared prefix"
+    ended = killed_and_called_again(
+        ["explore", "--large", name, "--resume", "kept", "--json", "-"],
+        kills=6,
+        within_s=(3.0, 8.0),
+    )
+
+    assert ended.kills > 1
+    assert _explored(ended.out) == recorded(LARGE)[name]
 
 
 def test_file_that_was_kept_again_and_again_is_named_once() -> None:

@@ -11,7 +11,7 @@ from checks.explore.compiled.jit import IS_INSTALLED
 from checks.explore.instance import Instance
 from checks.policies.spyre.compiled import names
 from checks.policies.spyre.compiled.codec import SpyreCodec
-from checks.policies.spyre.compiled.moves import ABORT, ARGUMENT_BITS, ARRIVE, expand
+from checks.policies.spyre.compiled.moves import ABORT, ARGUMENT_BITS, ARRIVE, expand, open_goals
 from checks.policies.spyre.compiled.packing import WORD_BITS, pack
 from checks.policies.spyre.compiled.setting import Numbers, Setting, Work, new_work
 from checks.policies.spyre.model import spyre_model
@@ -106,6 +106,15 @@ class SpyreCompiled:
     def rules(self) -> Sequence[str]:
         """See `CompiledModel`."""
         return names.RULES
+
+    @property
+    def goals(self) -> Sequence[tuple[str, str]]:
+        """See `CompiledModel`."""
+        return [(rule, f"request {one}") for rule in names.GOALS for one in self._codec.ids]
+
+    def open_goals(self, states: Numbers, found: Numbers) -> None:
+        """See `CompiledModel`."""
+        open_goals(self._codec.setting, self._works[0], states, found)
 
     def label(self, action: int) -> str:
         """See `CompiledModel`."""

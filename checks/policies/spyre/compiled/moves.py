@@ -2,6 +2,7 @@
 
 from checks.explore.compiled.jit import entry
 from checks.explore.compiled.model import DOES_NOT_FIT, STUCK
+from checks.policies.spyre.compiled.changes import broken_between, broken_by_end
 from checks.policies.spyre.compiled.machine import abort, arrive, finish, has_all, step
 from checks.policies.spyre.compiled.names import (
     ABORTED,
@@ -23,6 +24,18 @@ from checks.policies.spyre.compiled.work import copy
 
 ARRIVE, ABORT, STEP = range(3)  # what an edge is; its number is followed by a request or a set
 ARGUMENT_BITS = 8
+
+
+@entry
+def open_goals(setting: Setting, base: Work, states: Numbers, found: Numbers) -> None:
+    """Write which `GOALS` are open in each state, as bits; `base` is worked on."""
+    for index in range(len(states)):
+        unpack(setting, states[index], base)
+        found[index] = 0
+        for request in range(setting.requests):
+            phase = base[PHASE, request]
+            found[index] |= (WAITING <= phase <= PAUSED) << request
+            found[index] |= (phase == PAUSED) << (request + setting.requests)
 
 
 @entry
@@ -59,7 +72,10 @@ def expand(
                 copy(setting, base, after)
                 arrive(after, request)
                 actions[count] = (ARRIVE << ARGUMENT_BITS) | request
-                broken[count] = broken_in_state(claims, after) & claims.rules
+                wrong = broken_in_state(claims, after) | broken_between(
+                    claims, base, after, request
+                )
+                broken[count] = (wrong | broken_in_state(claims, after)) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]
@@ -70,7 +86,10 @@ def expand(
                 copy(setting, base, after)
                 abort(setting, after, request)
                 actions[count] = (ABORT << ARGUMENT_BITS) | request
-                broken[count] = broken_in_state(claims, after) & claims.rules
+                wrong = broken_in_state(claims, after) | broken_between(
+                    claims, base, after, request
+                )
+                broken[count] = (wrong | broken_in_state(claims, after)) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]
@@ -89,7 +108,8 @@ def expand(
                 copy(setting, between, after)
                 finish(setting, after, sampled, ending)
                 actions[count] = (STEP << ARGUMENT_BITS) | ending
-                broken[count] = (by_step | broken_in_state(claims, after)) & claims.rules
+                wrong = by_step | broken_by_end(base, after, sampled, ending)
+                broken[count] = (wrong | broken_in_state(claims, after)) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
                 is_stuck |= after[AT, IS_STUCK]

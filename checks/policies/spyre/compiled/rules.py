@@ -5,6 +5,14 @@ edge of the default instances and under limits that are too strict, so that both
 """
 
 from checks.explore.compiled.jit import compiled
+from checks.policies.spyre.compiled.changes import (
+    FAR,
+    broken_by_moves,
+    broken_by_pausing,
+    broken_by_preemption,
+    broken_by_tokens,
+    count_holders,
+)
 from checks.policies.spyre.compiled.names import (
     AT,
     CHUNK_OF,
@@ -17,6 +25,7 @@ from checks.policies.spyre.compiled.names import (
     HOLDERS,
     IDLE,
     IN_BATCH,
+    IN_PAUSE,
     IN_QUEUE,
     LAST_KIND,
     MOST_REQUESTS,
@@ -24,6 +33,7 @@ from checks.policies.spyre.compiled.names import (
     N_DECODING,
     N_FREE,
     N_PAUSED,
+    N_WAITING,
     NO_REQUEST,
     ORPHANED,
     PADDING,
@@ -33,21 +43,22 @@ from checks.policies.spyre.compiled.names import (
     PREFILLING,
     PROMPT_LEN,
     RESTART,
-    RULES,
     SLOT,
-    TABLES,
     TKV,
     WAITING,
     WORST_CASE,
+    bits,
 )
 from checks.policies.spyre.compiled.setting import Setting, Work
 
-FAR = 1 << 30  # beyond all lengths
-_BITS = tuple(1 << bit for bit in range(len(RULES)))
-_LIF_5, _LIF_8, _BLK_1, _BLK_2, _BLK_6, _PRI_1, _RES_1, *_OF_STEPS = _BITS
-_VOL_1, _LEN_1, _TKV_2, _PRI_4, _RES_3, *_OF_KINDS = _OF_STEPS
-_ADM_1, _ADM_2, _ADM_3, _PRI_2, _PRI_3, _PRI_5, _PAU_4, *_OF_DECODES = _OF_KINDS
-_DEC_1, _DEC_2, _DEC_3, _DEC_6, _PAU_1, _PAU_2, _PAU_6 = _OF_DECODES
+_LIF_1, _LIF_5, _LIF_8 = bits("LIF-1", "LIF-5", "LIF-8")
+_BLK_1, _BLK_2, _BLK_6 = bits("BLK-1", "BLK-2", "BLK-6")
+_VOL_1, _LEN_1, _TKV_1, _TKV_2 = bits("SPY-VOL-1", "SPY-LEN-1", "SPY-TKV-1", "SPY-TKV-2")
+_ADM_1, _ADM_2, _ADM_3 = bits("SPY-ADM-1", "SPY-ADM-2", "SPY-ADM-3")
+_PRI_1, _PRI_2, _PRI_3 = bits("SPY-PRI-1", "SPY-PRI-2", "SPY-PRI-3")
+_PRI_4, _PRI_5, _RES_1, _RES_3 = bits("SPY-PRI-4", "SPY-PRI-5", "SPY-RES-1", "SPY-RES-3")
+_DEC_1, _DEC_2, _DEC_3, _DEC_6 = bits("SPY-DEC-1", "SPY-DEC-2", "SPY-DEC-3", "SPY-DEC-6")
+_PAU_1, _PAU_2, _PAU_4, _PAU_6 = bits("SPY-PAU-1", "SPY-PAU-2", "SPY-PAU-4", "SPY-PAU-6")
 
 
 # --- states ---------------------------------------------------------------------------------------
@@ -57,6 +68,7 @@ _DEC_1, _DEC_2, _DEC_3, _DEC_6, _PAU_1, _PAU_2, _PAU_6 = _OF_DECODES
 def broken_in_state(setting: Setting, w: Work) -> int:
     """The rules that do not hold in a state, as bits."""
     held, promised, partial, pending, unlike, computing = 0, 0, 0, 0, 0, 0
+    present = 0
     for r in range(MOST_REQUESTS):  # in each the same is done, whatever its phase: that is fast
         phase, computed = w[PHASE, r], w[COMPUTED, r]
         waits, prefills = phase == WAITING, phase == PREFILLING
@@ -64,6 +76,7 @@ def broken_in_state(setting: Setting, w: Work) -> int:
         covered = w[PROMPT_LEN, r] + w[RESTART, r]
         tokens = w[PROMPT_LEN, r] + w[GENERATED, r]
         pending += waits | prefills | decodes
+        present |= (waits | prefills | decodes) << r
         partial += (computed > 0) & (computed < covered) | prefills
         computing += waits & (computed > 0)
         unlike += (waits | prefills) & (covered != tokens) | decodes & (computed + 1 != tokens)
@@ -71,6 +84,8 @@ def broken_in_state(setting: Setting, w: Work) -> int:
         held += blocks
         promised += (prefills | decodes) * (w[WORST_CASE, r] - blocks)
     broken = 0
+    if queued(w) != present or queued_times(w) != pending:
+        broken |= _LIF_1
     if computing > 0:
         broken |= _LIF_5
     if unlike > 0:
@@ -91,15 +106,30 @@ def broken_in_state(setting: Setting, w: Work) -> int:
 
 
 @compiled
+def queued_times(w: Work) -> int:
+    """How many places in queues, prefill slot, batch and pause are taken."""
+    in_slot = w[AT, SLOT] != NO_REQUEST
+    return w[AT, N_WAITING] + w[AT, N_DECODING] + w[AT, N_PAUSED] + in_slot
+
+
+@compiled
+def queued(w: Work) -> int:
+    """The requests in these places, as bits."""
+    found = 0
+    for place in range(w[AT, N_WAITING]):
+        found |= 1 << w[IN_QUEUE, place]
+    for place in range(w[AT, N_DECODING]):
+        found |= 1 << w[IN_BATCH, place]
+    for place in range(w[AT, N_PAUSED]):
+        found |= 1 << w[IN_PAUSE, place]
+    return found | (1 << w[AT, SLOT] if w[AT, SLOT] != NO_REQUEST else 0)
+
+
+@compiled
 def broken_in_pool(setting: Setting, w: Work) -> int:
     """The rules that do not hold of a pool with cached blocks, as bits: holders are counted."""
     broken = 0
-    for block in range(1, setting.pool_blocks + 1):
-        w[MOVED, block] = 0
-    for r in range(setting.requests):
-        if PREFILLING <= w[PHASE, r] <= PAUSED:
-            for place in range(w[COUNTED, w[COMPUTED, r]]):
-                w[MOVED, w[TABLES + r, place]] += 1
+    count_holders(setting, w, w)
     for block in range(1, setting.pool_blocks + 1):
         times_free = 0
         for place in range(w[AT, N_FREE]):
@@ -118,10 +148,10 @@ def broken_in_pool(setting: Setting, w: Work) -> int:
 def broken_by_step(setting: Setting, before: Work, after: Work, sampled: int) -> int:
     """The rules that a step breaks, as bits; in `after` no request has left yet."""
     kind, tkv = after[AT, LAST_KIND], after[AT, TKV]
+    broken = broken_by_tokens(before, after, sampled)
     if kind == IDLE:
-        return _PRI_4
+        return broken | _PRI_4
     rows = after[AT, N_DECODING] if kind == DECODE else 1
-    broken = 0
     if rows * tkv > setting.limit:
         broken |= _VOL_1
     if tkv > setting.max_model_len:
@@ -131,7 +161,14 @@ def broken_by_step(setting: Setting, before: Work, after: Work, sampled: int) ->
             broken |= _RES_3
     if kind == PREFILL:
         return broken | broken_by_prefill(setting, before, after, sampled)
-    return broken | broken_by_decode(setting, before, after)
+    if not setting.reservation:
+        broken |= broken_by_preemption(setting, before, after)
+    return (
+        broken
+        | broken_by_decode(setting, before, after)
+        | broken_by_moves(setting, before, after)
+        | broken_by_pausing(setting, before, after)
+    )
 
 
 @compiled
@@ -162,7 +199,9 @@ def broken_by_decode(setting: Setting, before: Work, after: Work) -> int:
     """The rules that a decode step breaks, as bits."""
     broken, size, batch = 0, setting.block_size, after[AT, N_DECODING]
     widest, narrowest, furthest, nearest = 0, FAR, 0, FAR
-    least_padding = FAR
+    least_padding, most_blocks = FAR, 0
+    for place in range(batch):
+        most_blocks = max(most_blocks, after[COUNTED, after[COMPUTED, after[IN_BATCH, place]]])
     for place in range(batch):
         row = after[IN_BATCH, place]
         padding, computed = after[PADDING, row], after[COMPUTED, row]
@@ -170,6 +209,8 @@ def broken_by_decode(setting: Setting, before: Work, after: Work) -> int:
         widest, narrowest = max(widest, width), min(narrowest, width)
         furthest, nearest = max(furthest, tkv), min(nearest, tkv)
         least_padding = min(least_padding, padding)
+        if tkv != (most_blocks - after[COUNTED, computed]) * size + before[COMPUTED, row] + 1:
+            broken |= _TKV_1
     if widest != narrowest:
         broken |= _DEC_2
     if after[COUNTED, furthest] != after[COUNTED, nearest]:

@@ -97,16 +97,46 @@ def computes_for_the_paused(setting: Any, w: Any) -> None:
         w[names.COMPUTED, row] += 1
 
 
+def admits_what_stays_queued(w: Any, request: int) -> None:
+    if w[names.PHASE, request] != names.WAITING:
+        LEAVE(w, request)
+
+
+def has_all_but_one(_setting: Any, w: Any, request: int) -> bool:
+    return bool(w[names.GENERATED, request] >= w[names.MAX_TOKENS, request] - 1)
+
+
+def keeps_the_padding_of_rows_that_cross(tokens: int, width: int, size: int) -> Any:
+    padding = PADDING(tokens, width, size)
+    return padding + size if padding > 0 and tokens % size == 1 else padding
+
+
+def pads_every_second_block(tokens: int, width: int, size: int) -> Any:
+    return PADDING(tokens, width, size) + (size if tokens % (2 * size) == 0 else 0)
+
+
+def sends_the_preempted_behind(w: Any, queue: int, count: int, request: int) -> None:
+    put = work.put_last if queue == names.IN_QUEUE else PUT_FIRST
+    put(w, queue, count, request)
+
+
+def preempts_what_was_admitted_first(setting: Any, w: Any, _request: int) -> None:
+    PREEMPT(setting, w, w[names.IN_BATCH, w[names.AT, names.N_DECODING] - 1])
+
+
 HOLDS, PADDING = formulas.condition_holds, formulas.row_left_padding
 RELEASE, CACHE, TOUCH = pool.release, pool.cache_full_blocks, pool.touch
 REMEMBER, GOES_BEFORE, NEXT_LENGTHS = machine.remember, machine.goes_before, machine.next_lengths
+LEAVE, PREEMPT = work.leave_place, machine.preempt
 PAUSE, CHOOSE, PUT_FIRST = machine.pause_and_resume, admission.choose_prefill, work.put_first
+
+LONGER_BLOCKS = "exact, longer blocks"
 
 # By what it does wrong: where it is planted, what stands there then, the instance that shows it,
 # and the rules that notice it in numbers.
 FAULTS: dict[str, tuple[Any, str, Any, str, str]] = {
-    "joins behind the batch": (machine, "put_first", work.put_last, "exact", ""),
-    "an abort is an end": (machine, "ABORTED", names.FINISHED, "exact", ""),
+    "joins behind the batch": (machine, "put_first", work.put_last, "exact", "SPY-DEC-7"),
+    "an abort is an end": (machine, "ABORTED", names.FINISHED, "exact", "LIF-7"),
     "reserves nothing": (admission, "reserved_of", reserves_nothing, "dry pool", "SPY-RES-1"),
     "admits beyond the limit": (
         *(admission, "condition_holds", admits_beyond_the_limit, "exact"),
@@ -114,11 +144,11 @@ FAULTS: dict[str, tuple[Any, str, Any, str, str]] = {
     ),
     "pads by one block more": (
         *(machine, "row_left_padding", pads_by_one_block_more, "documented"),
-        "SPY-DEC-3 SPY-TKV-2",
+        "SPY-DEC-3 SPY-TKV-1 SPY-TKV-2 SPY-TKV-5",
     ),
     "pads no row": (
         *(machine, "row_left_padding", pads_no_row, "layout"),
-        "SPY-DEC-2 SPY-DEC-6 SPY-TKV-2",
+        "SPY-DEC-2 SPY-DEC-6 SPY-TKV-2 SPY-TKV-4 SPY-TKV-7",
     ),
     "evicts what was freed last": (
         *(machine, "release", evicts_what_was_freed_last, "eviction"),
@@ -131,12 +161,12 @@ FAULTS: dict[str, tuple[Any, str, Any, str, str]] = {
     "keeps the tkv of a decode": (machine, "remember", keeps_the_tkv_of_a_decode, "shipped", ""),
     "decodes what was paused last": (
         *(machine, "goes_before", decodes_what_was_paused_last, "pausing"),
-        "",
+        "SPY-PAU-3",
     ),
     "joins without its token": (machine, "put_first", joins_without_its_token, "layout", "LIF-8"),
     "samples two tokens": (
         *(machine, "next_lengths", samples_two_tokens, "layout"),
-        "SPY-DEC-1 LIF-8",
+        "SPY-DEC-1 LIF-4 LIF-8",
     ),
     "admits whenever one waits": (
         *(machine, "choose_prefill", admits_whenever_one_waits, "shared prefix"),
@@ -148,6 +178,29 @@ FAULTS: dict[str, tuple[Any, str, Any, str, str]] = {
     "counts a holder twice": (
         *(machine, "touch", counts_a_holder_twice, "shared prefix"),
         "BLK-2",
+    ),
+    "admits what stays queued": (
+        *(machine, "leave_place", admits_what_stays_queued, "layout"),
+        "LIF-1",
+    ),
+    "forgets what finished": (machine, "FINISHED", names.ABSENT, "documented", "LIF-2"),
+    "ends a token early": (machine, "has_all", has_all_but_one, "documented", "LIF-3"),
+    "arrives in front": (machine, "put_last", work.put_first, "layout", "LIF-7"),
+    "keeps the padding of rows that cross": (
+        *(machine, "row_left_padding", keeps_the_padding_of_rows_that_cross, LONGER_BLOCKS),
+        "SPY-TKV-3",
+    ),
+    "pads every second block": (
+        *(machine, "row_left_padding", pads_every_second_block, "documented"),
+        "SPY-TKV-6",
+    ),
+    "sends the preempted behind": (
+        *(machine, "put_first", sends_the_preempted_behind, "preemption"),
+        "SPY-PRE-2",
+    ),
+    "preempts what was admitted first": (
+        *(machine, "preempt", preempts_what_was_admitted_first, "preemption"),
+        "SPY-PRE-1",
     ),
     "computes for the paused": (
         *(machine, "pause_and_resume", computes_for_the_paused, "pausing"),

@@ -1,23 +1,22 @@
 """A rule that the compiled machine judges in numbers says what its predicate in `spec` says."""
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 from attrs import evolve
 
 from checks.explore.compiled.agreement import edges_from, words_of
+from checks.explore.compiled.search import broken_by
 from checks.explore.instance import Instance
-from checks.explore.model import Transition
+from checks.explore.properties import properties_of_rules
 from checks.policies.spyre.compiled.model import SpyreCompiled
 from checks.policies.spyre.compiled.names import RULES
 from checks.policies.spyre.compiled.setting import setting_of
 from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.policy import POLICY
 from spec.spyre.config import SpyreConfig
-from spec.spyre.records import Context, Step, context_of
+from spec.spyre.records import Step, context_of
 from spec.spyre.rules import applicable
-from spec.spyre.state import State
 from spec.spyre.variants import Admission, Queue
 
 WORDS = 5
@@ -49,29 +48,21 @@ def strict(config: SpyreConfig) -> SpyreConfig:
     )
 
 
-def broken(ctx: Context, edge: Transition[State]) -> Iterator[str]:
-    """The rules that an edge breaks, of those that are judged in numbers, by their predicates."""
-    for rule in applicable(ctx.config):
-        if rule.id in RULES:
-            is_step = isinstance(edge.record, Step)
-            if rule.of_step and is_step and rule.found_of_step(ctx, edge.record) is not None:
-                yield rule.id
-            if not (rule.of_step or rule.of_change) and (
-                rule.found_in_state(ctx, edge.state) is not None
-            ):
-                yield rule.id
-
-
 def compared(instance: Instance[SpyreConfig], claims: SpyreConfig) -> Counter[str]:
     """On how many edges each rule is broken, by predicates and numbers alike."""
     model, ctx = spyre_model(instance), context_of(claims, instance.requests)
     setting = setting_of(evolve(instance, config=claims), ctx)
+    in_numbers = (one for one in applicable(claims) if one.id in RULES)
+    safety = properties_of_rules(in_numbers, ctx, Step).safety
     compiled = SpyreCompiled(instance, model.ctx, WORDS, setting)
     pending, counts = [compiled.first()], Counter[str]()
     seen = {pending[0].tobytes()}
     for words in pending:
         state = compiled.decoded(words)
-        expected = {words_of(edge.action): {*broken(ctx, edge)} for edge in model.successors(state)}
+        expected = {
+            words_of(edge.action): broken_by(safety, state, edge).keys()
+            for edge in model.successors(state)
+        }
         found = {
             edge.action: {rule for bit, rule in enumerate(RULES) if edge.broken >> bit & 1}
             for edge in edges_from(compiled, words)

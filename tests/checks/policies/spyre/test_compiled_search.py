@@ -1,13 +1,15 @@
 """Searching the compiled graph: the counts of the reference, its counterexamples, its bounds."""
 
+import numpy as np
 import pytest
 
 from checks.evidence import EXPLORED, recorded
 from checks.explore.bounds import Bounds
 from checks.explore.compiled.search import DoesNotFitError, Searched, search
+from checks.explore.compiled.sketch import Sketch, chances_of_a_miss
 from checks.explore.result import Progress
 from checks.policies.spyre.compiled.model import SpyreCompiled
-from checks.policies.spyre.compiled.names import RULES
+from checks.policies.spyre.compiled.names import GOALS, RULES
 from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.policy import POLICY
 from spec.spyre.state import State
@@ -15,10 +17,18 @@ from spec.spyre.state import State
 BY_NAME = {instance.name: instance for instance in POLICY.instances}
 
 
-def searched(name: str, bounds: Bounds | None = None, sample: int = 20) -> Searched[State]:
+def searched(
+    name: str, bounds: Bounds | None = None, sample: int = 20, *, fingerprints: bool = False
+) -> Searched[State]:
     model = spyre_model(BY_NAME[name])
     compiled = SpyreCompiled(BY_NAME[name], model.ctx, words=5)
-    return search(model, compiled, POLICY.properties_of(model).safety, bounds, sample=sample)
+    properties = POLICY.properties_of(model)
+    return search(
+        *(model, compiled, properties.safety, bounds),
+        eventually=properties.eventually,
+        sample=sample,
+        fingerprints=fingerprints,
+    )
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -30,6 +40,12 @@ def test_counts_are_those_on_record(name: str) -> None:
     counts = (found.states, found.transitions, found.depth)
     assert counts == (record["states"], record["transitions"], record["depth"])
     assert (found.stopped_by, found.difference) == (None, None)
+    in_numbers = {*RULES, *GOALS}
+    assert found.broken.keys() & in_numbers == record["violations"].keys() & in_numbers
+    for rule in found.broken.keys() & GOALS:
+        kept = record["violations"][rule]
+        assert found.broken[rule].found == kept["found"]
+        assert len(found.broken[rule].counterexample.steps) == len(kept["actions"])
 
 
 @pytest.mark.parametrize(
@@ -53,8 +69,34 @@ def test_a_counterexample_is_as_short_as_the_one_on_record(name: str, rule: str)
 def test_rules_in_numbers_are_judged_on_every_edge_and_others_on_some() -> None:
     found = searched("exact, four requests", sample=10)
 
-    assert {found.judged[rule] for rule in RULES} == {found.transitions}
+    assert {found.judged[rule] for rule in (*RULES, "LIF-6")} == {found.transitions}
     assert 10 <= found.judged["SPY-CHK-3"] < 200
+
+
+@pytest.mark.parametrize("name", ["exact, four requests", "eviction", "odd length, exact"])
+def test_with_fingerprints_the_same_is_found(name: str) -> None:
+    exact, known = searched(name), searched(name, fingerprints=True)
+
+    assert (known.by_depth, known.actions) == (exact.by_depth, exact.actions)
+    assert known.transitions == exact.transitions
+    assert known.broken.keys() & {*RULES} == exact.broken.keys() & {*RULES}
+    for rule in known.broken.keys() & {*RULES}:  # found again, as states have no words any more
+        assert known.broken[rule] == exact.broken[rule]
+    assert {known.judged[rule] for rule in RULES} == {known.transitions}
+    assert known.judged["SPY-CHK-3"] >= 20  # on states drawn from all depths
+    assert exact.chances_of_a_miss is None
+
+
+def test_fingerprints_take_twelve_bytes_a_state() -> None:
+    sketch, random = Sketch(words=3), np.random.default_rng(0)
+    sources = homes = np.zeros(1_000, np.int64)
+    for _ in range(100):
+        sketch.add(random.integers(0, 2**62, (1_000, 3)), sources, 1_000, homes)
+        sketch.forget(sketch.count)
+
+    assert sketch.count == 100_000
+    assert sketch.bytes_per_state < 12.5
+    assert chances_of_a_miss(10**9, 3 * 10**9) == pytest.approx((0.054, 0.108), rel=0.01)
 
 
 def test_bounds_end_a_search_early() -> None:

@@ -1,0 +1,57 @@
+"""The large instances: explored to the recorded counts and verdicts, which rules show."""
+
+import pytest
+
+from checks.evidence import LARGE, recorded, recorded_verdicts
+from checks.explore.exploring import explore_compiled
+from checks.policies import title_of
+from checks.policies.spyre.policy import POLICY
+from tests.checks.command import lockstep
+
+BY_NAME = {instance.name: instance for instance in POLICY.large}
+FAST = ("five, documented", "five, evictions between hits")
+
+
+def is_as_recorded(name: str) -> bool:
+    explored = explore_compiled(BY_NAME[name])
+    kept = recorded(LARGE)[title_of(BY_NAME[name])]
+    counts = {key: getattr(explored.result, key) for key in ("states", "transitions", "depth")}
+    found = counts | {"rules": list(explored.rules), "violations": explored.violations}
+    return found == {key: kept[key] for key in found}
+
+
+def test_all_are_on_record_and_have_more_states_than_the_reference_goes_through() -> None:
+    record = recorded(LARGE)
+
+    assert list(record) == [title_of(one) for one in POLICY.large]
+    assert min(one["states"] for one in record.values()) > 20_000
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_they_are_explored_to_the_recorded_counts_and_verdicts(name: str) -> None:
+    assert is_as_recorded(name)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [name for name in BY_NAME if name not in FAST])
+def test_all_are_explored_to_the_recorded_counts_and_verdicts(name: str) -> None:
+    assert is_as_recorded(name)
+
+
+def test_what_large_instances_show_stands_behind_what_small_ones_do() -> None:
+    verdicts = {one.rule.id: one for one in recorded_verdicts(POLICY.registry.rules.values())}
+
+    volume, finding = verdicts["SPY-VOL-1"], verdicts["SPY-VOL-4"]
+
+    assert volume.refuted_in_large == ("five, documented",)
+    assert "; compiled: refuted in: five, documented (holds in " in volume.explored
+    assert "compiled" not in finding.explored  # judged on some edges only
+
+
+def test_what_does_not_go_with_them_is_refused() -> None:
+    for options in (["--using", "reference"], ["--record", "--max-states", "9"]):
+        ran = lockstep("explore", "--large", "five, documented", *options)
+
+        assert ran.code == 2
+        assert options[0] in ran.err
+    assert "five, preemption" in lockstep("explore", "--large", "--list").out
