@@ -14,7 +14,7 @@ _COMPLETION = "_LOCKSTEP_COMPLETE"  # the variable by which a shell asks for com
 
 # What each command does, its help's first sentence; the module `checks.cli.NAME` has the rest.
 _COMMANDS = {
-    "bisect": "Run the recorded CASE on each installed release and tell where it differs.",
+    "bisect": "Run the recorded CASE on each installed release and say where it differs.",
     "book": "Write the book as a site: chapters, rules, proofs and runs to look at.",
     "conform": "Serve random cases with the DRIVER of a released scheduler and with the reference.",
     "driver": "Install, list and try drivers of released schedulers.",
