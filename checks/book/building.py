@@ -101,10 +101,11 @@ def _refuse_what_is_no_book(out: Path) -> None:
 
 
 def _drop_what_is_not_used(site: Path) -> None:
-    """The theme's source maps, and its search in other languages."""
+    """The theme's source maps, its search in other languages, a page that works at a root only."""
     for path in site.rglob("*.map"):
         path.unlink()
     rmtree(site / "assets" / "javascripts" / "lunr", ignore_errors=True)
+    (site / "404.html").unlink()
 
 
 _AS_IT_IS = re.compile(r"(<pre.*?</pre>|<script.*?</script>)", re.DOTALL)

@@ -1,5 +1,6 @@
 """What the book's pictures claim is what the reference does."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,8 @@ from checks.book.pictures import (
 )
 from checks.book.staircase import staircase
 from checks.chapters import CHAPTERS
+from spec.spyre.admission import Member, joined_tkvs, projected_volumes
+from spec.spyre.padding import max_tkv
 
 NAMES = [trace_name(one) for one in examples().values()]
 FILMS = Films(dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, "live=%7B%7D"))
@@ -62,9 +65,49 @@ def test_a_picture_that_is_no_example_is_named() -> None:
         with_pictures("<!-- picture: swops -->", FILMS, root="")
 
 
+def test_runs_stand_beside_each_other_step_by_step_with_what_keeps_a_request_waiting() -> None:
+    lines = with_pictures("<!-- waits: later later-exact -->", FILMS, root="").splitlines()
+
+    documented, exact = "Three requests under the documented rule", "under the exact rule"
+    assert lines[0].startswith(f"| step | {documented} | Three requests {exact} |")
+    at = dict(enumerate(lines[2:]))
+    waits = "decode 0; 1 waits"
+    assert at[5] == f'| <span id="step-5">5</span> | {waits}: SPY-VOL-2 | {waits}: SPY-VOL-4 |'
+    assert at[8].endswith("| prefill 2 | decode 1; 2 waits: SPY-VOL-4 |")
+    assert at[9].endswith("| decode 2, 1; **volume 12, limit 11** | decode 1; 2 waits: SPY-VOL-4 |")
+    assert at[13].endswith("| - | decode 2 |")  # the shorter run has ended
+    assert lines[-3].startswith("- **SPY-PRI-3:** With interleaving")
+
+
+def test_the_page_on_refusals_has_the_numbers_that_the_rules_compare() -> None:
+    later = examples()["later"]
+    step, (first, second, _) = steps_of(later)[5], later.requests
+    (row,) = step.before.decoding
+    joined = [
+        Member(row.computed, first.max_tokens - row.generated),
+        Member(second.prompt_len, second.max_tokens),
+    ]
+    ours, own = joined_tkvs(joined[:1], joined[1], block_size=2)
+    expected = ours + joined[0].remaining + 2
+    both = max_tkv([row.computed + 1, second.prompt_len + 1], block_size=2)
+
+    assert (row.computed, joined[0].remaining, expected) == (5, 1, 8)
+    assert max(projected_volumes([expected], own + joined[1].remaining)) == 16
+    assert (both, 2 * both) == (6, 12)
+
+
 def test_a_line_has_a_dot_for_each_number_that_is_marked() -> None:
     one = examples()["worst-case"]
     drawn = staircase(steps_of(one), one)
 
     assert drawn.count("<circle") == 4
     assert "limit 200" in drawn
+
+
+def test_a_level_is_drawn_over_the_steps_that_it_is_for() -> None:
+    one = examples()["worst-case-rows"]
+    drawn = staircase(steps_of(one), one)
+
+    assert [int(level) for level in re.findall(r"<title>(\d+)</title>", drawn)] == [4, 3, 2, 1]
+    assert drawn.count('class="level"') == 4
+    assert ">batch<" in drawn
