@@ -17,6 +17,7 @@ from checks.book.drawing import STEPS, Films, Introduced, in_words, shared_rules
 from checks.book.instances import instance_pages
 from checks.book.pictures import with_pictures, write_examples
 from checks.book.proofs import proof_pages
+from checks.book.published import figures_page
 from checks.book.releases import release_pages
 from checks.book.rules import rule_pages
 from checks.book.runs import Shown, shown_runs
@@ -173,6 +174,7 @@ def pages(shown: Sequence[Shown], films: Films) -> Iterator[Page]:
         yield Page(path.name, with_pictures(text, films, root=""))
     for page in chapter_pages():
         yield evolve(page, text=with_pictures(page.text, films, root="../"))
+    yield figures_page(films)
     yield from rule_pages(shown, drawn)
     yield from instance_pages(shown, drawn)
     yield from proof_pages()
@@ -187,6 +189,7 @@ def _navigation() -> list[Any]:
         {"Start": "index.md"},
         {"Why was it refused?": "refused.md"},
         {"The exact rule in pictures": "exact.md"},
+        {"The published figures": "figures.md"},
         {"Run it": "live.md"},
         {"The schedulers": [{name: path} for name, path in chapters.items()]},
         {

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.thorough
 SCREENS = [(360, "dark"), (1280, "light")]
 MADE_ALIKE = ("rules", "instances", "proofs")  # a page for each of hundreds, by one function
 EACH = 12  # of such pages axe looks at one in so many: it takes a second for each
-SETTLED_MS = 2_000  # the theme puts wide tables into boxes that scroll when the page is there
+SETTLED_MS = 10_000  # the theme puts wide tables into boxes that scroll when the page is there
 
 
 @pytest.fixture(scope="session")
@@ -128,6 +128,28 @@ def too_wide(page: Page, width: int) -> list[str]:
     except TimeoutError:
         return [f"{page.url} is wider than {width} px"]
     return []
+
+
+# --- the way of a reader --------------------------------------------------------------------------
+
+
+def test_why_a_request_was_refused_is_two_clicks_from_the_start(book: Path, opened: Opener) -> None:
+    page = opened(book / "index.html")
+    here = page.locator('lockstep-steps[name="later"]')
+    assert here.locator(".headline").inner_text().startswith("step 5")
+    assert "Request 1 is kept waiting by SPY-VOL-2" in here.locator(".refusal").inner_text()
+
+    page.get_by_role("link", name="Why was request 1 refused in step 5").click()
+
+    row = page.locator("tr", has=page.locator("#step-5")).first
+    assert row.locator("td").all_inner_texts() == [
+        "5",
+        "decode 0; 1 waits: SPY-VOL-2",
+        "decode 0; 1 waits: SPY-VOL-4",
+    ]
+    assert row.is_visible()
+    row.get_by_role("link", name="SPY-VOL-4").click()
+    assert page.locator("h1").inner_text().startswith("SPY-VOL-4")
 
 
 # --- runs -----------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from checks.policies.example import Example, Steps, events_of, request
 from spec.core.records import DECODE, PREFILL
@@ -74,6 +74,20 @@ JUMPS = Example(
         {event.rule for event in events_of(steps, "jump_tkv")}
         == {"SPY-TKV-3", "SPY-TKV-4", "SPY-TKV-5", "SPY-TKV-7"}
     ),
+)
+
+PUBLISHED_JUMPS = Example(
+    name="published-jumps",
+    title="The published decode batch",
+    says="Prompts of 264, 45 and 115 tokens that end with their 62nd, 71st and 67th token. The"
+    " limit is 2,048: with the published 1,024 they would not fit, since three rows reach 366.",
+    config=evolve(_PUBLISHED, max_batch_tkv_limit=2048),
+    requests=tuple(
+        Request(id=id_, prompt=Prompt.of_stream(id_, tokens), max_tokens=100, output_len=output)
+        for id_, tokens, output in (("0", 264, 62), ("1", 45, 71), ("2", 115, 67))
+    ),
+    at=7,
+    shows=lambda steps: max(step.tkv for step in steps if len(step.scheduled) == 3) == 366,
 )
 
 INTERLEAVING = Example(
@@ -365,6 +379,30 @@ WHOLE_PREFIX = Example(
     ),
 )
 
+
+def _goes_on_from_an_answer() -> tuple[Request, ...]:
+    """A prompt and its answer, and a prompt of both up to the 380th token of the answer."""
+    prompt = Prompt.of_stream("common", 699)
+    first = Request(id="Cached", prompt=prompt, max_tokens=382)
+    answer = [first.output_token(index) for index in range(380)]
+    longer = Prompt.of_tokens([*prompt.tokens(), *answer, *range(30)])
+    return first, Request(id="New", prompt=longer, max_tokens=3, arrival=500)
+
+
+ANSWER = Example(
+    name="answer",
+    title="A prompt that goes on from an answer",
+    says="699 tokens of the prompt and 380 of the answer come again, 16 whole blocks. Of their"
+    " 1,024 tokens 896 are read from the cache, and 128 are redirected at the boundary.",
+    config=_CACHING,
+    requests=_goes_on_from_an_answer(),
+    shows=lambda steps: any(
+        (one.id, one.cached_tokens, one.inner_padding) == ("New", 896, 128)
+        for step in steps
+        if (one := step.chunk)
+    ),
+)
+
 PAUSING = Example(
     name="pausing",
     title="Requests take turns",
@@ -386,8 +424,17 @@ PAUSING = Example(
 )
 
 EXAMPLES = (
-    *(CHUNKS, SINGLE_CHUNK, JUMPS, INTERLEAVING, DOCUMENTED, DOCUMENTED_EXACT, DOCUMENTED_SHIPPED),
+    *(
+        CHUNKS,
+        SINGLE_CHUNK,
+        JUMPS,
+        PUBLISHED_JUMPS,
+        INTERLEAVING,
+        DOCUMENTED,
+        DOCUMENTED_EXACT,
+        DOCUMENTED_SHIPPED,
+    ),
     *(LATER, LATER_EXACT),
     *(WORST_CASE, WORST_CASE_ROWS, WORST_CASE_PEAKS, WORST_CASE_COVERED, WORST_CASE_REACHED),
-    *(PREFIX, WHOLE_PREFIX, PAUSING),
+    *(PREFIX, WHOLE_PREFIX, ANSWER, PAUSING),
 )

@@ -16,8 +16,11 @@ from checks.book.pictures import (
     trace_name,
     with_pictures,
 )
+from checks.book.published import figures_page, our_numbers
+from checks.book.source import policies
 from checks.book.staircase import staircase
 from checks.chapters import CHAPTERS
+from checks.policies.figure import PublishedFigure
 from spec.spyre.admission import Member, joined_tkvs, projected_volumes
 from spec.spyre.padding import max_tkv
 
@@ -37,8 +40,9 @@ def test_the_reference_does_what_the_picture_says(name: str) -> None:
 
 def test_every_example_stands_in_a_page_and_every_picture_is_an_example() -> None:
     placed = {name for text in texts() for name in placed_in(text)}
+    beside = {figure.example for policy in policies() for figure in policy.published}
 
-    assert placed == examples().keys()
+    assert placed | beside == examples().keys()
 
 
 def test_a_picture_that_the_reference_no_longer_shows_ends_the_build() -> None:
@@ -94,6 +98,26 @@ def test_the_page_on_refusals_has_the_numbers_that_the_rules_compare() -> None:
     assert (row.computed, joined[0].remaining, expected) == (5, 1, 8)
     assert max(projected_volumes([expected], own + joined[1].remaining)) == 16
     assert (both, 2 * both) == (6, 12)
+
+
+def test_published_figures_stand_beside_ours_with_the_numbers_that_differ() -> None:
+    text = figures_page(FILMS).text
+
+    assert "- A decode batch with jumps of tkv: 11 of 11 numbers are the same" in text
+    assert "| tkv of request 1 in line 59 | 362 to 171 | 362 to 171 |  |" in text
+    assert "figure 2: the same prompt again: 0 of 5 numbers are the same" in text
+    assert "| tokens of computed chunk 1 | 1024 to 1109 | 1023 to 1109 | **differs** |" in text
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [figure for policy in policies() for figure in policy.published],
+    ids=lambda figure: figure.name,
+)
+def test_where_a_figure_differs_from_ours_it_is_said_which_is_right(
+    figure: PublishedFigure,
+) -> None:
+    assert (our_numbers(figure) != figure.published) == bool(figure.says)
 
 
 def test_a_line_has_a_dot_for_each_number_that_is_marked() -> None:
