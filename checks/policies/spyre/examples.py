@@ -396,6 +396,7 @@ ANSWER = Example(
     " 1,024 tokens 896 are read from the cache, and 128 are redirected at the boundary.",
     config=_CACHING,
     requests=_goes_on_from_an_answer(),
+    at=500,
     shows=lambda steps: any(
         (one.id, one.cached_tokens, one.inner_padding) == ("New", 896, 128)
         for step in steps
