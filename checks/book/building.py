@@ -173,7 +173,8 @@ def pages(shown: Sequence[Shown], films: Films) -> Iterator[Page]:
         text = path.read_text(encoding="utf-8")
         yield Page(path.name, with_pictures(text, films, root=""))
     for page in chapter_pages():
-        yield evolve(page, text=with_pictures(page.text, films, root="../"))
+        root = "../" * page.path.count("/")
+        yield evolve(page, text=with_pictures(page.text, films, root=root))
     yield figures_page(films)
     yield from rule_pages(shown, drawn)
     yield from instance_pages(shown, drawn)
@@ -198,6 +199,7 @@ def _navigation() -> list[Any]:
                 {"Proofs": "chapters/proofs.md"},
                 {"Evidence": "chapters/evidence.md"},
                 {"Releases": "chapters/releases.md"},
+                {"Defects of releases": "chapters/releases/index.md"},
                 {"Drivers": "chapters/drivers.md"},
                 {"Serving": "chapters/serving.md"},
                 {"Glossary": "chapters/glossary.md"},

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -86,7 +87,8 @@ def test_runs_stand_beside_each_other_step_by_step_with_what_keeps_a_request_wai
 def test_the_page_on_refusals_has_the_numbers_that_the_rules_compare() -> None:
     later = examples()["later"]
     step, (first, second, _) = steps_of(later)[5], later.requests
-    (row,) = step.before.decoding
+    before: Any = step.before  # of Spyre
+    (row,) = before.decoding
     joined = [
         Member(row.computed, first.max_tokens - row.generated),
         Member(second.prompt_len, second.max_tokens),
