@@ -9,6 +9,7 @@ import spec
 from checks.evidence import EXPLORED, MUTATED, PROVEN, Verdict, recorded, recorded_verdicts
 from checks.export.files import new_file
 from checks.policies import POLICIES, AnyPolicy, title_of
+from checks.releases.defects import defect_pages
 from spec.core.rule import Kind
 
 _RULES = ("rule", "says", "source", "explored", "witnessed", "proofs")
@@ -169,7 +170,7 @@ def as_recorded() -> Iterator[tuple[Path, str]]:
 
 
 def write_chapters() -> None:
-    """Bring the tables of all chapters up to date with the records."""
-    for path, chapter in as_recorded():
+    """Bring the tables of all chapters up to date with the records, and pages of recordings."""
+    for path, chapter in (*as_recorded(), *defect_pages()):
         with new_file(path) as file:
             file.write(chapter)

@@ -39,7 +39,7 @@ def record_of(explorations: Iterable["Exploration"]) -> dict[str, Any]:
 
 
 def proofs_of(proofs: Iterable["Proof"]) -> dict[str, Any]:
-    """What is worth keeping of proofs: the claims and their verdicts, no times.
+    """What is worth keeping of proofs: the claims, their verdicts and the processor's seconds.
 
     Of a second solver that was asked, too, what it says.
     """
@@ -51,6 +51,7 @@ def proofs_of(proofs: Iterable["Proof"]) -> dict[str, Any]:
             "bounds": OBLIGATIONS[one.obligation].bounds,
             "rules": list(OBLIGATIONS[one.obligation].rules),
             "verdict": one.verdict.value,
+            "seconds": round(one.seconds, 1),
         }
         | ({"second": one.second} if one.second else {})
         for one in proofs

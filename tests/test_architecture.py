@@ -57,7 +57,10 @@ PARTS: dict[str, tuple[set[str], str]] = {
         {"registry", "ending", "cores", "explore", "harness", "proofs", "evidence"},
         "wrong programs, tried with all evidence that there is",
     ),
-    "chapters": ({"registry", "export", "evidence"}, "tables made from the record"),
+    "chapters": (
+        {"registry", "export", "evidence", "releases"},
+        "tables made from the record, and pages of recordings",
+    ),
     "glossary": (set(), "words are explained by the chapters alone"),
     "book": (
         {

@@ -53,8 +53,8 @@ def _picture(graph: "nx.DiGraph[str]", texts: Mapping[str, str]) -> str:
     says = "; ".join(f"{texts[other]}, from {texts[one]}" for one, other in graph.edges)
     return "\n".join(
         [
-            f'<figure class="argument"><svg viewBox="0 0 {width:.0f} {height:.0f}" role="img"'
-            f' aria-label="{escape(says)}">',
+            f'<figure class="argument" tabindex="0"><svg viewBox="0 0 {width:.0f} {height:.0f}"'
+            f' role="img" aria-label="{escape(says)}">',
             '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7"'
             ' markerHeight="7" orient="auto"><path d="M0 0 8 4 0 8z"/></marker></defs>',
             *arrows,

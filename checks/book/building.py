@@ -17,6 +17,7 @@ from checks.book.drawing import STEPS, Films, Introduced, in_words, shared_rules
 from checks.book.instances import instance_pages
 from checks.book.pictures import with_pictures, write_examples
 from checks.book.proofs import proof_pages
+from checks.book.published import figures_page
 from checks.book.releases import release_pages
 from checks.book.rules import rule_pages
 from checks.book.runs import Shown, shown_runs
@@ -101,10 +102,11 @@ def _refuse_what_is_no_book(out: Path) -> None:
 
 
 def _drop_what_is_not_used(site: Path) -> None:
-    """The theme's source maps, and its search in other languages."""
+    """The theme's source maps, its search in other languages, a page that works at a root only."""
     for path in site.rglob("*.map"):
         path.unlink()
     rmtree(site / "assets" / "javascripts" / "lunr", ignore_errors=True)
+    (site / "404.html").unlink()
 
 
 _AS_IT_IS = re.compile(r"(<pre.*?</pre>|<script.*?</script>)", re.DOTALL)
@@ -171,7 +173,9 @@ def pages(shown: Sequence[Shown], films: Films) -> Iterator[Page]:
         text = path.read_text(encoding="utf-8")
         yield Page(path.name, with_pictures(text, films, root=""))
     for page in chapter_pages():
-        yield evolve(page, text=with_pictures(page.text, films, root="../"))
+        root = "../" * page.path.count("/")
+        yield evolve(page, text=with_pictures(page.text, films, root=root))
+    yield figures_page(films)
     yield from rule_pages(shown, drawn)
     yield from instance_pages(shown, drawn)
     yield from proof_pages()
@@ -186,6 +190,7 @@ def _navigation() -> list[Any]:
         {"Start": "index.md"},
         {"Why was it refused?": "refused.md"},
         {"The exact rule in pictures": "exact.md"},
+        {"The published figures": "figures.md"},
         {"Run it": "live.md"},
         {"The schedulers": [{name: path} for name, path in chapters.items()]},
         {
@@ -194,6 +199,7 @@ def _navigation() -> list[Any]:
                 {"Proofs": "chapters/proofs.md"},
                 {"Evidence": "chapters/evidence.md"},
                 {"Releases": "chapters/releases.md"},
+                {"Defects of releases": "chapters/releases/index.md"},
                 {"Drivers": "chapters/drivers.md"},
                 {"Serving": "chapters/serving.md"},
                 {"Glossary": "chapters/glossary.md"},

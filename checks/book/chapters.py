@@ -16,9 +16,10 @@ _OF_RECORD = re.compile(r"<!-- (rules|proofs|lemmas) -->\n(.*?)<!-- end of \1 --
 
 
 def chapter_pages() -> Iterator[Page]:
-    """A page for each chapter."""
-    for path in sorted(CHAPTERS.glob("*.md")):
-        yield Page(f"chapters/{path.name}", as_page(path.read_text(encoding="utf-8")))
+    """A page for each chapter, and for each defect of a release."""
+    for path in sorted(CHAPTERS.rglob("*.md")):
+        name = path.relative_to(CHAPTERS).as_posix()
+        yield Page(f"chapters/{name}", as_page(path.read_text(encoding="utf-8")))
 
 
 def as_page(chapter: str) -> str:

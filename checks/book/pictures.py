@@ -2,8 +2,10 @@
 
 Where a picture stands is said by the page, in a comment: `picture: NAME` for a run to step through,
 `run: NAME` for the same with its events and the verdict of each rule, `plot: NAME` for a line,
-`live: NAME` for the reference itself. What an example says is held against the steps whenever the
-book is built, so that no page shows what the reference no longer does.
+`live: NAME` for the reference itself, `waits: NAME NAME ...` for a table of runs beside each other:
+what each step computes, and which rule keeps a request waiting. What an example says is held
+against the steps whenever the book is built, so that no page shows what the reference no longer
+does.
 """
 
 import re
@@ -14,6 +16,7 @@ from pathlib import Path
 from checks.book.drawing import Films, Introduced
 from checks.book.source import policies
 from checks.book.staircase import staircase
+from checks.book.waits import waits_table
 from checks.export.pages.markup import live_element
 from checks.export.trace.requests import request_as_json
 from checks.export.trace.writing import TraceWriter
@@ -23,7 +26,7 @@ from checks.policies import policy_of
 from checks.policies.example import Example
 from spec.core.records import SomeStep
 
-_PLACE = re.compile(r"<!-- (picture|run|live|plot): ([a-z-]+) -->")
+_PLACE = re.compile(r"<!-- (picture|run|live|plot|waits): ([a-z-]+(?: [a-z-]+)*) -->")
 
 
 class PictureError(Exception):
@@ -64,7 +67,7 @@ def write_examples(directory: Path) -> Iterator[tuple[Path, Introduced]]:
 
 def placed_in(text: str) -> list[str]:
     """The names of the pictures that stand in a page."""
-    return [found[2] for found in _PLACE.finditer(text)]
+    return [name for found in _PLACE.finditer(text) for name in found[2].split(" ")]
 
 
 def with_pictures(text: str, films: Films, root: str) -> str:
@@ -76,10 +79,13 @@ def with_pictures(text: str, films: Films, root: str) -> str:
     known = examples()
 
     def drawn(found: re.Match[str]) -> str:
-        if found[2] not in known:
-            raise PictureError(f"no example is called {found[2]}; there are {', '.join(known)}")
-        draw = _DRAWN[found[1]]
-        return draw(known[found[2]], films, root)
+        names = found[2].split(" ")
+        if unknown := [name for name in names if name not in known]:
+            raise PictureError(f"no example is called {unknown[0]}; there are {', '.join(known)}")
+        if found[1] == "waits":
+            return waits_table([(known[name], steps_of(known[name])) for name in names])
+        (name,) = names
+        return _DRAWN[found[1]](known[name], films, root)
 
     return _PLACE.sub(drawn, text)
 

@@ -78,6 +78,7 @@ def _page_of(obligation: Obligation, record: Mapping[str, Any], cited_by: list[s
                 f"**For:** {obligation.bounds}",
                 "**Decided by:** " + ("looking at all numbers" if looked else "the solver Z3"),
                 *([f"**A second solver, cvc5:** {second}"] if second else []),
+                *_time(record),
                 f"**Serves the rules:** {', '.join(obligation.rules) or 'none by itself'}",
             ]
         ),
@@ -97,6 +98,12 @@ def _page_of(obligation: Obligation, record: Mapping[str, Any], cited_by: list[s
             code("sh", f"lockstep prove {obligation.id}"),
         ),
     )
+
+
+def _time(record: Mapping[str, Any]) -> Iterator[str]:
+    """How long it took when it was recorded; records of before times were kept have none."""
+    if "seconds" in record:
+        yield f"**Time when recorded:** {max(record['seconds'], 0.1):.1f} s of one processor"
 
 
 def _with_sentence(id_: str) -> str:

@@ -30,20 +30,22 @@ class _Scale:
 
 
 def staircase(steps: Sequence[SomeStep], example: Example) -> str:
-    """The first meter of the fullest step, a stair where a step has it; the marks as dots."""
+    """A meter of the steps, a stair where a step has it; marks as dots, levels as lines."""
     ctx = policy_of(example.config).context_of(example.config, example.requests)
     picture = policy_of(example.config).picture
     meters = {step.index: list(picture.meters(ctx, step)) for step in steps}
-    name = max(meters.values(), key=len)[0].name
+    name = example.meter or max(meters.values(), key=len)[0].name
     shown = {index: one for index, found in meters.items() for one in found if one.name == name}
     limit = next(iter(shown.values())).limit
     marks = example.marks(steps) if example.marks else {}
-    most = max(limit or 0, *(one.value for one in shown.values()), *marks.values())
-    scale = _Scale(len(steps), ceil(most * 1.05))
+    levels = example.levels(steps) if example.levels else {}
     values = {index: one.value for index, one in shown.items()}
+    most = max(limit or 0, *values.values(), *marks.values(), *levels.values())
+    scale = _Scale(len(steps), ceil(most * 1.05))
     parts = [
         *_axes(scale, name),
         *_limit(scale, limit),
+        *_levels(scale, levels),
         *_stairs(scale, values),
         *_marks(scale, marks),
     ]
@@ -89,7 +91,14 @@ def _stairs(scale: _Scale, values: dict[int, int]) -> Iterator[str]:
     yield f'<path class="line" d="{"".join(path)}"/>'
 
 
+def _levels(scale: _Scale, levels: Mapping[tuple[int, int], int]) -> Iterator[str]:
+    for (first, last), value in levels.items():
+        left, right, y = scale.x(first), scale.x(last + 1), scale.y(value)
+        path = f"M{left:.1f} {scale.y(0):.1f}V{y:.1f}H{right:.1f}V{scale.y(0):.1f}"
+        yield f'<path class="level" d="{path}"><title>{value}</title></path>'
+
+
 def _marks(scale: _Scale, marks: Mapping[int, int]) -> Iterator[str]:
     for index, value in marks.items():
-        at = f'cx="{scale.x(index + 1):.1f}" cy="{scale.y(value):.1f}"'
+        at = f'cx="{scale.x(index + 0.5):.1f}" cy="{scale.y(value):.1f}"'
         yield f'<circle class="mark" {at} r="4.5"><title>{value}</title></circle>'

@@ -1,6 +1,6 @@
 """`lockstep run`: serve a workload, judge every step, say what it cost."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -16,11 +16,13 @@ from checks.cli.common import (
     config_options,
     files_option,
     gathered,
+    on_option,
     progress_bar,
 )
 from checks.cli.configuration import Sources
 from checks.cli.outputs import NEW_FILE, PATH, Command
 from checks.cli.run_tables import print_comparison, print_run
+from checks.cores import is_elsewhere, on_all_cores
 from checks.ending import deferred, keeping_results, refuse_to_go_on
 from checks.explore.exploring import sentence
 from checks.export.files import write_lines
@@ -109,6 +111,7 @@ class _Files:
         "extra `plot`.",
     ),
 )
+@on_option("configurations of --compare")
 @files_option
 def run(
     workload: Path,
@@ -133,6 +136,8 @@ def run(
         refuse_unplottable(files.plot)
     if compared and files.of_one_run:
         raise ConfigError("--compare", ", ".join(compared), "no --trace, --figures or --timeline")
+    if is_elsewhere() and not compared:
+        raise InputError("--on", "one configuration", "several, with --compare")
     objective = _objective(slo)
     first = next(iter(variants.values())).config
     if files.figures is not None and policy_of(first).plot is None:
@@ -143,15 +148,15 @@ def run(
     fitting = {label: _fitting(read, one.config) for label, one in variants.items()}
     runs: dict[str, Run] = {}
     courses: dict[str, Course] = {}
+    pieces = [
+        _Piece(label, settings, fitting[label][0], schedulers[label], objective, files)
+        for label, settings in variants.items()
+    ]
     with keeping_results(), deferred():
-        for label, settings in variants.items():
-            requests = fitting[label][0]
-            course = Course(settings.config) if files.plot is not None else None
-            runs[label] = _run(
-                label, settings, requests, schedulers[label], objective, files, course
-            )
+        for piece, (done, course) in zip(pieces, _served(pieces), strict=True):
+            runs[piece.label] = done
             if course is not None:
-                courses[label] = course
+                courses[piece.label] = course
             refuse_to_go_on()
     if not runs:
         return output.end(exit_code(violated=False), {})
@@ -216,16 +221,34 @@ def _fitting(read: Workload, config: PolicyConfig) -> tuple[list[Request], list[
     return fit_for(read, lambda request: refuse(request, config))
 
 
-def _run(
-    label: str,
-    settings: Settings,
-    requests: list[Request],
-    using: str,
-    objective: Objective | None,
-    files: _Files,
-    course: Course | None,
-) -> Run:
-    """One run, with its files and its progress bar."""
+@frozen
+class _Piece:
+    """A configuration with the requests that it can serve, what schedules, what is asked for."""
+
+    label: str
+    settings: Settings
+    requests: list[Request]
+    using: str
+    objective: Objective | None
+    files: _Files
+
+
+def _served(pieces: Sequence[_Piece]) -> Iterator[tuple[Run, Course | None]]:
+    """Each run in its turn here, where a long one takes two cores by itself; else side by side."""
+    if not is_elsewhere():
+        yield from map(_run, pieces)
+        return
+    with progress_bar("configurations", len(pieces)) as show:
+        for number, done in enumerate(on_all_cores(_run, pieces), start=1):
+            show(number, "served")
+            yield done
+
+
+def _run(piece: _Piece) -> tuple[Run, Course | None]:
+    """One run, with its files and its progress bar, and its course where that is drawn."""
+    label, settings, requests, using = piece.label, piece.settings, piece.requests, piece.using
+    objective, files = piece.objective, piece.files
+    course = Course(settings.config) if files.plot is not None else None
     config, by_id = settings.config, {one.id: one for one in requests}
     kept: list[SomeStep] = []
     with ExitStack() as stack:
@@ -255,7 +278,7 @@ def _run(
     plot = policy_of(config).plot
     if files.figures is not None and plot is not None:
         write_lines(files.figures, plot(config, by_id, kept))
-    return done
+    return done, course
 
 
 @contextmanager

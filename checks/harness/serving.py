@@ -4,13 +4,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from multiprocessing import Pipe, Process
+from multiprocessing import Pipe, Process, current_process
 from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
 from zlib import crc32
 
-from attrs import define, evolve, frozen
+from attrs import define, evolve, fields, frozen
 
 from checks.ending import WorkerDiedError, begin_as_worker, end_at_once, stopping
 from checks.harness.case import Case
@@ -81,6 +81,19 @@ class Run:
         """True if no rule was broken, no step refused and no token wrong."""
         wrong = self.device is not None and self.device.wrong
         return not self.broken and self.refused is None and not wrong
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rules go by their ids: what judges is at hand wherever a run is read."""
+        said = {one.name: getattr(self, one.name) for one in fields(Run)}
+        said["rules"] = [rule.id for rule in self.rules]
+        said["broken"] = [(one.step, one.rule.id, one.found) for one in self.broken]
+        return _run_of, (said,)
+
+
+def _run_of(said: Mapping[str, Any]) -> Run:
+    rules = [RULES[id_] for id_ in said["rules"]]
+    broken = [Broken(step, RULES[id_], found) for step, id_, found in said["broken"]]
+    return Run(**{**said, "rules": rules, "broken": broken})
 
 
 def scheduler_of(using: str | None, config: PolicyConfig) -> str:
@@ -154,7 +167,8 @@ def run_workload(
     config, case = settings.config, Case(settings.config, tuple(requests))
     policy, rules = policy_of(config), judgeable(config)
     scheduler = scheduler_for(using, case)
-    is_long = len(requests) >= _LONG and (os.cpu_count() or 1) > 1
+    may_start = not current_process().daemon  # nor may a worker of a cluster under its nanny
+    is_long = len(requests) >= _LONG and (os.cpu_count() or 1) > 1 and may_start
     prefixes = policy.judged_apart if is_long else ()
     apart = frozenset(rule.id for rule in rules if rule.id.startswith(prefixes))
     with _judging_apart(settings, requests, using, apart) if apart else nullcontext() as second:

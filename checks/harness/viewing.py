@@ -90,12 +90,10 @@ class _Replayed:
 
     def _taken(self) -> Iterator[Step]:
         trace = self.trace
-        if trace.header.get("full", False):
-            return steps_of(trace)
-        if "actions" not in trace.header:
-            return served_steps(trace)
-        model = model_of_trace(trace)
-        return (step for step, _ in reference_steps(trace, model, self.changes))
+        if "actions" in trace.header:  # what happens between steps is shown, too
+            model = model_of_trace(trace)
+            return (step for step, _ in reference_steps(trace, model, self.changes))
+        return steps_of(trace) if trace.header.get("full", False) else served_steps(trace)
 
     def _note(self, fields: Mapping[str, tuple[Any, Any]]) -> None:
         found = [

@@ -16,7 +16,9 @@ class Example:
     """A configuration and requests, and what is to be seen when the reference serves them.
 
     `says`: a sentence or two; `shows`: whether the steps are so. `at`: the step that is shown
-    first. `marks`: numbers that are drawn above steps, by step, where the run is drawn as a line.
+    first. Where the run is drawn as a line: `meter`, what is drawn, by default the first meter of
+    the fullest step; `marks`, numbers that are drawn at steps, by step; `levels`, numbers that are
+    drawn over several steps, by the first and the last of these.
     """
 
     name: str
@@ -26,7 +28,9 @@ class Example:
     requests: tuple[Request, ...]
     at: int = 0
     shows: Callable[[Steps], bool]
+    meter: str = ""
     marks: Callable[[Steps], Mapping[int, int]] | None = None
+    levels: Callable[[Steps], Mapping[tuple[int, int], int]] | None = None
 
 
 def request(id_: str, prompt_len: int, max_tokens: int, arrival: int = 0) -> Request:

@@ -29,6 +29,7 @@ from checks.harness.system import (
 )
 from checks.harness.unreported import Fields
 from checks.policies.example import Example
+from checks.policies.figure import PublishedFigure
 from checks.policies.figures import StepFigures, token_figures
 from checks.policies.labels import Labels
 from checks.policies.later import imported_when_called
@@ -76,7 +77,9 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     `refuse_unservable` raises WorkloadError for a request that no run could complete.
 
     Files: `codec`: how its steps and states are written and read; `picture`: how pages draw them;
-    `examples`: runs that the book shows. `variables`: environment variables by which the released
+    `examples`: runs that the book shows. `published`: figures of others, which it
+    sets ours beside.
+    `variables`: environment variables by which the released
     plugin is configured, and the keys that they set. `implied`: settings that make those which are
     given, texts by key, a configuration that can be.
 
@@ -127,6 +130,7 @@ class Policy(Generic[ConfigT, ContextT, StateT, StepT]):
     instances: tuple[Instance[ConfigT], ...] = ()
     large: tuple[Instance[ConfigT], ...] = ()
     examples: tuple[Example, ...] = ()
+    published: tuple[PublishedFigure, ...] = ()
     compiled: "CompiledOf[ConfigT, StateT] | None" = None
     generate: Generator = field()
     compared: Mapping[Strictness, Look] = field()

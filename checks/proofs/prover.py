@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any
 
 from attrs import evolve
@@ -38,22 +38,22 @@ def prove(
     if obligation.every is not None:
         return _looked_at(obligation, obligation.every())
     patience = timeout_seconds or (600.0 if obligation.thorough else 60.0)
-    began, spent = perf_counter(), process_time()
+    began = process_time()
     try:
         questions, cites = questions_of(obligation)
     except _CANNOT_BE_STATED as error:
-        seconds, reason = perf_counter() - began, f"cannot be stated: {error}"
+        seconds, reason = process_time() - began, f"cannot be stated: {error}"
         return Proof(obligation.id, Verdict.UNKNOWN, seconds, reason=reason, is_unstated=True)
     if export is not None:
         with new_file(export / f"{obligation.id}.smt2") as file:
             file.write(script_of(questions))
     answer = Answer(Verdict.PROVEN)
     for question in questions:
-        left = patience - (process_time() - spent)
+        left = patience - (process_time() - began)
         answer = _answer(question, max(left, _LEAST_PATIENCE), seed)
         if answer.verdict is not Verdict.PROVEN:
             break
-    seconds = perf_counter() - began
+    seconds = process_time() - began
     says = opinion(questions, answer.verdict, patience) if second else ""
     if says is Second.DISAGREES:
         answer = Answer(Verdict.UNKNOWN, reason=f"{answer.verdict}, says one solver, not the other")
@@ -71,7 +71,7 @@ def prove(
 
 def _looked_at(obligation: Obligation, every: Iterable[Numbers]) -> Proof:
     """What looking at all numbers shows; the first that break the claim refute it."""
-    began, looked_at, verdict = perf_counter(), 0, Verdict.VACUOUS
+    began, looked_at, verdict = process_time(), 0, Verdict.VACUOUS
     broken: Numbers = {}
     for numbers in every:
         statement = obligation.statement(numbers.__getitem__)
@@ -81,7 +81,7 @@ def _looked_at(obligation: Obligation, every: Iterable[Numbers]) -> Proof:
             if not statement.claim:
                 verdict, broken = Verdict.REFUTED, numbers
                 break
-    seconds = perf_counter() - began
+    seconds = process_time() - began
     return Proof(obligation.id, verdict, seconds, size=looked_at, numbers=dict(broken))
 
 

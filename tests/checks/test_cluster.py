@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from spec.core.errors import InputError
 
 distributed = pytest.importorskip("distributed")
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 ITEMS = 8
 PATIENCE_S = 120  # for processes of a busy machine to begin
 _CLOCKED = ("seconds", "steps_per_second", "states_per_second", "bytes_per_state")
@@ -95,8 +97,10 @@ def answer(directory: Path, *arguments: str) -> tuple[int, Any, dict[str, bytes]
         ("conform", "template", "--episodes", "40"),
         ("explore", "--set", "policy=nano-vllm"),
         ("prove", "PRV-PAD"),
+        ("run", str(EXAMPLES / "first.jsonl"), "--compare", "admission=exact,shipped,documented"),
+        ("run", str(EXAMPLES / "first.jsonl"), "--compare", "policy=spyre,vllm-v0,nano-vllm"),
     ],
-    ids=lambda command: command[0],
+    ids=" ".join,
 )
 def test_a_cluster_gives_the_answer_of_this_machine(
     command: tuple[str, ...], cluster: LoopbackCluster, tmp_path: Path
@@ -122,6 +126,39 @@ def test_what_a_killed_worker_was_doing_is_done_elsewhere(
         outcomes = list(on_all_cores(work, range(ITEMS)))
     assert mark.exists()
     assert outcomes == [item * item for item in range(ITEMS)]
+
+
+BUSY_S = 0.5  # of the processor: the worker is in the middle of a piece of work
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "command",
+    [("fuzz", "--episodes", "200", "--seed", "3"), ("conform", "template", "--episodes", "60")],
+    ids=" ".join,
+)
+def test_a_command_whose_worker_is_killed_in_the_middle_gives_the_same_answer(
+    command: tuple[str, ...], cluster: LoopbackCluster, tmp_path: Path
+) -> None:
+    psutil = pytest.importorskip("psutil")  # of distributed
+    worker = psutil.Process(cluster.workers[0])
+    idle_s = worker.cpu_times().user
+    there = tmp_path / "there"
+
+    def kill_when_busy() -> None:
+        until = time.monotonic() + PATIENCE_S
+        while worker.cpu_times().user < idle_s + BUSY_S and time.monotonic() < until:
+            time.sleep(0.02)
+        worker.kill()
+
+    killing = Thread(target=kill_when_busy)
+    killing.start()
+    answered = answer(there, *command, "--on", cluster.address)
+    is_over = not killing.is_alive()
+    killing.join()
+
+    assert is_over  # it was killed before the command ended
+    assert answered == answer(tmp_path / "here", *command)
 
 
 def pid_of(_item: int) -> int:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from checks.export.limits import refuse_large_pool
 from checks.export.trace.line import Past, Violation
@@ -89,7 +89,7 @@ def read_trace(path: Path) -> Trace:
     with _placed(path, 1):
         header = _header(first)
         config = _config(header)
-        requests = requests_from_json(header.get("requests", []))
+        requests = _requests(header)
     codec = policy_of(config).codec
     steps: list[bytes] = []
     last: SomeState | None = None
@@ -203,6 +203,15 @@ def _object(text: bytes) -> Json:
     if not isinstance(line, dict):
         raise TraceError("line", brief(_text(text)), "a JSON object")
     return line
+
+
+def _requests(header: Json) -> Mapping[str, Request]:
+    """The requests by id, with what a connector has of each."""
+    external = header.get("external", {})
+    requests = requests_from_json(header.get("requests", []))
+    return {
+        id_: evolve(one, external=external.get(id_, one.external)) for id_, one in requests.items()
+    }
 
 
 def _no_number(name: str) -> NoReturn:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from attrs import evolve, frozen
+
 from checks.policies.example import Example, Steps, events_of, request
 from spec.core.records import DECODE, PREFILL
 from spec.core.requests import Prompt, Request
@@ -74,6 +76,20 @@ JUMPS = Example(
     ),
 )
 
+PUBLISHED_JUMPS = Example(
+    name="published-jumps",
+    title="The published decode batch",
+    says="Prompts of 264, 45 and 115 tokens that end with their 62nd, 71st and 67th token. The"
+    " limit is 2,048: with the published 1,024 they would not fit, since three rows reach 366.",
+    config=evolve(_PUBLISHED, max_batch_tkv_limit=2048),
+    requests=tuple(
+        Request(id=id_, prompt=Prompt.of_stream(id_, tokens), max_tokens=100, output_len=output)
+        for id_, tokens, output in (("0", 264, 62), ("1", 45, 71), ("2", 115, 67))
+    ),
+    at=7,
+    shows=lambda steps: max(step.tkv for step in steps if len(step.scheduled) == 3) == 366,
+)
+
 INTERLEAVING = Example(
     name="interleaving",
     title="A long prompt between decode steps",
@@ -131,6 +147,49 @@ DOCUMENTED_SHIPPED = _two_requests(
     shows=lambda steps: _waits(steps, "SPY-VOL-3"),
 )
 
+
+def _three_requests(admission: str, name: str, says: str, **more: Any) -> Example:
+    """Three requests, of which the documented rule refuses one rightly and admits one wrongly."""
+    limits = {"max_model_len": 16, "max_batch_tkv_limit": 11, "admission": admission}
+    return Example(
+        name=name,
+        title=f"Three requests under the {admission} rule",
+        says=says,
+        config=SpyreConfig.from_mapping(_SMALL | limits),
+        requests=(request("0", 1, 6), request("1", 3, 6), request("2", 1, 2)),
+        **more,
+    )
+
+
+def _refusals(steps: Steps) -> dict[int, str]:
+    return {step.index: step.refusal for step in steps if step.refusal}
+
+
+LATER = _three_requests(
+    "documented",
+    name="later",
+    says="In step 5 request 1 is kept waiting (SPY-VOL-2). In step 8 request 2 is let in, and"
+    " step 9 has volume 2 x 6 = 12 where the limit is 11.",
+    at=5,
+    shows=lambda steps: (
+        _refusals(steps)
+        == {1: "SPY-PRI-3", **dict.fromkeys(range(2, 6), "SPY-VOL-2"), 7: "SPY-PRI-3"}
+        and (steps[8].chunk.id, steps[9].tkv, steps[9].volume) == ("2", 6, 12)
+    ),
+)
+LATER_EXACT = _three_requests(
+    "exact",
+    name="later-exact",
+    says="In step 5 request 1 waits as well (SPY-VOL-4). In step 8 request 2 is kept waiting, too,"
+    " until request 1 has left, and no step has more than volume 8.",
+    at=5,
+    shows=lambda steps: (
+        {**_refusals(steps), 1: "SPY-VOL-4", 7: "SPY-VOL-4"}
+        == dict.fromkeys([*range(1, 6), *range(7, 12)], "SPY-VOL-4")
+        and max(step.volume for step in steps) == 8
+    ),
+)
+
 _WORST_CASE = SpyreConfig(
     block_size=8,
     chunk_size=16,
@@ -142,45 +201,139 @@ _WORST_CASE = SpyreConfig(
 )
 
 
-def _compared(steps: Steps) -> Mapping[int, int]:
-    """What `exact` compares with the limit once all have joined, by the step of the departure."""
+@frozen
+class _Departure:
+    """What `exact` looks at for one departure, once all have joined.
+
+    `steps`: the first and the last for which it answers, the last being the one in which a request
+    leaves. `rows`: those that live until then. `peak`: the largest tkv until then, in tokens.
+    """
+
+    steps: tuple[int, int]
+    rows: int
+    peak: int
+
+    @property
+    def compared(self) -> int:
+        """With the limit, in tokens."""
+        return self.rows * self.peak
+
+
+def _departures(steps: Steps) -> list[_Departure]:
+    """In order, from the first decode step on."""
     first = next(step for step in steps if step.kind == DECODE)
-    size = _WORST_CASE.block_size
     # Tokens of each row before the first decode step, and how many steps it still has.
-    rows = {
-        row.id: (row.computed, sum(row.id in step.outputs for step in steps[first.index :]))
+    rows = [
+        (row.computed, sum(row.id in step.outputs for step in steps[first.index :]))
         for row in first.before.decoding
-    }
-    found = {}
-    for _, left in rows.values():
-        alive = [tokens for tokens, steps_left in rows.values() if steps_left >= left]
-        found[first.index + left - 1] = len(alive) * peak_tkv(alive, left, size)
+    ]
+    found: list[_Departure] = []
+    for left in sorted({left for _, left in rows}):
+        alive = [tokens for tokens, steps_left in rows if steps_left >= left]
+        begin = found[-1].steps[1] + 1 if found else first.index
+        peak = peak_tkv(alive, left, _WORST_CASE.block_size)
+        found.append(_Departure((begin, first.index + left - 1), len(alive), int(peak)))
     return found
+
+
+def _compared(steps: Steps) -> Mapping[int, int]:
+    return {one.steps[1]: one.compared for one in _departures(steps)}
+
+
+def _until(steps: Steps, departure: _Departure) -> Steps:
+    first, last = departure.steps
+    return steps[first : last + 1]
+
+
+def _reached(steps: Steps) -> Mapping[int, int]:
+    """Of each departure the first step that is as high as its number, and that number."""
+    return {
+        index: one.compared
+        for one in _departures(steps)
+        for index in [step.index for step in _until(steps, one) if step.volume == one.compared][:1]
+    }
 
 
 def _covers(steps: Steps) -> bool:
     """True if no step is higher than the next departure's number, and each number is attained."""
-    numbers, decodes = _compared(steps), [one for one in steps if one.kind == DECODE]
-    ends = sorted(numbers)
-    below = all(
-        step.volume <= numbers[next(end for end in ends if end >= step.index)] for step in decodes
+    found = _departures(steps)
+    below = all(step.volume <= one.compared for one in found for step in _until(steps, one))
+    return below and len(found) == len(_reached(steps)) == 4
+
+
+def _reached_in_both_ways(steps: Steps) -> bool:
+    """True if a number is reached where a row fills its block, and one in a last step only."""
+    reached = _reached(steps)
+    fills = [steps[index].tkv % _WORST_CASE.block_size == 0 for index in reached]
+    is_last = [index in _compared(steps) for index in reached]
+    return [*zip(fills, is_last, strict=True)] == [(True, False)] * 3 + [(False, True)]
+
+
+def _worst_case(name: str, title: str, says: str, **more: Any) -> Example:
+    """The four requests of the pictures of the exact rule."""
+    return Example(
+        name=name,
+        title=title,
+        says=says,
+        config=_WORST_CASE,
+        requests=(
+            *(request("0", 12, 14), request("1", 30, 34)),
+            *(request("2", 5, 42), request("3", 20, 24)),
+        ),
+        **more,
     )
-    return below and {*numbers.values()} <= {step.volume for step in decodes} and len(ends) == 4
 
 
-WORST_CASE = Example(
-    name="worst-case",
+WORST_CASE = _worst_case(
+    "worst-case",
     title="Four requests, each generating all that it may",
     says="The line is the volume of each step. The dots are the four numbers that exact compares"
     " with the limit, one for each departure. No step until then is higher, and some step is as"
     " high.",
-    config=_WORST_CASE,
-    requests=(
-        *(request("0", 12, 14), request("1", 30, 34)),
-        *(request("2", 5, 44), request("3", 20, 24)),
-    ),
     shows=_covers,
     marks=_compared,
+)
+WORST_CASE_ROWS = _worst_case(
+    "worst-case-rows",
+    title="How many rows decode",
+    says="The line is the number of requests in each step, the boxes are what is counted for the"
+    " departure at their right end. From the first decode step on they are the same.",
+    meter="batch",
+    shows=lambda steps: all(
+        len(step.batch) == one.rows for one in _departures(steps) for step in _until(steps, one)
+    ),
+    levels=lambda steps: {one.steps: one.rows for one in _departures(steps)},
+)
+WORST_CASE_PEAKS = _worst_case(
+    "worst-case-peaks",
+    title="How far the rows reach",
+    says="The line is the max-tkv of each step, the boxes are the peak until the departure at their"
+    " right end. No step rises above its box.",
+    meter="tkv",
+    shows=lambda steps: all(
+        step.tkv <= one.peak for one in _departures(steps) for step in _until(steps, one)
+    ),
+    levels=lambda steps: {one.steps: one.peak for one in _departures(steps)},
+)
+WORST_CASE_COVERED = _worst_case(
+    "worst-case-covered",
+    title="Rows times peak",
+    says="The line is the volume of each step, the boxes are rows times peak: what exact compares"
+    " with the limit. No step rises above its box, so it is enough to compare the boxes.",
+    meter="volume",
+    shows=_covers,
+    levels=lambda steps: {one.steps: one.compared for one in _departures(steps)},
+)
+WORST_CASE_REACHED = _worst_case(
+    "worst-case-reached",
+    title="A step that is as high as its box",
+    says="The dots are the first steps that are as high as a box. In three of them a row fills its"
+    " block: max-tkv is a multiple of 8. In the last box no row does, and its last step is the"
+    " highest.",
+    meter="volume",
+    shows=_reached_in_both_ways,
+    levels=lambda steps: {one.steps: one.compared for one in _departures(steps)},
+    marks=_reached,
 )
 
 # --- prefix caching, pausing ----------------------------------------------------------------------
@@ -226,6 +379,31 @@ WHOLE_PREFIX = Example(
     ),
 )
 
+
+def _goes_on_from_an_answer() -> tuple[Request, ...]:
+    """A prompt and its answer, and a prompt of both up to the 380th token of the answer."""
+    prompt = Prompt.of_stream("common", 699)
+    first = Request(id="Cached", prompt=prompt, max_tokens=382)
+    answer = [first.output_token(index) for index in range(380)]
+    longer = Prompt.of_tokens([*prompt.tokens(), *answer, *range(30)])
+    return first, Request(id="New", prompt=longer, max_tokens=3, arrival=500)
+
+
+ANSWER = Example(
+    name="answer",
+    title="A prompt that goes on from an answer",
+    says="699 tokens of the prompt and 380 of the answer come again, 16 whole blocks. Of their"
+    " 1,024 tokens 896 are read from the cache, and 128 are redirected at the boundary.",
+    config=_CACHING,
+    requests=_goes_on_from_an_answer(),
+    at=500,
+    shows=lambda steps: any(
+        (one.id, one.cached_tokens, one.inner_padding) == ("New", 896, 128)
+        for step in steps
+        if (one := step.chunk)
+    ),
+)
+
 PAUSING = Example(
     name="pausing",
     title="Requests take turns",
@@ -247,6 +425,17 @@ PAUSING = Example(
 )
 
 EXAMPLES = (
-    *(CHUNKS, SINGLE_CHUNK, JUMPS, INTERLEAVING, DOCUMENTED, DOCUMENTED_EXACT, DOCUMENTED_SHIPPED),
-    *(WORST_CASE, PREFIX, WHOLE_PREFIX, PAUSING),
+    *(
+        CHUNKS,
+        SINGLE_CHUNK,
+        JUMPS,
+        PUBLISHED_JUMPS,
+        INTERLEAVING,
+        DOCUMENTED,
+        DOCUMENTED_EXACT,
+        DOCUMENTED_SHIPPED,
+    ),
+    *(LATER, LATER_EXACT),
+    *(WORST_CASE, WORST_CASE_ROWS, WORST_CASE_PEAKS, WORST_CASE_COVERED, WORST_CASE_REACHED),
+    *(PREFIX, WHOLE_PREFIX, ANSWER, PAUSING),
 )

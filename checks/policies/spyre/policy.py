@@ -16,6 +16,7 @@ from checks.policies.spyre.generator import generate
 from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.picture import PICTURE
 from checks.policies.spyre.plot import plot_lines
+from checks.policies.spyre.published import FIGURES
 from checks.policies.spyre.work import spyre_work, volume_figures
 from reference.spyre.machine import SpyreMachine
 from spec.spyre.config import SpyreConfig, refuse_unservable
@@ -109,6 +110,7 @@ POLICY: Policy[SpyreConfig, Context, State, Step] = Policy(
     model=spyre_model,
     compiled=imported_when_called("policies.spyre.compiled.model", "compiled_of"),
     examples=EXAMPLES,
+    published=FIGURES,
     instances=read_instances(Path(__file__).with_name("instances.toml"), plain=SpyreConfig),
     large=read_instances(Path(__file__).with_name("large.toml"), plain=SpyreConfig),
     generate=generate,

@@ -1,6 +1,8 @@
 """What the book's pictures claim is what the reference does."""
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -15,8 +17,13 @@ from checks.book.pictures import (
     trace_name,
     with_pictures,
 )
+from checks.book.published import figures_page, our_numbers
+from checks.book.source import policies
 from checks.book.staircase import staircase
 from checks.chapters import CHAPTERS
+from checks.policies.figure import PublishedFigure
+from spec.spyre.admission import Member, joined_tkvs, projected_volumes
+from spec.spyre.padding import max_tkv
 
 NAMES = [trace_name(one) for one in examples().values()]
 FILMS = Films(dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, "live=%7B%7D"))
@@ -34,8 +41,9 @@ def test_the_reference_does_what_the_picture_says(name: str) -> None:
 
 def test_every_example_stands_in_a_page_and_every_picture_is_an_example() -> None:
     placed = {name for text in texts() for name in placed_in(text)}
+    beside = {figure.example for policy in policies() for figure in policy.published}
 
-    assert placed == examples().keys()
+    assert placed | beside == examples().keys()
 
 
 def test_a_picture_that_the_reference_no_longer_shows_ends_the_build() -> None:
@@ -62,9 +70,70 @@ def test_a_picture_that_is_no_example_is_named() -> None:
         with_pictures("<!-- picture: swops -->", FILMS, root="")
 
 
+def test_runs_stand_beside_each_other_step_by_step_with_what_keeps_a_request_waiting() -> None:
+    lines = with_pictures("<!-- waits: later later-exact -->", FILMS, root="").splitlines()
+
+    documented, exact = "Three requests under the documented rule", "under the exact rule"
+    assert lines[0].startswith(f"| step | {documented} | Three requests {exact} |")
+    at = dict(enumerate(lines[2:]))
+    waits = "decode 0; 1 waits"
+    assert at[5] == f'| <span id="step-5">5</span> | {waits}: SPY-VOL-2 | {waits}: SPY-VOL-4 |'
+    assert at[8].endswith("| prefill 2 | decode 1; 2 waits: SPY-VOL-4 |")
+    assert at[9].endswith("| decode 2, 1; **volume 12, limit 11** | decode 1; 2 waits: SPY-VOL-4 |")
+    assert at[13].endswith("| - | decode 2 |")  # the shorter run has ended
+    assert lines[-3].startswith("- **SPY-PRI-3:** With interleaving")
+
+
+def test_the_page_on_refusals_has_the_numbers_that_the_rules_compare() -> None:
+    later = examples()["later"]
+    step, (first, second, _) = steps_of(later)[5], later.requests
+    before: Any = step.before  # of Spyre
+    (row,) = before.decoding
+    joined = [
+        Member(row.computed, first.max_tokens - row.generated),
+        Member(second.prompt_len, second.max_tokens),
+    ]
+    ours, own = joined_tkvs(joined[:1], joined[1], block_size=2)
+    expected = ours + joined[0].remaining + 2
+    both = max_tkv([row.computed + 1, second.prompt_len + 1], block_size=2)
+
+    assert (row.computed, joined[0].remaining, expected) == (5, 1, 8)
+    assert max(projected_volumes([expected], own + joined[1].remaining)) == 16
+    assert (both, 2 * both) == (6, 12)
+
+
+def test_published_figures_stand_beside_ours_with_the_numbers_that_differ() -> None:
+    text = figures_page(FILMS).text
+
+    assert "- A decode batch with jumps of tkv: 11 of 11 numbers are the same" in text
+    assert "| tkv of request 1 in line 59 | 362 to 171 | 362 to 171 |  |" in text
+    assert "figure 2: the same prompt again: 0 of 5 numbers are the same" in text
+    assert "| tokens of computed chunk 1 | 1024 to 1109 | 1023 to 1109 | **differs** |" in text
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [figure for policy in policies() for figure in policy.published],
+    ids=lambda figure: figure.name,
+)
+def test_where_a_figure_differs_from_ours_it_is_said_which_is_right(
+    figure: PublishedFigure,
+) -> None:
+    assert (our_numbers(figure) != figure.published) == bool(figure.says)
+
+
 def test_a_line_has_a_dot_for_each_number_that_is_marked() -> None:
     one = examples()["worst-case"]
     drawn = staircase(steps_of(one), one)
 
     assert drawn.count("<circle") == 4
     assert "limit 200" in drawn
+
+
+def test_a_level_is_drawn_over_the_steps_that_it_is_for() -> None:
+    one = examples()["worst-case-rows"]
+    drawn = staircase(steps_of(one), one)
+
+    assert [int(level) for level in re.findall(r"<title>(\d+)</title>", drawn)] == [4, 3, 2, 1]
+    assert drawn.count('class="level"') == 4
+    assert ">batch<" in drawn

@@ -1,10 +1,13 @@
 """Pages of proofs: the claim as it is written, and in mathematics where that is short."""
 
+import pytest
 from inline_snapshot import snapshot
 
 from checks.book.formula import formula_of
-from checks.book.proofs import cites_of
+from checks.book.proofs import cites_of, proof_pages
+from checks.evidence import proofs_of
 from checks.proofs.obligations import OBLIGATIONS
+from checks.proofs.registry import Proof, Verdict
 
 
 def test_a_short_claim_is_written_in_mathematics() -> None:
@@ -40,3 +43,18 @@ def test_a_claim_too_long_to_be_read_is_left_out() -> None:
 
 def test_what_a_claim_rests_on_is_read_from_its_code() -> None:
     assert "PRV-ANY-4" in cites_of(OBLIGATIONS["PRV-ANY-3B"])
+
+
+def test_the_time_of_a_proof_is_shown_where_the_record_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proof = Proof("PRV-DEC-5", Verdict.PROVEN, seconds=2.34)
+    monkeypatch.setattr("checks.book.proofs.recorded", lambda _: proofs_of([proof]))
+    timed = {page.path: page.text for page in proof_pages()}["proofs/PRV-DEC-5.md"]
+    without = proofs_of([proof])
+    del without["PRV-DEC-5"]["seconds"]
+    monkeypatch.setattr("checks.book.proofs.recorded", lambda _: without)
+    untimed = {page.path: page.text for page in proof_pages()}["proofs/PRV-DEC-5.md"]
+
+    assert "**Time when recorded:** 2.3 s of one processor" in timed
+    assert "Time when recorded" not in untimed

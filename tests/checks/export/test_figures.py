@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Callable
-from itertools import chain, pairwise, takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from checks.policies.figure import PublishedFigure
 from checks.policies.spyre.plot import plot_lines
+from checks.policies.spyre.published import FIGURES, decode_lines, ends, jumps
 from spec.core.errors import WorkloadError
 from spec.core.records import DECODE
 from spec.core.requests import Prompt, Request
@@ -77,33 +79,6 @@ def pair(first: Request, second: Request) -> Line:
         "req2_diff_prompt": second.prompt_len - shared,
         "req2_max_output": second.max_tokens,
     }
-
-
-def decode_lines(lines: list[Line]) -> list[Line]:
-    """Those that the tkv-jump figure shows: from where all three requests decode."""
-    decodes = [line for line in lines if line.get("step_type") == "decode"]
-    first = next(index for index, line in enumerate(decodes) if len(line["decoding"]) == 3)
-    return decodes[first:]
-
-
-def jumps(lines: list[Line]) -> dict[int, list[tuple[str, int, int]]]:
-    """By line: the rows whose tkv moved by anything but +1, with both values."""
-    found = {}
-    for index, (line, after) in enumerate(pairwise(lines), start=1):
-        tkv = {row["id"]: row["tkv"] for row in line["decoding"]}
-        moved = [
-            (row["id"], tkv[row["id"]], row["tkv"])
-            for row in after["decoding"]
-            if row["tkv"] != tkv[row["id"]] + 1
-        ]
-        if moved:
-            found[index] = moved
-    return found
-
-
-def ends(lines: list[Line]) -> dict[int, list[str]]:
-    """By line: the requests that end in it."""
-    return {index: line["completed"] for index, line in enumerate(lines) if "completed" in line}
 
 
 # --- against the published files --------------------------------------------------------------
@@ -178,6 +153,11 @@ def test_a_whole_prompt_in_the_cache_has_its_last_block_duplicated_and_is_never_
     assert (chunk.chunk, chunk.chunks, chunk.start, chunk.end) == (1, 2, 192, 448)
     assert (chunk.cached_tokens, chunk.inner_padding) == (3 * 64, 3 * 64)  # of 7 blocks 6 are hits
     assert [block == 0 for block in chunk.writes] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
+def test_what_the_book_says_of_a_figure_was_read_off_it(figure: PublishedFigure) -> None:
+    assert figure.read(published(figure.file)) == figure.published
 
 
 def test_prefix_caching_figure_is_all_of_our_run() -> None:

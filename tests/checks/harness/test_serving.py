@@ -1,6 +1,7 @@
 """A run as a whole: what each process judges, costs on the clock, memory that does not grow."""
 
 import os
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -188,3 +189,20 @@ def test_the_first_requests_of_the_published_traces_keep_every_rule(name: str) -
     assert run.holds
     assert run.summary.finished == len(servable)
     assert run.steps > 150
+
+
+def test_a_run_crosses_to_another_process_with_what_it_broke_and_what_refused_it() -> None:
+    keys = {"block_size": 2, "chunk_size": 4, "max_model_len": 16, "max_num_seqs": 3}
+    limits = {"max_batch_tkv_limit": 6, "admission": "documented", "prefix_caching": False}
+    config = SpyreConfig.from_mapping(keys | limits)
+    two = [request("0", 1, 4), request("1", 1, 2)]
+    for using in ("engine", "reference"):  # the device refuses the one, a rule falls in the other
+        run = run_workload(settings(config), two, using=using)
+
+        read = pickle.loads(pickle.dumps(run))
+
+        assert not read.holds
+        same = {"refused": None, "device": None}  # compared as they are printed
+        assert evolve(outcome(read), **same) == evolve(outcome(run), **same)
+        assert str(read.refused) == str(run.refused)
+        assert [one.rule for one in read.broken] == [one.rule for one in run.broken]

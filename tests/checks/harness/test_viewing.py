@@ -38,6 +38,24 @@ def test_a_counterexample_points_to_the_step_that_breaks_the_rule(tmp_path: Path
     assert document["rules"]["SPY-VOL-1"]["says"] == violation["says"]
 
 
+def test_what_breaks_a_rule_between_steps_is_a_frame_of_its_own(tmp_path: Path) -> None:
+    document = document_of_file(counterexample("spyre", "released", tmp_path))
+
+    last = document["overview"]["count"] - 1
+    (shown,) = unpacked(document)[last]
+    assert document["violation"]["rule"] == "LIF-5"
+    assert document["violation"]["frame"] == last
+    assert shown["aborted"] == ["0"]
+    assert document["overview"]["broken"] == {last: ["LIF-5"]}
+
+
+def test_what_a_connector_has_is_known_where_its_rules_are_judged(tmp_path: Path) -> None:
+    document = document_of_file(counterexample("vllm-v1", "sync load, lost", tmp_path))
+
+    broken = {rule for rules in document["overview"]["broken"].values() for rule in rules}
+    assert broken == {"V1-KV-10", "V1-KV-12"}
+
+
 @pytest.mark.parametrize("path", sorted(RECORDED.glob("*.jsonl")), ids=lambda path: path.stem)
 def test_a_recording_stands_beside_the_reference(path: Path) -> None:
     document = document_of_file(path)

@@ -277,7 +277,7 @@ class LockstepSteps extends HTMLElement {
   /** @param {Situation | null} now @param {string} name */
   side(now, name) {
     const { film, rules } = this;
-    const root = el("section.side", { "aria-label": name });
+    const root = el("div.side", { role: "group", "aria-label": name });
     if (film.sides.length > 1) root.append(el("p.sidename", {}, name));
     if (now === null || !rules) {
       root.append(el("p.empty", {}, "no step here"));

@@ -1,0 +1,40 @@
+"""Runs beside each other: what each step computes, and which rule keeps a request waiting."""
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from checks.book.source import bullets, sections, table
+from checks.explore.exploring import sentence
+from checks.policies import policy_of
+from checks.policies.example import Example
+from spec.core.records import SomeStep
+
+Served = tuple[Example, Sequence[SomeStep]]
+
+
+def waits_table(runs: Sequence[Served]) -> str:
+    """A column for each run and a row for each step, then what the rules say that are named."""
+    columns = ["step", *(example.title for example, _ in runs)]
+    cells = [[_in_words(example, step) for step in steps] for example, steps in runs]
+    rows = [
+        (f'<span id="step-{index}">{index}</span>', *row)
+        for index, row in enumerate(zip_longest(*cells, fillvalue="-"))
+    ]
+    named = {step.refusal for _, steps in runs for step in steps if step.refusal}
+    rules = bullets(f"**{rule}:** {sentence(rule)}" for rule in sorted(named))
+    return sections(table(columns, rows), rules)
+
+
+def _in_words(example: Example, step: SomeStep) -> str:
+    return "; ".join(_parts(example, step))
+
+
+def _parts(example: Example, step: SomeStep) -> Iterator[str]:
+    policy = policy_of(example.config)
+    ctx = policy.context_of(example.config, example.requests)
+    yield f"{step.kind} {', '.join(step.scheduled)}".rstrip()
+    for meter in policy.picture.meters(ctx, step):
+        if meter.limit is not None and meter.value > meter.limit:
+            yield f"**{meter.name} {meter.value}, limit {meter.limit}**"
+    if step.refusal:
+        yield f"{policy.picture.refused(ctx, step) or 'a request'} waits: {step.refusal}"

@@ -1,0 +1,76 @@
+"""Pages of defects say what their recordings show, and their tests fail on the release."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from checks.releases.defects import DEFECTS, broken_in, defect_pages, recordings_of
+from checks.releases.environments import environment_of
+from checks.releases.recipes import recipe_of
+
+INDEX = DEFECTS / "index.md"
+PAGES = [path for path in sorted(DEFECTS.glob("*.md")) if path != INDEX]
+CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+PARTS = ["**What happens.**", "**Versions.**", "## The fewest requests", "## A test"]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+FAILS = """\
+import sys, pathlib, tempfile
+import test_defect
+test, = (one for name, one in vars(test_defect).items() if name.startswith("test_"))
+try:
+    test(pathlib.Path(tempfile.mkdtemp()))
+except AssertionError:
+    sys.exit(7)
+"""
+
+
+def test_what_pages_show_of_recordings_is_what_these_have() -> None:
+    assert {path: path.read_text(encoding="utf-8") for path, _ in defect_pages()} == dict(
+        defect_pages()
+    )
+
+
+@each_page
+def test_a_defect_names_the_rule_that_its_recording_breaks(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    prose = text.partition("## The fewest requests")[0]
+    broken = {
+        rule for name in recordings_of(text) for rules in broken_in(name).values() for rule in rules
+    }
+
+    assert [part for part in [*PARTS, "## What a repair would be"] if part not in text] == []
+    assert {*broken} & {*re.findall(r"[A-Z0-9]+-[A-Z]+-\d+|LIF-\d+", prose)} or "crash" in broken
+    assert broken
+
+
+def test_every_defect_is_in_the_list() -> None:
+    listed = INDEX.read_text(encoding="utf-8")
+
+    assert [page.name for page in PAGES if f"({page.name})" not in listed] == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")],
+    ids=lambda page: page.stem,
+)
+def test_the_test_of_a_defect_fails_on_the_release(page: Path, tmp_path: Path) -> None:
+    recipe = recipe_of("sendnn")
+    if recipe is None or not environment_of(recipe).is_complete:
+        pytest.skip("not installed: sendnn")
+    helper, test = (CODE.findall(one.read_text(encoding="utf-8"))[0] for one in (INDEX, page))
+    (tmp_path / "steps.py").write_text(helper)
+    (tmp_path / "test_defect.py").write_text(test)
+
+    ran = subprocess.run(
+        [environment_of(recipe).python, "-c", FAILS],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 7, ran.stderr[-2000:]
