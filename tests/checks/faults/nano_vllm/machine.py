@@ -248,9 +248,13 @@ def neighbour_forgotten(right: Wrong, ctx: Any, state: Any, batch: Any, ends: An
     return (evolve(after, running=after.running[1:]) if events else after), events
 
 
-fault(transitions, "skips_prefill", of="is_decoded_first", on=DECODED, caught_by="NANO-ADM-6")(
-    always(False), "in a prefill all the same: a prompt cached as a whole is prefilled with nothing"
-)
+fault(
+    transitions,
+    "skips_prefill",
+    of="is_decoded_first",
+    on=DECODED,
+    caught_by="NANO-ADM-6, NANO-PFX-8",
+)(always(False), "in a prefill all the same: a prompt cached as a whole is prefilled with nothing")
 fault(
     transitions,
     "skips_prefill",
