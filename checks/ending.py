@@ -4,13 +4,15 @@ A signal ends the work where it stands, or where the work itself looks for it (`
 found by then is kept and reported; `ended` says that it is not all, and the command's exit code.
 """
 
+import ctypes
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import connection, parent_process
 from multiprocessing.process import BaseProcess
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from time import monotonic
 from types import FrameType
 
@@ -136,6 +138,18 @@ def begin_as_worker() -> None:
     for one in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, signal.SIG_DFL)
     Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def ends_with_main_process() -> Callable[[], None] | None:
+    """For what the main process starts: called in the new process, makes it end with this one.
+
+    Drivers end by themselves when their input does, but not one that hangs. None where it is not
+    known how (other systems than Linux), and in workers, whose group ends with them.
+    """
+    if sys.platform != "linux" or parent_process() or current_thread() is not main_thread():
+        return None
+    prctl, set_parent_death_signal = ctypes.CDLL(None).prctl, 1
+    return lambda: prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 def _note(_number: int, _frame: FrameType | None) -> None:

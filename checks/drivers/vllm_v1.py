@@ -49,8 +49,10 @@ LATER_HELLO = HELLO | {
     "config": {
         "release": [f"0.{DESCRIBED}.0"],
         **UNDESCRIBED,
-        # From 0.31 on it is not heeded where there is a single request.
+        # From 0.31 on it is not heeded where there is a single request, and from 0.33 on a request
+        # that preempts itself for its priority does not end the step for those behind it.
         **({"long_prefill_token_threshold": [0]} if MINOR > 30 else {}),
+        **({"scheduling": ["fcfs"]} if MINOR > 32 else {}),
     }
 }
 

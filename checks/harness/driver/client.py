@@ -14,7 +14,7 @@ from multiprocessing import parent_process
 from pathlib import Path
 from weakref import finalize
 
-from checks.ending import OutOfTimeError
+from checks.ending import OutOfTimeError, ends_with_main_process
 from checks.harness.case import Case
 from checks.harness.driver.protocol import (
     DriverError,
@@ -84,6 +84,7 @@ class Driver:
                 bufsize=0,
                 # An interrupt of the terminal is ours to handle. A worker ends with its drivers.
                 process_group=0 if parent_process() is None else None,
+                preexec_fn=ends_with_main_process(),
             )
         except OSError as error:
             self._errors.close()

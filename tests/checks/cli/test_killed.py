@@ -225,6 +225,15 @@ def test_killed_command_leaves_nothing_running_and_earlier_files_whole(name: str
         json.loads(Path("c").read_text())
 
 
+def test_killed_command_leaves_no_driver_that_never_says_hello() -> None:
+    Path("mute.py").write_text("import time; time.sleep(1000)")
+    running = Running("fuzz", "--target", "mute.py", "--episodes", "9")
+    until(lambda: len(running.children()) > 0, "it does not begin with its driver")
+    os.kill(running.process.pid, signal.SIGKILL)
+
+    assert running.ended() == -signal.SIGKILL
+
+
 # --- memory ---------------------------------------------------------------------------------------
 
 
