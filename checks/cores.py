@@ -148,6 +148,11 @@ def _in_order(
         yield begun.pop(one), one.result()
 
 
+def cores_here() -> int:
+    """How many cores this machine has."""
+    return os.cpu_count() or 1
+
+
 # --- where ----------------------------------------------------------------------------------------
 
 
@@ -156,7 +161,7 @@ class _ThisMachine:
 
     @property
     def size(self) -> int:
-        return os.cpu_count() or 1
+        return cores_here()
 
     def lost(self) -> tuple[type[BaseException], ...]:
         return (BrokenProcessPool,)

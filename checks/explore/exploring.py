@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from attrs import evolve, field, frozen
 
-from checks.cores import on_all_cores
+from checks.cores import cores_here, on_all_cores
 from checks.ending import stopping
 from checks.explore.bounds import Bounds
 from checks.explore.checkpoint import Checkpoint
@@ -179,7 +179,7 @@ def explore_compiled(
     checkpoint: Path | None = None,
     fingerprints: bool = False,
 ) -> Exploration:
-    """Find every reachable state with the compiled machine of the policy.
+    """Find every reachable state with the compiled machine of the policy, on all cores.
 
     The rules that it judges in numbers are judged on every edge; all others that are judged of
     states and steps on the edges of 400 states, drawn with `seed`, and on these witnesses are
@@ -213,6 +213,7 @@ def explore_compiled(
         stop=stop,
         journal=None if checkpoint is None else Journal(checkpoint, _about(instance)),
         fingerprints=fingerprints,
+        cores=cores_here(),
     )
     if found.difference is not None:
         raise MachinesDifferError(found.difference)

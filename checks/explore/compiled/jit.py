@@ -46,9 +46,12 @@ if IS_INSTALLED:
     _njit: Any = numba.njit  # its types do not have all options
 
     def _compiled(function: FunctionT, **options: bool) -> FunctionT:
-        # Nothing is allocated, so no array needs a count of its holders (`_nrt`).
+        # Nothing is allocated, so no array needs a count of its holders (`_nrt`). Threads that
+        # expand states at the same time need not wait for each other (`nogil`).
         numba.config.CACHE_DIR = str(FOLDER)  # type: ignore[attr-defined]
-        made: FunctionT = _njit(cache=True, error_model="numpy", _nrt=False, **options)(function)
+        made: FunctionT = _njit(cache=True, error_model="numpy", nogil=True, _nrt=False, **options)(
+            function
+        )
         return made
 
 else:

@@ -27,6 +27,9 @@ class CompiledModel(Protocol[StateT]):
     def first(self) -> Words:
         """The state in which runs begin."""
 
+    def another(self) -> "CompiledModel[StateT]":
+        """The same machine, to expand states at the same time in another thread."""
+
     @property
     def rules(self) -> Sequence[str]:
         """The rules that are judged in numbers, in the order of their bits."""

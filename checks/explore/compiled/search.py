@@ -5,15 +5,16 @@ every step: that also shows that both machines still agree there.
 """
 
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from time import perf_counter
 from typing import Generic
 
 import numpy as np
-from attrs import define, evolve, field
+from attrs import define, evolve, field, frozen
 
 from checks.explore.bounds import Bounds
 from checks.explore.compiled import liveness
@@ -101,9 +102,11 @@ class DoesNotFitError(Exception):
 
 
 @define
-class _Edges:
-    """Room for all edges of a batch of states."""
+class _Edges(Generic[StateT]):
+    """A machine, a batch of states, and room for all edges that leave them."""
 
+    compiled: CompiledModel[StateT]
+    states: Words
     found: Words
     sources: Words
     actions: Words
@@ -111,11 +114,29 @@ class _Edges:
     homes: Words
 
     @staticmethod
-    def of(compiled: CompiledModel[StateT]) -> "_Edges":
+    def of(compiled: CompiledModel[StateT]) -> "_Edges[StateT]":
         """For states of this machine."""
         most = _BATCH_STATES * compiled.most_edges
         numbers = np.zeros((4, most + 1), np.int64)
-        return _Edges(np.zeros((most, compiled.words), np.int64), *numbers)
+        states, found = (
+            np.zeros((rows, compiled.words), np.int64) for rows in (_BATCH_STATES, most)
+        )
+        return _Edges(compiled, states, found, *numbers)
+
+    def take(self, count: int) -> int:
+        """The edges that leave the first `count` of the states; returns how many, or why not."""
+        edges = self.found, self.sources, self.actions, self.broken
+        return self.compiled.expand(self.states, 0, count, *edges)
+
+
+@frozen
+class _Batch(Generic[StateT]):
+    """States, from the `first` to before the `last`, whose edges are being taken."""
+
+    first: int
+    last: int
+    edges: _Edges[StateT]
+    count: "Future[int]"
 
 
 def search_with_room(
@@ -132,6 +153,7 @@ def search_with_room(
     stop: Callable[[], bool] | None = None,
     journal: Journal | None = None,
     fingerprints: bool = False,
+    cores: int = 1,
 ) -> Searched[StateT]:
     """Search with as few words as suffice: one more, and from the start, where a state is too wide.
 
@@ -157,6 +179,7 @@ def search_with_room(
                 stop=stop,
                 journal=journal,
                 fingerprints=fingerprints,
+                cores=cores,
             )
         if journal is not None:
             journal = Journal(journal.path, journal.about)  # to be begun anew
@@ -177,6 +200,7 @@ def search(
     stop: Callable[[], bool] | None = None,
     journal: Journal | None = None,
     fingerprints: bool = False,
+    cores: int = 1,
 ) -> Searched[StateT]:
     """Find every state of `compiled`, the machine that has the graph of `model`.
 
@@ -185,13 +209,14 @@ def search(
     reference and judged by all of `safety`, and `witnesses` are looked for on them. Bounds are
     those of any search, but for walks. What must come sooner or later is judged on the whole graph,
     if that is complete and not too large. With `fingerprints` states are known by 64 bits, of what
-    must come sooner or later nothing is judged, and there is no journal.
+    must come sooner or later nothing is judged, and there is no journal. With any number of `cores`
+    the same is found in the same order.
 
     Raises:
         DoesNotFitError: the states of the machine have too few words.
     """
     table = (Sketch if fingerprints else Table)(compiled.words, seed, sample)
-    running = _Search(compiled, table, bounds or Bounds(), progress, stop, journal)
+    running = _Search(compiled, table, bounds or Bounds(), progress, stop, journal, cores)
     running.run()
     result = running.result
     (start,) = model.initial()
@@ -220,6 +245,8 @@ class _Search(Generic[StateT]):
     """A search under way. `breaches`: where each rule is broken first, the states around the edge.
 
     `kinds`: how many edges there are of each action. `expanded` and `levels`: see `Position`.
+    `ahead`: batches whose edges are taken on other cores while those before them are added to the
+    table, in their order; `edges`: room for more of them.
     """
 
     compiled: CompiledModel[StateT]
@@ -228,6 +255,7 @@ class _Search(Generic[StateT]):
     progress: Callable[[Progress], None] | None
     stop: Callable[[], bool] | None
     journal: Journal | None = None
+    cores: int = 1
     result: Searched[StateT] = field(factory=Searched)
     breaches: dict[str, tuple[int, Words]] = field(factory=dict)
     kinds: Words = field(factory=lambda: np.zeros(_ACTIONS, np.int64))
@@ -235,30 +263,25 @@ class _Search(Generic[StateT]):
     levels: list[int] = field(factory=lambda: [0, 1])
     began: float = 0.0
     _keep_at: float = _KEPT_EVERY_SECONDS
-    edges: _Edges = field(init=False)
+    ahead: deque[_Batch[StateT]] = field(factory=deque, init=False)
+    edges: list[_Edges[StateT]] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.edges = _Edges.of(self.compiled)
-        self.edges.found[0] = self.compiled.first()
-        self.table.add(self.edges.found, self.edges.sources, 1, self.edges.homes)
-        self._successors(0, 1)  # what is compiled is loaded by that
+        rooms = self.cores + 1 if self.cores > 1 else 1
+        self.edges = [_Edges.of(self.compiled.another()) for _ in range(rooms)]
+        first = self.edges[0]
+        first.found[0] = self.compiled.first()
+        self.table.add(first.found, first.sources, 1, first.homes)
+        first.states[0] = self.compiled.first()
+        first.take(1)  # what is compiled is loaded by that
 
     def run(self) -> None:
         """Expand states until none is left, or a bound is met."""
         table, result = self.table, self.result
         earlier = self._take_up()
         self.began = perf_counter() - earlier
-        while self.expanded < table.count and result.stopped_by is None:
-            result.peak_queue = max(result.peak_queue, table.count - self.expanded)
-            result.stopped_by = self._reason_to_stop(perf_counter() - self.began - earlier)
-            if result.stopped_by is None:
-                self._show()
-                last = min(self.expanded + _BATCH_STATES, self.levels[-1])
-                self._expand(self.expanded, last)
-            if self.expanded == self.levels[-1] < table.count:
-                self.levels.append(table.count)
-                table.forget(self.expanded)
-                result.depth += 1
+        with _threads(self.cores) as threads:
+            self._expand_all(threads, earlier)
         result.seconds = perf_counter() - self.began
         self._keep()
         levels = self.levels
@@ -270,6 +293,20 @@ class _Search(Generic[StateT]):
         result.judged.update(dict.fromkeys(self.compiled.rules, result.transitions))
         for action in np.flatnonzero(self.kinds):
             result.actions[self._kind(int(action))] += int(self.kinds[action])
+
+    def _expand_all(self, threads: Executor | None, earlier: float) -> None:
+        """Expand states; `earlier`: seconds that were spent before this run."""
+        table, result = self.table, self.result
+        while self.expanded < table.count and result.stopped_by is None:
+            result.peak_queue = max(result.peak_queue, table.count - self.expanded)
+            result.stopped_by = self._reason_to_stop(perf_counter() - self.began - earlier)
+            if result.stopped_by is None:
+                self._show()
+                self._expand(threads)
+            if self.expanded == self.levels[-1] < table.count:
+                self.levels.append(table.count)
+                table.forget(self.expanded)
+                result.depth += 1
 
     def _kind(self, action: int) -> str:
         """The first word of the label of an action."""
@@ -288,14 +325,15 @@ class _Search(Generic[StateT]):
         if isinstance(self.table, Table):
             return self.table.way_to(index)
         again = _Search(
-            self.compiled, Table(self.table.words), Bounds(max_states=index + 1), None, None
+            *(self.compiled, Table(self.table.words), Bounds(max_states=index + 1), None, None),
+            cores=self.cores,
         )
         again.run()
         return again.way_to(index)
 
     def graph(self, table: Table) -> liveness.Graph:
         """All edges between the states that were found, once more, and the goals that are open."""
-        edges = self.edges
+        edges, *_ = self.edges
         sizes = np.zeros(table.count + 1, np.int64)
         targets = np.zeros(self.result.transitions, np.int32)
         steps = np.zeros(self.result.transitions, np.bool_)
@@ -305,10 +343,9 @@ class _Search(Generic[StateT]):
         at = 0
         for first in range(0, table.count, _BATCH_STATES):
             last = min(first + _BATCH_STATES, table.count)
-            count = self._successors(first, last)
-            sizes[first + 1 : last + 1] = np.bincount(
-                edges.sources[:count] - first, minlength=last - first
-            )
+            edges.states[: last - first] = table.states[first:last]
+            count = edges.take(last - first)
+            sizes[first + 1 : last + 1] = np.bincount(edges.sources[:count], minlength=last - first)
             targets[at : at + count] = table.indices(edges.found, count)
             steps[at : at + count] = must_happen[edges.actions[:count]]
             at += count
@@ -316,41 +353,45 @@ class _Search(Generic[StateT]):
         self.compiled.open_goals(table.states[: table.count], goals)
         return liveness.Graph(np.cumsum(sizes), targets, steps, goals)
 
-    def _expand(self, first: int, last: int) -> None:
-        """All edges that leave the states from `first` to before `last`."""
-        edges, count = self.edges, self._successors(first, last)
+    def _expand(self, threads: Executor | None) -> None:
+        """All edges that leave the next batch of states."""
+        self._begin_batches(threads)
+        batch = self.ahead.popleft()
+        edges, count = batch.edges, batch.count.result()
+        self.edges.append(edges)
         if count == DOES_NOT_FIT:
             raise DoesNotFitError
         if count == STUCK:
-            states, *_ = self.table.window(first, last)
-            state = self.compiled.decoded(states[edges.sources[0]])
+            state = self.compiled.decoded(edges.states[edges.sources[0]])
             self.result.differs(f"a guard of the compiled machine does not hold in {state}")
             return
-        edges.sources[:count] += first - self.table.window(first, last)[1]  # numbered in all
-        self._note_breaches(count)
+        edges.sources[:count] += batch.first  # numbered in all
+        self._note_breaches(edges, count)
         self.kinds += np.bincount(edges.actions[:count], minlength=_ACTIONS)
         self.result.transitions += count
         self.table.add(edges.found, edges.sources, count, edges.homes)
-        self.expanded = last
+        self.expanded = batch.last
         if self.journal is not None and perf_counter() - self.began >= self._keep_at:
             self._keep()
 
-    def _successors(self, first: int, last: int) -> int:
-        edges = self.edges
-        return self.compiled.expand(
-            *self.table.window(first, last),
-            *(edges.found, edges.sources, edges.actions, edges.broken),
-        )
+    def _begin_batches(self, threads: Executor | None) -> None:
+        """Have the edges taken of as many batches of the depth under way as there is room for."""
+        first = self.ahead[-1].last if self.ahead else self.expanded
+        while self.edges and first < self.levels[-1]:
+            edges, last = self.edges.pop(), min(first + _BATCH_STATES, self.levels[-1])
+            states, begin, end = self.table.window(first, last)
+            edges.states[: end - begin] = states[begin:end]
+            self.ahead.append(_Batch(first, last, edges, _begun(threads, edges.take, last - first)))
+            first = last
 
-    def _note_breaches(self, count: int) -> None:
-        broken = self.edges.broken[:count]
+    def _note_breaches(self, edges: _Edges[StateT], count: int) -> None:
+        broken = edges.broken[:count]
         if not broken.any():
             return
         for bit, rule in enumerate(self.compiled.rules):
             hits = np.flatnonzero(broken >> bit & 1)
             if hits.size and rule not in self.breaches:
-                target = self.edges.found[hits[0]].copy()
-                self.breaches[rule] = int(self.edges.sources[hits[0]]), target
+                self.breaches[rule] = int(edges.sources[hits[0]]), edges.found[hits[0]].copy()
 
     def _take_up(self) -> float:
         """Stand where the journal ends; returns the seconds that it took to get there."""
@@ -413,6 +454,25 @@ class _Search(Generic[StateT]):
             rate = states / seconds
             at = Progress(states, self.result.transitions, self.result.depth, queue, rate)
             self.progress(at)
+
+
+@contextmanager
+def _threads(cores: int) -> Iterator[Executor | None]:
+    """One for each core, or none where there is but one core: this thread does it all then."""
+    if cores == 1:
+        yield None
+        return
+    with ThreadPoolExecutor(cores) as threads:
+        yield threads
+
+
+def _begun(threads: Executor | None, work: Callable[[int], int], argument: int) -> "Future[int]":
+    """The work's outcome, as soon as it is there."""
+    if threads is not None:
+        return threads.submit(work, argument)
+    done: Future[int] = Future()
+    done.set_result(work(argument))
+    return done
 
 
 # --- on the reference -----------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from attrs import define, field
+from attrs import define, evolve, field
 
 from checks.explore.compiled.jit import IS_INSTALLED
 from checks.explore.instance import Instance
@@ -85,6 +85,10 @@ class SpyreCompiled:
         words = np.zeros(self.words, np.int64)
         pack(self._codec.setting, new_work(self.instance, self.ctx), words)
         return words
+
+    def another(self) -> "SpyreCompiled":
+        """See `CompiledModel`."""
+        return evolve(self)
 
     def expand(
         self,

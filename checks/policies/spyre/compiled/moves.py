@@ -72,9 +72,7 @@ def expand(
                 copy(setting, base, after)
                 arrive(after, request)
                 actions[count] = (ARRIVE << ARGUMENT_BITS) | request
-                wrong = broken_in_state(claims, after) | broken_between(
-                    claims, base, after, request
-                )
+                wrong = broken_between(claims, base, after, request)
                 broken[count] = (wrong | broken_in_state(claims, after)) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT
@@ -86,9 +84,7 @@ def expand(
                 copy(setting, base, after)
                 abort(setting, after, request)
                 actions[count] = (ABORT << ARGUMENT_BITS) | request
-                wrong = broken_in_state(claims, after) | broken_between(
-                    claims, base, after, request
-                )
+                wrong = broken_between(claims, base, after, request)
                 broken[count] = (wrong | broken_in_state(claims, after)) & claims.rules
                 if not pack(setting, after, found[count]):
                     return DOES_NOT_FIT

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from checks.evidence import EXPLORED, recorded
 from checks.explore.bounds import Bounds
@@ -18,7 +19,12 @@ BY_NAME = {instance.name: instance for instance in POLICY.instances}
 
 
 def searched(
-    name: str, bounds: Bounds | None = None, sample: int = 20, *, fingerprints: bool = False
+    name: str,
+    bounds: Bounds | None = None,
+    sample: int = 20,
+    *,
+    fingerprints: bool = False,
+    cores: int = 1,
 ) -> Searched[State]:
     model = spyre_model(BY_NAME[name])
     compiled = SpyreCompiled(BY_NAME[name], model.ctx, words=5)
@@ -28,6 +34,7 @@ def searched(
         eventually=properties.eventually,
         sample=sample,
         fingerprints=fingerprints,
+        cores=cores,
     )
 
 
@@ -85,6 +92,21 @@ def test_with_fingerprints_the_same_is_found(name: str) -> None:
     assert {known.judged[rule] for rule in RULES} == {known.transitions}
     assert known.judged["SPY-CHK-3"] >= 20  # on states drawn from all depths
     assert exact.chances_of_a_miss is None
+
+
+@pytest.mark.parametrize("fingerprints", [False, True])
+@pytest.mark.parametrize("name", ["released", "odd length, exact"])
+@pytest.mark.parametrize("bounds", [Bounds(), Bounds(max_states=2_000)])
+def test_with_several_cores_the_same_is_found_in_the_same_order(
+    name: str, bounds: Bounds, *, fingerprints: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("checks.explore.compiled.search._BATCH_STATES", 16)  # many in each depth
+
+    alone, together = (
+        searched(name, bounds, fingerprints=fingerprints, cores=cores) for cores in (1, 3)
+    )
+
+    assert evolve(together, seconds=0) == evolve(alone, seconds=0)
 
 
 def test_fingerprints_take_twelve_bytes_a_state() -> None:
