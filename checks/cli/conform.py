@@ -81,7 +81,8 @@ def conform(
     name of an installed release (sendnn, sendnn==2.6.3), `template`, or the path of a driver's
     file. A difference that is not known is made as small as it can be and recorded, with the
     command that runs it again. With --source a release is tried with the Python files of a checkout
-    instead of its own: nothing is installed. Exit code 1: an unknown difference, a broken rule, a
+    instead of its own: nothing is installed, and the vLLM is the release's unless `driver install`
+    was given the same --source. Exit code 1: an unknown difference, a broken rule, a
     crash, or a known difference that did not show where it was due. With --case 0: none of these
     any more; with --expect recorded, too, 0: all is as in the file.
     """
@@ -97,7 +98,7 @@ def conform(
             raise InputError("--expect", expect, f"{RECORDED}, together with --case")
         if recorded:
             return _again(recording, recording, expect, output)
-        with closing(DriverCommand(command_of(driver)).open()) as system:
+        with closing(DriverCommand(command_of(driver, source)).open()) as system:
             return _again(system, recording, expect, output)
     return conform_driver(
         driver,
@@ -108,6 +109,7 @@ def conform(
         expect=expect,
         recorded_verdicts=recorded_verdicts,
         report=report,
+        checkout=source,
     )
 
 
@@ -121,6 +123,7 @@ def conform_driver(
     expect: str | None = None,
     recorded_verdicts: bool = False,
     report: Path | None = None,
+    checkout: Path | None = None,
 ) -> int:
     """A campaign with a driver, whose steps are judged in any case; the command's exit code.
 
@@ -128,7 +131,7 @@ def conform_driver(
         InputError: there is no such driver, or it is not installed.
         DriverError: it cannot be started, or does not speak the protocol.
     """
-    start = command_of(driver)
+    start = command_of(driver, checkout)
     name, _, version = driver.partition("==")
     if recorded_verdicts and recipe_of(name, version or None) is None:
         raise InputError("--record", driver, f"a release: {', '.join(one.name for one in RECIPES)}")

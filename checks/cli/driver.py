@@ -17,6 +17,7 @@ from checks.harness.driver.system import DriverCommand
 from checks.harness.report import counted, print_finding, shown
 from checks.policies import DEFAULT
 from checks.releases.bisecting import episode_of
+from checks.releases.checkouts import recipe_of_checkout
 from checks.releases.environments import (
     TEMPLATE,
     InstallationError,
@@ -45,16 +46,24 @@ def driver() -> None:
 @driver.command("install", cls=Command)
 @click.argument("name")
 @click.option("--version", help="Which release; the newest that is known by default.")
+@click.option(
+    "--source", type=PATH, help="A working tree of the plugin instead, on the vLLM it asks for."
+)
 @click.option("--into", type=PATH, help="Directory for environments.")
-def install_driver(name: str, version: str | None, into: Path | None) -> int:
+def install_driver(name: str, version: str | None, source: Path | None, into: Path | None) -> int:
     """Make the environment of the release NAME; minutes, and about 2 GB.
 
     Older releases share what the newest one needs, which must be installed first.
     What was installed before is not installed again, so a broken installation is continued by the
     same command. pip's own configuration says where packages come from. $LOCKSTEP_TORCH is the
     requirement for torch where the usual one does not fit the machine.
+
+    With --source the files of the working tree are run where they are: after a change of them
+    `lockstep conform NAME --source PATH` needs no other installation.
     """
-    recipe = known_recipe(name, version)
+    if source is not None and version is not None:
+        raise InputError("--version", version, "none, together with --source")
+    recipe = known_recipe(name, version) if source is None else recipe_of_checkout(name, source)
     environment = environment_of(recipe, into)
     out.print(f"{recipe.name} into {environment.directory}")
     try:
@@ -64,6 +73,9 @@ def install_driver(name: str, version: str | None, into: Path | None) -> int:
         return INCOMPLETE
     if into is not None:
         out.print(f"to use it: export LOCKSTEP_DRIVERS={into}")
+        return 0
+    if source is not None:
+        out.print(f"to use it: lockstep conform {name} --source {source}")
         return 0
     return _try(recipe.name)
 

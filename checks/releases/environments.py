@@ -14,7 +14,8 @@ from attrs import frozen
 
 from checks.harness.driver.client import DRIVER_FILES
 from checks.harness.driver.protocol import DriverError
-from checks.releases.recipes import RECIPES, Installation, Recipe, recipe_of
+from checks.releases.checkouts import recipe_of_checkout
+from checks.releases.recipes import PLUGIN, RECIPES, Installation, Recipe, recipe_of
 
 PLACE_VARIABLE = "LOCKSTEP_DRIVERS"
 TEMPLATE = "template"
@@ -156,11 +157,12 @@ def _pip(environment: Environment, part: Installation) -> None:
         raise InstallationError(f"{part.what} could not be installed; {log} ends with\n{lines}")
 
 
-def command_of(driver: str) -> tuple[str, ...]:
+def command_of(driver: str, checkout: Path | None = None) -> tuple[str, ...]:
     """What starts a driver: the name of a release, with `==VERSION` if need be, or a file.
 
     A file is run by itself if it is executable, else by this Python. `MODULE:CLASS` is a class like
-    those of such files, in a module that can be imported from the working directory.
+    those of such files, in a module that can be imported from the working directory. Of a plugin
+    the environment of the `checkout` is taken, if it was made.
 
     Raises:
         DriverError: there is no such driver, or its environment is not installed.
@@ -175,6 +177,10 @@ def command_of(driver: str) -> tuple[str, ...]:
     if module.replace(".", "").isidentifier() and name.isidentifier():
         return sys.executable, str(DRIVER_FILES / "imported.py"), driver
     name, _, version = driver.partition("==")
+    if checkout is not None and name == PLUGIN and not version:
+        made = environment_of(recipe_of_checkout(name, checkout))
+        if made.is_complete:
+            return str(made.python), str(DRIVER_FILES / made.recipe.file)
     recipe = known_recipe(name, version or None)
     environment = environment_of(recipe)
     if not environment.is_complete:

@@ -32,7 +32,8 @@ class Recipe:
     for. `options`: how pip must be called for this vLLM. `rules_only`: no variant of a
     reference schedules as it does; `survey` judges it, and what `conform` finds says little.
     `is_later`: it came after the release that the specification describes, and is held against
-    that one where the two do not differ; it is run where its version is asked for.
+    that one where the two do not differ; it is run where its version is asked for. `checkout`: the
+    working tree that is installed in the place of a release, see `checks.releases.checkouts`.
     """
 
     driver: str
@@ -47,6 +48,7 @@ class Recipe:
     options: tuple[str, ...] = ()
     rules_only: bool = False
     is_later: bool = False
+    checkout: str = ""
 
     @property
     def name(self) -> str:
@@ -56,9 +58,11 @@ class Recipe:
     @property
     def about(self) -> str:
         """What is run."""
+        if self.checkout:
+            return f"{self.checkout} on vLLM {self.vllm}"
         if self.package:
             return f"{self.package} {self.version}"
-        plugin = f"sendnn-inference {self.version} on " if self.driver == _PLUGIN else ""
+        plugin = f"sendnn-inference {self.version} on " if self.driver == PLUGIN else ""
         return f"{plugin}vLLM {self.vllm}"
 
     def installations(self) -> Iterator[Installation]:
@@ -76,7 +80,7 @@ class Recipe:
         yield Installation("torch", (os.environ.get(TORCH_VARIABLE, _TORCH),))
         yield Installation("what vLLM is built with", (*pins, *_BUILD_TOOLS))
         yield from self._own_parts()
-        if self.driver == _PLUGIN:
+        if self.driver == PLUGIN:
             yield Installation("what the plugin is built on", ("--no-deps", *pins, *_PLUGIN_PARTS))
         yield Installation("what they import", (*pins, *self.imports))
 
@@ -90,12 +94,16 @@ class Recipe:
             # Without the override the version gets a suffix that pip does not accept by name.
             {"VLLM_VERSION_OVERRIDE": self.vllm, "VLLM_TARGET_DEVICE": "empty"},
         )
-        if self.driver == _PLUGIN:
+        if self.checkout:
+            # Its files are imported from where they are, so that no change needs another call.
+            tree = ("--no-deps", "--editable", self.checkout)
+            yield Installation(f"the checkout at {self.checkout}", tree)
+        elif self.driver == PLUGIN:
             plugin = ("--no-deps", f"sendnn-inference=={self.version}")
             yield Installation(f"sendnn-inference {self.version}", plugin)
 
 
-_PLUGIN = "sendnn"
+PLUGIN = "sendnn"
 _BUILD_TOOLS = (
     *("setuptools", "setuptools-scm", "setuptools-rust", "wheel", "packaging", "numpy"),
     *("cmake", "ninja", "jinja2"),
@@ -121,7 +129,7 @@ _SUFFIX_ACCEPTED = ("--use-deprecated=legacy-resolver",)
 
 _NANO_IMPORTS = ("numpy==2.4.0", "xxhash==3.6.0")
 
-_NEWEST_PLUGIN = "sendnn==2.6.3"
+NEWEST_PLUGIN = "sendnn==2.6.3"
 
 
 def _vllm_v1(*versions: str, is_later: bool = False) -> Iterator[Recipe]:
@@ -130,7 +138,7 @@ def _vllm_v1(*versions: str, is_later: bool = False) -> Iterator[Recipe]:
         yield Recipe(
             *("vllm-v1", version, "vllm_v1.py"),
             vllm=version,
-            shares=_NEWEST_PLUGIN,
+            shares=NEWEST_PLUGIN,
             build_tools=("setuptools>=77,<81",),
             is_later=is_later,
         )
@@ -143,17 +151,17 @@ RECIPES = (
         constraints="sendnn-2.6.3.txt",
         imports=_IMPORTS,
     ),
-    Recipe("sendnn", "2.6.2", "sendnn.py", vllm="0.28.0", shares=_NEWEST_PLUGIN),
-    Recipe("sendnn", "2.6.1", "sendnn.py", vllm="0.27.1", shares=_NEWEST_PLUGIN),
-    Recipe("sendnn", "2.6.0", "sendnn.py", vllm="0.27.1", shares=_NEWEST_PLUGIN),
-    Recipe("sendnn", "2.5.0", "sendnn.py", vllm="0.25.1", shares=_NEWEST_PLUGIN),
-    Recipe("sendnn", "2.4.0", "sendnn.py", vllm="0.24.0", shares=_NEWEST_PLUGIN),
-    Recipe("sendnn", "2.3.0", "sendnn.py", vllm="0.24.0", shares=_NEWEST_PLUGIN, rules_only=True),
-    Recipe("sendnn", "2.2.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, rules_only=True),
-    Recipe("sendnn", "2.1.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, rules_only=True),
-    Recipe("sendnn", "2.0.0", "sendnn.py", vllm="0.19.1", shares=_NEWEST_PLUGIN, rules_only=True),
+    Recipe("sendnn", "2.6.2", "sendnn.py", vllm="0.28.0", shares=NEWEST_PLUGIN),
+    Recipe("sendnn", "2.6.1", "sendnn.py", vllm="0.27.1", shares=NEWEST_PLUGIN),
+    Recipe("sendnn", "2.6.0", "sendnn.py", vllm="0.27.1", shares=NEWEST_PLUGIN),
+    Recipe("sendnn", "2.5.0", "sendnn.py", vllm="0.25.1", shares=NEWEST_PLUGIN),
+    Recipe("sendnn", "2.4.0", "sendnn.py", vllm="0.24.0", shares=NEWEST_PLUGIN),
+    Recipe("sendnn", "2.3.0", "sendnn.py", vllm="0.24.0", shares=NEWEST_PLUGIN, rules_only=True),
+    Recipe("sendnn", "2.2.0", "sendnn.py", vllm="0.19.1", shares=NEWEST_PLUGIN, rules_only=True),
+    Recipe("sendnn", "2.1.0", "sendnn.py", vllm="0.19.1", shares=NEWEST_PLUGIN, rules_only=True),
+    Recipe("sendnn", "2.0.0", "sendnn.py", vllm="0.19.1", shares=NEWEST_PLUGIN, rules_only=True),
     *_vllm_v1("0.33.0", "0.32.0", "0.31.0", "0.30.0", "0.29.0", is_later=True),
-    Recipe("vllm-v1", "0.28.0", "vllm_v1.py", vllm="0.28.0", shares=_NEWEST_PLUGIN),
+    Recipe("vllm-v1", "0.28.0", "vllm_v1.py", vllm="0.28.0", shares=NEWEST_PLUGIN),
     *_vllm_v1("0.11.2"),
     Recipe(
         *("vllm-v0", "0.9.2", "vllm_v0.py"),

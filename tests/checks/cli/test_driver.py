@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from checks.policies import POLICIES
-from checks.releases.environments import environment_of, place
+from checks.releases.checkouts import recipe_of_checkout
+from checks.releases.environments import command_of, environment_of, place
 from checks.releases.recipes import RECIPES, TEMPLATES, Recipe
 from tests.checks.command import lockstep
 from tests.checks.harness.driver.files import TEMPLATE, faulty_driver
@@ -221,3 +222,52 @@ def test_the_note_is_json(drivers: Path) -> None:
 
     note = json.loads((drivers / "sendnn-2.6.3" / "installed.json").read_text(encoding="utf-8"))
     assert note == {"release": "sendnn==2.6.3", "done": ["torch"]}
+
+
+# --- working trees --------------------------------------------------------------------------------
+
+
+def checkout_that_asks_for(vllm: str) -> None:
+    """A working tree of the plugin, in `tree`."""
+    Path("tree").mkdir()
+    Path("tree/pyproject.toml").write_text(f'[project]\ndependencies = ["torch", "{vllm}"]\n')
+
+
+@pytest.mark.parametrize(
+    ("asked", "newest"),
+    [("vllm>=0.24.0,<0.25.2", "0.25.1"), ("vllm==0.19.1", "0.19.1"), ("vllm>=0.20", "0.28.0")],
+)
+def test_a_checkout_is_installed_as_it_stands_on_the_newest_vllm_that_it_takes(
+    asked: str, newest: str, drivers: Path
+) -> None:
+    checkout_that_asks_for(asked)
+    base = pretend_environment(drivers)
+    assert lockstep("driver", "install", "sendnn", "--into", str(drivers)).code == 0
+    base.unlink()
+    log = pretend_environment(drivers, recipe=recipe_of_checkout("sendnn", Path("tree")))
+    own = environment_of(recipe_of_checkout("sendnn", Path("tree")))
+    own.packages.mkdir(parents=True)
+
+    ran = lockstep("driver", "install", "sendnn", "--source", "tree")
+
+    built, installed = asked_of_pip(log)
+    assert built.endswith(f"vllm=={newest}")
+    assert installed.endswith(f"--no-deps --editable {Path('tree').absolute()}")
+    assert "to use it: lockstep conform sendnn --source tree\n" in ran.out
+    assert command_of("sendnn", Path("tree"))[0] == str(own.python)
+    assert command_of("sendnn")[0] != str(own.python)
+
+
+def test_a_checkout_of_another_vllm_is_refused_and_so_is_what_is_none() -> None:
+    checkout_that_asks_for("vllm>=0.99")
+    Path("none").mkdir()
+
+    ran = {
+        tree: lockstep("driver", "install", "sendnn", "--source", tree) for tree in ("tree", "none")
+    }
+
+    assert {one.code for one in ran.values()} == {2}
+    assert "0.28.0; it asks for vllm>=0.99" in ran["tree"].err
+    assert "whose pyproject.toml requires a vLLM" in ran["none"].err
+    other = lockstep("driver", "install", "nano-vllm", "--source", "tree")
+    assert "a checkout of the plugin, with sendnn" in other.err
