@@ -25,7 +25,8 @@ def judged(
     """What became of each mutant, in their order: of those killed, and of those no means killed.
 
     What one stage leaves alive goes into the next, so that whatever ends it leaves the killed ones
-    judged, which are the most and the cheap ones.
+    judged, which are the most and the cheap ones. Where all are killed the next stage, whose
+    trials are tried on the right program first, is not begun.
 
     `until`: on the clock of `time.monotonic`; later no mutant is tried with anything. What ends
     work early (`checks.ending`) ends it, too, and leaves what is known.
@@ -38,7 +39,7 @@ def judged(
     with keeping_results():
         for stage in stages:
             tried, left = left, []
-            if monotonic() >= until:
+            if not tried or monotonic() >= until:
                 break
             for one in outcomes(evidence.of(stage), tried, until):
                 found[one.mutant.id] = found[one.mutant.id].followed_by(one)

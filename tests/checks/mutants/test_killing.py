@@ -133,6 +133,29 @@ def test_work_that_ends_early_has_judged_what_the_quick_trials_kill(
     assert [(one.mutant, one.by) for one in found] == [(mutant(NO_LIMIT), "TOY-1")]
 
 
+def test_where_all_are_killed_the_trials_that_would_come_next_are_not_tried(
+    registered: Callable[[AnyPolicy], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered(POLICY)
+    asked: list[str] = []
+
+    def stage(name: str) -> Callable[[str], Iterator[Trial]]:
+        def trials(_policy: str) -> Iterator[Trial]:
+            asked.append(name)
+            yield TWO
+
+        return trials
+
+    monkeypatch.setattr(running, "STAGES", (stage("quick"), stage("slow")))
+    monkeypatch.setattr(running, "POLICIES", ("toy",))
+    chosen = [(Module("spec", "toy", ROOT / PATH), mutant(NO_LIMIT))]
+
+    (killed,) = (one for _, one in running.judged(chosen, lambda _done, _note: None))
+
+    assert killed.by is not None
+    assert asked == ["quick"]
+
+
 def test_the_right_program_is_as_it_was_after_its_mutants(evidence: Evidence) -> None:
     becomes(evidence, mutant(NO_LIMIT))
 
