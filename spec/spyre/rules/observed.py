@@ -7,6 +7,8 @@ from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence, State
 from spec.spyre.variants import Queue
 
+BY_LENGTH = (Queue.SHORTEST, Queue.ALIGNED)  # the request with the fewest tokens goes first
+
 
 def entering(step: Step, request_id: str) -> Sequence:
     """The request as the step found it."""
@@ -38,7 +40,7 @@ def in_line(ctx: Context, state: State) -> Sequence | None:
     """
     queue, first = ctx.config.queue, next(iter(state.waiting), None)
     is_due = queue is Queue.ALIGNED and state.overtakes >= ctx.config.max_overtakes
-    if first is None or not queue.is_by_length or is_due:
+    if first is None or queue not in BY_LENGTH or is_due:
         return first
     shortest = min(whole_tokens(ctx, one) for one in state.waiting)
     return next(one for one in state.waiting if whole_tokens(ctx, one) == shortest)

@@ -10,6 +10,7 @@ from spec.core.rule import Source
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.admission import is_condition, may_join
 from spec.spyre.rules.observed import (
+    BY_LENGTH,
     in_line,
     lacks_next_chunk,
     lacks_worst_case,
@@ -158,7 +159,7 @@ def _passed_head(step: Step) -> bool:
     return any(event.id != step.before.waiting[0].id for event in step.happened("admit"))
 
 
-@of_step("SPY-PRI-8", _OURS, applies=lambda config: config.queue.is_by_length)
+@of_step("SPY-PRI-8", _OURS, applies=lambda config: config.queue in BY_LENGTH)
 @witness(lambda _, step: _passed_head(step))
 def shortest_first(ctx: Context, step: Step) -> Iterator[str]:
     """By length, a request that is admitted has the fewest tokens, prompt and most output, of all
