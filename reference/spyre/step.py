@@ -12,9 +12,12 @@ from reference.spyre.admission import Refusal, prefill_refusal
 from reference.spyre.transitions import Ends
 from spec.core.blocks import block_count
 from spec.core.records import DECODE, IDLE, PREFILL
+from spec.core.requests import Request
 from spec.spyre.padding import max_tkv, volume
+from spec.spyre.queue import head_is_due, whole_length
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence, State, is_remembered_alike, past_after, remembered
+from spec.spyre.variants import Queue
 
 
 @define
@@ -66,13 +69,13 @@ def choose_prefill(ctx: Context, state: State) -> tuple[Sequence | None, Refusal
     """The request whose chunk is next, or None, and the first rule that refused a request.
 
     First come, first served looks at the head of the queue only; overtaking goes on to the next
-    unless blocks are lacking (as 2.6.3 does).
+    unless blocks are lacking (as 2.6.3 does). By length, it is the shortest only, or a head due.
     """
     if state.prefilling is not None:
         refusal = prefill_refusal(ctx, state, state.prefilling)
         return (state.prefilling, None) if refusal is None else (None, refusal)
     first_refusal: Refusal = None
-    for sequence in state.waiting:
+    for sequence in in_line(ctx, state):
         refusal = prefill_refusal(ctx, state, sequence)
         if refusal is None:
             return sequence, first_refusal
@@ -80,6 +83,19 @@ def choose_prefill(ctx: Context, state: State) -> tuple[Sequence | None, Refusal
         if not ctx.config.queue.steps_over(refusal):
             break
     return None, first_refusal
+
+
+def in_line(ctx: Context, state: State) -> tuple[Sequence, ...]:
+    """The waiting requests in the order in which they are looked at."""
+    queue, most = ctx.config.queue, ctx.config.max_overtakes
+    if not queue.is_by_length or (queue is Queue.ALIGNED and head_is_due(state.overtakes, most)):
+        return state.waiting
+    return tuple(sorted(state.waiting, key=lambda one: length_of(ctx.requests[one.id])))
+
+
+def length_of(request: Request) -> int:
+    """Tokens of the request in all, if it generates all it may."""
+    return int(whole_length(request.prompt_len, request.max_tokens))
 
 
 def _prefill_step(run: SpyreRun, candidate: Sequence, ends: Ends) -> None:

@@ -29,7 +29,7 @@ from spec.core.records import Event
 from spec.spyre.padding import batch_width_blocks, row_left_padding
 from spec.spyre.records import Chunk, Context
 from spec.spyre.reservation import promised_blocks, still_promised
-from spec.spyre.state import Sequence, State
+from spec.spyre.state import Sequence, State, counted_overtakes
 
 Moved = run.Moved[State]
 Ends = Callable[[Sequence], bool]  # does the request sample end-of-sequence as its last token?
@@ -80,14 +80,15 @@ def _removed(state: State, request_id: str) -> State:
 # --- prefill --------------------------------------------------------------------------------
 
 
-def admit(_ctx: Context, state: State, sequence: Sequence) -> Moved:
+def admit(ctx: Context, state: State, sequence: Sequence) -> Moved:
     """A waiting request takes the prefill slot (spyre, "First-chunk constraints")."""
     # guard
     require(state.prefilling is None, "admit", "SPY-PRI-1")
     require(sequence in state.waiting, "admit", "LIF-1")
     # effect
     waiting = tuple(one for one in state.waiting if one is not sequence)
-    moved = evolve(state, waiting=waiting, prefilling=sequence)
+    overtakes = counted_overtakes(ctx.config, state, of_head=sequence is state.waiting[0])
+    moved = evolve(state, waiting=waiting, prefilling=sequence, overtakes=overtakes)
     return moved, (Event("admit", sequence.id, "SPY-ADM-1"),)
 
 

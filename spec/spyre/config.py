@@ -41,6 +41,7 @@ class SpyreConfig(PolicyConfig):
     - `prefix_caching`: cached blocks of equal token prefixes are reused.
     - `admission`: the volume rule.
     - `queue`: which requests are looked at for admission.
+    - `max_overtakes`: with `queue = aligned`, admissions in a row that pass the head of the queue.
     - `reservation`: worst-case blocks are set aside at admission; else requests are preempted.
     - `pausing`: admit by slots alone, pause requests to keep the volume limit.
     - `long_output_first`: pausing serves those that generated most first, else fewest.
@@ -66,6 +67,7 @@ class SpyreConfig(PolicyConfig):
     prefix_caching: bool = True
     admission: Admission = Admission.EXACT
     queue: Queue = Queue.FCFS
+    max_overtakes: int = 64
     reservation: bool = True
     pausing: bool = False
     long_output_first: bool = False

@@ -13,6 +13,8 @@ from attrs import fields, frozen
 from spec.core.blocks import BlockPool
 from spec.core.records import IDLE, PREFILL
 from spec.spyre.config import SpyreConfig
+from spec.spyre.queue import overtakes_after
+from spec.spyre.variants import Queue
 
 PADDING_BLOCK = 0  # the dummy block: padding is read from it, redirected writes go to it
 
@@ -50,11 +52,13 @@ class Past:
     """What a scheduler remembers of its last steps, for the rules that look at it.
 
     `last_kind` and `last_tkv`: kind and tkv (tokens) of the step before, the latter only where an
-    admission condition looks at it.
+    admission condition looks at it. `overtakes`: admissions since a head of the queue was admitted,
+    counted only where they are bounded.
     """
 
     last_kind: str = IDLE
     last_tkv: int = 0
+    overtakes: int = 0
 
 
 _REMEMBERED = tuple(key.name for key in fields(Past))
@@ -71,9 +75,23 @@ def is_remembered_alike(one: Past, other: Past) -> bool:
     return _as_tuple(one) == _as_tuple(other)
 
 
-def past_after(config: SpyreConfig, _past: Past, kind: str, tkv: int) -> Past:
-    """What is remembered after a step of this kind and tkv, given what was remembered before."""
-    return Past(last_kind=kind, last_tkv=tkv if config.variant.uses_last_tkv else 0)
+def past_after(config: SpyreConfig, past: Past, kind: str, tkv: int) -> Past:
+    """What is remembered after a step of this kind and tkv, given what was remembered before.
+
+    `past` is that of the step's end: an admission has been counted.
+    """
+    return Past(
+        last_kind=kind,
+        last_tkv=tkv if config.variant.uses_last_tkv else 0,
+        overtakes=past.overtakes,
+    )
+
+
+def counted_overtakes(config: SpyreConfig, past: Past, *, of_head: bool) -> int:
+    """Admissions since a head of the queue was admitted, this one included; 0 if not bounded."""
+    if config.queue is not Queue.ALIGNED:
+        return 0
+    return int(overtakes_after(past.overtakes, of_head))
 
 
 def must_interleave(config: SpyreConfig, past: Past, *, decodes: bool) -> bool:
@@ -103,6 +121,7 @@ class State(Past):
     orphaned: int = 0
     last_kind: str = IDLE
     last_tkv: int = 0
+    overtakes: int = 0
 
     @property
     def admitted(self) -> tuple[Sequence, ...]:

@@ -166,12 +166,22 @@ class Queue(StrEnum):
 
     `fcfs`: only the head of the waiting queue, as the text's priorities imply. `overtaking`:
     whichever meets the conditions first, as 2.6.3 does: a request that is refused is stepped over,
-    unless it was refused for lack of blocks.
+    unless it was refused for lack of blocks. `shortest`: only the request with the fewest tokens in
+    all, so that rows of like lengths meet in the batch; a long one may wait for ever. `aligned`:
+    the same, but the head of the queue once `max_overtakes` admissions in a row have passed it.
+    Both are ours: see `spec.spyre.queue`.
     """
 
     FCFS = "fcfs"
     OVERTAKING = "overtaking"
+    SHORTEST = "shortest"
+    ALIGNED = "aligned"
 
     def steps_over(self, refusal: str) -> bool:
         """True if the next request is looked at when this rule has refused one."""
         return self is Queue.OVERTAKING and refusal != "SPY-RES-1"
+
+    @property
+    def is_by_length(self) -> bool:
+        """True if the request with the fewest tokens in all is looked at."""
+        return self in (Queue.SHORTEST, Queue.ALIGNED)

@@ -49,6 +49,7 @@ def test_titles_of_instances_are_all_different() -> None:
 
 _STARVES = (
     "open, exact, overtaking",
+    "open, shortest",
     "open, exact, not interleaved",
     "open, shipped",
     "open, pausing, a single token",

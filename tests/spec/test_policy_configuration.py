@@ -43,8 +43,8 @@ def test_wrong_value_is_refused_by_the_class_itself(
 
 KEYS_OF_SPYRE = (
     "policy, block_size, chunk_size, max_model_len, max_num_seqs, max_batch_tkv_limit, num_blocks, "
-    "interleave, prefix_caching, admission, queue, reservation, pausing, long_output_first, "
-    "reading, prefill_time, decode_time"
+    "interleave, prefix_caching, admission, queue, max_overtakes, reservation, pausing, "
+    "long_output_first, reading, prefill_time, decode_time"
 )
 NO_PAUSING = "true, where requests may be paused (pausing, or admission = shipped)"
 WRONG: dict[type[PolicyConfig], dict[str, list[dict[str, Any]]]] = {  # by what is allowed
@@ -69,7 +69,7 @@ WRONG: dict[type[PolicyConfig], dict[str, list[dict[str, Any]]]] = {  # by what 
         "true or false": [{"interleave": 1}],
         "a number": [{"decode_time": "1"}, {"decode_time": True}],
         "exact, documented, shipped": [{"admission": "safe"}],
-        "fcfs, overtaking": [{"queue": 3}],
+        "fcfs, overtaking, shortest, aligned": [{"queue": 3}],
         f"a key out of {KEYS_OF_SPYRE}": [{"blocksize": 64}],
     },
     NanoVllmConfig: {

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 from math import isclose
 from typing import Any
 
+from attrs import evolve
+
 from checks.harness.adapter import Adapter
 from checks.harness.comparing import Difference, Strictness
 from checks.harness.decoding import RowsById, StepDecoder
@@ -16,7 +18,7 @@ from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import volume
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence as Row
-from spec.spyre.state import State, past_after, remembered
+from spec.spyre.state import State, counted_overtakes, past_after, remembered
 
 _CHUNK_LENGTHS = (
     *("chunk", "chunks", "start", "end"),
@@ -39,8 +41,13 @@ class SpyreDecoder(StepDecoder[State]):
 
     def past_after(self, record: Json, _action: Action, before: State) -> Json:
         """What is remembered of this step."""
-        tkv = record.get("tkv", 0)
-        return remembered(past_after(self.ctx.config, before, record["kind"], tkv))
+        tkv, past = record.get("tkv", 0), before
+        chosen = record["prefilling"]["id"] if record["kind"] == PREFILL else None
+        if any(one.id == chosen for one in before.waiting):
+            of_head = before.waiting[0].id == chosen
+            overtakes = counted_overtakes(self.ctx.config, before, of_head=of_head)
+            past = evolve(before, overtakes=overtakes)
+        return remembered(past_after(self.ctx.config, past, record["kind"], tkv))
 
     def state(self, record: Json, **past: Any) -> State:
         """Queues, requests and blocks as a record has them."""

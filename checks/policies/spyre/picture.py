@@ -8,6 +8,7 @@ from checks.export.pages.picture import Cells, Meter, Picture, Row, held_cells, 
 from spec.core.records import DECODE
 from spec.spyre.padding import left_padding
 from spec.spyre.records import Chunk, Context, Step
+from spec.spyre.rules.observed import in_line
 from spec.spyre.state import PADDING_BLOCK, Sequence, State
 
 _NUMBERS = ("tkv", "left_padding", "computed", "generated", "hit_blocks", "reserved")
@@ -100,11 +101,10 @@ def meters(ctx: Context, step: Step) -> Iterator[Meter]:
     yield Meter(name="batch", value=running, limit=config.max_num_seqs, unit="requests")
 
 
-def refused(_ctx: Context, step: Step) -> str | None:
-    """The prefill under way, else the head of the queue."""
-    if step.before.prefilling is not None:
-        return step.before.prefilling.id
-    return step.before.waiting[0].id if step.before.waiting else None
+def refused(ctx: Context, step: Step) -> str | None:
+    """The prefill under way, else the request that is looked at first."""
+    held = step.before.prefilling or in_line(ctx, step.before)
+    return None if held is None else held.id
 
 
 def _reserved(state: State) -> Mapping[str, int]:

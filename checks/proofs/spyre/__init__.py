@@ -2,6 +2,7 @@
 
 MODULES = (
     "reservation",
+    "overtaking",
     "inductive",
     "bounded",
     "decode_batch",

@@ -5,6 +5,7 @@ Source: spyre, "Chunked Prefill" and "Decode padding"; vllm-v1, "Request lifecyc
 """
 
 import numpy as np
+from attrs import evolve
 
 from engine.core.requests import as_prescribed
 from engine.core.scheduler import Ends
@@ -14,7 +15,7 @@ from engine.spyre.scheduler.requests import Batch, RequestState
 from engine.spyre.scheduler.state import SchedulerState
 from spec.core.records import IDLE
 from spec.spyre.reservation import still_promised
-from spec.spyre.state import Past, past_after
+from spec.spyre.state import Past, counted_overtakes, past_after
 
 
 def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, ends: Ends) -> Outcome:
@@ -54,6 +55,10 @@ def _apply_prefill(state: SchedulerState, plan: PrefillPlan, tokens: Tensor, end
 def _admit(state: SchedulerState, plan: PrefillPlan) -> None:
     """A waiting request takes the prefill slot, its cached blocks and its reservation."""
     request = plan.request
+    of_head = next(iter(state.queue)) is request
+    overtakes = counted_overtakes(state.config, state.past, of_head=of_head)
+    if overtakes != state.past.overtakes:
+        state.past = evolve(state.past, overtakes=overtakes)
     state.queue.remove(request)
     state.prefilling = request
     state.blocks.acquire(plan.held)

@@ -1,5 +1,6 @@
 """Requests inside the scheduler: one request, the queue by shape, the rows of a batch."""
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
@@ -54,18 +55,40 @@ class RequestState(requests.RequestState):
 # --- requests that wait ---------------------------------------------------------------------------
 
 
-class WaitingQueue(requests.WaitingQueue[RequestState]):
-    """The waiting requests in order, also kept by shape, for the rule that lets them overtake."""
+class LengthOrder:
+    """Waiting requests in the order of their tokens in all, equal ones as they are queued."""
 
-    def __init__(self, by_shape: bool) -> None:
-        """`by_shape`: whether `without_shapes` will be used."""
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, int, RequestState]] = []
+
+    def add(self, request: RequestState) -> None:
+        """The request has come to wait, in the place that its `order` says."""
+        insort(self._entries, (sum(request.shape), request.order, request))
+
+    def remove(self, request: RequestState, order: int) -> None:
+        """The request does not wait any longer where its `order` was this."""
+        del self._entries[bisect_left(self._entries, (sum(request.shape), order))]
+
+    def first(self) -> RequestState:
+        """The shortest."""
+        return self._entries[0][-1]
+
+
+class WaitingQueue(requests.WaitingQueue[RequestState]):
+    """The waiting requests in order, also kept as the rules look at them that let them overtake."""
+
+    def __init__(self, by_shape: bool, by_length: bool) -> None:
+        """`by_shape`: whether `without_shapes` will be used; `by_length`: whether `shortest`."""
         super().__init__()
+        self._lengths = LengthOrder() if by_length else None
         self._shapes: dict[Shape, _Members] | None = {} if by_shape else None
         self._table: Tensor | None = None
 
     def put_back(self, request: RequestState) -> None:
         """A new request goes to the end."""
         super().put_back(request)
+        if self._lengths is not None:
+            self._lengths.add(request)
         if self._shapes is not None:
             if request.shape not in self._shapes:
                 self._shapes[request.shape] = OrderedDict()
@@ -75,17 +98,27 @@ class WaitingQueue(requests.WaitingQueue[RequestState]):
     def put_front(self, request: RequestState) -> None:
         """A preempted request goes before all others."""
         super().put_front(request)
+        if self._lengths is not None:
+            self._lengths.remove(request, self._back)
+            self._lengths.add(request)
         if self._shapes is not None:
             self._shapes[request.shape].move_to_end(request.id, last=False)
 
     def remove(self, request: RequestState) -> None:
         """The request waits no longer."""
         super().remove(request)
+        if self._lengths is not None:
+            self._lengths.remove(request, request.order)
         if self._shapes is not None:
             del self._shapes[request.shape][request.id]
             if not self._shapes[request.shape]:
                 del self._shapes[request.shape]
                 self._table = None
+
+    def shortest(self) -> RequestState:
+        """The request with the fewest tokens in all, of several the first."""
+        assert self._lengths is not None, "the queue was made without lengths"
+        return self._lengths.first()
 
     def shapes(self) -> Tensor:
         """The shapes of the waiting requests; [shapes, 2]."""

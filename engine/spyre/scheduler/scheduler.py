@@ -30,7 +30,9 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         """
         if config.reading is not Reading.TEXT:
             raise ConfigError("reading", config.reading, f"{Reading.TEXT}, of the engine")
-        queue = WaitingQueue(by_shape=config.queue is Queue.OVERTAKING)
+        queue = WaitingQueue(
+            by_shape=config.queue is Queue.OVERTAKING, by_length=config.queue.is_by_length
+        )
         blocks = BlockManager(config.pool_blocks)
         super().__init__(SchedulerState(config, blocks, queue, LastChunk(config)))
 

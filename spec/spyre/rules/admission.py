@@ -153,7 +153,7 @@ def _judged(ctx: Context, step: Step, rule: str) -> Iterator[str]:
         passed = entering(step, chunk.id)
         if not condition(_joining(ctx, step.before, passed)):
             yield f"{passed.id} passed, batch of {rows}"
-    held = refused(step) if step.refusal == rule else None
+    held = refused(ctx, step) if step.refusal == rule else None
     if held is not None and condition(_joining(ctx, step.before, held)):
         yield f"{held.id} refused, batch of {rows}"
 
@@ -214,7 +214,7 @@ def last_chunk_after_the_hit(ctx: Context, step: Step) -> Iterator[str]:
     """
     # A chunk is the last exactly if the tokens not reused and not computed fit in it. No request is
     # refused by a last-chunk condition before; without interleaving 2.6.3 does that.
-    held = refused(step)
+    held = refused(ctx, step)
     if held is not None and step.refusal in LAST_CHUNK_RULES and not _is_judged_first(ctx.config):
         left = held.prefill_len - computed_when_admitted(ctx, step.before, held)
         if left > ctx.config.chunk_size:

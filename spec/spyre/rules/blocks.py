@@ -236,7 +236,7 @@ def _without_reservation(config: SpyreConfig) -> bool:
 def chunk_finds_its_blocks(ctx: Context, step: Step) -> Iterator[str]:
     """Without reservation, a chunk is computed only if the free blocks suffice for it."""
     # None is preempted for a prefill, and none is refused one while the blocks are there.
-    one = refused(step) if step.refusal == "BLK-9" else None
+    one = refused(ctx, step) if step.refusal == "BLK-9" else None
     if one is not None and not lacks_next_chunk(ctx, step.before, one):
         yield f"{one.id} refused, {len(step.before.pool.free)} blocks free"
     if step.chunk is not None and step.happened("preempt"):

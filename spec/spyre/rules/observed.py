@@ -5,6 +5,9 @@ from itertools import takewhile
 from spec.core.records import DECODE
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence, State
+from spec.spyre.variants import Queue
+
+BY_LENGTH = (Queue.SHORTEST, Queue.ALIGNED)  # the request with the fewest tokens goes first
 
 
 def entering(step: Step, request_id: str) -> Sequence:
@@ -25,11 +28,28 @@ def computed_before(step: Step, chunk: Chunk) -> int:
     return max(entering(step, chunk.id).computed, chunk.cached_tokens)
 
 
-def refused(step: Step) -> Sequence | None:
-    """The request that the refusal kept from a prefill: the ongoing one, or the queue's head."""
-    if step.refusal is None:
-        return None
-    return step.before.prefilling or next(iter(step.before.waiting), None)
+def refused(ctx: Context, step: Step) -> Sequence | None:
+    """The request that the refusal kept from a prefill: the ongoing one, or the first in line."""
+    return None if step.refusal is None else step.before.prefilling or in_line(ctx, step.before)
+
+
+def in_line(ctx: Context, state: State) -> Sequence | None:
+    """The waiting request that is looked at first: the queue's head, or the first of the shortest.
+
+    With `queue = aligned` it is the head, too, once as many others as may have passed heads.
+    """
+    queue, first = ctx.config.queue, next(iter(state.waiting), None)
+    is_due = queue is Queue.ALIGNED and state.overtakes >= ctx.config.max_overtakes
+    if first is None or queue not in BY_LENGTH or is_due:
+        return first
+    shortest = min(whole_tokens(ctx, one) for one in state.waiting)
+    return next(one for one in state.waiting if whole_tokens(ctx, one) == shortest)
+
+
+def whole_tokens(ctx: Context, one: Sequence) -> int:
+    """Tokens of the prompt and all that the request may ever generate."""
+    request = ctx.requests[one.id]
+    return request.prompt_len + request.max_tokens
 
 
 def prefix_hits(ctx: Context, state: State, sequence: Sequence) -> tuple[int, ...]:
@@ -70,8 +90,7 @@ def _left_padding(ctx: Context, sequence: Sequence) -> int:
 
 def worst_case_blocks(ctx: Context, one: Sequence) -> int:
     """Blocks of the prompt and all that the request may ever generate."""
-    request = ctx.requests[one.id]
-    return -(-(request.prompt_len + request.max_tokens) // ctx.config.block_size)
+    return -(-whole_tokens(ctx, one) // ctx.config.block_size)
 
 
 def promised_blocks(ctx: Context, state: State) -> int:

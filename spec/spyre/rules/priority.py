@@ -6,9 +6,18 @@ Source: spyre, section "Priority rules"; the queue order is V1's, which the plug
 from collections.abc import Iterator
 
 from spec.core.records import DECODE, IDLE, PREFILL
+from spec.core.rule import Source
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.admission import is_condition, may_join
-from spec.spyre.rules.observed import lacks_next_chunk, lacks_worst_case, pending, rows_in_slots
+from spec.spyre.rules.observed import (
+    BY_LENGTH,
+    in_line,
+    lacks_next_chunk,
+    lacks_worst_case,
+    pending,
+    rows_in_slots,
+    whole_tokens,
+)
 from spec.spyre.rules.registry import always, each_request, of_step, release, spyre, witness
 from spec.spyre.state import Sequence, State
 from spec.spyre.variants import Queue
@@ -77,7 +86,7 @@ def prefill_goes_first(ctx: Context, step: Step) -> Iterator[str]:
     """A prefill goes before a decode: a decode step needs a rule that refuses the prefill."""
     # The rule is one of this configuration and is true of the request that it refuses. Where others
     # may overtake that one, they are refused as well; the next two are looked at.
-    held = step.before.prefilling or next(iter(step.before.waiting), None)
+    held = step.before.prefilling or in_line(ctx, step.before)
     if held is None or (step.kind == PREFILL and step.refusal is None):
         return
     if step.refusal is None or not _may_refuse(ctx, step.before, held, step.refusal):
@@ -140,3 +149,46 @@ def only_the_refused_are_overtaken(_ctx: Context, step: Step) -> Iterator[str]:
         overtaken = event.id != step.before.waiting[0].id
         if overtaken and step.refusal in (None, "SPY-RES-1"):
             yield f"{event.id} overtook {step.before.waiting[0].id}, refusal {step.refusal}"
+
+
+_OURS = Source("lockstep", "queue = aligned")
+
+
+def _passed_head(step: Step) -> bool:
+    """True if a request was admitted that was not the head of the queue."""
+    return any(event.id != step.before.waiting[0].id for event in step.happened("admit"))
+
+
+@of_step("SPY-PRI-8", _OURS, applies=lambda config: config.queue in BY_LENGTH)
+@witness(lambda _, step: _passed_head(step))
+def shortest_first(ctx: Context, step: Step) -> Iterator[str]:
+    """By length, a request that is admitted has the fewest tokens, prompt and most output, of all
+    that wait, and came first of those that have as few; or it is the head of the queue and due.
+    """
+    before = step.before
+    bounded = ctx.config.queue is Queue.ALIGNED
+    if bounded and before.overtakes >= ctx.config.max_overtakes:
+        return  # the head is due: SPY-PRI-9
+    for event in step.happened("admit"):
+        place = next(n for n, one in enumerate(before.waiting) if one.id == event.id)
+        own = whole_tokens(ctx, before.waiting[place])
+        for n, other in enumerate(before.waiting):
+            tokens = whole_tokens(ctx, other)
+            if tokens < own or (tokens == own and n < place):
+                yield f"{event.id} with {own} tokens before {other.id} with {tokens}"
+
+
+@of_step("SPY-PRI-9", _OURS, applies=lambda config: config.queue is Queue.ALIGNED)
+@witness(
+    lambda ctx, step: step.happened("admit") and step.before.overtakes >= ctx.config.max_overtakes
+)
+def overtaking_is_bounded(ctx: Context, step: Step) -> Iterator[str]:
+    """With `queue = aligned`, at most `max_overtakes` admissions in a row pass the head of the
+    queue; then it is next.
+    """
+    passed, admitted = _passed_head(step), bool(step.happened("admit"))
+    due = 0 if admitted and not passed else step.before.overtakes + passed
+    if step.after.overtakes != due:
+        yield f"{step.after.overtakes} overtakes noted, {due} in a row"
+    if due > ctx.config.max_overtakes:
+        yield f"the head was passed {due} times in a row"

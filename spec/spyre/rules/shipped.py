@@ -71,7 +71,7 @@ def refused_only_for_lack_of_blocks(ctx: Context, step: Step) -> Iterator[str]:
     others hold, exceeds the free blocks that no request is promised.
     """
     # So that a request never waits for blocks that are there.
-    one = refused(step)
+    one = refused(ctx, step)
     if one is None or step.refusal != "SPY-RES-1":
         return
     if one is step.before.prefilling or not lacks_worst_case(ctx, step.before, one):

@@ -24,7 +24,7 @@ BY_ORBITS = "alike"  # the explorer counts it with requests renamed, the model h
 COUNTED = {
     one.name: one
     for one in POLICY.instances
-    if not one.config.prefix_caching and one.name != BY_ORBITS
+    if not (one.config.prefix_caching or one.config.queue.is_by_length or one.name == BY_ORBITS)
 }
 ROW = r"\| ([^|]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|"
 
@@ -74,7 +74,7 @@ def drawn(rng: Random) -> Instance[SpyreConfig]:
         interleave=rng.random() < 0.6,
         prefix_caching=False,
         admission=admission,
-        queue=rng.choice(list(Queue)),
+        queue=rng.choice([Queue.FCFS, Queue.OVERTAKING]),
         reservation=reservation,
         pausing=reservation and rng.random() < 0.3,
         long_output_first=rng.random() < 0.5,

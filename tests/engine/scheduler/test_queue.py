@@ -6,7 +6,7 @@ from tests.requests import request
 
 def queue_of(*sizes: tuple[int, int]) -> WaitingQueue:
     """Requests 0, 1, … with these prompt lengths and maximum outputs."""
-    queue = WaitingQueue(by_shape=True)
+    queue = WaitingQueue(by_shape=True, by_length=False)
     for index, (length, tokens) in enumerate(sizes):
         queue.put_back(RequestState.of(request(str(index), length, tokens)))
     return queue

@@ -6,6 +6,7 @@ from reference.spyre import admission as of_reference
 from spec.core import blocks
 from spec.core.configuration import PolicyConfig
 from spec.spyre import admission, padding, reservation, state
+from spec.spyre import queue as of_queue
 from spec.spyre.config import SpyreConfig
 from spec.spyre.state import State
 from spec.spyre.variants import AdmissionVariant, Queue
@@ -252,6 +253,21 @@ fault(Queue, "steps_over", on="overtaking for blocks", caught_by="SPY-PRI-7")(
 )
 fault(Queue, "steps_over", on="shipped, not interleaved", caught_by="SPY-PRI-6")(
     always(False), "overtaking, never"
+)
+fault(of_queue, "head_is_due", on="exact, aligned", caught_by="SPY-PRI-9")(
+    always(False), "aligned, the head never due"
+)
+fault(of_queue, "head_is_due", on="exact, aligned", caught_by="SPY-PRI-8")(
+    always(True), "aligned, the head always due"
+)
+fault(of_queue, "whole_length", on="exact, aligned", caught_by="SPY-PRI-8")(
+    lambda _right, prompt_len, _max_tokens: prompt_len, "aligned, by the prompt alone"
+)
+fault(of_queue, "overtakes_after", on="exact, aligned", caught_by="SPY-PRI-9")(
+    lambda _right, overtakes, _of_head: overtakes + 1, "aligned, heads counted"
+)
+fault(Queue, "is_by_length", on="exact, aligned", caught_by="SPY-PRI-8")(
+    always(False), "by length, never"
 )
 fault(SpyreConfig, "may_pause", on="shipped, not interleaved", caught_by="SPY-VOL-1")(
     always(False), "pausing, never"

@@ -14,7 +14,7 @@ from attrs import evolve
 from engine.core.blocks import BlockManager, FreeList
 from engine.spyre.scheduler import admission, apply, decode, prefill
 from engine.spyre.scheduler.admission import LastChunk, Projection
-from engine.spyre.scheduler.requests import Batch, RequestState, WaitingQueue
+from engine.spyre.scheduler.requests import Batch, LengthOrder, RequestState, WaitingQueue
 from engine.spyre.scheduler.state import SchedulerState
 from tests.checks.faults.patches import Wrong, always
 from tests.checks.harness.cases import ENGINE, Hunt, table_of
@@ -227,6 +227,18 @@ fault("order", decode, "_preempted")(
 
 fault("order", prefill, "_first_to_overtake")(
     always(None), "none overtakes: with overtaking, no request is looked at behind the head"
+)
+
+
+fault("order", LengthOrder, "first")(
+    lambda _right, order: order._entries[-1][-1], "longest first: by length, from the other end"
+)
+fault("order", prefill, "head_is_due")(
+    always(False), "head never due: with aligned, the shortest goes first however often"
+)
+fault("order", apply, "counted_overtakes")(
+    lambda right, config, past, of_head: right(config, past, of_head=False),
+    "heads counted: the admission of the head counts as one that passes it",
 )
 
 

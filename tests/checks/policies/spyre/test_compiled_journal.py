@@ -11,13 +11,13 @@ from checks.explore.bounds import Bounds
 from checks.explore.compiled.journal import Journal
 from checks.explore.compiled.search import Searched, search_with_room
 from checks.export.checkpoint import CheckpointError
-from checks.policies.spyre.compiled.model import compiled_of
+from checks.policies.spyre.compiled.model import compiled_of, unsupported
 from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.policy import POLICY
 from spec.spyre.state import State
 from tests.refusals import refusal
 
-BY_NAME = {instance.name: instance for instance in POLICY.instances}
+BY_NAME = {one.name: one for one in POLICY.instances if unsupported(one) is None}
 # With prefix caching: a state may need one word more than it has at first.
 NAMES = ("exact, four requests", "eviction", "documented")
 ABOUT = {"instance": "any"}

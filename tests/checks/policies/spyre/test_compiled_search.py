@@ -9,13 +9,13 @@ from checks.explore.bounds import Bounds
 from checks.explore.compiled.search import DoesNotFitError, Searched, search
 from checks.explore.compiled.sketch import Sketch, chances_of_a_miss
 from checks.explore.result import Progress
-from checks.policies.spyre.compiled.model import SpyreCompiled
+from checks.policies.spyre.compiled.model import SpyreCompiled, unsupported
 from checks.policies.spyre.compiled.names import GOALS, RULES
 from checks.policies.spyre.model import spyre_model
 from checks.policies.spyre.policy import POLICY
 from spec.spyre.state import State
 
-BY_NAME = {instance.name: instance for instance in POLICY.instances}
+BY_NAME = {one.name: one for one in POLICY.instances if unsupported(one) is None}
 
 
 def searched(

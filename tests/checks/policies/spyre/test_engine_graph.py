@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 BY_NAME = {instance.name: instance for instance in POLICY.instances}
 
 # Small enough for every run, and together: caching and eviction, preemption, pausing, aborts, early
-# ends, both queues, all three admission rules, interleaving off.
+# ends, three queues, all three admission rules, interleaving off.
 FAST = {
     "documented, length": 1_356,
     "shipped, not interleaved": 2_377,
     "shared prefix": 682,
     "eviction": 1_110,
     "preemption, shared prefix": 899,
+    "aligned, preemption": 1_531,
 }
 
 
@@ -78,7 +79,7 @@ def test_fast_instances_bring_about_what_is_worth_comparing() -> None:
     assert any(not one.config.reservation for one in instances)
     assert any(one.config.may_pause for one in instances)
     assert {one.config.admission for one in instances} == {"exact", "documented", "shipped"}
-    assert {one.config.queue for one in instances} == {"fcfs", "overtaking"}
+    assert {one.config.queue for one in instances} == {"fcfs", "overtaking", "aligned"}
 
 
 @pytest.mark.thorough
