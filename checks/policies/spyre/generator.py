@@ -84,12 +84,14 @@ def _keys(choices: Choices, swarm: SpyreSwarm, pinned: Mapping[str, Any]) -> dic
         "prefix_caching": choices.chance(1 if swarm.hits_inside else 0.7),
         "admission": choices.one_of((Admission.EXACT, *Admission)),
         "queue": choices.one_of(tuple(Queue)),
-        "max_overtakes": choices.one_of((1, 1, 2, 3, 8)),
         "reservation": not choices.chance(0.3),
         "pausing": choices.chance(0.3),
         "long_output_first": choices.chance(0.5),
     }
-    return keys | dict(pinned)
+    keys |= pinned
+    if keys["queue"] is Queue.ALIGNED and "max_overtakes" not in pinned:
+        keys["max_overtakes"] = choices.one_of((1, 1, 2, 3, 8))
+    return keys
 
 
 def _model_len(choices: Choices, swarm: SpyreSwarm, block: int, chunk: int) -> int:

@@ -86,6 +86,7 @@ SCOPE = Scope(
         "prefix_caching": IN_SETTING,
         "admission": "exact, and shipped with interleaving",
         "queue": IN_SETTING,
+        "max_overtakes": IN_SETTING,
         "reservation": IN_SETTING,
         "pausing": "off: the rows that decode are then chosen anew in each step, by the limit",
         "long_output_first": "an order of pausing",
@@ -233,6 +234,9 @@ INSTANCES = {
     "exact": instance(small(max_batch_tkv_limit=8), *_THREE),
     "not interleaved, overtaking": instance(
         small(max_batch_tkv_limit=8, interleave=False, queue=Queue.OVERTAKING), *_THREE
+    ),
+    "aligned": instance(
+        small(max_batch_tkv_limit=8, queue=Queue.ALIGNED, max_overtakes=1), *_THREE
     ),
     "prefix caching": _shared(
         instance(small(max_batch_tkv_limit=8, prefix_caching=True), (5, 2), (6, 2), (5, 1)), 4

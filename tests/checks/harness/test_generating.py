@@ -50,7 +50,7 @@ def test_the_same_seed_gives_the_same_bytes_on_every_machine() -> None:
     """Each digest changes with every change of its generator, and with nothing else."""
     assert {policy: digest(policy) for policy in POLICIES} == snapshot(
         {
-            "spyre": "48dfc8313a8a9b87",
+            "spyre": "722754a3ff9758fb",
             "nano-vllm": "c985be66d370cb1e",
             "vllm-v1": "e26d6d55aa8bab6c",
             "vllm-v0": "253a84d5c7ffb8c8",
@@ -212,5 +212,5 @@ def test_a_system_that_can_do_nothing_is_refused() -> None:
 
 def test_the_parameters_are_one_line() -> None:
     assert plan().case(0).parameters == snapshot(
-        "block_size=4 chunk_size=4 max_model_len=35 max_num_seqs=2 max_batch_tkv_limit=73 prefix_caching=false admission=documented queue=overtaking max_overtakes=1 crowd=false short_answers=false boundaries=0.5 shared=0.0 repeated=0.125 continued=0.125 prescribed=0.35 early_ends=0.0 aborts=0.2 gap=1 tight_pool=false tight_limit=true odd_model_len=true hits_inside=false"
+        "block_size=4 chunk_size=4 max_model_len=35 max_num_seqs=2 max_batch_tkv_limit=71 num_blocks=9 prefix_caching=false admission=documented queue=overtaking reservation=false crowd=false short_answers=false boundaries=0.5 shared=0.0 repeated=0.125 continued=0.125 prescribed=0.35 early_ends=0.0 aborts=0.2 gap=1 tight_pool=false tight_limit=true odd_model_len=true hits_inside=false"
     )

@@ -39,7 +39,7 @@ def served(fault: Fault | None = None, **terms: Any) -> Episode:
 def test_a_driver_that_does_as_the_reference_has_no_difference_in_any_random_case() -> None:
     counts: Counter[str] = Counter()
     steps = 0
-    for number in range(60):
+    for number in range(120):
         terms = Terms(aborts_while_running=number % 2 == 1)
         episode = compare(driver(), PLAN.case(number), terms)
         assert episode.finding is None, episode.finding
@@ -47,7 +47,7 @@ def test_a_driver_that_does_as_the_reference_has_no_difference_in_any_random_cas
         steps += episode.steps
         counts += episode.counts
 
-    assert steps > 1_000
+    assert steps > 2_000
     for action in ("prefix_hit", "pause", "preempt", "abort, decoding", "eviction"):
         assert counts[action], action
     assert counts["abort while running, decoding"]
