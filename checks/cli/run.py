@@ -34,7 +34,7 @@ from checks.harness.serving import Refused, Run, Settings, run_workload, schedul
 from checks.harness.system import ENGINE, REFERENCE
 from checks.policies import POLICIES, policy_of
 from engine.core.metrics import Objective
-from engine.workloads import Format, Workload, fit_for, read_workload
+from engine.workloads import Format, Workload, at_rate, fit_for, read_workload
 from reference.core.guards import GuardError
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, InputError
@@ -73,6 +73,13 @@ class _Files:
     help="Of the workload file.",
 )
 @click.option("--limit", type=click.IntRange(1), help="Only the first N requests.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    metavar="R",
+    help="Arrivals of timed requests stretched to R of them per time unit, from the first to the "
+    "last.",
+)
 @click.option(
     "--using",
     type=click.Choice([ENGINE, REFERENCE]),
@@ -118,6 +125,7 @@ def run(
     sources: Sources,
     format_: str | None,
     limit: int | None,
+    rate: float | None,
     using: str | None,
     compared: tuple[str, ...],
     slo: str | None,
@@ -145,6 +153,7 @@ def run(
         raise ConfigError("--figures", first.policy, f"{drawn}, whose figures these are")
     schedulers = {label: scheduler_of(using, one.config) for label, one in variants.items()}
     read = read_workload(workload, format_, limit)
+    read = read if rate is None else at_rate(read, rate)
     fitting = {label: _fitting(read, one.config) for label, one in variants.items()}
     runs: dict[str, Run] = {}
     courses: dict[str, Course] = {}

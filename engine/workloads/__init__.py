@@ -24,6 +24,6 @@ Blank lines are skipped. Numbers have upper limits (`engine.workloads.checked`),
 the pen cannot exhaust the memory.
 """
 
-from engine.workloads.workload import Format, Workload, fit_for, read_workload
+from engine.workloads.workload import Format, Workload, at_rate, fit_for, read_workload
 
-__all__ = ["Format", "Workload", "fit_for", "read_workload"]
+__all__ = ["Format", "Workload", "at_rate", "fit_for", "read_workload"]

@@ -6,7 +6,7 @@ from itertools import count
 from os import PathLike, fspath
 from typing import Protocol
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from engine.workloads.checked import MOST_LINE_BYTES, MOST_REQUESTS, brief, json_object, whole
 from engine.workloads.own import OwnRows
@@ -164,6 +164,36 @@ def _likely_format(first_line: str) -> Format:
         raise WorkloadError("format", brief(first_line), allowed)
     is_mooncake = {"hash_ids", "input_length"} & json_object(first_line).keys()
     return Format.MOONCAKE if is_mooncake else Format.LOCKSTEP
+
+
+def at_rate(workload: Workload, rate: float) -> Workload:
+    """The workload with its own spacing, stretched or compressed to a mean rate.
+
+    `rate`: requests per time unit, from the first arrival to the last.
+
+    Raises:
+        WorkloadError: a request that arrives with a step instead of at a moment, with file and
+            line; a workload in which all arrive at the same moment.
+    """
+    moments: list[float] = []
+    for request, line in zip(workload.requests, workload.lines, strict=True):
+        if request.arrival_time is None:
+            error = WorkloadError(
+                "arrival", request.arrival, "arrival_s, to be stretched to a rate"
+            )
+            raise error.at(workload.path, line)
+        moments.append(request.arrival_time)
+    first = min(moments)
+    span = max(moments) - first
+    if span == 0:
+        allowed = "arrivals at two moments or more, to be stretched to a rate"
+        raise WorkloadError("arrival_s", first, allowed).at(workload.path)
+    stretch = (len(moments) - 1) / (rate * span)
+    stretched = (
+        evolve(one, arrival_time=(moment - first) * stretch)
+        for one, moment in zip(workload.requests, moments, strict=True)
+    )
+    return evolve(workload, requests=tuple(stretched))
 
 
 def fit_for(

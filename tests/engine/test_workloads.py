@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.workloads import Format, Workload, checked, own, public, read_workload
+from engine.workloads import Format, Workload, at_rate, checked, own, public, read_workload
 from spec.core.errors import InputError, WorkloadError
 from tests.engine.workload_files import HEADER, entry, mooncake, only_request, read_lines, refusal
 from tests.refusals import refusal as refused
@@ -113,6 +113,28 @@ def test_a_limit_reads_the_first_requests_and_nothing_behind_them(file: Path) ->
     assert [request.id for request in workload.requests] == ["a", "b"]
     assert refusal(file, entry(), limit=0) == (
         "limit: found 0; allowed: a whole number of requests from 1 to 1000000"
+    )
+
+
+def test_arrivals_stretched_to_a_rate_keep_their_spacing_and_begin_at_nothing(file: Path) -> None:
+    moments = {"a": 5, "b": 6, "c": 9}
+    read = read_lines(file, *(entry(id=id_, arrival_s=when) for id_, when in moments.items()))
+
+    slow = at_rate(read, 0.01)  # three requests, two spaces of 100 units in the mean
+
+    assert {one.id: one.arrival_time for one in slow.requests} == {"a": 0, "b": 50, "c": 200}
+    assert slow.lines == read.lines
+
+
+def test_only_requests_with_moments_can_be_stretched_to_a_rate(file: Path) -> None:
+    of_steps = read_lines(file, entry(id="a", arrival_s=1), entry(id="b", arrival=3))
+    assert refused(WorkloadError, at_rate, of_steps, 1) == (
+        "w.jsonl, line 2: arrival: found 3; allowed: arrival_s, to be stretched to a rate"
+    )
+    at_once = read_lines(file, entry(id="a", arrival_s=1), entry(id="b", arrival_s=1))
+    assert refused(WorkloadError, at_rate, at_once, 1) == (
+        "w.jsonl: arrival_s: found 1.0; allowed: arrivals at two moments or more, to be stretched "
+        "to a rate"
     )
 
 

@@ -264,6 +264,7 @@ def _numbers() -> Iterator[BadInput]:
             yield BadInput(line, line, "--time")
     counts = {
         "run w.jsonl --limit": ("0", "-1", "x", "1.5"),
+        "run w.jsonl --rate": ("0", "-1", "x"),
         "explore exact --max-states": ("0", "many"),
         "explore exact --max-depth": ("0", "-2"),
         "explore exact --seed": ("x",),

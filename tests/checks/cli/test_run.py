@@ -37,6 +37,7 @@ def two_requests() -> Path:
 WORKLOADS = [
     pytest.param(FIRST, id="first"),
     pytest.param([*FIRST, *settings("admission=shipped", "queue=overtaking")], id="overtaking"),
+    pytest.param([*FIRST, *settings("queue=aligned", "max_overtakes=2")], id="aligned"),
     pytest.param([*FIRST, *settings("reservation=false", "num_blocks=16")], id="preemption"),
     pytest.param([EXAMPLES / "shared_prefix.jsonl", "--limit", 12], id="shared prefixes"),
     pytest.param(
@@ -67,6 +68,16 @@ def test_engine_and_reference_report_the_same_figures() -> None:
     for one in reports:
         del one["seconds"], one["steps_per_second"]
     assert reports[0] == reports[1]
+
+
+def test_at_a_tenth_of_the_rate_the_clock_runs_longer_and_the_first_tokens_come_sooner() -> None:
+    busy, idle = (
+        report(EXAMPLES / "azure_sample.csv", "--limit", 12, "--rate", rate)
+        for rate in (0.05, 0.005)
+    )
+
+    assert idle["duration_units"] > 5 * busy["duration_units"]
+    assert idle["ttft_units"]["mean"] < busy["ttft_units"]["mean"]
 
 
 def test_the_engine_schedules_unless_the_reference_is_asked_for() -> None:
