@@ -1,7 +1,9 @@
 """What several rules look at in a step, said once."""
 
+from functools import partial
 from itertools import takewhile
 
+from spec.core.judging import once
 from spec.core.records import DECODE
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence, State
@@ -42,8 +44,13 @@ def in_line(ctx: Context, state: State) -> Sequence | None:
     is_due = queue is Queue.ALIGNED and state.overtakes >= ctx.config.max_overtakes
     if first is None or queue not in BY_LENGTH or is_due:
         return first
-    shortest = min(whole_tokens(ctx, one) for one in state.waiting)
-    return next(one for one in state.waiting if whole_tokens(ctx, one) == shortest)
+    return _shortest(ctx, state.waiting)
+
+
+@once  # the queue stays the same object while nothing comes or goes
+def _shortest(ctx: Context, waiting: tuple[Sequence, ...]) -> Sequence:
+    """The request with the fewest tokens in all, of several the one that stands first."""
+    return min(waiting, key=partial(whole_tokens, ctx))
 
 
 def whole_tokens(ctx: Context, one: Sequence) -> int:

@@ -169,13 +169,11 @@ def shortest_first(ctx: Context, step: Step) -> Iterator[str]:
     bounded = ctx.config.queue is Queue.ALIGNED
     if bounded and before.overtakes >= ctx.config.max_overtakes:
         return  # the head is due: SPY-PRI-9
+    shortest = in_line(ctx, before)
     for event in step.happened("admit"):
-        place = next(n for n, one in enumerate(before.waiting) if one.id == event.id)
-        own = whole_tokens(ctx, before.waiting[place])
-        for n, other in enumerate(before.waiting):
-            tokens = whole_tokens(ctx, other)
-            if tokens < own or (tokens == own and n < place):
-                yield f"{event.id} with {own} tokens before {other.id} with {tokens}"
+        if shortest is not None and event.id != shortest.id:
+            tokens = whole_tokens(ctx, shortest)
+            yield f"{event.id} admitted before {shortest.id} with {tokens} tokens"
 
 
 @of_step("SPY-PRI-9", _OURS, applies=lambda config: config.queue is Queue.ALIGNED)
