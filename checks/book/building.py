@@ -202,6 +202,7 @@ def _navigation() -> list[Any]:
                 {"Defects of releases": "chapters/releases/index.md"},
                 {"Drivers": "chapters/drivers.md"},
                 {"Serving": "chapters/serving.md"},
+                {"Aligned batches": "chapters/aligned.md"},
                 {"Glossary": "chapters/glossary.md"},
             ]
         },
