@@ -5,9 +5,11 @@ not. An observer makes them and shares with its last state whatever has not chan
 scheduler that is not observed pays nothing.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from itertools import islice, takewhile
 from math import inf
+from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from engine.core.blocks import BlockManager, Changes
@@ -88,12 +90,14 @@ def _updated(
 
 
 class QueueObserver(Generic[RequestT, RowT]):
-    """Watches one waiting queue."""
+    """Watches one waiting queue, which notes for it what was taken out."""
 
     def __init__(self, queue: WaitingQueue[RequestT], row_of: Callable[[RequestT], RowT]) -> None:
         """`row_of`: a waiting request as the rules see it."""
         self._queue = queue
         self._row_of = row_of
+        self._removed: list[RequestT] = []
+        queue.removed = self._removed
         self._waiting: list[RequestT] = []
         self._rows: tuple[RowT, ...] = ()
         self._changes = -1
@@ -101,22 +105,30 @@ class QueueObserver(Generic[RequestT, RowT]):
     def rows(self) -> tuple[RowT, ...]:
         """The waiting requests; known ones are not described anew.
 
-        Usually those in front were admitted, others came behind, and the rest has not changed.
+        Usually a few were taken out, others came behind, and the rest has not changed.
         """
-        queue = self._queue
-        if self._changes == queue.changes:
-            return self._rows
-        last = self._waiting[-1].order if self._waiting else -inf
-        newcomers = [*takewhile(lambda one: one.order > last, reversed(queue))][::-1]
-        self._waiting += newcomers
-        gone = len(self._waiting) - len(queue)
-        if gone >= 0 and self._waiting[gone : gone + 1] == [*islice(queue, 1)]:
-            self._rows = (self._rows + tuple(map(self._row_of, newcomers)))[gone:]
-            del self._waiting[:gone]
-        else:
-            self._look_at_all()
-        self._changes = queue.changes
+        if self._changes != self._queue.changes:
+            self._look()
+            self._removed.clear()
+            self._changes = self._queue.changes
         return self._rows
+
+    def _look(self) -> None:
+        last = self._waiting[-1].order if self._waiting else -inf
+        newcomers = [*takewhile(lambda one: one.order > last, reversed(self._queue))][::-1]
+        for one in self._removed:
+            self._take_out(one)
+        self._waiting += newcomers
+        self._rows += tuple(map(self._row_of, newcomers))
+        is_first_known = [*islice(self._queue, 1)] == self._waiting[:1]
+        if not is_first_known or len(self._waiting) != len(self._queue):
+            self._look_at_all()
+
+    def _take_out(self, request: RequestT) -> None:
+        place = bisect_left(self._waiting, request.order, key=attrgetter("order"))
+        if self._waiting[place : place + 1] == [request]:  # else it came and went between two looks
+            del self._waiting[place]
+            self._rows = self._rows[:place] + self._rows[place + 1 :]
 
     def _look_at_all(self) -> None:
         known = dict(zip(self._waiting, self._rows, strict=False))
@@ -127,12 +139,8 @@ class QueueObserver(Generic[RequestT, RowT]):
 class RankedObserver(QueueObserver[RequestT, RowT]):
     """Watches a waiting queue in which newcomers stand anywhere."""
 
-    def rows(self) -> tuple[RowT, ...]:
-        """The waiting requests; known ones are not described anew."""
-        if self._changes != self._queue.changes:
-            self._look_at_all()
-            self._changes = self._queue.changes
-        return self._rows
+    def _look(self) -> None:
+        self._look_at_all()
 
 
 def with_new_names(last: frozenset[str], names: LeftNames) -> frozenset[str]:

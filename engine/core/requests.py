@@ -68,12 +68,14 @@ class WaitingQueue(Generic[RequestT]):
     """The waiting requests in order; adding, removing and the first cost the same at any length.
 
     `changes` counts what happened to the queue, so that an observer sees whether anything did.
+    `removed`: requests that were taken out, where an observer wants them noted for it.
     """
 
     def __init__(self) -> None:
         self._requests: OrderedDict[str, RequestT] = OrderedDict()
         self._front = self._back = 0
         self.changes = 0
+        self.removed: list[RequestT] | None = None
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -91,21 +93,25 @@ class WaitingQueue(Generic[RequestT]):
     def put_back(self, request: RequestT) -> None:
         """A new request goes to the end."""
         self._back += 1
-        request.order = self._back
-        self._requests[request.id] = request
-        self.changes += 1
+        self._enter(request, self._back)
 
     def put_front(self, request: RequestT) -> None:
         """A preempted request goes before all others."""
-        self.put_back(request)
         self._front -= 1
-        request.order = self._front
+        self._enter(request, self._front)
         self._requests.move_to_end(request.id, last=False)
+
+    def _enter(self, request: RequestT, order: int) -> None:
+        request.order = order
+        self._requests[request.id] = request
+        self.changes += 1
 
     def remove(self, request: RequestT) -> None:
         """The request waits no longer."""
         del self._requests[request.id]
         self.changes += 1
+        if self.removed is not None:
+            self.removed.append(request)
 
 
 # --- requests that are admitted -------------------------------------------------------------------

@@ -185,6 +185,7 @@ class Observer:
             paused=self._paused.rows,
             finished=with_new_names(last.finished if last else frozenset(), now.finished),
             aborted=with_new_names(last.aborted if last else frozenset(), now.aborted),
+            cohort=now.queue.cohort,
             **remembered(now.past),
         )
         if last is not None and _is_same(last, self._state):
@@ -249,5 +250,6 @@ def _is_same(one: State, other: State) -> bool:
         and one.paused is other.paused
         and one.finished is other.finished
         and one.aborted is other.aborted
+        and one.cohort == other.cohort
         and is_remembered_alike(one, other)
     )

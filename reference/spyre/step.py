@@ -12,12 +12,17 @@ from reference.spyre.admission import Refusal, prefill_refusal
 from reference.spyre.transitions import Ends
 from spec.core.blocks import block_count
 from spec.core.records import DECODE, IDLE, PREFILL
-from spec.core.requests import Request
 from spec.spyre.padding import max_tkv, volume
-from spec.spyre.queue import head_is_due, whole_length
+from spec.spyre.queue import alike_width, row_width
 from spec.spyre.records import Chunk, Context, Step
-from spec.spyre.state import Sequence, State, is_remembered_alike, past_after, remembered
-from spec.spyre.variants import Queue
+from spec.spyre.state import (
+    Sequence,
+    State,
+    is_remembered_alike,
+    line_length,
+    past_after,
+    remembered,
+)
 
 
 @define
@@ -69,7 +74,7 @@ def choose_prefill(ctx: Context, state: State) -> tuple[Sequence | None, Refusal
     """The request whose chunk is next, or None, and the first rule that refused a request.
 
     First come, first served looks at the head of the queue only; overtaking goes on to the next
-    unless blocks are lacking (as 2.6.3 does). By length, it is the shortest only, or a head due.
+    unless blocks are lacking (as 2.6.3 does). By width, it is the narrowest only.
     """
     if state.prefilling is not None:
         refusal = prefill_refusal(ctx, state, state.prefilling)
@@ -87,15 +92,17 @@ def choose_prefill(ctx: Context, state: State) -> tuple[Sequence | None, Refusal
 
 def in_line(ctx: Context, state: State) -> tuple[Sequence, ...]:
     """The waiting requests in the order in which they are looked at."""
-    queue, most = ctx.config.queue, ctx.config.max_overtakes
-    if not queue.is_by_length or (queue is Queue.ALIGNED and head_is_due(state.overtakes, most)):
+    if not ctx.config.queue.is_by_width:
         return state.waiting
-    return tuple(sorted(state.waiting, key=lambda one: length_of(ctx.requests[one.id])))
+    line = state.waiting[: line_length(ctx.config, state.cohort, len(state.waiting))]
+    return tuple(sorted(line, key=lambda one: width_of(ctx, one)))
 
 
-def length_of(request: Request) -> int:
-    """Tokens of the request in all, if it generates all it may."""
-    return int(whole_length(request.prompt_len, request.max_tokens))
+def width_of(ctx: Context, one: Sequence) -> int:
+    """Tokens of the request's row in the end; all that cost others no place are the same."""
+    request, config = ctx.requests[one.id], ctx.config
+    alike = alike_width(config.max_batch_tkv_limit, config.max_num_seqs, config.chunk_size)
+    return int(row_width(request.prompt_len, request.max_tokens, alike))
 
 
 def _prefill_step(run: SpyreRun, candidate: Sequence, ends: Ends) -> None:
@@ -140,7 +147,7 @@ def _decode_step(run: SpyreRun, ends: Ends) -> None:
 
 def _at_rest(ctx: Context, state: State, kind: str, tkv: int) -> State:
     """The state between steps, with what is remembered of this one."""
-    past = past_after(ctx.config, state, kind, tkv)
+    past = past_after(ctx.config, kind, tkv)
     return state if is_remembered_alike(past, state) else evolve(state, **remembered(past))
 
 

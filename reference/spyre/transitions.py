@@ -29,7 +29,7 @@ from spec.core.records import Event
 from spec.spyre.padding import batch_width_blocks, row_left_padding
 from spec.spyre.records import Chunk, Context
 from spec.spyre.reservation import promised_blocks, still_promised
-from spec.spyre.state import Sequence, State, counted_overtakes
+from spec.spyre.state import Sequence, State, cohort_after_admission
 
 Moved = run.Moved[State]
 Ends = Callable[[Sequence], bool]  # does the request sample end-of-sequence as its last token?
@@ -57,6 +57,7 @@ def abort(ctx: Context, state: State, request_id: str, *, running: bool = False)
         _removed(state, request_id),
         pool=release(state.pool, leaver.blocks),
         aborted=state.aborted | {request_id},
+        cohort=state.cohort - (leaver in state.waiting[: state.cohort]),
         orphaned=state.orphaned + (leaver.reserved if is_kept else 0),
     )
 
@@ -87,8 +88,8 @@ def admit(ctx: Context, state: State, sequence: Sequence) -> Moved:
     require(sequence in state.waiting, "admit", "LIF-1")
     # effect
     waiting = tuple(one for one in state.waiting if one is not sequence)
-    overtakes = counted_overtakes(ctx.config, state, of_head=sequence is state.waiting[0])
-    moved = evolve(state, waiting=waiting, prefilling=sequence, overtakes=overtakes)
+    cohort = cohort_after_admission(ctx.config, state.cohort, len(state.waiting))
+    moved = evolve(state, waiting=waiting, prefilling=sequence, cohort=cohort)
     return moved, (Event("admit", sequence.id, "SPY-ADM-1"),)
 
 
@@ -303,7 +304,7 @@ def preempt(ctx: Context, state: State, victim: Sequence) -> Moved:
     """Take everything from a request: it waits first in the queue and computes all again.
 
     Its prefill then covers what it had generated too. The text is silent about a pool that
-    runs dry; this is vLLM V1's recomputation.
+    runs dry; this is vLLM V1's recomputation. It joins the cohort, if there is one.
     """
     # guard
     require(victim in state.admitted and not ctx.config.reservation, "preempt", "SPY-PRE-1")
@@ -317,6 +318,7 @@ def preempt(ctx: Context, state: State, victim: Sequence) -> Moved:
         _removed(state, victim.id),
         pool=release(state.pool, victim.blocks),
         waiting=(again, *state.waiting),
+        cohort=state.cohort + (state.cohort > 0),
     )
     return moved, (Event("preempt", victim.id, "SPY-PRE-1"),)
 

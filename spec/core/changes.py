@@ -8,7 +8,7 @@ judges them.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
-from functools import cached_property
+from functools import cached_property, wraps
 from itertools import chain, takewhile
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -232,11 +232,17 @@ def differing(
 
     Compared by slices, which costs little where the items are the same objects.
     """
+    start, end = common_ends(before, after)
+    return before[start : len(before) - end], after[start : len(after) - end]
+
+
+def common_ends(before: tuple[Value, ...], after: tuple[Value, ...]) -> tuple[int, int]:
+    """How many items two tuples have in common at their beginning, and of the rest at their end."""
     if before is after:
-        return (), ()
+        return len(before), 0
     fewer = len(before) - len(after)
     if fewer >= 0 and before[fewer:] == after:  # taken from the head, the usual case
-        return before[:fewer], ()
+        return 0, len(after)
     start = _common(len(before), len(after), lambda low, high: before[low:high] == after[low:high])
     rest, others = len(before) - start, len(after) - start
 
@@ -244,8 +250,32 @@ def differing(
         ends = len(before) - high, len(before) - low, len(after) - high, len(after) - low
         return before[ends[0] : ends[1]] == after[ends[2] : ends[3]]
 
-    end = _common(rest, others, same_end)
-    return before[start : len(before) - end], after[start : len(after) - end]
+    return start, _common(rest, others, same_end)
+
+
+def of_each(
+    function: Callable[[Any, Row], Value],
+) -> Callable[[Any, Rows], list[Value]]:
+    """The function of each item of a tuple; of tuples that follow each other, of new items only.
+
+    For tuples whose items are looked at again and again: a queue of which some are taken out, and
+    to which others come. The list is not to be changed.
+    """
+    last: list[tuple[Any, Rows, list[Value]]] = []
+
+    @wraps(function)
+    def remembering(one: Any, items: Rows) -> list[Value]:
+        known, before, results = last[0] if last else (None, (), [])
+        if known is not one:
+            before, results = (), []
+        if items is not before:
+            start, end = common_ends(before, items)
+            new = [function(one, item) for item in items[start : len(items) - end]]
+            results = [*results[:start], *new, *results[len(results) - end :]]
+            last[:] = [(one, items, results)]
+        return results
+
+    return remembering
 
 
 def _common(length: int, other: int, are_same: Callable[[int, int], bool]) -> int:

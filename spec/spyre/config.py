@@ -41,7 +41,7 @@ class SpyreConfig(PolicyConfig):
     - `prefix_caching`: cached blocks of equal token prefixes are reused.
     - `admission`: the volume rule.
     - `queue`: which requests are looked at for admission.
-    - `max_overtakes`: with `queue = aligned`, admissions in a row that pass the head of the queue.
+    - `max_overtakes`: with `queue = aligned`, requests behind a waiting one that may go before it.
     - `reservation`: worst-case blocks are set aside at admission; else requests are preempted.
     - `pausing`: admit by slots alone, pause requests to keep the volume limit.
     - `long_output_first`: pausing serves those that generated most first, else fewest.
@@ -67,7 +67,7 @@ class SpyreConfig(PolicyConfig):
     prefix_caching: bool = True
     admission: Admission = Admission.EXACT
     queue: Queue = Queue.FCFS
-    max_overtakes: int = 64
+    max_overtakes: int = 8_192
     reservation: bool = True
     pausing: bool = False
     long_output_first: bool = False

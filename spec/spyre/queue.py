@@ -1,33 +1,44 @@
-"""Which waiting request is next where rows of like lengths are to meet, and how long others wait.
+"""Which waiting request is next where rows of like widths are to meet, and how long others wait.
 
 Every formula takes integers or solver terms. Source: lockstep, queue = aligned.
 """
 
-from spec.core.arithmetic import Number, Truth, select
+from spec.core.arithmetic import Number, floor_div, maximum, minimum, select
 
 
-def whole_length(prompt_len: Number, max_tokens: Number) -> Number:
-    """Tokens of a request in all, if it generates all it may: the fewest go first.
+def row_width(prompt_len: Number, max_tokens: Number, alike: Number) -> Number:
+    """Tokens that a request's row has in the end, if it generates all it may: the fewest go first.
 
-    The volume of a batch is that of its longest row times its rows. With requests in this order
-    each meets in the batch those that are nearest to it in length.
+    The volume of a batch is the width of its widest row times its rows. In this order each meets in
+    the batch those that are nearest to it. `alike`: rows up to there count as equally wide.
     """
-    return prompt_len + max_tokens
+    return maximum(prompt_len + max_tokens, alike)
 
 
-def head_is_due(overtakes: Number, max_overtakes: Number) -> Truth:
-    """True if the head of the queue is next, whatever its length.
+def alike_width(limit: Number, max_num_seqs: Number, chunk_size: Number) -> Number:
+    """Width up to which rows cost others no place, in tokens: a slot's share of the volume limit.
 
-    `overtakes`: admissions since a head of the queue was admitted.
+    And a chunk: a slightly wider row costs few places, and rows come to their widths one after
+    another. Where as many prompts are of one such length, to set them apart costs more: each of
+    their chunks waits for a decode step of a batch that cannot be full.
     """
-    return overtakes >= max_overtakes
+    return floor_div(limit, max_num_seqs) + chunk_size
 
 
-def overtakes_after(overtakes: Number, of_head: Truth) -> Number:
-    """Admissions since a head of the queue was admitted, after one more, of the head or not."""
-    return select(of_head, 0, overtakes + 1)
+def chosen_from(cohort: Number, waiting: Number, max_overtakes: Number) -> Number:
+    """How many requests at the head of the queue the next one is chosen from.
+
+    `cohort`: those that are left of the last choice. Once there is none, as many as may be, of the
+    requests `waiting`: the last of them can be overtaken by none and the first by all others.
+    """
+    return select(cohort > 0, cohort, minimum(waiting, max_overtakes + 1))
 
 
-def admissions_left(ahead: Number, overtakes: Number, max_overtakes: Number) -> Number:
-    """Most admissions of others before a request that `ahead` requests precede in the queue."""
-    return ahead * (max_overtakes + 1) + max_overtakes - overtakes
+def overtakes_left(ahead: Number, cohort: Number, max_overtakes: Number) -> Number:
+    """Most admissions of requests behind it before a request that `ahead` others precede."""
+    return select(ahead < cohort, cohort - 1 - ahead, max_overtakes)
+
+
+def admissions_left(ahead: Number, cohort: Number, max_overtakes: Number) -> Number:
+    """Most admissions of others before a request that `ahead` others precede in the queue."""
+    return ahead + overtakes_left(ahead, cohort, max_overtakes)

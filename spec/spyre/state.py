@@ -13,7 +13,7 @@ from attrs import fields, frozen
 from spec.core.blocks import BlockPool
 from spec.core.records import IDLE, PREFILL
 from spec.spyre.config import SpyreConfig
-from spec.spyre.queue import overtakes_after
+from spec.spyre.queue import chosen_from
 from spec.spyre.variants import Queue
 
 PADDING_BLOCK = 0  # the dummy block: padding is read from it, redirected writes go to it
@@ -52,13 +52,11 @@ class Past:
     """What a scheduler remembers of its last steps, for the rules that look at it.
 
     `last_kind` and `last_tkv`: kind and tkv (tokens) of the step before, the latter only where an
-    admission condition looks at it. `overtakes`: admissions since a head of the queue was admitted,
-    counted only where they are bounded.
+    admission condition looks at it.
     """
 
     last_kind: str = IDLE
     last_tkv: int = 0
-    overtakes: int = 0
 
 
 _REMEMBERED = tuple(key.name for key in fields(Past))
@@ -75,23 +73,21 @@ def is_remembered_alike(one: Past, other: Past) -> bool:
     return _as_tuple(one) == _as_tuple(other)
 
 
-def past_after(config: SpyreConfig, past: Past, kind: str, tkv: int) -> Past:
-    """What is remembered after a step of this kind and tkv, given what was remembered before.
-
-    `past` is that of the step's end: an admission has been counted.
-    """
-    return Past(
-        last_kind=kind,
-        last_tkv=tkv if config.variant.uses_last_tkv else 0,
-        overtakes=past.overtakes,
-    )
+def past_after(config: SpyreConfig, kind: str, tkv: int) -> Past:
+    """What is remembered after a step of this kind and tkv."""
+    return Past(last_kind=kind, last_tkv=tkv if config.variant.uses_last_tkv else 0)
 
 
-def counted_overtakes(config: SpyreConfig, past: Past, *, of_head: bool) -> int:
-    """Admissions since a head of the queue was admitted, this one included; 0 if not bounded."""
+def line_length(config: SpyreConfig, cohort: int, waiting: int) -> int:
+    """How many at the head of the queue the next one is chosen from by width, of all `waiting`."""
     if config.queue is not Queue.ALIGNED:
-        return 0
-    return int(overtakes_after(past.overtakes, of_head))
+        return waiting
+    return int(chosen_from(cohort, waiting, config.max_overtakes))
+
+
+def cohort_after_admission(config: SpyreConfig, cohort: int, waiting: int) -> int:
+    """How many are left of the cohort when one of it was admitted; 0 where the queue has none."""
+    return line_length(config, cohort, waiting) - 1 if config.queue is Queue.ALIGNED else 0
 
 
 def must_interleave(config: SpyreConfig, past: Past, *, decodes: bool) -> bool:
@@ -108,7 +104,8 @@ class State(Past):
 
     `waiting` in queue order; `decoding` in batch order; `paused` in the order of pausing;
     `finished` and `aborted` have left. `orphaned`: blocks that stay set aside for requests whose
-    clients left; 0 but in 2.6.3.
+    clients left; 0 but in 2.6.3. `cohort`: with `queue = aligned`, how many at the head of the
+    queue are left of those that are all admitted before any other; 0 between two cohorts.
     """
 
     pool: BlockPool
@@ -121,7 +118,7 @@ class State(Past):
     orphaned: int = 0
     last_kind: str = IDLE
     last_tkv: int = 0
-    overtakes: int = 0
+    cohort: int = 0
 
     @property
     def admitted(self) -> tuple[Sequence, ...]:

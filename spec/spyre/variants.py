@@ -166,10 +166,10 @@ class Queue(StrEnum):
 
     `fcfs`: only the head of the waiting queue, as the text's priorities imply. `overtaking`:
     whichever meets the conditions first, as 2.6.3 does: a request that is refused is stepped over,
-    unless it was refused for lack of blocks. `shortest`: only the request with the fewest tokens in
-    all, so that rows of like lengths meet in the batch; a long one may wait for ever. `aligned`:
-    the same, but the head of the queue once `max_overtakes` admissions in a row have passed it.
-    Both are ours: see `spec.spyre.queue`.
+    unless it was refused for lack of blocks. `aligned`: only the request whose row ends narrowest,
+    so that rows of like widths meet in the batch; of the first `max_overtakes` + 1 in the queue,
+    and of the next as many once all of these were admitted. `shortest`: the same of all that wait,
+    so that a wide one may wait for ever. Both are ours: see `spec.spyre.queue`.
     """
 
     FCFS = "fcfs"
@@ -182,6 +182,6 @@ class Queue(StrEnum):
         return self is Queue.OVERTAKING and refusal != "SPY-RES-1"
 
     @property
-    def is_by_length(self) -> bool:
-        """True if the request with the fewest tokens in all is looked at."""
+    def is_by_width(self) -> bool:
+        """True if the request whose row ends narrowest is looked at."""
         return self in (Queue.SHORTEST, Queue.ALIGNED)

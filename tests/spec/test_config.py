@@ -22,7 +22,7 @@ def test_defaults_are_the_sizes_of_the_plugin() -> None:
         "prefix_caching": True,
         "admission": "exact",
         "queue": "fcfs",
-        "max_overtakes": 64,
+        "max_overtakes": 8_192,
         "reservation": True,
         "pausing": False,
         "long_output_first": False,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from checks.harness.case import Case
 from checks.harness.serving import served
 from reference.spyre.machine import SpyreMachine
-from spec.core.changes import Change, Order, changed, differing, without_middle
+from spec.core.changes import Change, Order, changed, differing, of_each, without_middle
 from spec.core.requests import Prompt, Request
 from spec.core.rule import Kind
 from spec.core.sharing import BlockOrder, DerivedMap, FrozenMap
@@ -75,6 +75,23 @@ def test_a_queue_that_lost_its_head_and_got_a_newcomer_differs_in_everything_bet
     assert differing((1, 2, 3), (2, 3)) == ((1,), ())
     assert differing((1, 2), (1, 2, 3)) == ((), (3,))
     assert differing((1, 2, 3), (2, 3, 4)) == ((1, 2, 3), (2, 3, 4))
+
+
+@given(st.lists(st.lists(st.integers(0, 9), unique=True), max_size=6))
+def test_function_of_each_is_computed_for_new_items_only(queues: list[list[int]]) -> None:
+    computed: list[int] = []
+
+    def squared(_: object, item: int) -> int:
+        computed.append(item)
+        return item * item
+
+    squares, last = of_each(squared), tuple[int, ...]()
+    for queue in map(tuple, queues):
+        computed.clear()
+        assert squares("context", queue) == [item * item for item in queue]
+        assert computed == [*differing(last, queue)[1]]
+        last = queue
+    assert squares("another", (3,)) == [9]
 
 
 def test_a_derived_map_knows_what_was_changed_as_long_as_its_origin_is_there() -> None:

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator
 from math import isclose
 from typing import Any
 
-from attrs import evolve
-
 from checks.harness.adapter import Adapter
 from checks.harness.comparing import Difference, Strictness
 from checks.harness.decoding import RowsById, StepDecoder
@@ -18,7 +16,8 @@ from spec.spyre.config import SpyreConfig
 from spec.spyre.padding import volume
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence as Row
-from spec.spyre.state import State, counted_overtakes, past_after, remembered
+from spec.spyre.state import State, line_length, past_after, remembered
+from spec.spyre.variants import Queue
 
 _CHUNK_LENGTHS = (
     *("chunk", "chunks", "start", "end"),
@@ -35,19 +34,24 @@ class SpyreDecoder(StepDecoder[State]):
 
     queues = ("waiting", "decoding", "paused")
 
-    def past_before(self, _action: Action) -> Json:
-        """Kind and tkv of the step before."""
-        return remembered(self.last)
+    def past_before(self, action: Action) -> Json:
+        """Kind and tkv of the step before, and the cohort without those that have gone away."""
+        last = self.last
+        left = [one for one in last.waiting[: last.cohort] if one.id not in action.abort]
+        return remembered(last) | {"cohort": len(left)}
 
     def past_after(self, record: Json, _action: Action, before: State) -> Json:
-        """What is remembered of this step."""
-        tkv, past = record.get("tkv", 0), before
+        """What is remembered of this step, and how many are left of the cohort."""
+        config = self.ctx.config
+        past = remembered(past_after(config, record["kind"], record.get("tkv", 0)))
+        if config.queue is not Queue.ALIGNED:
+            return past
         chosen = record["prefilling"]["id"] if record["kind"] == PREFILL else None
-        if any(one.id == chosen for one in before.waiting):
-            of_head = before.waiting[0].id == chosen
-            overtakes = counted_overtakes(self.ctx.config, before, of_head=of_head)
-            past = evolve(before, overtakes=overtakes)
-        return remembered(past_after(self.ctx.config, past, record["kind"], tkv))
+        begins = not before.cohort and any(one.id == chosen for one in before.waiting)
+        waiting = len(before.waiting)
+        count = line_length(config, 0, waiting) if begins else before.cohort
+        rows = (*before.waiting[:count], *(before.admitted if before.cohort else ()))
+        return past | {"cohort": sum(one.id in record["waiting"] for one in rows)}
 
     def state(self, record: Json, **past: Any) -> State:
         """Queues, requests and blocks as a record has them."""

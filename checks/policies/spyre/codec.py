@@ -118,7 +118,7 @@ CODEC = SpyreCodec(
     state_fields={
         "last_kind": override(struct_hook=one_of(PREFILL, DECODE, IDLE)),
         "orphaned": override(omit_if_default=True),
-        "overtakes": override(omit_if_default=True),
+        "cohort": override(omit_if_default=True),
     },
     apart=("chunk",),
     done={"tkv": 0, "volume": 0, "chunk": None, "batch": ()},

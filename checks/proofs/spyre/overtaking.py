@@ -1,23 +1,27 @@
-"""Obligations about `queue = aligned`: a request is passed by so many others and no more.
+"""Obligations about `queue = aligned`: a request is overtaken by so many others and no more.
 
 The argument, for any number of requests. Of a waiting request `ahead` is how many precede it in the
-queue, and `overtakes` how many admissions in a row have passed the head. From both follows how many
-admissions of others it may still see, `admissions_left`. Every admission of another lowers that by
-one or more (PRV-ALN-1), nothing else raises it where blocks are reserved (PRV-ALN-2), and it is
-never negative: once it is 0 the request is itself next (PRV-ALN-3). So at most that many others are
-admitted before it. Without reservation a preempted request goes to the front, which adds one ahead.
+queue, and `cohort` how many at the head of the queue are all admitted before any other; once none
+is left, the first `max_overtakes` + 1 are. From both follows how many requests behind it may still
+go before it, `overtakes_left`, at first `max_overtakes`, and how many others in all,
+`admissions_left`. Each admission of another lowers the latter by one or more, and one of a request
+behind it the former (PRV-ALN-1); nothing else raises them where blocks are reserved (PRV-ALN-2);
+and they are never negative: once none is left to wait for, the request is itself next (PRV-ALN-3).
+So at most `max_overtakes` overtake it, and with those ahead of it that many at most are admitted
+before it, whatever arrives. Without reservation a preempted request goes to the front, which adds
+one ahead.
 
 That admissions go on is the same as for the head of any queue: while the request that is next is
 refused none joins, so the batch runs empty, and a request that is alone is never refused
-(PRV-MAC-8). That the machine chooses and counts so is SPY-PRI-8 and SPY-PRI-9.
+(PRV-MAC-8). That the machine chooses and counts so is SPY-PRI-8 to SPY-PRI-10.
 """
 
 from functools import partial
 
 from checks.proofs.registry import Natural, Positive, Statement
 from checks.proofs.spyre.scope import obligation
-from spec.core.arithmetic import Truth, every, implies, negate
-from spec.spyre.queue import admissions_left, head_is_due, overtakes_after
+from spec.core.arithmetic import Truth, every, implies, select
+from spec.spyre.queue import admissions_left, chosen_from, overtakes_left
 
 _of_queues = partial(
     obligation,
@@ -26,57 +30,72 @@ _of_queues = partial(
 )
 
 
-def _is_counted(overtakes: Natural, max_overtakes: Natural) -> Truth:
-    """No more admissions have passed the head than may."""
-    return every([overtakes >= 0, overtakes <= max_overtakes])
+def _waits(ahead: Natural, cohort: Natural, waiting: Natural, max_overtakes: Natural) -> Truth:
+    """A request waits behind `ahead` others, and the cohort is one that there can be."""
+    return every([ahead < waiting, cohort <= waiting, cohort <= max_overtakes + 1])
+
+
+def _without(place: Natural, ahead: Natural) -> Natural:
+    """How many precede a request when the one at this place has left the queue."""
+    return select(place < ahead, ahead - 1, ahead)
 
 
 @_of_queues("PRV-ALN-1")
 def each_admission_comes_nearer(
-    ahead: Natural, gone: Natural, overtakes: Natural, max_overtakes: Positive
+    ahead: Natural, place: Natural, cohort: Natural, waiting: Natural, max_overtakes: Positive
 ) -> Statement:
-    """Each admission of another request leaves a waiting one at least one admission fewer to wait
-    for, be it that of the head or of one that passes it.
+    """Each admission of another request leaves a waiting one fewer admissions to wait for, and one
+    of a request behind it fewer by which it can be overtaken.
     """
-    # One that passes the head may itself be ahead of the request: then one is gone.
-    left = admissions_left(ahead, overtakes, max_overtakes)
-    reset, passed = overtakes_after(overtakes, True), overtakes_after(overtakes, False)
-    of_head = admissions_left(ahead - 1, reset, max_overtakes) < left
-    of_other = every(
-        [
-            _is_counted(passed, max_overtakes),
-            admissions_left(ahead - gone, passed, max_overtakes) < left,
-        ]
+    line = chosen_from(cohort, waiting, max_overtakes)
+    now, left = _without(place, ahead), line - 1
+    overtakes = overtakes_left(ahead, cohort, max_overtakes)
+    overtakes_then = overtakes_left(now, left, max_overtakes)
+    fewer = admissions_left(now, left, max_overtakes) < admissions_left(
+        ahead, cohort, max_overtakes
     )
     return Statement(
         [
-            _is_counted(reset, max_overtakes),
-            implies(ahead >= 1, of_head),
-            implies(negate(head_is_due(overtakes, max_overtakes)), of_other),
+            _waits(now, left, waiting - 1, max_overtakes),
+            fewer,
+            overtakes_then <= overtakes,
+            implies(place > ahead, overtakes_then < overtakes),
         ],
-        given=[_is_counted(overtakes, max_overtakes), gone <= ahead],
+        given=[_waits(ahead, cohort, waiting, max_overtakes), place < line, place != ahead],
     )
 
 
 @_of_queues("PRV-ALN-2")
 def leaving_comes_nearer(
-    ahead: Natural, gone: Natural, overtakes: Natural, max_overtakes: Positive
+    ahead: Natural, place: Natural, cohort: Natural, waiting: Natural, max_overtakes: Positive
 ) -> Statement:
-    """Requests ahead that leave the queue by themselves, aborted, never make a request wait for
-    more admissions; those that arrive stand behind it.
+    """Requests that leave the queue by themselves, aborted, never make another wait for more
+    admissions, nor let more overtake it; those that arrive stand behind it.
     """
-    left = partial(admissions_left, overtakes=overtakes, max_overtakes=max_overtakes)
-    return Statement(left(ahead - gone) <= left(ahead), [gone <= ahead])
+    now, left = _without(place, ahead), select(place < cohort, cohort - 1, cohort)
+    return Statement(
+        [
+            _waits(now, left, waiting - 1, max_overtakes),
+            *(
+                most(now, left, max_overtakes) <= most(ahead, cohort, max_overtakes)
+                for most in (admissions_left, overtakes_left)
+            ),
+        ],
+        given=[_waits(ahead, cohort, waiting, max_overtakes), place < waiting, place != ahead],
+    )
 
 
 @_of_queues("PRV-ALN-3")
-def the_last_one_is_next(ahead: Natural, overtakes: Natural, max_overtakes: Positive) -> Statement:
-    """A waiting request has never fewer than no admissions to wait for, and with none it is the
-    head of the queue and due.
+def the_last_one_is_next(
+    ahead: Natural, cohort: Natural, waiting: Natural, max_overtakes: Positive
+) -> Statement:
+    """No more than `max_overtakes` ever overtake a waiting request; it has never fewer than no
+    admissions to wait for, and with none it is the only one that is chosen from.
     """
-    left = admissions_left(ahead, overtakes, max_overtakes)
-    is_next = every([ahead == 0, head_is_due(overtakes, max_overtakes)])
+    overtakes = overtakes_left(ahead, cohort, max_overtakes)
+    left = admissions_left(ahead, cohort, max_overtakes)
+    is_next = every([ahead == 0, chosen_from(cohort, waiting, max_overtakes) == 1])
     return Statement(
-        [left >= 0, implies(left == 0, is_next)],
-        given=[_is_counted(overtakes, max_overtakes)],
+        [overtakes >= 0, overtakes <= max_overtakes, left >= ahead, implies(left == 0, is_next)],
+        given=[_waits(ahead, cohort, waiting, max_overtakes)],
     )

@@ -5,7 +5,6 @@ Source: spyre, "Chunked Prefill" and "Decode padding"; vllm-v1, "Request lifecyc
 """
 
 import numpy as np
-from attrs import evolve
 
 from engine.core.requests import as_prescribed
 from engine.core.scheduler import Ends
@@ -15,7 +14,7 @@ from engine.spyre.scheduler.requests import Batch, RequestState
 from engine.spyre.scheduler.state import SchedulerState
 from spec.core.records import IDLE
 from spec.spyre.reservation import still_promised
-from spec.spyre.state import Past, counted_overtakes, past_after
+from spec.spyre.state import Past, past_after
 
 
 def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, ends: Ends) -> Outcome:
@@ -31,7 +30,7 @@ def apply_plan(state: SchedulerState, plan: Plan, tokens: Tensor, ends: Ends) ->
         case IdlePlan():
             outcome = Outcome(IDLE)
     if outcome.kind != state.past.last_kind or state.config.variant.uses_last_tkv:
-        state.past = past_after(state.config, state.past, outcome.kind, outcome.tkv)
+        state.past = past_after(state.config, outcome.kind, outcome.tkv)
     return outcome
 
 
@@ -55,11 +54,7 @@ def _apply_prefill(state: SchedulerState, plan: PrefillPlan, tokens: Tensor, end
 def _admit(state: SchedulerState, plan: PrefillPlan) -> None:
     """A waiting request takes the prefill slot, its cached blocks and its reservation."""
     request = plan.request
-    of_head = next(iter(state.queue)) is request
-    overtakes = counted_overtakes(state.config, state.past, of_head=of_head)
-    if overtakes != state.past.overtakes:
-        state.past = evolve(state.past, overtakes=overtakes)
-    state.queue.remove(request)
+    state.queue.admit(request)
     state.prefilling = request
     state.blocks.acquire(plan.held)
     request.blocks = plan.held

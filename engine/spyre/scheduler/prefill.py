@@ -25,11 +25,9 @@ from spec.spyre.padding import (
     reused_blocks,
     right_padding,
 )
-from spec.spyre.queue import head_is_due
 from spec.spyre.records import Chunk
 from spec.spyre.reservation import may_reserve, promised_blocks
 from spec.spyre.state import PADDING_BLOCK, must_interleave
-from spec.spyre.variants import Queue
 
 _NO_HIT = PrefixHit((), 0)
 
@@ -106,27 +104,16 @@ def _priority_refusal(state: SchedulerState) -> str | None:
 def _first_admissible(state: SchedulerState) -> tuple[RequestState | None, str | None]:
     """The first request in the queue that no rule refuses; and the first rule that refused one.
 
-    First come, first served looks at the head only, by length at the shortest. Overtaking goes on
+    First come, first served looks at the head only, by width at the narrowest. Overtaking goes on
     unless blocks are lacking; where all slots are taken it need not, for every request is refused.
     """
-    first = _first_in_line(state)
+    first = state.queue.first_in_line()
     refusal = _admission_refusal(state, first)
     if refusal is None:
         return first, None
     if not state.config.queue.steps_over(refusal) or not _has_free_slot(state):
         return None, refusal
     return _first_to_overtake(state), refusal
-
-
-def _first_in_line(state: SchedulerState) -> RequestState:
-    """The request that is looked at first: the head of the queue, or the shortest."""
-    config = state.config
-    is_due = config.queue is Queue.ALIGNED and head_is_due(
-        state.past.overtakes, config.max_overtakes
-    )
-    if not config.queue.is_by_length or is_due:
-        return next(iter(state.queue))
-    return state.queue.shortest()
 
 
 def _first_to_overtake(state: SchedulerState) -> RequestState | None:

@@ -2,9 +2,11 @@
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from heapq import heapify, heappop, heapreplace
+from itertools import islice
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -55,70 +57,126 @@ class RequestState(requests.RequestState):
 # --- requests that wait ---------------------------------------------------------------------------
 
 
-class LengthOrder:
-    """Waiting requests in the order of their tokens in all, equal ones as they are queued."""
+class Line:
+    """The waiting requests that the next one is chosen from, the narrowest row first.
 
-    def __init__(self) -> None:
+    They stand at the head of the queue. While the line is open newcomers join it until it is full;
+    from the first admission on it is closed, and only requests that are put back in front join it.
+    """
+
+    def __init__(self, alike: int, most: float) -> None:
+        """An empty line.
+
+        `alike`: width up to which rows count as equal, in tokens. `most`: requests in a line that
+        is open; one without an end is never closed.
+        """
+        self._alike, self._most = alike, most
         self._entries: list[tuple[int, int, RequestState]] = []
+        self._is_closed = False
 
-    def add(self, request: RequestState) -> None:
-        """The request has come to wait, in the place that its `order` says."""
-        insort(self._entries, (sum(request.shape), request.order, request))
-
-    def remove(self, request: RequestState, order: int) -> None:
-        """The request does not wait any longer where its `order` was this."""
-        del self._entries[bisect_left(self._entries, (sum(request.shape), order))]
+    @property
+    def cohort(self) -> int:
+        """How many are left of a line that is closed."""
+        return len(self._entries) if self._is_closed else 0
 
     def first(self) -> RequestState:
-        """The shortest."""
+        """The narrowest, of several the one that stands first in the queue."""
         return self._entries[0][-1]
+
+    def close(self) -> None:
+        """One of the line is admitted."""
+        self._is_closed = self._most < inf
+
+    def arrived(self, request: RequestState) -> None:
+        """The request stands at the end of the queue."""
+        if not self._is_closed and len(self._entries) < self._most:
+            insort(self._entries, self._entry(request))
+
+    def came_back(self, request: RequestState, queue: Iterable[RequestState]) -> None:
+        """The request stands at the head of the queue."""
+        if self._is_closed:
+            insort(self._entries, self._entry(request))
+        else:
+            self._open(queue)
+
+    def left(self, request: RequestState, queue: Iterable[RequestState]) -> None:
+        """The request has left the queue."""
+        was_full = len(self._entries) >= self._most
+        entry = self._entry(request)
+        place = bisect_left(self._entries, entry)
+        if self._entries[place : place + 1] == [entry]:
+            del self._entries[place]
+        if not self._entries or (was_full and not self._is_closed):
+            self._open(queue)
+
+    def _open(self, queue: Iterable[RequestState]) -> None:
+        self._is_closed = False
+        most = None if self._most == inf else int(self._most)
+        self._entries = sorted(map(self._entry, islice(queue, most)))
+
+    def _entry(self, request: RequestState) -> tuple[int, int, RequestState]:
+        return max(sum(request.shape), self._alike), request.order, request
 
 
 class WaitingQueue(requests.WaitingQueue[RequestState]):
     """The waiting requests in order, also kept as the rules look at them that let them overtake."""
 
-    def __init__(self, by_shape: bool, by_length: bool) -> None:
-        """`by_shape`: whether `without_shapes` will be used; `by_length`: whether `shortest`."""
+    def __init__(self, *, by_shape: bool = False, line: Line | None = None) -> None:
+        """`by_shape`: whether `without_shapes` will be used; `line`: for a choice by width."""
         super().__init__()
-        self._lengths = LengthOrder() if by_length else None
+        self._line = line
         self._shapes: dict[Shape, _Members] | None = {} if by_shape else None
         self._table: Tensor | None = None
+
+    @property
+    def cohort(self) -> int:
+        """How many at the head of the queue are all admitted before any other, once one was."""
+        return 0 if self._line is None else self._line.cohort
+
+    def first_in_line(self) -> RequestState:
+        """The request that is looked at first: the head of the queue, or the narrowest."""
+        return next(iter(self)) if self._line is None else self._line.first()
 
     def put_back(self, request: RequestState) -> None:
         """A new request goes to the end."""
         super().put_back(request)
-        if self._lengths is not None:
-            self._lengths.add(request)
-        if self._shapes is not None:
-            if request.shape not in self._shapes:
-                self._shapes[request.shape] = OrderedDict()
-                self._table = None
-            self._shapes[request.shape][request.id] = request
+        if self._line is not None:
+            self._line.arrived(request)
+        self._note_shape(request)
 
     def put_front(self, request: RequestState) -> None:
         """A preempted request goes before all others."""
         super().put_front(request)
-        if self._lengths is not None:
-            self._lengths.remove(request, self._back)
-            self._lengths.add(request)
+        if self._line is not None:
+            self._line.came_back(request, self)
         if self._shapes is not None:
+            self._note_shape(request)
             self._shapes[request.shape].move_to_end(request.id, last=False)
+
+    def admit(self, request: RequestState) -> None:
+        """The request waits no longer, for it was chosen."""
+        if self._line is not None:
+            self._line.close()
+        self.remove(request)
 
     def remove(self, request: RequestState) -> None:
         """The request waits no longer."""
         super().remove(request)
-        if self._lengths is not None:
-            self._lengths.remove(request, request.order)
+        if self._line is not None:
+            self._line.left(request, self)
         if self._shapes is not None:
             del self._shapes[request.shape][request.id]
             if not self._shapes[request.shape]:
                 del self._shapes[request.shape]
                 self._table = None
 
-    def shortest(self) -> RequestState:
-        """The request with the fewest tokens in all, of several the first."""
-        assert self._lengths is not None, "the queue was made without lengths"
-        return self._lengths.first()
+    def _note_shape(self, request: RequestState) -> None:
+        if self._shapes is None:
+            return
+        if request.shape not in self._shapes:
+            self._shapes[request.shape] = OrderedDict()
+            self._table = None
+        self._shapes[request.shape][request.id] = request
 
     def shapes(self) -> Tensor:
         """The shapes of the waiting requests; [shapes, 2]."""

@@ -1,5 +1,6 @@
 """Spyre's scheduler, as `spec/chapters/spyre.md` has it."""
 
+from math import inf
 from typing import Any
 
 from engine.core import scheduler
@@ -11,7 +12,7 @@ from engine.spyre.scheduler.admission import LastChunk
 from engine.spyre.scheduler.decode import plan_decode
 from engine.spyre.scheduler.plan import IdlePlan, Outcome, Plan
 from engine.spyre.scheduler.prefill import plan_prefill
-from engine.spyre.scheduler.requests import RequestState, WaitingQueue
+from engine.spyre.scheduler.requests import Line, RequestState, WaitingQueue
 from engine.spyre.scheduler.state import SchedulerState
 from spec.core.errors import ConfigError
 from spec.core.requests import Request
@@ -30,9 +31,7 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
         """
         if config.reading is not Reading.TEXT:
             raise ConfigError("reading", config.reading, f"{Reading.TEXT}, of the engine")
-        queue = WaitingQueue(
-            by_shape=config.queue is Queue.OVERTAKING, by_length=config.queue.is_by_length
-        )
+        queue = WaitingQueue(by_shape=config.queue is Queue.OVERTAKING, line=_line(config))
         blocks = BlockManager(config.pool_blocks)
         super().__init__(SchedulerState(config, blocks, queue, LastChunk(config)))
 
@@ -61,3 +60,12 @@ class Scheduler(scheduler.Scheduler[SchedulerState, Plan, Outcome]):
 
     def _restart(self) -> None:
         apply.restart(self.state)
+
+
+def _line(config: SpyreConfig) -> Line | None:
+    """What is chosen by its width and not by its place; `shortest` has no end."""
+    if not config.queue.is_by_width:
+        return None
+    most = config.max_overtakes + 1 if config.queue is Queue.ALIGNED else inf
+    share = config.max_batch_tkv_limit // config.max_num_seqs
+    return Line(share + config.chunk_size, most)

@@ -1,23 +1,25 @@
 """What several rules look at in a step, said once."""
 
-from functools import partial
-from itertools import takewhile
+from collections.abc import Callable
+from functools import cache
+from itertools import chain, takewhile
 
+from spec.core.changes import change_between, of_each
 from spec.core.judging import once
 from spec.core.records import DECODE
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import Sequence, State
 from spec.spyre.variants import Queue
 
-BY_LENGTH = (Queue.SHORTEST, Queue.ALIGNED)  # the request with the fewest tokens goes first
+BY_WIDTH = (Queue.SHORTEST, Queue.ALIGNED)  # the request whose row ends narrowest goes first
 
 
 def entering(step: Step, request_id: str) -> Sequence:
     """The request as the step found it."""
     before = step.before
-    return next(
-        one for queue in (before.admitted, before.waiting) for one in queue if one.id == request_id
-    )
+    admitted = change_between(before, step.after).queue[0]  # most often it is one of these
+    rows = chain(before.admitted, admitted, before.waiting)
+    return next(one for one in rows if one.id == request_id)
 
 
 def last_chunk(step: Step) -> Chunk | None:
@@ -36,21 +38,42 @@ def refused(ctx: Context, step: Step) -> Sequence | None:
 
 
 def in_line(ctx: Context, state: State) -> Sequence | None:
-    """The waiting request that is looked at first: the queue's head, or the first of the shortest.
+    """The waiting request that is looked at first: the queue's head, or the first of the narrowest.
 
-    With `queue = aligned` it is the head, too, once as many others as may have passed heads.
+    With `queue = aligned` it is the narrowest of those that are left of the cohort; and where none
+    is left, of as many at the head as may go before one of them, and that one.
     """
     queue, first = ctx.config.queue, next(iter(state.waiting), None)
-    is_due = queue is Queue.ALIGNED and state.overtakes >= ctx.config.max_overtakes
-    if first is None or queue not in BY_LENGTH or is_due:
+    if first is None or queue not in BY_WIDTH:
         return first
-    return _shortest(ctx, state.waiting)
+    most = ctx.config.max_overtakes + 1 if queue is Queue.ALIGNED else len(state.waiting)
+    return _narrowest(ctx, state.waiting)(state.cohort or most)
 
 
 @once  # the queue stays the same object while nothing comes or goes
-def _shortest(ctx: Context, waiting: tuple[Sequence, ...]) -> Sequence:
-    """The request with the fewest tokens in all, of several the one that stands first."""
-    return min(waiting, key=partial(whole_tokens, ctx))
+def _narrowest(ctx: Context, waiting: tuple[Sequence, ...]) -> Callable[[int], Sequence]:
+    """Of so many at the head of the queue the one whose row ends narrowest."""
+    widths = _final_widths(ctx, waiting)
+
+    @cache
+    def of_first(count: int) -> Sequence:
+        line = widths[:count]
+        return waiting[line.index(min(line))]
+
+    return of_first
+
+
+def final_width(ctx: Context, one: Sequence) -> int:
+    """Tokens of the prompt and all that the request may ever generate, as its row's width counts.
+
+    Rows no wider than a slot's share of the limit and a chunk are alike.
+    """
+    config = ctx.config
+    share = config.max_batch_tkv_limit // config.max_num_seqs
+    return max(whole_tokens(ctx, one), share + config.chunk_size)
+
+
+_final_widths = of_each(final_width)
 
 
 def whole_tokens(ctx: Context, one: Sequence) -> int:

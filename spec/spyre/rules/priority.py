@@ -5,20 +5,29 @@ Source: spyre, section "Priority rules"; the queue order is V1's, which the plug
 
 from collections.abc import Iterator
 
+from spec.core.changes import common_ends
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.core.rule import Source
 from spec.spyre.records import Context, Step
 from spec.spyre.rules.admission import is_condition, may_join
 from spec.spyre.rules.observed import (
-    BY_LENGTH,
+    BY_WIDTH,
+    final_width,
     in_line,
     lacks_next_chunk,
     lacks_worst_case,
     pending,
     rows_in_slots,
-    whole_tokens,
 )
-from spec.spyre.rules.registry import always, each_request, of_step, release, spyre, witness
+from spec.spyre.rules.registry import (
+    always,
+    between,
+    each_request,
+    of_step,
+    release,
+    spyre,
+    witness,
+)
 from spec.spyre.state import Sequence, State
 from spec.spyre.variants import Queue
 
@@ -154,39 +163,60 @@ def only_the_refused_are_overtaken(_ctx: Context, step: Step) -> Iterator[str]:
 _OURS = Source("lockstep", "queue = aligned")
 
 
-def _passed_head(step: Step) -> bool:
-    """True if a request was admitted that was not the head of the queue."""
-    return any(event.id != step.before.waiting[0].id for event in step.happened("admit"))
-
-
-@of_step("SPY-PRI-8", _OURS, applies=lambda config: config.queue in BY_LENGTH)
-@witness(lambda _, step: _passed_head(step))
-def shortest_first(ctx: Context, step: Step) -> Iterator[str]:
-    """By length, a request that is admitted has the fewest tokens, prompt and most output, of all
-    that wait, and came first of those that have as few; or it is the head of the queue and due.
+@of_step("SPY-PRI-8", _OURS, applies=lambda config: config.queue in BY_WIDTH)
+@witness(
+    lambda _, step: any(event.id != step.before.waiting[0].id for event in step.happened("admit"))
+)
+def narrowest_first(ctx: Context, step: Step) -> Iterator[str]:
+    """By width, a request that is admitted has the narrowest row of all that it is chosen from,
+    prompt and most output, and came first of those as narrow; a slot's share and a chunk are alike.
     """
-    before = step.before
-    bounded = ctx.config.queue is Queue.ALIGNED
-    if bounded and before.overtakes >= ctx.config.max_overtakes:
-        return  # the head is due: SPY-PRI-9
-    shortest = in_line(ctx, before)
+    narrowest = in_line(ctx, step.before)
     for event in step.happened("admit"):
-        if shortest is not None and event.id != shortest.id:
-            tokens = whole_tokens(ctx, shortest)
-            yield f"{event.id} admitted before {shortest.id} with {tokens} tokens"
+        if narrowest is not None and event.id != narrowest.id:
+            width = final_width(ctx, narrowest)
+            yield f"{event.id} admitted before {narrowest.id}, {width} tokens wide"
 
 
 @of_step("SPY-PRI-9", _OURS, applies=lambda config: config.queue is Queue.ALIGNED)
-@witness(
-    lambda ctx, step: step.happened("admit") and step.before.overtakes >= ctx.config.max_overtakes
-)
-def overtaking_is_bounded(ctx: Context, step: Step) -> Iterator[str]:
-    """With `queue = aligned`, at most `max_overtakes` admissions in a row pass the head of the
-    queue; then it is next.
+@witness(lambda _, step: step.before.cohort and step.happened("admit"))
+def cohort_goes_first(ctx: Context, step: Step) -> Iterator[str]:
+    """With `queue = aligned`, the first `max_overtakes` + 1 of the queue are all admitted before
+    any other; then the next as many.
     """
-    passed, admitted = _passed_head(step), bool(step.happened("admit"))
-    due = 0 if admitted and not passed else step.before.overtakes + passed
-    if step.after.overtakes != due:
-        yield f"{step.after.overtakes} overtakes noted, {due} in a row"
-    if due > ctx.config.max_overtakes:
-        yield f"the head was passed {due} times in a row"
+    # A request that is preempted meanwhile waits in front and belongs to them.
+    before, after, most = step.before, step.after, ctx.config.max_overtakes + 1
+    admitted = {event.id for event in step.happened("admit")}
+    begins = bool(admitted) and not before.cohort
+    cohort = min(most, len(before.waiting)) if begins else before.cohort
+    left, stayed, came = _moved(before, after)
+    if others := [name for name, place in left.items() if name in admitted and place >= cohort]:
+        yield f"{others} admitted, the cohort is the first {cohort} of {len(before.waiting)}"
+    back = [name for name in came if name not in stayed]
+    if came != [*back, *stayed]:
+        yield f"{came} wait where {stayed} waited, and {back} are back"
+    remaining = cohort - sum(place < cohort for place in left.values())
+    remaining += len(back) if before.cohort else 0
+    if after.cohort != remaining:
+        yield f"{after.cohort} in the cohort, {remaining} are left of it"
+
+
+@between("SPY-PRI-10", _OURS, applies=lambda config: config.queue is Queue.ALIGNED)
+@witness(lambda _, step: step.before.cohort)
+def cohort_only_shrinks(_ctx: Context, before: State, after: State) -> Iterator[str]:
+    """Between two steps only requests that go away leave the cohort, and none joins it."""
+    left, _, _ = _moved(before, after)
+    remaining = before.cohort - sum(place < before.cohort for place in left.values())
+    if after.cohort != remaining:
+        yield f"{after.cohort} in the cohort, {remaining} are left of it"
+
+
+def _moved(before: State, after: State) -> tuple[dict[str, int], list[str], list[str]]:
+    """Requests that wait no longer, with their places in the queue; and of that part of the queue
+    in which something moved those that still wait, and those that wait now, in their order.
+    """
+    start, end = common_ends(before.waiting, after.waiting)
+    came = [one.id for one in after.waiting[start : len(after.waiting) - end]]
+    rows = before.waiting[start : len(before.waiting) - end]
+    left = {one.id: place for place, one in enumerate(rows, start) if one.id not in came}
+    return left, [one.id for one in rows if one.id not in left], came

@@ -24,7 +24,7 @@ BY_ORBITS = "alike"  # the explorer counts it with requests renamed, the model h
 COUNTED = {
     one.name: one
     for one in POLICY.instances
-    if not (one.config.prefix_caching or one.config.queue.is_by_length or one.name == BY_ORBITS)
+    if not (one.config.prefix_caching or one.config.queue.is_by_width or one.name == BY_ORBITS)
 }
 ROW = r"\| ([^|]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|"
 

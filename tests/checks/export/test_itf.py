@@ -166,7 +166,7 @@ def test_whole_file_of_a_tiny_run(tmp_path: Path) -> None:
         "orphaned": 0,
         "last_kind": "prefill",
         "last_tkv": 0,
-        "overtakes": 0,
+        "cohort": 0,
     }
 
 

@@ -204,16 +204,14 @@ FAULTS: Mapping[str, Fault] = {
     "PRV-POOL-4": Fault(
         block_pool, "registered", lambda block: evolve(block, is_free=1, is_cached=1)
     ),
-    "PRV-ALN-1": Fault(overtaking, "head_is_due", lambda overtakes, most: overtakes > most),
+    "PRV-ALN-1": Fault(overtaking, "chosen_from", lambda _cohort, waiting, _most: waiting),
     "PRV-ALN-2": Fault(
-        overtaking,
-        "admissions_left",
-        lambda ahead, overtakes, max_overtakes: max_overtakes - overtakes - ahead,
+        overtaking, "overtakes_left", lambda ahead, cohort, max_overtakes: cohort - ahead
     ),
     "PRV-ALN-3": Fault(
         overtaking,
-        "admissions_left",
-        lambda ahead, overtakes, max_overtakes: ahead * max_overtakes - overtakes,
+        "overtakes_left",
+        lambda ahead, cohort, max_overtakes: max_overtakes - cohort,
     ),
     "PRV-RES-1": Fault(
         reservation, "may_reserve", lambda worst, shared, free, _: worst - shared <= free

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.spyre.observing import Observer, StepObserver
+from engine.spyre.observing import Observer, StepObserver, row_of
 from engine.spyre.scheduler import DecodePlan, Scheduler
 from engine.spyre.scheduler.requests import RequestState
 from spec.core.blocks import BlockPool
@@ -77,6 +77,17 @@ def test_queue_describes_no_request_anew() -> None:
     assert all(one is other for one, other in zip(before.waiting[1:], after.waiting, strict=True))
 
 
+def test_request_that_leaves_from_the_middle_leaves_the_others_as_they_were() -> None:
+    scheduler = scheduler_with(config(), [request(str(index), 3, 3) for index in range(9)])
+    observer = Observer(scheduler)
+    before = observer.state().waiting
+    scheduler.abort("4")
+    after = observer.state().waiting
+
+    kept = (*before[:4], *before[5:])
+    assert all(one is other for one, other in zip(kept, after, strict=True))
+
+
 def test_arrival_describes_only_the_newcomers() -> None:
     scheduler = scheduler_with(config(), [request(str(index), 3, 3) for index in range(9)])
     observer = Observer(scheduler)
@@ -89,7 +100,7 @@ def test_arrival_describes_only_the_newcomers() -> None:
     assert all(one is other for one, other in zip(before, after, strict=False))
 
 
-@given(st.lists(st.lists(st.sampled_from(["back", "front", "head", "tail"])), max_size=6))
+@given(st.lists(st.lists(st.sampled_from(["back", "front", "head", "middle", "tail"])), max_size=6))
 def test_queue_is_seen_as_it_is_whatever_came_and_went(history: list[list[str]]) -> None:
     scheduler = scheduler_with(config(), [request("a", 3, 3)])
     observer, queue, names = Observer(scheduler), scheduler.state.queue, count()
@@ -99,9 +110,10 @@ def test_queue_is_seen_as_it_is_whatever_came_and_went(history: list[list[str]])
                 put = queue.put_back if change == "back" else queue.put_front
                 put(RequestState.of(request(str(next(names)), 3, 3)))
             elif len(queue):
-                queue.remove(next(iter(queue) if change == "head" else reversed(queue)))
+                place = {"head": 0, "middle": len(queue) // 2, "tail": -1}[change]
+                queue.remove([*queue][place])
 
-        assert observer.state().waiting == Observer(scheduler).state().waiting
+        assert observer.state().waiting == tuple(map(row_of, queue))
 
 
 def test_decode_step_shares_its_rows_with_those_of_the_state() -> None:

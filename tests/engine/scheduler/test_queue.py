@@ -1,12 +1,14 @@
 """Waiting requests in order, and without the shapes that are left out."""
 
-from engine.spyre.scheduler.requests import RequestState, WaitingQueue
+from math import inf
+
+from engine.spyre.scheduler.requests import Line, RequestState, WaitingQueue
 from tests.requests import request
 
 
 def queue_of(*sizes: tuple[int, int]) -> WaitingQueue:
     """Requests 0, 1, … with these prompt lengths and maximum outputs."""
-    queue = WaitingQueue(by_shape=True, by_length=False)
+    queue = WaitingQueue(by_shape=True)
     for index, (length, tokens) in enumerate(sizes):
         queue.put_back(RequestState.of(request(str(index), length, tokens)))
     return queue
@@ -84,3 +86,62 @@ def test_every_change_is_counted() -> None:
     counts.append(queue.changes)
 
     assert counts[0] < counts[1] < counts[2]
+
+
+# --- by width -------------------------------------------------------------------------------------
+
+
+def aligned(*lengths: int, most: float = inf, alike: int = 0) -> WaitingQueue:
+    """Requests 0, 1, … with prompts of these lengths, one token each."""
+    queue = WaitingQueue(line=Line(alike, most))
+    for index, length in enumerate(lengths):
+        queue.put_back(RequestState.of(request(str(index), length, 1)))
+    return queue
+
+
+def admitted(queue: WaitingQueue) -> str:
+    """All that wait, as they are admitted."""
+    order = []
+    while queue:
+        order.append(queue.first_in_line())
+        queue.admit(order[-1])
+    return names(order)
+
+
+def test_narrowest_is_first_in_line_and_of_several_the_one_that_came_first() -> None:
+    assert admitted(aligned(5, 3, 4, 3)) == "1 3 2 0"
+    assert admitted(aligned(5, 3, 6, 3, alike=6)) == "0 1 3 2"
+
+
+def test_line_is_admitted_whole_before_the_next_one() -> None:
+    assert admitted(aligned(7, 6, 4, 5, 3, most=2)) == "1 0 2 3 4"
+
+
+def test_cohort_is_what_is_left_of_a_line_that_has_begun() -> None:
+    queue = aligned(7, 6, 4, 5, most=3)
+    assert queue.cohort == 0
+
+    queue.admit(queue.first_in_line())
+    queue.put_back(RequestState.of(request("late", 1, 1)))
+    assert (queue.cohort, queue.first_in_line().id) == (2, "1")
+
+    queue.put_front(RequestState.of(request("back", 9, 1)))
+    assert (queue.cohort, names(queue)) == (3, "back 0 1 3 late")
+
+
+def test_line_that_has_not_begun_is_filled_again_when_one_of_it_goes_away() -> None:
+    queue = aligned(7, 6, 4, most=2)
+    gone = queue.find("1")
+    assert gone is not None
+
+    queue.remove(gone)
+
+    assert (queue.cohort, admitted(queue)) == (0, "2 0")
+
+
+def test_without_an_end_newcomers_always_join() -> None:
+    queue = aligned(7, 6)
+    queue.admit(queue.first_in_line())
+    queue.put_back(RequestState.of(request("late", 1, 1)))
+
+    assert (queue.cohort, admitted(queue)) == (0, "late 0")

@@ -42,7 +42,7 @@ def compiled_of(instance: Instance[SpyreConfig]) -> Callable[[int | None], "Spyr
 
 def unsupported(instance: Instance[SpyreConfig]) -> str | None:
     """Why the compiled machine cannot have an instance, None if it can."""
-    if instance.config.queue.is_by_length:
+    if instance.config.queue.is_by_width:
         return f"queue = {instance.config.queue}, it has fcfs and overtaking"
     requests, slots = len(instance.requests), instance.config.max_num_seqs
     if requests > names.MOST_REQUESTS:

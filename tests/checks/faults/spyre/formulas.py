@@ -246,7 +246,7 @@ fault(state, "must_interleave", on="documented", caught_by="SPY-PRI-3")(
     always(False), "interleaved, never"
 )
 fault(state, "past_after", on="odd length, shipped", caught_by="SPY-VOL-3")(
-    lambda right, config, past, kind, _tkv: right(config, past, kind, 0), "past, no tkv"
+    lambda right, config, kind, _tkv: right(config, kind, 0), "past, no tkv"
 )
 fault(Queue, "steps_over", on="overtaking for blocks", caught_by="SPY-PRI-7")(
     lambda _right, self, _rule: self is Queue.OVERTAKING, "overtaking, whatever is refused"
@@ -254,20 +254,29 @@ fault(Queue, "steps_over", on="overtaking for blocks", caught_by="SPY-PRI-7")(
 fault(Queue, "steps_over", on="shipped, not interleaved", caught_by="SPY-PRI-6")(
     always(False), "overtaking, never"
 )
-fault(of_queue, "head_is_due", on="exact, aligned", caught_by="SPY-PRI-9")(
-    always(False), "aligned, the head never due"
+fault(of_queue, "chosen_from", on="exact, aligned", caught_by="SPY-PRI-9")(
+    lambda _right, _cohort, waiting, _most: waiting, "aligned, chosen from all"
 )
-fault(of_queue, "head_is_due", on="exact, aligned", caught_by="SPY-PRI-8")(
-    always(True), "aligned, the head always due"
+fault(of_queue, "chosen_from", on="exact, aligned", caught_by="SPY-PRI-9")(
+    lambda right, _cohort, waiting, most: right(0, waiting, most), "aligned, no cohort is left"
 )
-fault(of_queue, "whole_length", on="exact, aligned", caught_by="SPY-PRI-8")(
-    lambda _right, prompt_len, _max_tokens: prompt_len, "aligned, by the prompt alone"
+fault(of_queue, "chosen_from", on="exact, aligned", caught_by="SPY-PRI-9")(
+    lambda right, cohort, waiting, most: right(cohort, waiting, most + 1), "aligned, one too many"
 )
-fault(of_queue, "overtakes_after", on="exact, aligned", caught_by="SPY-PRI-9")(
-    lambda _right, overtakes, _of_head: overtakes + 1, "aligned, heads counted"
+fault(of_queue, "row_width", on="exact, aligned", caught_by="SPY-PRI-8")(
+    lambda right, prompt_len, _max_tokens, alike: right(prompt_len, 0, alike),
+    "by width, of the prompt alone",
 )
-fault(Queue, "is_by_length", on="exact, aligned", caught_by="SPY-PRI-8")(
-    always(False), "by length, never"
+fault(of_queue, "row_width", on="exact, aligned", caught_by="SPY-PRI-8")(
+    lambda right, prompt_len, max_tokens, _alike: right(prompt_len, max_tokens, 0),
+    "by width, none alike",
+)
+fault(of_queue, "alike_width", on="exact, aligned", caught_by="SPY-PRI-8")(
+    lambda _right, limit, max_num_seqs, _chunk_size: limit // max_num_seqs,
+    "by width, a share without a chunk",
+)
+fault(Queue, "is_by_width", on="exact, aligned", caught_by="SPY-PRI-8")(
+    always(False), "by width, never"
 )
 fault(SpyreConfig, "may_pause", on="shipped, not interleaved", caught_by="SPY-VOL-1")(
     always(False), "pausing, never"

@@ -5,6 +5,7 @@ what is kept from an earlier step although it no longer holds. Run as a module, 
 each is found, and how soon.
 """
 
+from bisect import insort
 from collections.abc import Collection
 from typing import Any
 
@@ -14,7 +15,7 @@ from attrs import evolve
 from engine.core.blocks import BlockManager, FreeList
 from engine.spyre.scheduler import admission, apply, decode, prefill
 from engine.spyre.scheduler.admission import LastChunk, Projection
-from engine.spyre.scheduler.requests import Batch, LengthOrder, RequestState, WaitingQueue
+from engine.spyre.scheduler.requests import Batch, Line, RequestState, WaitingQueue
 from engine.spyre.scheduler.state import SchedulerState
 from tests.checks.faults.patches import Wrong, always
 from tests.checks.harness.cases import ENGINE, Hunt, table_of
@@ -230,16 +231,19 @@ fault("order", prefill, "_first_to_overtake")(
 )
 
 
-fault("order", LengthOrder, "first")(
-    lambda _right, order: order._entries[-1][-1], "longest first: by length, from the other end"
+fault("order", Line, "first")(
+    lambda _right, line: line._entries[-1][-1], "widest first: by width, from the other end"
 )
-fault("order", prefill, "head_is_due")(
-    always(False), "head never due: with aligned, the shortest goes first however often"
+fault("order", Line, "close")(always(None), "never closed: newcomers join a cohort that has begun")
+fault("order", Line, "came_back")(
+    always(None), "not back in line: a preempted request is not of the cohort"
 )
-fault("order", apply, "counted_overtakes")(
-    lambda right, config, past, of_head: right(config, past, of_head=False),
-    "heads counted: the admission of the head counts as one that passes it",
-)
+
+
+@fault("order", Line, "arrived")
+def line_without_end(_right: Wrong, line: Line, request: RequestState) -> None:
+    """The cohort has no bound while it has not begun."""
+    insort(line._entries, line._entry(request))
 
 
 @fault("order", prefill, "_priority_refusal")

@@ -30,7 +30,7 @@ def compared(instance: Instance[SpyreConfig]) -> Compared:
 
 def test_every_default_instance_has_the_same_graph() -> None:
     for instance in POLICY.instances:
-        if instance.config.queue.is_by_length:  # what it cannot have, and all that it cannot
+        if instance.config.queue.is_by_width:  # what it cannot have, and all that it cannot
             assert unsupported(instance) is not None
             continue
         found = compared(instance)
