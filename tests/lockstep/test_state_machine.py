@@ -67,7 +67,9 @@ def test_a_broken_rule_is_found() -> None:
     wrong = machine_of(class_of(broken("a slot too many")))
 
     with pytest.raises(AssertionError, match=ADMITTED):
-        run_state_machine_as_test(wrong, settings=settings(QUICK, phases=(Phase.generate,)))
+        run_state_machine_as_test(
+            wrong, settings=settings(QUICK, max_examples=60, phases=(Phase.generate,))
+        )
 
 
 @pytest.mark.thorough

@@ -128,7 +128,7 @@ def test_a_divergence_is_printed_with_both_sides_rule_workload_and_replay() -> N
     assert ran.code == 1
     divergence = without_times(ran.out).split("\n\n")[0]
     assert "\n".join(line.rstrip() for line in divergence.splitlines()) == snapshot("""\
-divergence in step 3: kind differs
+divergence in step 2: kind differs
   field          reference      engine
   kind           "decode"       "prefill"
   scheduled 0    1              -
@@ -138,7 +138,7 @@ divergence in step 3: kind differs
   refusal        "SPY-VOL-4"    -
   outputs 0      [5274]         -
   outputs 1      -              [4849]
-  and 11 more
+  and 12 more
   SPY-VOL-4: A request joins if and only if no step of the worst case exceeds the limit: no other
     joins, none is preempted, each generates all it may.
     refuses an admission of the reference
@@ -149,8 +149,7 @@ divergence in step 3: kind differs
     prefix_caching=false queue=aligned max_overtakes=1
   {"id":"0","arrival":0,"prompt_len":1,"max_tokens":3}
   {"id":"1","arrival":0,"prompt_len":1,"max_tokens":2}
-  {"id":"2","arrival":0,"prompt_len":1,"max_tokens":1}
-  harm: where it goes on by itself, SPY-VOL-4 in step 3: A request joins if and only if no step of
+  harm: where it goes on by itself, SPY-VOL-4 in step 2: A request joins if and only if no step of
     the worst case exceeds the limit: no other joins, none is preempted, each generates all it may.
   met 2 times, first in episode 5 of seed 1: block_size=4 chunk_size=8 max_model_len=24
     max_num_seqs=4 max_batch_tkv_limit=54 interleave=false queue=aligned max_overtakes=1
@@ -158,8 +157,8 @@ divergence in step 3: kind differs
     continued=0.0 prescribed=0.35 early_ends=0.4 aborts=0.0 gap=9 tight_pool=false tight_limit=true
     odd_model_len=false hits_inside=false
   shrunk in WORK
-  again: lockstep replay corpus/engine-divergence-kind-42a89068.jsonl --target engine
-  look at it: lockstep view corpus/engine-divergence-kind-42a89068.jsonl\
+  again: lockstep replay corpus/engine-divergence-kind-ddcee3fb.jsonl --target engine
+  look at it: lockstep view corpus/engine-divergence-kind-ddcee3fb.jsonl\
 """)
 
 

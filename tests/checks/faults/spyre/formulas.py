@@ -254,13 +254,13 @@ fault(Queue, "steps_over", on="overtaking for blocks", caught_by="SPY-PRI-7")(
 fault(Queue, "steps_over", on="shipped, not interleaved", caught_by="SPY-PRI-6")(
     always(False), "overtaking, never"
 )
-fault(of_queue, "chosen_from", on="exact, aligned", caught_by="SPY-PRI-9")(
+fault(of_queue, "chosen_from", on="exact, aligned", caught_by="SPY-PRI-8, SPY-PRI-9")(
     lambda _right, _cohort, waiting, _most: waiting, "aligned, chosen from all"
 )
-fault(of_queue, "chosen_from", on="exact, aligned", caught_by="SPY-PRI-9")(
+fault(of_queue, "chosen_from", on="exact, aligned", caught_by="SPY-PRI-8, SPY-PRI-9")(
     lambda right, _cohort, waiting, most: right(0, waiting, most), "aligned, no cohort is left"
 )
-fault(of_queue, "chosen_from", on="exact, aligned", caught_by="SPY-PRI-9")(
+fault(of_queue, "chosen_from", on="exact, aligned", caught_by="SPY-PRI-8, SPY-PRI-9")(
     lambda right, cohort, waiting, most: right(cohort, waiting, most + 1), "aligned, one too many"
 )
 fault(of_queue, "row_width", on="exact, aligned", caught_by="SPY-PRI-8")(

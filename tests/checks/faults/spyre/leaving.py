@@ -93,6 +93,14 @@ fault(transitions, "abort", on="layout", caught_by="LIF-7")(
 )
 
 
+fault(transitions, "abort", on="exact, aligned", caught_by="SPY-PRI-10")(
+    lambda right, ctx, state, name, **how: evolve(
+        right(ctx, state, name, **how), cohort=state.cohort
+    ),
+    "counted still: a request that goes away stays in the count of the cohort",
+)
+
+
 @fault(transitions, "abort", on="layout", caught_by="BLK-10")
 def aborted_head_first(right: Wrong, ctx: Context, state: State, request_id: str) -> Any:
     """The blocks of a request whose client goes away are given back head first."""

@@ -16,7 +16,7 @@ FAST = {
     *("a column too many", "tkv of the longest", "newcomer not noticed", "departure not noticed"),
     *("table head first", "released head first", "evictions forgotten", "last block missed"),
     *("keys without answers", "keys without tokens", "joins at the back", "none overtakes"),
-    *("longest first", "head never due", "heads counted"),
+    *("widest first", "never closed", "not back in line", "line without end"),
     *("promise not taken back", "tokens generated not counted"),
 }
 
