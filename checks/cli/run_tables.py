@@ -1,6 +1,6 @@
 """What `lockstep run` prints: the figures of a run, or of several side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import shorten
 
 from rich.console import Console
@@ -31,6 +31,12 @@ def print_run(screen: Console, run: Run, refused: int, skipped: int) -> None:
         for name, spread in _spreads(summary)
     )
     screen.print(plain_table(("latency", *(f">{part}" for part in _PARTS)), latencies))
+    by_prompt = (
+        (name, f"{spread.count:,}", *(rounded(getattr(spread, part)) for part in _PARTS))
+        for name, spread in _fourths(summary)
+    )
+    heads = ("TTFT, time units, prompts", ">requests", *(f">{part}" for part in _PARTS))
+    screen.print(plain_table(heads, by_prompt))
     if summary.waits:
         screen.print(_waits(summary.waits))
     _print_faults(screen, run)
@@ -139,6 +145,11 @@ def _compared(run: Run) -> dict[str, str]:
             if name.endswith("time units")
             for part in _PARTS[:-1]
         },
+        **{
+            f"TTFT {part}, prompts {name}": rounded(getattr(spread, part))
+            for name, spread in _fourths(summary)
+            for part in ("mean", "p99")
+        },
         **figures.compared,
         "largest batch": f"{summary.peak_batch:,}",
         "cache hit rate": percent(summary.prefix_hit_rate),
@@ -195,6 +206,14 @@ def _spreads(summary: Summary) -> Sequence[tuple[str, Spread]]:
         ("end to end, steps", summary.end_to_end_steps),
         ("end to end, time units", summary.end_to_end_units),
     )
+
+
+def _fourths(summary: Summary) -> Iterator[tuple[str, Spread]]:
+    """Of how many tokens the prompts of each fourth are, and what their requests waited."""
+    shortest = 1
+    for longest, spread in summary.ttft_by_prompt.items():
+        yield f"of {shortest:,} to {longest:,} tokens", spread
+        shortest = longest + 1
 
 
 def _waits(waits: Mapping[str, int]) -> Table:

@@ -108,6 +108,9 @@ class Summary:
     that got so far; in steps, both ends counted. `itl_*`: from a token of a request to its next.
     `end_to_end_*`: from arrival to the end of the last step, of finished requests.
 
+    `ttft_by_prompt`: the TTFT in units for each fourth of the requests by prompt length, by the
+    longest prompt of the fourth: so one sees at whose cost a mean is small.
+
     `duration_units`: from the beginning of the first step to the end of the last that was not
     idle. `output_tokens_per_unit`: throughput over that time.
 
@@ -144,6 +147,7 @@ class Summary:
     itl_units: Spread
     end_to_end_steps: Spread
     end_to_end_units: Spread
+    ttft_by_prompt: dict[int, Spread]
     duration_units: float
     output_tokens_per_unit: float | None
     slo: dict[str, float]
@@ -171,7 +175,9 @@ class Summary:
 
     def as_mapping(self) -> dict[str, Any]:
         """All of it as JSON has it; shares and means that do not exist are null."""
-        return asdict(self)
+        by_prompt = self.ttft_by_prompt.items()
+        fourths = [{"longest": longest, **asdict(spread)} for longest, spread in by_prompt]
+        return asdict(self) | {"ttft_by_prompt": fourths}
 
 
 @define
@@ -247,6 +253,8 @@ class Metrics(Generic[StepT]):
         self._transitions: Counter[str] = Counter()
         self._transfers: Counter[str] = Counter()
         self._measured: defaultdict[str, Distribution] = defaultdict(Distribution)
+        longest = _longest_of_fourths([one.prompt_len for one in requests.values()])
+        self._by_prompt = {length: Distribution() for length in longest}
         self._peaks: Counter[str] = Counter()
         self._began: float | None = None
         self._ended = 0.0
@@ -259,7 +267,7 @@ class Metrics(Generic[StepT]):
         self._observe_work(step, work, end)
         for request_id, tokens in step.outputs.items():
             for _ in tokens:
-                self._token(self._present[request_id], step.index, end)
+                self._token(request_id, step.index, end)
         for prefill in work.prefills:
             self._prefill(prefill)
         self._leave(step, end)
@@ -288,11 +296,15 @@ class Metrics(Generic[StepT]):
         if value > self._peaks[name]:
             self._peaks[name] = value
 
-    def _token(self, progress: _Progress, step: int, time: float) -> None:
+    def _token(self, request_id: str, step: int, time: float) -> None:
         """One more token of a request: its first, or the one after its last."""
+        progress = self._present[request_id]
         self._counts["output_tokens"] += 1
         if progress.tokens == 0:
             self._since_arrival("ttft", progress, step, time)
+            prompt_len = self._requests[request_id].prompt_len
+            longest = min(one for one in self._by_prompt if prompt_len <= one)
+            self._by_prompt[longest].add(time - progress.arrival_time)
             progress.first_time = time
         else:
             self._measured["itl_steps"].add(step - progress.token_step)
@@ -346,6 +358,7 @@ class Metrics(Generic[StepT]):
             itl_units=measured["itl_units"].spread(),
             end_to_end_steps=measured["end_to_end_steps"].spread(),
             end_to_end_units=measured["end_to_end_units"].spread(),
+            ttft_by_prompt={one: spent.spread() for one, spent in self._by_prompt.items()},
             duration_units=duration,
             output_tokens_per_unit=_ratio(counts["output_tokens"], duration),
             slo=self._objective.given(),
@@ -371,6 +384,13 @@ class Metrics(Generic[StepT]):
             peak_scheduled_requests=peaks["requests"],
             transfers=dict(self._transfers),
         )
+
+
+def _longest_of_fourths(lengths: Iterable[int]) -> list[int]:
+    """The longest of each fourth, the shortest fourth first; fewer where many are alike."""
+    ordered = sorted(lengths)
+    last = [int(cdiv(part * len(ordered), 4)) - 1 for part in (1, 2, 3, 4) if ordered]
+    return sorted({ordered[place] for place in last})
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -108,6 +108,22 @@ def test_waiting_for_a_turn_counts_as_latency() -> None:
     assert summary.waits == {"SPY-PRI-3": 1}
 
 
+def test_waiting_is_shown_by_the_length_of_prompts() -> None:
+    # First tokens: a at 8, b at 17 after a decode step. Fourths of two requests are two.
+    assert two_requests().ttft_by_prompt == {2: only(17), 9: only(8)}
+
+
+def test_fourths_of_requests_end_with_their_longest_prompt() -> None:
+    lengths = (1, 2, 3, 4, 5, 6, 6, 6)
+    requests = [request(str(index), length, 1) for index, length in enumerate(lengths)]
+    alike = [request(str(index), 3, 1) for index in range(9)]
+
+    fourths = measured(config(), *requests).ttft_by_prompt
+    assert {longest: spread.count for longest, spread in fourths.items()} == {2: 2, 4: 2, 6: 4}
+    assert [*measured(config(), *alike).ttft_by_prompt] == [3]
+    assert measured(config()).ttft_by_prompt == {}
+
+
 def test_the_clock_follows_the_configured_times() -> None:
     summary = two_requests(prefill_time=3, decode_time=0.5)
 

@@ -83,11 +83,13 @@ def _keys(choices: Choices, swarm: SpyreSwarm, pinned: Mapping[str, Any]) -> dic
         "interleave": not choices.chance(0.35),
         "prefix_caching": choices.chance(1 if swarm.hits_inside else 0.7),
         "admission": choices.one_of((Admission.EXACT, *Admission)),
-        "queue": choices.one_of(tuple(Queue)),
+        "queue": pinned.get("queue") or choices.one_of(tuple(Queue)),
         "reservation": not choices.chance(0.3),
         "pausing": choices.chance(0.3),
         "long_output_first": choices.chance(0.5),
     }
+    if keys["queue"].is_by_width and choices.chance(0.6):
+        keys["max_num_seqs"] = 32  # a small share of the limit, so that few rows are alike
     keys |= pinned
     if keys["queue"] is Queue.ALIGNED and "max_overtakes" not in pinned:
         keys["max_overtakes"] = choices.one_of((1, 1, 2, 3, 8))

@@ -138,7 +138,7 @@ divergence in step 2: kind differs
   refusal        "SPY-VOL-4"    -
   outputs 0      [5274]         -
   outputs 1      -              [4849]
-  and 12 more
+  and 11 more
   SPY-VOL-4: A request joins if and only if no step of the worst case exceeds the limit: no other
     joins, none is preempted, each generates all it may.
     refuses an admission of the reference
@@ -146,19 +146,18 @@ divergence in step 2: kind differs
   SPY-DEC-5: A row's last block holds its newest token and is padded to the block's right boundary.
     the reference's allocate of 0
   configuration: block_size=2 chunk_size=2 max_model_len=4 max_num_seqs=2 max_batch_tkv_limit=6
-    prefix_caching=false queue=aligned max_overtakes=1
+    prefix_caching=false
   {"id":"0","arrival":0,"prompt_len":1,"max_tokens":3}
-  {"id":"1","arrival":0,"prompt_len":1,"max_tokens":2}
+  {"id":"1","arrival":0,"prompt_len":1,"max_tokens":3}
   harm: where it goes on by itself, SPY-VOL-4 in step 2: A request joins if and only if no step of
     the worst case exceeds the limit: no other joins, none is preempted, each generates all it may.
-  met 2 times, first in episode 5 of seed 1: block_size=4 chunk_size=8 max_model_len=24
-    max_num_seqs=4 max_batch_tkv_limit=54 interleave=false queue=aligned max_overtakes=1
-    long_output_first=true crowd=false short_answers=false boundaries=0.8 shared=0.4 repeated=0.25
-    continued=0.0 prescribed=0.35 early_ends=0.4 aborts=0.0 gap=9 tight_pool=false tight_limit=true
-    odd_model_len=false hits_inside=false
+  met once in episode 8 of seed 1: block_size=4 chunk_size=8 max_model_len=32 max_num_seqs=4
+    max_batch_tkv_limit=95 interleave=false crowd=false short_answers=true boundaries=0.5 shared=0.8
+    repeated=0.0 continued=0.5 prescribed=0.35 early_ends=0.0 aborts=0.5 gap=4 tight_pool=false
+    tight_limit=true odd_model_len=false hits_inside=true
   shrunk in WORK
-  again: lockstep replay corpus/engine-divergence-kind-ddcee3fb.jsonl --target engine
-  look at it: lockstep view corpus/engine-divergence-kind-ddcee3fb.jsonl\
+  again: lockstep replay corpus/engine-divergence-kind-c75ff363.jsonl --target engine
+  look at it: lockstep view corpus/engine-divergence-kind-c75ff363.jsonl\
 """)
 
 
