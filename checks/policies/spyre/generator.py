@@ -88,7 +88,7 @@ def _keys(choices: Choices, swarm: SpyreSwarm, pinned: Mapping[str, Any]) -> dic
         "pausing": choices.chance(0.3),
         "long_output_first": choices.chance(0.5),
     }
-    if keys["queue"].is_by_width and choices.chance(0.6):
+    if Queue(keys["queue"]).is_by_width and choices.chance(0.6):
         keys["max_num_seqs"] = 32  # a small share of the limit, so that few rows are alike
     keys |= pinned
     if keys["queue"] is Queue.ALIGNED and "max_overtakes" not in pinned:

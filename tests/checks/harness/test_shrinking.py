@@ -50,7 +50,7 @@ def size(shrunk: Shrunk) -> tuple[int, int]:
         ("spyre", "arrives in front", 2, 4),
         ("spyre", "prefills not interleaved", 2, 6),
         ("spyre", "exact forgets the candidate", 3, 9),  # the third overtakes
-        ("spyre", "second holder not counted", 2, 12),
+        ("spyre", "second holder not counted", 2, 13),
         ("spyre", "preempted goes to the back", 3, 16),
         ("spyre", "none paused", 2, 7),
         ("nano-vllm", "hashes not chained", 1, 4),
