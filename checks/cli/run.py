@@ -34,7 +34,7 @@ from checks.harness.serving import Refused, Run, Settings, run_workload, schedul
 from checks.harness.system import ENGINE, REFERENCE
 from checks.policies import POLICIES, policy_of
 from engine.core.metrics import Objective
-from engine.workloads import Format, Workload, at_rate, fit_for, read_workload
+from engine.workloads import Format, Workload, asking, at_rate, fit_for, read_workload
 from reference.core.guards import GuardError
 from spec.core.configuration import PolicyConfig
 from spec.core.errors import ConfigError, InputError
@@ -79,6 +79,13 @@ class _Files:
     metavar="R",
     help="Arrivals of timed requests stretched to R of them per time unit, from the first to the "
     "last.",
+)
+@click.option(
+    "--asked",
+    type=click.FloatRange(1),
+    metavar="F",
+    help="Clients ask for F times the tokens that they use: max_tokens stretched, answers as they "
+    "were.",
 )
 @click.option(
     "--using",
@@ -126,6 +133,7 @@ def run(
     format_: str | None,
     limit: int | None,
     rate: float | None,
+    asked: float | None,
     using: str | None,
     compared: tuple[str, ...],
     slo: str | None,
@@ -154,6 +162,7 @@ def run(
     schedulers = {label: scheduler_of(using, one.config) for label, one in variants.items()}
     read = read_workload(workload, format_, limit)
     read = read if rate is None else at_rate(read, rate)
+    read = read if asked is None else asking(read, asked)
     fitting = {label: _fitting(read, one.config) for label, one in variants.items()}
     runs: dict[str, Run] = {}
     courses: dict[str, Course] = {}

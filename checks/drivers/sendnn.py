@@ -45,6 +45,8 @@ SpyrePlatform.log_server_boot = lambda *_: None  # a banner each time that it ch
 BLOCK = 64  # tokens; the only block size of the device
 PAUSES = hasattr(ChunkedPrefillSpyreScheduler, "predict_next_decode_tkv")  # from 2.4 on
 RESERVES = hasattr(ChunkedPrefillSpyreScheduler, "_get_required_blocks")  # from 2.2 on
+# No release says it; a checkout with an order of its own does, and takes the bound of an episode.
+QUEUE = getattr(ChunkedPrefillSpyreScheduler, "QUEUE", "overtaking" if PAUSES else "fcfs")
 STATISTICS = "sendnn-stats"  # under which name the scheduler adds its own, from 2.4 on
 ASKED = {  # of the scheduler's conditions the rule that refuses, in the order of asking
     "_has_scheduling_priority": "SPY-PRI-3",
@@ -60,7 +62,7 @@ HELLO = {
         "policy": ["spyre"],
         "block_size": [BLOCK],
         "admission": ["shipped" if RESERVES else "documented"],
-        "queue": ["overtaking" if PAUSES else "fcfs"],
+        "queue": [QUEUE],
         "reservation": [RESERVES],
         "pausing": [False, True] if PAUSES else [False],
         "reading": ["released"],
@@ -97,6 +99,7 @@ def configure(base: Any, config: Json, not_configured: list[str]) -> None:
     }
     os.environ.update({name: str(int(value)) for name, value in flags.items()})
     plugin_envs.clear_env_cache()
+    ChunkedPrefillSpyreScheduler.MAX_OVERTAKES = config["max_overtakes"]
     set_sizes(base, config, step_tokens=config["chunk_size"], prefill_threshold=0)
     is_given = "num_blocks" not in not_configured
     # The null block, which pads, counts among those of the option.
@@ -147,8 +150,8 @@ class StandInModel:
 class Refusals:
     """Listens to what a scheduler asks of a request before a prefill, and what it finds.
 
-    Of the request whose prefill is under way, or else of the first that waits. The scheduler's own
-    methods are called, and answer, as they are.
+    Of the request whose prefill is under way, or else of the first that it asks about. The
+    scheduler's own methods are called, and answer, as they are.
     """
 
     def __init__(self, scheduler: Any) -> None:
@@ -163,7 +166,9 @@ class Refusals:
 
         def asked(*args: Any, **kwargs: Any) -> Any:
             answer = method(*args, **kwargs)
-            if (args[0] if args else kwargs["request"]) is self.request:
+            request = args[0] if args else kwargs["request"]
+            self.request = self.request or request
+            if request is self.request:
                 self.answers[name] = answer
             return answer
 
@@ -171,8 +176,7 @@ class Refusals:
 
     def begin(self) -> None:
         """A step is about to be scheduled."""
-        scheduler = self.scheduler
-        self.request = next(iter((*scheduler.ongoing_prefills, *scheduler.waiting)), None)
+        self.request = next(iter(self.scheduler.ongoing_prefills), None)
         self.answers = {}
 
     def rule(self) -> str | None:

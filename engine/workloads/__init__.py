@@ -24,6 +24,13 @@ Blank lines are skipped. Numbers have upper limits (`engine.workloads.checked`),
 the pen cannot exhaust the memory.
 """
 
-from engine.workloads.workload import Format, Workload, at_rate, fit_for, read_workload
+from engine.workloads.workload import (
+    Format,
+    Workload,
+    asking,
+    at_rate,
+    fit_for,
+    read_workload,
+)
 
-__all__ = ["Format", "Workload", "at_rate", "fit_for", "read_workload"]
+__all__ = ["Format", "Workload", "asking", "at_rate", "fit_for", "read_workload"]

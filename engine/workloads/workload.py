@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from itertools import count
+from math import ceil
 from os import PathLike, fspath
 from typing import Protocol
 
@@ -194,6 +195,18 @@ def at_rate(workload: Workload, rate: float) -> Workload:
         for one, moment in zip(workload.requests, moments, strict=True)
     )
     return evolve(workload, requests=tuple(stretched))
+
+
+def asking(workload: Workload, times: float) -> Workload:
+    """The workload of clients that ask for so many times the tokens that they use.
+
+    `times`: `max_tokens` over the tokens that are sampled, which stay what they are; at least 1.
+    """
+    requests = []
+    for one in workload.requests:
+        used = one.end if one.output is None else None  # else its tokens are written down
+        requests.append(evolve(one, max_tokens=ceil(times * one.end), output_len=used))
+    return evolve(workload, requests=tuple(requests))
 
 
 def fit_for(

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.workloads import Format, Workload, at_rate, checked, own, public, read_workload
+from engine.workloads import (
+    Format,
+    Workload,
+    asking,
+    at_rate,
+    checked,
+    own,
+    public,
+    read_workload,
+)
 from spec.core.errors import InputError, WorkloadError
 from tests.engine.workload_files import HEADER, entry, mooncake, only_request, read_lines, refusal
 from tests.refusals import refusal as refused
@@ -124,6 +133,20 @@ def test_arrivals_stretched_to_a_rate_keep_their_spacing_and_begin_at_nothing(fi
 
     assert {one.id: one.arrival_time for one in slow.requests} == {"a": 0, "b": 50, "c": 200}
     assert slow.lines == read.lines
+
+
+def test_clients_that_ask_for_more_than_they_use_get_the_same_answers(file: Path) -> None:
+    read = read_lines(
+        file,
+        entry(id="a", max_tokens=5),
+        entry(id="b", max_tokens=9, output_len=3),
+        entry(id="c", max_tokens=4, output=[1, 2]),
+    )
+
+    asked = asking(read, 2.5).requests
+
+    assert [one.max_tokens for one in asked] == [13, 8, 5]
+    assert [one.end for one in asked] == [one.end for one in read.requests] == [5, 3, 2]
 
 
 def test_only_requests_with_moments_can_be_stretched_to_a_rate(file: Path) -> None:

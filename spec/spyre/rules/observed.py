@@ -19,7 +19,8 @@ def entering(step: Step, request_id: str) -> Sequence:
     before = step.before
     admitted = change_between(before, step.after).queue[0]  # most often it is one of these
     rows = chain(before.admitted, admitted, before.waiting)
-    return next(one for one in rows if one.id == request_id)
+    found: Sequence = next(one for one in rows if one.id == request_id)
+    return found
 
 
 def last_chunk(step: Step) -> Chunk | None:

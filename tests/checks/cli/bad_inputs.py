@@ -265,6 +265,7 @@ def _numbers() -> Iterator[BadInput]:
     counts = {
         "run w.jsonl --limit": ("0", "-1", "x", "1.5"),
         "run w.jsonl --rate": ("0", "-1", "x"),
+        "run w.jsonl --asked": ("0.5", "-1", "x"),
         "explore exact --max-states": ("0", "many"),
         "explore exact --max-depth": ("0", "-2"),
         "explore exact --seed": ("x",),

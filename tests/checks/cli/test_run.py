@@ -80,6 +80,18 @@ def test_at_a_tenth_of_the_rate_the_clock_runs_longer_and_the_first_tokens_come_
     assert idle["ttft_units"]["mean"] < busy["ttft_units"]["mean"]
 
 
+def test_clients_that_ask_for_more_keep_others_out_of_the_batch() -> None:
+    exact, more = (
+        report(
+            EXAMPLES / "azure_sample.csv", *settings("max_batch_tkv_limit=32768"), "--asked", factor
+        )
+        for factor in (1, 9)
+    )
+
+    assert more["output_tokens"] == exact["output_tokens"]
+    assert more["steps"]["decode"] > exact["steps"]["decode"]
+
+
 def test_the_engine_schedules_unless_the_reference_is_asked_for() -> None:
     assert report(*FIRST)["using"] == "engine"
 

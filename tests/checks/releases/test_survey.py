@@ -40,8 +40,8 @@ them, but in a small case that another release led to.
 | | 1.1 | 1.2 |
 | --- | --- | --- |
 | random cases | 4 | 4 |
-| steps judged | 421 | 420 |
-| SPY-PRI-5: Requests are admitted in the order of their arrival. (case 1) | 4 | - |
+| steps judged | 124 | 123 |
+| SPY-PRI-5: Requests are admitted in the order of their arrival. (case 1) | 1 | - |
 
 ## The smallest cases
 
@@ -53,7 +53,7 @@ them, but in a small case that another release led to.
     {"id":"0","arrival":0,"prompt_len":1,"max_tokens":1}
     {"id":"1","arrival":0,"prompt_len":1,"max_tokens":1}
 
-Again: `lockstep bisect findings/template-broken-rule-spy-pri-5-6c29ce42.jsonl --versions 1.0..1.2`
+Again: `lockstep bisect findings/template-broken-rule-spy-pri-5-bafa7261.jsonl --versions 1.0..1.2`
 """)
     assert report["1.2"]["broken"] == []
     assert [one["cause"] for one in report["1.1"]["broken"]] == ["SPY-PRI-5"]
