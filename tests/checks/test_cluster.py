@@ -19,6 +19,8 @@ from attrs import frozen
 from checks.cluster import pieces_on
 from checks.cores import on_all_cores
 from spec.core.errors import InputError
+from tests.checks.releases.repository import committed
+from tests.lockstep.broken import TEMPLATE, broken
 
 distributed = pytest.importorskip("distributed")
 
@@ -134,13 +136,31 @@ BUSY_S = 0.5  # of the processor: the worker is in the middle of a piece of work
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "command",
-    [("fuzz", "--episodes", "200", "--seed", "3"), ("conform", "template", "--episodes", "60")],
-    ids=" ".join,
+    [
+        ("fuzz", "--episodes", "200", "--seed", "3"),
+        ("conform", "template", "--episodes", "60"),
+        ("explore", "--set", "policy=nano-vllm"),
+        ("prove", "PRV-PAD", "PRV-VOL"),
+        (
+            *("run", str(EXAMPLES / "azure_sample.csv")),
+            *("--compare", "admission=exact,shipped", "--compare", "queue=fcfs,aligned,overtaking"),
+        ),
+        (
+            *("survey", "../repository/driver.py", "--git", "../repository"),
+            *("HEAD~3..HEAD", "--episodes", "30"),
+        ),
+    ],
+    ids=lambda command: command[0],
 )
 def test_a_command_whose_worker_is_killed_in_the_middle_gives_the_same_answer(
-    command: tuple[str, ...], cluster: LoopbackCluster, tmp_path: Path
+    command: tuple[str, ...],
+    cluster: LoopbackCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     psutil = pytest.importorskip("psutil")  # of distributed
+    monkeypatch.chdir(tmp_path)
+    committed(TEMPLATE, broken("joins behind"), TEMPLATE, broken("a slot too many"))  # for survey
     worker = psutil.Process(cluster.workers[0])
     idle_s = worker.cpu_times().user
     there = tmp_path / "there"
