@@ -10,6 +10,7 @@ import pytest
 
 from checks.cli.examples import EXAMPLES
 from tests.lockstep.broken import write
+from tests.lockstep.containers import built, can_build, ran
 
 CI = EXAMPLES / "ci"
 ROOT = EXAMPLES.parent
@@ -73,9 +74,30 @@ def test_the_hook_of_pre_commit_is_a_command_that_there_is(project: Path) -> Non
     assert run(entry.replace("explore", "explore dialogue"), project) == 0
 
 
+RECIPE = (CI / "Containerfile").read_text(encoding="utf-8")
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not can_build(RECIPE), reason="no builder, or not the image to begin with")
+def test_the_container_passes_a_right_scheduler_and_not_a_wrong_one(
+    project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    wheels, context = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("context")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    image = built(RECIPE, context, wheels)
+
+    assert ran(image, project) == 0
+    assert (project / "junit.xml").exists()
+
+    write(project, "joins behind")
+    assert ran(image, project) == 1
+    assert list((project / "findings").glob("*.jsonl"))
+
+
 def test_the_container_file_installs_what_its_command_needs() -> None:
-    lines = (CI / "Containerfile").read_text(encoding="utf-8").splitlines()
-    words = dict(line.split(maxsplit=1) for line in lines if not line.startswith("#"))
+    lines = (line for line in RECIPE.splitlines() if not line.startswith("#"))
+    words = dict(line.split(maxsplit=1) for line in lines)
 
     assert list(words) == ["FROM", "RUN", "WORKDIR", "CMD"]
     assert words["RUN"] == INSTALL.replace("install", "install --no-cache-dir")

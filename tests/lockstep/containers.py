@@ -1,0 +1,49 @@
+"""The recipe for containers, built and run where a builder is and has the image to begin with."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+BUILDER = shutil.which("buildah")
+_HERE = ("--isolation", "chroot", "--network", "host")  # needs no rights but root's
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    assert BUILDER is not None
+    return subprocess.run([BUILDER, *words], capture_output=True, text=True, check=False)
+
+
+def base_of(recipe: str) -> str:
+    """The image that the recipe begins with."""
+    (line,) = (one for one in recipe.splitlines() if one.startswith("FROM "))
+    return line.removeprefix("FROM ")
+
+
+def can_build(recipe: str) -> bool:
+    """True if a builder is here and nothing has to be fetched before the first step."""
+    return BUILDER is not None and bool(_run("images", "-q", base_of(recipe)).stdout.strip())
+
+
+def built(recipe: str, context: Path, wheels: Path) -> str:
+    """The image of the recipe; the package is the wheel in `wheels`, where pip looks first."""
+    base = base_of(recipe)
+    begin = f"FROM {base}\nENV PIP_FIND_LINKS=/wheels"
+    (context / "Containerfile").write_text(recipe.replace(f"FROM {base}", begin))
+    done = _run("build", *_HERE, "--pull=never", "-v", f"{wheels}:/wheels", "-q", str(context))
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[-1]
+
+
+def ran(image: str, project: Path) -> int:
+    """The exit code of the image's command with a project where it works."""
+    container = _run("from", "--pull=never", image).stdout.strip()
+    command = _run(
+        *("inspect", "--type", "image", "--format"),
+        "{{range .OCIv1.Config.Cmd}}{{println .}}{{end}}",
+        image,
+    ).stdout.split("\n")
+    try:
+        words = [one for one in command if one]
+        return _run("run", *_HERE, "-v", f"{project}:/project", container, "--", *words).returncode
+    finally:
+        _run("rm", container)
