@@ -13,6 +13,7 @@ from reference.spyre.chunks import (
 )
 from spec.core.blocks import block_count
 from spec.spyre.admission import Member
+from spec.spyre.queue import alike_width, row_width, waits_for_rows
 from spec.spyre.records import Context
 from spec.spyre.reservation import may_reserve
 from spec.spyre.reservation import worst_case_blocks as worst_case_of
@@ -38,14 +39,33 @@ def prefill_refusal(ctx: Context, state: State, sequence: Sequence) -> Refusal:
 
 
 def _priority_refusal(ctx: Context, state: State, sequence: Sequence) -> Refusal:
-    """Priority rules: interleaving, the ongoing prefill first, paused requests before new."""
+    """Priority rules: interleaving, the ongoing prefill first, paused requests before new.
+
+    By width, also rows that decode before a wide new one, while they are more than those that wait.
+    """
     if must_interleave(ctx.config, state, decodes=bool(state.decoding)):
         return "SPY-PRI-3"
     if state.paused and (state.decoding or state.prefilling):
         return "SPY-PAU-4"
     if state.prefilling is not None and state.prefilling.id != sequence.id:
         return "SPY-PRI-2"
+    if ctx.config.queue.is_by_width and sequence is not state.prefilling:
+        width, alike = width_of(ctx, sequence), _alike_width(ctx)
+        if waits_for_rows(width, alike, len(state.decoding), len(state.waiting)):
+            return "SPY-PRI-11"
     return None
+
+
+def width_of(ctx: Context, one: Sequence) -> int:
+    """Tokens of the request's row in the end; all that cost others no place are the same."""
+    request = ctx.requests[one.id]
+    return int(row_width(request.prompt_len, request.max_tokens, _alike_width(ctx)))
+
+
+def _alike_width(ctx: Context) -> int:
+    config = ctx.config
+    share = alike_width(config.max_batch_tkv_limit, config.max_num_seqs, config.chunk_size)
+    return int(share)
 
 
 def _block_refusal(ctx: Context, state: State, sequence: Sequence) -> Refusal:

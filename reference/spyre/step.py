@@ -8,12 +8,11 @@ from attrs import define, evolve, field
 
 from reference.core.run import Run
 from reference.spyre import transitions
-from reference.spyre.admission import Refusal, prefill_refusal
+from reference.spyre.admission import Refusal, prefill_refusal, width_of
 from reference.spyre.transitions import Ends
 from spec.core.blocks import block_count
 from spec.core.records import DECODE, IDLE, PREFILL
 from spec.spyre.padding import max_tkv, volume
-from spec.spyre.queue import alike_width, row_width
 from spec.spyre.records import Chunk, Context, Step
 from spec.spyre.state import (
     Sequence,
@@ -96,13 +95,6 @@ def in_line(ctx: Context, state: State) -> tuple[Sequence, ...]:
         return state.waiting
     line = state.waiting[: line_length(ctx.config, state.cohort, len(state.waiting))]
     return tuple(sorted(line, key=lambda one: width_of(ctx, one)))
-
-
-def width_of(ctx: Context, one: Sequence) -> int:
-    """Tokens of the request's row in the end; all that cost others no place are the same."""
-    request, config = ctx.requests[one.id], ctx.config
-    alike = alike_width(config.max_batch_tkv_limit, config.max_num_seqs, config.chunk_size)
-    return int(row_width(request.prompt_len, request.max_tokens, alike))
 
 
 def _prefill_step(run: SpyreRun, candidate: Sequence, ends: Ends) -> None:

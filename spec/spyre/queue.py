@@ -3,7 +3,7 @@
 Every formula takes integers or solver terms. Source: lockstep, queue = aligned.
 """
 
-from spec.core.arithmetic import Number, floor_div, maximum, minimum, select
+from spec.core.arithmetic import Number, Truth, every, floor_div, maximum, minimum, select
 
 
 def row_width(prompt_len: Number, max_tokens: Number, alike: Number) -> Number:
@@ -23,6 +23,15 @@ def alike_width(limit: Number, max_num_seqs: Number, chunk_size: Number) -> Numb
     their chunks waits for a decode step of a batch that cannot be full.
     """
     return floor_div(limit, max_num_seqs) + chunk_size
+
+
+def waits_for_rows(width: Number, alike: Number, decoding: Number, waiting: Number) -> Truth:
+    """True if a waiting request lets the rows that decode go on before its prefill begins.
+
+    Each of its chunks keeps every row from its next token, and lets those that wait come nearer: a
+    wide request begins once at least as many requests wait, itself among them, as rows decode.
+    """
+    return every([width > alike, decoding > waiting])
 
 
 def chosen_from(cohort: Number, waiting: Number, max_overtakes: Number) -> Number:

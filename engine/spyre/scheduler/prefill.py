@@ -107,6 +107,8 @@ def _first_admissible(state: SchedulerState) -> tuple[RequestState | None, str |
     First come, first served looks at the head only, by width at the narrowest. Overtaking goes on
     unless blocks are lacking; where all slots are taken it need not, for every request is refused.
     """
+    if state.queue.yields_to(len(state.decoding)):
+        return None, "SPY-PRI-11"
     first = state.queue.first_in_line()
     refusal = _admission_refusal(state, first)
     if refusal is None:

@@ -83,6 +83,10 @@ class Line:
         """The narrowest, of several the one that stands first in the queue."""
         return self._entries[0][-1]
 
+    def is_wide(self) -> bool:
+        """True if the narrowest is wider than those that are alike, and so are all."""
+        return self._entries[0][0] > self._alike
+
     def close(self) -> None:
         """One of the line is admitted."""
         self._is_closed = self._most < inf
@@ -136,6 +140,10 @@ class WaitingQueue(requests.WaitingQueue[RequestState]):
     def first_in_line(self) -> RequestState:
         """The request that is looked at first: the head of the queue, or the narrowest."""
         return next(iter(self)) if self._line is None else self._line.first()
+
+    def yields_to(self, rows: int) -> bool:
+        """True if the request that is first in line lets so many rows go on before it begins."""
+        return self._line is not None and rows > len(self) and self._line.is_wide()
 
     def put_back(self, request: RequestState) -> None:
         """A new request goes to the end."""

@@ -67,11 +67,19 @@ def _narrowest(ctx: Context, waiting: tuple[Sequence, ...]) -> Callable[[int], S
 def final_width(ctx: Context, one: Sequence) -> int:
     """Tokens of the prompt and all that the request may ever generate, as its row's width counts.
 
-    Rows no wider than a slot's share of the limit and a chunk are alike.
+    Rows that are not wide are alike.
     """
+    return max(whole_tokens(ctx, one), _widest_alike(ctx))
+
+
+def is_wide(ctx: Context, one: Sequence) -> bool:
+    """True if the request's row ends wider than a slot's share of the limit and a chunk."""
+    return whole_tokens(ctx, one) > _widest_alike(ctx)
+
+
+def _widest_alike(ctx: Context) -> int:
     config = ctx.config
-    share = config.max_batch_tkv_limit // config.max_num_seqs
-    return max(whole_tokens(ctx, one), share + config.chunk_size)
+    return config.max_batch_tkv_limit // config.max_num_seqs + config.chunk_size
 
 
 _final_widths = of_each(final_width)

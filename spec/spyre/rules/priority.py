@@ -12,8 +12,10 @@ from spec.spyre.records import Context, Step
 from spec.spyre.rules.admission import is_condition, may_join
 from spec.spyre.rules.observed import (
     BY_WIDTH,
+    entering,
     final_width,
     in_line,
+    is_wide,
     lacks_next_chunk,
     lacks_worst_case,
     pending,
@@ -23,6 +25,7 @@ from spec.spyre.rules.registry import (
     always,
     between,
     each_request,
+    guard,
     of_step,
     release,
     spyre,
@@ -134,6 +137,7 @@ def _may_refuse(ctx: Context, state: State, one: Sequence, rule: str) -> bool:
     rows = rows_in_slots(state)
     reasons = {
         "SPY-PRI-3": config.interleave and state.last_kind == PREFILL and state.decoding,
+        "SPY-PRI-11": waits and _waits_for_rows(ctx, state, one),
         "SPY-PAU-4": state.paused and rows,
         "SPY-ADM-1": waits and rows >= config.max_num_seqs,
         "SPY-ADM-3": len(state.decoding) + len(state.paused) >= config.max_num_seqs,
@@ -220,3 +224,21 @@ def _moved(before: State, after: State) -> tuple[dict[str, int], list[str], list
     rows = before.waiting[start : len(before.waiting) - end]
     left = {one.id: place for place, one in enumerate(rows, start) if one.id not in came}
     return left, [one.id for one in rows if one.id not in left], came
+
+
+@guard("SPY-PRI-11", _OURS, applies=lambda config: config.queue in BY_WIDTH)
+def wide_one_waits_for_rows(ctx: Context, step: Step) -> Iterator[str]:
+    """By width, a request wider than a slot's share and a chunk is admitted only while at least as
+    many requests wait, itself among them, as rows decode.
+    """
+    before = step.before
+    for event in step.happened("admit"):
+        if _waits_for_rows(ctx, before, entering(step, event.id)):
+            rows, waiting = len(before.decoding), len(before.waiting)
+            yield f"{event.id} admitted, {rows} rows decode and {waiting} requests wait"
+
+
+def _waits_for_rows(ctx: Context, state: State, one: Sequence) -> bool:
+    """True if a waiting request is wide and fewer requests wait than rows decode."""
+    is_fewer = len(state.waiting) < len(state.decoding)
+    return ctx.config.queue in BY_WIDTH and is_fewer and is_wide(ctx, one)
