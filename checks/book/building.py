@@ -11,7 +11,6 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from checks.book import links
 from checks.book.chapters import chapter_pages
 from checks.book.drawing import STEPS, Films, Introduced, in_words, shared_rules, written_films
 from checks.book.instances import instance_pages
@@ -90,7 +89,7 @@ def _require_mkdocs() -> Callable[[Path, Path], None]:
         settings: Any = load_config(
             str(_SETTINGS), docs_dir=str(source), site_dir=str(site), nav=_navigation()
         )
-        settings.markdown_extensions.append(links.__name__)
+        settings.markdown_extensions.append(f"{__package__}.links")
         build_site(settings)
 
     return write

@@ -11,6 +11,8 @@ from typing import Any
 import z3
 from attrs import frozen
 
+from checks.explore.compiled.jit import compiled
+
 Term = Any  # the solver ships no usable types
 
 _JOINED = {
@@ -93,7 +95,7 @@ class Choice:
 
 def module_source(about: str, formulas: Sequence[Formula | Choice]) -> str:
     """A module of these formulas."""
-    head = f'"""{about}"""\n\nfrom checks.explore.compiled.jit import compiled\n'
+    head = f'"""{about}"""\n\nfrom {compiled.__module__} import compiled\n'
     return "\n\n".join([head, *(one.source for one in formulas)])
 
 
