@@ -29,9 +29,9 @@ def waits_for_rows(width: Number, alike: Number, decoding: Number, waiting: Numb
     """True if a waiting request lets the rows that decode go on before its prefill begins.
 
     Each of its chunks keeps every row from its next token, and lets those that wait come nearer: a
-    wide request begins once at least as many requests wait, itself among them, as rows decode.
+    wide request begins once rows that decode are at most one more than requests that wait.
     """
-    return every([width > alike, decoding > waiting])
+    return every([width > alike, decoding > waiting + 1])
 
 
 def chosen_from(cohort: Number, waiting: Number, max_overtakes: Number) -> Number:

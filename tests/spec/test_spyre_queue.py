@@ -8,6 +8,7 @@ from spec.spyre.queue import (
     chosen_from,
     overtakes_left,
     row_width,
+    waits_for_rows,
 )
 
 
@@ -47,3 +48,12 @@ def test_first_of_a_cohort_may_be_overtaken_by_the_others_and_its_last_by_none()
 
 def test_request_behind_the_cohort_waits_for_those_ahead_and_its_own_cohort() -> None:
     assert (overtakes_left(6, 4, 3), admissions_left(6, 4, 3)) == (3, 9)
+
+
+@pytest.mark.parametrize(
+    ("width", "decoding", "held"), [(4_608, 9, False), (4_609, 3, True), (4_609, 2, False)]
+)
+def test_wide_request_that_waits_alone_lets_three_rows_go_on(
+    width: int, decoding: int, held: bool
+) -> None:
+    assert waits_for_rows(width, 4_608, decoding, waiting=1) == held

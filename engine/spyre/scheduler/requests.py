@@ -143,7 +143,7 @@ class WaitingQueue(requests.WaitingQueue[RequestState]):
 
     def yields_to(self, rows: int) -> bool:
         """True if the request that is first in line lets so many rows go on before it begins."""
-        return self._line is not None and rows > len(self) and self._line.is_wide()
+        return self._line is not None and rows > len(self) + 1 and self._line.is_wide()
 
     def put_back(self, request: RequestState) -> None:
         """A new request goes to the end."""

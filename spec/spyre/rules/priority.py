@@ -228,8 +228,8 @@ def _moved(before: State, after: State) -> tuple[dict[str, int], list[str], list
 
 @guard("SPY-PRI-11", _OURS, applies=lambda config: config.queue in BY_WIDTH)
 def wide_one_waits_for_rows(ctx: Context, step: Step) -> Iterator[str]:
-    """By width, a request wider than a slot's share and a chunk is admitted only while at least as
-    many requests wait, itself among them, as rows decode.
+    """By width, a request wider than a slot's share and a chunk is admitted only while the rows
+    that decode are at most one more than the requests that wait, itself among them.
     """
     before = step.before
     for event in step.happened("admit"):
@@ -239,6 +239,6 @@ def wide_one_waits_for_rows(ctx: Context, step: Step) -> Iterator[str]:
 
 
 def _waits_for_rows(ctx: Context, state: State, one: Sequence) -> bool:
-    """True if a waiting request is wide and fewer requests wait than rows decode."""
-    is_fewer = len(state.waiting) < len(state.decoding)
-    return ctx.config.queue in BY_WIDTH and is_fewer and is_wide(ctx, one)
+    """True if a waiting request is wide, and there are two rows more than requests that wait."""
+    more = len(state.decoding) - len(state.waiting)
+    return ctx.config.queue in BY_WIDTH and more >= 2 and is_wide(ctx, one)

@@ -275,6 +275,13 @@ fault(of_queue, "alike_width", on="exact, aligned", caught_by="SPY-PRI-8")(
     lambda _right, limit, max_num_seqs, _chunk_size: limit // max_num_seqs,
     "by width, a share without a chunk",
 )
+fault(of_queue, "waits_for_rows", on="aligned, wide one behind rows", caught_by="SPY-PRI-11")(
+    always(False), "by width, rows are not let go on"
+)
+fault(of_queue, "waits_for_rows", on="aligned, wide one behind rows", caught_by="SPY-PRI-6")(
+    lambda right, width, alike, decoding, waiting: right(width, alike, decoding + 1, waiting),
+    "by width, a row fewer is waited for",
+)
 fault(Queue, "is_by_width", on="exact, aligned", caught_by="SPY-PRI-8")(
     always(False), "by width, never"
 )

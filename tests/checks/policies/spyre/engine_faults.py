@@ -240,6 +240,11 @@ fault("order", Line, "came_back")(
 )
 
 
+fault("order", WaitingQueue, "yields_to")(
+    always(False), "wide ones first: by width, rows that decode are not let go on"
+)
+
+
 @fault("order", Line, "arrived")
 def line_without_end(_right: Wrong, line: Line, request: RequestState) -> None:
     """The cohort has no bound while it has not begun."""
