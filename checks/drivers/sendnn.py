@@ -54,6 +54,8 @@ ASKED = {  # of the scheduler's conditions the rule that refuses, in the order o
     "check_batch_tkv_limit_cp": "SPY-VOL-3",
     "_satisfies_last_chunk_constraints": "SPY-ADM-3",
 }
+if hasattr(ChunkedPrefillSpyreScheduler, "_may_begin"):  # of a checkout that says its own queue
+    ASKED = {"_may_begin": "SPY-PRI-11", **ASKED}
 SAYS_WHY = RESERVES and all(hasattr(ChunkedPrefillSpyreScheduler, name) for name in ASKED)
 HELLO = {
     "name": "sendnn",
@@ -183,10 +185,10 @@ class Refusals:
         """The rule by which the scheduler refused the prefill in this step."""
         if not self.answers or self.answers.get("can_schedule_prefill"):
             return None
-        if "can_schedule_prefill" not in self.answers:  # not asked further: its blocks are lacking
-            return "SPY-RES-1"
-        failed = (rule for name, rule in ASKED.items() if self.answers.get(name) is False)
-        return next(failed, "SPY-PAU-4")  # nothing else was asked: paused requests go first
+        failed = [rule for name, rule in ASKED.items() if self.answers.get(name) is False]
+        if not failed and "can_schedule_prefill" not in self.answers:
+            return "SPY-RES-1"  # not asked further: its blocks are lacking
+        return next(iter(failed), "SPY-PAU-4")  # nothing else was asked: paused requests go first
 
 
 class Sendnn(SchedulerDriver):
