@@ -1,5 +1,6 @@
 """`lockstep conform`: a released scheduler and the reference, step by step."""
 
+import shlex
 from contextlib import closing
 from pathlib import Path
 
@@ -138,11 +139,12 @@ def conform_driver(
     plan = extent.plan(DriverCommand(start), evolve(terms, judged=True))
     command = click.get_current_context().info_name or "conform"
     expected = None if expect is None else campaign_expected(expect, command, extent, plan)
+    again = driver if checkout is None else f"{driver} --source {shlex.quote(str(checkout))}"
     with deferred():
         seen = extent.run(plan)
-        found = list(filed_findings(seen, driver, findings))
+        where = seen, again, findings
+        found = list(filed_findings(*where))
         if report is not None:
-            where = seen, driver, findings
             known = [*filed_known(*where), *filed_rules(*where)]
             with new_file(report) as file:
                 file.writelines(f"{line}\n" for line in page_lines(seen, found, known))

@@ -38,7 +38,7 @@ class Filed(Found):
 
 
 def filed_findings(seen: Campaign, driver: str, directory: Path) -> Iterator[Filed]:
-    """What no table knows."""
+    """What no table knows; `driver` as the command that runs a case again has it, options too."""
     for signature, first in seen.first_seen.items():
         yield _filed(seen, driver, directory, first, times=seen.times[signature])
 

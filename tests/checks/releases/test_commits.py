@@ -123,7 +123,11 @@ def test_a_working_tree_is_conformed_instead_of_what_is_installed() -> None:
     conform = ("conform", "driver.py", "--episodes", 5)
 
     assert lockstep(*conform, "--source", "installed").code == 0
-    assert lockstep(*conform, "--source", "tree").code == 1
+    ran = lockstep(*conform, "--source", "tree")
+    assert ran.code == 1
+    again = next(line for line in ran.out.splitlines() if "again: lockstep " in line)
+    arguments = again.partition("lockstep ")[2].split()
+    assert lockstep(*arguments).code == 1  # the bug of the working tree, and no other scheduler
     refused = lockstep(*conform, "--source", "none")
     assert (refused.code, "--source: found 'none'; allowed: a directory" in refused.err) == (
         2,
