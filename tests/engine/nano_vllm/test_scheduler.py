@@ -191,3 +191,19 @@ def test_block_handed_out_at_the_boundary_is_not_the_one_that_is_hashed() -> Non
     (row,) = scheduler.state.running.rows
     assert row.blocks == (0, 1)
     assert [scheduler.state.blocks.keys[block] for block in row.blocks] == [row.hashes[0], None]
+
+
+def test_hit_that_is_watched_no_longer_is_looked_up_again() -> None:
+    scheduler = Scheduler(NanoVllmConfig(block_size=4, num_blocks=9))
+    for name in "ab":
+        scheduler.add(request(name, 9, 3))
+    state, (first, second) = scheduler.state, scheduler.state.queue
+    state.hash_blocks(first, 1)
+    state.blocks.allocate((3,))
+    state.blocks.register((3,), first.hashes)
+    assert _hit(state, PoolDraft(state.blocks), first).blocks == (3,)
+    assert _hit(state, PoolDraft(state.blocks), second).blocks == ()
+
+    state.blocks.register((3,), [bytes(24)])
+
+    assert _hit(state, PoolDraft(state.blocks), first).blocks == ()
