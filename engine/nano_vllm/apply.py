@@ -4,7 +4,7 @@ Source: nano-vllm, "The Prefill Path", "BlockManager: Three Core Operations", "P
 "One Decode Step: What Happens".
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from engine.core.scheduler import Ends, Outcome
 from engine.core.tensors import Tensor
 from engine.nano_vllm.plan import Admission, DecodePlan, PrefillPlan
 from engine.nano_vllm.state import SchedulerState
-from spec.core.records import IDLE
 
 
 def apply_prefill(state: SchedulerState, plan: PrefillPlan, tokens: Tensor, ends: Ends) -> Outcome:
@@ -34,7 +33,7 @@ def apply_prefill(state: SchedulerState, plan: PrefillPlan, tokens: Tensor, ends
 def _admitted(state: SchedulerState, admission: Admission) -> RequestState:
     """A waiting request takes its cached blocks and gets the others, its full ones are hashed."""
     request, hits, fresh = admission.request, admission.hits, admission.fresh
-    keys = request.hashes[: request.prefill_len // state.config.block_size]
+    keys = request.hashes
     state.queue.remove(request)
     state.blocks.register(hits, keys[: len(hits)])
     state.blocks.acquire(hits)
@@ -63,8 +62,6 @@ def apply_decode(state: SchedulerState, plan: DecodePlan, tokens: Tensor, ends: 
         else:
             _hand_out(state, row, block)
     batch, running = plan.batch, state.running
-    if not batch.rows:
-        return Outcome(IDLE)
     for row in running.of_length(state.fills_at):
         _hash_filled(state, row)
     running.steps += 1
@@ -86,14 +83,14 @@ def _hash_filled(state: SchedulerState, row: RequestState) -> None:
     """The block that the row's newest token fills is found from now on."""
     full = (state.running.computed(row) + 1) // state.config.block_size
     state.hash_blocks(row, full)
-    state.blocks.register(row.blocks[full - 1 : full], row.hashes[full - 1 : full])
+    state.blocks.register(row.blocks[full - 1 : full], row.hashes[-1:])
 
 
 def _named(
-    rows: Sequence[RequestState], full: Sequence[RequestState], ends: Ends
+    rows: Sequence[RequestState], full: Sequence[RequestState], ends: Collection[str]
 ) -> list[RequestState]:
     """The rows that sampled the end of sequence, or have all tokens that they may have."""
-    return [row for row in rows if row in full or row.id in (ends or ())] if full or ends else []
+    return [row for row in rows if row in full or row.id in ends] if full or ends else []
 
 
 # --- release ------------------------------------------------------------------------------------

@@ -14,8 +14,6 @@ def plan_decode(state: SchedulerState, refusal: str | None) -> DecodePlan:
     """The next decode step: a block for each row that starts one, as long as there are any."""
     running, blocks = state.running, state.blocks
     growing = running.of_length(state.grows_at)
-    if not growing:
-        return DecodePlan(running.batch, (), refusal)
     if len(growing) <= blocks.free.count:
         moves = [*zip(growing, blocks.next_free(len(growing)), strict=True)]
         return DecodePlan(running.batch, moves, refusal)
@@ -31,8 +29,6 @@ def _with_victims(
     victims: list[RequestState] = []
     freed = 0
     for row in growing:
-        if row in victims:
-            break
         while not free and row not in victims:
             victims.append(rows[-1 - len(victims)])
             moves.append((victims[-1], None))

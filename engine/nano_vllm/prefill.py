@@ -18,8 +18,6 @@ from spec.nano_vllm.formulas import can_allocate, counted_tokens, lookup_blocks,
 def plan_admissions(state: SchedulerState) -> tuple[list[Admission], str | None]:
     """From the front of the queue those that pass all gates; and the rule that ended that."""
     admissions: list[Admission] = []
-    if not state.queue:
-        return admissions, None
     draft, batched = PoolDraft(state.blocks), 0
     for request in state.queue:
         refusal = _refusal(state, draft, request, len(admissions), batched)
@@ -57,7 +55,7 @@ def _admission(state: SchedulerState, draft: PoolDraft, request: RequestState) -
     hits = _hit(state, draft, request).blocks
     state.hash_blocks(request, length // size)
     count = int(block_count(length, size)) - len(hits)
-    fresh = draft.admit(hits, count, request.hashes[: length // size])
+    fresh = draft.admit(hits, count, request.hashes)
     return Admission(request, hits, fresh)
 
 
@@ -66,8 +64,8 @@ def _hit(state: SchedulerState, draft: PoolDraft, request: RequestState) -> Pref
 
     For the first in the queue they are looked up again only if something of them has changed.
     """
-    blocks, hit = state.blocks, request.hit
-    if draft.is_untouched and hit is not None and hit is blocks.watched and not hit.is_stale:
+    blocks, hit = state.blocks, request.hit  # watched is that of the first alone
+    if hit is not None and hit is blocks.watched and not hit.is_stale:
         return hit
     config, found, asked, others = state.config, [], [], []
     for key in state.leading_keys(

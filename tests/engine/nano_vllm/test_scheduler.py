@@ -15,8 +15,9 @@ from engine.nano_vllm.plan import DecodePlan
 from engine.nano_vllm.prefill import _hit
 from engine.nano_vllm.running import Running
 from engine.nano_vllm.scheduler import Scheduler
+from spec.core.requests import Prompt, Request
 from spec.nano_vllm.block_hashes import content
-from spec.nano_vllm.config import MemoryGate, NanoVllmConfig, SequenceLimit
+from spec.nano_vllm.config import MemoryGate, NanoVllmConfig, NewBlock, SequenceLimit
 from tests.requests import request
 
 
@@ -136,3 +137,73 @@ def test_block_that_is_named_becomes_a_hit_once_it_holds_equal_tokens_behind_oth
     state.blocks.register((3,), [bytes(16) + content(key)])
 
     assert _hit(state, PoolDraft(state.blocks), waiting).blocks == (3,)
+
+
+# --- what gives way, and what leaves --------------------------------------------------------------
+
+
+def test_row_whose_blocks_are_all_shared_gives_way_alone() -> None:
+    """That frees no block for it; the row in front, which has its block, decodes on."""
+    scheduler = Scheduler(NanoVllmConfig(block_size=4, num_blocks=2))
+    for name in "ab":
+        scheduler.add(Request(id=name, prompt=Prompt.of_stream("both", 4), max_tokens=3))
+        step(scheduler)
+
+    plan = step(scheduler)
+
+    assert [(row.id, block) for row, block in plan.moves] == [("a", 1), ("b", None)]
+    assert plan.batch.ids == ("a",)
+
+
+def test_row_ends_with_its_last_token_whether_or_not_that_is_named() -> None:
+    scheduler = Scheduler(NanoVllmConfig(block_size=4, num_blocks=9))
+    for index in (1, 2):
+        scheduler.add(request(f"{index} tokens", 3, index))
+
+    finished = []
+    for _ in range(2):
+        plan = scheduler.schedule()
+        tokens = np.zeros(plan.samples, np.int64)
+        finished.append(scheduler.update(plan, tokens, ends=frozenset()).finished)
+
+    assert finished == [("1 tokens",), ("2 tokens",)]
+
+
+def test_slot_of_a_request_that_left_is_taken_again() -> None:
+    scheduler = Scheduler(NanoVllmConfig(block_size=4, num_blocks=9))
+    slots = []
+    for name in "ab":
+        scheduler.add(request(name, 3, 2))
+        step(scheduler)
+        slots += [row.slot for row in scheduler.state.running.rows]
+        step(scheduler)
+
+    assert slots[0] == slots[1]
+
+
+def test_block_handed_out_at_the_boundary_is_not_the_one_that_is_hashed() -> None:
+    config = NanoVllmConfig(block_size=4, num_blocks=9, new_block=NewBlock.AT_BOUNDARY)
+    scheduler = Scheduler(config)
+    scheduler.add(request("a", 3, 5))
+    step(scheduler)
+    step(scheduler)
+
+    (row,) = scheduler.state.running.rows
+    assert row.blocks == (0, 1)
+    assert [scheduler.state.blocks.keys[block] for block in row.blocks] == [row.hashes[0], None]
+
+
+def test_hit_that_is_watched_no_longer_is_looked_up_again() -> None:
+    scheduler = Scheduler(NanoVllmConfig(block_size=4, num_blocks=9))
+    for name in "ab":
+        scheduler.add(request(name, 9, 3))
+    state, (first, second) = scheduler.state, scheduler.state.queue
+    state.hash_blocks(first, 1)
+    state.blocks.allocate((3,))
+    state.blocks.register((3,), first.hashes)
+    assert _hit(state, PoolDraft(state.blocks), first).blocks == (3,)
+    assert _hit(state, PoolDraft(state.blocks), second).blocks == ()
+
+    state.blocks.register((3,), [bytes(24)])
+
+    assert _hit(state, PoolDraft(state.blocks), first).blocks == ()
