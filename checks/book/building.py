@@ -202,6 +202,7 @@ def _navigation() -> list[Any]:
                 {"Drivers": "chapters/drivers.md"},
                 {"Serving": "chapters/serving.md"},
                 {"Aligned batches": "chapters/aligned.md"},
+                {"Aligned batches in the plugin": "chapters/aligned-plugin.md"},
                 {"Glossary": "chapters/glossary.md"},
             ]
         },

@@ -81,7 +81,7 @@ _LABELS = Labels(
     actions=named_actions(
         *(*STEPS, *_TRANSITIONS, *(f"jump by {rule}" for rule in _JUMPS)),
         refusals=(
-            *("SPY-PRI-3", "SPY-PAU-4", "SPY-RES-1", "BLK-9", "SPY-ADM-1"),
+            *("SPY-PRI-3", "SPY-PRI-11", "SPY-PAU-4", "SPY-RES-1", "BLK-9", "SPY-ADM-1"),
             *("SPY-LEN-2", "SPY-VOL-2", "SPY-VOL-3", "SPY-VOL-4"),
         ),
         phases=("waiting", "prefilling", "decoding", "paused"),
