@@ -151,8 +151,8 @@ def test_a_class_conforms_in_this_process() -> None:
 def test_a_class_and_its_file_find_the_same() -> None:
     wrong = "a slot too many"
 
-    here = api.conform(class_of(broken(wrong)), episodes=5, findings="here", name="driver.py")
-    there = api.conform(str(write(Path(), wrong)), episodes=5, findings="there")
+    here = api.conform(class_of(broken(wrong)), episodes=12, findings="here", name="driver.py")
+    there = api.conform(str(write(Path(), wrong)), episodes=12, findings="there")
 
     (mine,), (its,) = here.findings, there.findings
     assert mine.path.read_text() == its.path.read_text()

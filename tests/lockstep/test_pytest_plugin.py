@@ -69,7 +69,7 @@ def test_of_ten_findings_ten_tests_are_red_and_green_once_all_is_mended(
     for name in FAULTS:
         found = api.conform(
             class_of(broken(name)),
-            episodes=6,
+            episodes=12,
             findings=project.path / "findings" / name,
             name="driver.py",
         ).findings

@@ -12,7 +12,7 @@ RECORDED = Path(__file__).parents[2] / "recorded"
 
 
 def test_the_template_does_as_the_reference_and_the_bounds_are_named() -> None:
-    ran = lockstep("conform", "template", "--episodes", 8, "--json", "r.json")
+    ran = lockstep("conform", "template", "--episodes", 16, "--json", "r.json")
 
     report = json.loads(Path("r.json").read_text(encoding="utf-8"))
     assert (ran.code, ran.err) == (0, "")
@@ -22,7 +22,7 @@ def test_the_template_does_as_the_reference_and_the_bounds_are_named() -> None:
     assert "never happened: prefix_hit; preempt; pause" in ran.out
     steps = report["steps"]
     assert (
-        f"template (toy 1.0): no unknown difference in 8 episodes, {steps:,} steps compared"
+        f"template (toy 1.0): no unknown difference in 16 episodes, {steps:,} steps compared"
         f" (exact without {left_out}, seed 0), {len(report['rules'])} rules judged in {steps:,} of"
         " them; "
     ) in ran.out

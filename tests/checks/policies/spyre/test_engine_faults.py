@@ -8,8 +8,11 @@ from tests.checks.harness.cases import ENGINE, hunt
 from tests.checks.policies.engine_faults import EngineFault
 from tests.checks.policies.spyre.engine_faults import ENGINE_FAULTS, hunt_engine_fault
 
-EPISODES = 100  # within which every planted fault is found, but for
-RARE = {"shapes refused too soon": 500}  # many that wait, one of which just reaches the limit
+EPISODES = 100  # within which every planted fault is found, but for those that are rare
+RARE = {
+    "shapes refused too soon": 500,  # many that wait, one of which just reaches the limit
+    "not back in line": 500,  # preempted while the cohort waits, then one of the next comes first
+}
 
 FAST = {
     *("volume never refuses", "model length not asked", "promises forgotten", "nothing promised"),
