@@ -25,8 +25,9 @@ from checks.releases.environments import (
     environment_of,
     install,
     known_recipe,
+    noted_checkouts,
 )
-from checks.releases.recipes import RECIPES, TEMPLATES, recipe_of
+from checks.releases.recipes import PLUGIN, RECIPES, TEMPLATES, recipe_of
 from checks.releases.trial import Tried, trial_cases, try_unmodelled
 from spec.core.errors import InputError
 
@@ -82,7 +83,7 @@ def install_driver(name: str, version: str | None, source: Path | None, into: Pa
 
 @driver.command("list", cls=Command)
 def list_drivers() -> None:
-    """Every release that is known, and whether it is installed."""
+    """Every release that is known, and whether it is installed; then working trees that were."""
     rows = [(TEMPLATE, "a toy to start from", "needs no installation")]
     for recipe in RECIPES:
         environment = environment_of(recipe)
@@ -90,7 +91,20 @@ def list_drivers() -> None:
         missing = f"not installed: lockstep driver install {recipe.driver}{version}"
         state = f"installed in {environment.directory}" if environment.is_complete else missing
         rows.append((recipe.name, recipe.about, state))
+    rows.extend(_row_of_checkout(path) for path in noted_checkouts())
     out.print(plain_table(("driver", "release", "state"), rows))
+
+
+def _row_of_checkout(path: Path) -> tuple[str, str, str]:
+    """The working tree in the list; one that is gone or asks for no known vLLM cannot be used."""
+    missing = f"not installed: lockstep driver install {PLUGIN} --source {path}"
+    try:
+        recipe = recipe_of_checkout(PLUGIN, path)
+    except InputError as error:
+        return PLUGIN, str(path), f"cannot be used: {error}"
+    environment = environment_of(recipe)
+    state = f"installed in {environment.directory}" if environment.is_complete else missing
+    return recipe.name, recipe.about, state
 
 
 @driver.command("new", cls=Command)

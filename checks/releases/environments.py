@@ -62,8 +62,9 @@ class Environment:
         return self.done == due and self.python.exists()
 
     def note(self, done: list[str]) -> None:
-        """Remember what was installed."""
-        text = json.dumps({"release": self.recipe.name, "done": done}, indent=2)
+        """Remember what was installed, and of which checkout."""
+        tree = {"checkout": self.recipe.checkout} if self.recipe.checkout else {}
+        text = json.dumps({"release": self.recipe.name, **tree, "done": done}, indent=2)
         (self.directory / _NOTE).write_text(text + "\n", encoding="utf-8")
 
 
@@ -80,6 +81,19 @@ def environment_of(recipe: Recipe, into: Path | None = None) -> Environment:
     """The environment of a recipe, below `into` or the usual place."""
     directory = (into or place()).absolute()
     return Environment(recipe, directory / f"{recipe.driver}-{recipe.version}")
+
+
+def noted_checkouts() -> list[Path]:
+    """The working trees for which environments were made, whether or not they are still there."""
+    trees = []
+    for path in sorted(place().glob(f"{PLUGIN}-*/{_NOTE}")):
+        try:
+            note = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(note, dict) and isinstance(note.get("checkout"), str):
+            trees.append(Path(note["checkout"]))
+    return trees
 
 
 def install(environment: Environment, report: Callable[[str], None]) -> None:

@@ -258,6 +258,30 @@ def test_a_checkout_is_installed_as_it_stands_on_the_newest_vllm_that_it_takes(
     assert command_of("sendnn")[0] != str(own.python)
 
 
+def test_checkouts_are_listed_with_what_became_of_them(drivers: Path) -> None:
+    checkout_that_asks_for("vllm>=0.24")
+    recipe = recipe_of_checkout("sendnn", Path("tree"))
+    pretend_environment(drivers)
+    base = environment_of(RECIPES[0])
+    base.note([part.what for part in base.recipe.installations()])
+    pretend_environment(drivers, recipe=recipe)
+    environment = environment_of(recipe)
+    environment.packages.mkdir(parents=True)
+    lockstep("driver", "install", "sendnn", "--source", "tree")
+
+    installed = lockstep("driver", "list").out
+    environment.note([])
+    begun = lockstep("driver", "list").out
+    Path("tree", "pyproject.toml").unlink()
+    gone = lockstep("driver", "list").out
+
+    assert installed.count("installed in") == 2  # the newest release, and the tree
+    assert installed.split().count(recipe.name) == 1
+    assert begun.count("installed in") == 1
+    assert begun.split().count("--source") == 1
+    assert gone.count("cannot be used: --source:") == 1
+
+
 def test_a_checkout_of_another_vllm_is_refused_and_so_is_what_is_none() -> None:
     checkout_that_asks_for("vllm>=0.99")
     Path("none").mkdir()

@@ -13,6 +13,7 @@ from checks.releases.recipes import recipe_of
 INDEX = DEFECTS / "index.md"
 PAGES = [path for path in sorted(DEFECTS.glob("*.md")) if path != INDEX]
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
+PROJECTS = {"sendnn": "sendnn", "vllm": "vllm-v1"}  # drivers, as the index has the helpers
 PARTS = ["**What happens.**", "**Versions.**", "## The fewest requests", "## A test"]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 FAILS = """\
@@ -52,16 +53,14 @@ def test_every_defect_is_in_the_list() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "page",
-    [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")],
-    ids=lambda page: page.stem,
-)
+@each_page
 def test_the_test_of_a_defect_fails_on_the_release(page: Path, tmp_path: Path) -> None:
-    recipe = recipe_of("sendnn")
+    project, driver = next(one for one in PROJECTS.items() if page.name.startswith(one[0]))
+    recipe = recipe_of(driver)
     if recipe is None or not environment_of(recipe).is_complete:
-        pytest.skip("not installed: sendnn")
-    helper, test = (CODE.findall(one.read_text(encoding="utf-8"))[0] for one in (INDEX, page))
+        pytest.skip(f"not installed: {driver}")
+    helpers = dict(zip(PROJECTS, CODE.findall(INDEX.read_text(encoding="utf-8")), strict=True))
+    helper, (test,) = helpers[project], CODE.findall(page.read_text(encoding="utf-8"))
     (tmp_path / "steps.py").write_text(helper)
     (tmp_path / "test_defect.py").write_text(test)
 
