@@ -54,7 +54,7 @@ PARTS: dict[str, tuple[set[str], str]] = {
         "the verdicts on record of what was explored and proven",
     ),
     "mutants": (
-        {"registry", "ending", "cores", "explore", "harness", "proofs", "evidence"},
+        {"registry", "ending", "cores", "export", "explore", "harness", "proofs", "evidence"},
         "wrong programs, tried with all evidence that there is",
     ),
     "chapters": (

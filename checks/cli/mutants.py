@@ -18,6 +18,7 @@ from checks.cli.expect import UNDECIDED, Expected, Verdicts, expect_option, expe
 from checks.cli.outputs import Command
 from checks.evidence import MUTATED, recorded, write_record
 from checks.mutants.equivalents import equivalents, refuse_stale
+from checks.mutants.keeping import Kept
 from checks.mutants.killing import SAME
 from checks.mutants.record import digest, outcomes_on_record, renewed
 from checks.mutants.report import ALIVE, COLUMNS, Findings, lines, means_of
@@ -180,7 +181,7 @@ def _run(
     """All of them with all means, with a bar."""
     until = inf if seconds is None else monotonic() + seconds
     with progress_bar("mutants", len(chosen)) as show:
-        found = [*judged(chosen, show, thorough=thorough, until=until)]
+        found = [*judged(chosen, show, thorough=thorough, until=until, try_all=Kept().tried)]
         if tests:
             found = [*noticed_by_tests(found, reasons, show)]
     return Findings(found, reasons)

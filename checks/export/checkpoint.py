@@ -56,7 +56,7 @@ def load(path: Path, about: Mapping[str, Any], content: type[ContentT]) -> Conte
 
 @cache
 def sources_digest(*parts: str) -> str:
-    """A digest of all modules in these parts of the checkout, such as `spec`.
+    """A digest of all modules and tables in these parts of the checkout: `spec`, or one file.
 
     Work that goes on under changed rules would end in a verdict on neither version.
     """
@@ -77,7 +77,8 @@ def require_equal(field: str, found: object, allowed: object) -> None:
 
 
 def _modules(part: str) -> Iterable[Path]:
-    return (_ROOT / part).rglob("*.py")
+    place = _ROOT / part
+    return [place] if place.is_file() else [*place.rglob("*.py"), *place.rglob("*.toml")]
 
 
 def _header(about: Mapping[str, Any]) -> Json:

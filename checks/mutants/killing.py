@@ -12,18 +12,19 @@ from itertools import chain, groupby
 from math import inf
 from operator import attrgetter
 from time import monotonic
+from types import FunctionType
 
 from attrs import evolve, field, frozen
 
 from checks.cores import on_all_cores
 from checks.ending import stopping
-from checks.mutants.planting import plant
+from checks.mutants.planting import functions_of, plant
 from checks.mutants.sites import Mutant
-from checks.mutants.trials import Trial, Tried, tried
+from checks.mutants.trials import Trial, Tried
 
 _MEMORY_BYTES = 4 << 30  # of the process in which a mutant runs
 _SLOWER = 5  # times as long as without a mutant, then it hangs
-_PATIENCE_SECONDS = 4.0  # and so long at least
+_PATIENCE_SECONDS = 2.0  # and so long at least
 _UNTRIED_KILLS = 0.1  # of a trial that has killed nothing yet, so that long ones wait
 
 SAME = "same program"
@@ -59,17 +60,21 @@ class Evidence:
     """Trials, with what they say of the right program."""
 
     trials: tuple[Tried, ...] = field(repr=False)
+    _without_lines: tuple[Tried, ...] = field(init=False, repr=False)  # which are much to hand over
+
+    def __attrs_post_init__(self) -> None:
+        without = tuple(evolve(one, lines={}) for one in self.trials)
+        object.__setattr__(self, "_without_lines", without)
 
     @staticmethod
-    def of(trials: Sequence[Trial]) -> "Evidence":
-        """The trials that say something of the right program, each tried, on all cores."""
-        done = on_all_cores(tried, trials)
+    def of(done: Iterable[Tried]) -> "Evidence":
+        """Those of these trials that say something of the right program."""
         return Evidence(tuple(one for one in done if one.verdict is not None))
 
     def about(self, mutant: Mutant) -> list[Tried]:
-        """Those that run the mutant's function."""
-        name = f"{mutant.path}:{mutant.function}"
-        return [one for one in self.trials if name in one.functions]
+        """Those that run what the mutant changes, without the lines that they run."""
+        both = zip(self.trials, self._without_lines, strict=True)
+        return [one for with_lines, one in both if with_lines.runs(mutant)]
 
 
 def outcomes(
@@ -82,28 +87,35 @@ def outcomes(
     `until`: on the clock of `time.monotonic`; later no mutant is tried.
     """
     functions = groupby(mutants, key=attrgetter("path", "function"))
-    pieces = [tuple(some) for _, some in functions]
-    yield from chain.from_iterable(on_all_cores(partial(_neighbours, evidence, until), pieces))
+    pieces = [[(one, evidence.about(one)) for one in some] for _, some in functions]
+    yield from chain.from_iterable(on_all_cores(partial(_neighbours, until), pieces))
 
 
-def _neighbours(evidence: Evidence, until: float, mutants: Sequence[Mutant]) -> list[Outcome]:
+def _neighbours(until: float, mutants: Sequence[tuple[Mutant, list[Tried]]]) -> list[Outcome]:
     """What becomes of the mutants of one function: first tried is what killed one before."""
-    about = evidence.about(mutants[0])
+    for trial in {one.trial for _, trials in mutants for one in trials}:
+        trial.prepare()
+    functions = functions_of(mutants[0][0].path)
     kills = Counter[Trial]()
     found: list[Outcome] = []
-    for mutant in mutants:
+    for mutant, trials in mutants:
         if monotonic() >= until or stopping():
             break
-        about.sort(key=lambda one: one.calls / (kills[one.trial] + _UNTRIED_KILLS))
-        one, killer = outcome(mutant, about)
+        trials.sort(key=lambda one: one.calls / (kills[one.trial] + _UNTRIED_KILLS))
+        one, killer = outcome(mutant, trials, functions)
         kills.update([killer] if killer else ())
         found.append(one)
     return found
 
 
-def outcome(mutant: Mutant, about: Sequence[Tried]) -> tuple[Outcome, Trial | None]:
-    """What becomes of one mutant, in a process of its own, and which trial killed it."""
-    lines = in_process(partial(_try, mutant, about))
+def outcome(
+    mutant: Mutant, about: Sequence[Tried], functions: Sequence[FunctionType]
+) -> tuple[Outcome, Trial | None]:
+    """What becomes of one mutant, in a process of its own, and which trial killed it.
+
+    `functions`: of its module. Of a mutant that nothing runs only whether it is the same program.
+    """
+    lines = in_process(partial(_try, mutant, about, functions))
     match [json.loads(line) for line in lines]:
         case [*_, {"by": by, "number": None}]:
             return Outcome(mutant, by, reached=len(about)), None
@@ -113,17 +125,24 @@ def outcome(mutant: Mutant, about: Sequence[Tried]) -> tuple[Outcome, Trial | No
     raise RuntimeError(f"the process of {mutant.id} died")
 
 
-def _try(mutant: Mutant, about: Sequence[Tried], say: Callable[[object], None]) -> None:
+def _try(
+    mutant: Mutant,
+    about: Sequence[Tried],
+    functions: Sequence[FunctionType],
+    say: Callable[[object], None],
+) -> None:
     """Plant the mutant, then one trial after the other, up to the first that kills it.
 
     It says what killed it, and the number of the trial; beforehand that this one hangs.
     """
-    if not plant(mutant):
+    if not plant(mutant, functions):
         say({"by": SAME, "number": None})
         return
     for number, one in enumerate(about):
         say({"by": HANGS, "number": number})  # the last word if it is ended in the middle of it
         signal.setitimer(signal.ITIMER_PROF, _SLOWER * one.seconds + _PATIENCE_SECONDS)
+        if one.trial.goes_as_before(mutant.room):
+            continue
         try:
             by = one.trial.killed_by(one.verdict)
         except Exception as error:  # where nothing is judged yet: the machine cannot be made
@@ -140,10 +159,11 @@ def in_process(work: Callable[[Callable[[object], None]], None]) -> list[str]:
     The timer that the work sets for itself ends it.
     """
     reading, writing = os.pipe()
-    gc.collect()
+    gc.freeze()  # what is there already is looked through by no collection in the child
     child = os.fork()
     if child == 0:
         _run_and_leave(work, writing)
+    gc.unfreeze()
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as said:
         lines = said.readlines()

@@ -5,10 +5,10 @@ stored one of them sees it. It stays for the rest of the process.
 """
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 
 from checks.mutants.operators import OPPOSITES
 from checks.mutants.rooms import INSTALLED_IN, ROOT
@@ -32,16 +32,34 @@ def plant_named(id_: str) -> None:
     plant(mutant)
 
 
-def plant(mutant: Mutant, root: Path = ROOT) -> bool:
+def functions_of(path: str) -> list[FunctionType]:
+    """Every function that there is of the module with this path, however it is kept.
+
+    Raises:
+        ImportError: the module cannot be imported.
+    """
+    _module(path)
+    file = str(ROOT / path)
+    gc.unfreeze()  # what is frozen is not among the objects
+    functions = (one for one in gc.get_objects() if type(one) is FunctionType)
+    return [one for one in functions if one.__code__.co_filename == file]
+
+
+def _module(path: str) -> ModuleType:
+    name = ".".join(Path(path).with_suffix("").parts).removesuffix(".__init__")
+    return import_module(f"{INSTALLED_IN}{name}")
+
+
+def plant(mutant: Mutant, functions: Iterable[FunctionType] | None = None) -> bool:
     """Put the mutant in; False if the program is the same with it.
+
+    `functions`: those of its module, where they are known.
 
     Raises:
         KeyError: there is no such mutant.
         ImportError: the module cannot be imported.
     """
-    path = root / mutant.path
-    name = ".".join(Path(mutant.path).with_suffix("").parts).removesuffix(".__init__")
-    module = import_module(f"{INSTALLED_IN}{name}")
+    module, path = _module(mutant.path), ROOT / mutant.path
     for other in OPPOSITES:  # which the module need not have imported
         if hasattr(arithmetic, other):
             vars(module).setdefault(other, getattr(arithmetic, other))
@@ -50,8 +68,8 @@ def plant(mutant: Mutant, root: Path = ROOT) -> bool:
     wrong = compile(mutated(source, mutant), str(path), "exec")
     changed = {old: new for old, new in _pairs(right, wrong) if not _is_same(old, new)}
     planted = 0
-    for function in gc.get_objects():
-        if type(function) is FunctionType and function.__code__ in changed:
+    for function in functions_of(mutant.path) if functions is None else functions:
+        if function.__code__ in changed:
             function.__code__ = changed[function.__code__]
             planted += 1
     return planted > 0

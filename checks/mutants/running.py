@@ -12,15 +12,21 @@ from checks.mutants.killing import Evidence, Outcome, outcomes
 from checks.mutants.rooms import CORE, Module
 from checks.mutants.sites import Mutant
 from checks.mutants.testing import tested
-from checks.mutants.trials import LAST_STAGE, STAGES, Stage
+from checks.mutants.trials import LAST_STAGE, STAGES, Stage, Trial, Tried, tried_now
 from checks.policies import POLICIES
 
 Chosen: TypeAlias = Sequence[tuple[Module, Mutant]]
 Show: TypeAlias = Callable[[int, str], None]  # mutants done, and a note
+TryAll: TypeAlias = Callable[[Sequence[Trial]], Iterable[Tried]]  # of the right program
 
 
 def judged(
-    chosen: Chosen, show: Show, *, thorough: bool = False, until: float = inf
+    chosen: Chosen,
+    show: Show,
+    *,
+    thorough: bool = False,
+    until: float = inf,
+    try_all: TryAll = tried_now,
 ) -> Iterator[tuple[Module, Outcome]]:
     """What became of each mutant, in their order: of those killed, and of those no means killed.
 
@@ -29,10 +35,12 @@ def judged(
     trials are tried on the right program first, is not begun.
 
     `until`: on the clock of `time.monotonic`; later no mutant is tried with anything. What ends
-    work early (`checks.ending`) ends it, too, and leaves what is known.
+    work early (`checks.ending`) ends it, too, and leaves what is known. `try_all` tries the
+    trials on the right program.
     """
     stages = (*STAGES, LAST_STAGE)[: None if thorough else -1]
-    evidence = _Evidence({module.room for module, _ in chosen}, policies_of(m for m, _ in chosen))
+    rooms = {module.room for module, _ in chosen}
+    evidence = _Evidence(try_all, rooms, policies_of(module for module, _ in chosen))
     found = {mutant.id: Outcome(mutant, None) for _, mutant in chosen}
     left, survivors = [mutant for _, mutant in chosen], set[str]()
     killed = 0
@@ -57,6 +65,7 @@ def judged(
 class _Evidence:
     """The trials of each stage, tried with the right program once they are asked for."""
 
+    try_all: TryAll
     rooms: Set[str]
     policies: Sequence[str]
     known: dict[Stage, Evidence] = field(factory=dict)
@@ -65,7 +74,8 @@ class _Evidence:
         """The stage's trials of these policies that run something of these rooms."""
         if stage not in self.known:
             trials = [one for policy in self.policies for one in stage(policy)]
-            self.known[stage] = Evidence.of([one for one in trials if one.rooms & self.rooms])
+            some = [one for one in trials if one.rooms & self.rooms]
+            self.known[stage] = Evidence.of(self.try_all(some))
         return self.known[stage]
 
 

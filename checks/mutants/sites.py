@@ -26,6 +26,7 @@ class Mutant:
 
     `path` of the module, from the project's root; `function`: its qualified name; `change`: what
     stands there and what is put in its place. `number` counts equal changes of a function, from 1.
+    `lines`: of the statement that it is in; where it is run, one of them is.
     """
 
     path: str
@@ -34,6 +35,7 @@ class Mutant:
     operator: str
     change: str
     number: int = 1
+    lines: frozenset[int] = field(default=frozenset(), eq=False, repr=False)
 
     @property
     def room(self) -> str:
@@ -78,6 +80,7 @@ def _changes(tree: ast.Module, path: str) -> Iterator[tuple[Mutant, tuple[Place,
     """Every mutant with what it changes in the tree."""
     for name, function in _functions(tree.body, ""):
         seen: Counter[str] = Counter()
+        statements = _statements(function)
         for place, node in _nodes(function, _guarding(function)):
             for operator, new in mutations(node):
                 if operator == "statement" and not _can_be_skipped(node, place[0], function):
@@ -85,8 +88,9 @@ def _changes(tree: ast.Module, path: str) -> Iterator[tuple[Mutant, tuple[Place,
                 change = _change(place, node, new)
                 seen[operator + change] += 1
                 line = getattr(node, "lineno", function.lineno)
-                mutant = Mutant(path, name, line, operator, change, seen[operator + change])
-                yield mutant, (place, new)
+                number = seen[operator + change]
+                lines = _header(statements.get(id(node), function)) | _header(node)
+                yield Mutant(path, name, line, operator, change, number, lines), (place, new)
 
 
 def _change(place: Place, node: ast.AST, new: ast.AST) -> str:
@@ -113,6 +117,25 @@ def _text(node: ast.AST) -> str:
             text = ast.unparse(node)
     line = " ".join(text.split())
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def _statements(function: Any) -> dict[int, ast.stmt]:
+    """The innermost statement that each node of a function is in, by the node's identity."""
+    outer_first = (one for one in ast.walk(function) if isinstance(one, ast.stmt))
+    return {id(node): statement for statement in outer_first for node in ast.walk(statement)}
+
+
+def _header(node: Any) -> frozenset[int]:
+    """The lines of a node, without those of the statements in it; none if it has no place."""
+    if not hasattr(node, "lineno"):
+        return frozenset()
+    inside: list[Any] = [case.pattern for case in getattr(node, "cases", ())]
+    inside += node.body if isinstance(node, ast.stmt) and hasattr(node, "body") else ()
+    end = max(node.lineno, inside[0].lineno - 1) if inside else node.end_lineno
+    return frozenset(range(node.lineno, end + 1))
 
 
 # --- functions ------------------------------------------------------------------------------------

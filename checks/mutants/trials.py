@@ -4,15 +4,14 @@ Each is tried without a mutant first. That shows what it says of the right progr
 takes, and which functions it runs.
 """
 
-from collections.abc import Callable, Iterator, Set
-from cProfile import Profile
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
-from pathlib import Path
 from time import process_time
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
+from checks.cores import on_all_cores
 from checks.evidence import EXPLORED, recorded
 from checks.explore.bounds import Bounds
 from checks.explore.examine import DEADLOCK, MACHINE_ERROR
@@ -20,10 +19,9 @@ from checks.explore.instance import Instance
 from checks.explore.model import Violation
 from checks.explore.result import Result
 from checks.explore.search import explore
-from checks.harness.campaign import Plan, own_system
-from checks.harness.comparison import Terms, compare
-from checks.harness.system import ENGINE, REFERENCE, Own
-from checks.mutants.rooms import ROOMS, ROOT
+from checks.mutants.cases import Fuzzing
+from checks.mutants.reach import Lines, with_reach
+from checks.mutants.sites import Mutant
 from checks.policies import policy_named, policy_of, title_of
 from spec.core.errors import ConfigError, WorkloadError
 
@@ -43,7 +41,11 @@ _STOPS = frozenset({MACHINE_ERROR, DEADLOCK})
 
 
 class Trial(Protocol):
-    """One piece of evidence, tried with the program as it is."""
+    """One piece of evidence, tried with the program as it is. Equal ones have equal texts."""
+
+    @property
+    def policy(self) -> str:
+        """Of which policy."""
 
     @property
     def name(self) -> str:
@@ -60,23 +62,49 @@ class Trial(Protocol):
     def verdict(self) -> Any:
         """What it says of the right program, to be compared with later; None: nothing of use."""
 
+    def prepare(self) -> None:
+        """Do what is the same for every mutant, with the right program, once in a process."""
+
+    def goes_as_before(self, room: str) -> bool:
+        """True if with something of the room wrong all that is judged is as it was: cheaply seen.
+
+        Then nothing is judged otherwise. False says nothing.
+        """
+
     def killed_by(self, verdict: Any) -> str | None:
         """What says that the program is wrong, given what is said of the right one."""
 
 
 @frozen
 class Tried:
-    """A trial of the right program: its `verdict`, what it cost, the functions that it ran.
+    """A trial of the right program: its `verdict`, what it cost, the `lines` that it ran.
 
-    `calls` of functions are the same each time, `seconds` of the processor are not. A function is
-    named as mutants name theirs, by path and qualified name.
+    `calls` of functions are the same each time, `seconds` of the processor are not, and they are
+    more than without the look at the lines.
     """
 
     trial: Trial
     verdict: Any
     seconds: float
     calls: int
-    functions: frozenset[str]
+    lines: Lines = field(repr=False)
+
+    def runs(self, mutant: Mutant) -> bool:
+        """True if it runs a line of the statement that the mutant changes."""
+        return not mutant.lines.isdisjoint(self.lines.get(mutant.path, ()))
+
+
+class _Judged:
+    """Of trials of which nothing is kept, and nothing seen but by judging."""
+
+    __slots__ = ()
+
+    def prepare(self) -> None:
+        """Nothing is the same for every mutant."""
+
+    def goes_as_before(self, _room: str) -> bool:
+        """Only judging says."""
+        return False
 
 
 # --- exploring ------------------------------------------------------------------------------------
@@ -96,7 +124,7 @@ class Explored:
 
 
 @frozen
-class Exploring:
+class Exploring(_Judged):
     """All reachable states of one of the policy's instances, every rule in each."""
 
     policy: str
@@ -191,7 +219,7 @@ def _seen(result: Any) -> frozenset[str]:
 
 
 @frozen
-class Refusing:
+class Refusing(_Judged):
     """An instance with a configuration so small that a request of it could just never be served.
 
     It is refused, with one more of `key` it is not. Where it is not refused any more, a rule has
@@ -240,60 +268,11 @@ class Refusing:
         return _fallen(found.violations[0]) if found.violations else None
 
 
-# --- random cases ---------------------------------------------------------------------------------
-
-
-@frozen
-class Fuzzing:
-    """Random cases, always the same: engine and reference side by side, every rule judged.
-
-    Of a policy without an engine the reference is judged alone.
-    """
-
-    policy: str
-    episodes: range
-    means = "fuzz"
-    rooms = frozenset(ROOMS)
-
-    @property
-    def name(self) -> str:
-        """Which cases."""
-        first, last = self.episodes[0], self.episodes[-1]
-        return f"random cases {first} to {last} of {self.policy}"
-
-    def verdict(self) -> str | None:
-        """What is found in the right program, which is nothing.
-
-        Raises:
-            AssertionError: it is something.
-        """
-        found = self._found()
-        assert found is None, f"{self.name}: {found} without a mutant"
-        return "clean"
-
-    def killed_by(self, _verdict: str) -> str | None:
-        """The rule or the kind of difference that is found first."""
-        try:
-            return self._found()
-        except Exception as error:  # in what draws and serves the case, which uses formulas too
-            return f"error ({type(error).__name__})"
-
-    def _found(self) -> str | None:
-        has_engine = policy_named(self.policy).engine is not None
-        plan = Plan(Own(self.policy, ENGINE if has_engine else REFERENCE), terms=Terms())
-        for episode in self.episodes:
-            case, terms = plan.case(episode), plan.terms_of(episode)
-            finding = compare(own_system(plan.system), case, terms).finding
-            if finding is not None:
-                return finding.rule if finding.broken else str(finding.kind)
-        return None
-
-
 # --- proofs ---------------------------------------------------------------------------------------
 
 
 @frozen
-class Proving:
+class Proving(_Judged):
     """One obligation, for every length."""
 
     policy: str
@@ -320,6 +299,10 @@ class Proving:
             return f"{self.name} ({proof.reason})"
         return self.name if proof.verdict.value not in (verdict, "unknown") else None
 
+    def prepare(self) -> None:
+        """Import the solver and all obligations."""
+        from checks.proofs import obligations, prover  # noqa: F401
+
     def _proof(self) -> "Proof":
         from checks.proofs.obligations import OBLIGATIONS
         from checks.proofs.prover import prove
@@ -342,7 +325,7 @@ def explorations(policy: str, least: int, below: int | None) -> Iterator[Trial]:
 
 def campaigns(policy: str, episodes: range) -> Iterator[Trial]:
     """The policy's random cases."""
-    yield Fuzzing(policy, episodes)
+    return (Fuzzing(policy, episode) for episode in episodes)
 
 
 def proofs(policy: str) -> Iterator[Trial]:
@@ -387,20 +370,12 @@ LAST_STAGE: Stage = partial(explorations, least=5_000, below=None)  # on request
 
 
 def tried(trial: Trial) -> Tried:
-    """The trial of the right program, and which functions of ours it ran."""
-    profile = Profile()
+    """The trial of the right program, and which lines of ours it ran."""
     began = process_time()
-    verdict = profile.runcall(trial.verdict)
-    seconds = process_time() - began
-    entries: Any = profile.getstats()
-    calls = sum(one.callcount for one in entries)
-    return Tried(trial, verdict, seconds, calls, frozenset(_functions(entries)))
+    verdict, calls, lines = with_reach(trial.verdict)
+    return Tried(trial, verdict, process_time() - began, calls, lines)
 
 
-def _functions(entries: Any) -> Iterator[str]:
-    prefix = f"{ROOT}/"
-    for entry in entries:
-        code = entry.code
-        if not isinstance(code, str) and code.co_filename.startswith(prefix):
-            path = Path(code.co_filename).relative_to(ROOT).as_posix()
-            yield f"{path}:{code.co_qualname.partition('.<locals>')[0]}"
+def tried_now(trials: Sequence[Trial]) -> Iterator[Tried]:
+    """Each of the trials of the right program, on all cores."""
+    return on_all_cores(tried, trials)

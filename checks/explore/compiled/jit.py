@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from tempfile import gettempdir
 from types import ModuleType
 from typing import Any, TypeVar
 
 from checks.export.checkpoint import sources_digest
+from checks.export.kept import kept_folder
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -23,19 +23,9 @@ IS_INSTALLED = find_spec("numba") is not None
 
 
 def _folder() -> Path:
-    """Where what was compiled of these sources is kept: the user's cache, else a temporary one."""
+    """Where what was compiled of these sources is kept."""
     own = [f"checks/policies/{one.parent.name}/compiled" for one in _PACKAGES]
-    digest = sources_digest("spec", "checks/explore/compiled", *own)
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    for parent in (home / "lockstep", Path(gettempdir()) / f"lockstep-{os.getuid()}"):
-        folder = parent / "compiled" / digest
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
-            return folder
-    raise OSError(f"neither {home} nor {gettempdir()} can be written to")
+    return kept_folder("compiled", sources_digest("spec", "checks/explore/compiled", *own))
 
 
 FOLDER = _folder()

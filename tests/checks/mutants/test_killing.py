@@ -1,6 +1,7 @@
 """Mutants of a toy scheduler with one rule: what the rule sees is killed, the rest is told."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import inf
 from time import monotonic
 
@@ -8,13 +9,14 @@ import pytest
 from attrs import evolve
 
 from checks.mutants import killing, running
+from checks.mutants.cases import Fuzzing
 from checks.mutants.killing import SAME, Evidence, Outcome, in_process, outcomes
 from checks.mutants.planting import plant
 from checks.mutants.record import renewed
 from checks.mutants.report import Findings
 from checks.mutants.rooms import ROOT, Module
 from checks.mutants.sites import Mutant, mutants_of
-from checks.mutants.trials import Exploring, Fuzzing, Refusing, Trial, tried
+from checks.mutants.trials import Exploring, Refusing, Trial, tried, tried_now
 from checks.policies import AnyPolicy, register, unregister
 from reference.vllm_v1 import machine
 from spec.core.rule import Registry
@@ -23,6 +25,7 @@ from tests.toy.policy import POLICY
 
 PATH = "tests/toy/policy.py"
 TWO = Exploring("toy", "toy, two")
+CASES = [Fuzzing("toy", episode) for episode in range(100)]
 
 
 def mutant(change: str) -> Mutant:
@@ -51,7 +54,7 @@ def registered() -> Iterator[Callable[[AnyPolicy], None]]:
 @pytest.fixture
 def evidence(registered: Callable[[AnyPolicy], None]) -> Evidence:
     registered(POLICY)
-    return Evidence.of([TWO])
+    return Evidence.of(tried_now([TWO]))
 
 
 def test_a_mutant_that_breaks_the_rule_is_killed_by_it(evidence: Evidence) -> None:
@@ -65,7 +68,7 @@ def test_without_the_rule_the_same_mutant_is_told_to_be_alive(
 ) -> None:
     registered(evolve(POLICY, registry=Registry()))
 
-    found = becomes(Evidence.of([TWO]), mutant(NO_LIMIT))
+    found = becomes(Evidence.of(tried_now([TWO])), mutant(NO_LIMIT))
 
     assert found.is_alive
     assert found.reached == 1
@@ -77,7 +80,7 @@ def test_what_the_rule_does_not_speak_of_is_alive_until_random_cases_are_compare
     change = mutant("row.computed < one.prompt_len -> row.computed <= one.prompt_len")
 
     assert becomes(evidence, change).is_alive
-    assert becomes(Evidence.of([Fuzzing("toy", range(100))]), change).by == "divergence"
+    assert becomes(Evidence.of(tried_now(CASES)), change).by == "divergence"
 
 
 def test_a_mutant_in_code_that_nothing_runs_is_alive_and_reached_by_nothing(
@@ -93,8 +96,8 @@ def test_first_comes_what_killed_another_of_the_function(
     registered: Callable[[AnyPolicy], None],
 ) -> None:
     registered(POLICY)
-    cases = Fuzzing("toy", range(100))
-    cheap, dear = Evidence.of([TWO, cases]).trials
+    cases = CASES[0]
+    cheap, dear = Evidence.of(tried_now([TWO, cases])).trials
     both = Evidence((evolve(cheap, calls=10), evolve(dear, calls=20)))
     only_cases = mutant("row.computed < one.prompt_len -> row.computed <= one.prompt_len")
 
@@ -103,6 +106,16 @@ def test_first_comes_what_killed_another_of_the_function(
 
     assert [one.trial for one in alone] == [TWO.name]
     assert [one.trial for one in after_it] == [cases.name, cases.name]
+
+
+def test_a_trial_that_does_not_run_the_line_is_not_tried(evidence: Evidence) -> None:
+    (two,) = evidence.trials
+    some = mutant(NO_LIMIT)
+    others = evolve(two, lines={PATH: two.lines[PATH] - some.lines})
+
+    assert becomes(evidence, some).reached == 1
+    assert becomes(Evidence((others,)), some).is_alive
+    assert becomes(Evidence((others,)), some).reached == 0
 
 
 def test_what_a_trial_costs_is_the_same_each_time(evidence: Evidence) -> None:
@@ -121,7 +134,7 @@ def test_work_that_ends_early_has_judged_what_the_quick_trials_kill(
 
     def long(_policy: str) -> Iterator[Trial]:
         monkeypatch.setattr(killing, "monotonic", lambda: inf)  # meanwhile the time is over
-        yield Fuzzing("toy", range(5))
+        yield from CASES[:5]
 
     monkeypatch.setattr(running, "STAGES", (quick, long))
     monkeypatch.setattr(running, "POLICIES", ("toy",))
@@ -208,6 +221,43 @@ def test_a_process_that_dies_leaves_what_it_said() -> None:
         raise RuntimeError
 
     assert in_process(work) == ['"begun"\n']
+
+
+# --- what goes as before --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["spyre", "nano-vllm", "vllm-v1", "vllm-v0"])
+def test_the_right_program_goes_as_before_in_every_room_that_judges_nothing(policy: str) -> None:
+    for case in (Fuzzing(policy, episode) for episode in range(5)):
+        case.prepare()
+
+        assert case.goes_as_before("reference")
+        assert case.goes_as_before("engine")
+        assert not case.goes_as_before("spec")
+
+
+@pytest.mark.parametrize(
+    ("path", "operator"),
+    [("reference/vllm_v1/transitions.py", "field"), ("engine/vllm_v1/apply.py", "comparison")],
+)
+def test_where_a_wrong_program_goes_as_before_judging_does_not_kill_it_either(
+    path: str, operator: str
+) -> None:
+    source = (ROOT / path).read_text(encoding="utf-8")
+    some = [one for one in mutants_of(source, path) if one.operator == operator]
+    cases = [Fuzzing("vllm-v1", episode) for episode in range(8)]
+    for case in cases:
+        case.prepare()
+
+    def work(wrong: Mutant, say: Callable[[object], None]) -> None:
+        plant(wrong)
+        for case in cases:
+            say([case.goes_as_before(wrong.room), case.killed_by("clean") is not None])
+
+    seen = {line for wrong in some[:9] for line in in_process(partial(work, wrong))}
+
+    assert {"[true, false]\n", "[false, true]\n"} <= seen
+    assert "[true, true]\n" not in seen
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -95,3 +95,20 @@ def test_the_mutated_module_has_the_one_change() -> None:
 def test_a_mutant_that_the_module_does_not_have_is_refused() -> None:
     with pytest.raises(KeyError, match="no such"):
         mutated(function("return a"), Mutant("m.py", "f", 1, "term", "no such"))
+
+
+def test_a_mutant_has_the_lines_of_its_statement_without_those_of_the_statements_in_it() -> None:
+    source = function("""
+    d = (a <
+         b)
+    if (d and
+        c):
+        return [
+            one for one in a if one]
+    return b""")
+
+    lines = {one.change: sorted(one.lines) for one in mutants_of(source, "m.py")}
+
+    assert lines["a < b -> a <= b"] == [3, 4]
+    assert lines["d and c -> d"] == [5, 6]
+    assert lines["for one in a if one -> for one in a"] == [7, 8]
