@@ -1,5 +1,6 @@
 """One run of a workload: a system serves it, every rule and the metrics look at its steps."""
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -30,6 +31,7 @@ from spec.core.requests import Request
 from spec.core.rule import AnyRule
 
 _MOST_BREACHES = 10  # of each rule that are kept, the first ones
+_OBJECTS = 100_000  # made and kept before the collector looks at the newest
 
 
 @frozen
@@ -180,7 +182,8 @@ def run_workload(
         looking += [] if device is None else [device.observe]
         looking += [_forgetting(ctx), *observers]
         steps = served_by(scheduler, case, settings.cost)
-        refused = _observed(steps, [judging.observe, *looking])
+        with _rarely_collecting():
+            refused = _observed(steps, [judging.observe, *looking])
         found = judging.judged(refused)
         if second is not None and not stopping():
             # The second has no device that refuses: up to that step the first judges all.
@@ -241,6 +244,22 @@ def _forgetting(ctx: SomeContext) -> Callable[[SomeStep], None]:
             ctx.requests[gone].forget_sampled()
 
     return forget
+
+
+@contextmanager
+def _rarely_collecting() -> Iterator[None]:
+    """The collector of cycles looks rarely, and never at what is there already.
+
+    A step leaves thousands of objects of which all but the newest go at once, by their counts.
+    """
+    usual = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(_OBJECTS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
 
 
 # --- two processes --------------------------------------------------------------------------------
@@ -339,5 +358,6 @@ def _judged(
     ctx = policy_of(settings.config).context_of(settings.config, case.requests)
     judging = _Judging(ctx, [rule for rule in judgeable(settings.config) if rule.id in rules])
     steps = served_by(scheduler, case, settings.cost)
-    refused = _observed(steps, [judging.observe, _forgetting(ctx)])
+    with _rarely_collecting():
+        refused = _observed(steps, [judging.observe, _forgetting(ctx)])
     return judging.judged(refused)

@@ -211,11 +211,14 @@ class Request:
 
     def output_token(self, index: int) -> int:
         """The `index`-th token that the request samples, as if it were served alone."""
+        sampled = self._sampled
+        if index < len(sampled):  # the usual case, as every rule about tokens asks
+            return sampled[index]
         if self.output is not None and index < len(self.output):
             return self.output[index]
-        while len(self._sampled) <= index:
+        while len(sampled) <= index:
             self._sample_next()
-        return self._sampled[index]
+        return sampled[index]
 
     def forget_sampled(self) -> None:
         """Drop the sampled tokens that are kept; asked for again, they are worked out anew."""

@@ -57,6 +57,31 @@ def _whole(_ctx: object, _before: StateT, after: StateT) -> StateT:
     return after
 
 
+def _first(found: Iterator[str]) -> str | None:
+    text = next(found, None)
+    return None if text is None else shortened(text)
+
+
+_ITEMS = 20  # of a list that a text names
+
+
+def shortened(text: str) -> str:
+    """The text, in each bracket the first few items and how many more there are."""
+    shown: list[str] = []
+    commas: list[int] = []  # in each bracket that is open
+    for char in text:
+        more = 0
+        if char in "]})" and commas:
+            more = commas.pop() + 1 - _ITEMS
+        elif char == "," and commas:
+            commas[-1] += 1
+        if max(commas, default=0) < _ITEMS:
+            shown += [f", … {more:,} more", char] if more > 0 else [char]
+        if char in "[{(":
+            commas.append(0)
+    return "".join(shown)
+
+
 @frozen
 class Rule(Generic[ConfigT, ContextT, StateT, StepT]):
     """One rule. `in_state`, `of_step` or `of_change` holds its predicate, by its kind.
@@ -81,12 +106,12 @@ class Rule(Generic[ConfigT, ContextT, StateT, StepT]):
 
     def found_in_state(self, ctx: ContextT, state: StateT) -> str | None:
         """What is wrong with the state, or None."""
-        return next(self.in_state(ctx, state), None) if self.in_state else None
+        return _first(self.in_state(ctx, state)) if self.in_state else None
 
     def found_of_step(self, ctx: ContextT, step: StepT) -> str | None:
         """What is wrong with the step or with the state that it left, or None."""
         if self.of_step:
-            return next(self.of_step(ctx, step), None)
+            return _first(self.of_step(ctx, step))
         states: Any = step  # of the kind that the rule is about
         return self.found_after(ctx, states.before, states.after)
 
@@ -104,7 +129,7 @@ class Rule(Generic[ConfigT, ContextT, StateT, StepT]):
         """What is wrong with how one step's end became the next one's beginning, or None."""
         if self.of_change is None or before is after or before == after:
             return None
-        return next(self.of_change(ctx, before, after), None)
+        return _first(self.of_change(ctx, before, after))
 
 
 AnyRule: TypeAlias = Rule[Any, Any, Any, Any]  # where rules are shown and nothing is judged

@@ -126,8 +126,11 @@ class DerivedMap(Mapping[Key, Value]):
     def _whole(self) -> Mapping[Key, Value]:
         if not self._over and not self._gone:
             return self._base
-        kept = {key: value for key, value in self._base.items() if key not in self._gone}
-        return kept | self._over
+        whole = dict(self._base)
+        for key in self._gone:
+            del whole[key]
+        whole.update(self._over)
+        return whole
 
     def __eq__(self, other: object) -> bool:
         if self is other:

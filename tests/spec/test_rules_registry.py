@@ -16,7 +16,7 @@ from checks.explore.instance import Instance
 from checks.policies import POLICIES
 from checks.policies import RULES as EVERY
 from reference.spyre.machine import SpyreMachine
-from spec.core.rule import AnyRule, Kind, Registry, Source, judge
+from spec.core.rule import AnyRule, Kind, Registry, Source, judge, shortened
 from spec.spyre.config import SpyreConfig
 from spec.spyre.records import Context, Step
 from spec.spyre.rules import REGISTRY, applicable
@@ -298,3 +298,28 @@ def test_rule_about_the_pool_is_not_judged_again_while_the_pool_is_untouched() -
     assert rule.found_of_step(ctx, evolve(step, after=broken)) == ("0 free and 1 held of 8 blocks")
     assert rule.found_of_step(ctx, evolve(step, before=broken, after=broken)) is None
     assert rule.found_in_state(ctx, broken) == "0 free and 1 held of 8 blocks"
+
+
+def test_what_a_rule_finds_names_the_first_few_of_many_requests() -> None:
+    ctx, step = served_step()
+    found = f"waiting {[str(one) for one in range(2_000)]}, limit {8}"
+    rule = evolve(REGISTRY["BLK-1"], in_state=lambda _ctx, _state: iter([found]))
+
+    named = ", ".join(f"'{one}'" for one in range(20))
+    assert rule.found_in_state(ctx, step.after) == f"waiting [{named}, … 1,980 more], limit 8"
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        (f"{[*range(20)]} of {[7]}", f"{[*range(20)]} of [7]"),
+        (
+            f"{[(one, 1) for one in range(21)]}",
+            f"{[(one, 1) for one in range(20)]}"[:-1] + ", … 1 more]",
+        ),
+        (f"{[[*range(22)], [5]]}", "[[" + ", ".join(map(str, range(20))) + ", … 2 more], [5]]"),
+        ("tokens 3] of 4)", "tokens 3] of 4)"),
+    ],
+)
+def test_each_bracket_is_shortened_by_itself(text: str, short: str) -> None:
+    assert shortened(text) == short

@@ -6,13 +6,14 @@ is that of the release.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from attrs import define, field
 
 from spec.core import judging
 from spec.core.blocks import BlockPool
-from spec.core.changes import Change, change_between, without_middle
+from spec.core.changes import Change, change_between, ids, without_middle
 from spec.core.judging import FreeList
 from spec.core.records import Event, SomeContext
 from spec.vllm_v1.config import Connector, Release
@@ -164,14 +165,14 @@ def no_block_is_written_twice(ctx: Context, step: Step) -> Iterator[str]:
     """No two requests write the same block in a step."""
     # Requests of one step share what one of them writes: hashes are kept when it is planned.
     size, rows = ctx.config.block_size, by_id(step.planned.running)
-    writers: Counter[int] = Counter()
+    written: list[int] = []
     for one_id, count in step.scheduled.items():
         row = rows.get(one_id)
         if row is not None:
             last = (row.computed + count - 1) // size
-            writers.update(row.blocks[row.computed // size : last + 1])
-    shared = [block for block, count in writers.items() if count > 1]
-    if shared:
+            written += row.blocks[row.computed // size : last + 1]
+    if len({*written}) < len(written):
+        shared = [block for block, writers in Counter(written).items() if writers > 1]
         yield f"blocks {shared} are written twice"
 
 
@@ -182,14 +183,16 @@ def no_block_is_written_twice(ctx: Context, step: Step) -> Iterator[str]:
 class _Replay(FreeList):
     """With what is known at that moment of the blocks whose content can be found.
 
-    `known`: the requests before the step. `full`: how many leading blocks of a table the step has
-    filled with final tokens, or found so. `hashed`: blocks that can be found, or cannot, otherwise
-    than before the step; what is in tables is added when they are given back.
+    `known`: the requests before the step. `giving_back`: those that give blocks back in it. `full`:
+    how many leading blocks of their tables the step has filled with final tokens, or found so.
+    `hashed`: blocks that can be found, or cannot, otherwise than before the step; what is in tables
+    is added when they are given back.
     """
 
     ctx: Context
     step: Step
     known: dict[str, Sequence]
+    giving_back: frozenset[str]
     full: dict[str, int] = field(factory=dict)
     hashed: dict[int, bool] = field(factory=dict)
 
@@ -197,8 +200,14 @@ class _Replay(FreeList):
     def of_step(ctx: Context, step: Step, free: Iterable[Any]) -> "_Replay":
         """As the step found it; `free`: the free list then, or what of it matters."""
         rows = holders(ctx, change_between(step.before, step.after))
-        tables = rows if step.happened(*_GIVING_BACK) else ()
-        return _Replay.of(free, tables, ctx=ctx, step=step, known=by_id(rows))
+        giving_back = ids(step.happened(*_GIVING_BACK))
+        # Of the other tables only those count that hold a block that may be given back.
+        tables = (one.blocks for one in rows if one.id in giving_back)
+        taken = (one.after for one in step.happened("prefix_hit") if one.id in giving_back)
+        back = {*chain.from_iterable(chain(tables, taken))}
+        rest = [one for one in rows if not back.isdisjoint(one.blocks)] if back else ()
+        known = by_id(rows)
+        return _Replay.of(free, rest, ctx=ctx, step=step, known=known, giving_back=giving_back)
 
     def apply(self, event: Event) -> None:
         """What the event does to the free list."""
@@ -214,7 +223,7 @@ class _Replay(FreeList):
                 self._free(event.id)
             case "promote":
                 self._promoted(event.id)
-            case "catch_up" | "admit":
+            case "catch_up" | "admit" if event.id in self.giving_back:
                 self._hash(event.id, event.before + event.after)
 
     def _hash(self, owner: str, computed: int) -> None:

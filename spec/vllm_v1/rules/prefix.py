@@ -4,10 +4,12 @@ Source: vllm-v1, "Prefix Caching - Shared KV Blocks".
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
+from spec.core import judging
 from spec.core.blocks import BlockPool
 from spec.core.changes import Change, Rows, change_between, changed
-from spec.core.judging import begin_alike
+from spec.core.judging import begin_alike, once
 from spec.core.records import SomeContext
 from spec.core.requests import BlockKey
 from spec.core.sharing import FrozenMap
@@ -98,16 +100,37 @@ def _pairs(change: Change[State]) -> Iterator[tuple[Sequence, Sequence]]:
         yield gone, _NONE
 
 
-def _holding(change: Change[State], blocks: Iterable[int]) -> State | None:
+@once
+def _moved(ctx: SomeContext, change: Change[State]) -> list[tuple[Sequence, Sequence]]:
+    """Of these pairs those whose table differs, or how many of its blocks are full."""
+    size = ctx.config.block_size
+    return [
+        (before, one)
+        for before, one in _pairs(change)
+        if one.blocks is not before.blocks
+        or one.computed // size != before.computed // size
+        or one.tokens // size != before.tokens // size
+    ]
+
+
+def _holding(ctx: SomeContext, change: Change[State], blocks: Iterable[int]) -> State | None:
     """The contents of these blocks, and the requests that hold one of them."""
     after, keys = change.after, change.after.pool.keys
     contents = FrozenMap((block, key) for block in blocks if (key := keys.get(block)) is not None)
     if not contents:
         return None
     wanted = frozenset(contents)
+    near = by_id(one for _, one in _moved(ctx, change) if not wanted.isdisjoint(one.blocks))
+    # The others are looked through only for blocks that have more holders than these.
+    counts, held = after.pool.references, judging.holders_of(near.values())
+    elsewhere = {block for block in wanted if counts.get(block, 0) > held[block]}
 
     def holding(rows: Rows) -> Rows:
-        return tuple(one for one in rows if not wanted.isdisjoint(one.blocks))
+        return tuple(
+            one
+            for one in rows
+            if one.id in near or (elsewhere and not elsewhere.isdisjoint(one.blocks))
+        )
 
     return State(
         BlockPool(after.pool.size, (), keys=contents),
@@ -126,12 +149,10 @@ def _found_and_held(ctx: SomeContext, change: Change[State]) -> State | None:
     if waiting_may_hold(ctx):
         return change.after
     size, blocks = ctx.config.block_size, changed(change.before.pool.keys, change.after.pool.keys)
-    for before, one in _pairs(change):
-        old, full = before.computed // size, one.computed // size
-        if one.blocks is not before.blocks or old != full:
-            blocks.update(before.blocks[:old], one.blocks)
-            blocks.difference_update(one.blocks[:full])
-    return _holding(change, blocks)
+    for before, one in _moved(ctx, change):
+        blocks.update(before.blocks[: before.computed // size], one.blocks)
+        blocks.difference_update(one.blocks[: one.computed // size])
+    return _holding(ctx, change, blocks)
 
 
 @always(
@@ -167,13 +188,13 @@ def _found_in_tables(ctx: SomeContext, change: Change[State]) -> State | None:
     if waiting_may_hold(ctx):
         return change.after
     size, blocks = ctx.config.block_size, changed(change.before.pool.keys, change.after.pool.keys)
-    for before, one in _pairs(change):
+    for before, one in _moved(ctx, change):
         if one.tokens // size < before.tokens // size:
             blocks.update(one.blocks)
         elif one.blocks is not before.blocks:
             held = len(before.blocks)
             blocks.update(one.blocks[held:] if one.blocks[:held] == before.blocks else one.blocks)
-    return _holding(change, blocks)
+    return _holding(ctx, change, blocks)
 
 
 @always("V1-KV-11", code("allocate_slots"), applies=_caching, look=_found_in_tables)
@@ -219,9 +240,12 @@ def what_is_found_anew_is_computed(ctx: Context, step: Step) -> Iterator[str]:
         return
     change, blocks = change_between(step.before, step.after), {block for block, _ in fresh}
     stays = by_id(change.entered)
-    for one in (*stays.values(), *holders(ctx, change)):
+    filling = (one for _, one in _moved(ctx, change))  # first: most often it is one of these
+    for one in chain(filling, stays.values(), holders(ctx, change)):
         if not blocks.isdisjoint(one.blocks):
             fresh -= _filled(ctx, one, one.computed)
+            if not fresh:
+                return
     for one in step.planned.running:
         if one.id not in stays:
             fresh -= _filled(ctx, one, one.computed + step.scheduled.get(one.id, 0))

@@ -1,5 +1,6 @@
 """The registry of vLLM V1's rules, their sources, and what several of them look at."""
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TypeAlias
 
@@ -43,7 +44,7 @@ def names(change: Change[State]) -> tuple[frozenset[str], frozenset[str]]:
     return changes.ids(change.left) - draining[0], changes.ids(change.entered) - draining[1]
 
 
-def by_id(rows: tuple[Sequence, ...]) -> dict[str, Sequence]:
+def by_id(rows: Iterable[Sequence]) -> dict[str, Sequence]:
     """The requests by their names."""
     return {one.id: one for one in rows}
 
