@@ -61,15 +61,25 @@ class Change(Generic[StateT]):
         return (*self.queue[1], *self.after.admitted)
 
     @cached_property
+    def touched(self) -> tuple[Rows, Rows]:
+        """Of those in `left` and in `entered` all that are not one object in both."""
+        left, entered = self.left, self.entered
+        before, after = {*map(id, left)}, {*map(id, entered)}
+        if len(before) < len(left) or len(after) < len(entered):  # a row stands there twice
+            return left, entered
+        return (
+            tuple(one for one in left if id(one) not in after),
+            tuple(one for one in entered if id(one) not in before),
+        )
+
+    @cached_property
     def moved_tables(self) -> tuple[list[Blocks], list[Blocks]]:
         """Of the tables before and after, what is left when all that both have is taken away.
 
         A request's table is compared with its own: if it grew only the rest is left. Which request
         has a table does not matter.
         """
-        left, entered = (
-            [(one.id, one.blocks) for one in rows] for rows in (self.left, self.entered)
-        )
+        left, entered = ([(one.id, one.blocks) for one in rows] for rows in self.touched)
         if left == entered:
             return [], []
         known = dict(left)
@@ -154,17 +164,13 @@ class Change(Generic[StateT]):
 
     def altered(self, seen: Callable[[Row], Any]) -> Rows:
         """Admitted requests of which something else is `seen`, and those with a changed key."""
-        was, now = (
-            [(one.id, one.blocks, seen(one)) for one in state.admitted]
-            for state in (self.before, self.after)
-        )
+        was, now = ([(one.id, one.blocks, seen(one)) for one in rows] for rows in self.touched)
         keys = changed(self.before.pool.keys, self.after.pool.keys)
-        if was == now and not keys:
+        waited, rows = ids(self.queue[0]), self.after.admitted
+        known = {one[0]: one for one in was if one[0] not in waited}
+        altered = {one[0] for one in now if known.get(one[0]) != one}
+        if not (altered or keys):
             return ()
-        known, rows = {one[0]: one for one in was}, self.after.admitted
-        altered = {
-            one.id for one, found in zip(rows, now, strict=True) if known.get(one.id) != found
-        }
         # The others are looked through only for blocks that have more holders than these.
         tables = (keys.intersection(one.blocks) for one in rows if one.id in altered)
         counts, held = self.after.pool.references, Counter(chain.from_iterable(tables))

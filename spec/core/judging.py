@@ -1,7 +1,7 @@
 """What rules of several policies look at: pools, places of requests, a step's free list."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import wraps
 from itertools import chain, filterfalse
 from typing import Any, Self, TypeVar
@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 from attrs import define
 
 from spec.core.blocks import BlockPool
-from spec.core.records import SomeSequence, SomeState
+from spec.core.records import Event, SomeSequence, SomeState
 from spec.core.requests import Request
 
 One = TypeVar("One")
@@ -92,6 +92,19 @@ def first_tokens(request: Request, count: int) -> list[int]:
 
 
 # --- the free list --------------------------------------------------------------------------------
+
+
+def sharing(
+    rows: Iterable[SomeSequence], given_back: Container[str], hits: Iterable[Event]
+) -> list[SomeSequence]:
+    """The rows that hold a block which those named `given_back` hold, or take as one of the hits.
+
+    So many holders of a block decide whether it is free once these give it back.
+    """
+    known = [*rows]
+    blocks = {*chain.from_iterable(one.blocks for one in known if one.id in given_back)}
+    blocks.update(chain.from_iterable(one.after for one in hits if one.id in given_back))
+    return [one for one in known if not blocks.isdisjoint(one.blocks)] if blocks else []
 
 
 @define

@@ -6,6 +6,7 @@ engine, a recorded trace and a released scheduler. A witness is a step that must
 somewhere, so that no rule holds only because it never applies.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from inspect import getdoc
@@ -63,22 +64,26 @@ def _first(found: Iterator[str]) -> str | None:
 
 
 _ITEMS = 20  # of a list that a text names
+_BRACKET = re.compile(r"([][(){}])")
 
 
 def shortened(text: str) -> str:
     """The text, in each bracket the first few items and how many more there are."""
     shown: list[str] = []
     commas: list[int] = []  # in each bracket that is open
-    for char in text:
-        more = 0
-        if char in "]})" and commas:
+    for piece in _BRACKET.split(text):
+        more, room = 0, len(text)
+        if piece in ("]", "}", ")") and commas:
             more = commas.pop() + 1 - _ITEMS
-        elif char == "," and commas:
-            commas[-1] += 1
+        elif commas:
+            room = _ITEMS - commas[-1]
         if max(commas, default=0) < _ITEMS:
-            shown += [f", … {more:,} more", char] if more > 0 else [char]
-        if char in "[{(":
+            shown += [f", … {more:,} more"] if more > 0 else []
+            shown.append(",".join(piece.split(",", room)[:room]))
+        if piece in ("[", "{", "("):
             commas.append(0)
+        elif commas:
+            commas[-1] += piece.count(",")
     return "".join(shown)
 
 

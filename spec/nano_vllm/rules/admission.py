@@ -5,6 +5,7 @@ Source: nano-vllm, chapter 6; the sequence limit is the release's.
 
 from collections.abc import Iterator
 
+from spec.core.changes import common_ends
 from spec.core.records import DECODE, PREFILL
 from spec.nano_vllm.records import Context, Step
 from spec.nano_vllm.rules.gates import MEMORY, SEQUENCES, TOKENS, passes, refusing_gates
@@ -86,11 +87,13 @@ def prefill_or_decode(ctx: Context, step: Step) -> Iterator[str]:
 @witness(lambda _, step: step.happened("preempt") and len(step.after.present) > 2)
 def both_queues_keep_the_order_of_arrival(_ctx: Context, step: Step) -> Iterator[str]:
     """Running and then waiting, all sequences stand in the order of their arrival."""
-    # What a step moves over the border between the queues keeps its place.
-    stands = step.before.waiting is step.after.waiting
+    # What a step moves over the border between the queues keeps its place; those that wait behind
+    # it untouched are left out.
+    queues = step.before.waiting, step.after.waiting
+    stands, same = queues[0] is queues[1], common_ends(*queues)[1]
     before, after = (
-        [one.id for one in (*state.running, *(() if stands else state.waiting))]
-        for state in (step.before, step.after)
+        [one.id for one in (*state.running, *(() if stands else waiting[: len(waiting) - same]))]
+        for state, waiting in zip((step.before, step.after), queues, strict=True)
     )
     stayed = [one for one in before if one not in step.finished]
     if after != stayed:

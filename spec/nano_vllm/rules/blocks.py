@@ -8,8 +8,8 @@ from typing import Any
 
 from spec.core import judging
 from spec.core.blocks import BlockPool
-from spec.core.changes import Change, change_between, without_middle
-from spec.core.judging import FreeList
+from spec.core.changes import Change, change_between, ids, without_middle
+from spec.core.judging import FreeList, sharing
 from spec.nano_vllm.records import Context, Sequence, State, Step
 from spec.nano_vllm.rules.counting import blocks_of, pool_blocks
 from spec.nano_vllm.rules.registry import (
@@ -104,7 +104,9 @@ _MOVING_BLOCKS = ("prefix_hit", "allocate", "finish", "preempt")
 
 def _order_errors(step: Step, free: tuple[Any, ...], after: tuple[Any, ...]) -> Iterator[str]:
     """How `after` differs from what the events make of `free`."""
-    books = FreeList.of(free, step.before.running)
+    giving_back = ids(step.happened("preempt", "finish"))
+    tables = sharing(step.before.running, giving_back, step.happened("prefix_hit"))
+    books = FreeList.of(free, tables)
     for event in step.events:
         if event.transition == "prefix_hit":
             books.take(event.id, event.after)

@@ -63,7 +63,7 @@ def finishes_at_once(ctx: Context, step: Step) -> Iterator[str]:
     }
     if wrong := over.symmetric_difference(step.finished):
         yield f"requests {sorted(over)} have all their tokens, not so or not gone {sorted(wrong)}"
-    for row in change.entered:
+    for row in change.touched[1]:
         if row.generated >= ctx.requests[row.id].max_tokens:
             yield f"request {row.id} stays with {row.generated} tokens"
 
@@ -142,11 +142,12 @@ def tokens_of_a_step(ctx: Context, step: Step) -> Iterator[str]:
     # No sequence outside the batch computes or gains anything.
     change, size = change_between(step.before, step.after), ctx.config.block_size
     before = {one.id: one for one in change.left}
+    stays = (one for one in change.entered if one.id in step.outputs or one is not before[one.id])
     for row in step.batch:
         due = row.prefill_len - row.hit_blocks * size if step.kind == PREFILL else 1
         if step.scheduled.get(row.id) != due:
             yield f"request {row.id} computed {step.scheduled.get(row.id)} tokens of {due}"
-    for one in (*step.batch, *change.entered):
+    for one in (*step.batch, *stays):
         gained = one.generated - before[one.id].generated
         if gained != len(step.outputs.get(one.id, ())) or gained > 1:
             yield f"request {one.id} gained {gained} tokens"

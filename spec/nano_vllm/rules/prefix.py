@@ -140,16 +140,21 @@ def something_is_computed(_ctx: Context, step: Step) -> Iterator[str]:
 def held_prefixes_are_reused(ctx: Context, step: Step) -> Iterator[str]:
     """A prefix that a running sequence holds, computed and full, is reused."""
     # Only the last block that was hashed for some tokens is found, and not after it is gone.
+    # The key of a block covers all before it, so what has none of the first keys has no other.
     size, running = ctx.config.block_size, step.before.running
     admitted = [one for one in candidates(ctx, step) if one.is_admitted]
+    counts = [blocks_to_find(ctx.config, one.sequence.prefill_len) for one in admitted]
+    wanted = [
+        ctx.keys.of(one.sequence.id, most) for one, most in zip(admitted, counts, strict=True)
+    ]
+    first = {key for keys in wanted for key in keys[:1]}
     held = {
         key
-        for row in (running if admitted else ())
+        for row in (running if first else ())
+        if not first.isdisjoint(ctx.keys.of(row.id, min(row.computed // size, 1)))
         for key in ctx.keys.of(row.id, row.computed // size)
     }
-    for one in admitted:
-        most = blocks_to_find(ctx.config, one.sequence.prefill_len)
-        keys = ctx.keys.of(one.sequence.id, most)
+    for one, keys in zip(admitted, wanted, strict=True):
         run = len(list(takewhile(held.__contains__, keys)))
         if len(one.taken) < run:
             yield f"request {one.sequence.id} took {len(one.taken)} blocks, {run} are held"

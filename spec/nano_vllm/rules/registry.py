@@ -8,6 +8,7 @@ from attrs import evolve
 from spec.core import changes, rule
 from spec.core.changes import Change, Look, looking
 from spec.core.judging import once
+from spec.core.records import SomeContext
 from spec.core.rule import Registry, Source
 from spec.nano_vllm.config import NanoVllmConfig
 from spec.nano_vllm.records import Context, State, Step
@@ -24,8 +25,15 @@ text = partial(Source, "nano-vllm")  # a slide of the text on nano-vLLM's schedu
 release = partial(Source, "nano-vllm 9e8507e")  # what it does and the text does not mention
 
 looking_at = looking(State)
-each_request: Look[State] = looking_at(changes.new_requests)
 changed_pool: Look[State] = looking_at(changes.changed_pool)
+
+
+@looking_at
+def each_request(_ctx: SomeContext, change: Change[State]) -> State:
+    """Look at requests that are not as they were, where each is judged by itself."""
+    touched = changes.ids(change.touched[1])
+    running = tuple(one for one in change.after.running if one.id in touched)
+    return evolve(change.after, waiting=change.queue[1], running=running)
 
 
 @looking_at

@@ -6,7 +6,6 @@ is that of the release.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from typing import Any
 
 from attrs import define, field
@@ -14,7 +13,7 @@ from attrs import define, field
 from spec.core import judging
 from spec.core.blocks import BlockPool
 from spec.core.changes import Change, change_between, ids, without_middle
-from spec.core.judging import FreeList
+from spec.core.judging import FreeList, sharing
 from spec.core.records import Event, SomeContext
 from spec.vllm_v1.config import Connector, Release
 from spec.vllm_v1.records import Context, Load, Sequence, State, Step
@@ -201,13 +200,9 @@ class _Replay(FreeList):
         """As the step found it; `free`: the free list then, or what of it matters."""
         rows = holders(ctx, change_between(step.before, step.after))
         giving_back = ids(step.happened(*_GIVING_BACK))
-        # Of the other tables only those count that hold a block that may be given back.
-        tables = (one.blocks for one in rows if one.id in giving_back)
-        taken = (one.after for one in step.happened("prefix_hit") if one.id in giving_back)
-        back = {*chain.from_iterable(chain(tables, taken))}
-        rest = [one for one in rows if not back.isdisjoint(one.blocks)] if back else ()
+        tables = sharing(rows, giving_back, step.happened("prefix_hit"))
         known = by_id(rows)
-        return _Replay.of(free, rest, ctx=ctx, step=step, known=known, giving_back=giving_back)
+        return _Replay.of(free, tables, ctx=ctx, step=step, known=known, giving_back=giving_back)
 
     def apply(self, event: Event) -> None:
         """What the event does to the free list."""
