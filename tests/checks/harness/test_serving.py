@@ -1,5 +1,6 @@
 """A run as a whole: what each process judges, costs on the clock, memory that does not grow."""
 
+import gc
 import os
 import pickle
 import sys
@@ -68,6 +69,15 @@ def test_two_processes_find_what_one_finds(using: str, monkeypatch: pytest.Monke
     assert alone.holds
     assert alone.steps > 20
     assert len(alone.rules) == len(judgeable(CONFIG))
+
+
+def test_the_collector_looks_rarely_during_a_run_and_as_usual_after_it() -> None:
+    usual, during = gc.get_threshold(), set[int]()
+
+    run_workload(settings(), several(), observers=[lambda _: during.add(gc.get_threshold()[0])])
+
+    assert min(during) > usual[0]
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (usual, 0)
 
 
 def test_breaches_are_reported_whichever_process_sees_them(
