@@ -96,9 +96,8 @@ def test_what_a_rule_found_among_many_requests_is_cut_in_the_table_and_whole_in_
     tmp_path: Path,
 ) -> None:
     crowd = tmp_path / "crowd.jsonl"
-    lines = [
-        json.dumps({"id": f"request-{n}", "prompt_len": 4, "max_tokens": 9}) for n in range(60)
-    ]
+    names = [f"a-request-of-a-client-with-a-long-name-{n}" for n in range(60)]
+    lines = [json.dumps({"id": name, "prompt_len": 4, "max_tokens": 9}) for name in names]
     crowd.write_text("\n".join(lines), encoding="utf-8")
     asked = [crowd, *settings("policy=nano-vllm", "block_size=4", "max_num_seqs=3")]
 
@@ -106,6 +105,7 @@ def test_what_a_rule_found_among_many_requests_is_cut_in_the_table_and_whole_in_
     (first, *_) = report(*asked)["violations"]
 
     assert (first["rule"], len(first["found"]) > 500) == ("NANO-DEC-1", True)
+    assert ", … 40 more]" in first["found"]  # also there a list has an end
     assert " … (whole in --json)" in " ".join(shown.split())
     assert first["found"] not in " ".join(shown.split())
 
